@@ -1,0 +1,188 @@
+"""Times every lowering of every convolution and writes the table that `auto` reads.
+
+    python benchmarks/lowering.py                    # print only
+    python benchmarks/lowering.py --write            # and keep it in lowerings.json
+    python benchmarks/lowering.py --models conv4 ic --seconds 0.2
+
+One client on each CPU core, or `--clients` under vmap on an accelerator, all at the
+same time and inside a loop, as in a run. Figures are effective GFLOP/s of all devices:
+the direct convolution's operations over the shortest time. Layers and backends that
+were not timed keep their entries. A full run takes half an hour, most of it compiling;
+nothing else should run meanwhile.
+"""
+
+import argparse
+import datetime
+import functools
+import json
+import os
+import platform
+import re
+import time
+from pathlib import Path
+
+if hasattr(os, "sched_getaffinity"):
+    flag = "--xla_force_host_platform_device_count"
+    os.environ.setdefault("XLA_FLAGS", f"{flag}={len(os.sched_getaffinity(0))}")
+
+import flax.linen as nn  # noqa: E402
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+from jax import lax  # noqa: E402
+from jax.sharding import Mesh, PartitionSpec  # noqa: E402
+
+from sparsefl_jax import models  # noqa: E402
+from sparsefl_jax.models import convolution, lowerings  # noqa: E402
+
+# The batch and the image that each network is trained with.
+MODELS = {
+    "lenet5_caffe": (64, (28, 28, 1)),
+    "conv4": (16, (32, 32, 3)),
+    "ic": (64, (28, 28, 1)),
+    "resnet18": (32, (32, 32, 3)),
+    "simple_cnn": (10, (32, 32, 3)),
+    "mnistnet": (32, (28, 28, 1)),
+    "small_cnn": (32, (32, 32, 3)),
+}
+# Winograd compiles slowly: it has to win clearly.
+HANDICAP = {name: 0.85 for name in lowerings.NAMES if name.startswith("winograd")}
+TABLE = Path(convolution.__file__).with_name("lowerings.json")
+
+
+def find_layers(name: str) -> list[convolution.Layer]:
+    """The convolutions of a model that have a choice, the first one first."""
+    batch, shape = MODELS[name]
+    found = {}
+
+    def record(call, args, kwargs, context):
+        conv = context.module
+        if isinstance(conv, nn.Conv) and context.method_name == "__call__":
+            size, stride, pad = conv.kernel_size[0], conv.strides[0], conv.padding[0][0]
+            image = (batch, *args[0].shape[1:], conv.features)
+            found[convolution.Layer(*image, size, stride, pad)] = None
+        return call(*args, **kwargs)
+
+    with nn.intercept_methods(record):
+        models.build(name, 10, shape)
+    return [layer for layer in found if layer.size > 1]
+
+
+def one_pass(name, lowering, layer):
+    """The function of one pass, and the shapes of its two operands."""
+    stride, pad = layer.stride, layer.pad
+    x = (layer.batch, layer.height, layer.width, layer.inputs)
+    w = (layer.size, layer.size, layer.inputs, layer.outputs)
+    g = (layer.batch, *layer.out, layer.outputs)
+    if name == "forward":
+        return lambda x, w: lowerings.forward(lowering, x, w, stride, pad), (x, w)
+    if name == "input_grad":
+        like = jnp.zeros(x, jnp.float32)  # read for its shape only
+        run = functools.partial(lowerings.input_grad, lowering, like)
+        return lambda g, w: run(g, w, stride, pad), (g, w)
+    like = jnp.zeros(w, jnp.float32)
+    return lambda x, g: lowerings.weight_grad(lowering, x, g, like, stride, pad), (x, g)
+
+
+def seconds_per_step(run, shapes, clients, budget):
+    """The shortest time of a step of `run` over several loops of `budget` seconds."""
+    devices = np.array(jax.devices())
+    spec = PartitionSpec("clients")
+
+    def step(_, operands):
+        # A scalar of the whole result in every operand: nothing is hoisted or dropped.
+        trace = 1e-9 * run(*operands).mean()
+        return tuple(v + trace for v in operands)
+
+    def loop(length, *operands):
+        client = functools.partial(lax.fori_loop, 0, length, step)
+        first = tuple(v[0] for v in operands)
+        out = client(first) if clients == 1 else jax.vmap(client)(operands)
+        return tuple(v[None] for v in out) if clients == 1 else out
+
+    mesh, rest = Mesh(devices, ("clients",)), (spec,) * len(shapes)
+    specs = {"in_specs": (PartitionSpec(), *rest), "out_specs": rest}
+    program = jax.jit(jax.shard_map(loop, mesh=mesh, check_vma=False, **specs))
+    keys = jax.random.split(jax.random.key(0), len(shapes))
+    lead = devices.size * clients
+    operands = [
+        0.1 * jax.random.normal(key, (lead, *shape), jnp.float32)
+        for key, shape in zip(keys, shapes, strict=True)
+    ]
+
+    def timed(length):
+        start = time.perf_counter()
+        jax.block_until_ready(program(jnp.int32(length), *operands))
+        return (time.perf_counter() - start) / length
+
+    timed(1)
+    length = max(1, int(budget / timed(1)))
+    return min(timed(length) for _ in range(3))
+
+
+def measure(layer, needs_input_grad, clients, budget):
+    """The fastest lowering of each pass; prints a line per pass."""
+    best = []
+    flops = 2 * layer.size**2 * layer.inputs * layer.outputs
+    flops *= layer.batch * layer.out[0] * layer.out[1] * clients * jax.device_count()
+    same = [convolution.Lowering(name, name, name) for name in lowerings.NAMES]
+    forms = [convolution.available(layer, lowering) for lowering in same]
+    for i, name in enumerate(convolution.Lowering._fields):
+        if name == "input_grad" and not needs_input_grad:
+            best.append("patches")
+            continue
+        speed = {}
+        for lowering in dict.fromkeys(form[i] for form in forms):
+            if (name, lowering) == ("forward", "plain"):  # the same as canonical
+                continue
+            run, shapes = one_pass(name, lowering, layer)
+            seconds = seconds_per_step(run, shapes, clients, budget)
+            speed[lowering] = flops / seconds / 1e9
+        best.append(max(speed, key=lambda k: speed[k] * HANDICAP.get(k, 1.0)))
+        figures = "  ".join(f"{k} {v:.0f}" for k, v in speed.items())
+        print(f"{layer.key:30} {name:12} {figures}", flush=True)
+    return best
+
+
+def hardware() -> str:
+    """The devices in words; JAX knows the kind of an accelerator but not of a CPU."""
+    kind = jax.devices()[0].device_kind
+    if kind == "cpu" and Path("/proc/cpuinfo").exists():
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        names = [v.split(":")[1].strip() for v in lines if v.startswith("model name")]
+        kind = names[0] if names else kind
+    return f"{jax.device_count()} x {kind}, {platform.machine()}"
+
+
+def store(layers: dict[convolution.Layer, list[str]]):
+    table = json.loads(TABLE.read_text())
+    backend = table.setdefault(jax.default_backend(), {"layers": {}})
+    backend["layers"] |= {layer.key: names for layer, names in layers.items()}
+    backend |= {"hardware": hardware(), "date": datetime.date.today().isoformat()}
+    text = json.dumps(table, indent=1)
+    # One line per layer.
+    text = re.sub(r"\[[^]]*]", lambda m: json.dumps(json.loads(m[0])), text)
+    TABLE.write_text(text + "\n")
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--clients", type=int, default=1, help="per device, under vmap")
+    parser.add_argument("--seconds", type=float, default=0.1, help="of one loop")
+    parser.add_argument("--write", action="store_true", help="keep the table")
+    parser.add_argument("--missing", action="store_true", help="only layers not held")
+    args = parser.parse_args()
+    held = json.loads(TABLE.read_text()).get(jax.default_backend(), {"layers": {}})
+    for name in args.models:
+        best = {}
+        for position, layer in enumerate(find_layers(name)):
+            if not (args.missing and layer.key in held["layers"]):
+                needed = position > 0  # the first layer's input has no gradient
+                best[layer] = measure(layer, needed, args.clients, args.seconds)
+        if args.write:
+            store(best)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Configurations: each states the row of the paper that it stands for."""

@@ -1,0 +1,63 @@
+"""What FLASH's experiments share (TMLR 2023, Table 1); no configuration."""
+
+from sparsefl_jax.experiment import default_config
+
+METHODS = ("fedavg", "nst", "pdst", "spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
+TWO_STAGES = ("spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
+
+
+def parse(arg: str, extra=()) -> set[str]:
+    """The options of a configuration's argument, each known.
+
+    Raises:
+      ValueError: if one is not, or two methods or two presets are given.
+    """
+    options = {part for part in arg.split(",") if part}
+    allowed = (*METHODS, "paper", "release", *extra)
+    for option in options:
+        if option not in allowed:
+            raise ValueError(f"option {option!r}, expected of {', '.join(allowed)}")
+    for exclusive in (METHODS, ("paper", "release")):
+        if len(options & set(exclusive)) > 1:
+            raise ValueError(f"options {arg!r}, expected one of {', '.join(exclusive)}")
+    return options
+
+
+def base(options: set[str]):
+    """100 clients with LDA 0.1, 10 a round, one epoch of SGD, 0.1 decaying to 0.001."""
+    config = default_config()
+    method = next((name for name in METHODS if name in options), "spdst")
+    release = "release" in options
+    config.num_clients = 100
+    config.partition = {"name": "lda", "alpha": 0.1}
+    config.final_learning_rate = 0.001
+    if release:  # its exponent is round / 1000, set after the round
+        config.lr_horizon, config.lr_delay = 1000, 1
+    config.algorithm = {"name": method}
+    if method == "fedavg":
+        return config
+    hetero = method.startswith("hetero")
+    config.density = 0.2 if hetero else 0.1
+    if hetero:
+        config.algorithm.densities = (0.1, 0.15, 0.2)
+        config.algorithm.submask = "magnitude" if release else "frozen"
+        config.budgets = ((0.1, 0.3), (0.15, 0.3), (0.2, 0.4))
+    elif method != "spdst":  # whose density is that of the mask of stage 1
+        config.algorithm.density = config.get_oneway_ref("density")
+    if method in TWO_STAGES:
+        config.first_stage = {
+            "name": "sensitivity",
+            "density": config.get_oneway_ref("density"),
+            "num_rounds": 1,
+            "cohort_size": 10,
+            "epochs": 10,
+        }
+    return config
+
+
+def set_prunable(config, patterns) -> None:
+    """The leaves that can be pruned, in both stages."""
+    if config.algorithm.name != "fedavg":
+        config.algorithm.prunable = patterns
+    if config.first_stage:
+        config.first_stage.prunable = patterns

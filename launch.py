@@ -1,0 +1,31 @@
+"""Runs a configuration: `python launch.py --config=configs/flash_cifar10.py:mini`."""
+
+from sparsefl_jax import devices
+
+devices.use_cpu_cores()  # before JAX starts
+
+from absl import app, flags, logging  # noqa: E402
+from ml_collections import config_flags  # noqa: E402
+
+from sparsefl_jax import command  # noqa: E402
+
+CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
+WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go.")
+PREPARE = flags.DEFINE_string("prepare", None, "A TFDS data set to get and write.")
+LIST = flags.DEFINE_bool("list", False, "Name methods, models, data sets, configs.")
+
+
+def main(argv):
+    """Does what the flags ask for."""
+    logging.set_verbosity(logging.WARNING)
+    if len(argv) > 1:
+        raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
+    if LIST.value:
+        return print(command.catalogue())
+    if PREPARE.value:
+        return command.prepare(PREPARE.value)
+    return command.run(CONFIG.value, WORKDIR.value)
+
+
+if __name__ == "__main__":
+    command.guarded(app, flags, main)

@@ -1,0 +1,65 @@
+"""Cuts the two data samples that ship with the package out of the full data sets.
+
+    TFDS_DATA_DIR=... python scripts/cut_samples.py [--approximate=ids.json]
+
+Source: TFDS `fashion_mnist` 3.0.1 and `cifar10` 3.0.2. Of every class 200 training and
+50 test images, drawn with seed 0 and kept in the original order. `--approximate` names
+a JSON file whose lists `train` and `test` hold CIFAR-10 ids to leave out, where a copy
+of the data set holds images that are not exact.
+
+Images are stored as differences from the row above, modulo 256, which compress better.
+"""
+
+import argparse
+import json
+from pathlib import Path
+
+import numpy as np
+import tensorflow_datasets as tfds
+
+from sparsefl_jax.data import samples
+
+SEED = 0
+PER_CLASS = {"train": 200, "test": 50}
+SOURCES = {"fashion_mnist": "3.0.1", "cifar10": "3.0.2"}
+
+
+def cut(source, per_class, *, exclude=(), seed=SEED):
+    """Returns images, labels and positions of `per_class` examples of each class."""
+    examples = source.__getitems__(range(len(source)))
+    labels = np.array([example["label"] for example in examples])
+    allowed = np.array([example.get("id") not in exclude for example in examples])
+    rng = np.random.default_rng(seed)
+    rows = [
+        rng.choice(np.flatnonzero((labels == c) & allowed), per_class, replace=False)
+        for c in np.unique(labels)
+    ]
+    index = np.sort(np.concatenate(rows))
+    x = np.stack([examples[i]["image"] for i in index])
+    return x, labels[index].astype(np.uint8), index.astype(np.int32)
+
+
+def main():
+    """Writes `sparsefl_jax/data/samples/<name>.npz`."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--approximate", type=Path)
+    approximate = parser.parse_args().approximate
+    exclude = json.loads(approximate.read_text()) if approximate else {}
+    for name, version in SOURCES.items():
+        arrays = {}
+        for split, per_class in PER_CLASS.items():
+            source = tfds.data_source(f"{name}:{version}", split=split, download=False)
+            ids = {i.encode() for i in exclude.get(split, ())}
+            x, y, index = cut(source, per_class, exclude=ids)
+            arrays |= {
+                f"x_{split}": samples.encode(x),
+                f"y_{split}": y,
+                f"index_{split}": index,
+            }
+        path = samples.FOLDER / f"{name}_sample.npz"
+        np.savez_compressed(path, **arrays)
+        print(f"{path}: {path.stat().st_size / 1e6:.2f} MB")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""A pure-functional JAX simulator of sparse federated learning."""
+
+__version__ = "0.1.0"
+
+from sparsefl_jax.algorithm import Algorithm, Stage
+from sparsefl_jax.algorithms import *  # noqa: F403
+from sparsefl_jax.algorithms import ALGORITHMS
+from sparsefl_jax.codec import Packet
+from sparsefl_jax.data import federate, from_arrays, load, make_preprocess
+from sparsefl_jax.devices import keep_compilations, use_cpu_cores
+from sparsefl_jax.local import cross_entropy, make_optimizer
+from sparsefl_jax.loop import Run, run
+from sparsefl_jax.models import Model
+from sparsefl_jax.models import build as build_model
+from sparsefl_jax.simulate import stratified_sampler, uniform_sampler
+from sparsefl_jax.types import (
+    Batches,
+    ClientInfo,
+    Context,
+    EmptyState,
+    SparseModel,
+    Work,
+)
+
+__all__ = [
+    *ALGORITHMS,
+    "Algorithm",
+    "Batches",
+    "ClientInfo",
+    "Context",
+    "EmptyState",
+    "Model",
+    "Packet",
+    "Run",
+    "SparseModel",
+    "Stage",
+    "Work",
+    "build_model",
+    "cross_entropy",
+    "federate",
+    "from_arrays",
+    "keep_compilations",
+    "load",
+    "make_optimizer",
+    "make_preprocess",
+    "run",
+    "stratified_sampler",
+    "uniform_sampler",
+    "use_cpu_cores",
+]

@@ -1,0 +1,70 @@
+"""The seven functions of a federated method, and the stage that runs one.
+
+A new method is one file in `algorithms/`: a factory that returns an `Algorithm` of pure
+functions for *one* client. `simulate.py` samples, vmaps, sums, scans and donates.
+
+    def my_method(loss_fn, optimizer, *, strength=0.1):
+        '''Authors, venue, link. What travels, what a client keeps.'''
+
+        def init(key, model): ...  # -> server
+        def init_client(key, server, info): ...  # -> client, EmptyState() if none
+        def broadcast(key, ctx, server): ...  # -> dict[str, Packet]
+        def update(key, ctx, downlink, client, batches): ...
+            # -> (uplink, client, metrics)
+        def contribute(ctx, uplink): ...  # -> what the server adds up
+        def aggregate(key, ctx, server, total): ...  # -> (server, metrics)
+        def deploy(key, server, client, info): ...  # -> dict[str, SparseModel]
+
+        return Algorithm(
+            init, init_client, broadcast, update, contribute, aggregate, deploy
+        )
+
+The server sees only the sum of what `contribute` returns, so memory is that of a chunk
+of clients, never of the cohort. `update` sees only the downlink and `contribute` only
+the uplink: what travels is what is counted. `contract.check_algorithm` checks the laws.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+
+class Algorithm(NamedTuple):
+    """A federated method as seven pure functions.
+
+    init: `(key, model: SparseModel) -> server`.
+    init_client: `(key, server, info) -> client`; the server is as `init` made it.
+    broadcast: `(key, ctx, server) -> downlink`, a `dict[str, Packet]`.
+    update: `(key, ctx, downlink, client, batches) -> (uplink, client, metrics)`.
+        Metrics are sums (`loss`, `correct`, `count`: over processed samples), `work`,
+        and any scalars of your own, which are averaged over the cohort.
+    contribute: `(ctx, uplink) -> summand`, float32, summed over the cohort.
+    aggregate: `(key, ctx, server, total) -> (server, metrics)`, a dict of scalars.
+    deploy: `(key, server, client | None, info | None) -> dict[str, SparseModel]`.
+        Without a client the server's models, with one the personal models, `{}` if
+        there are none. The first entry is the headline; the last stands at the target
+        density and is what an export and the next stage take.
+    """
+
+    init: Callable
+    init_client: Callable
+    broadcast: Callable
+    update: Callable
+    contribute: Callable
+    aggregate: Callable
+    deploy: Callable
+
+
+class Stage(NamedTuple):
+    """A number of rounds under one algorithm; a run is a sequence of stages.
+
+    The stage's index is folded into the key. `sampler` is a pure function
+    `(key, round) -> ids [K] int32`; None draws `cohort_size` clients uniformly without
+    replacement.
+    """
+
+    algorithm: Algorithm
+    num_rounds: int
+    cohort_size: int
+    epochs: int = 1
+    batch_size: int = 32
+    sampler: Callable | None = None

@@ -1,0 +1,13 @@
+"""The methods, one paper per file. Exporting a factory here is what registers it."""
+
+from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
+from sparsefl_jax.algorithms.flash import hetero_jmwst as hetero_jmwst
+from sparsefl_jax.algorithms.flash import hetero_spdst as hetero_spdst
+from sparsefl_jax.algorithms.flash import jmwst as jmwst
+from sparsefl_jax.algorithms.flash import nst as nst
+from sparsefl_jax.algorithms.flash import pdst as pdst
+from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
+from sparsefl_jax.algorithms.flash import spdst as spdst
+
+ALGORITHMS = {name: value for name, value in vars().items() if callable(value)}
+__all__ = list(ALGORITHMS)

@@ -1,0 +1,19 @@
+"""FLASH: federated lottery-aware sparsity hunting.
+
+Babakniya et al., "Revisiting Sparsity Hunting in Federated Learning: Why does Sparsity
+Consensus Matter?", TMLR 2023, https://openreview.net/forum?id=iHyhdpsnyi. Stage 1 is
+`sensitivity`; stage 2 is one of `nst`, `pdst`, `spdst`, `jmwst`, or with budgets that
+differ between clients `hetero_spdst`, `hetero_jmwst`. Where the paper and the released
+code disagree, what the code does is a flag, set by the `release` presets.
+
+Clients weigh by their number of samples; the released code takes plain means, which is
+the same for its clients of equal size.
+"""
+
+from sparsefl_jax.algorithms.flash.frozen import pdst as pdst
+from sparsefl_jax.algorithms.flash.frozen import spdst as spdst
+from sparsefl_jax.algorithms.flash.hetero import hetero_jmwst as hetero_jmwst
+from sparsefl_jax.algorithms.flash.hetero import hetero_spdst as hetero_spdst
+from sparsefl_jax.algorithms.flash.joint import jmwst as jmwst
+from sparsefl_jax.algorithms.flash.joint import nst as nst
+from sparsefl_jax.algorithms.flash.sensitivity import sensitivity as sensitivity

@@ -1,0 +1,88 @@
+"""What the FLASH methods share: server states, sums, the server's mask."""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax import aggregate as sums
+from sparsefl_jax.message import unpack_model
+from sparsefl_jax.sparsity import allocate, masks
+from sparsefl_jax.types import Array, EmptyState, PyTree, SparseModel
+
+KERNELS = ("*kernel",)
+
+
+class Server(NamedTuple):
+    """The global model, and the first round whose broadcast carries its mask."""
+
+    model: SparseModel
+    mask_round: Array  # shape=(), int32
+
+
+class Changing(NamedTuple):
+    """A server whose aggregate is denser than its target."""
+
+    model: SparseModel  # mask: the union of the last cohort's masks
+    mask: PyTree  # bool, at the target density
+    mask_round: Array  # shape=(), int32
+
+
+def no_client(key, server, info):
+    """`init_client` of the methods without client state."""
+    del key, server, info
+    return EmptyState()
+
+
+def summand(prunable):
+    """`contribute` of the methods whose clients change masks."""
+
+    def contribute(ctx, uplink):
+        sent = unpack_model(uplink)
+        layers = masks.layer_densities(sent.mask, masks.prunable(sent.params, prunable))
+        weights = sent.params, sent.stats
+        return {
+            "mean": sums.weighted_sum(weights, ctx.client.num_examples),
+            "density": sums.weighted_sum(layers, jnp.float32(1)),
+            "masks": jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask),
+        }
+
+    return contribute
+
+
+def mean_model(server: Changing, total) -> SparseModel:
+    """The mean of the cohort's weights, zeros included, on the union of its masks."""
+    old = server.model
+    params, stats = sums.weighted_mean(total["mean"], (old.params, old.stats))
+    nobody = total["density"]["weight"] == 0
+    union = jax.tree.map(
+        lambda votes, m: jnp.where(nobody, m, votes > 0), total["masks"], old.mask
+    )
+    return SparseModel(params, union, stats)
+
+
+def target_mask(server: Changing, model, total, density, prunable) -> PyTree:
+    """The server's mask: Eq. 3 on the mean layer densities, then the largest |w|."""
+    select = masks.prunable(model.params, prunable)
+    before = masks.layer_densities(server.mask, select)
+    mean = sums.weighted_mean(total["density"], before)
+    return top_mask(model.params, mean, density, select)
+
+
+def top_mask(params: PyTree, mean: Array, density, select: PyTree) -> PyTree:
+    """The int(d_l k_l) largest |w| of every layer, with d_l from mean densities [L]."""
+    sizes = masks.layer_sizes(params, select)
+    counts = allocate.layer_counts(allocate.recalibrate(mean, sizes, density), sizes)
+    magnitude = [jnp.abs(w) for w in masks.layers(params, select)]
+    best = [masks.top_k(w, counts[i]) for i, w in enumerate(magnitude)]
+    return masks.replace_layers(masks.full(params), select, best)
+
+
+def both(key, server, client, info):
+    """The aggregate, denser than the target, and the same cut down to the target."""
+    del key, client
+    if info is not None:  # static branch: no personal models
+        return {}
+    params = masks.apply(server.model.params, server.mask)
+    cut = server.model._replace(params=params, mask=server.mask)
+    return {"aggregated": server.model, "masked": cut}

@@ -1,0 +1,95 @@
+"""FLASH with a mask that never changes: SPDST, and PDST without stage 1."""
+
+import jax.numpy as jnp
+
+from sparsefl_jax import aggregate as sums
+from sparsefl_jax.algorithm import Algorithm
+from sparsefl_jax.algorithms.flash import surgery
+from sparsefl_jax.algorithms.flash.common import KERNELS, Server, no_client
+from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.sparsity import allocate, masks
+from sparsefl_jax.types import SparseModel
+
+ALLOCATIONS = {"uniform": allocate.uniform, "erk": allocate.erk}
+
+
+def spdst(loss_fn, optimizer, *, prunable=KERNELS, index: str = "bitmap") -> Algorithm:
+    """Sensitivity-driven pre-defined sparse training: the mask of stage 1, frozen.
+
+    Down and up: alive weights, dense leaves, statistics; positions at a client's first
+    participation only.
+
+    Args:
+      loss_fn: as `local.cross_entropy` returns it.
+      optimizer: the clients', as `local.make_optimizer` returns it.
+      prunable: globs of the leaves that can be pruned.
+      index: how positions are written, see `codec.Packet`.
+    """
+
+    def init(key, model):
+        del key
+        params = masks.apply(model.params, model.mask)
+        return Server(model._replace(params=params), jnp.int32(0))
+
+    def broadcast(key, ctx, server):
+        del key
+        select = masks.prunable(server.model.params, prunable)
+        fresh = server.mask_round > ctx.last_round
+        return pack_model(server.model, select, fresh=fresh, index=index)
+
+    def update(key, ctx, downlink, client, batches):
+        model = unpack_model(downlink)
+        select = masks.prunable(model.params, prunable)
+        training = surgery.masked_train(
+            key, loss_fn, optimizer(ctx.round), model, batches
+        )
+        trained = SparseModel(training.state.params, model.mask, training.state.stats)
+        uplink = pack_model(trained, select, fresh=False, index=index)
+        return uplink, client, {**training.state.sums, "work": training.work}
+
+    def contribute(ctx, uplink):
+        sent = unpack_model(uplink)
+        return sums.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
+
+    def aggregate(key, ctx, server, total):
+        del key, ctx
+        old = server.model
+        params, stats = sums.weighted_mean(total, (old.params, old.stats))
+        return server._replace(model=SparseModel(params, old.mask, stats)), {}
+
+    def deploy(key, server, client, info):
+        del key, client
+        return {} if info is not None else {"global": server.model}
+
+    return Algorithm(init, no_client, broadcast, update, contribute, aggregate, deploy)
+
+
+def pdst(
+    loss_fn,
+    optimizer,
+    *,
+    density: float,
+    allocation: str = "uniform",
+    prunable=KERNELS,
+    index: str = "bitmap",
+) -> Algorithm:
+    """Pre-defined sparse training: a random mask, frozen; `spdst` without stage 1.
+
+    Args:
+      density: target share of alive prunable weights, in (0, 1].
+      allocation: densities of the layers: 'uniform' or 'erk'.
+      loss_fn, optimizer, prunable, index: as in `spdst`.
+    """
+    if allocation not in ALLOCATIONS:
+        raise ValueError(
+            f"allocation={allocation!r}, expected one of {', '.join(ALLOCATIONS)}"
+        )
+    frozen = spdst(loss_fn, optimizer, prunable=prunable, index=index)
+
+    def init(key, model):
+        select = masks.prunable(model.params, prunable)
+        layers = ALLOCATIONS[allocation](model.params, select, density)
+        mask = masks.bernoulli(key, model.params, layers, select)
+        return frozen.init(key, model._replace(mask=mask))
+
+    return frozen._replace(init=init)

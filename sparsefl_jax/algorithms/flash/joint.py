@@ -1,0 +1,166 @@
+"""FLASH with masks that clients change: JMWST by vote, NST each on its own."""
+
+import jax.numpy as jnp
+from jax import lax
+
+from sparsefl_jax.algorithm import Algorithm
+from sparsefl_jax.algorithms.flash import surgery
+from sparsefl_jax.algorithms.flash.common import (
+    KERNELS,
+    Changing,
+    both,
+    mean_model,
+    no_client,
+    summand,
+    target_mask,
+)
+from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import SparseModel
+
+
+def jmwst(
+    loss_fn,
+    optimizer,
+    *,
+    density: float,
+    r_int: int = 1,
+    prunable=KERNELS,
+    prune_rate: float = 0.25,
+    prune_rate_decay: bool = True,
+    index: str = "bitmap",
+) -> Algorithm:
+    """Joint mask and weight sparse training: clients' masks vote every `r_int` rounds.
+
+    Down and up: alive weights, dense leaves, statistics; positions where they changed.
+    In rounds 0, r_int, 2 r_int, ... clients prune and regrow and the server then draws
+    its mask anew; in the others the mask is frozen.
+
+    Args:
+      density: target share of alive prunable weights, in (0, 1].
+      r_int: rounds between changes of the mask, at least 1.
+      prune_rate: share of a layer that one surgery exchanges.
+      prune_rate_decay: the rate falls linearly to 0 over the local steps.
+      loss_fn, optimizer, prunable, index: as in `spdst`.
+    """
+
+    def init(key, model):
+        del key
+        return Changing(model, model.mask, jnp.int32(0))
+
+    def broadcast(key, ctx, server):
+        del key
+        select = masks.prunable(server.model.params, prunable)
+        fresh = server.mask_round > ctx.last_round
+        model = server.model._replace(mask=server.mask)
+        return pack_model(model, select, fresh=fresh, index=index)
+
+    def update(key, ctx, downlink, client, batches):
+        model = unpack_model(downlink)
+        select = masks.prunable(model.params, prunable)
+        adjust = ctx.round % r_int == 0
+        training = surgery.sparse_learning(
+            key,
+            loss_fn,
+            optimizer(ctx.round),
+            model,
+            batches,
+            select=select,
+            density=density,
+            prune_rate=prune_rate,
+            decay=prune_rate_decay,
+            when=adjust,
+        )
+        trained = SparseModel(
+            training.state.params, training.mask, training.state.stats
+        )
+        uplink = pack_model(trained, select, fresh=adjust, index=index)
+        return uplink, client, {**training.state.sums, "work": training.work}
+
+    def aggregate(key, ctx, server, total):
+        del key
+        adjust = ctx.round % r_int == 0
+        model = mean_model(server, total)
+        mask = lax.cond(
+            adjust,
+            lambda: target_mask(server, model, total, density, prunable),
+            lambda: server.mask,
+        )
+        changed = jnp.where(adjust, ctx.round + 1, server.mask_round)
+        return Changing(model, mask, changed), {}
+
+    return Algorithm(
+        init, no_client, broadcast, update, summand(prunable), aggregate, both
+    )
+
+
+def nst(
+    loss_fn,
+    optimizer,
+    *,
+    density: float,
+    prunable=KERNELS,
+    prune_rate: float = 0.25,
+    prune_rate_decay: bool = True,
+    index: str = "bitmap",
+) -> Algorithm:
+    """Naive sparse training: every client keeps and changes a mask of its own.
+
+    Down: the aggregate, as dense as the union of the cohort's masks. Up: the client's
+    alive weights and new mask, dense leaves, statistics. A client keeps one bit per
+    prunable weight.
+
+    Args:
+      density: share of alive prunable weights on a client, in (0, 1].
+      prune_rate: share of a layer that one surgery exchanges.
+      prune_rate_decay: the rate falls linearly to 0 over the local steps.
+      loss_fn, optimizer, prunable, index: as in `spdst`.
+    """
+
+    def init(key, model):
+        select = masks.prunable(model.params, prunable)
+        mask = masks.bernoulli(key, model.params, jnp.float32(density), select)
+        return Changing(model._replace(mask=mask), mask, jnp.int32(0))
+
+    def init_client(key, server, info):
+        del key, info
+        return server.mask
+
+    def broadcast(key, ctx, server):
+        del key
+        select = masks.prunable(server.model.params, prunable)
+        fresh = server.mask_round > ctx.last_round
+        return pack_model(server.model, select, fresh=fresh, index=index)
+
+    def update(key, ctx, downlink, client, batches):
+        received = unpack_model(downlink)
+        select = masks.prunable(received.params, prunable)
+        model = SparseModel(
+            masks.apply(received.params, client), client, received.stats
+        )
+        training = surgery.sparse_learning(
+            key,
+            loss_fn,
+            optimizer(ctx.round),
+            model,
+            batches,
+            select=select,
+            density=density,
+            prune_rate=prune_rate,
+            decay=prune_rate_decay,
+        )
+        trained = SparseModel(
+            training.state.params, training.mask, training.state.stats
+        )
+        uplink = pack_model(trained, select, index=index)
+        return uplink, training.mask, {**training.state.sums, "work": training.work}
+
+    def aggregate(key, ctx, server, total):
+        del key
+        model = mean_model(server, total)
+        mask = target_mask(server, model, total, density, prunable)
+        return Changing(model, mask, ctx.round + 1), {}
+
+    return Algorithm(
+        init, init_client, broadcast, update, summand(prunable), aggregate, both
+    )

@@ -1,0 +1,90 @@
+"""FLASH's stage 1: which layers can be sparse (Algorithm 1, Equation 3)."""
+
+import jax.numpy as jnp
+
+from sparsefl_jax import aggregate as sums
+from sparsefl_jax.algorithm import Algorithm
+from sparsefl_jax.algorithms.flash import surgery
+from sparsefl_jax.algorithms.flash.common import KERNELS, Server, no_client
+from sparsefl_jax.codec import Packet
+from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.sparsity import allocate, masks, structured
+
+
+def sensitivity(
+    loss_fn,
+    optimizer,
+    *,
+    density: float,
+    prunable=KERNELS,
+    prune_rate: float = 0.25,
+    prune_rate_decay: bool = True,
+    group: int = 0,
+) -> Algorithm:
+    """FLASH's stage 1: clients tell how dense each layer wants to be (Algorithm 1).
+
+    All start from the same weights and the same random mask and run sparse learning;
+    up go L layer densities. The server draws the mask of stage 2 (Eq. 3) and hands on
+    the untouched initial weights.
+
+    Args:
+      loss_fn: as `local.cross_entropy` returns it.
+      optimizer: the clients', as `local.make_optimizer` returns it.
+      density: target share of alive prunable weights, in (0, 1].
+      prunable: globs of the leaves that can be pruned.
+      prune_rate: share of a layer that one surgery exchanges.
+      prune_rate_decay: the rate falls linearly to 0 over the local steps.
+      group: 0 for unstructured masks, M for N:M masks with N = round(d_l M).
+    """
+
+    def init(key, model):
+        select = masks.prunable(model.params, prunable)
+        mask = masks.bernoulli(key, model.params, jnp.float32(density), select)
+        return Server(model._replace(mask=mask), jnp.int32(0))
+
+    def broadcast(key, ctx, server):
+        del key, ctx
+        return pack_model(server.model, masks.prunable(server.model.params, prunable))
+
+    def update(key, ctx, downlink, client, batches):
+        model = unpack_model(downlink)
+        select = masks.prunable(model.params, prunable)
+        training = surgery.sparse_learning(
+            key,
+            loss_fn,
+            optimizer(ctx.round),
+            model,
+            batches,
+            select=select,
+            density=density,
+            prune_rate=prune_rate,
+            decay=prune_rate_decay,
+        )
+        layers = masks.layer_densities(training.mask, select)
+        metrics = {**training.state.sums, "work": training.work}
+        return {"density": Packet(layers)}, client, metrics
+
+    def contribute(ctx, uplink):
+        del ctx
+        return sums.weighted_sum(uplink["density"].values, jnp.float32(1))
+
+    def aggregate(key, ctx, server, total):
+        del ctx
+        model = server.model
+        select = masks.prunable(model.params, prunable)
+        before = masks.layer_densities(model.mask, select)
+        mean = sums.weighted_mean(total, before)
+        sizes = masks.layer_sizes(model.params, select)
+        layers = allocate.recalibrate(mean, sizes, density)
+        if group:  # static branch
+            per_group = jnp.round(layers * group).astype(jnp.int32)
+            mask = structured.random_n_of_m(key, model.params, per_group, group, select)
+        else:
+            mask = masks.bernoulli(key, model.params, layers, select)
+        return server._replace(model=model._replace(mask=mask)), {}
+
+    def deploy(key, server, client, info):
+        del key, client
+        return {} if info is not None else {"initial": server.model}
+
+    return Algorithm(init, no_client, broadcast, update, contribute, aggregate, deploy)

@@ -1,0 +1,99 @@
+"""The command line's verbs; a refusal is one line on standard error, exit code 2."""
+
+import datetime
+import inspect
+import os
+import sys
+from pathlib import Path
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+def run(config, workdir: str | None) -> None:
+    """Runs a configuration and prints its table."""
+    from sparsefl_jax import devices, experiment, report
+
+    if config is None:
+        raise ValueError(
+            "--config is missing, expected configs/flash_cifar10.py:mini, say"
+        )
+    devices.keep_compilations()
+    if workdir is None:
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        data = Path(config.dataset).stem
+        workdir = f"runs/{config.algorithm.name}_{data}_{stamp}".replace(":", ".")
+    print(f"writing to {workdir}", file=sys.stderr)
+    summary = experiment.run(config, workdir)
+    print(report.summary_table(summary))
+
+
+def prepare(name: str) -> None:
+    """Gets and writes a TFDS data set."""
+    from sparsefl_jax import data
+
+    data.prepare(name)
+
+
+def catalogue() -> str:
+    """Methods, models, data sets, partitioners and configurations, a line each."""
+    from sparsefl_jax import algorithms, data, models
+
+    def first_line(thing) -> str:
+        text = thing if isinstance(thing, str) else inspect.getdoc(thing) or ""
+        return text.strip().splitlines()[0]
+
+    groups = {
+        "methods": algorithms.ALGORITHMS,
+        "models": models.MODELS,
+        "data sets": data.DATASETS,
+        "partitioners": data.PARTITIONERS,
+        "configs": {
+            path.name: path.read_text().lstrip('"')
+            for path in sorted(CONFIGS.glob("[!_]*.py"))
+        },
+    }
+    lines = []
+    for title, table in groups.items():
+        lines += [f"{title}:"]
+        lines += [f"  {name:22} {first_line(entry)}" for name, entry in table.items()]
+    return "\n".join(lines)
+
+
+def one_line(error: Exception) -> str:
+    """An error's message without line breaks or the quotes of a KeyError."""
+    return " ".join(str(error).strip("'\"").split())
+
+
+def guarded(app, flags, main) -> None:
+    """Runs `main` under absl; what a user can mend is told in one line.
+
+    `SPARSEFL_DEBUG=1` lets every exception through with its traceback.
+
+    Args:
+      app, flags: absl's modules.
+      main: takes the arguments that are not flags.
+    """
+    if os.environ.get("SPARSEFL_DEBUG"):
+        return app.run(main)
+
+    def parse(argv):
+        try:
+            return flags.FLAGS(argv)
+        except Exception as error:  # absl and ml_collections raise many kinds here
+            refuse(error)
+
+    def run(argv):
+        try:
+            main(argv)
+        except ValueError as error:
+            refuse(error)
+        except FloatingPointError as error:
+            sys.exit(f"error: {error}")
+        except KeyboardInterrupt:
+            sys.exit("interrupted; the metrics so far are kept")
+
+    def refuse(error):
+        print(f"error: {one_line(error)}", file=sys.stderr)
+        sys.exit(2)
+
+    return app.run(run, flags_parser=parse)

@@ -1,0 +1,322 @@
+"""The small world in which `contract` checks a method, and its reference round.
+
+Five clients of uneven size, a network of two dense layers with a running statistic, an
+initial mask as an earlier stage would hand it on. The reference, `loop_round`, is one
+round as a plain loop over clients, with nothing of `simulate` but the keys' discipline.
+What a world compiles and runs is kept in it, so that all laws share it.
+"""
+
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax import codec, local, simulate, store
+from sparsefl_jax.algorithm import Algorithm, Stage
+from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.models import Model
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import ClientInfo, Context, PyTree, SparseModel
+
+SIZES = (6, 3, 18, 6, 5)  # one below a batch of 4, one three times the others, a tie
+BUDGETS = (0.5, 0.3, 0.5, 0.4, 0.3)
+FEATURES, HIDDEN, CLASSES = 8, 16, 4
+# Every client is drawn and comes back after a pause; the largest stands beside others.
+COHORTS = ((3, 2, 0), (1, 4, 2), (0, 1, 3), (2, 0, 4))
+EVERYONE = ((3, 2, 0, 1, 4), (1, 4, 2, 0, 3), (0, 1, 3, 4, 2), (2, 0, 4, 3, 1))
+
+
+class World(NamedTuple):
+    """A method among its clients, and what the laws compile and run only once."""
+
+    name: str
+    algorithm: Algorithm
+    stage: Stage
+    model: SparseModel  # what `init` receives
+    layers: PyTree  # Python bools: the kernels
+    population: simulate.Population
+    cohorts: np.ndarray  # [4, K] int32
+    key: jax.Array
+    thorough: bool
+    shared: dict  # programs and results by name; 'traces': how often a round was traced
+
+
+class Passing(NamedTuple):
+    """One client's part of a round, with the messages that `simulate` does not keep."""
+
+    down: codec.Message
+    up: codec.Message
+    summand: PyTree
+    client: PyTree
+    metrics: dict
+
+
+def tiny_model() -> Model:
+    """Two dense layers and a running mean of the hidden layer, as statistics."""
+    shapes = {"fc1": (FEATURES, HIDDEN), "fc2": (HIDDEN, CLASSES)}
+
+    def init(key):
+        keys = jax.random.split(key, len(shapes))
+        params = {
+            name: {
+                "kernel": jax.random.normal(k, shape) / jnp.sqrt(float(shape[0])),
+                "bias": jnp.zeros(shape[-1:], jnp.float32),
+            }
+            for k, (name, shape) in zip(keys, shapes.items(), strict=True)
+        }
+        return params, {"mean": jnp.zeros((HIDDEN,), jnp.float32)}
+
+    def dense(layer, x):
+        return x @ layer["kernel"] + layer["bias"][None]
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        del key
+        hidden, mean = dense(params["fc1"], x), stats["mean"]
+        if train:  # static branch
+            valid = jnp.ones(x.shape[:1], bool) if weight is None else weight > 0
+            total = jnp.sum(jnp.where(valid[:, None], hidden, 0.0), 0)
+            mean = total / jnp.maximum(jnp.sum(valid, dtype=jnp.float32), 1.0)
+            stats = {"mean": 0.9 * stats["mean"] + 0.1 * mean}
+        # Half the mean: a whole one would leave the bias without a gradient.
+        hidden = jax.nn.tanh(hidden - 0.5 * mean[None])
+        return dense(params["fc2"], hidden), stats
+
+    macs = {n: {"kernel": s[0] * s[1], "bias": 0} for n, s in shapes.items()}
+    return Model(init, apply, macs)
+
+
+def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> World:
+    """A method among five clients.
+
+    Args:
+      factory: `factory(loss_fn, optimizer, **kwargs) -> Algorithm`.
+      kwargs: of the factory.
+      thorough: all clients and two local epochs, not three clients and one; the laws
+        then also try more chunks and cuts.
+    """
+    model = tiny_model()
+    optimizer = local.make_optimizer(
+        "sgd", momentum=0.9, schedule=lambda round: 0.1 * 0.9**round
+    )
+    algorithm = factory(local.cross_entropy(model), optimizer, **kwargs)
+    shared = {"traces": 0}
+
+    def counted(*args):
+        shared["traces"] += 1
+        return algorithm.aggregate(*args)
+
+    cohorts = np.array(EVERYONE if thorough else COHORTS, np.int32)
+    watched = algorithm._replace(aggregate=counted)
+    stage = Stage(watched, *cohorts.shape, epochs=2 if thorough else 1, batch_size=4)
+    params, stats = model.init(jax.random.key(1))
+    layers = jax.tree.map(lambda m: m > 0, model.macs)
+    mask = masks.bernoulli(jax.random.key(2), params, jnp.float32(0.5), layers)
+    plain = (k for k, v in kwargs.items() if type(v) in (bool, int, float, str, tuple))
+    arguments = "".join(f", {k}={kwargs[k]}" for k in plain)
+    return World(
+        getattr(factory, "__name__", str(factory)) + arguments,
+        algorithm,
+        stage,
+        SparseModel(params, mask, stats),
+        layers,
+        _population(),
+        cohorts,
+        jax.random.key(3),
+        thorough,
+        shared,
+    )
+
+
+def _population() -> simulate.Population:
+    """Clients with clouds of their own; padding points to a row that nobody owns."""
+    rng, total = np.random.default_rng(0), sum(SIZES)
+    y = rng.integers(CLASSES, size=total + 1).astype(np.int32)
+    x = rng.normal(size=(total + 1, FEATURES)) + 0.5 * y[:, None]
+    index = np.full((len(SIZES), max(SIZES)), total, np.int32)
+    for client, (size, end) in enumerate(zip(SIZES, np.cumsum(SIZES), strict=True)):
+        index[client, :size] = np.arange(end - size, end)
+    info = ClientInfo(
+        np.arange(len(SIZES), dtype=np.int32),
+        np.array(SIZES, np.int32),
+        np.array(BUDGETS, np.float32),
+    )
+    return simulate.Population(x.astype(np.float32), y, index, info)
+
+
+def once(make: Callable) -> Callable:
+    """Keeps what `make(world, *args)` returned in the world."""
+
+    @functools.wraps(make)
+    def kept(world, *args):
+        name = (make.__name__, *args)
+        if name not in world.shared:
+            world.shared[name] = make(world, *args)
+        return world.shared[name]
+
+    return kept
+
+
+def plan(world: World, chunk: int = 1, devices: int = 1) -> simulate.Plan:
+    """How the simulator runs this world on the first devices."""
+    return simulate.make_plan(world.stage, world.layers, jax.devices()[:devices], chunk)
+
+
+@once
+def segment(world: World, chunk: int, devices: int) -> Callable:
+    """The simulator's program: `simulate.make_segment`."""
+    return simulate.make_segment(plan(world, chunk, devices))
+
+
+@once
+def start(world: World) -> simulate.State:
+    """The state before round 0, as NumPy arrays."""
+    state = simulate.start(world.key, plan(world), world.model, world.population)
+    return jax.device_get(state)
+
+
+def run(
+    world: World,
+    state: simulate.State,
+    first: int,
+    count: int = 1,
+    *,
+    chunk: int = 1,
+    devices: int = 1,
+    key=None,
+    ids=None,
+    population=None,
+) -> tuple[simulate.State, simulate.RoundLog]:
+    """Rounds `first` to `first + count - 1` through the simulator; NumPy in and out."""
+    here = plan(world, chunk, devices)
+    out = segment(world, chunk, devices)(
+        world.key if key is None else key,
+        world.population if population is None else population,
+        jax.device_put(state, simulate.shardings(here, state)),
+        np.arange(first, first + count, dtype=np.int32),
+        world.cohorts[first : first + count] if ids is None else ids,
+    )
+    return jax.device_get(out)
+
+
+def through(world: World, state, rounds) -> tuple[simulate.State, int]:
+    """These rounds with the state left on the device; also the traces so far."""
+    state = jax.device_put(state, simulate.shardings(plan(world), state))
+    for round in rounds:
+        ids = world.cohorts[round : round + 1]
+        state, _ = segment(world, 1, 1)(
+            world.key, world.population, state, np.array([round], np.int32), ids
+        )
+    return jax.device_get(state), world.shared["traces"]
+
+
+@once
+def path(world: World) -> tuple[list, list]:
+    """The states before rounds 0 to 4 and the logs of these rounds, one by one."""
+    states, logs = [start(world)], []
+    for round in range(len(world.cohorts)):
+        state, log = run(world, states[-1], round)
+        states.append(state)
+        logs.append(jax.tree.map(lambda v: v[0], log))
+    return states, logs
+
+
+def client(world: World, key, round, server, row, last_round, info, data) -> Passing:
+    """One client's part, as `algorithm.py` tells it."""
+    algorithm = world.algorithm
+    ctx = Context(round, last_round, info)
+    down_key, _, update_key = jax.random.split(jax.random.fold_in(key, info.index), 3)
+    down = algorithm.broadcast(down_key, ctx, server)
+    up, row, metrics = algorithm.update(update_key, ctx, down, row, data)
+    summand = algorithm.contribute(ctx, up)
+    return Passing(codec.stable(down), codec.stable(up), summand, row, metrics)
+
+
+@once
+def client_jit(world: World) -> Callable:
+    """`client` of this world, compiled."""
+    return jax.jit(functools.partial(client, world))
+
+
+@once
+def batches_jit(world: World) -> Callable:
+    """A client's batches of a round: `(key, population, info) -> Batches`."""
+    stage = world.stage
+
+    def make(key, population, info):
+        key = jax.random.split(jax.random.fold_in(key, info.index), 3)[1]
+        return batches(
+            key,
+            population.x,
+            population.y,
+            population.index[info.index],
+            info.num_examples,
+            epochs=stage.epochs,
+            batch_size=stage.batch_size,
+            num_steps=steps_per_epoch(info.num_examples, stage.batch_size),
+        )
+
+    return jax.jit(make)
+
+
+def inputs(world: World, state: simulate.State, round: int, index: int) -> tuple:
+    """The arguments of `client` for one client in a round."""
+    info = jax.tree.map(lambda v: v[index], world.population.info)
+    key = jax.random.fold_in(jax.random.fold_in(world.key, 2), round)
+    shapes = jax.eval_shape(world.algorithm.init_client, key, state.server, info)
+    row = store.unpack(jax.tree.map(lambda v: v[index], state.clients), shapes)
+    data = batches_jit(world)(key, world.population, info)
+    return key, np.int32(round), state.server, row, state.last_round[index], info, data
+
+
+@once
+def passings(world: World, round: int) -> list[Passing]:
+    """What passes between the server and the cohort in a round, by the plain loop."""
+    state = path(world)[0][round]
+    return [
+        jax.device_get(client_jit(world)(*inputs(world, state, round, index)))
+        for index in world.cohorts[round].tolist()
+    ]
+
+
+def total(passings: list[Passing]) -> PyTree:
+    """The sum that the server sees."""
+    return jax.tree.map(lambda *v: sum(v), *(p.summand for p in passings))
+
+
+def aggregate(world: World, key, round, server, total) -> tuple[PyTree, dict]:
+    """The server's part of a round."""
+    return world.algorithm.aggregate(key, Context(round, None, None), server, total)
+
+
+@once
+def aggregate_jit(world: World) -> Callable:
+    """`aggregate` of this world, compiled."""
+    return jax.jit(functools.partial(aggregate, world))
+
+
+def server_inputs(world: World, round: int) -> tuple:
+    """The arguments of `aggregate` in a round."""
+    key = jax.random.fold_in(jax.random.fold_in(world.key, 3), round)
+    server = path(world)[0][round].server
+    return key, np.int32(round), server, total(passings(world, round))
+
+
+def loop_round(world: World, round: int) -> tuple[PyTree, dict, PyTree]:
+    """A round as a plain loop: the server, its metrics and all clients' rows after it."""
+    rows = path(world)[0][round].clients
+    out = aggregate_jit(world)(*server_inputs(world, round))
+    for index, passing in zip(
+        world.cohorts[round], passings(world, round), strict=True
+    ):
+        row = jax.device_get(store.pack(passing.client))
+        rows = jax.tree.map(
+            lambda old, new, i=index: np.concatenate(
+                [old[:i], new[None], old[i + 1 :]]
+            ),
+            rows,
+            row,
+        )
+    return *jax.device_get(out), rows

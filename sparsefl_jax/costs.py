@@ -1,0 +1,119 @@
+"""What a run cost: bits from the packets that travelled, FLOPs from the real masks.
+
+A multiply-add is two FLOPs. Counted are the three passes of every layer that
+multiplies (forward, input gradient, weight gradient) and what an algorithm adds for its
+masks; activations, pooling, normalisation and the optimizer are not. `flops` skips what
+the masks remove; `flops_dense` is the same samples through the dense network;
+`flops_executed` is what the hardware was given, padding included, as masks save no time
+in dense arithmetic.
+
+The named views at the end state how a paper arrives at a figure that it prints; the
+ledger's own totals are in every record.
+"""
+
+import jax
+import numpy as np
+
+from sparsefl_jax import codec
+from sparsefl_jax.types import PyTree, Work
+
+
+def flops(macs: PyTree, work: Work) -> float:
+    """FLOPs of summed `Work`, float64.
+
+    Args:
+      macs: multiply-adds per sample of each leaf, a tree of ints.
+      work: sums over samples; leaves of any shape are summed too.
+
+    Example:
+      >>> work = Work({'w': 2.0}, {'w': 2.0}, {'w': 1.0}, 0.0)
+      >>> flops({'w': 100}, work)
+      1000.0
+    """
+    passes = (work.forward, work.input_grad, work.weight_grad)
+    total = sum(
+        float(m) * float(np.sum(np.asarray(share, np.float64)))
+        for tree in passes
+        for m, share in zip(jax.tree.leaves(macs), jax.tree.leaves(tree), strict=True)
+    )
+    return 2.0 * total + float(np.sum(np.asarray(work.extra, np.float64)))
+
+
+def macs_per_sample(macs: PyTree) -> int:
+    """Multiply-adds of one sample through the dense network."""
+    return sum(jax.tree.leaves(macs))
+
+
+def _traffic(direction: str, layout, count) -> dict:
+    bits = codec.bits(layout, count)
+    entries = {
+        name: int(np.sum(np.where(c.sent, np.sum(c.entries, -1, dtype=np.int64), 0)))
+        for name, c in count.items()
+    }
+    per_client = np.broadcast_to(bits.total, np.shape(next(iter(count.values())).sent))
+    return {
+        f"bits_{direction}": int(np.sum(per_client)),
+        f"bits_{direction}_values": int(np.sum(bits.values)),
+        f"bits_{direction}_positions": int(np.sum(bits.positions)),
+        f"bits_{direction}_by_client": [int(b) for b in per_client],
+        f"entries_{direction}": entries,
+    }
+
+
+def round_record(log, layouts: dict, macs: PyTree, names: list[str], batch_size: int):
+    """One round's line of `metrics.jsonl`, a dict of plain Python values.
+
+    Args:
+      log: a `simulate.RoundLog` of one round, as NumPy arrays.
+      layouts: `{'down': ..., 'up': ...}` as `codec.layout` returns them.
+      macs: as `Model.macs`.
+      names: paths of the layers whose masks are logged, [L].
+      batch_size: samples of a minibatch, for what was executed.
+    """
+    metrics = dict(log.clients)
+    work, count = metrics.pop("work"), float(np.sum(metrics.pop("count")))
+    loss, correct = (float(np.sum(metrics.pop(name))) for name in ("loss", "correct"))
+    per_sample = 6 * macs_per_sample(macs)
+    record = {
+        "loss": loss / max(count, 1.0),
+        "train_accuracy": correct / max(count, 1.0),
+        "samples": int(count),
+        "clients": np.asarray(log.ids).tolist(),
+        **_traffic("down", layouts["down"], log.down),
+        **_traffic("up", layouts["up"], log.up),
+        "flops": flops(macs, work),
+        "flops_dense": per_sample * count,
+        "flops_executed": float(per_sample * int(log.executed_steps) * batch_size),
+        "density": float(log.density),
+        "layer_density": dict(zip(names, map(float, log.layer_density), strict=True)),
+        "mismatch": float(log.mismatch),
+        "layer_mismatch": dict(zip(names, map(float, log.layer_mismatch), strict=True)),
+    }
+    record |= {name: float(np.mean(value)) for name, value in metrics.items()}
+    return record | {name: float(value) for name, value in log.server.items()}
+
+
+def values_only_bits(layout: dict, count: dict, packets, *, words: int = 1) -> int:
+    """View: bits of the values of some packets, no positions, over all clients.
+
+    FLASH (TMLR 2023) prints its savings so: "CSR" without the indices, normalisation
+    statistics left out. ZeroFL's figures, which it quotes, charge two words a value.
+
+    Args:
+      layout: as `codec.layout` returns it.
+      count: as `codec.count` returns it, any leading axes.
+      packets: names of the packets that the figure charges.
+      words: words charged per value.
+    """
+    chosen = {name: layout[name] for name in packets}
+    return words * int(np.sum(codec.bits(chosen, count).values))
+
+
+def saving(dense_bits: int, sparse_bits: int) -> float:
+    """View: how many times fewer bits, as in FLASH, section 4.2.
+
+    Example:
+      >>> saving(640, 32)
+      20.0
+    """
+    return dense_bits / sparse_bits

@@ -1,0 +1,32 @@
+"""Data: source -> partition -> rows of each client -> one client's batches."""
+
+from sparsefl_jax.data.augment import AUGMENTATIONS, make_preprocess
+from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.data.federated import (
+    FederatedData,
+    Rows,
+    federate,
+    from_arrays,
+    partition_counts,
+)
+from sparsefl_jax.data.holdout import TEST_SPLITS
+from sparsefl_jax.data.partition import PARTITIONERS
+from sparsefl_jax.data.sources import DATASETS, Dataset, load, make_dataset
+
+__all__ = [
+    "AUGMENTATIONS",
+    "DATASETS",
+    "Dataset",
+    "FederatedData",
+    "PARTITIONERS",
+    "Rows",
+    "TEST_SPLITS",
+    "batches",
+    "federate",
+    "from_arrays",
+    "load",
+    "make_dataset",
+    "make_preprocess",
+    "partition_counts",
+    "steps_per_epoch",
+]

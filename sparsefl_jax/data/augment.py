@@ -1,0 +1,91 @@
+"""From stored samples to a network's input: crop, flip, scale and normalise.
+
+As in torchvision: padding stands before normalisation, with pixel 0. One gather takes
+both crop and flip; on a CPU it is 25 times as fast as a slice for each image, and 5
+times as fast as products with one-hot matrices.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.types import Array, Key
+
+AUGMENTATIONS = ("crop", "flip")
+
+
+def make_preprocess(
+    mean=None, std=None, *, scale: float = 255.0, augment=(), pad: int = 4
+) -> Callable:
+    """Makes the function that turns a batch of samples into input.
+
+    Args:
+      mean: per channel, on the scale 0 to 1; None: nothing is subtracted.
+      std: per channel, on the scale 0 to 1; None: no division.
+      scale: what integer pixels are divided by, 1 for none; floats are not scaled.
+      augment: names in `AUGMENTATIONS`, applied in training only: "crop" pads with
+        pixel 0 and cuts the original size at a random place, "flip" mirrors an image
+        left to right with probability 1/2.
+      pad: pixels of padding on each side, for "crop".
+
+    Returns:
+      `preprocess(key, x, train) -> x`: [B, H, W, C] or [B, D] in uint8 or float32, out
+      float32 of the same shape. `train` is static; the key is not used without it.
+
+    Raises:
+      ValueError: an argument is unknown or out of range.
+
+    Example:
+      >>> preprocess = make_preprocess((0.5,), (0.5,))
+      >>> x = jnp.array([0, 255], jnp.uint8).reshape(1, 1, 2, 1)
+      >>> preprocess(None, x, False).ravel().tolist()
+      [-1.0, 1.0]
+    """
+    for name in augment:
+        if name not in AUGMENTATIONS:
+            allowed = ", ".join(AUGMENTATIONS)
+            raise ValueError(f"augment={name!r} is unknown; allowed are {allowed}")
+    if not scale > 0:
+        raise ValueError(f"scale={scale}; it must be above 0")
+    if pad < 1:
+        raise ValueError(f"pad={pad}; it must be at least 1")
+    if std is not None and min(std) <= 0:
+        raise ValueError(f"std={std}; every entry must be above 0")
+    shift = None if mean is None else np.asarray(mean, np.float32)
+    divisor = None if std is None else np.asarray(std, np.float32)
+
+    def preprocess(key: Key | None, x: Array, train: bool) -> Array:
+        if train and augment:
+            if x.ndim != 4:
+                raise ValueError(f"augment={augment} needs images, x has {x.ndim} axes")
+            x = _move(key, x, pad if "crop" in augment else 0, "flip" in augment)
+        scaled = jnp.issubdtype(x.dtype, jnp.integer) and scale != 1
+        x = x.astype(jnp.float32)
+        leading = tuple(range(x.ndim - 1))
+        x = x / jnp.float32(scale) if scaled else x
+        x = x if shift is None else x - jnp.expand_dims(shift, leading)
+        return x if divisor is None else x / jnp.expand_dims(divisor, leading)
+
+    return preprocess
+
+
+def _move(key, x, pad, flip):
+    """Shifts each image [H, W, C] by up to `pad` pixels, 0 beyond, and mirrors half."""
+    num, height, width, _ = x.shape
+    keys = jax.random.split(key, 3)
+    offsets = (num, 1)
+    down = jax.random.randint(keys[0], offsets, -pad, pad + 1, jnp.int32)
+    right = jax.random.randint(keys[1], offsets, -pad, pad + 1, jnp.int32)
+    rows = jnp.arange(height, dtype=jnp.int32)[None] + down
+    columns = jnp.arange(width, dtype=jnp.int32)[None]
+    if flip:
+        mirror = jax.random.bernoulli(keys[2], 0.5, offsets)
+        columns = jnp.where(mirror, width - 1 - columns, columns)
+    columns = columns + right
+    rows, columns = rows[:, :, None], columns[:, None, :]
+    inside = (rows >= 0) & (rows < height) & (columns >= 0) & (columns < width)
+    image = jnp.arange(num, dtype=jnp.int32)[:, None, None]
+    rows, columns = jnp.clip(rows, 0, height - 1), jnp.clip(columns, 0, width - 1)
+    return jnp.where(inside[..., None], x[image, rows, columns], jnp.zeros((), x.dtype))

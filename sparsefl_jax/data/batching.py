@@ -1,0 +1,103 @@
+"""One client's batches for one round: its rows, in a new order for every epoch.
+
+Pure JAX with static shapes. A client has M rows of which `size` count; valid samples
+come first in every epoch, so a client's own steps are the first ones.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.types import Array, Batches, Key
+
+
+def steps_per_epoch(size, batch_size: int, drop_last: bool = False):
+    """Counts the steps that a client's samples fill.
+
+    Args:
+      size: samples, an integer or an integer array of NumPy or JAX.
+      batch_size: B.
+      drop_last: leave a partial batch out, unless it is the client's only one.
+
+    Returns:
+      Steps, of the kind and shape of `size`.
+
+    Example:
+      >>> steps_per_epoch(70, 32), steps_per_epoch(70, 32, True)
+      (3, 2)
+      >>> steps_per_epoch(jnp.array([0, 5, 64], jnp.int32), 32, True).tolist()
+      [0, 1, 2]
+    """
+    if not drop_last:
+        return -(-size // batch_size)
+    # A partial batch counts only where there is no full one.
+    only_partial = (size > 0) & (size < batch_size)
+    return size // batch_size + only_partial
+
+
+def batches(
+    key: Key,
+    x: Array,
+    y: Array,
+    index: Array,
+    size: Array,
+    *,
+    epochs: int,
+    batch_size: int,
+    num_steps: Array,
+    drop_last: bool = False,
+) -> Batches:
+    """Gathers a client's rows and shuffles them once for each epoch.
+
+    Args:
+      key: the key of this client and round.
+      x: [n, ...], all training samples.
+      y: [n] int32, all labels.
+      index: [M] int32, the client's rows of x; entries from `size` on are padding.
+      size: shape=(), int32, how many entries of `index` count.
+      epochs: E, static.
+      batch_size: B, static.
+      num_steps: shape=(), int32, steps to run per epoch; shared by clients that run
+        together, at least the client's own `steps_per_epoch`.
+      drop_last: leave a partial batch out, unless it is the client's only one.
+
+    Returns:
+      `Batches` with S = steps_per_epoch(M, B, drop_last); padding has weight 0 and
+      points to row 0.
+
+    Raises:
+      ValueError: epochs or batch_size is below 1.
+
+    Example:
+      >>> x, y = jnp.arange(9, dtype=jnp.float32), jnp.arange(9, dtype=jnp.int32)
+      >>> out = batches(jax.random.key(0), x, y, y[:5], jnp.int32(3), epochs=1,
+      ...               batch_size=2, num_steps=jnp.int32(2))
+      >>> out.order.shape, out.weight.ravel().tolist()
+      ((1, 3, 2), [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
+    """
+    if epochs < 1 or batch_size < 1:
+        raise ValueError(f"epochs={epochs}, batch_size={batch_size}; both must be >= 1")
+    capacity = index.shape[0]
+    num_slots = int(steps_per_epoch(capacity, batch_size, drop_last)) * batch_size
+    used = size
+    if drop_last:
+        used = jnp.minimum(size, steps_per_epoch(size, batch_size, True) * batch_size)
+
+    def epoch_order(key):
+        draws = jax.random.bits(key, (capacity,), jnp.uint32) >> 1
+        valid = jnp.arange(capacity, dtype=jnp.int32) < size
+        # The top bit sends padding behind all valid rows in the same sort.
+        draws = jnp.where(valid, draws, jnp.uint32(1 << 31))
+        rows = jnp.argsort(draws).astype(jnp.int32)[:num_slots]
+        return jnp.pad(rows, (0, num_slots - rows.shape[0]))
+
+    order = jax.vmap(epoch_order)(jax.random.split(key, epochs))
+    weight = jnp.arange(num_slots, dtype=jnp.int32) < used
+    order = jnp.where(weight[None], order, 0).reshape(epochs, -1, batch_size)
+    weight = jnp.broadcast_to(weight.astype(jnp.float32)[None], (epochs, num_slots))
+    return Batches(
+        x=x[index],
+        y=y[index],
+        order=order,
+        weight=weight.reshape(order.shape),
+        num_steps=num_steps,
+    )

@@ -1,0 +1,72 @@
+"""Cutting classes at cumulative counts: the arithmetic under the partitions.
+
+`cuts` [classes, N] holds, for each class, how many of its samples go to the clients up
+to and including each one.
+"""
+
+import warnings
+
+import numpy as np
+
+
+def draw_cuts(rng, totals, num_clients, alpha, cap):
+    """Draws, per class, where its samples are cut: [classes, N] cumulative counts."""
+    cuts, held = [], np.zeros(num_clients, np.int64)
+    for total in totals:
+        room = held < cap if (held < cap).any() else np.ones(num_clients, bool)
+        share = rng.dirichlet(np.full(num_clients, alpha)) * room
+        # The clients with room can be those whose share came out as 0.
+        share = share if share.sum() > 0 else room.astype(float)
+        cut = (np.cumsum(share / share.sum()) * total).astype(np.int64)
+        # A sum of floats can end just below 1 and would lose the last sample.
+        cut[-1] = total
+        held = held + np.diff(cut, prepend=0)
+        cuts.append(cut)
+    return np.stack(cuts)
+
+
+def scaled_cuts(cuts, totals, totals_test):
+    """Returns cuts [classes, N] of a test set at the proportions of `cuts`."""
+    return cuts * totals_test[:, None] // np.maximum(totals, 1)[:, None]
+
+
+def cut_classes(labels, cuts, rng):
+    """Gives client i the shuffled samples of each class between its cuts."""
+    stacks = by_class(labels, rng, len(cuts))
+    pieces = [np.split(s, cut)[:-1] for s, cut in zip(stacks, cuts, strict=True)]
+    return [np.concatenate(client) for client in zip(*pieces, strict=True)]
+
+
+def by_class(labels, rng, num_classes=None):
+    """Returns shuffled indices of each class."""
+    order = rng.permutation(len(labels))
+    order = order[np.argsort(labels[order], kind="stable")]
+    counts = np.bincount(labels, minlength=num_classes or 0)
+    return np.split(order, np.cumsum(counts)[:-1])
+
+
+def raise_to_minimum(parts, min_samples, what="samples"):
+    """Moves entries from the largest parts to those below a minimum, and warns.
+
+    Example:
+      >>> with warnings.catch_warnings(action="ignore"):
+      ...     [p.tolist() for p in raise_to_minimum([np.arange(4), np.arange(4, 5)], 2)]
+      [[0, 1, 2], [4, 3]]
+    """
+    parts, moved = list(parts), 0
+    sizes = np.array([len(part) for part in parts])
+    for client in np.flatnonzero(sizes < min_samples):
+        while sizes[client] < min_samples:
+            largest = np.argmax(sizes)
+            parts[client] = np.append(parts[client], parts[largest][-1])
+            parts[largest] = parts[largest][:-1]
+            sizes[client] += 1
+            sizes[largest] -= 1
+            moved += 1
+    if moved:
+        warnings.warn(
+            f"moved {moved} {what} from the largest clients to those with fewer than "
+            f"{min_samples}",
+            stacklevel=2,
+        )
+    return parts

@@ -1,0 +1,282 @@
+"""A data set shared out: flat arrays once, and for each client tables of row numbers.
+
+The arrays are never copied per client: `Rows.index` is padded to the largest client and
+`Rows.size` says how much of it counts. NumPy on the host.
+"""
+
+import difflib
+import inspect
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
+from sparsefl_jax.data.partition import PARTITIONERS
+from sparsefl_jax.data.sources import make_dataset
+
+
+class Rows(NamedTuple):
+    """Which rows belong to each client; padded with 0 beyond `size`."""
+
+    index: np.ndarray  # [N, M] int32
+    size: np.ndarray  # [N] int32
+
+
+class FederatedData(NamedTuple):
+    """A data set and its split over N clients.
+
+    `train` and `val` are rows of `x`, `test` is rows of `x_test`. Where a split does
+    not exist its sizes are 0.
+    """
+
+    x: np.ndarray  # [n, H, W, C] uint8, or float32
+    y: np.ndarray  # [n] int32
+    x_test: np.ndarray  # [n_test, ...]
+    y_test: np.ndarray  # [n_test] int32
+    mean: tuple | None  # per channel, on the scale 0 to 1
+    std: tuple | None
+    num_classes: int
+    name: str
+    train: Rows
+    val: Rows
+    test: Rows
+
+
+def federate(
+    dataset,
+    partition="iid",
+    num_clients=None,
+    *,
+    seed=0,
+    val_fraction=0.0,
+    test_split="partition",
+    test_fraction=0.2,
+    **kwargs,
+):
+    """Splits a data set over clients.
+
+    Args:
+      dataset: a `Dataset`.
+      partition: a name in `PARTITIONERS`, a function like those, or a list of index
+        arrays.
+      num_clients: how many clients; None where the partition itself says.
+      seed: integer; equal seeds give equal splits.
+      val_fraction: share of each client's samples that is held out of training, [0, 1).
+      test_split: a name in `holdout.TEST_SPLITS`: which test samples a client has.
+      test_fraction: the share that test_split="within" holds out, (0, 1).
+      **kwargs: further arguments of the partitioner, such as `alpha`.
+
+    Returns:
+      A `FederatedData` in which every client has at least one training sample.
+
+    Raises:
+      ValueError: an argument is unknown or out of range, or a client would be empty.
+
+    Example:
+      >>> from sparsefl_jax.data.sources import load
+      >>> data = load("fashion_mnist_sample")
+      >>> fed = federate(data, "dirichlet", 10, seed=0, alpha=0.5, val_fraction=0.1)
+      >>> int(fed.train.size.sum() + fed.val.size.sum()), int(fed.test.size.sum())
+      (2000, 500)
+    """
+    if not 0 <= val_fraction < 1:
+        raise ValueError(f"val_fraction={val_fraction}; allowed are 0 to below 1")
+    if not 0 < test_fraction < 1:
+        raise ValueError(f"test_fraction={test_fraction}; allowed are above 0, below 1")
+    if test_split not in TEST_SPLITS:
+        raise ValueError(
+            f"test_split={test_split!r}; allowed are {', '.join(TEST_SPLITS)}"
+        )
+    parts = _split(dataset, partition, num_clients, seed, test_split, kwargs)
+    # Children of the seed keep the splits independent of the partitioner's draws.
+    rng_test, rng_val = (np.random.default_rng([seed, i]) for i in (1, 2))
+    if test_split == "within":
+        parts, held = hold_out(parts, test_fraction, rng=rng_test, minimum=1)
+        rows, sizes = np.concatenate(held), [len(h) for h in held]
+        if not rows.size:
+            raise ValueError(
+                f"test_split='within' holds no sample out of {len(parts)} clients with "
+                "one sample each; give x_test and y_test or fewer clients"
+            )
+        dataset = dataset._replace(x_test=dataset.x[rows], y_test=dataset.y[rows])
+        test = np.split(np.arange(len(rows)), np.cumsum(sizes)[:-1])
+    else:
+        test = test_parts(dataset, parts, test_split, rng=rng_test)
+    train, val = hold_out(parts, val_fraction, rng=rng_val)
+    return FederatedData(
+        *dataset[:4],
+        mean=dataset.mean,
+        std=dataset.std,
+        num_classes=dataset.num_classes,
+        name=dataset.name,
+        train=pack(train),
+        val=pack(val),
+        test=pack(test),
+    )
+
+
+def from_arrays(
+    x,
+    y,
+    *,
+    x_test=None,
+    y_test=None,
+    num_classes=None,
+    num_clients=None,
+    partition="iid",
+    seed=0,
+    test_split=None,
+    users=None,
+    users_test=None,
+    name="arrays",
+    **kwargs,
+):
+    """Splits your own arrays over clients.
+
+    Args:
+      x: [n, H, W, C], [n, H, W] or [n, D]; see `sources.make_dataset`.
+      y: [n] integers.
+      x_test: like x; None: a fifth (`test_fraction`) of each client's samples is held
+        out, and together they are the test set.
+      y_test: like y.
+      num_classes: None: one more than the largest label.
+      num_clients: how many clients; None where the partition itself says.
+      partition: a name, a function, or a list of index arrays into x.
+      seed: integer.
+      test_split: as in `federate`; None: "within" without x_test, else "partition".
+      users: [n], the user of each sample, for partition="natural".
+      users_test: [n_test], the same for x_test.
+      name: how the data set is called in reports.
+      **kwargs: further arguments of `federate` and of the partitioner.
+
+    Returns:
+      A `FederatedData`.
+
+    Raises:
+      ValueError: as `sources.make_dataset` and `federate`.
+
+    Example:
+      >>> x, y = np.ones((100, 5)), np.arange(100) % 4
+      >>> from_arrays(x, y, num_clients=10).train.index.shape
+      (10, 8)
+    """
+    if (x_test is None) != (y_test is None):
+        missing = "x_test" if x_test is None else "y_test"
+        raise ValueError(f"{missing}=None; give both x_test and y_test or neither")
+    own_test = x_test is None
+    if own_test and test_split not in (None, "within"):
+        raise ValueError(f"test_split={test_split!r} needs x_test and y_test")
+    dataset = make_dataset(
+        x,
+        y,
+        x if own_test else x_test,
+        y if own_test else y_test,
+        num_classes=num_classes,
+        name=name,
+        users=users,
+        users_test=users_test,
+    )
+    test_split = test_split or ("within" if own_test else "partition")
+    return federate(
+        dataset, partition, num_clients, seed=seed, test_split=test_split, **kwargs
+    )
+
+
+def partition_counts(data):
+    """Counts each client's training samples by class.
+
+    Args:
+      data: a `FederatedData`.
+
+    Returns:
+      [N, num_classes] int64.
+
+    Example:
+      >>> x, y = np.zeros((8, 2), np.float32), np.arange(8) % 2
+      >>> parts = [[0, 2], [1, 3, 5]]
+      >>> partition_counts(from_arrays(x, y, x_test=x, y_test=y, partition=parts))
+      array([[2, 0],
+             [0, 3]])
+    """
+    index, size = data.train
+    return np.stack(
+        [
+            np.bincount(data.y[rows[:n]], minlength=data.num_classes)
+            for rows, n in zip(index, size, strict=True)
+        ]
+    )
+
+
+def pack(parts):
+    """Returns index arrays as one padded table.
+
+    Example:
+      >>> pack([np.array([4, 2]), np.array([7])])
+      Rows(index=array([[4, 2],
+             [7, 0]], dtype=int32), size=array([2, 1], dtype=int32))
+    """
+    size = np.array([len(part) for part in parts], np.int32)
+    index = np.zeros((len(parts), max(1, size.max())), np.int32)
+    for row, part in zip(index, parts, strict=True):
+        row[: len(part)] = part
+    return Rows(index, size)
+
+
+def _split(dataset, partition, num_clients, seed, test_split, kwargs):
+    """Runs the partitioner, or takes the given lists; refuses empty clients."""
+    if isinstance(partition, str):
+        if partition not in PARTITIONERS:
+            near = difflib.get_close_matches(partition, PARTITIONERS, n=1)
+            allowed = (
+                f"did you mean {near[0]!r}?"
+                if near
+                else "allowed are " + (", ".join(PARTITIONERS))
+            )
+            raise ValueError(f"partition={partition!r} is unknown; {allowed}")
+        partition = PARTITIONERS[partition]
+    if callable(partition):
+        named = inspect.signature(partition).parameters
+        if "users" in named:
+            kwargs = {"users": dataset.users} | kwargs
+        if "labels_test" in named and test_split == "partition":
+            kwargs = {"labels_test": dataset.y_test} | kwargs
+        _check_kwargs(partition, named, kwargs)
+        parts = partition(dataset.y, num_clients, seed=seed, **kwargs)
+    elif kwargs:
+        raise ValueError(f"{sorted(kwargs)[0]} is unknown where partition is a list")
+    else:
+        parts = partition
+    return _checked_parts(parts, num_clients, len(dataset.y))
+
+
+def _check_kwargs(partition, named, kwargs):
+    if any(p.kind is p.VAR_KEYWORD for p in named.values()):
+        return
+    for key in kwargs:
+        if key not in named or key in ("labels", "num_clients", "seed"):
+            allowed = [n for n in named if n not in ("labels", "num_clients", "seed")]
+            name = getattr(partition, "__name__", "partition")
+            raise ValueError(
+                f"{key} is no argument of {name}; "
+                f"allowed are {', '.join(allowed) or 'none'}"
+            )
+
+
+def _checked_parts(parts, num_clients, num_samples):
+    """Returns the parts as integer arrays, none empty, all within range."""
+    parts = [np.asarray(part) for part in parts]
+    if num_clients is not None and len(parts) != num_clients:
+        raise ValueError(f"partition has {len(parts)} parts; num_clients={num_clients}")
+    if not parts:
+        raise ValueError("partition has no parts; give at least one client")
+    for i, part in enumerate(parts):
+        if not part.size:
+            raise ValueError(f"client {i} of the partition has no training sample")
+        if part.ndim != 1 or part.dtype.kind not in "iu":
+            raise ValueError(f"client {i} of the partition is no list of integers")
+        if part.min() < 0 or part.max() >= num_samples:
+            raise ValueError(
+                f"client {i} of the partition has rows from {part.min()} to "
+                f"{part.max()}; allowed are 0 to {num_samples - 1}"
+            )
+    return parts

@@ -1,0 +1,124 @@
+"""What a client is judged on: its share of the test set, and held-out samples.
+
+NumPy on the host; the splits follow the partition of the training samples.
+"""
+
+import numpy as np
+
+from sparsefl_jax.data.cuts import cut_classes, raise_to_minimum, scaled_cuts
+
+TEST_SPLITS = {
+    "partition": "the test set, in the class proportions of each client",
+    "natural": "the test samples of the same user",
+    "within": "a fraction of each client's own samples, which replace the test set",
+    "overlap": "for each class a share of the test set, rounded up; clients overlap",
+    "pooled": "none: only the pooled test set is used",
+}
+
+
+def test_parts(dataset, parts, test_split, *, rng):
+    """Returns each client's rows of the test set, for all splits but "within".
+
+    Args:
+      dataset: a `Dataset`.
+      parts: list of index arrays into the training samples.
+      test_split: a name in `TEST_SPLITS`.
+      rng: a NumPy generator.
+
+    Returns:
+      A list of integer arrays; empty ones where a client has no test samples.
+
+    Raises:
+      ValueError: there are too few test samples, or users are needed and not known.
+    """
+    if test_split == "pooled":
+        return [np.zeros(0, np.int32) for _ in parts]
+    if test_split == "natural":
+        return _by_user(dataset, parts)
+    if test_split == "overlap":
+        return _overlapping(dataset, parts, rng)
+    test = match(parts, dataset.y, dataset.y_test, rng=rng)
+    if sum(map(len, test)) < len(parts):
+        raise ValueError(
+            f"test_split='partition' has {len(dataset.y_test)} test samples for "
+            f"{len(parts)} clients; use test_split='pooled' or fewer clients"
+        )
+    return raise_to_minimum(test, 1, "test samples")
+
+
+def match(parts, labels, labels_test, *, rng):
+    """Splits a test set over clients in the class proportions of their samples.
+
+    Where a class has m times as many training as test samples, m an integer, this
+    equals cutting both at the same proportions (SpaFL). Test samples of a class that
+    nobody trains on are left out.
+
+    Args:
+      parts: list of index arrays into `labels`.
+      labels: [n] integers.
+      labels_test: [n_test] integers.
+      rng: a NumPy generator, shuffles the test samples of a class.
+
+    Returns:
+      A list of integer arrays, indices into `labels_test`, some perhaps empty.
+
+    Example:
+      >>> parts, labels = [np.array([0, 1]), np.array([2, 3])], np.array([0, 0, 0, 1])
+      >>> rng = np.random.default_rng(0)
+      >>> [p.size for p in match(parts, labels, np.array([0, 0, 0, 1]), rng=rng)]
+      [2, 2]
+    """
+    num_classes = 1 + max(labels.max(), labels_test.max())
+    counts = [np.bincount(labels[part], minlength=num_classes) for part in parts]
+    cuts = np.cumsum(counts, axis=0).T
+    totals_test = np.bincount(labels_test, minlength=num_classes)
+    cuts_test = scaled_cuts(cuts, cuts[:, -1], totals_test)
+    return cut_classes(labels_test, cuts_test, rng)
+
+
+def hold_out(parts, fraction, *, rng, minimum=0):
+    """Splits each part into what stays and a random fraction; at least one stays.
+
+    Args:
+      parts: list of index arrays.
+      fraction: share to hold out, [0, 1).
+      rng: a NumPy generator.
+      minimum: the least number to hold out of a part of two or more.
+
+    Returns:
+      `(kept, held)`, two lists of index arrays.
+
+    Example:
+      >>> kept, held = hold_out([np.arange(10)], 0.2, rng=np.random.default_rng(0))
+      >>> kept[0].size, held[0].size
+      (8, 2)
+    """
+    kept, held = [], []
+    for part in parts:
+        count = min(max(minimum, round(fraction * len(part))), len(part) - 1)
+        order = rng.permutation(len(part)) if count else np.arange(len(part))
+        held.append(part[order[:count]])
+        kept.append(part[order[count:]])
+    return kept, held
+
+
+def _by_user(dataset, parts):
+    """Returns the test rows of the users that each client's training rows come from."""
+    if dataset.users is None or dataset.users_test is None:
+        raise ValueError("test_split='natural' needs users of both splits")
+    return [
+        np.flatnonzero(np.isin(dataset.users_test, np.unique(dataset.users[part])))
+        for part in parts
+    ]
+
+
+def _overlapping(dataset, parts, rng):
+    """Draws, by client and class, ceil(test samples * the client's class share)."""
+    rows = [np.flatnonzero(dataset.y_test == c) for c in range(dataset.num_classes)]
+    out = []
+    for part in parts:
+        counts = np.bincount(dataset.y[part], minlength=len(rows))
+        takes = [-(-len(r) * n // len(part)) for r, n in zip(rows, counts, strict=True)]
+        draws = [rng.permutation(r)[:n] for r, n in zip(rows, takes, strict=True)]
+        out.append(np.concatenate(draws))
+    return out

@@ -1,0 +1,282 @@
+"""Who holds which samples: seeded splits of a labelled data set over clients.
+
+Each partitioner is a pure function `(labels, num_clients, *, seed, ...)` that returns a
+list of index arrays, one per client. One that names `labels_test` or `users` among its
+arguments is given them by `federated.federate`. NumPy on the host.
+
+Sources: `dirichlet` as in SpaFL (Kim et al., NeurIPS 2024, arXiv:2406.00431), `lda` as
+in FLASH (Babakniya et al., TMLR 2023), `shards` as in FedSparsify (Stripelis et al.
+2022, arXiv:2208.12269).
+"""
+
+import numpy as np
+
+from sparsefl_jax.data.cuts import (
+    by_class,
+    cut_classes,
+    draw_cuts,
+    raise_to_minimum,
+    scaled_cuts,
+)
+
+_MAX_DRAWS = 200
+
+
+def iid(labels, num_clients, *, seed):
+    """Deals shuffled samples out; sizes differ by at most one.
+
+    Args:
+      labels: [n] integers.
+      num_clients: how many clients, at most n.
+      seed: integer; equal seeds give equal splits.
+
+    Returns:
+      A list of `num_clients` integer arrays that together hold every index once.
+
+    Raises:
+      ValueError: there are more clients than samples.
+
+    Example:
+      >>> [len(part) for part in iid(np.zeros(7, np.int32), 3, seed=0)]
+      [3, 2, 2]
+    """
+    labels = _check(labels, num_clients)
+    order = np.random.default_rng(seed).permutation(len(labels))
+    return np.array_split(order, num_clients)
+
+
+def dirichlet(
+    labels,
+    num_clients,
+    *,
+    seed,
+    alpha=0.1,
+    min_samples=10,
+    balanced=False,
+    labels_test=None,
+):
+    """Splits each class in proportions drawn from Dir(alpha); sizes are uneven.
+
+    All proportions are drawn again while a client has fewer than `min_samples`, or,
+    where `labels_test` is given, would have no test sample under the same proportions.
+    After 200 draws samples move from the largest clients to those below the minimum,
+    with a warning.
+
+    Args:
+      labels: [n] integers.
+      num_clients: how many clients.
+      seed: integer; equal seeds give equal splits.
+      alpha: concentration, above 0; small values give few classes per client.
+      min_samples: the least number of samples of a client.
+      balanced: a client that already holds n / num_clients samples gets no more.
+      labels_test: [n_test] integers or None.
+
+    Returns:
+      A list of `num_clients` integer arrays that together hold every index once.
+
+    Raises:
+      ValueError: an argument is out of range, or there are too few samples.
+
+    Example:
+      >>> labels = np.repeat(np.arange(10), 100)
+      >>> parts = dirichlet(labels, 5, seed=0, alpha=0.5, min_samples=20)
+      >>> sum(map(len, parts)), min(map(len, parts)) >= 20
+      (1000, True)
+    """
+    labels = _check(labels, num_clients, min_samples=min_samples)
+    _positive(alpha=alpha)
+    rng = np.random.default_rng(seed)
+    totals = np.bincount(labels)
+    tested = [] if labels_test is None else labels_test
+    totals_test = np.bincount(tested, minlength=len(totals))[: len(totals)]
+    cap = len(labels) / num_clients if balanced else np.inf
+    for _ in range(_MAX_DRAWS):
+        cuts = draw_cuts(rng, totals, num_clients, alpha, cap)
+        sizes = np.diff(cuts, axis=1, prepend=0).sum(axis=0)
+        cuts_test = scaled_cuts(cuts, totals, totals_test)
+        sizes_test = np.diff(cuts_test, axis=1, prepend=0).sum(axis=0)
+        tested_all = labels_test is None or sizes_test.min() > 0
+        if sizes.min() >= min_samples and tested_all:
+            break
+    return raise_to_minimum(cut_classes(labels, cuts, rng), min_samples)
+
+
+def lda(labels, num_clients, *, seed, alpha=1.0):
+    """Fills equal clients one after another from class mixtures drawn from Dir(alpha).
+
+    A class that is used up gets probability 0 and the others 1e-5 more, renormalised.
+
+    Args:
+      labels: [n] integers.
+      num_clients: how many clients, at most n.
+      seed: integer; equal seeds give equal splits.
+      alpha: concentration, above 0; small values give few classes per client.
+
+    Returns:
+      A list of `num_clients` integer arrays that together hold every index once; sizes
+      differ by at most one.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Example:
+      >>> labels = np.repeat(np.arange(10), 100)
+      >>> [len(part) for part in lda(labels, 5, seed=0, alpha=0.1)]
+      [200, 200, 200, 200, 200]
+    """
+    labels = _check(labels, num_clients)
+    _positive(alpha=alpha)
+    rng = np.random.default_rng(seed)
+    stacks = by_class(labels, rng)
+    left = np.array([len(stack) for stack in stacks])
+    quota, rest = divmod(len(labels), num_clients)
+    mixtures = rng.dirichlet(np.full(len(stacks), alpha), num_clients)
+    parts = []
+    for client, mixture in enumerate(mixtures):
+        counts = _sample_mixture(rng, mixture, left, quota + (client < rest))
+        rows = [stacks[c][left[c] - n : left[c]] for c, n in enumerate(counts)]
+        left = left - counts
+        parts.append(np.concatenate(rows))
+    return parts
+
+
+def shards(labels, num_clients, *, seed=0, k=2):
+    """Sorts by label, cuts num_clients * k chunks and deals each client k classes.
+
+    Clients in order take the first k remaining chunks of distinct classes. The rule is
+    deterministic: the seed changes nothing.
+
+    Args:
+      labels: [n] integers.
+      num_clients: how many clients; num_clients * k is at most n.
+      seed: unused.
+      k: chunks per client, from 1 to the number of classes.
+
+    Returns:
+      A list of `num_clients` integer arrays that together hold every index once.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Example:
+      >>> labels = np.repeat(np.arange(10), 20)
+      >>> [np.unique(labels[part]).tolist() for part in shards(labels, 10, k=2)][:3]
+      [[0, 1], [0, 1], [2, 3]]
+    """
+    del seed
+    labels = _check(labels, num_clients)
+    num_classes = len(np.unique(labels))
+    if not 1 <= k <= num_classes:
+        raise ValueError(f"k={k} classes per client; allowed are 1 to {num_classes}")
+    if num_clients * k > len(labels):
+        raise ValueError(
+            f"num_clients={num_clients} with k={k} chunks each need "
+            f"{num_clients * k} samples; there are {len(labels)}"
+        )
+    chunks = np.array_split(np.argsort(labels, kind="stable"), num_clients * k)
+    parts = []
+    for _ in range(num_clients):
+        taken = _distinct([labels[chunk[0]] for chunk in chunks], k)
+        parts.append(np.concatenate([chunks[i] for i in taken]))
+        chunks = [chunk for i, chunk in enumerate(chunks) if i not in taken]
+    return parts
+
+
+def natural(labels, num_clients=None, *, users, seed=0, min_samples=1):
+    """Makes each user one client.
+
+    Args:
+      labels: [n] integers.
+      num_clients: None: every user; fewer: users drawn at random by the seed.
+      users: [n] integers, who wrote each sample.
+      seed: integer; equal seeds draw equal users.
+      min_samples: users with fewer samples are left out.
+
+    Returns:
+      A list of integer arrays, in ascending order of user id.
+
+    Raises:
+      ValueError: the data set has no users, or too few.
+
+    Example:
+      >>> labels, users = np.zeros(5, np.int32), np.array([7, 5, 7, 5, 9])
+      >>> [p.tolist() for p in natural(labels, users=users, min_samples=2)]
+      [[1, 3], [0, 2]]
+    """
+    if users is None:
+        raise ValueError("partition='natural' needs a data set with users; it has none")
+    if len(users) != len(labels):
+        raise ValueError(f"users has {len(users)} ids for {len(labels)} samples")
+    ids, inverse, sizes = np.unique(users, return_inverse=True, return_counts=True)
+    order = np.argsort(inverse, kind="stable")
+    parts = np.split(order, np.cumsum(sizes)[:-1])
+    parts = [part for part in parts if len(part) >= min_samples]
+    num_clients = len(parts) if num_clients is None else num_clients
+    if not 1 <= num_clients <= len(parts):
+        raise ValueError(
+            f"num_clients={num_clients} users with at least {min_samples} samples; "
+            f"allowed are 1 to {len(parts)}"
+        )
+    chosen = np.random.default_rng(seed).permutation(len(parts))[:num_clients]
+    return [parts[i] for i in np.sort(chosen)]
+
+
+PARTITIONERS = {
+    "iid": iid,
+    "dirichlet": dirichlet,
+    "lda": lda,
+    "shards": shards,
+    "natural": natural,
+}
+
+
+def _check(labels, num_clients, min_samples=1):
+    """Returns labels as an array after checking that there are enough of them."""
+    labels = np.asarray(labels)
+    if min_samples < 1:
+        raise ValueError(f"min_samples={min_samples}; it must be at least 1")
+    if num_clients is None or num_clients < 1:
+        raise ValueError(f"num_clients={num_clients}; it must be at least 1")
+    if num_clients * min_samples > len(labels):
+        raise ValueError(
+            f"num_clients={num_clients} with at least {min_samples} samples each; "
+            f"there are {len(labels)} samples"
+        )
+    return labels
+
+
+def _positive(**named):
+    for name, value in named.items():
+        if not (value > 0 and np.isfinite(value)):
+            raise ValueError(f"{name}={value}; it must be a finite number above 0")
+
+
+def _distinct(classes, k):
+    """Returns the first k positions of distinct classes, then any first ones."""
+    first = {}
+    for i, c in enumerate(classes):
+        first.setdefault(int(c), i)
+        if len(first) == k:
+            return list(first.values())
+    taken = list(first.values())
+    rest = [i for i in range(len(classes)) if i not in taken]
+    return taken + rest[: k - len(taken)]
+
+
+def _sample_mixture(rng, mixture, left, size):
+    """Draws `size` samples one by one without replacement; returns counts by class.
+
+    Draws come in runs that end where a class is used up, which is the same law.
+    """
+    counts = np.zeros_like(left)
+    while (need := size - counts.sum()) > 0:
+        room = left - counts
+        p = np.where(room > 0, mixture, 0.0)
+        if (room == 0).any():
+            p = np.where(room > 0, p + 1e-5, 0.0)
+        drawn = rng.choice(len(p), need, p=p / p.sum())
+        run = np.cumsum(np.eye(len(p), dtype=np.int64)[drawn], axis=0)
+        over = np.flatnonzero((run > room[None]).any(axis=1))
+        end = over[0] if len(over) else need
+        counts = counts + (run[end - 1] if end else 0)
+    return counts

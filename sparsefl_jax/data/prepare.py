@@ -1,0 +1,98 @@
+"""Downloads and prepares a TFDS data set, once, in a process of its own.
+
+Most builders go through TensorFlow's file functions when they *prepare* data.
+TensorFlow comes with the extra `[prepare]` and is loaded by the child process only;
+everything else reads the prepared files without it.
+"""
+
+import contextlib
+import importlib
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import sparsefl_jax
+from sparsefl_jax.data import samples, tfds_source
+
+_ROOT = Path(next(iter(sparsefl_jax.__path__))).parent
+
+
+def prepare(name, data_dir=None):
+    """Runs TFDS's own `download_and_prepare` for one data set, in `array_record` files.
+
+    Args:
+      name: a TFDS builder such as `"cifar10"` or `"emnist/byclass"`, or
+        `"module:BuilderClass"` for one of your own.
+      data_dir: where TFDS data sets lie; None: `TFDS_DATA_DIR`, else TFDS's default.
+
+    Returns:
+      The folder of the prepared data set, a string.
+
+    Raises:
+      ValueError: the name is unknown, TensorFlow is missing, or the download failed.
+
+    Example:
+      >>> prepare("cifar10_sample")
+      Traceback (most recent call last):
+      ValueError: data set 'cifar10_sample' is embedded; it needs no preparation
+    """
+    if name in samples.SAMPLES:
+        raise ValueError(f"data set {name!r} is embedded; it needs no preparation")
+    if name.endswith(".npz"):
+        raise ValueError(f"data set {name!r} is a file; it needs no preparation")
+    command = [sys.executable, "-m", "sparsefl_jax.data.prepare", name]
+    command += [str(data_dir)] if data_dir else []
+    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
+    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
+    child = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=env)
+    answer = (child.stdout.strip().splitlines() or [f"exit code {child.returncode}"])[
+        -1
+    ]
+    if child.returncode:
+        raise ValueError(answer)
+    return answer
+
+
+def _builder(name, data_dir):
+    """Returns the builder of a TFDS name or of `module:BuilderClass`."""
+    module, _, builder_class = name.partition(":")
+    if not builder_class.isidentifier():
+        return tfds_source.find_builder(name, data_dir)
+    try:
+        factory = getattr(importlib.import_module(module), builder_class)
+    except (ImportError, AttributeError) as error:
+        reason = str(error).replace("No module named", "there is no module")
+        raise ValueError(f"data set {name!r} can not be imported: {reason}") from None
+    return factory(data_dir=data_dir)
+
+
+def _reason(name, error):
+    """Returns one line for whatever stopped the preparation."""
+    if missing := re.search(r"No module named '([\w.]+)'", str(error)):
+        return (
+            f"preparing {name!r} needs {missing[1]}, this once: "
+            "pip install 'sparsefl_jax[prepare]'"
+        )
+    line = next(iter(str(error).strip().splitlines()), "no reason given")
+    if isinstance(error, ValueError) and line.startswith("data set"):
+        return line
+    return f"preparing {name!r} failed: {type(error).__name__}: {line}"
+
+
+def main(name, data_dir=None):
+    """The child process: progress to stderr, the folder or the reason to stdout."""
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            builder = _builder(name, data_dir)
+            builder.download_and_prepare(file_format="array_record")
+    except Exception as error:  # noqa: BLE001
+        print(_reason(name, error))
+        return 1
+    print(builder.data_path)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))

@@ -1,0 +1,249 @@
+"""Where data sets come from: embedded samples, an .npz file, or TensorFlow Datasets.
+
+A data set is five arrays and a few facts, `Dataset`. Everything here is NumPy on the
+host. Published channel statistics are used where they exist, else those of the training
+images.
+"""
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsefl_jax.data import samples, tfds_source
+
+DATASETS = {
+    "cifar10_sample": "2,000 + 500 CIFAR-10 images, embedded in the package",
+    "fashion_mnist_sample": "2,000 + 500 Fashion-MNIST images, embedded",
+    "cifar10": "TFDS: 50,000 + 10,000 colour images 32x32, 10 classes",
+    "cifar100": "TFDS: 50,000 + 10,000 colour images 32x32, 100 classes",
+    "fashion_mnist": "TFDS: 60,000 + 10,000 grey images 28x28, 10 classes",
+    "mnist": "TFDS: 60,000 + 10,000 grey images 28x28, 10 digits",
+    "emnist/byclass": "TFDS: 697,932 + 116,323 grey images 28x28, 62 characters",
+    "<file>.npz": "your arrays x, y, x_test, y_test (optional users, users_test)",
+    "<any other>": "any prepared TFDS builder with one image and one class label",
+}
+
+_CIFAR10 = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+STATISTICS = {
+    "cifar10": _CIFAR10,
+    "cifar10_sample": _CIFAR10,
+    "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
+    "mnist": ((0.1307,), (0.3081,)),
+}
+
+
+class Dataset(NamedTuple):
+    """A labelled data set on the host.
+
+    Images are [n, H, W, C]; `mean` and `std` are per channel on the scale 0 to 1, and
+    None for features [n, D]. `users` names who wrote each training sample.
+    """
+
+    x: np.ndarray  # [n, H, W, C] uint8, or float32
+    y: np.ndarray  # [n] int32
+    x_test: np.ndarray  # [n_test, ...] like x
+    y_test: np.ndarray  # [n_test] int32
+    num_classes: int
+    name: str
+    mean: tuple | None
+    std: tuple | None
+    users: np.ndarray | None = None  # [n] int32
+    users_test: np.ndarray | None = None  # [n_test] int32
+
+
+def load(name, *, data_dir=None, writers=None):
+    """Loads a data set by name.
+
+    Args:
+      name: an embedded sample, a path that ends in `.npz`, or a TFDS builder such as
+        `"cifar10"` or `"emnist/byclass"` that has been prepared.
+      data_dir: where TFDS data sets lie; None: `TFDS_DATA_DIR`, else TFDS's default.
+      writers: an .npz with `writer_train` and `writer_test`, who wrote each sample: the
+        natural split of MNIST.
+
+    Returns:
+      A `Dataset`.
+
+    Raises:
+      ValueError: the name is unknown, the data set is not prepared, or it is malformed.
+
+    Example:
+      >>> data = load("fashion_mnist_sample")
+      >>> data.x.shape, data.num_classes
+      ((2000, 28, 28, 1), 10)
+    """
+    name = str(name)
+    users = _read_npz(writers, _WRITER_KEYS) if writers else {}
+    if name in samples.SAMPLES:
+        return make_dataset(*samples.read(name), name=name, **users)
+    if name.endswith(".npz"):
+        arrays = _read_npz(name, _KEYS, optional=("users", "users_test")) | users
+        return make_dataset(**arrays, name=Path(name).stem)
+    arrays, num_classes = tfds_source.read(name, data_dir)
+    return make_dataset(*arrays, num_classes=num_classes, name=name, **users)
+
+
+def make_dataset(
+    x,
+    y,
+    x_test,
+    y_test,
+    *,
+    num_classes=None,
+    name="arrays",
+    users=None,
+    users_test=None,
+):
+    """Checks arrays and makes a `Dataset` of them.
+
+    Args:
+      x: [n, H, W, C] or [n, H, W] images (integers 0 to 255, or floats), or [n, D]
+        features.
+      y: [n] integers from 0 to num_classes - 1.
+      x_test: like x.
+      y_test: like y.
+      num_classes: None: one more than the largest label.
+      name: how the data set is called in reports.
+      users: [n] integers or strings, the user of each training sample.
+      users_test: [n_test], the same for the test samples.
+
+    Returns:
+      A `Dataset`; images that are not uint8, and features, become float32.
+
+    Raises:
+      ValueError: lengths differ, labels or values are out of range.
+
+    Example:
+      >>> x, y = np.zeros((4, 2, 2), np.uint8), np.array([0, 1, 0, 2])
+      >>> make_dataset(x, y, x[:1], y[:1]).x.shape
+      (4, 2, 2, 1)
+    """
+    x, x_test = _features("x", x), _features("x_test", x_test)
+    if x.shape[1:] != x_test.shape[1:] or x.dtype != x_test.dtype:
+        raise ValueError(
+            f"x_test has samples {x_test.shape[1:]} {x_test.dtype}, "
+            f"x has {x.shape[1:]} {x.dtype}; they must agree"
+        )
+    y, y_test = _labels("y", y, len(x)), _labels("y_test", y_test, len(x_test))
+    if num_classes is None:
+        num_classes = 1 + max(y.max(), y_test.max())
+    for labels_name, labels in (("y", y), ("y_test", y_test)):
+        if labels.min() < 0 or labels.max() >= num_classes:
+            raise ValueError(
+                f"{labels_name} has labels from {labels.min()} to {labels.max()}; "
+                f"allowed are 0 to {num_classes - 1}"
+            )
+    users, users_test = _users(users, len(x), users_test, len(x_test))
+    mean, std = STATISTICS.get(name) or _channel_statistics(x)
+    if mean and len(mean) != x.shape[-1]:
+        mean, std = _channel_statistics(x)
+    return Dataset(
+        x, y, x_test, y_test, int(num_classes), name, mean, std, users, users_test
+    )
+
+
+_KEYS = {
+    "x": ("x", "x_train"),
+    "y": ("y", "y_train"),
+    "x_test": ("x_test",),
+    "y_test": ("y_test",),
+    "users": ("users",),
+    "users_test": ("users_test",),
+}
+_WRITER_KEYS = {"users": ("writer_train",), "users_test": ("writer_test",)}
+
+
+def _read_npz(path, keys, optional=()):
+    """Returns arrays of an npz; `keys` maps our names to the names they may have."""
+    if not Path(path).is_file():
+        raise ValueError(f"data file {str(path)!r} does not exist")
+    arrays = {}
+    try:
+        with np.load(path, allow_pickle=False) as f:
+            for ours, theirs in keys.items():
+                found = next((k for k in theirs if k in f), None)
+                if found:
+                    arrays[ours] = f[found]
+                elif ours not in optional:
+                    raise ValueError(
+                        f"it holds {', '.join(f)} and lacks {' or '.join(theirs)}"
+                    )
+    except (ValueError, OSError, EOFError, KeyError) as error:
+        reason = str(error).splitlines()[0]
+        if "allow_pickle" in reason:
+            reason = "it holds Python objects; store plain numeric arrays"
+        raise ValueError(f"data file {str(path)!r} can not be used: {reason}") from None
+    return arrays
+
+
+def _features(name, x):
+    """Returns samples as [n, H, W, C] or [n, D], uint8 or float32."""
+    x = x if isinstance(x, np.ndarray) else np.asarray(x)
+    if x.dtype == object or x.dtype.kind not in "biuf":
+        raise ValueError(f"{name} has dtype {x.dtype}; allowed are numbers")
+    if x.ndim not in (2, 3, 4) or not x.size:
+        raise ValueError(
+            f"{name} has shape {x.shape}; allowed are [n, H, W, C], [n, H, W] or [n, D]"
+        )
+    if x.ndim == 3:
+        x = x[..., None]
+    if x.dtype == np.uint8:
+        return x
+    if x.dtype.kind in "iu" and x.ndim == 4:
+        if x.min() < 0 or x.max() > 255:
+            raise ValueError(f"{name} has integer pixels outside 0 to 255")
+        return x.astype(np.uint8)
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
+        raise ValueError(f"{name} has values that are not finite")
+    return x.astype(np.float32)
+
+
+def _labels(name, y, num_samples):
+    """Returns labels as int32 after checking kind and length."""
+    y = np.asarray(y)
+    if y.dtype.kind not in "iu" or y.ndim != 1:
+        raise ValueError(f"{name} is {y.dtype} {y.shape}; allowed are integers [n]")
+    if len(y) != num_samples:
+        raise ValueError(
+            f"{name} has {len(y)} labels for {num_samples} samples; lengths must agree"
+        )
+    return y.astype(np.int32)
+
+
+def _users(users, num_samples, users_test, num_test):
+    """Returns user ids of both splits as int32 that agree between the splits."""
+    out = []
+    for name, ids, length in (
+        ("users", users, num_samples),
+        ("users_test", users_test, num_test),
+    ):
+        ids = None if ids is None else np.asarray(ids)
+        if ids is not None and (ids.shape != (length,) or ids.dtype.kind not in "iuSU"):
+            raise ValueError(
+                f"{name} is {ids.dtype} {ids.shape}; allowed are "
+                f"{length} integers or strings, one for each sample"
+            )
+        out.append(ids)
+    given = [ids for ids in out if ids is not None]
+    if any(ids.dtype.kind in "SU" for ids in given):
+        names = np.unique(np.concatenate(given))
+        out = [None if ids is None else np.searchsorted(names, ids) for ids in out]
+    return [None if ids is None else ids.astype(np.int32) for ids in out]
+
+
+def _channel_statistics(x):
+    """Returns mean and standard deviation per channel on the scale 0 to 1."""
+    if x.ndim != 4:
+        return None, None
+    axes, scale = (0, 1, 2), 255.0 if x.dtype == np.uint8 else 1.0
+    if x.dtype == np.uint8:
+        levels = np.arange(256) / scale
+        counts = [np.bincount(c.ravel(), minlength=256) for c in np.moveaxis(x, 3, 0)]
+        shares = np.stack(counts) / x[..., 0].size
+        mean = shares @ levels
+        std = np.sqrt(np.maximum(shares @ levels**2 - mean**2, 0))
+    else:
+        mean, std = x.mean(axes, dtype=np.float64), x.std(axes, dtype=np.float64)
+    std = np.where(std > 0, std, 1.0)
+    return tuple(map(float, mean)), tuple(map(float, std))

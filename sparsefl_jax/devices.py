@@ -1,0 +1,63 @@
+"""Devices: CPU cores as JAX devices, and a compilation cache that outlives a run."""
+
+import os
+from pathlib import Path
+
+# XLA:CPU ends the process when devices meet at a collective further apart than this.
+_PATIENCE = (
+    "--xla_cpu_collective_call_terminate_timeout_seconds=100000",
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds=1000",
+)
+_COUNT = "--xla_force_host_platform_device_count"
+
+
+def use_cpu_cores(count: int | None = None) -> None:
+    """Makes every CPU core a JAX device, so that each trains one client at a time.
+
+    Call it before JAX does anything; on machines with an accelerator it changes
+    nothing there. A device count that is set already stays.
+
+    Args:
+      count: number of devices; None takes the cores that this process may use.
+
+    Raises:
+      ValueError: if count is below 1.
+      RuntimeError: if JAX has started, so that the setting would come too late.
+
+    Example:
+      >>> use_cpu_cores()  # doctest: +SKIP
+    """
+    count = len(os.sched_getaffinity(0)) if count is None else count
+    if count < 1:
+        raise ValueError(f"count={count}, expected at least 1")
+    flags = os.environ.get("XLA_FLAGS", "").split()
+    if any(flag.startswith(_COUNT) for flag in flags):
+        return
+    if _started():
+        raise RuntimeError("use_cpu_cores() came after JAX had started; call it first")
+    os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_COUNT}={count}", *_PATIENCE])
+
+
+def _started() -> bool:
+    import sys
+
+    if "jax" not in sys.modules:
+        return False
+    from jax._src import xla_bridge
+
+    return xla_bridge.backends_are_initialized()
+
+
+def cache_directory() -> Path:
+    """Where decoded data and compiled programs are kept between runs."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(os.environ.get("SPARSEFL_CACHE_DIR") or Path(base) / "sparsefl_jax")
+
+
+def keep_compilations() -> None:
+    """Turns on JAX's persistent compilation cache in the user's cache directory."""
+    import jax
+
+    if jax.config.jax_compilation_cache_dir is None:
+        jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
+        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.5)

@@ -1,0 +1,143 @@
+"""What the rest of the package sees of a network: two functions and its macs."""
+
+import inspect
+import math
+from collections.abc import Callable
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.types import PyTree
+
+
+class Model(NamedTuple):
+    """A network as pure functions.
+
+    init: `(key) -> (params, stats)`, nested dicts of float32; `stats` holds the
+        statistics of normalisation, `{}` where there are none.
+    apply: `(params, stats, x, *, train, weight=None, key=None) -> (logits, stats)`.
+        x [B, ...], logits [B, C] float32; weight [B] is 0 for padded samples, which
+        leave the statistics alone; key draws dropout. Statistics change in training.
+    macs: a tree like params of ints: the multiply-adds that a leaf takes part in for
+        one sample's forward pass, 0 for biases and normalisation.
+    """
+
+    init: Callable
+    apply: Callable
+    macs: PyTree  # Python ints, same treedef as params
+
+    @classmethod
+    def from_flax(cls, module: nn.Module, example) -> "Model":
+        """Wraps a linen module. Nothing is computed.
+
+        The module's `__call__` takes a batch, and `train` and `weight` where it has
+        arguments of that name. A dropout layer draws from the stream `dropout`.
+
+        Args:
+          module: a linen module with the collections `params` and `batch_stats` only.
+          example: a batch, or a `jax.ShapeDtypeStruct` of one.
+
+        Returns:
+          A `Model`.
+
+        Raises:
+          ValueError: if the module has a collection that is not supported.
+
+        >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+        >>> Model.from_flax(nn.Dense(4), example).macs
+        {'bias': 0, 'kernel': 12}
+        """
+        accepted = inspect.signature(module.__call__).parameters
+
+        def arguments(**values):
+            return {k: v for k, v in values.items() if k in accepted}
+
+        one = jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype)
+
+        def variables(key):
+            x = jnp.zeros(one.shape, one.dtype)
+            return module.init(key, x, **arguments(train=False))
+
+        # jit drops the forward pass that linen's init runs. What is left runs once, and
+        # compiling it with optimisation takes ten times as long as without.
+        quick = {"xla_backend_optimization_level": 0}
+        compiled = jax.jit(variables, compiler_options=quick)
+
+        def init(key):
+            traced = isinstance(key, jax.core.Tracer)
+            made = variables(key) if traced else compiled(key)
+            return made["params"], made.get("batch_stats", {})
+
+        def apply(params, stats, x, *, train, weight=None, key=None):
+            held = {"params": params} | ({"batch_stats": stats} if stats else {})
+            logits, changed = module.apply(
+                held,
+                x,
+                **arguments(train=train, weight=weight),
+                rngs=None if key is None else {"dropout": key},
+                mutable=["batch_stats"] if train and stats else [],
+            )
+            return logits.astype(jnp.float32), changed.get("batch_stats", stats)
+
+        return cls(init, apply, _count_macs(variables))
+
+    def reading(self, preprocess: Callable) -> "Model":
+        """The same network fed with raw samples, which `preprocess` turns into input.
+
+        Args:
+          preprocess: `(key, x [B, ...], train) -> float32 [B, ...]`, see
+            `data.make_preprocess`; the key is None outside training.
+
+        Returns:
+          A `Model` whose `apply` takes raw samples.
+
+        >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+        >>> model = Model.from_flax(nn.Dense(4), example)
+        >>> halved = model.reading(lambda key, x, train: x.astype(jnp.float32) / 2)
+        >>> raw = jnp.ones((2, 3), jnp.uint8)
+        >>> halved.apply(*halved.init(jax.random.key(0)), raw, train=False)[0].shape
+        (2, 4)
+        """
+
+        def apply(params, stats, x, *, train, weight=None, key=None):
+            input_key, key = (None, None) if key is None else jax.random.split(key)
+            x = preprocess(input_key, x, train)
+            return self.apply(params, stats, x, train=train, weight=weight, key=key)
+
+        return self._replace(apply=apply)
+
+
+def _count_macs(variables: Callable) -> PyTree:
+    """Traces `module.init` and counts each kernel's entries times its positions."""
+    counts = {}
+
+    def count(call, args, kwargs, context):
+        out = call(*args, **kwargs)
+        module = context.module
+        holds = module.has_variable("params", "kernel")
+        if holds and context.method_name == "__call__":
+            size = module.get_variable("params", "kernel").size
+            features = getattr(module, "features", out.shape[-1])
+            width = features if isinstance(features, int) else math.prod(features)
+            path = (*module.path, "kernel")
+            counts[path] = counts.get(path, 0) + size * (out.size // width)
+        return out
+
+    with nn.intercept_methods(count):
+        shapes = jax.eval_shape(variables, jax.random.key(0))
+    if unknown := set(shapes) - {"params", "batch_stats"}:
+        allowed = "only 'params' and 'batch_stats' are supported"
+        raise ValueError(f"module has the collections {sorted(unknown)}; {allowed}")
+
+    def of_leaf(path, _):
+        return counts.get(tuple(entry.key for entry in path), 0)
+
+    return jax.tree_util.tree_map_with_path(of_leaf, shapes["params"])
+
+
+def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
+    """The model of a module that takes float32 images of a shape (H, W, C)."""
+    example = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
+    return Model.from_flax(module, example)

@@ -1,0 +1,213 @@
+"""One convolution whose three passes choose how they are computed.
+
+Inside a loop XLA:CPU has no fast gradient convolution, and under vmap over clients a
+convolution becomes a grouped one, which is slow everywhere. So the forward pass and
+both gradients each take one of the forms of `lowerings.py`. None wins everywhere:
+`auto` looks the layer up in `lowerings.json`, which `benchmarks/lowering.py` writes.
+"""
+
+import functools
+import json
+import math
+from importlib import resources
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sparsefl_jax.models import lowerings
+from sparsefl_jax.types import Array
+
+
+class Lowering(NamedTuple):
+    """How each pass of one layer is computed; names from `lowerings.NAMES`."""
+
+    forward: str
+    input_grad: str
+    weight_grad: str
+
+
+class Layer(NamedTuple):
+    """The shape of a convolution, which is what the table is keyed by."""
+
+    batch: int
+    height: int
+    width: int
+    inputs: int
+    outputs: int
+    size: int
+    stride: int = 1
+    pad: int = 0
+
+    @property
+    def key(self) -> str:
+        """The layer's name in `lowerings.json`."""
+        b, h, w, c, o, k, s, p = self
+        return f"{b}x{h}x{w}x{c} {k}x{k}x{o} s{s} p{p}"
+
+    @property
+    def out(self) -> tuple[int, int]:
+        """Height and width of the output."""
+        sides = (self.height, self.width)
+        h, w = ((n + 2 * self.pad - self.size) // self.stride + 1 for n in sides)
+        return h, w
+
+
+def convolve(
+    x: Array,
+    kernel: Array,
+    *,
+    stride: int = 1,
+    pad: int = 0,
+    lowering: str | Lowering = "auto",
+) -> Array:
+    """Convolves images with square kernels.
+
+    Reverse mode of any order and forward over reverse work; forward mode alone does
+    not, unless the lowering is `plain`.
+
+    Args:
+      x: [B, H, W, I] float32.
+      kernel: [k, k, I, O] float32.
+      stride: the same for both axes.
+      pad: zeros on each of the four sides.
+      lowering: `auto`, one name of `lowerings.NAMES`, or a `Lowering`. Where a form
+        does not exist (strided or 1x1 kernels) the nearest one that does is taken.
+
+    Returns:
+      [B, h, w, O] float32, h = (H + 2 pad - k) // stride + 1.
+
+    Raises:
+      ValueError: if a lowering is unknown or the kernel larger than the padded image.
+
+    >>> x, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 5))
+    >>> convolve(x, kernel, pad=1, lowering="winograd2").shape
+    (1, 4, 4, 5)
+    """
+    layer = Layer(*x.shape, kernel.shape[3], kernel.shape[0], stride, pad)
+    if min(layer.out) < 1:
+        sides = f"{layer.height}x{layer.width}"
+        raise ValueError(
+            f"kernel size {layer.size} exceeds the image {sides}, pad={pad}"
+        )
+    if lowering == "auto":
+        lowering = choose(layer)
+    elif isinstance(lowering, str):
+        lowering = Lowering(lowering, lowering, lowering)
+    for name in lowering:
+        if name not in lowerings.NAMES:
+            allowed = ", ".join(("auto", *lowerings.NAMES))
+            raise ValueError(f"lowering={name!r} is not one of: {allowed}")
+    if set(lowering) == {"plain"}:
+        return lowerings.plain(x, kernel, stride, pad)
+    return _convolution(stride, pad, available(layer, lowering))(x, kernel)
+
+
+def conv_general_dilated(
+    x, kernel, strides, padding, *, lowering="auto", precision=None, **kwargs
+):
+    """`convolve` under the name and signature that `flax.linen.Conv` calls.
+
+    What `convolve` does not cover (groups, dilation, oblong kernels or strides, a given
+    precision) goes to `jax.lax.conv_general_dilated`.
+    """
+    ones = (None, 1, (1, 1))
+    dilated = any(kwargs.get(k) not in ones for k in ("lhs_dilation", "rhs_dilation"))
+    square = kernel.ndim == 4 and kernel.shape[0] == kernel.shape[1]
+    grouped = kwargs.get("feature_group_count", 1) != 1
+    if dilated or grouped or not square or len(set(strides)) > 1 or precision:
+        return lax.conv_general_dilated(
+            x, kernel, strides, padding, precision=precision, **kwargs
+        )
+    if isinstance(padding, str):
+        padding = lax.padtype_to_pads(
+            x.shape[1:3], kernel.shape[:2], strides, padding.upper()
+        )
+    pads = {p for side in padding for p in side}
+    if len(pads) > 1:  # an even kernel or an odd stride under SAME
+        x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
+        pads = {0}
+    return convolve(x, kernel, stride=strides[0], pad=pads.pop(), lowering=lowering)
+
+
+@functools.cache
+def table() -> dict:
+    """`lowerings.json`: backend -> {hardware, date, layers: {key: three names}}."""
+    file = resources.files("sparsefl_jax.models").joinpath("lowerings.json")
+    return json.loads(file.read_text())
+
+
+@functools.cache
+def choose(layer: Layer, backend: str | None = None) -> Lowering:
+    """The lowering that was fastest for a layer, or for the layer most like it.
+
+    Without a measurement accelerators take `patches`, which under vmap over clients is
+    one batched matmul.
+
+    >>> choose(Layer(32, 8, 8, 16, 16, 1), "cpu")
+    Lowering(forward='patches', input_grad='patches', weight_grad='patches')
+    """
+    backend = backend or jax.default_backend()
+    held = table().get(backend, {}).get("layers", {})
+    if layer.key in held:
+        return Lowering(*held[layer.key])
+    near = min(held, key=lambda key: _distance(layer, parse(key)), default=None)
+    if near and _distance(layer, parse(near)) < math.log(16):
+        return Lowering(*held[near])
+    if layer.size == 1 or backend != "cpu":
+        return Lowering("patches", "patches", "patches")
+    # A valid convolution's canonical input gradient also computes the padded border.
+    keeps_size = layer.stride == 1 and 2 * layer.pad >= layer.size - 1
+    return Lowering("canonical", "canonical" if keeps_size else "patches", "canonical")
+
+
+def parse(key: str) -> Layer:
+    """The layer of a key of the table.
+
+    >>> parse("64x12x12x20 5x5x50 s1 p0") == Layer(64, 12, 12, 20, 50, 5, 1, 0)
+    True
+    """
+    image, kernel, stride, pad = key.split()
+    batch, height, width, inputs = map(int, image.split("x"))
+    size, _, outputs = map(int, kernel.split("x"))
+    return Layer(
+        batch, height, width, inputs, outputs, size, int(stride[1:]), int(pad[1:])
+    )
+
+
+def _distance(a: Layer, b: Layer) -> float:
+    """Sum of the log ratios of the shapes; infinite between kinds of layer."""
+    if a[5:] != b[5:]:
+        return math.inf
+    return sum(abs(math.log(m / n)) for m, n in zip(a[:5], b[:5], strict=True))
+
+
+def available(layer: Layer, lowering: Lowering) -> Lowering:
+    """Replaces forms that do not exist for a layer's size, stride or padding."""
+    if layer.size == 1:
+        return Lowering(*("plain" if n == "plain" else "patches" for n in lowering))
+    forward, input_grad, weight_grad = lowering
+    if layer.stride > 1:  # gradients of the other forms would work on a dilated g
+        forward = "canonical" if forward.startswith("winograd") else forward
+        input_grad = "plain" if input_grad == "plain" else "patches"
+        weight_grad = "plain" if weight_grad == "plain" else "patches"
+    if layer.pad >= layer.size and input_grad != "plain":
+        input_grad = "patches"
+    return Lowering(forward, input_grad, weight_grad)
+
+
+@functools.cache
+def _convolution(stride: int, pad: int, lowering: Lowering):
+    def forward(x, w):
+        return lowerings.forward(lowering.forward, x, w, stride, pad)
+
+    def backward(residual, g):
+        x, w = residual
+        dx = lowerings.input_grad(lowering.input_grad, x, g, w, stride, pad)
+        return dx, lowerings.weight_grad(lowering.weight_grad, x, g, w, stride, pad)
+
+    # The forward rule calls the lowering, never `conv`: else jvp of grad fails.
+    conv = jax.custom_vjp(forward)
+    conv.defvjp(lambda x, w: (forward(x, w), (x, w)), backward)
+    return conv

@@ -1,0 +1,186 @@
+"""Layers that every network here shares: convolution, dense, pooling, normalisation.
+
+`conv`, `dense` and `norm` are called inside a compact linen module and make the named
+submodule, so that a leaf is called `conv1/kernel` or `fc1/bias`.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import lax
+
+from sparsefl_jax.models import convolution
+from sparsefl_jax.types import Array
+
+# PyTorch's default kernel: U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)).
+torch_uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
+
+
+def conv(
+    x: Array,
+    features: int,
+    size: int,
+    *,
+    name: str,
+    stride: int = 1,
+    pad: int = 0,
+    bias: bool = False,
+    init=torch_uniform,
+    bias_init=None,
+    lowering: str = "auto",
+) -> Array:
+    """A convolution [B, H, W, I] -> [B, h, w, features]; see `convolution.convolve`.
+
+    `bias_init` defaults to PyTorch's, which has the bound of its kernel.
+    """
+    return nn.Conv(
+        features,
+        (size, size),
+        strides=(stride, stride),
+        padding=((pad, pad), (pad, pad)),
+        use_bias=bias,
+        kernel_init=init,
+        bias_init=bias_init or _torch_bias(size * size * x.shape[-1]),
+        conv_general_dilated=functools.partial(
+            convolution.conv_general_dilated, lowering=lowering
+        ),
+        name=name,
+    )(x)
+
+
+def dense(
+    x: Array,
+    features: int,
+    *,
+    name: str,
+    bias: bool = True,
+    init=torch_uniform,
+    bias_init=None,
+) -> Array:
+    """A dense layer [B, I] -> [B, features], initialised as PyTorch does by default."""
+    bias_init = bias_init or _torch_bias(x.shape[-1])
+    return nn.Dense(
+        features, use_bias=bias, kernel_init=init, bias_init=bias_init, name=name
+    )(x)
+
+
+def _torch_bias(fan_in: int):
+    """PyTorch's default bias: U(-1 / sqrt(fan_in), 1 / sqrt(fan_in))."""
+    bound = fan_in**-0.5
+
+    def init(key, shape, dtype=jnp.float32):
+        return nn.initializers.uniform(2 * bound)(key, shape, dtype) - bound
+
+    return init
+
+
+def max_pool(x: Array, size: int = 2, stride: int = 2) -> Array:
+    """Maximum over windows without padding, one axis after the other.
+
+    Slices and `maximum` are many times cheaper than `lax.reduce_window` and its
+    gradient. Where entries of a window are equal they share the gradient.
+
+    Args:
+      x: [B, H, W, C].
+      size: side of the window; rows and columns beyond the last whole one are dropped.
+      stride: step of the window.
+
+    Returns:
+      [B, (H - size) // stride + 1, (W - size) // stride + 1, C].
+
+    Raises:
+      ValueError: if the window is larger than the image.
+
+    >>> max_pool(jnp.arange(9, dtype=jnp.float32).reshape(1, 3, 3, 1)).item()
+    4.0
+    """
+    if size > min(x.shape[1:3]):
+        raise ValueError(f"size={size} is larger than the image {x.shape[1:3]}")
+    for axis in (1, 2):
+        reach = (x.shape[axis] - size) // stride * stride + 1
+        views = [lax.slice_in_dim(x, i, i + reach, stride, axis) for i in range(size)]
+        x = functools.reduce(jnp.maximum, views)
+    return x
+
+
+class BatchNorm(nn.Module):
+    """Batch normalisation in one pass whose statistics leave out padded samples.
+
+    Ioffe and Szegedy, ICML 2015, arXiv:1502.03167, with the constants of PyTorch. The
+    running variance is the biased one.
+
+    Attributes:
+      momentum: the share of the running statistics kept at each step.
+      epsilon: added to the variance.
+    """
+
+    momentum: float = 0.9
+    epsilon: float = 1e-5
+
+    @nn.compact
+    def __call__(self, x: Array, *, train: bool, weight: Array | None = None) -> Array:
+        """Normalises the last axis.
+
+        Args:
+          x: [B, ..., C] float32.
+          train: with the batch's own statistics, which update the running ones.
+          weight: [B], 0 for padding, anything else valid; None: all valid.
+
+        Returns:
+          [B, ..., C] float32; the rows of padding are finite where x is.
+        """
+        shape = x.shape[-1:]
+        scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
+        bias = self.param("bias", nn.initializers.zeros, shape, jnp.float32)
+        mean = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
+        var = self.variable("batch_stats", "var", jnp.ones, shape, jnp.float32)
+        if train:
+            count, now_mean, now_var = _moments(x, weight)
+            keep = jnp.where(count > 0, self.momentum, 1.0)
+            new_mean = keep * mean.value + (1 - keep) * now_mean
+            new_var = keep * var.value + (1 - keep) * now_var
+            mean.value, var.value = lax.stop_gradient((new_mean, new_var))
+        else:
+            now_mean, now_var = mean.value, var.value
+        factor = scale * lax.rsqrt(now_var + self.epsilon)
+        axes = tuple(range(x.ndim - 1))
+        offset = jnp.expand_dims(bias - now_mean * factor, axes)
+        return x * jnp.expand_dims(factor, axes) + offset
+
+
+def _moments(x, weight):
+    """The number of valid samples, and the mean and variance over them, [C]."""
+    axes = tuple(range(x.ndim - 1))
+    if weight is None:
+        count = jnp.full((), x.shape[0], jnp.float32)
+    else:
+        valid = weight > 0
+        count = valid.sum(dtype=jnp.float32)
+        x = jnp.where(jnp.expand_dims(valid, range(1, x.ndim)), x, 0.0)
+    positions = x[0, ..., 0].size
+    total = jnp.maximum(count, 1.0) * positions
+    mean = x.sum(axes) / total
+    return count, mean, jnp.maximum((x * x).sum(axes) / total - mean * mean, 0.0)
+
+
+def norm(
+    x: Array,
+    kind: str | None,
+    *,
+    name: str,
+    train: bool,
+    weight: Array | None = None,
+) -> Array:
+    """Normalises by `batch`, by `group` (32 groups, Wu and He 2018) or not at all.
+
+    Raises:
+      ValueError: if the kind is unknown.
+    """
+    if kind is None:
+        return x
+    if kind == "batch":
+        return BatchNorm(name=name)(x, train=train, weight=weight)
+    if kind == "group":
+        return nn.GroupNorm(min(32, x.shape[-1]), epsilon=1e-5, name=name)(x)
+    raise ValueError(f"norm={kind!r} is not one of: 'batch', 'group', None")

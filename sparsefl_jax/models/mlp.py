@@ -1,0 +1,27 @@
+"""Fully connected networks."""
+
+import flax.linen as nn
+
+from sparsefl_jax.models.base import Model, image_model
+from sparsefl_jax.models.layers import dense
+
+
+class _MLP(nn.Module):
+    num_classes: int
+    widths: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x):
+        init = {
+            "init": nn.initializers.glorot_uniform(),
+            "bias_init": nn.initializers.zeros,
+        }
+        x = x.reshape(x.shape[0], -1)
+        for i, width in enumerate(self.widths, 1):
+            x = nn.relu(dense(x, width, name=f"fc{i}", **init))
+        return dense(x, self.num_classes, name=f"fc{len(self.widths) + 1}", **init)
+
+
+def mlp(num_classes: int, input_shape: tuple[int, ...], *, widths=(128, 128)) -> Model:
+    """MLP 784-128-128-10 of FedSparsify (Stripelis et al. 2022), 118,282 parameters."""
+    return image_model(_MLP(num_classes, tuple(widths)), input_shape)

@@ -1,0 +1,116 @@
+"""ResNet-18 for small images: a 3x3 stem and no pooling before the last.
+
+He et al., CVPR 2016, arXiv:1512.03385; the pre-activation blocks are those of
+arXiv:1603.05027, as SpaFL's official code has them.
+"""
+
+import flax.linen as nn
+
+from sparsefl_jax.models import layers
+from sparsefl_jax.models.base import Model, image_model
+
+VARIANTS = ("postactivation", "preactivation")
+# FLASH: Xavier-uniform with gain 0.5 is a quarter of the variance.
+XAVIER_HALF = nn.initializers.variance_scaling(0.25, "fan_avg", "uniform")
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions around a shortcut, 1x1 where the shape changes."""
+
+    features: int
+    stride: int
+    variant: str
+    norm: str | None
+    conv_args: dict
+
+    @nn.compact
+    def __call__(self, x, train, weight):
+        def norm_relu(x, name):
+            kind = self.norm
+            x = layers.norm(x, kind, name=name, train=train, weight=weight)
+            return nn.relu(x)
+
+        def conv(x, size, name, stride=1):
+            return layers.conv(
+                x,
+                self.features,
+                size,
+                name=name,
+                stride=stride,
+                pad=size // 2,
+                **self.conv_args,
+            )
+
+        changes = self.stride > 1 or x.shape[-1] != self.features
+        if self.variant == "preactivation":  # static branch
+            y = norm_relu(x, "bn1")
+            shortcut = conv(y, 1, "shortcut", self.stride) if changes else x
+            y = norm_relu(conv(y, 3, "conv1", self.stride), "bn2")
+            return conv(y, 3, "conv2") + shortcut
+        y = norm_relu(conv(x, 3, "conv1", self.stride), "bn1")
+        y = conv(y, 3, "conv2")
+        y = layers.norm(y, self.norm, name="bn2", train=train, weight=weight)
+        if changes:
+            x = conv(x, 1, "shortcut", self.stride)
+            name = "shortcut_bn"
+            x = layers.norm(x, self.norm, name=name, train=train, weight=weight)
+        return nn.relu(y + x)
+
+
+class _ResNet18(nn.Module):
+    num_classes: int
+    base: int
+    variant: str
+    norm: str | None
+    initialiser: str
+    lowering: str
+
+    @nn.compact
+    def __call__(self, x, train, weight=None):
+        flash = self.initialiser == "flash"
+        kernel_init = XAVIER_HALF if flash else layers.torch_uniform
+        conv_args = {"init": kernel_init, "lowering": self.lowering}
+        x = layers.conv(x, self.base, 3, name="conv1", pad=1, **conv_args)
+        x = layers.norm(x, self.norm, name="bn1", train=train, weight=weight)
+        x = nn.relu(x)
+        for stage in range(4):
+            for block in range(2):
+                x = _Block(
+                    self.base * 2**stage,
+                    2 if stage > 0 and block == 0 else 1,
+                    self.variant,
+                    self.norm,
+                    conv_args,
+                    name=f"layer{stage + 1}_block{block}",
+                )(x, train, weight)
+        head = {"init": layers.torch_uniform}
+        if flash:
+            head = {
+                "init": nn.initializers.normal(0.01),
+                "bias_init": nn.initializers.zeros,
+            }
+        return layers.dense(x.mean((1, 2)), self.num_classes, name="fc", **head)
+
+
+def resnet18(
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    *,
+    base: int = 64,
+    variant: str = "postactivation",
+    norm: str | None = "batch",
+    init: str = "flash",
+    lowering: str = "auto",
+) -> Model:
+    """ResNet-18 with a 3x3 stem, 11,173,962 parameters (base 64, 10 classes).
+
+    `base=32, variant='preactivation', init='torch'` is the network of SpaFL's official
+    code. `norm` is 'batch', 'group' or None; `init` is 'flash' (Xavier-uniform with
+    gain 0.5, head N(0, 0.01)) or 'torch'.
+    """
+    if variant not in VARIANTS:
+        raise ValueError(f"variant={variant!r} is not one of: {', '.join(VARIANTS)}")
+    if init not in ("flash", "torch"):
+        raise ValueError(f"init={init!r} is not one of: flash, torch")
+    module = _ResNet18(num_classes, base, variant, norm, init, lowering)
+    return image_model(module, input_shape)

@@ -1,0 +1,91 @@
+"""Reads the folder of one run back: what `experiment.py` wrote, nothing else.
+
+metrics.jsonl  one JSON object per line, of phase "train" or "eval"
+summary.json   the run's totals, see `table.py`; absent while it runs
+config.json    the configuration
+partition.npy  [N, classes] int, how many samples of each class a client holds
+"""
+
+import json
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+Record = dict[str, Any]
+
+
+class Run(NamedTuple):
+    """A run's records, ordered by stage and round.
+
+    `round` counts the completed rounds of a record's stage; `starts` holds the rounds
+    that were done before each stage, so that `starts[stage] + round` counts them all.
+    """
+
+    path: Path
+    train: list[Record]
+    evals: list[Record]
+    starts: list[int]
+    summary: dict[str, Any]  # {} while the run has not ended
+    config: dict[str, Any]  # {} if the file is absent
+    partition: np.ndarray | None  # [N, classes] int
+
+
+def read_run(run_dir: str | Path) -> Run:
+    """Reads a run's folder, also of a run that still runs or was stopped.
+
+    A last line that was cut off is dropped. Where a resumed run logged a round a second
+    time, the later record counts.
+
+    Args:
+      run_dir: the folder that holds `metrics.jsonl`.
+
+    Returns:
+      The run's records.
+
+    Raises:
+      ValueError: there is no such folder, it holds no `metrics.jsonl`, or a line other
+        than the last is no JSON object.
+
+    Example:
+      >>> read_run("no/such/run")
+      Traceback (most recent call last):
+      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
+    """
+    path = Path(run_dir)
+    if not (path / "metrics.jsonl").is_file():
+        raise ValueError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
+    latest = {}
+    for record in _read_lines(path / "metrics.jsonl"):
+        latest[record["phase"], record["stage"], record["round"]] = record
+    ordered = [latest[k] for k in sorted(latest)]
+    num_stages = max((r["stage"] for r in ordered), default=0) + 1
+    lengths = [0] * num_stages
+    for record in ordered:
+        lengths[record["stage"]] = max(lengths[record["stage"]], record["round"])
+    partition = path / "partition.npy"
+    return Run(
+        path=path,
+        train=[r for r in ordered if r["phase"] == "train"],
+        evals=[r for r in ordered if r["phase"] == "eval"],
+        starts=[sum(lengths[:i]) for i in range(num_stages)],
+        summary=_read_json(path / "summary.json"),
+        config=_read_json(path / "config.json"),
+        partition=np.load(partition) if partition.is_file() else None,
+    )
+
+
+def _read_lines(path: Path) -> list[Record]:
+    lines = path.read_text().splitlines()
+    records = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            records.append(json.loads(line))
+        except json.JSONDecodeError as error:
+            if number < len(lines):
+                raise ValueError(f"{path}, line {number}: {error}.") from None
+    return records
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    return json.loads(path.read_text()) if path.is_file() else {}

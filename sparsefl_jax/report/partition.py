@@ -1,0 +1,99 @@
+"""Who holds what data: the classes of every client."""
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from sparsefl_jax.report.figure import axes, whole_numbers
+from sparsefl_jax.report.load import Run
+
+_MAX_BAR_CLIENTS = 60
+_MAX_MAP_COLUMNS = 400
+
+
+def partition_by_client(run: Run, path: Path) -> None:
+    """Draws the classes that each client holds: bars of few clients, a map of many.
+
+    Args:
+      run: the records; `partition` holds counts [N, classes].
+      path: the PNG to write.
+
+    Raises:
+      ValueError: the run has no partition.
+    """
+    if run.partition is None:
+        raise ValueError(f"run={str(run.path)!r} expected a folder with partition.npy.")
+    counts = np.asarray(run.partition)
+    draw = _partition_bars if len(counts) <= _MAX_BAR_CLIENTS else _partition_map
+    with axes(path, run, "Partition", "client", "training samples") as ax:
+        draw(ax, counts)
+
+
+def _partition_bars(ax, counts: np.ndarray) -> None:
+    num_clients, num_classes = counts.shape
+    colors = _class_colors(num_classes)
+    bottom = np.zeros(num_clients)
+    for label, column in enumerate(counts.T):
+        ax.bar(
+            np.arange(num_clients),
+            column,
+            bottom=bottom,
+            width=0.85,
+            color=colors[label],
+            label=str(label),
+        )
+        bottom = bottom + column
+    whole_numbers(ax.xaxis)
+    ax.grid(visible=False, axis="x")
+    ax.set_xlim(-0.6, num_clients - 0.4)
+    if num_classes <= 20:
+        handles, labels = ax.get_legend_handles_labels()
+        ax.legend(
+            handles[::-1],
+            labels[::-1],
+            title="class",
+            loc="center left",
+            bbox_to_anchor=(1.0, 0.5),
+        )
+
+
+def _partition_map(ax, counts: np.ndarray) -> None:
+    sizes = counts.sum(axis=1)
+    shares = counts / np.maximum(sizes, 1)[:, None]
+    # By main class, then by its share: the map shows blocks instead of noise.
+    order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
+    # Neighbours are averaged here, as the image's own resampling blurs the classes too.
+    edges = np.arange(0, len(counts), math.ceil(len(counts) / _MAX_MAP_COLUMNS))
+    widths = np.diff([*edges, len(counts)])
+    sizes = np.add.reduceat(sizes[order], edges) / widths
+    shares = np.add.reduceat(shares[order], edges) / widths[:, None]
+    top = ax.inset_axes([0.0, 0.74, 1.0, 0.26])
+    top.stairs(sizes, [*edges, len(counts)], fill=True, color="#7f93a8")
+    top.set(xlim=(0, len(counts)), ylabel="samples", xticks=[])
+    bottom = ax.inset_axes([0.0, 0.0, 1.0, 0.68])
+    image = bottom.imshow(
+        100 * shares.T,
+        aspect="auto",
+        cmap="Blues",
+        vmin=0,
+        interpolation="nearest",
+        origin="lower",
+        extent=(0, len(counts), -0.5, counts.shape[1] - 0.5),
+    )
+    bottom.grid(visible=False)
+    bottom.set(xlabel="client, ordered by its main class", ylabel="class")
+    whole_numbers(bottom.xaxis)
+    whole_numbers(bottom.yaxis)
+    ax.set_axis_off()
+    ax.figure.colorbar(image, ax=ax, label="share of the client's samples [%]")
+
+
+def _class_colors(num_classes: int) -> np.ndarray:
+    import matplotlib
+
+    name = "tab10" if num_classes <= 10 else "tab20" if num_classes <= 20 else "turbo"
+    table = matplotlib.colormaps[name]
+    if num_classes <= 20:
+        return table(np.arange(num_classes))
+    return table(np.linspace(0.0, 1.0, num_classes))

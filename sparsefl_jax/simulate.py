@@ -1,0 +1,379 @@
+"""Rounds: sample, map over clients in chunks, sum, aggregate; scan per segment; stages.
+
+The only place that vmaps, shards, scans and jits. It knows no method by name.
+
+A cohort is ordered by size, dealt to the devices in snake order and cut into chunks;
+each device runs each of its chunks for that chunk's own longest client. Summands are
+carried as one partial sum per device, so memory is that of a chunk, not of a cohort.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from sparsefl_jax import codec, store
+from sparsefl_jax.algorithm import Stage
+from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import (
+    Array,
+    ClientInfo,
+    Context,
+    Key,
+    PyTree,
+    SparseModel,
+)
+
+
+class State(NamedTuple):
+    """Everything that a round changes."""
+
+    server: PyTree
+    clients: PyTree  # rows [N, ...], booleans packed to bits
+    last_round: Array  # [N] int32, -1 for a client that never took part
+
+
+class Population(NamedTuple):
+    """What a round reads: the samples, and every client's rows and facts."""
+
+    x: Array  # [n, ...]
+    y: Array  # [n] int32
+    index: Array  # [N, M] int32
+    info: ClientInfo  # [N]
+
+
+class RoundLog(NamedTuple):
+    """What a round tells, in the order in which the cohort was drawn."""
+
+    ids: Array  # [K] int32
+    clients: PyTree  # metrics of `update`, [K]
+    down: PyTree  # codec.Count per packet, [K, leaves]
+    up: PyTree  # codec.Count per packet, [K, leaves]
+    server: PyTree  # metrics of `aggregate`
+    executed_steps: Array  # shape=(), int32: padded minibatches run, all devices
+    density: Array  # shape=(), float32, of the deployed mask over its layers
+    layer_density: Array  # [L] float32
+    mismatch: Array  # shape=(), float32: 1 - Jaccard, against the round before
+    layer_mismatch: Array  # [L] float32
+
+
+class Plan(NamedTuple):
+    """How a stage runs on the devices at hand."""
+
+    stage: Stage
+    mesh: Mesh
+    chunk: int  # clients that one device runs at a time
+    layers: PyTree  # Python bools like params: the leaves whose masks are logged
+
+
+def make_plan(
+    stage: Stage, layers: PyTree, devices=None, chunk: int | str = "auto"
+) -> Plan:
+    """Chooses devices and chunk: on CPU one client per core, elsewhere the cohort.
+
+    A cohort smaller than the mesh runs on a sub-mesh.
+    """
+    devices = list(devices or jax.devices())[: stage.cohort_size]
+    share = -(-stage.cohort_size // len(devices))
+    if chunk == "auto":
+        chunk = 1 if devices[0].platform == "cpu" else share
+    mesh = Mesh(np.array(devices), ("clients",))
+    return Plan(stage, mesh, min(int(chunk), share), layers)
+
+
+def make_population(plan: Plan, data, budgets=None) -> Population:
+    """Puts the training data on the plan's devices, replicated."""
+    num_clients = data.train.size.shape[0]
+    budgets = np.ones(num_clients) if budgets is None else budgets
+    info = ClientInfo(
+        np.arange(num_clients, dtype=np.int32),
+        np.asarray(data.train.size, np.int32),
+        np.asarray(budgets, np.float32),
+    )
+    population = Population(data.x, data.y, data.train.index, info)
+    return jax.device_put(population, NamedSharding(plan.mesh, P()))
+
+
+def uniform_sampler(num_clients: int, cohort_size: int) -> Callable:
+    """`(key, round) -> ids [K]`, uniform without replacement."""
+
+    def sampler(key, round):
+        key = jax.random.fold_in(key, round)
+        ids = jax.random.choice(key, num_clients, (cohort_size,), replace=False)
+        return ids.astype(jnp.int32)
+
+    return sampler
+
+
+def stratified_sampler(budgets, cohort_size: int) -> Callable:
+    """`(key, round) -> ids [K]`: the same share of every tier of equal budgets.
+
+    Raises:
+      ValueError: if the cohort does not split into whole shares of the tiers.
+    """
+    budgets = np.asarray(budgets, np.float32)
+    tiers = [np.flatnonzero(budgets == b) for b in np.unique(budgets)]
+    shares = [len(tier) * cohort_size / len(budgets) for tier in tiers]
+    if any(share != int(share) or share < 1 for share in shares):
+        raise ValueError(
+            f"cohort_size={cohort_size} does not split into whole shares of the tiers "
+            f"of {[len(tier) for tier in tiers]} clients"
+        )
+
+    def sampler(key, round):
+        keys = jax.random.split(jax.random.fold_in(key, round), len(tiers))
+        drawn = [
+            jax.random.choice(k, tier, (int(share),), replace=False)
+            for k, tier, share in zip(keys, tiers, shares, strict=True)
+        ]
+        return jnp.concatenate(drawn).astype(jnp.int32)
+
+    return sampler
+
+
+def stage_key(key: Key, index: int) -> Key:
+    """The root of all randomness of a stage."""
+    return jax.random.fold_in(key, index)
+
+
+def cohorts(key: Key, stage: Stage, num_clients: int, rounds: Array) -> Array:
+    """The ids [R, K] int32 drawn in these rounds [R] of a stage with root key `key`."""
+    draw = stage.sampler or uniform_sampler(num_clients, stage.cohort_size)
+    sampling_key = jax.random.fold_in(key, 0)
+    return jax.vmap(lambda round: draw(sampling_key, round))(rounds)
+
+
+def _strong(tree: PyTree) -> PyTree:
+    """Removes weak types: a scan's carry must not change type, nor jit trace twice."""
+    return jax.tree.map(
+        lambda v: lax.convert_element_type(v, jnp.asarray(v).dtype), tree
+    )
+
+
+def start(key: Key, plan: Plan, model: SparseModel, population: Population) -> State:
+    """The state before the first round of a stage with root key `key`.
+
+    Every client's key depends on the client alone and `init_client` sees the server as
+    `init` returned it, so it does not matter when or in what chunks this runs.
+    """
+    algorithm = plan.stage.algorithm
+    init_key, client_key = jax.random.split(jax.random.fold_in(key, 1))
+
+    def build(model, info):
+        server = _strong(algorithm.init(init_key, model))
+
+        def one(info):
+            own = jax.random.fold_in(client_key, info.index)
+            return store.pack(_strong(algorithm.init_client(own, server, info)))
+
+        clients = lax.map(one, info, batch_size=None)
+        return State(server, clients, jnp.full(info.index.shape, -1, jnp.int32))
+
+    shapes = jax.eval_shape(build, model, population.info)
+    return jax.jit(build, out_shardings=shardings(plan, shapes))(model, population.info)
+
+
+def shardings(plan: Plan, state: State) -> State:
+    """Clients' rows are sharded over the mesh where they divide, all else replicated."""
+
+    def rows(leaf):
+        whole = leaf.shape[0] % plan.mesh.size == 0
+        return NamedSharding(plan.mesh, P("clients") if whole else P())
+
+    everywhere = NamedSharding(plan.mesh, P())
+    return State(
+        jax.tree.map(lambda _: everywhere, state.server),
+        jax.tree.map(rows, state.clients),
+        everywhere,
+    )
+
+
+def deal(ids: Array, sizes: Array, devices: int, chunk: int) -> tuple[Array, Array]:
+    """Orders a cohort by size and deals it to devices in snake order.
+
+    Args:
+      ids: [K] int32.
+      sizes: [K] int32, training samples.
+      devices: number of devices.
+      chunk: clients that one device runs at a time.
+
+    Returns:
+      Positions in `ids` as [G, devices, chunk] int32, K where nobody stands, and each
+      sampled client's place in that array, flat, as [K] int32.
+
+    Example:
+      >>> order, _ = deal(jnp.arange(4), jnp.array([1, 9, 5, 7]), devices=2, chunk=1)
+      >>> order[..., 0].tolist()
+      [[1, 3], [0, 2]]
+    """
+    cohort = ids.shape[0]
+    groups = -(-cohort // (devices * chunk))
+    order = jnp.argsort(-sizes, stable=True).astype(jnp.int32)
+    empty = jnp.full((groups * devices * chunk - cohort,), cohort, jnp.int32)
+    order = jnp.concatenate([order, empty]).reshape(groups, devices, chunk)
+    order = order.at[1::2].set(order[1::2, ::-1])
+    place = jnp.argsort(order.reshape(-1), stable=True)[:cohort]
+    return order, place.astype(jnp.int32)
+
+
+def make_client_fn(stage: Stage) -> Callable:
+    """One client's part of a round, from the server's state to its summand."""
+    algorithm = stage.algorithm
+
+    def client_fn(key, round, num_steps, server, population, row, last_round, info):
+        ctx = Context(round, last_round, info)
+        key = jax.random.fold_in(key, info.index)
+        down_key, data_key, update_key = jax.random.split(key, 3)
+        downlink = algorithm.broadcast(down_key, ctx, server)
+        data = batches(
+            data_key,
+            population.x,
+            population.y,
+            population.index[info.index],
+            info.num_examples,
+            epochs=stage.epochs,
+            batch_size=stage.batch_size,
+            num_steps=num_steps,
+        )
+        uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
+        summand = algorithm.contribute(ctx, uplink)
+        log = metrics, codec.count(downlink), codec.count(uplink)
+        return _strong(summand), _strong(row), log
+
+    return client_fn
+
+
+def make_round(plan: Plan) -> Callable:
+    """One round as a pure function.
+
+    Returns:
+      `round_fn(key, population, state, round, ids [K]) -> (state, RoundLog)`, with
+      `key` the stage's root key.
+    """
+    stage, mesh, chunk, layers = plan
+    algorithm, devices = stage.algorithm, mesh.size
+    client_fn = make_client_fn(stage)
+
+    def run_chunk(key, round, server, population, num_steps, rows, last, ids):
+        """Chunk of one device; leading axes [1, chunk], num_steps [1]."""
+        someone = jax.tree.map(lambda v: v[0], population.info)
+        row_shape = jax.eval_shape(algorithm.init_client, key, server, someone)
+
+        def one(row, last_round, index):
+            info = jax.tree.map(lambda v: v[index], population.info)
+            row = store.unpack(row, like=row_shape)
+            summand, row, log = client_fn(
+                key, round, num_steps[0], server, population, row, last_round, info
+            )
+            return summand, store.pack(row), log
+
+        inner = jax.tree.map(lambda v: v[0], (rows, last, ids))
+        valid = inner[2] < population.info.index.shape[0]
+        index = jnp.minimum(inner[2], population.info.index.shape[0] - 1)
+        if chunk == 1:  # a batch axis of 1 would turn convolutions into grouped ones
+            first = jax.tree.map(lambda v: v[0], (inner[0], inner[1], index))
+            out = jax.tree.map(lambda v: v[None], one(*first))
+        else:
+            out = jax.vmap(one)(inner[0], inner[1], index)
+        summand, rows, log = out
+
+        def add(leaf):
+            keep = valid.reshape((-1,) + (1,) * (leaf.ndim - 1))
+            return jnp.sum(jnp.where(keep, leaf, 0), 0)
+
+        return jax.tree.map(lambda v: v[None], (jax.tree.map(add, summand), rows, log))
+
+    sharded = jax.shard_map(
+        run_chunk,
+        mesh=mesh,
+        in_specs=(P(), P(), P(), P(), *(P("clients"),) * 4),
+        out_specs=P("clients"),
+        check_vma=False,
+    )
+
+    def round_fn(key, population, state, round, ids):
+        client_key = jax.random.fold_in(jax.random.fold_in(key, 2), round)
+        server_key = jax.random.fold_in(jax.random.fold_in(key, 3), round)
+        num_clients = population.info.index.shape[0]
+        sizes = population.info.num_examples
+        order, place = deal(ids, sizes[ids], devices, chunk)
+        dealt = jnp.append(ids, num_clients)[order]  # [G, D, chunk], N for a dummy
+        steps = steps_per_epoch(jnp.append(sizes, 0)[dealt], stage.batch_size)
+        steps = jnp.max(steps, -1).astype(jnp.int32)  # [G, D]
+
+        def call(clients, last_round, num_steps, ids):
+            def gather(rows):
+                return jnp.take(rows, ids, axis=0, mode="clip")
+
+            rows, last = jax.tree.map(gather, clients), gather(last_round)
+            return sharded(
+                client_key, round, state.server, population, num_steps, rows, last, ids
+            )
+
+        def group(carry, inputs):
+            clients, total = carry
+            num_steps, ids = inputs
+            summand, rows, log = call(clients, state.last_round, num_steps, ids)
+            clients = jax.tree.map(
+                lambda old, new: old.at[ids].set(new, mode="drop"), clients, rows
+            )
+            return (clients, jax.tree.map(jnp.add, total, summand)), log
+
+        summand, _, _ = jax.eval_shape(
+            call, state.clients, state.last_round, steps[0], dealt[0]
+        )
+        zeros = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), summand)
+        zeros = lax.with_sharding_constraint(zeros, NamedSharding(mesh, P("clients")))
+        (clients, total), log = lax.scan(group, (state.clients, zeros), (steps, dealt))
+        total = jax.tree.map(lambda v: jnp.sum(v, 0), total)
+        server, server_metrics = algorithm.aggregate(
+            server_key, Context(round, None, None), state.server, total
+        )
+        server = _strong(server)
+        last_round = state.last_round.at[ids].set(round)
+
+        in_order = jax.tree.map(
+            lambda v: v.reshape(order.size, *v.shape[3:])[place], log
+        )
+        before, after = (
+            list(algorithm.deploy(server_key, s, None, None).values())[-1].mask
+            for s in (state.server, server)
+        )
+        executed = jnp.sum(steps, dtype=jnp.int32) * (chunk * stage.epochs)
+        told = RoundLog(
+            ids,
+            *in_order,
+            server_metrics,
+            executed,
+            masks.density(after, layers),
+            masks.layer_densities(after, layers),
+            *masks.jaccard_mismatch(before, after, layers),
+        )
+        return State(server, clients, last_round), told
+
+    return round_fn
+
+
+def make_segment(plan: Plan) -> Callable:
+    """A jitted scan over rounds; the state is donated.
+
+    Returns:
+      `segment(key, population, state, rounds [R], ids [R, K]) -> (state, RoundLog)`,
+      the log stacked [R].
+    """
+    round_fn = make_round(plan)
+
+    def segment(key, population, state, rounds, ids):
+        def body(state, inputs):
+            return round_fn(key, population, state, *inputs)
+
+        state, log = lax.scan(body, state, (rounds, ids))
+        return lax.with_sharding_constraint(state, shardings(plan, state)), log
+
+    return jax.jit(segment, donate_argnums=2)

@@ -1,0 +1,1 @@
+"""Masks and the rules that place, recount and move them."""

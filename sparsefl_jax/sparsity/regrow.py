@@ -1,0 +1,178 @@
+"""Prune and regrow: move the alive entries of a mask during local training.
+
+Source: Babakniya et al., "Revisiting Sparsity Hunting in Federated Learning" (FLASH),
+TMLR 2023, https://arxiv.org/abs/2304.01089, as its released code executes it; the
+scheme is that of Dettmers and Zettlemoyer, "Sparse Networks from Scratch", 2019. The
+paper's prose reads as if growth went by magnitude; pruned weights are 0, it is random.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity.allocate import ceil_count
+from sparsefl_jax.types import Array, Key, PyTree
+
+# A layer denser than this may keep more than the rate asks; growth fills at most this
+# share of a layer's holes.
+_LOW_SPARSITY, _FILL, _MAX_SPREADS = 0.2, 0.99, 1000
+
+
+class Carry(NamedTuple):
+    """What consecutive calls remember, so that the density does not drift.
+
+    With `miss = target - alive` after a call, the next call grows `growth` more:
+    `growth <- 0.25 growth + 0.75 miss + mean(misses so far)`, as executed.
+    """
+
+    target: Array  # shape=(), float32: alive entries that all layers should have
+    growth: Array  # shape=(), float32: correction of the next call, 0 at first
+    miss_sum: Array  # shape=(), float32
+    calls: Array  # shape=(), float32
+
+
+def start_carry(params: PyTree, select: PyTree, density: Array | float) -> Carry:
+    """The carry of a first call: its target is `density` of all selected entries.
+
+    Example:
+      >>> start_carry({'w': jnp.zeros(10)}, {'w': True}, 0.5).target.item()
+      5.0
+    """
+    size = jnp.float32(masks.layer_sizes(params, select).sum())
+    zero = jnp.float32(0)
+    return Carry(jnp.asarray(density, jnp.float32) * size, zero, zero, zero)
+
+
+def prune_rate(
+    rate: float, step: Array, num_steps: Array, *, decay: bool = True
+) -> Array:
+    """The prune rate after some of a client's local steps.
+
+    Args:
+      rate: at the start, 0.25 in FLASH.
+      step: steps made so far, the latest included; may be traced.
+      num_steps: the client's steps of this round; may be traced.
+      decay: linearly to 0 at the last step; otherwise constant.
+
+    Returns:
+      float32 scalar.
+
+    Example:
+      >>> float(prune_rate(0.25, 9, 16))  # FLASH, E = 1, after batch index 8 of 16
+      0.109375
+    """
+    if not decay:  # static branch
+        return jnp.float32(rate)
+    done = jnp.asarray(step).astype(jnp.float32)
+    done = done / jnp.maximum(jnp.asarray(num_steps).astype(jnp.float32), 1)
+    return jnp.float32(rate) * jnp.maximum(1 - done, 0)
+
+
+def prune_regrow(
+    key: Key, params: PyTree, mask: PyTree, rate: Array, *, select: PyTree, carry: Carry
+) -> tuple[PyTree, PyTree, Carry]:
+    """Prune the smallest weights of each layer, regrow as many at random over layers.
+
+    1. A layer's share v_l is its mean alive magnitude, normalised over layers.
+    2. Its rate r_l is `rate`; a layer less than 0.2 sparse with an above-average share
+       loses no larger a part than its sparsity.
+    3. The ceil(r_l nnz_l) smallest alive weights are pruned, ties by lowest index.
+       Where that is none, alive weights that are exactly 0 are pruned, uncounted.
+    4. Layer l regrows ceil(v_l (all pruned + carry.growth)) entries, at most 0.99 of
+       its holes; what is above is spread equally over the layers.
+    5. Each hole grows with the probability that makes this the expected number.
+
+    Args:
+      key: a typed key, for the growth.
+      params: float32 tree.
+      mask: bool tree; total.
+      rate: float32 scalar in [0, 1]; may be traced.
+      select: tree of Python bools, the prunable leaves.
+      carry: from `start_carry`, or from the call before.
+
+    Returns:
+      The parameters, 0 outside the weights that survived, so also where they grew; the
+      mask; and the carry of the next call.
+
+    Example:
+      >>> w, m = {'w': jnp.array([1., -3., 0., 2.])}, {'w': jnp.arange(4) != 2}
+      >>> carry = start_carry(w, {'w': True}, 0.75)
+      >>> new, _, _ = prune_regrow(jax.random.key(0), w, m, 0.25, select={'w': True},
+      ...                          carry=carry)
+      >>> new['w'].tolist()
+      [0.0, -3.0, 0.0, 2.0]
+    """
+    weights, alive = masks.layers(params, select), masks.layers(mask, select)
+    size = jnp.asarray(masks.layer_sizes(mask, select), jnp.float32)
+    before = masks.counts(mask, select)
+    share = _shares(weights, alive, before)
+    sparsity = (size - before.astype(jnp.float32)) / jnp.maximum(size, 1)
+    rate = jnp.asarray(rate, jnp.float32)
+    gentle = (sparsity < _LOW_SPARSITY) & (share > 1 / len(weights))
+    rates = jnp.where(gentle, jnp.minimum(sparsity, rate), rate)
+    removed = ceil_count(rates * before.astype(jnp.float32))
+
+    kept = [_prune(*each) for each in zip(weights, alive, removed, strict=True)]
+    holes = size - before.astype(jnp.float32) + removed.astype(jnp.float32)
+    wanted = share * (jnp.sum(removed).astype(jnp.float32) + carry.growth)
+    wanted = jnp.maximum(ceil_count(wanted), 0).astype(jnp.float32)
+    grown = jnp.floor(_spread(wanted, jnp.float32(_FILL) * holes))
+
+    keys, new = jax.random.split(key, len(weights)), []
+    for i, m in enumerate(kept):
+        zeros = jnp.sum(~m, dtype=jnp.int32).astype(jnp.float32)
+        chance = grown[i] / jnp.maximum(zeros, 1)
+        new.append(m | jax.random.bernoulli(keys[i], chance, m.shape))
+    survived = masks.replace_layers(mask, select, kept)
+    mask = masks.replace_layers(mask, select, new)
+    return masks.apply(params, survived), mask, _next(carry, mask, select)
+
+
+def _shares(weights: list, alive: list, count: Array) -> Array:
+    """Mean alive magnitude of each layer, normalised; 0 for an empty layer. [L]"""
+    total = jnp.stack(
+        [
+            jnp.sum(jnp.where(m, jnp.abs(w), jnp.zeros_like(w)))
+            for w, m in zip(weights, alive, strict=True)
+        ]
+    )
+    mean = total / jnp.maximum(count, 1).astype(jnp.float32)
+    norm = jnp.sum(mean)
+    return mean / jnp.where(norm > 0, norm, jnp.float32(1))
+
+
+def _prune(weights: Array, mask: Array, removed: Array) -> Array:
+    """The mask without its `removed` smallest weights, or without exact zeros."""
+    # Masked entries sort first, so that freshly grown zeros are not mistaken for them.
+    height = jnp.where(mask, jnp.abs(weights), jnp.float32(-1))
+    zeros = jnp.sum(~mask, dtype=jnp.int32)
+    pruned = ~masks.top_k(-height, zeros + removed)
+    return jnp.where(removed > 0, pruned, mask & (weights != 0))
+
+
+def _spread(wanted: Array, most: Array) -> Array:
+    """Cap what layers want, and spread the excess equally until none is left. [L]"""
+
+    def again(state):
+        _, excess, i = state
+        return (excess > 0) & (i < _MAX_SPREADS)
+
+    def cap(state):
+        given, excess, i = state
+        asked = given + excess / given.size
+        given = jnp.minimum(asked, most)
+        return given, jnp.sum(asked - given), i + 1
+
+    given = jnp.minimum(wanted, most)
+    state = given, jnp.sum(wanted - given), jnp.int32(0)
+    return jax.lax.while_loop(again, cap, state)[0]
+
+
+def _next(carry: Carry, mask: PyTree, select: PyTree) -> Carry:
+    """The carry after a call that left this mask."""
+    miss = carry.target - jnp.sum(masks.counts(mask, select)).astype(jnp.float32)
+    calls, miss_sum = carry.calls + 1, carry.miss_sum + miss
+    growth = 0.25 * carry.growth + 0.75 * miss + miss_sum / calls
+    return Carry(carry.target, growth, miss_sum, calls)

@@ -1,0 +1,230 @@
+"""Packets: trees cut and joined, entries counted, bits charged, streams read back."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefl_jax import codec, encoders
+from sparsefl_jax.codec import Packet
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+def total(packet):
+    message = {"p": packet}
+    return codec.bits(codec.layout(message), codec.count(message))
+
+
+def test_split_and_merge():
+    tree = {"a": {"k": 1, "b": 2}, "c": 3}
+    select = {"a": {"k": True, "b": False}, "c": False}
+    chosen, others = codec.split(tree, select)
+    assert jax.tree.leaves(chosen) == [1] and jax.tree.leaves(others) == [2, 3]
+    assert codec.merge(chosen, others) == codec.merge(others, chosen) == tree
+
+
+def test_packet_is_a_pytree_with_static_bits_and_index():
+    packet = Packet({"w": jnp.ones(2)}, bits=8, index="coo")
+    leaves, treedef = jax.tree.flatten(packet)
+    assert len(leaves) == 3
+    again = jax.tree.unflatten(treedef, leaves)
+    assert (again.bits, again.index, again.mask) == (8, "coo", None)
+    first, second = codec.stable({"p": packet}), codec.stable({"p": again})
+    shapes = jax.tree.map(lambda x: (x.shape, x.dtype), first)
+    assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), second)
+    assert jax.eval_shape(codec.stable, first)["p"].sent.dtype == jnp.bool_
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{"index": "entropy"}, {"index": "x"}, {"bits": 33}, {"bits": 1.5}]
+)
+def test_packet_refuses(kwargs):
+    name, value = next(iter(kwargs.items()))
+    with pytest.raises(ValueError, match=f"{name}={value!r}, expected"):
+        Packet({}, **kwargs)
+
+
+def test_layout_refuses_what_does_not_fit():
+    with pytest.raises(ValueError, match="bits=16 for float32 values 'up/w'"):
+        codec.layout({"up": Packet({"w": jnp.zeros(2)}, bits=16)})
+    with pytest.raises(ValueError, match="bits=16 for int8"):
+        codec.layout({"up": Packet({"w": jnp.zeros(2, jnp.int8)}, bits=16)})
+    with pytest.raises(ValueError, match="mask of packet 'up'"):
+        codec.layout({"up": Packet({"w": jnp.zeros(2)}, {"w": jnp.zeros(3, bool)})})
+    with pytest.raises(ValueError, match="mask of packet 'up'"):
+        codec.layout({"up": Packet({"w": jnp.zeros(2)}, {"v": jnp.zeros(2, bool)})})
+
+
+def test_layout_from_shapes_equals_layout_from_arrays():
+    message = {"up": Packet({"w": jnp.zeros((2, 3)), "b": None}, index="coo")}
+    assert codec.layout(message) == codec.layout(jax.eval_shape(codec.stable, message))
+    assert codec.layout(message)["up"].paths == ("w",)
+
+
+def test_count_is_int32_per_leaf_and_vmaps():
+    def one(row):
+        mask = {"a": row > 1, "b": jnp.ones((), jnp.bool_)}
+        values = {"a": row, "b": jnp.float32(1)}
+        message = {"m": Packet(values, mask, sent=row[0] > 0), "d": Packet(values)}
+        return codec.count(message)
+
+    rows = jnp.arange(12, dtype=jnp.float32).reshape(3, 4)
+    counts = jax.jit(jax.vmap(one))(rows)
+    assert counts["m"].entries.tolist() == [[2, 1], [4, 1], [4, 1]]
+    assert counts["m"].entries.dtype == jnp.int32
+    assert counts["m"].sent.tolist() == [False, True, True]
+    assert counts["d"].entries.tolist() == [[4, 1]] * 3
+    assert codec.count({"e": Packet({})})["e"].entries.shape == (0,)
+
+
+def test_bits_by_hand():
+    mask = np.zeros((4, 8), bool)
+    mask[0, 0] = mask[1, 0] = mask[3, 7] = True
+    values, mask = {"w": jnp.ones((4, 8))}, {"w": jnp.asarray(mask)}
+    expected = {
+        "none": 0,
+        "bitmap": 32,
+        "coo": 6 + 3 * 5,  # w(33) = 6
+        "csr": 6 + 9 * 2 + 3 * 2,  # 8 rows of 4 columns, pointers 0..3
+    }
+    for index, positions in expected.items():
+        packet = Packet(values, mask, index=index)
+        assert total(packet) == (96, positions)
+        assert total(dataclasses.replace(packet, fresh=False)) == (96, 0)
+        assert total(dataclasses.replace(packet, sent=False)) == (0, 0)
+        assert total(dataclasses.replace(packet, bits=0)) == (0, positions)
+        assert total(dataclasses.replace(packet, mask=None)) == (1024, 0)
+
+
+def test_bits_do_not_overflow_and_keep_leading_axes():
+    # ResNet-18, ten clients, 32 bits: 3 575 667 840 wraps in int32.
+    layout = {"p": codec.Layout(("w",), ((11_173_962,),), 32, "bitmap", True)}
+    count = {
+        "p": codec.Count(
+            np.full((500, 10, 1), 11_173_962, np.int32),
+            np.zeros((500, 10), bool),
+            np.ones((500, 10), bool),
+        )
+    }
+    bits = codec.bits(layout, count)
+    assert bits.values.shape == (500, 10) and bits.values.dtype == np.int64
+    assert int(bits.values[0].sum()) == 3_575_667_840
+    assert int(bits.total.sum()) == 500 * 3_575_667_840
+    count["p"] = count["p"]._replace(fresh=np.ones((500, 10), bool))
+    assert int(codec.bits(layout, count).positions.sum()) == 5000 * 11_173_962
+
+
+def test_spafl_thresholds_in_the_paper():
+    # SpaFL prints 0.1856 Gbit: 500 rounds, both ways, 10 clients, 580 thresholds.
+    sizes = (20, 50, 500, 10)
+    values = {str(i): jnp.zeros(n) for i, n in enumerate(sizes)}
+    assert 500 * 2 * 10 * int(total(Packet(values)).total) == 185_600_000
+
+
+def test_flash_saving_in_the_paper():
+    # ResNet-18 on CIFAR-10 at density 0.05: values only, 19.5 times.
+    prunable, rest = 11_159_232, 14_730
+    layout = codec.Layout(("w", "b"), ((prunable,), (rest,)), 32, "none", True)
+    count = codec.Count(
+        np.array([round(0.05 * prunable), rest]), np.array(True), np.array(True)
+    )
+    sparse = int(codec.packet_bits(layout, count).total)
+    assert 32 * (prunable + rest) / sparse == pytest.approx(19.511, abs=1e-3)
+
+
+def assert_same(a, b):
+    assert jax.tree.structure(a) == jax.tree.structure(b)
+    for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):
+        x, y = np.asarray(x), np.asarray(y)
+        assert x.shape == y.shape and x.dtype == y.dtype
+        assert x.tobytes() == y.tobytes()
+
+
+def receiver(packet):
+    """What is known before the stream is read: no values, no fresh positions."""
+
+    def blank(tree):
+        return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
+
+    values = packet.values if packet.bits == 0 else blank(packet.values)
+    travel = packet.mask is not None and packet.fresh and packet.index != "none"
+    mask = blank(packet.mask) if travel else packet.mask
+    return dataclasses.replace(packet, values=values, mask=mask)
+
+
+KINDS = [
+    (np.float32, 32),
+    (np.float16, 16),
+    (ml_dtypes.bfloat16, 16),
+    (np.int32, 32),
+    (np.uint32, 32),
+    (np.int8, 8),
+    (np.int8, 3),
+    (np.uint8, 5),
+    (np.bool_, 1),
+    (np.float32, 0),
+]
+SHAPES = [(), (1,), (0,), (3, 0), (5,), (4, 3), (1, 9), (9, 1), (3, 3, 2, 4)]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    st.sampled_from(KINDS),
+    st.sampled_from(codec.INDEXES),
+    st.lists(st.sampled_from(SHAPES), min_size=0, max_size=3),
+    st.sampled_from([0.0, 0.1, 0.5, 1.0]),
+    st.booleans(),
+    st.booleans(),
+    st.integers(0, 2**31),
+)
+def test_decode_inverts_encode_and_length_is_what_is_charged(
+    kind, index, shapes, density, masked, fresh, seed
+):
+    dtype, bits = kind
+    rng = np.random.default_rng(seed)
+    values, mask = {}, {}
+    for i, shape in enumerate(shapes):
+        keep = rng.random(shape) < density
+        if np.dtype(dtype).kind in "iu":
+            low = -(2 ** (bits - 1)) if np.dtype(dtype).kind == "i" else 0
+            drawn = rng.integers(low, low + 2**bits, shape)
+        else:
+            drawn = rng.normal(size=shape)
+        value = np.asarray(drawn).astype(dtype)
+        zero = np.zeros((), dtype)
+        values[f"l{i}"] = np.where(keep, value, zero) if masked else value
+        mask[f"l{i}"] = np.asarray(keep)
+    packet = Packet(values, mask if masked else None, fresh, True, bits, index)
+    data = encoders.encode(packet)
+    assert len(data) == math.ceil(int(total(packet).total) / 8)
+    back = encoders.decode(data, receiver(packet))
+    assert_same(back.values, packet.values)
+    assert_same(back.mask, packet.mask)
+
+
+def test_nothing_sent_is_no_byte_and_decodes_to_zeros():
+    packet = Packet({"w": np.ones(3, np.float32)}, sent=False)
+    assert encoders.encode(packet) == b""
+    assert encoders.decode(b"", packet).values["w"].tolist() == [0, 0, 0]
+
+
+def test_encode_refuses_codes_that_do_not_fit():
+    packet = Packet({"w": np.array([0, 4], np.int8)}, bits=3)
+    with pytest.raises(ValueError, match="bits=3 but codes reach from 0 to 4"):
+        encoders.encode(packet)
+
+
+def test_special_floats_survive():
+    packet = Packet({"w": np.array([np.nan, -0.0, np.inf, 1e-42], np.float32)})
+    assert_same(encoders.decode(encoders.encode(packet), packet).values, packet.values)

@@ -1,0 +1,50 @@
+"""Settings and fixtures shared by all tests: two CPU devices, exact, silent, cached."""
+
+import os
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parent.parent
+_CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
+
+# Environment variables, so that processes started by a test inherit them; they must
+# stand before JAX is imported.
+_XLA_FLAGS = {
+    "--xla_force_host_platform_device_count": 2,
+    "--xla_cpu_collective_call_terminate_timeout_seconds": 100_000,
+    "--xla_cpu_collective_call_warn_stuck_timeout_seconds": 1_000,
+}
+_given = os.environ.get("XLA_FLAGS", "")
+os.environ["XLA_FLAGS"] = " ".join(
+    [_given, *(f"{k}={v}" for k, v in _XLA_FLAGS.items() if k not in _given)]
+).strip()
+os.environ.setdefault("JAX_PLATFORMS", "cpu")
+os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE / "sparsefl_jax" / "jax"))
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ.setdefault("MPLBACKEND", "Agg")
+
+import jax  # noqa: E402
+import pytest  # noqa: E402
+
+jax.config.update("jax_numpy_rank_promotion", "raise")
+jax.config.update("jax_default_matmul_precision", "highest")
+
+
+@pytest.fixture
+def key():
+    """A typed PRNG key, the same in every test."""
+    return jax.random.key(0)
+
+
+@pytest.fixture
+def shared(request):
+    """The folder of shared data: `SPARSEFL_SHARED`, else `../shared` by the repository.
+
+    `@pytest.mark.needs("data/tfds/cifar10")` names what a test reads there; the test is
+    skipped, with the missing path as the reason, where that is absent.
+    """
+    folder = Path(os.environ.get("SPARSEFL_SHARED") or _ROOT.parent / "shared")
+    marker = request.node.get_closest_marker("needs")
+    for path in [folder, *(folder / name for name in (marker.args if marker else ()))]:
+        if not path.exists():
+            pytest.skip(f"needs {path}, which is absent (set SPARSEFL_SHARED)")
+    return folder

@@ -1,0 +1,419 @@
+"""Every algorithm through the same laws, and every law on something that breaks it."""
+
+import functools
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsefl_jax import contract
+from sparsefl_jax import contract_world as at
+from sparsefl_jax.algorithms import (
+    fedavg,
+    hetero_jmwst,
+    hetero_spdst,
+    jmwst,
+    nst,
+    pdst,
+    sensitivity,
+    spdst,
+)
+from sparsefl_jax.codec import Packet
+from sparsefl_jax.sparsity import masks
+
+RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
+
+
+class Row(NamedTuple):
+    """A method, and what it must equal or keep that others need not: `own(world)`."""
+
+    factory: Callable
+    kwargs: dict
+    own: Callable
+
+
+@pytest.fixture(autouse=True)
+def _quick_compilation(request):
+    """The laws hold whatever the compiler does; unoptimised is a quarter cheaper."""
+    slow = request.node.get_closest_marker("slow") is not None
+    jax.config.update("jax_disable_most_optimizations", not slow)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+# References, written out without the package's training loop.
+
+
+@jax.jit
+def _gradient(params, stats, x, y):
+    def loss(params):
+        logits, new = at.tiny_model().apply(params, stats, x, train=True)
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1)
+        return -jnp.mean(chosen), new
+
+    return jax.grad(loss, has_aux=True)(params)
+
+
+def local_sgd(model, data, rate, velocity=None):
+    """Masked SGD with momentum over the valid samples of one epoch."""
+    params = masks.apply(model.params, model.mask)
+    velocity = velocity or jax.tree.map(jnp.zeros_like, params)
+    stats = model.stats
+    for order, weight in zip(data.order[0], data.weight[0], strict=True):
+        rows = order[np.asarray(weight) > 0]
+        if not rows.size:
+            break
+        grads, stats = _gradient(params, stats, data.x[rows], data.y[rows])
+        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
+        params = jax.tree.map(lambda p, v: p - rate * v, params, velocity)
+        params = masks.apply(params, model.mask)
+    return params, stats, velocity
+
+
+def headline(world, server):
+    return next(iter(world.algorithm.deploy(world.key, server, None, None).values()))
+
+
+def averaged(world):
+    """One round of FedAvg on the alive weights, from the state before round 0."""
+    state = at.start(world)
+    model, ids = headline(world, state.server), world.cohorts[0].tolist()
+    weights = np.array([at.SIZES[i] for i in ids], np.float32)
+    weights /= weights.sum()
+    trained = [local_sgd(model, at.inputs(world, state, 0, i)[-1], RATE)[:2] for i in ids]
+    return jax.tree.map(
+        lambda *v: sum(w * x for w, x in zip(weights, v, strict=True)), *trained
+    )
+
+
+def first_round(world):
+    """Round 0 without the simulator: the messages and the new server."""
+    state = at.start(world)
+    key = jax.random.fold_in(jax.random.fold_in(world.key, 3), 0)
+    passings = [
+        at.client_jit(world)(*at.inputs(world, state, 0, i))
+        for i in world.cohorts[0].tolist()
+    ]
+    server, _ = at.aggregate_jit(world)(
+        key, np.int32(0), state.server, at.total(passings)
+    )
+    return passings, server
+
+
+def assert_close(got, want, **tolerance):
+    tolerance = {"rtol": 0, "atol": 1e-6} | tolerance
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), got, want)
+
+
+def is_fedavg(world, server=None):
+    """The new model is the plain mean of what clients train within their mask."""
+    model = headline(world, first_round(world)[1] if server is None else server)
+    assert_close((model.params, model.stats), averaged(world))
+
+
+# What each row keeps or reduces to.
+
+
+def fedavg_by_hand(world):
+    is_fedavg(world, at.path(world)[0][1].server)
+
+
+def adam_by_hand(world):
+    """Bias correction makes Adam's first step the rate times the sign, nearly."""
+    old, new = (at.path(world)[0][i].server.params for i in (0, 1))
+    delta = jax.tree.map(jnp.subtract, averaged(world)[0], old)
+    step = jax.tree.map(lambda d: 0.01 * d / (jnp.abs(d) + 1e-8), delta)
+    assert_close(new, jax.tree.map(jnp.add, old, step), atol=1e-5)
+
+
+def keeps_velocity(world):
+    """Client 2 takes part in rounds 0 and 1 and goes on with its momentum."""
+    states, velocity = at.path(world)[0], None
+    for round in range(2):
+        model = headline(world, states[round].server)
+        data = at.inputs(world, states[round], round, 2)[-1]
+        params, _, velocity = local_sgd(model, data, RATE * 0.9**round, velocity)
+        place = world.cohorts[round].tolist().index(2)
+        delta = at.passings(world, round)[place].up["delta"].values
+        assert_close(delta, jax.tree.map(jnp.subtract, params, model.params))
+
+
+def frozen(world):
+    """Equals FedAvg within the mask; the mask and the uplink's size never change."""
+    fedavg_by_hand(world)
+    states, logs = at.path(world)
+    for state, log in zip(states[1:], logs, strict=True):
+        np.testing.assert_array_equal(log.mismatch, 0)
+        np.testing.assert_array_equal(
+            log.up["weights"].entries, np.tile(_counts(world, state), (3, 1))
+        )
+
+
+def _counts(world, state):
+    return masks.counts(headline(world, state.server).mask, world.layers)
+
+
+def frozen_and_dense(world):
+    frozen(world)
+    dense = at.make_world(pdst, {"density": 1.0})
+    assert float(masks.density(headline(dense, at.start(dense).server).mask, dense.layers)) == 1
+    is_fedavg(dense)
+
+
+def votes(world, every):
+    """The server's mask moves in every `every`-th round only, and has the density."""
+    is_fedavg(at.make_world(jmwst, {"density": 0.5, "prune_rate": 0.0}))
+    states, logs = at.path(world)
+    sizes = masks.layer_sizes(world.model.params, world.layers)
+    for round, (state, log) in enumerate(zip(states[1:], logs, strict=True)):
+        alive = int(jnp.sum(masks.counts(state.server.mask, world.layers)))
+        assert 0.5 * sizes.sum() - len(sizes) < alive <= 0.5 * sizes.sum()
+        assert round % every == 0 or log.mismatch == 0
+        np.testing.assert_array_equal(log.up["weights"].fresh, round % every == 0)
+    assert logs[0].mismatch > 0
+
+
+def unites(world):
+    """The aggregate lives where any client of the round lives; at density 1: FedAvg."""
+    for round, state in enumerate(at.path(world)[0][1:]):
+        alive = [at.passings(world, round)[i].up["weights"].mask for i in range(3)]
+        union = jax.tree.map(lambda *m: np.any(m, axis=0), *alive)
+        for name in ("fc1", "fc2"):
+            kernel = state.server.model.mask[name]["kernel"]
+            np.testing.assert_array_equal(kernel, union[name]["kernel"])
+        assert masks.density(state.server.model.mask, world.layers) >= 0.5
+    is_fedavg(at.make_world(nst, {"density": 1.0, "prune_rate": 0.0}))
+
+
+def hands_on(world):
+    """The weights stay untouched and the new mask has the target density."""
+    for state in at.path(world)[0][1:]:
+        model = headline(world, state.server)
+        assert_close(model.params, world.model.params, atol=0)
+        # 192 draws: four standard deviations
+        assert abs(masks.density(model.mask, world.layers) - 0.5) < 0.15
+
+
+def nests(world, factory):
+    """Small budgets within larger ones; equal budgets are FedAvg within the mask."""
+    for state in at.path(world)[0]:
+        deployed = world.algorithm.deploy(world.key, state.server, None, None)
+        chain = [deployed[f"d{d}"].mask for d in (0.3, 0.4, 0.5)]
+        for small, large in itertools.pairwise(chain):
+            jax.tree.map(lambda s, w: np.testing.assert_array_equal(s & ~w, False),
+                         small, large)  # fmt: skip
+            assert _alive(world, small) < _alive(world, large)
+    state, frozen = at.path(world)[0][0], factory is hetero_spdst
+    deployed = world.algorithm.deploy(world.key, state.server, None, None)
+    for passing, index in zip(at.passings(world, 0), world.cohorts[0], strict=True):
+        budget = at.BUDGETS[index] if frozen else max(at.BUDGETS)
+        want = {n: deployed[f"d{budget}"].mask[n]["kernel"] for n in ("fc1", "fc2")}
+        got = {n: passing.down["weights"].mask[n]["kernel"] for n in ("fc1", "fc2")}
+        assert_close(got, want, atol=0)
+    still = {} if frozen else {"prune_rate": 0.0}
+    whole = at.make_world(factory, {"densities": (1.0,)} | still)
+    info = whole.population.info._replace(budget=np.ones(5, np.float32))
+    is_fedavg(whole._replace(population=whole.population._replace(info=info)))
+
+
+def _alive(world, mask):
+    return int(jnp.sum(masks.counts(mask, world.layers)))
+
+
+HALF, TIERS = {"density": 0.5}, {"densities": (0.3, 0.4, 0.5)}
+
+TABLE = {
+    "fedavg": Row(fedavg, {}, fedavg_by_hand),
+    "fedadam": Row(fedavg, {"server_optimizer": optax.adam(0.01)}, adam_by_hand),
+    "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
+    "pdst": Row(pdst, HALF, frozen_and_dense),
+    "spdst": Row(spdst, {}, frozen),
+    "jmwst": Row(jmwst, HALF, functools.partial(votes, every=1)),
+    "jmwst_2": Row(jmwst, HALF | {"r_int": 2}, functools.partial(votes, every=2)),
+    "nst": Row(nst, HALF, unites),
+    "sensitivity": Row(sensitivity, HALF, hands_on),
+    "hetero_spdst": Row(
+        hetero_spdst, TIERS, functools.partial(nests, factory=hetero_spdst)
+    ),
+    "hetero_jmwst": Row(
+        hetero_jmwst, TIERS, functools.partial(nests, factory=hetero_jmwst)
+    ),
+}
+
+
+def broken_laws(world) -> list[str]:
+    found = []
+    for law in contract.LAWS.values():
+        try:
+            law(world)
+        except contract.ContractError as error:
+            found.append(str(error))
+    return found
+
+
+@pytest.mark.parametrize("name", TABLE)
+def test_method(name):
+    row = TABLE[name]
+    world = at.make_world(row.factory, row.kwargs)
+    assert not broken_laws(world)
+    row.own(world)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLE)
+def test_method_thoroughly(name):
+    row = TABLE[name]
+    assert not broken_laws(at.make_world(row.factory, row.kwargs, thorough=True))
+
+
+def test_check_algorithm_names_law_method_and_leaf():
+    def half_precise(loss_fn, optimizer):
+        return types(fedavg(loss_fn, optimizer))
+
+    with pytest.raises(AssertionError, match=r"'types', half_precise.*mean.*bfloat16"):
+        contract.check_algorithm(half_precise)
+
+
+# One way to break each law; what a law must find is the key of BROKEN.
+
+
+def types(whole):
+    """The statistics come back in another dtype."""
+
+    def aggregate(key, ctx, server, total):
+        server, metrics = whole.aggregate(key, ctx, server, total)
+        half = jax.tree.map(lambda v: v.astype(jnp.bfloat16), server.stats)
+        return server._replace(stats=half), metrics
+
+    return whole._replace(aggregate=aggregate)
+
+
+def impure_start(whole):
+    """A client starts from random numbers that are not the key's."""
+    rng = np.random.default_rng(0)
+
+    def init_client(key, server, info):
+        return {"noise": jnp.float32(rng.normal()) + info.budget}
+
+    return whole._replace(init_client=init_client)
+
+
+def impure_update(whole):
+    """Every trace trains with another factor."""
+    traces = itertools.count(1)
+
+    def update(*args):
+        uplink, client, metrics = whole.update(*args)
+        factor = jnp.float32(next(traces))
+        delta = jax.tree.map(lambda v: v * factor, uplink["delta"].values)
+        return uplink | {"delta": Packet(delta)}, client, metrics
+
+    return whole._replace(update=update)
+
+
+def reads_padding(whole):
+    """The delta depends on all rows of x, and on steps that are shared."""
+
+    def update(key, ctx, downlink, client, batches):
+        uplink, client, metrics = whole.update(key, ctx, downlink, client, batches)
+        mean = jnp.mean(batches.x) / batches.num_steps.astype(jnp.float32)
+        delta = jax.tree.map(lambda v: v + mean, uplink["delta"].values)
+        return uplink | {"delta": Packet(delta)}, client, metrics
+
+    return whole._replace(update=update)
+
+
+def leaky_packet(whole):
+    """The delta claims to be masked, by a mask that moves and is never paid for."""
+
+    def update(key, ctx, *args):
+        uplink, client, metrics = whole.update(key, ctx, *args)
+        delta = uplink["delta"].values
+        mask = jax.tree.map(
+            lambda v: jnp.arange(v.size).reshape(v.shape) % 2 == ctx.round % 2, delta
+        )
+        packet = Packet(delta, mask, fresh=False, index="bitmap")
+        return uplink | {"delta": packet}, client, metrics
+
+    return whole._replace(update=update)
+
+
+def wide_codes(whole):
+    """Codes that do not fit the bits that are charged for them."""
+
+    def update(*args):
+        uplink, client, metrics = whole.update(*args)
+        code = Packet(jnp.full((3,), 99, jnp.int32), bits=4)
+        return uplink | {"code": code}, client, metrics
+
+    def contribute(ctx, uplink):
+        return whole.contribute(ctx, {n: uplink[n] for n in ("delta", "stats")})
+
+    return whole._replace(update=update, contribute=contribute)
+
+
+BROKEN = {
+    "types": types,
+    "start": impure_start,
+    "chunks segments jit devices seeds": impure_update,
+    "padding": reads_padding,
+    "zeros fresh": leaky_packet,
+    "bytes": wide_codes,
+}
+
+
+@pytest.mark.parametrize("laws", BROKEN)
+def test_law_catches_a_broken_method(laws):
+    def broken(loss_fn, optimizer):
+        return BROKEN[laws](fedavg(loss_fn, optimizer))
+
+    world = at.make_world(broken, {})
+    for law in laws.split():
+        with pytest.raises(contract.ContractError, match=f"law '{law}', broken: "):
+            contract.LAWS[law](world)
+
+
+def test_laws_catch_a_broken_simulator():
+    """A server that looks at who came first, at all rows, and at earlier calls."""
+    world = at.make_world(fedavg, {"keep_optimizer": True})
+    at.path(world)
+    segment, calls = at.segment(world, 1, 1), itertools.count(1)
+
+    def damaged(by):
+        def run(key, population, state, rounds, ids):
+            change = by(state, ids)
+            state, log = segment(key, population, state, rounds, ids)
+            moved = jax.tree.map(lambda v: v + change, state.server)
+            return state._replace(server=moved), log
+
+        return run
+
+    damages = {
+        "order": lambda state, ids: jnp.float32(ids[0, 0]),
+        "resume": lambda state, ids: jnp.float32(next(calls)),
+    }
+    for law, by in damages.items():
+        world.shared["segment", 1, 1] = damaged(by)
+        with pytest.raises(contract.ContractError, match=f"law '{law}'"):
+            contract.LAWS[law](world)
+    chunked = at.segment(world, 2, 1)
+
+    def gossip(key, population, state, rounds, ids):
+        rows = jnp.sum(jax.tree.leaves(state.clients)[0])
+        state, log = chunked(key, population, state, rounds, ids)
+        server = jax.tree.map(lambda v: v + 0 * rows, state.server)
+        return state._replace(server=server), log
+
+    world.shared["segment", 2, 1] = gossip
+    with pytest.raises(contract.ContractError, match="law 'bystanders'"):
+        contract.LAWS["bystanders"](world)
+
+
+def test_laws_are_all_broken_once():
+    elsewhere = {"order", "resume", "bystanders"}
+    assert set(" ".join(BROKEN).split()) | elsewhere == set(contract.LAWS)

@@ -1,0 +1,196 @@
+"""Every lowering of every pass against `jax.lax`."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from sparsefl_jax.models import convolution, lowerings
+from sparsefl_jax.models.convolution import Layer, Lowering, choose, convolve
+
+BATCH, SIDE, INPUTS, OUTPUTS = 2, 9, 3, 4
+WINOGRAD = ("winograd2", "winograd3", "winograd4")
+# By size and pad: they compile slowly, so each is tried in some places only.
+TRIED = {
+    (3, 0): ("winograd2", "winograd4"),
+    (3, 1): ("winograd3",),
+    (3, 2): ("winograd2",),
+    (5, 0): ("winograd2",),
+    (5, 1): ("winograd3",),
+    (5, 2): ("winograd4",),
+}
+# Every form is compiled once and run once, so compiling is all the time there is.
+quick_jit = functools.partial(
+    jax.jit, compiler_options={"xla_backend_optimization_level": 0}
+)
+
+
+def reference(x, kernel, stride, pad):
+    dimensions = ("NHWC", "HWIO", "NHWC")
+    pads, strides = ((pad, pad),) * 2, (stride, stride)
+    return lax.conv_general_dilated(
+        x, kernel, strides, pads, dimension_numbers=dimensions
+    )
+
+
+def operands(size, clients=None):
+    lead = () if clients is None else (clients,)
+    rng = np.random.default_rng(size)
+    # Oblong, so that height and width can not be confused.
+    x = rng.normal(size=(*lead, BATCH, SIDE, SIDE + 2, INPUTS))
+    kernel = rng.normal(size=(*lead, size, size, INPUTS, OUTPUTS))
+    return jnp.asarray(x, jnp.float32), jnp.asarray(kernel, jnp.float32)
+
+
+def passes(f, x, kernel):
+    """The output, and the gradients by an uneven cotangent."""
+    y, vjp = jax.vjp(f, x, kernel)
+    return y, *vjp(jnp.sin(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape))
+
+
+def assert_close(got, want, tolerance):
+    got, want = jax.device_get((got, want))
+    for name, a, b in zip(("forward", "dx", "dW"), got, want, strict=False):
+        error = np.abs(a - b).max() / np.abs(b).max()
+        assert error < tolerance, f"{name}: relative error {error:.1e}"
+
+
+@pytest.mark.parametrize("stride", [1, 2])
+@pytest.mark.parametrize("pad", [0, 1, 2])
+@pytest.mark.parametrize("size", [1, 3, 5])
+def test_every_lowering_equals_lax(size, pad, stride):
+    x, kernel = operands(size)
+    tried = TRIED.get((size, pad), ()) if stride == 1 else ()
+    names = ("plain", "canonical", "patches", *tried)
+
+    @quick_jit
+    def run(x, kernel):
+        options = {"stride": stride, "pad": pad}
+        plain = functools.partial(reference, **options)
+        forms = [functools.partial(convolve, lowering=n, **options) for n in names]
+        return [passes(f, x, kernel) for f in (plain, *forms)]
+
+    want, *others = run(x, kernel)
+    for got in others:
+        assert_close(got, want, 2e-5)
+
+
+@pytest.mark.parametrize("name", WINOGRAD)
+def test_winograd_gives_way_in_strided_layers(name):
+    layer = Layer(2, 9, 9, 3, 4, 3, stride=2)
+    got = convolution.available(layer, Lowering(name, name, name))
+    assert got == Lowering("canonical", "patches", "patches")
+
+
+@pytest.mark.parametrize("name", lowerings.NAMES)
+def test_vmap_over_clients_equals_a_loop(name):
+    x, kernel = operands(3, clients=2)
+
+    @quick_jit
+    def run(x, kernel):
+        f = functools.partial(convolve, pad=1, lowering=name)
+        g = functools.partial(reference, stride=1, pad=1)
+        loop = [passes(g, x[i], kernel[i]) for i in range(2)]
+        return jax.vmap(functools.partial(passes, f))(x, kernel), loop
+
+    got, loop = run(x, kernel)
+    assert_close(got, [np.stack(v) for v in zip(*loop, strict=True)], 2e-5)
+
+
+@pytest.mark.parametrize("name", ["plain", "canonical", "patches", "winograd2"])
+def test_second_derivatives(name):
+    x, kernel = operands(3)
+
+    @quick_jit
+    def second(x, kernel):
+        def products(f):
+            def loss(x, w):
+                return (f(x, w) ** 3).sum()
+
+            def slope(x, w):
+                return (jax.grad(loss, 1)(x, w) ** 2).sum()
+
+            forward = jax.jvp(jax.grad(loss, 1), (x, kernel), (x, kernel))[1]
+            return forward, jax.grad(slope)(x, kernel)
+
+        mine = functools.partial(convolve, pad=1, lowering=name)
+        plain = functools.partial(reference, stride=1, pad=1)
+        return products(mine), products(plain)
+
+    assert_close(*second(x, kernel), 1e-4)
+
+
+@pytest.mark.parametrize("position", range(3))
+def test_passes_choose_independently(position):
+    x, kernel = operands(5)
+    names = ["patches", "winograd2", "patches"]
+    names[position] = "canonical"  # the only form that holds a convolution
+    f = functools.partial(convolve, pad=2, lowering=Lowering(*names))
+
+    def count(run, *args):
+        return str(jax.make_jaxpr(run)(*args)).count("conv_general_dilated[")
+
+    y = jax.eval_shape(f, x, kernel)
+    assert count(f, x, kernel) == (position == 0)
+    assert count(lambda g: jax.vjp(f, x, kernel)[1](g), y) == 1
+    want = functools.partial(reference, stride=1, pad=2)
+    assert count(lambda g: jax.vjp(want, x, kernel)[1](g), y) == 3
+
+
+@pytest.mark.parametrize("padding", ["SAME", "VALID", ((1, 2), (0, 1))])
+@pytest.mark.parametrize("options", [{}, {"feature_group_count": 3}, {"strides": 2}])
+def test_as_the_convolution_of_flax(padding, options):
+    x, _ = operands(4)
+    conv = functools.partial(nn.Conv, 6, (4, 4), padding=padding, **options)
+    mine = conv(conv_general_dilated=convolution.conv_general_dilated)
+
+    @quick_jit
+    def both(x):
+        params = mine.init(jax.random.key(0), x)
+        return mine.apply(params, x), conv().apply(params, x)
+
+    np.testing.assert_allclose(*both(x), atol=1e-5, rtol=1e-5)
+
+
+def test_unknown_lowering_is_one_line():
+    with pytest.raises(ValueError, match="lowering='fft' is not one of: auto, plain"):
+        convolve(*operands(3), lowering="fft")
+    with pytest.raises(ValueError, match="winograd4 needs a kernel of size 2 to 5"):
+        convolve(*operands(7), lowering="winograd4")
+
+
+def test_the_table_holds_layers_and_known_names():
+    layers = convolution.table()["cpu"]["layers"]
+    assert len(layers) >= 10
+    for key, names in layers.items():
+        assert convolution.parse(key).key == key
+        assert set(names) <= set(lowerings.NAMES) and len(names) == 3
+        assert choose(convolution.parse(key), "cpu") == Lowering(*names)
+
+
+def test_auto_takes_what_the_table_says():
+    layer = convolution.parse("64x12x12x20 5x5x50 s1 p0")
+    x = jnp.ones((layer.batch, 12, 12, layer.inputs), jnp.float32)
+    kernel = jnp.ones((5, 5, layer.inputs, layer.outputs), jnp.float32)
+
+    def jaxpr(lowering):
+        loss = jax.grad(lambda x, w: convolve(x, w, lowering=lowering).sum(), (0, 1))
+        return str(jax.make_jaxpr(loss)(x, kernel))
+
+    assert jaxpr("auto") == jaxpr(choose(layer, "cpu"))
+    assert jaxpr("auto") != jaxpr("plain")
+
+
+def test_shapes_the_table_does_not_hold():
+    resnet = Layer(32, 16, 16, 128, 128, 3, 1, 1)
+    assert choose(resnet._replace(batch=24), "cpu") == choose(resnet, "cpu")
+    odd = Layer(32, 40, 40, 16, 16, 7, 1, 0)
+    assert choose(odd, "cpu") == Lowering("canonical", "patches", "canonical")
+    assert choose(odd._replace(pad=3), "cpu").input_grad == "canonical"
+    # A batch far from all that was measured must not take forms that need memory.
+    assert choose(resnet._replace(batch=10_000), "cpu").forward == "canonical"
+    assert set(choose(resnet, "gpu")) == {"patches"}

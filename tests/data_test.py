@@ -1,0 +1,404 @@
+"""Sources, embedded samples, the cache of decoded data, batches and augmentation."""
+
+import subprocess
+import sys
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefl_jax.data import samples, sources, tfds_source
+from sparsefl_jax.data.augment import make_preprocess
+from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.data.federated import federate
+
+FAST = settings(deadline=None, max_examples=15)
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache directory."""
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "cache"
+
+
+# --- embedded samples
+
+
+@pytest.mark.parametrize("name", samples.SAMPLES)
+def test_sample_is_balanced_and_small(name):
+    data = sources.load(name)
+    assert np.bincount(data.y).tolist() == [200] * 10
+    assert np.bincount(data.y_test).tolist() == [50] * 10
+    assert data.x.dtype == np.uint8 and data.y.dtype == np.int32
+    assert data.x.min() == 0 and data.x.max() == 255
+    assert sum(f.stat().st_size for f in samples.FOLDER.glob("*.npz")) < 8e6
+
+
+@pytest.mark.needs("data/tfds")
+@pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
+def test_sample_equals_its_source(name, shared):
+    import tensorflow_datasets as tfds
+
+    x, y, x_test, y_test = samples.read(f"{name}_sample")
+    with np.load(samples.FOLDER / f"{name}_sample.npz") as f:
+        index = {split: f[f"index_{split}"] for split in ("train", "test")}
+    for split, images, labels in (("train", x, y), ("test", x_test, y_test)):
+        source = tfds.data_source(
+            name, split=split, data_dir=shared / "data" / "tfds", download=False
+        )
+        for i in range(0, len(images), 97):
+            example = source[int(index[split][i])]
+            np.testing.assert_array_equal(images[i], example["image"])
+            assert labels[i] == example["label"]
+
+
+@FAST
+@given(st.integers(0, 2**31))
+def test_sample_encoding_is_lossless(seed):
+    x = np.random.default_rng(seed).integers(0, 256, (3, 5, 4, 2), dtype=np.uint8)
+    np.testing.assert_array_equal(samples.decode(samples.encode(x)), x)
+
+
+# --- arrays and files
+
+
+def test_statistics_of_the_training_images():
+    rng = np.random.default_rng(0)
+    x = rng.integers(0, 256, (20, 6, 5, 3), dtype=np.uint8)
+    y = np.zeros(20, np.int64)
+    data = sources.make_dataset(x, y, x[:4], y[:4])
+    np.testing.assert_allclose(data.mean, (x / 255).mean((0, 1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(data.std, (x / 255).std((0, 1, 2)), rtol=1e-6)
+    assert sources.load("cifar10_sample").mean == (0.4914, 0.4822, 0.4465)
+
+
+def test_features_become_float32_without_statistics():
+    data = sources.make_dataset(np.ones((4, 7)), [0, 1, 2, 1], np.ones((1, 7)), [0])
+    assert data.x.dtype == np.float32 and data.mean is None and data.num_classes == 3
+
+
+@pytest.mark.parametrize("names", [("x", "y"), ("x_train", "y_train")])
+def test_npz(tmp_path, names):
+    x = np.arange(64, dtype=np.uint8).reshape(4, 4, 4)
+    y, users = np.array([0, 1, 2, 0]), np.array(["u", "v", "u", "w"])
+    arrays = {names[0]: x, names[1]: y, "x_test": x[:2], "y_test": y[:2]}
+    np.savez(tmp_path / "mine.npz", **arrays, users=users, users_test=users[1:3])
+    data = sources.load(tmp_path / "mine.npz")
+    assert data.name == "mine" and data.x.shape == (4, 4, 4, 1)
+    assert data.users.tolist() == [0, 1, 0, 2] and data.users_test.tolist() == [1, 0]
+
+
+IMAGES, LABELS = np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1])
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        ({"y": LABELS[:3]}, "y has 3 labels for 4 samples"),
+        ({"y": LABELS - 1}, "labels from -1 to 0"),
+        ({"y": LABELS + 2, "num_classes": 3}, "from 2 to 3; allowed are 0 to 2"),
+        ({"y": LABELS.astype(float)}, "allowed are integers"),
+        ({"y": LABELS[:, None]}, "allowed are integers"),
+        ({"y": list("abab")}, "allowed are integers"),
+        ({"x": np.full((4, 3), np.nan)}, "x_test has samples|not finite"),
+        ({"x": np.full((4, 2, 2, 1), 256)}, "pixels outside 0 to 255"),
+        ({"x": np.array([None] * 4)}, "x has dtype object"),
+        ({"x": np.zeros(4)}, r"x has shape \(4,\)"),
+        ({"x": np.zeros((4, 3, 2, 1), np.uint8)}, "they must agree"),
+        ({"users": [0, 1]}, "users .* allowed are 4 integers"),
+    ],
+)
+def test_bad_arrays_are_named(change, message):
+    given = {"x": IMAGES, "y": LABELS, "x_test": IMAGES, "y_test": LABELS} | change
+    with pytest.raises(ValueError, match=message) as caught:
+        sources.make_dataset(**given)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_files_are_named(tmp_path):
+    paths = [
+        tmp_path / f"{name}.npz" for name in ("objects", "short", "text", "absent")
+    ]
+    np.savez(paths[0], x=np.array([{}], object), y=[0], x_test=[[0]], y_test=[0])
+    np.savez(paths[1], x=IMAGES, y=LABELS)
+    paths[2].write_text("no archive")
+    reasons = ["holds Python objects", "lacks x_test", "can not be used", "not exist"]
+    for path, reason in zip(paths, reasons, strict=True):
+        with pytest.raises(ValueError, match=reason) as caught:
+            sources.load(path)
+        assert "\n" not in str(caught.value)
+
+
+# --- TFDS
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("cifar1", "unknown; did you mean cifar10"),
+        ("cifar10_sampel", "did you mean cifar10_sample"),
+        ("qqqqqq", "see launch.py --list"),
+        ("emnist/nope", "can not be used"),
+        ("cifar10", "--prepare=cifar10.*TFDS_DATA_DIR.*configs/flash_cifar10.py:mini"),
+        ("emnist/byclass", "--prepare=emnist/byclass"),
+    ],
+)
+def test_absent_data_sets_say_what_to_do(name, message, tmp_path):
+    with pytest.raises(ValueError, match=message) as caught:
+        sources.load(name, data_dir=tmp_path)
+    assert "\n" not in str(caught.value)
+
+
+SCRIPT = """
+import sys
+from sparsefl_jax.data import sources
+data = sources.load("mnist", data_dir=sys.argv[1])
+assert "tensorflow" not in sys.modules
+print(data.x.shape, data.x_test.shape, int(data.y[:100].sum()))
+"""
+
+
+@pytest.mark.needs("data/tfds/mnist", "data/mnist_writers/mnist_writers.npz")
+def test_real_mnist_is_decoded_once_and_without_tensorflow(shared, cache, monkeypatch):
+    tfds_dir = str(shared / "data" / "tfds")
+    child = subprocess.run(
+        [sys.executable, "-c", SCRIPT, tfds_dir], capture_output=True, text=True
+    )
+    assert child.returncode == 0, child.stderr
+    assert child.stdout.startswith("(60000, 28, 28, 1) (10000, 28, 28, 1)")
+    assert "group size" not in child.stderr and "OpenCV" not in child.stderr
+    assert len(list(cache.iterdir())) == 1
+    monkeypatch.setattr(tfds_source, "_decode", None)
+    writers = shared / "data" / "mnist_writers" / "mnist_writers.npz"
+    data = sources.load("mnist", data_dir=tfds_dir, writers=writers)
+    assert isinstance(data.x, np.memmap)
+    assert np.bincount(data.y).tolist()[:2] == [5923, 6742]
+    assert data.mean == (0.1307,)
+    assert float((data.x / np.float32(255)).mean()) == pytest.approx(0.1307, abs=1e-4)
+    fed = federate(data, "natural", test_split="within")
+    assert len(fed.train.size) == 539 and not np.any(fed.test.size == 0)
+    own = fed.train.index[7, : fed.train.size[7]]
+    assert len(np.unique(data.users[own])) == 1
+
+
+def test_cache_is_keyed_whole_or_absent(cache, tmp_path, monkeypatch):
+    arrays = tuple(np.full(3, i) for i in range(4))
+    assert tfds_source._store(cache / "a", arrays)
+    assert sorted(f.name for f in (cache / "a").iterdir()) == sorted(
+        f"{name}.npy" for name in tfds_source.ARRAYS
+    )
+    # A second process that decoded the same finds the entry there and is content.
+    assert tfds_source._store(cache / "a", arrays)
+
+    def fail(*args):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(np, "save", fail)
+    with pytest.warns(UserWarning, match="disk full"):
+        assert not tfds_source._store(cache / "b", arrays)
+    assert [f.name for f in cache.iterdir()] == ["a"]
+
+
+def test_cache_key_follows_the_files(tmp_path):
+    class Builder:
+        data_path = tmp_path
+
+        class info:  # noqa: N801
+            full_name = "mine/1.0.0"
+
+    (tmp_path / "f").write_text("one")
+    key = tfds_source._key(Builder)
+    assert key.startswith("mine-1.0.0-") and tfds_source._key(Builder) == key
+    (tmp_path / "f").write_text("three")
+    assert tfds_source._key(Builder) != key
+
+
+# --- batching
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("capacity, batch_size", [(1, 4), (13, 4), (9, 20)])
+def test_each_valid_row_once_an_epoch(capacity, batch_size, drop_last):
+    index = np.random.default_rng(0).permutation(100)[:capacity].astype(np.int32)
+    x = jnp.arange(100, dtype=jnp.float32)
+    sizes = np.arange(capacity + 1, dtype=np.int32)
+
+    def client(key, size):
+        return batches(
+            key,
+            x,
+            x.astype(jnp.int32),
+            jnp.asarray(index),
+            size,
+            epochs=3,
+            batch_size=batch_size,
+            num_steps=jnp.int32(1),
+            drop_last=drop_last,
+        )
+
+    keys = jax.random.split(jax.random.key(0), capacity + 1)
+    out = jax.jit(jax.vmap(client))(keys, jnp.asarray(sizes))
+    num_slots = steps_per_epoch(capacity, batch_size, drop_last)
+    assert out.order.shape == out.weight.shape == (len(sizes), 3, num_slots, batch_size)
+    np.testing.assert_array_equal(out.x[-1], index)
+    np.testing.assert_array_equal(out.y[-1], index)
+    for size, orders, weights in zip(sizes, *map(np.asarray, out[2:4]), strict=True):
+        steps = steps_per_epoch(size, batch_size, drop_last)
+        whole = size // batch_size * batch_size
+        expected = whole if drop_last and whole else size
+        for order, weight in zip(orders, weights, strict=True):
+            seen = order[weight > 0]
+            assert len(seen) == len(np.unique(seen)) == expected
+            assert (seen < size).all() and (seen >= 0).all()
+            assert (order[weight == 0] == 0).all()
+            assert (weight.any(axis=1) == (np.arange(num_slots) < steps)).all()
+
+
+@partial(jax.jit, static_argnames=("epochs", "batch_size"))
+def one_client(key, **kwargs):
+    rows = jnp.arange(64, dtype=jnp.int32)
+    settings = {"epochs": 2, "batch_size": 8, "num_steps": jnp.int32(8)} | kwargs
+    return batches(key, rows, rows, rows, jnp.int32(50), **settings)
+
+
+def test_orders_differ_between_epochs_and_keys(key):
+    first, second = one_client(key).order
+    other = one_client(jax.random.key(1)).order[0]
+    assert (first != second).any() and (first != other).any()
+    np.testing.assert_array_equal(first, one_client(key).order[0])
+
+
+def test_order_is_uniform():
+    keys = jax.random.split(jax.random.key(0), 2000)
+    first = jax.vmap(lambda k: one_client(k, epochs=1).order[0, 0, 0])(keys)
+    counts = np.bincount(first, minlength=50)
+    assert counts.shape == (50,)
+    # 49 degrees of freedom: 95 has a chance of 1e-4.
+    assert ((counts - 40) ** 2 / 40).sum() < 95
+
+
+def test_batches_under_vmap_equal_single_clients(key):
+    keys = jax.random.split(key, 3)
+    together = jax.vmap(one_client)(keys)
+    for i in range(3):
+        alone = one_client(keys[i])
+        jax.tree.map(
+            lambda a, b, i=i: np.testing.assert_array_equal(a[i], b), together, alone
+        )
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_steps_agree_between_numpy_and_jax(drop_last):
+    sizes = np.arange(70, dtype=np.int32)
+    ours = steps_per_epoch(sizes, 16, drop_last)
+    theirs = steps_per_epoch(jnp.asarray(sizes), 16, drop_last)
+    np.testing.assert_array_equal(ours, theirs)
+    assert ours.dtype == theirs.dtype == np.int32
+    partial = sizes // 16 + (sizes % 16 > 0)
+    expected = np.where(sizes >= 16, sizes // 16, partial) if drop_last else partial
+    np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("bad", [{"epochs": 0}, {"batch_size": 0}])
+def test_bad_batches_are_named(key, bad):
+    with pytest.raises(ValueError, match=f"{next(iter(bad))}=0"):
+        one_client(key, **bad)
+
+
+# --- augmentation
+
+
+def augmented(key, x, mean=None, std=None, **kwargs):
+    preprocess = make_preprocess(mean, std, **kwargs)
+    return jax.jit(lambda key, x: preprocess(key, x, True))(key, x)
+
+
+def images(num=16, size=6, seed=0):
+    x = np.random.default_rng(seed).integers(1, 256, (num, size, size, 3))
+    return jnp.asarray(x, jnp.uint8)
+
+
+def candidates(image, pad, flips):
+    """Every result that pad-crop and flip can have for one image."""
+    size = image.shape[0]
+    out = []
+    for source in [image, image[:, ::-1]][: 1 + flips]:
+        padded = np.pad(source, ((pad, pad), (pad, pad), (0, 0)))
+        for i in range(2 * pad + 1):
+            for j in range(2 * pad + 1):
+                out.append(padded[i : i + size, j : j + size])
+    return np.stack(out)
+
+
+@pytest.mark.parametrize("augment", [("crop",), ("flip",), ("crop", "flip")])
+def test_augmentation_is_pad_crop_and_flip(key, augment):
+    x = images(num=200)
+    out = augmented(key, x, scale=1.0, augment=augment, pad=2)
+    pad, flips = 2 * ("crop" in augment), "flip" in augment
+    seen = []
+    for image, result in zip(np.asarray(x), np.asarray(out), strict=True):
+        same = (candidates(image, pad, flips) == result).all(axis=(1, 2, 3))
+        assert same.any()
+        seen.append(int(np.flatnonzero(same)[0]))
+    possible = (2 * pad + 1) ** 2 * (1 + flips)
+    # 200 draws leave a fifth of 50 cases unseen with a chance below 1e-4.
+    assert len(set(seen)) > 0.8 * possible
+
+
+def test_evaluation_only_normalises():
+    x = images()
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    out = make_preprocess(mean, std, augment=("crop", "flip"))(None, x, False)
+    assert out.dtype == jnp.float32
+    expected = (np.asarray(x) / 255 - mean) / std
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_padding_stands_before_normalisation(key):
+    x = jnp.full((64, 4, 4, 1), 255, jnp.uint8)
+    out = augmented(key, x, (0.5,), (0.5,), augment=("crop",), pad=2)
+    np.testing.assert_allclose(np.unique(np.round(out, 5)), [-1.0, 1.0])
+
+
+def test_floats_are_not_scaled_and_raw_pixels_can_stay(key):
+    features = jnp.asarray([[1.5, -2.0]], jnp.float32)
+    np.testing.assert_array_equal(make_preprocess()(key, features, True), features)
+    x = images()
+    np.testing.assert_array_equal(make_preprocess(scale=1.0)(key, x, True), x)
+
+
+def test_preprocess_under_vmap_and_scan(key):
+    preprocess = make_preprocess((0.5,) * 3, (0.2,) * 3, augment=("crop", "flip"))
+    keys = jax.random.split(key, 4)
+    x = jnp.stack([images(seed=i) for i in range(4)])
+    single = jax.jit(lambda k, v: preprocess(k, v, True))
+    alone = jnp.stack([single(k, v) for k, v in zip(keys, x, strict=True)])
+    mapped = jax.jit(jax.vmap(single))(keys, x)
+    scanned = jax.lax.map(lambda item: single(*item), (keys, x))
+    np.testing.assert_allclose(mapped, alone, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(scanned, alone, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        ({"augment": ("corp",)}, "augment='corp' is unknown; allowed are crop, flip"),
+        ({"scale": 0.0}, "scale=0.0"),
+        ({"pad": 0}, "pad=0"),
+        ({"std": (0.0,)}, "std="),
+    ],
+)
+def test_bad_preprocessing_is_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        make_preprocess(**kwargs)
+
+
+def test_features_can_not_be_cropped(key):
+    preprocess = make_preprocess(augment=("crop",))
+    with pytest.raises(ValueError, match="needs images, x has 2 axes"):
+        preprocess(key, jnp.ones((2, 3)), True)

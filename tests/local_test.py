@@ -1,0 +1,167 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsefl_jax import local
+from sparsefl_jax.models import Model
+from sparsefl_jax.types import Batches
+
+RATE = 0.25
+
+
+def linear():
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        return x @ params["w"], {"calls": stats["calls"] + 1}
+
+    return Model(None, apply, {"w": 6})
+
+
+def begin(tx):
+    params = {"w": jnp.arange(6, dtype=jnp.float32).reshape(2, 3) / 10}
+    return local.start(tx, params, {"calls": jnp.float32(0)})
+
+
+def client(size, *, steps=None, epochs=1, slots=3):
+    """`size` samples in batches of two; padding points to row 0."""
+    rng = np.random.default_rng(0)
+    order = np.zeros((epochs, slots * 2), np.int32)
+    order[:, :size] = np.arange(size)
+    weight = (np.arange(slots * 2) < size).astype(np.float32)
+    return Batches(
+        jnp.asarray(rng.normal(size=(6, 2)), jnp.float32),
+        jnp.asarray(rng.integers(3, size=6), jnp.int32),
+        jnp.asarray(order.reshape(epochs, slots, 2)),
+        jnp.asarray(np.tile(weight, epochs).reshape(epochs, slots, 2)),
+        jnp.int32(-(-size // 2) if steps is None else steps),
+    )
+
+
+def sgd(round=0, **kwargs):
+    return local.make_optimizer("sgd", learning_rate=RATE, **kwargs)(round)
+
+
+def by_hand(params, batches, first, last, decay=0.0):
+    w = np.asarray(params["w"], np.float64)
+    for s in range(first, last):
+        valid = np.asarray(batches.weight[0, s]) > 0
+        rows = np.asarray(batches.order[0, s])[valid]
+        x, y = np.asarray(batches.x, np.float64)[rows], np.asarray(batches.y)[rows]
+        p = np.exp(x @ w)
+        p /= p.sum(1, keepdims=True)
+        w = w - RATE * (x.T @ (p - np.eye(3)[y]) / len(rows) + decay * w)
+    return w
+
+
+def run(key, tx, batches, **span):
+    loss_fn = local.cross_entropy(linear())
+    return local.train_steps(
+        key, loss_fn, tx, begin(tx), batches, epoch=0, **span
+    )
+
+
+@pytest.mark.parametrize("size, first, last", [(5, 0, 3), (5, 1, 2), (6, 1, 3), (5, 2, 2)])
+def test_train_steps_runs_its_span(key, size, first, last):
+    tx, batches = sgd(), client(size)
+    out = run(key, tx, batches, first=first, last=last, num_trips=3)
+    want = by_hand(begin(tx).params, batches, first, last)
+    np.testing.assert_allclose(out.params["w"], want, atol=1e-6)
+    assert out.sums["count"] == min(size, 2 * last) - 2 * first
+    assert out.stats["calls"] == last - first
+
+
+def test_train_runs_all_epochs_and_sums_over_processed_samples(key):
+    tx, batches = sgd(), client(3, epochs=2)
+    out = local.train(key, local.cross_entropy(linear()), tx, begin(tx), batches)
+    assert out.sums["count"] == 6 and out.stats["calls"] == 4
+    frozen = local.train(
+        key, local.cross_entropy(linear()), optax.sgd(0.0), begin(tx), batches
+    )
+    logits = batches.x[:3] @ begin(tx).params["w"]
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, batches.y[:3])
+    np.testing.assert_allclose(frozen.sums["loss"], 2 * losses.sum(), rtol=1e-6)
+    hits = jnp.sum(jnp.argmax(logits, -1) == batches.y[:3])
+    assert frozen.sums["correct"] == 2 * hits
+
+
+def test_steps_beyond_the_data_leave_everything_though_they_hold_nan(key):
+    tx = sgd(momentum=0.9)
+    batches = client(2, steps=3)
+    x = batches.x.at[5].set(jnp.nan)
+    order = batches.order.at[0, 1:].set(5)
+    loss_fn = local.cross_entropy(linear())
+    short = local.train(key, loss_fn, tx, begin(tx), client(2))
+    long = local.train(key, loss_fn, tx, begin(tx), batches._replace(x=x, order=order))
+    jax.tree.map(np.testing.assert_array_equal, long, short)
+    assert np.isfinite(long.params["w"]).all()
+
+
+def test_own_steps_counts_steps_with_a_sample():
+    assert [int(local.own_steps(client(n), 0)) for n in (0, 1, 2, 3, 6)] == [0, 1, 1, 2, 3]
+
+
+def test_the_projection_holds_after_every_step(key):
+    tx = sgd(momentum=0.9)
+    mask = jnp.array([[1, 0, 1], [0, 1, 1]], bool)
+
+    def project(params):
+        return {"w": jnp.where(mask, params["w"], 0.0)}
+
+    loss_fn = local.cross_entropy(linear())
+    out = local.train(key, loss_fn, tx, begin(tx), client(5), project=project)
+    assert np.all(np.asarray(out.params["w"])[~mask] == 0)
+    assert np.all(np.asarray(out.params["w"])[mask] != 0)
+
+
+def test_a_given_optimizer_state_is_continued(key):
+    tx = sgd(momentum=0.9)
+    velocity = jax.tree.map(jnp.ones_like, tx.init(begin(tx).params))
+    state = local.start(tx, begin(tx).params, begin(tx).stats, velocity)
+    jax.tree.map(np.testing.assert_array_equal, state.opt_state, velocity)
+
+
+def test_the_rate_follows_the_schedule():
+    schedule = optax.schedules.exponential_decay(1.0, 1, 0.5)
+    optimizer = local.make_optimizer("sgd", schedule=schedule, momentum=0.9)
+    for round in (0, 2):
+        tx = optimizer(jnp.int32(round))
+        step, _ = tx.update(jnp.ones(1), tx.init(jnp.ones(1)))
+        np.testing.assert_allclose(step, [-(0.5**round)])
+    states = [jax.tree.structure(optimizer(r).init(jnp.ones(1))) for r in (0, 1)]
+    assert states[0] == states[1]
+
+
+def test_weight_decay_is_added_to_the_gradient(key):
+    tx, batches = sgd(weight_decay=0.1), client(4)
+    out = run(key, tx, batches, first=0, last=2, num_trips=2)
+    want = by_hand(begin(tx).params, batches, 0, 2, decay=0.1)
+    np.testing.assert_allclose(out.params["w"], want, atol=1e-6)
+
+
+def test_clip_bounds_the_gradient_before_weight_decay():
+    tx = local.make_optimizer("sgd", learning_rate=1.0, clip=1.0, weight_decay=1.0)(0)
+    params = jnp.array([10.0, 0.0])
+    step, _ = tx.update(jnp.array([3.0, 4.0]), tx.init(params), params)
+    np.testing.assert_allclose(step, [-10.6, -0.8], rtol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["sgdd", "_src", "global_norm", "chain", "losses"])
+def test_make_optimizer_refuses_what_is_none(name):
+    with pytest.raises(ValueError, match=rf"optimizer\.name='{name}'"):
+        local.make_optimizer(name)
+
+
+def test_make_optimizer_names_an_argument_that_does_not_exist():
+    with pytest.raises(ValueError, match=r"optimizer\.name='sgd': .*beta"):
+        local.make_optimizer("sgd", beta=0.9)
+
+
+def test_work_is_the_share_that_the_mask_leaves():
+    mask = {"a": jnp.array([True, False, True, False]), "b": jnp.ones(3, bool)}
+    found = local.work(jnp.float32(8), mask, extra=5)
+    assert {k: float(v) for k, v in found.forward.items()} == {"a": 4.0, "b": 8.0}
+    assert found.forward == found.input_grad == found.weight_grad
+    assert float(found.extra) == 5.0
+    dense = local.dense_work(jnp.float32(8), mask)
+    assert {k: float(v) for k, v in dense.forward.items()} == {"a": 8.0, "b": 8.0}

@@ -1,0 +1,369 @@
+"""Partitions: every sample once, minima, equal sizes, seeds, and the papers' rules."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefl_jax.data import federated, holdout, partition
+from sparsefl_jax.data.sources import make_dataset
+
+FAST = settings(deadline=None, max_examples=15)
+CALLS = {
+    "iid": {},
+    "dirichlet": {"alpha": 0.3, "min_samples": 2},
+    "lda": {"alpha": 0.3},
+    "shards": {"k": 2},
+}
+
+
+def labels_of(seed, num_classes, num_samples):
+    """Uneven labels in which every class occurs."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, num_classes, num_samples) ** 2 // num_classes
+    y[:num_classes] = np.arange(num_classes)
+    return y
+
+
+def assert_each_once(parts, num_samples):
+    np.testing.assert_array_equal(
+        np.sort(np.concatenate(parts)), np.arange(num_samples)
+    )
+
+
+@pytest.mark.parametrize("name", CALLS)
+@FAST
+@given(
+    st.integers(0, 2**31), st.integers(1, 12), st.integers(2, 7), st.integers(60, 300)
+)
+def test_every_sample_once_and_nobody_empty(name, seed, clients, classes, samples):
+    y = labels_of(seed, classes, samples)
+    with warnings.catch_warnings(action="ignore"):
+        parts = partition.PARTITIONERS[name](y, clients, seed=seed, **CALLS[name])
+    assert len(parts) == clients
+    assert min(map(len, parts)) >= 1
+    assert_each_once(parts, samples)
+
+
+@pytest.mark.parametrize("name", ["iid", "dirichlet", "lda"])
+def test_seed_decides_everything(name):
+    y = labels_of(0, 5, 400)
+    split = partition.PARTITIONERS[name]
+    first, same, other = (split(y, 8, seed=s, **CALLS[name]) for s in (3, 3, 4))
+    for a, b in zip(first, same, strict=True):
+        np.testing.assert_array_equal(a, b)
+    assert any(set(a) != set(b) for a, b in zip(first, other, strict=True))
+
+
+@FAST
+@given(
+    st.integers(0, 2**31), st.integers(1, 15), st.floats(0.05, 5), st.integers(60, 200)
+)
+def test_dirichlet_keeps_the_minimum(seed, minimum, alpha, samples):
+    y = labels_of(seed, 4, samples)
+    with warnings.catch_warnings(action="ignore"):
+        parts = partition.dirichlet(y, 4, seed=seed, alpha=alpha, min_samples=minimum)
+    assert min(map(len, parts)) >= minimum
+    assert_each_once(parts, samples)
+
+
+def test_dirichlet_moves_samples_and_says_so():
+    y = np.repeat(np.arange(2), 100)
+    with pytest.warns(UserWarning, match="moved .* samples from the largest clients"):
+        parts = partition.dirichlet(y, 20, seed=0, alpha=0.01, min_samples=10)
+    assert [len(p) for p in parts] == [10] * 20
+    assert_each_once(parts, 200)
+
+
+def test_dirichlet_draws_until_everyone_has_a_test_sample():
+    y, y_test = np.repeat(np.arange(3), 400), np.repeat(np.arange(3), 20)
+    empty = {"without": 0, "with": 0}
+    for seed in range(20):
+        for kind, labels_test in (("without", None), ("with", y_test)):
+            parts = partition.dirichlet(
+                y, 4, seed=seed, alpha=0.3, min_samples=1, labels_test=labels_test
+            )
+            test = holdout.match(parts, y, y_test, rng=np.random.default_rng(0))
+            empty[kind] += min(map(len, test)) == 0
+    assert empty["without"] > 0 and empty["with"] == 0
+
+
+def test_dirichlet_matches_spafl_sizes_and_cuts_test_alike():
+    y, y_test = np.repeat(np.arange(10), 500), np.repeat(np.arange(10), 100)
+    parts = partition.dirichlet(
+        y, 20, seed=1, alpha=0.1, min_samples=16, labels_test=y_test
+    )
+    test = holdout.match(parts, y, y_test, rng=np.random.default_rng(0))
+    assert_each_once(test, 1000)
+    assert min(map(len, test)) >= 1
+    # A floor of a cumulative sum: 5 training samples for each test sample.
+    ends = np.cumsum([np.bincount(y[p], minlength=10) for p in parts], axis=0)
+    ends_test = np.cumsum([np.bincount(y_test[p], minlength=10) for p in test], axis=0)
+    np.testing.assert_array_equal(ends // 5, ends_test)
+
+
+@pytest.mark.parametrize("alpha, expected", [(0.1, 0.94), (0.2, 0.69)])
+def test_dirichlet_unevenness_is_that_of_spafl(alpha, expected):
+    y = np.repeat(np.arange(10), 5000)
+    minimum = 16 if alpha == 0.1 else 1
+    sizes = [
+        [
+            len(p)
+            for p in partition.dirichlet(y, 100, seed=s, alpha=alpha, min_samples=m)
+        ]
+        for s, m in [(s, minimum) for s in range(8)]
+    ]
+    variation = np.mean(np.std(sizes, axis=1) / np.mean(sizes, axis=1))
+    assert variation == pytest.approx(expected, abs=0.06)
+
+
+def test_dirichlet_balanced_caps_growth():
+    y = np.repeat(np.arange(100), 50)
+    spread = [
+        np.std([len(p) for p in partition.dirichlet(y, 20, seed=0, balanced=b)])
+        for b in (False, True)
+    ]
+    assert spread[1] < 0.7 * spread[0]
+
+
+@FAST
+@given(st.integers(0, 2**31), st.integers(1, 12), st.floats(0.01, 100))
+def test_lda_sizes_are_equal(seed, clients, alpha):
+    y = labels_of(seed, 6, 144)
+    sizes = [len(p) for p in partition.lda(y, clients, seed=seed, alpha=alpha)]
+    assert max(sizes) - min(sizes) <= 1
+
+
+def test_lda_alpha_sets_the_mixture():
+    y = np.repeat(np.arange(10), 600)
+    held = {
+        alpha: np.mean(
+            [len(np.unique(y[p])) for p in partition.lda(y, 20, seed=0, alpha=alpha)]
+        )
+        for alpha in (0.1, 1000.0)
+    }
+    assert held[0.1] < 6
+    assert held[1000.0] == 10
+
+
+def test_lda_follows_the_mixture_while_classes_last():
+    rng = np.random.default_rng(0)
+    left = np.array([1000, 1000, 1000])
+    mixture = np.array([0.2, 0.3, 0.5])
+    counts = sum(partition._sample_mixture(rng, mixture, left, 100) for _ in range(200))
+    np.testing.assert_allclose(counts / counts.sum(), mixture, atol=0.01)
+    # The third class is used up after 10; the rest splits 0.2 : 0.3.
+    short = [
+        partition._sample_mixture(rng, mixture, np.array([1000, 1000, 10]), 100)
+        for _ in range(200)
+    ]
+    assert all(c[2] == 10 and c.sum() == 100 for c in short)
+    assert np.mean([c[0] for c in short]) == pytest.approx(36, abs=1)
+
+
+def test_lda_goes_on_when_its_only_class_is_used_up():
+    rng, left = np.random.default_rng(0), np.array([5, 100, 100])
+    counts = partition._sample_mixture(rng, np.array([1.0, 0.0, 0.0]), left, 105)
+    assert counts[0] == 5 and 30 < counts[1] < 70
+
+
+@pytest.mark.parametrize("clients", [10, 100])
+def test_shards_fedsparsify_fmnist(clients):
+    y = np.random.default_rng(0).permutation(np.repeat(np.arange(10), 600))
+    parts = partition.shards(y, clients, k=2)
+    held = [tuple(np.unique(y[p])) for p in parts]
+    pairs = [(c, c + 1) for c in range(0, 10, 2)]
+    assert held == [pair for pair in pairs for _ in range(clients // 5)]
+    assert {len(p) for p in parts} == {6000 // clients}
+
+
+def test_shards_fedsparsify_cifar10():
+    y = np.repeat(np.arange(10), 500)
+    held = [np.unique(y[p]).tolist() for p in partition.shards(y, 10, k=5)]
+    assert held == [[0, 1, 2, 3, 4]] * 5 + [[5, 6, 7, 8, 9]] * 5
+
+
+def test_natural_is_one_client_per_user():
+    users = np.array([4, 2, 4, 9, 2, 4])
+    y = np.zeros(6, np.int32)
+    parts = partition.natural(y, users=users)
+    assert [p.tolist() for p in parts] == [[1, 4], [0, 2, 5], [3]]
+    some = partition.natural(y, 2, users=users, seed=1)
+    assert len(some) == 2 and all(len(np.unique(users[p])) == 1 for p in some)
+    assert [len(p) for p in partition.natural(y, users=users, min_samples=2)] == [2, 3]
+
+
+@pytest.mark.parametrize(
+    "call, message",
+    [
+        (lambda y: partition.iid(y, 0, seed=0), "num_clients=0"),
+        (lambda y: partition.iid(y, 41, seed=0), "num_clients=41 .* there are 40"),
+        (lambda y: partition.dirichlet(y, 4, seed=0, alpha=0.0), "alpha=0.0"),
+        (lambda y: partition.dirichlet(y, 4, seed=0, min_samples=0), "min_samples=0"),
+        (lambda y: partition.dirichlet(y, 5, seed=0), "at least 10 samples each"),
+        (lambda y: partition.lda(y, 4, seed=0, alpha=-1), "alpha=-1"),
+        (lambda y: partition.lda(y, 4, seed=0, alpha=np.nan), "alpha=nan"),
+        (lambda y: partition.shards(y, 4, k=5), "k=5 .* 1 to 4"),
+        (lambda y: partition.shards(y, 30, k=2), "need 60 samples"),
+        (lambda y: partition.natural(y, users=None), "needs a data set with users"),
+        (lambda y: partition.natural(y, 3, users=y % 2), "num_clients=3 users"),
+        (lambda y: partition.natural(y, users=y[:5]), "5 ids for 40 samples"),
+    ],
+)
+def test_bad_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        call(np.repeat(np.arange(4), 10))
+    assert "\n" not in str(caught.value)
+
+
+def arrays(samples=200, classes=4, seed=0):
+    rng = np.random.default_rng(seed)
+    return rng.random((samples, 3), np.float32), np.arange(samples) % classes
+
+
+def rows(table, client):
+    return table.index[client, : table.size[client]]
+
+
+@pytest.mark.parametrize("test_split", ["partition", "within", "overlap", "pooled"])
+@pytest.mark.parametrize("name", CALLS)
+def test_federate_splits_are_disjoint_and_whole(name, test_split):
+    (x, y), (x_test, y_test) = arrays(), arrays(80, seed=1)
+    dataset = make_dataset(x, y, x_test, y_test)
+    fed = federated.federate(
+        dataset,
+        name,
+        5,
+        seed=2,
+        val_fraction=0.25,
+        test_split=test_split,
+        **CALLS[name],
+    )
+    assert fed.train.size.min() >= 1 and fed.train.index.dtype == np.int32
+    used = [rows(t, i) for t in (fed.train, fed.val) for i in range(5)]
+    used = np.concatenate(used)
+    assert len(np.unique(used)) == len(used)
+    held = [rows(fed.test, i) for i in range(5)]
+    if test_split == "within":
+        assert len(used) + len(fed.y_test) == 200
+        mine = {x[r, 0] for r in used}
+        assert not mine & set(fed.x_test[:, 0])
+        assert_each_once(held, len(fed.y_test))
+    else:
+        assert len(used) == 200
+    if test_split == "partition":
+        assert_each_once(held, 80)
+    if test_split == "pooled":
+        assert fed.test.size.sum() == 0
+    if test_split == "overlap":
+        for i, test_rows in enumerate(held):
+            own = np.concatenate([rows(fed.train, i), rows(fed.val, i)])
+            share = np.bincount(y[own], minlength=4) / len(own)
+            expected = np.ceil(20 * share - 1e-9)
+            np.testing.assert_array_equal(
+                np.bincount(y_test[test_rows], minlength=4), expected
+            )
+
+
+def test_federate_is_seeded_and_val_follows_fraction():
+    x, y = arrays()
+    make = lambda seed: federated.from_arrays(  # noqa: E731
+        x, y, x_test=x, y_test=y, num_clients=4, val_fraction=0.2, seed=seed
+    )
+    a, b, c = make(0), make(0), make(1)
+    np.testing.assert_array_equal(a.train.index, b.train.index)
+    assert (a.train.index != c.train.index).any()
+    held = [
+        federated.from_arrays(
+            x, y, partition=[np.arange(200)], val_fraction=0.5, seed=seed
+        )
+        for seed in (0, 0, 1)
+    ]
+    first, same, other = (set(h.x_test[:, 0]) for h in held)
+    assert first == same != other
+    first, same, other = (set(rows(h.val, 0)) for h in held)
+    assert first == same != other
+    assert a.val.size.tolist() == [10] * 4 and a.train.size.tolist() == [40] * 4
+
+
+def test_from_arrays_takes_functions_lists_and_natural_users():
+    x, y = arrays(40)
+    given = [np.arange(10), np.arange(10, 40)]
+    fed = federated.from_arrays(x, y, x_test=x, y_test=y, partition=given)
+    assert rows(fed.train, 1).tolist() == list(range(10, 40))
+
+    def halves(labels, num_clients, *, seed, flip=False):
+        parts = np.array_split(np.arange(len(labels)), num_clients)
+        return parts[::-1] if flip else parts
+
+    fed = federated.from_arrays(
+        x, y, x_test=x, y_test=y, num_clients=2, partition=halves, flip=True
+    )
+    assert rows(fed.train, 0).tolist() == list(range(20, 40))
+    users = np.array(["b", "a"] * 20)
+    fed = federated.from_arrays(
+        x,
+        y,
+        x_test=x,
+        y_test=y,
+        users=users,
+        users_test=users,
+        partition="natural",
+        test_split="natural",
+    )
+    assert rows(fed.train, 0).tolist() == rows(fed.test, 0).tolist()
+    assert rows(fed.test, 0).tolist() == list(range(1, 40, 2))
+
+
+def test_partition_counts():
+    x, y = arrays(40)
+    fed = federated.from_arrays(x, y, num_clients=3, partition="dirichlet", alpha=1.0)
+    counts = federated.partition_counts(fed)
+    assert counts.shape == (3, 4)
+    np.testing.assert_array_equal(counts.sum(axis=1), fed.train.size)
+
+
+def test_few_test_samples_are_moved_with_a_warning():
+    y, y_test = np.repeat(np.arange(2), 20), np.zeros(4, np.int32)
+    dataset = make_dataset(np.ones((40, 1)), y, np.ones((4, 1)), y_test)
+    parts = [np.arange(20), np.arange(20, 40)]
+    with pytest.warns(UserWarning, match="moved 1 test samples"):
+        fed = federated.federate(dataset, parts)
+    assert fed.test.size.tolist() == [3, 1]
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        ({"partition": "dirichelt"}, "did you mean 'dirichlet'"),
+        ({"alpha": 0.1}, "alpha is no argument of iid"),
+        ({"partition": [[0], []]}, "client 1 .* no training sample"),
+        ({"partition": [[0], [40]]}, "rows from 40 to 40; allowed are 0 to 39"),
+        ({"partition": [[0.5]]}, "no list of integers"),
+        ({"partition": [[0]], "num_clients": 2}, "1 parts; num_clients=2"),
+        ({"partition": [[0]], "alpha": 1}, "alpha is unknown"),
+        ({"val_fraction": 1.0}, "val_fraction=1.0"),
+        ({"test_split": "mine"}, "test_split='mine'; allowed are partition"),
+        ({"test_split": "natural"}, "needs users"),
+        ({"test_fraction": 0.0}, "test_fraction=0.0"),
+        ({"x_test": None}, "x_test=None"),
+        ({"x_test": None, "y_test": None, "test_split": "pooled"}, "needs x_test"),
+        ({"num_clients": 40, "x_test": None, "y_test": None}, "holds no sample"),
+        (
+            {"num_clients": 30, "x_test": 3, "y_test": 3},
+            "3 test samples for 30 clients",
+        ),
+    ],
+)
+def test_bad_federations_are_named(kwargs, message):
+    x, y = arrays(40)
+    given = {"x_test": x, "y_test": y, "num_clients": 2} | kwargs
+    if given["x_test"] is not None and isinstance(given["x_test"], int):
+        given |= {"x_test": x[:3], "y_test": y[:3]}
+    if isinstance(kwargs.get("partition"), list):
+        given["num_clients"] = kwargs.get("num_clients")
+    with pytest.raises(ValueError, match=message) as caught:
+        federated.from_arrays(x, y, **given)
+    assert "\n" not in str(caught.value)

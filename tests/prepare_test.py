@@ -1,0 +1,127 @@
+"""Preparing a TFDS data set in a process of its own, with a builder of ours.
+
+The builder hands over encoded images, so TFDS needs no TensorFlow to write them.
+"""
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+
+from sparsefl_jax.data import prepare, sources
+
+BUILDER = '''
+import io
+
+import numpy as np
+import PIL.Image
+import tensorflow_datasets as tfds
+
+
+class SparseflDots(tfds.core.GeneratorBasedBuilder):
+    """Images of one grey level that tells the class."""
+
+    VERSION = tfds.core.Version("1.0.0")
+    ENCODED = True
+
+    def _info(self):
+        features = {
+            "picture": tfds.features.Image(shape=(8, 8, 1)),
+            "kind": tfds.features.ClassLabel(num_classes=3),
+        }
+        return tfds.core.DatasetInfo(
+            builder=self, features=tfds.features.FeaturesDict(features)
+        )
+
+    def _split_generators(self, download_manager):
+        return {"train": self._examples(30), "validation": self._examples(9)}
+
+    def _generate_examples(self):
+        raise NotImplementedError
+
+    def _examples(self, num):
+        for i in range(num):
+            image = np.full((8, 8), 80 * (i % 3), np.uint8)
+            if self.ENCODED:
+                file = io.BytesIO()
+                PIL.Image.fromarray(image).save(file, "png")
+                file.seek(0)
+            yield i, {
+                "picture": file if self.ENCODED else image[..., None],
+                "kind": i % 3,
+            }
+
+
+class SparseflPlainDots(SparseflDots):
+    """The same, but TFDS encodes the images, with TensorFlow."""
+
+    ENCODED = False
+
+
+class SparseflBroken(SparseflDots):
+    """Fails half-way."""
+
+    def _examples(self, num):
+        yield 0, {"picture": io.BytesIO(b""), "kind": 0}
+        raise OSError("the server is down\\nsecond line")
+'''
+HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A folder for data, with the builder's module on the path of child processes."""
+    (tmp_path / "dots.py").write_text(BUILDER)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
+    return tmp_path / "data"
+
+
+def check(data):
+    assert data.x.shape == (30, 8, 8, 1) and data.x_test.shape == (9, 8, 8, 1)
+    assert data.num_classes == 3
+    np.testing.assert_array_equal(data.x[:, 3, 3, 0], 80 * data.y)
+    assert np.bincount(data.y).tolist() == [10, 10, 10]
+
+
+def test_own_builder_is_prepared_and_read(folder):
+    path = prepare.prepare("dots:SparseflDots", folder)
+    assert path == str(folder / "sparsefl_dots" / "1.0.0")
+    assert list((folder / "sparsefl_dots" / "1.0.0").glob("*.array_record*"))
+    check(sources.load("sparsefl_dots", data_dir=folder))
+    assert "tensorflow" not in sys.modules
+    info = folder / "sparsefl_dots" / "1.0.0" / "dataset_info.json"
+    info.write_text(info.read_text().replace('"array_record"', '"tfrecord"'))
+    with pytest.raises(ValueError, match="as tfrecord, .*; prepare it in another"):
+        sources.load("sparsefl_dots", data_dir=folder)
+
+
+@pytest.mark.skipif(not HAS_TENSORFLOW, reason="needs TensorFlow, from extra [prepare]")
+def test_builder_that_needs_tensorflow(folder):
+    prepare.prepare("dots:SparseflPlainDots", folder)
+    check(sources.load("sparsefl_plain_dots", data_dir=folder))
+    assert "tensorflow" not in sys.modules
+
+
+@pytest.mark.skipif(HAS_TENSORFLOW, reason="TensorFlow is installed")
+def test_missing_tensorflow_is_one_line(folder):
+    with pytest.raises(ValueError, match=r"needs tensorflow.*sparsefl_jax\[prepare\]"):
+        prepare.prepare("dots:SparseflPlainDots", folder)
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("dots:SparseflBroken", "failed: .*the server is down"),
+        ("dots:Missing", "can not be imported"),
+        ("nowhere:Builder", "there is no module 'nowhere'"),
+        ("cifar1", "did you mean cifar10"),
+        ("cifar10_sample", "is embedded"),
+        ("mine.npz", "is a file"),
+    ],
+)
+def test_failures_are_one_line(folder, name, message):
+    with pytest.raises(ValueError, match=message) as caught:
+        prepare.prepare(name, folder)
+    assert "\n" not in str(caught.value)

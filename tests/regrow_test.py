@@ -1,0 +1,176 @@
+"""FLASH's prune and regrow: counts by hand, the invariants, and what a call carries."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.sparsity import masks, regrow
+
+SELECT = {"a": True, "b": True, "bias": False}
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+@jax.jit
+def call(key, params, mask, rate, carry):
+    return regrow.prune_regrow(key, params, mask, rate, select=SELECT, carry=carry)
+
+
+@jax.jit
+def calls(key, params, mask, rate, carry):
+    """What `call` returns under 100 keys."""
+    each = (0, None, None, None, None)
+    return jax.vmap(call, each)(jax.random.split(key, 100), params, mask, rate, carry)
+
+
+def network(a, b):
+    """Weights and mask from lists in which None is a masked entry."""
+    value = {"a": a, "b": b}
+    params = {
+        k: jnp.array([x or 0.0 for x in v], jnp.float32) for k, v in value.items()
+    }
+    mask = {k: jnp.array([x is not None for x in v]) for k, v in value.items()}
+    params["bias"], mask["bias"] = jnp.ones(2), jnp.ones(2, bool)
+    return params, mask
+
+
+def start(params, mask):
+    return regrow.start_carry(params, SELECT, masks.density(mask, SELECT))
+
+
+def test_by_hand(key):
+    # a: 4 of 20 alive, mean 2.5; b: 8 of 20 alive, mean 0.5; shares 5/6 and 1/6.
+    a = [1.0, -2.0, 3.0, -4.0] + [None] * 16
+    b = [None] * 12 + [0.1, -0.2, 0.3, 0.4, 0.6, 0.7, 0.8, 0.9]
+    params, mask = network(a, b)
+    # rate 0.5 prunes 2 and 4; a wants ceil(5) = 5, b wants ceil(1) = 1.
+    new, after, _ = calls(key, params, mask, 0.5, start(params, mask))
+    survived_a, survived_b = [2, 3], [16, 17, 18, 19]
+    assert after["a"][:, survived_a].all() and after["b"][:, survived_b].all()
+    for name, kept in (("a", survived_a), ("b", survived_b)):
+        expected = np.zeros(20, np.float32)
+        expected[kept] = np.asarray(params[name])[kept]
+        assert (np.asarray(new[name]) == expected[None]).all()
+        # Growth is uniform over the holes, those just pruned included.
+        holes = np.setdiff1d(np.arange(20), kept)
+        count = {"a": 5, "b": 1}[name]
+        share = np.asarray(after[name])[:, holes].mean(0)
+        assert np.abs(share - count / len(holes)).max() < 0.2
+        assert share.sum() == pytest.approx(count, rel=0.3)
+    assert (np.asarray(new["bias"]) == 1).all() and after["bias"].all()
+
+
+def test_total_density_is_kept_in_expectation(key):
+    params = {
+        "a": jax.random.normal(key, (50, 40)),
+        "b": 3 * jax.random.normal(key, (30, 50)),
+        "bias": jnp.ones(3),
+    }
+    mask = masks.bernoulli(key, params, jnp.float32(0.1), SELECT)
+    params = masks.apply(params, mask)
+    before = int(masks.counts(mask, SELECT).sum())
+    carry = start(params, mask)
+    new, after, _ = calls(key, params, mask, 0.25, carry)
+    count = after["a"].sum((1, 2)) + after["b"].sum((1, 2))
+    assert abs(float(count.mean()) - before) < 6
+    for name in ("a", "b"):
+        assert not np.asarray(new[name])[~np.asarray(after[name])].any()
+    assert float(after["b"].mean()) > float(mask["b"].mean()) > 0
+
+
+def test_a_dense_layer_with_a_large_share_is_spared(key):
+    # a is 0.1 sparse with the larger mean: it loses ceil(0.1 * 18) = 2, not 9.
+    a = [float(i) for i in range(1, 19)] + [None] * 2
+    params, mask = network(a, [0.1] * 8 + [None] * 12)
+    new, _, _ = calls(key, params, mask, 0.5, start(params, mask))
+    assert (new["a"] != 0).sum(1).tolist() == [16] * 100
+    assert (new["b"] != 0).sum(1).tolist() == [4] * 100
+    # With the smaller mean it loses what the rate says.
+    params, mask = network([0.1] * 18 + [None] * 2, [5.0] * 8 + [None] * 12)
+    new, _, _ = calls(key, params, mask, 0.5, start(params, mask))
+    assert (new["a"] != 0).sum(1).tolist() == [9] * 100
+
+
+def test_freshly_grown_zeros_are_pruned_before_weights_and_ties_by_index():
+    prune = jax.jit(regrow._prune)
+    params, mask = network(
+        [0.0, 5.0, 0.0, 5.0, None, None], [1.0, 1.0, None, 1.0, 1.0, 2.0]
+    )
+    pruned = prune(params["a"], mask["a"], jnp.int32(2))
+    assert pruned.tolist() == [False, True, False, True, False, False]
+    pruned = prune(params["a"], mask["a"], jnp.int32(1))
+    assert pruned.tolist() == [False, True, True, True, False, False]
+    pruned = prune(params["b"], mask["b"], jnp.int32(2))
+    assert pruned.tolist() == [False, False, False, True, True, True]
+
+
+def test_where_nothing_is_counted_exact_zeros_go(key):
+    # A fully dense layer with the larger share has rate 0: its mask becomes w != 0.
+    a = [9.0, 0.0] + [9.0] * 18
+    params, mask = network(a, [0.1] * 8 + [None] * 12)
+    new, after, _ = calls(key, params, mask, 0.5, start(params, mask))
+    assert (new["a"] != 0).sum(1).tolist() == [19] * 100
+    assert not new["a"][:, 1].any() and not after["a"][:, 1].all()
+    # At rate 0 nothing else changes, and nothing grows.
+    new, after, _ = calls(key, params, mask, 0.0, start(params, mask))
+    assert (after["a"] == (params["a"] != 0)[None]).all()
+    assert (after["b"] == mask["b"][None]).all()
+
+
+def test_excess_growth_is_spread():
+    spread = jax.jit(regrow._spread)
+    # 6 above the cap: 2 each, a's own 2 again to the others, and so on: 3 each.
+    found = spread(jnp.array([16.0, 1.0, 2.0]), jnp.array([10.0, 50.0, 50.0]))
+    np.testing.assert_allclose(found, [10, 4, 5], rtol=1e-5)
+    np.testing.assert_allclose(
+        spread(jnp.array([9.0, 9.0]), jnp.array([1.0, 2.0])), [1, 2]
+    )
+    assert spread(jnp.array([1.0, 2.0]), jnp.array([5.0, 5.0])).tolist() == [1, 2]
+
+
+def test_growth_fills_at_most_99_percent_of_the_holes(key):
+    # 7 + 8 entries are pruned and a wants all 15, but may fill 0.99 of its 13 holes;
+    # the excess of 2.13 goes to b, which wanted ceil(0.0..) = 1.
+    params, mask = network([100.0] * 14 + [None] * 6, [1e-6] * 16 + [None] * 4)
+    _, after, _ = calls(key, params, mask, 0.5, start(params, mask))
+    mean = {k: float(m.sum(1).astype(jnp.float32).mean()) for k, m in after.items()}
+    assert mean["a"] == pytest.approx(7 + 12, abs=0.5)
+    assert mean["b"] == pytest.approx(8 + 3, abs=0.7)
+
+
+def test_carry_follows_the_recurrence(key):
+    params, mask = network([1.0] * 8 + [None] * 12, [1.0] * 8 + [None] * 12)
+    carry = start(params, mask)
+    assert float(carry.target) == pytest.approx(16)
+    growth, misses = 0.0, []
+    for i in range(4):
+        k = jax.random.fold_in(key, i)
+        params, mask, carry = call(k, params, mask, 0.25, carry)
+        misses.append(16 - int(masks.counts(mask, SELECT).sum()))
+        growth = 0.25 * growth + 0.75 * misses[-1] + np.mean(misses)
+        assert float(carry.growth) == pytest.approx(growth, abs=1e-4)
+    assert any(misses)
+
+
+def test_carry_growth_is_added(key):
+    params, mask = network([1.0] * 20 + [None] * 180, [1.0] * 20 + [None] * 180)
+    carry = start(params, mask)._replace(growth=jnp.float32(60))
+    # 10 pruned and 60 to make up: 35 grow in each layer, on top of 30 that survived.
+    _, after, _ = calls(key, params, mask, 0.25, carry)
+    count = (after["a"].sum(1) + after["b"].sum(1)).astype(jnp.float32)
+    assert abs(float(count.mean()) - 100) < 5
+
+
+def test_prune_rate():
+    assert float(regrow.prune_rate(0.25, 9, 16)) == 0.25 * 7 / 16  # 0.109
+    rates = [float(regrow.prune_rate(0.25, 5 * e, 50)) for e in range(1, 10)]
+    np.testing.assert_allclose(rates, np.arange(9, 0, -1) * 0.025, rtol=1e-6)
+    assert float(regrow.prune_rate(0.25, 20, 16)) == 0
+    assert float(regrow.prune_rate(0.25, 9, 16, decay=False)) == 0.25
+    traced = jax.jit(lambda s, n: regrow.prune_rate(0.25, s, n))
+    assert float(traced(jnp.int32(1), jnp.int32(2))) == 0.125

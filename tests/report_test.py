@@ -1,0 +1,260 @@
+import json
+import math
+import struct
+
+import numpy as np
+import pytest
+
+from sparsefl_jax.report import comparison_table, plot_run, read_run, summary_table
+from sparsefl_jax.report.__main__ import main
+from sparsefl_jax.report.partition import partition_by_client
+from sparsefl_jax.report.table import format_percent, format_seconds, format_si
+
+LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
+STAGE = dict(bits_values=3_000_000_000, bits_positions=500_000_000, flops=2e12)
+STAGE |= dict(bits_up=1_500_000_000, bits_down=2_000_000_000)
+STAGE |= dict(flops_dense=8e12, flops_executed=9e12)
+SUMMARY = {
+    "method": "fedsparsify",
+    "model": "lenet5",
+    "dataset": "fashion_mnist",
+    "partition": "dirichlet(0.1)",
+    "seed": 3,
+    "rounds": 60,
+    "stages": [
+        {"name": "sensitivity", "rounds": 20, **STAGE},
+        {"name": "train", "rounds": 40, **STAGE},
+    ],
+    "accuracy": {
+        "aggregated": dict(final=0.872, best=0.88, best_round=55, density=1.0),
+        "masked": dict(final=0.869, best=0.875, best_round=60, density=0.05),
+    },
+    "client_accuracy": {"p10": 0.7, "median": 0.88, "mean": 0.84},
+    "seconds": 723.0,
+    "rounds_per_second": 0.083,
+    "versions": {"jax": "0.10.2"},
+    "device": "2 x cpu",
+    "commit": "0123abc",
+}
+
+
+def records(stages=(20, 40), layers=LAYERS, every=5):
+    """Fake records in the form of `experiment.py`, smooth and noisy like a real run."""
+    rng = np.random.default_rng(0)
+    done, gbit = 0, 0.0
+    for stage, num_rounds in enumerate(stages):
+        for r in range(1, num_rounds + 1):
+            t = (done + r) / sum(stages)
+            density = 0.05 + 0.95 * (1 - t) ** 3
+            by_layer = {
+                n: float(np.clip(density * 2 ** (1 - i), 0.01, 1))
+                for i, n in enumerate(layers)
+            }
+            gbit += 0.3 * density + 0.05
+            yield dict(
+                phase="train",
+                stage=stage,
+                round=r,
+                clients=[1, 2],
+                gbit_cumulative=gbit,
+            ) | dict(
+                loss=2 * math.exp(-3 * t),
+                train_accuracy=0.95 - 0.7 * math.exp(-6 * t) + 0.02 * rng.normal(),
+                bits_up=1000,
+                bits_down=2000,
+                flops=1e9 * density,
+                flops_dense=1e9,
+                flops_executed=1.2e9,
+                density=density,
+                layer_density=by_layer,
+                mismatch=0.4 * (1 - t),
+                layer_mismatch={n: x * 0.4 * (1 - t) for n, x in by_layer.items()},
+            )
+            if r % every == 0 or r == num_rounds:
+                accuracy = 0.88 - 0.7 * math.exp(-5 * t)
+                models = {"aggregated": dict(accuracy=accuracy, loss=1.0, density=1.0)}
+                models["masked"] = dict(accuracy=accuracy - 0.05, loss=1, density=0.05)
+                yield dict(
+                    phase="eval", stage=stage, round=r, gbit_cumulative=gbit
+                ) | dict(
+                    models=models,
+                    accuracy=accuracy,
+                    client_accuracy=dict(
+                        p10=accuracy - 0.2, median=accuracy, mean=accuracy - 0.04
+                    ),
+                )
+        done += num_rounds
+
+
+def write_run(folder, lines, summary=SUMMARY, num_clients=20, num_classes=10):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    (folder / "config.json").write_text('{"algorithm": {"name": "flash"}}')
+    if summary:
+        (folder / "summary.json").write_text(json.dumps(summary))
+    rng = np.random.default_rng(0)
+    sizes = rng.lognormal(5, 0.6, num_clients)
+    shares = rng.dirichlet(np.full(num_classes, 0.3), num_clients)
+    np.save(folder / "partition.npy", (sizes[:, None] * shares).astype(np.int64))
+    return folder
+
+
+def png_size(path):
+    header = path.read_bytes()[:24]
+    assert header[:8] == b"\x89PNG\r\n\x1a\n"
+    return struct.unpack(">II", header[16:])
+
+
+def test_read_run_returns_what_was_written(tmp_path):
+    written = list(records())
+    run = read_run(write_run(tmp_path, written))
+    assert run.train == [r for r in written if r["phase"] == "train"]
+    assert run.evals == [r for r in written if r["phase"] == "eval"]
+    assert run.starts == [0, 20]
+    assert run.summary == SUMMARY and run.config["algorithm"]["name"] == "flash"
+    assert run.partition.shape == (20, 10)
+
+
+def test_read_run_drops_a_truncated_last_line_only(tmp_path):
+    metrics = write_run(tmp_path, records()) / "metrics.jsonl"
+    lines = metrics.read_text().splitlines()
+    metrics.write_text("\n".join(lines)[:-7])
+    assert len(read_run(tmp_path).evals) == len(read_evals(lines)) - 1
+    metrics.write_text("\n".join([lines[0], lines[1][:-7], lines[2]]))
+    with pytest.raises(ValueError, match=r"metrics.jsonl, line 2: "):
+        read_run(tmp_path)
+
+
+def read_evals(lines):
+    return [r for r in map(json.loads, lines) if r["phase"] == "eval"]
+
+
+def test_read_run_takes_the_later_record_of_a_round(tmp_path):
+    written = list(records(stages=(4,)))
+    again = written[2] | {"loss": -1.0}
+    run = read_run(write_run(tmp_path, [*written, again]))
+    assert [r["round"] for r in run.train] == [1, 2, 3, 4]
+    assert [r["loss"] == -1.0 for r in run.train] == [False, False, True, False]
+
+
+@pytest.mark.parametrize("existing", [True, False])
+def test_read_run_says_in_one_line_what_is_absent(tmp_path, existing):
+    folder = tmp_path if existing else tmp_path / "no"
+    with pytest.raises(ValueError, match="run_dir=.*metrics.jsonl") as error:
+        read_run(folder)
+    assert "\n" not in str(error.value)
+
+
+PLOTS = ("accuracy_by_round", "accuracy_by_gbit", "density_by_round")
+PLOTS += ("mismatch_by_round", "partition_by_client")
+
+
+@pytest.mark.parametrize(
+    ("stages", "num_layers", "num_clients", "num_classes"),
+    [((1,), 1, 1, 2), ((20, 40), 4, 20, 10), ((30,), 21, 3000, 100)],
+)
+@pytest.mark.filterwarnings("error")
+def test_plot_run_draws_all(tmp_path, stages, num_layers, num_clients, num_classes):
+    names = [f"Conv_{i}/kernel" for i in range(num_layers)]
+    lines = records(stages, names)
+    write_run(tmp_path, lines, num_clients=num_clients, num_classes=num_classes)
+    paths = plot_run(tmp_path)
+    assert paths == [tmp_path / "plots" / f"{name}.png" for name in PLOTS]
+    for path in paths:
+        width, height = png_size(path)
+        assert width >= 800 and height >= 500
+
+
+@pytest.mark.filterwarnings("error")
+def test_plot_run_leaves_out_what_is_absent_or_not_finite(tmp_path):
+    lines = list(records(stages=(6,), every=2))
+    for record in lines:
+        record.pop("mismatch", None)
+        record.pop("layer_mismatch", None)
+        record.pop("client_accuracy", None)
+    lines[0]["train_accuracy"] = math.nan
+    lines[1]["layer_density"][LAYERS[0]] = None
+    write_run(tmp_path, lines, summary=None)
+    (tmp_path / "partition.npy").unlink()
+    assert [p.stem for p in plot_run(tmp_path)] == list(PLOTS[:3])
+    with pytest.raises(ValueError, match="partition.npy"):
+        partition_by_client(read_run(tmp_path), tmp_path / "x.png")
+
+
+def test_an_empty_run_has_no_plots(tmp_path):
+    write_run(tmp_path, [])
+    (tmp_path / "partition.npy").unlink()
+    assert plot_run(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        (0, "0 bit"),
+        (999, "999 bit"),
+        (999.6, "1.00 kbit"),
+        (999_999, "1.00 Mbit"),
+        (12_345, "12.3 kbit"),
+        (-2_500_000, "-2.50 Mbit"),
+        (0.0125, "0.0125 bit"),
+        (2**62, "4.61 Ebit"),
+        (None, "-"),
+        (math.nan, "-"),
+    ],
+)
+def test_format_si(value, expected):
+    assert format_si(value, "bit") == expected
+
+
+def test_other_formats():
+    assert format_percent(0.05) == "5.00 %" and format_percent(math.nan) == "-"
+    assert format_seconds(59.96) == "60.0 s" and format_seconds(3_661) == "1 h 1 min"
+    assert format_seconds(None) == "-"
+
+
+def test_summary_table_holds_every_figure_in_aligned_columns():
+    table = summary_table(SUMMARY)
+    lines = table.splitlines()
+    row = {line.split("  ")[0]: line for line in lines if line}
+    assert row["masked"].split()[1:] == ["86.90", "%", "87.50", "%", "60", "5.00", "%"]
+    up, down, values, positions = "3.00 Gbit", "4.00 Gbit", "6.00 Gbit", "1.00 Gbit"
+    totals = [line.split() for line in lines if line.startswith("total")]
+    assert " ".join(totals[0]) == f"total 60 {up} {down} {values} {positions}"
+    assert " ".join(totals[1]) == "total 60 4.00 T 16.0 T 18.0 T"
+    assert "time  12 min 3 s, 0.083 rounds/s" in lines
+    assert "with  2 x cpu, jax 0.10.2, commit 0123abc" in lines
+    first = lines.index("") + 1
+    assert len({len(line) for line in lines[first : first + 3]}) == 1
+    assert max(map(len, lines)) <= 88
+
+
+def test_summary_table_of_one_stage_has_no_total():
+    table = summary_table(SUMMARY | {"stages": SUMMARY["stages"][:1]})
+    assert "total" not in table and "sensitivity" in table
+
+
+def test_comparison_table_has_a_row_for_each_run_and_model(tmp_path):
+    written = list(records(stages=(2, 2)))
+    a = read_run(write_run(tmp_path / "a", written))
+    b = read_run(write_run(tmp_path / "b", [], summary=None))
+    head, rule, *rows = comparison_table([a, b]).splitlines()
+    assert [row.split(" | ")[:4] for row in rows] == [
+        ["| a", "fedsparsify", "aggregated", "4"],
+        ["| a", "fedsparsify", "masked", "4"],
+        ["| b", "flash", "-", "0"],
+    ]
+    assert len({line.count("|") for line in (head, rule, *rows)}) == 1
+    final = written[-1]["models"]["masked"]["accuracy"]
+    traffic = 1e9 * written[-1]["gbit_cumulative"]
+    expected = [format_percent(final), format_si(traffic, "bit"), "4.00 G"]
+    assert [rows[1].split(" | ")[i].rstrip(" |") for i in (4, 7, 9)] == expected
+
+
+def test_main_draws_and_prints_or_fails_in_one_line(tmp_path, capsys):
+    write_run(tmp_path / "a", records(stages=(2,)))
+    assert main([str(tmp_path / "a")]) == 0
+    out, err = capsys.readouterr()
+    assert out.startswith("| run | method |") and err.count("wrote ") == len(PLOTS)
+    assert main([str(tmp_path / "a"), str(tmp_path / "no")]) == 2
+    out, err = capsys.readouterr()
+    assert not out and err.count("\n") == 1 and err.startswith("error: run_dir=")

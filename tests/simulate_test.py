@@ -1,0 +1,183 @@
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import local, simulate, store
+from sparsefl_jax.algorithm import Stage
+from sparsefl_jax.algorithms import fedavg
+from sparsefl_jax.models import Model
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import ClientInfo, SparseModel
+
+
+def test_deal_goes_in_snake_order_by_size():
+    sizes = jnp.array([10, 60, 50, 20, 40, 30], jnp.int32)
+    order, place = simulate.deal(jnp.arange(6), sizes, devices=2, chunk=1)
+    assert order[..., 0].tolist() == [[1, 2], [5, 4], [3, 0]]
+    assert order.reshape(-1)[place].tolist() == list(range(6))
+
+
+@pytest.mark.parametrize("devices, chunk", [(1, 1), (2, 1), (1, 3), (2, 2), (3, 4)])
+def test_deal_places_everyone_once_and_fills_up_with_nobody(devices, chunk):
+    sizes = jnp.array([3, 9, 1, 9, 4, 4, 7], jnp.int32)
+    order, place = simulate.deal(jnp.arange(7), sizes, devices, chunk)
+    groups = -(-7 // (devices * chunk))
+    assert order.shape == (groups, devices, chunk) and order.dtype == jnp.int32
+    assert sorted(order.reshape(-1).tolist()) == list(range(7)) + [7] * (order.size - 7)
+    assert order.reshape(-1)[place].tolist() == list(range(7))
+
+
+def test_uniform_sampler_draws_all_clients_alike_without_replacement(key):
+    draw = jax.jit(jax.vmap(simulate.uniform_sampler(8, 3), (None, 0)))
+    ids = np.asarray(draw(key, jnp.arange(800)))
+    assert ids.dtype == np.int32
+    assert all(len(set(row)) == 3 for row in ids.tolist())
+    counts = np.bincount(ids.reshape(-1), minlength=8)
+    assert np.all(np.abs(counts - 300) < 5 * np.sqrt(300))
+
+
+def test_stratified_sampler_takes_the_same_share_of_each_tier(key):
+    budgets = np.array([0.1, 0.2, 0.1, 0.2, 0.1, 0.1])
+    draw = jax.jit(simulate.stratified_sampler(budgets, 3))
+    for round in range(20):
+        ids = np.asarray(draw(key, round))
+        assert len(set(ids.tolist())) == 3 and ids.dtype == np.int32
+        assert np.sort(budgets[ids]).tolist() == [0.1, 0.1, 0.2]
+
+
+@pytest.mark.parametrize("cohort", [2, 4, 1])
+def test_stratified_sampler_refuses_parts_of_clients(cohort):
+    with pytest.raises(ValueError, match=f"cohort_size={cohort} .*shares"):
+        simulate.stratified_sampler([0.1, 0.1, 0.2, 0.2, 0.2, 0.2], cohort)
+
+
+def test_cohorts_depend_on_key_and_round_only(key):
+    stage = Stage(None, 6, 2)
+    whole = simulate.cohorts(key, stage, 30, jnp.arange(6))
+    cut = [simulate.cohorts(key, stage, 30, jnp.arange(a, a + 3)) for a in (0, 3)]
+    assert whole.shape == (6, 2)
+    np.testing.assert_array_equal(whole, np.concatenate(cut))
+    other = simulate.cohorts(jax.random.key(1), stage, 30, jnp.arange(6))
+    assert np.any(whole != other)
+    assert len({tuple(row) for row in whole.tolist()}) > 1
+
+
+def test_cohorts_follow_the_stage_s_own_sampler(key):
+    def sampler(key, round):
+        return jnp.stack([round, round + 1])
+
+    stage = Stage(None, 3, 2, sampler=sampler)
+    ids = simulate.cohorts(key, stage, 9, jnp.arange(2, 5))
+    assert ids.tolist() == [[2, 3], [3, 4], [4, 5]]
+
+
+def test_store_packs_booleans_to_bits_and_nothing_else(key):
+    row = {
+        "mask": jax.random.bernoulli(key, 0.5, (3, 7)),
+        "alone": jnp.array(True),
+        "weights": jnp.arange(3, dtype=jnp.float32),
+        "codes": jnp.arange(3, dtype=jnp.int8),
+    }
+    packed = store.pack(row)
+    assert packed["mask"].shape == (3,) and packed["mask"].dtype == jnp.uint8
+    assert packed["alone"].shape == (1,)
+    restored = store.unpack(packed, row)
+    for name, value in row.items():
+        assert restored[name].dtype == value.dtype
+        np.testing.assert_array_equal(restored[name], value)
+
+
+def test_stage_keys_differ(key):
+    drawn = [simulate.stage_key(key, i) for i in range(3)]
+    assert len({tuple(jax.random.key_data(k).tolist()) for k in drawn}) == 3
+
+
+@pytest.mark.parametrize(
+    "cohort, chunk, devices, want", [(5, "auto", 2, 1), (5, 9, 2, 3), (1, 4, 1, 1)]
+)
+def test_make_plan_fits_chunk_and_devices_to_the_cohort(cohort, chunk, devices, want):
+    plan = simulate.make_plan(Stage(None, 1, cohort), {}, chunk=chunk)
+    assert (plan.mesh.size, plan.chunk) == (devices, want)
+
+
+# Two clients, a linear model of two inputs and two classes, all by hand.
+
+X = np.array([[1.0, 2.0], [0.5, -1.0], [-1.0, 0.5], [2.0, 0.0]], np.float32)
+Y = np.array([0, 1, 1, 0], np.int32)
+PARTS = [[0], [1, 2, 3]]
+RATE = 0.5
+
+
+def linear():
+    def init(key):
+        del key
+        return {"kernel": jnp.zeros((2, 2), jnp.float32)}, {}
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        return x @ params["kernel"], stats
+
+    return Model(init, apply, {"kernel": 4})
+
+
+def step(w, rows):
+    """One step of softmax regression in NumPy, in float64."""
+    x, y = X[rows].astype(np.float64), Y[rows]
+    p = np.exp(x @ w)
+    p /= p.sum(1, keepdims=True)
+    return w - RATE * x.T @ (p - np.eye(2)[y]) / len(rows)
+
+
+def golden(rounds):
+    w = np.zeros((2, 2))
+    for _ in range(rounds):
+        trained = [step(w, part) for part in PARTS]
+        w = (1 * trained[0] + 3 * trained[1]) / 4
+    return w
+
+
+def population():
+    index = np.array([[0, 0, 0], [1, 2, 3]], np.int32)
+    info = ClientInfo(
+        np.arange(2, dtype=np.int32), np.array([1, 3], np.int32), np.ones(2, np.float32)
+    )
+    return simulate.Population(X, Y, index, info)
+
+
+@pytest.mark.parametrize("devices, chunk", [(1, 1), (2, 1), (1, 2)])
+def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
+    model = linear()
+    algorithm = fedavg(
+        local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
+    )
+    stage = Stage(algorithm, 2, 2, batch_size=3)
+    plan = simulate.make_plan(stage, {"kernel": True}, jax.devices()[:devices], chunk)
+    params, stats = model.init(key)
+    sparse = SparseModel(params, masks.full(params), stats)
+    state = simulate.start(key, plan, sparse, population())
+    assert state.last_round.tolist() == [-1, -1]
+    ids = np.array([[1, 0], [0, 1]], np.int32)
+    segment = simulate.make_segment(plan)
+    state, log = segment(key, population(), state, np.arange(2, dtype=np.int32), ids)
+    np.testing.assert_allclose(state.server.params["kernel"], golden(2), atol=1e-6)
+    assert log.clients["count"].tolist() == [[3, 1], [1, 3]]
+    np.testing.assert_allclose(log.clients["loss"][0], np.log(2) * np.array([3, 1]))
+    assert log.up["delta"].entries.tolist() == [[[4], [4]]] * 2
+    assert log.executed_steps.tolist() == [2, 2]
+    assert state.last_round.tolist() == [1, 1]
+
+
+def test_last_round_tells_who_came_when(key):
+    model = linear()
+    algorithm = fedavg(
+        local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
+    )
+    plan = simulate.make_plan(Stage(algorithm, 3, 1), {"kernel": True})
+    assert plan.mesh.size == 1
+    params, stats = model.init(key)
+    sparse = SparseModel(params, masks.full(params), stats)
+    state = simulate.start(key, plan, sparse, population())
+    rounds, ids = np.arange(3, dtype=np.int32), np.array([[1], [0], [1]], np.int32)
+    state, log = simulate.make_segment(plan)(key, population(), state, rounds, ids)
+    assert state.last_round.tolist() == [1, 2]
+    assert log.ids.tolist() == ids.tolist()
