@@ -9,22 +9,26 @@ exact for integers and masks.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import codec, encoders, simulate, store
+from sparsefl_jax import codec, simulate, store
 from sparsefl_jax import contract_world as at
+from sparsefl_jax.contract_compare import (
+    ContractError,
+    check_bytes,
+    fail,
+    finite,
+    leaves,
+    outside,
+    recount,
+    rows,
+    same,
+)
 from sparsefl_jax.contract_world import World, make_world
 from sparsefl_jax.types import Batches, PyTree
-
-TOLERANCE = 1e-6
-
-
-class ContractError(AssertionError):
-    """A method breaks a law; one line names the law, the method and what differed."""
 
 
 def check_algorithm(factory: Callable, **kwargs) -> None:
@@ -39,7 +43,13 @@ def check_algorithm(factory: Callable, **kwargs) -> None:
 
     Example:
       >>> from sparsefl_jax.algorithms import fedavg
-      >>> check_algorithm(fedavg)
+      >>> def silent(loss_fn, optimizer):
+      ...     whole = fedavg(loss_fn, optimizer)
+      ...     return whole._replace(update=lambda *args: (*whole.update(*args)[:2], {}))
+      >>> check_algorithm(silent)
+      Traceback (most recent call last):
+      sparsefl_jax.contract_compare.ContractError: law 'types', silent: the metrics of
+      `update` lack 'correct'
     """
     world = make_world(factory, kwargs)
     for law in LAWS.values():
@@ -59,19 +69,19 @@ def law_types(world: World) -> None:
         what = str(error).splitlines()[0]
         raise ContractError(f"law 'types', {world.name}: {what}") from error
     if jax.tree.structure(after) != jax.tree.structure(before):
-        _fail(world, "types", f"after a round the state is {jax.tree.structure(after)}")
-    for (path, a), b in zip(_leaves(after), jax.tree.leaves(before), strict=True):
+        fail(world, "types", f"after a round the state is {jax.tree.structure(after)}")
+    for (path, a), b in zip(leaves(after), jax.tree.leaves(before), strict=True):
         if (a.shape, a.dtype, a.weak_type) != (b.shape, b.dtype, b.weak_type):
-            _fail(world, "types", f"state{path} is {b}, after a round {a}")
+            fail(world, "types", f"state{path} is {b}, after a round {a}")
     for name in sorted({"loss", "correct", "count", "work"} - set(log.clients)):
-        _fail(world, "types", f"the metrics of `update` lack {name!r}")
+        fail(world, "types", f"the metrics of `update` lack {name!r}")
     passing = jax.eval_shape(at.client_jit(world), *at.inputs(world, state, 0, 0))
-    for path, leaf in _leaves(passing.summand):
+    for path, leaf in leaves(passing.summand):
         if leaf.dtype != jnp.float32:
-            _fail(world, "types", f"summand{path} is {leaf.dtype}, expected float32")
+            fail(world, "types", f"summand{path} is {leaf.dtype}, expected float32")
     traces = [at.through(world, state, rounds)[1] for rounds in ((0,), (0, 1))]
     if traces[0] != traces[1]:
-        _fail(world, "types", "the second call of a program traces it again")
+        fail(world, "types", "the second call of a program traces it again")
 
 
 def law_chunks(world: World) -> None:
@@ -80,7 +90,7 @@ def law_chunks(world: World) -> None:
     for round in range(2):
         new = states[round + 1]
         got = new.server, logs[round].server, new.clients
-        _same(world, "chunks", "loop: ", got, at.loop_round(world, round))
+        same(world, "chunks", "loop: ", got, at.loop_round(world, round))
         for chunk in (2, 3, 5) if world.thorough else (2,):
             got = at.run(world, states[round], round, chunk=chunk)
             _same_rounds(world, "chunks", f"chunk={chunk}", got, round)
@@ -88,9 +98,8 @@ def law_chunks(world: World) -> None:
 
 def law_segments(world: World) -> None:
     """A scan of rounds = the same rounds in several scans."""
-    for first, count in (
-        ((0, 4), (0, 2), (2, 2), (1, 3)) if world.thorough else ((1, 3),)
-    ):
+    more = ((0, 4), (0, 2), (2, 2)) if world.thorough else ()
+    for first, count in ((1, 3), *more):
         got = at.run(world, at.path(world)[0][first], first, count)
         what = f"rounds {first} to {first + count - 1} in one scan"
         _same_rounds(world, "segments", what, got, first, count)
@@ -104,8 +113,8 @@ def law_jit(world: World) -> None:
     with jax.disable_jit():
         passing = at.client(world, *mine)
         server = at.aggregate(world, *total)
-    _same(world, "jit", "client: ", passing, at.passings(world, 1)[place])
-    _same(world, "jit", "aggregate: ", server, at.aggregate_jit(world)(*total))
+    same(world, "jit", "client: ", passing, at.passings(world, 1)[place])
+    same(world, "jit", "aggregate: ", server, at.aggregate_jit(world)(*total))
 
 
 def law_devices(world: World) -> None:
@@ -124,9 +133,9 @@ def law_order(world: World) -> None:
     for round in range(2):
         ids = world.cohorts[round : round + 1, ::-1]
         state, log = at.run(world, states[round], round, ids=ids)
-        _same(world, "order", "state", state, states[round + 1])
+        same(world, "order", "state", state, states[round + 1])
         turned = jax.tree.map(lambda v: v[0, ::-1], _by_client(log))
-        _same(world, "order", "log", turned, _by_client(logs[round]))
+        same(world, "order", "log", turned, _by_client(logs[round]))
 
 
 def law_padding(world: World) -> None:
@@ -135,7 +144,7 @@ def law_padding(world: World) -> None:
     for index in (1, 4):
         *mine, data = at.inputs(world, state, 1, index)
         want = at.client_jit(world)(*mine, data)
-        _finite(world, "padding", f"client {index}: summand", want.summand)
+        finite(world, "padding", f"client {index}: summand", want.summand)
         longer = data._replace(num_steps=jnp.int32(data.order.shape[1]))
         for what, changed in {
             "more steps": longer,
@@ -143,7 +152,7 @@ def law_padding(world: World) -> None:
             "more steps, other padding": _soil(longer),
         }.items():
             got = at.client_jit(world)(*mine, changed)
-            _same(world, "padding", f"client {index}, {what}: ", got, want)
+            same(world, "padding", f"client {index}, {what}: ", got, want)
 
 
 def law_bystanders(world: World) -> None:
@@ -153,21 +162,17 @@ def law_bystanders(world: World) -> None:
         ids, old, new = world.cohorts[round], states[round], states[round + 1]
         last_round = old.last_round.copy()
         last_round[ids] = round
-        _same(world, "bystanders", "last_round", new.last_round, last_round)
+        same(world, "bystanders", "last_round", new.last_round, last_round)
         away = np.setdiff1d(np.arange(len(at.SIZES)), ids)
-        rows = _rows(new.clients, away), _rows(old.clients, away)
-        _same(world, "bystanders", "unsampled row", *rows, tolerance=0.0)
+        pair = rows(new.clients, away), rows(old.clients, away)
+        same(world, "bystanders", "unsampled row", *pair, tolerance=0.0)
         x = world.population.x.copy()
         x[world.population.index[away]] = np.nan
-        got, _ = at.run(
-            world,
-            old._replace(clients=jax.tree.map(lambda v: _spoil(v, away), old.clients)),  # noqa: B023
-            round,
-            chunk=2,
-            population=world.population._replace(x=x),
-        )
-        pairs = ((s.server, _rows(s.clients, ids)) for s in (got, new))
-        _same(world, "bystanders", "NaN in unsampled clients: ", *pairs)
+        population = world.population._replace(x=x)
+        old = old._replace(clients=_spoil(old.clients, away))
+        got, _ = at.run(world, old, round, chunk=2, population=population)
+        pair = ((s.server, rows(s.clients, ids)) for s in (got, new))
+        same(world, "bystanders", "NaN in unsampled clients: ", *pair)
 
 
 def law_zeros(world: World) -> None:
@@ -175,54 +180,46 @@ def law_zeros(world: World) -> None:
     for round, way, name, packet in _packets(world):
         if packet.mask is not None:
             where = f"{way}[{name!r}] of round {round}"
-            _outside(world, where, packet.values, packet.mask)
-    state, info = at.path(world)[0][-1], _rows(world.population.info, 0)
+            outside(world, where, packet.values, packet.mask)
+    state, info = at.path(world)[0][-1], rows(world.population.info, 0)
     row = at.inputs(world, state, 0, 0)[3]
     for who in ((None, None), (row, info)):
         models = world.algorithm.deploy(world.key, state.server, *who)
         for name, model in jax.device_get(models).items():
             like = jax.device_get(world.model)
-            shapes = [
-                jax.tree.map(lambda v: (v.shape, v.dtype), m) for m in (model, like)
-            ]
-            if shapes[0] != shapes[1]:
-                _fail(
-                    world, "zeros", f"deploy[{name!r}] is not like the model of `init`"
-                )
-            where = f"deploy[{name!r}]"
-            _outside(world, where, model.params, model.mask, like.params)
+            where, blank = f"deploy[{name!r}]", jax.tree.map(np.zeros_like, like)
+            same(world, "zeros", where, jax.tree.map(np.zeros_like, model), blank)
+            outside(world, where, model.params, model.mask, like.params)
 
 
 def law_bytes(world: World) -> None:
-    """Counted entries and bits are those of a recount and of real bytes, decoded again."""
+    """Counted entries and bits are those of a recount and of decoded bytes."""
     logs = at.path(world)[1]
     for round in range(2):
         for place, passing in enumerate(at.passings(world, round)):
             for way in ("down", "up"):
                 message, told = getattr(passing, way), getattr(logs[round], way)
-                counts = {n: _recount(packet) for n, packet in message.items()}
-                told = {n: _rows(count, place) for n, count in told.items()}
-                _same(world, "bytes", f"log.{way} of round {round}", told, counts)
+                counts = {n: recount(packet) for n, packet in message.items()}
+                told = {n: rows(count, place) for n, count in told.items()}
+                same(world, "bytes", f"log.{way} of round {round}", told, counts)
                 for name, layout in codec.layout(message).items():
                     bits = codec.packet_bits(layout, counts[name]).total
-                    _encode(world, f"{way}[{name!r}]", message[name], int(bits))
+                    check_bytes(world, f"{way}[{name!r}]", message[name], int(bits))
 
 
 def law_fresh(world: World) -> None:
     """Positions that are not paid for are known: they crossed this link before."""
     known = {index: [] for index in range(len(at.SIZES))}
     for round in range(len(world.cohorts)):
-        together = zip(
-            world.cohorts[round].tolist(), at.passings(world, round), strict=True
-        )
-        for index, passing in together:
+        ids, passings = world.cohorts[round].tolist(), at.passings(world, round)
+        for index, passing in zip(ids, passings, strict=True):
             for way in ("down", "up"):
                 for name, packet in getattr(passing, way).items():
                     mask = [m.tobytes() for m in jax.tree.leaves(packet.mask)]
                     free = packet.index == "none" or not packet.sent
                     if not (free or packet.fresh or mask in known[index]):
                         what = f"{way}[{name!r}] of client {index} in round {round}"
-                        _fail(world, "fresh", f"{what} has a new mask and fresh=False")
+                        fail(world, "fresh", f"{what} has a new mask and fresh=False")
                     known[index].append(mask)
 
 
@@ -237,31 +234,31 @@ def law_seeds(world: World) -> None:
     out = jax.device_get(
         both(keys, world.population, pair, np.int32(1), world.cohorts[1:3])
     )
-    first = _rows(out[0], 0), _lead(_rows(out[1], 0))
+    first = rows(out[0], 0), _lead(rows(out[1], 0))
     _same_rounds(world, "seeds", "first seed", first, 1)
     ids = world.cohorts[2:3]
     want, _ = at.run(world, states[2], 1, key=keys[1], ids=ids)
-    _same(world, "seeds", "second seed", _rows(out[0], 1), want)
+    same(world, "seeds", "second seed", rows(out[0], 1), want)
 
 
 def law_resume(world: World) -> None:
     """A state that goes through the host continues bit for bit."""
     states, _ = at.path(world)
     got, _ = at.through(world, states[1], (1, 2, 3))
-    _same(world, "resume", "state", got, states[4], tolerance=0.0)
+    same(world, "resume", "state", got, states[4], tolerance=0.0)
 
 
 def law_start(world: World) -> None:
-    """`init` and `init_client` are functions of the key, the model, the first server."""
+    """`init` and `init_client` depend on key, model and first server alone."""
     init_key, client_key = jax.random.split(jax.random.fold_in(world.key, 1))
     server = world.algorithm.init(init_key, world.model)
-    _same(world, "start", "server", server, at.start(world).server)
+    same(world, "start", "server", server, at.start(world).server)
     for index in range(len(at.SIZES)):
-        info = _rows(world.population.info, index)
+        info = rows(world.population.info, index)
         key = jax.random.fold_in(client_key, index)
         row = store.pack(world.algorithm.init_client(key, server, info))
-        want = _rows(at.start(world).clients, index)
-        _same(world, "start", f"client {index}", row, want)
+        want = rows(at.start(world).clients, index)
+        same(world, "start", f"client {index}", row, want)
 
 
 LAWS: dict[str, Callable[[World], None]] = {
@@ -282,19 +279,6 @@ LAWS: dict[str, Callable[[World], None]] = {
 }
 
 
-def _fail(world: World, law: str, what: str) -> None:
-    raise ContractError(f"law '{law}', {world.name}: {what}")
-
-
-def _leaves(tree: PyTree) -> list:
-    pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [(jax.tree_util.keystr(path), leaf) for path, leaf in pairs]
-
-
-def _rows(tree: PyTree, index) -> PyTree:
-    return jax.tree.map(lambda v: v[index], tree)
-
-
 def _lead(tree: PyTree) -> PyTree:
     return jax.tree.map(lambda v: v[None], tree)
 
@@ -303,39 +287,13 @@ def _by_client(log: simulate.RoundLog) -> tuple:
     return log.ids, log.clients, log.down, log.up
 
 
-def _same(world, law: str, what: str, got, want, tolerance=TOLERANCE) -> None:
-    """Fails unless two trees have one structure, the same types and equal values."""
-    if jax.tree.structure(got) != jax.tree.structure(want):
-        found, expected = jax.tree.structure(got), jax.tree.structure(want)
-        _fail(world, law, f"{what} has structure {found}, expected {expected}")
-    for (path, a), b in zip(_leaves(got), jax.tree.leaves(want), strict=True):
-        a, b = np.asarray(a), np.asarray(b)
-        if (a.shape, a.dtype) != (b.shape, b.dtype):
-            found = f"{a.dtype}{list(a.shape)}, expected {b.dtype}{list(b.shape)}"
-            _fail(world, law, f"{what}{path} is {found}")
-        exact = not np.issubdtype(b.dtype, np.floating)
-        a, b = a.astype(np.float64), b.astype(np.float64)
-        differs = ~((a == b) | (np.isnan(a) & np.isnan(b)))
-        if not differs.any():
-            continue
-        largest = np.max(np.abs(a - b)[differs])
-        if exact or not largest <= tolerance * max(1.0, np.max(np.abs(b))):
-            _fail(world, law, f"{what}{path} differs by up to {largest:.3g}")
-
-
 def _same_rounds(world, law: str, what: str, got, first: int, count: int = 1) -> None:
     """Compares (state, log) with the path, but for what padding costs."""
     (states, logs), (state, log) = at.path(world), got
-    _same(world, law, f"{what}: state", state, states[first + count])
+    same(world, law, f"{what}: state", state, states[first + count])
     told = jax.tree.map(lambda *v: np.stack(v), *logs[first : first + count])
     log = log._replace(executed_steps=told.executed_steps)
-    _same(world, law, f"{what}: log", log, told)
-
-
-def _finite(world: World, law: str, what: str, tree: PyTree) -> None:
-    for path, leaf in _leaves(tree):
-        if not np.all(np.isfinite(leaf)):
-            _fail(world, law, f"{what}{path} is not finite")
+    same(world, law, f"{what}: log", log, told)
 
 
 def _soil(data: Batches) -> Batches:
@@ -347,12 +305,17 @@ def _soil(data: Batches) -> Batches:
     return data._replace(x=x, order=order.astype(jnp.int32))
 
 
-def _spoil(rows: np.ndarray, index: np.ndarray) -> np.ndarray:
-    """Clients' rows with NaN in the place of floats."""
-    rows = rows.copy()
-    if np.issubdtype(rows.dtype, np.floating):
+def _spoil(clients: PyTree, index: np.ndarray) -> PyTree:
+    """All clients' rows, with NaN in the place of some clients' floats."""
+
+    def spoil(rows):
+        if not jnp.issubdtype(rows.dtype, jnp.floating):
+            return rows
+        rows = rows.copy()
         rows[index] = np.nan
-    return rows
+        return rows
+
+    return jax.tree.map(spoil, clients)
 
 
 def _packets(world: World):
@@ -361,43 +324,3 @@ def _packets(world: World):
             for way in ("down", "up"):
                 for name, packet in getattr(passing, way).items():
                     yield round, way, name, packet
-
-
-def _outside(world: World, what: str, values, mask, untouched=None) -> None:
-    """Fails unless entries outside the mask are 0 or, where given, as before."""
-    other = jax.tree.leaves(untouched) or [0] * len(jax.tree.leaves(mask))
-    pairs = zip(_leaves(values), jax.tree.leaves(mask), other, strict=True)
-    for (path, value), alive, old in pairs:
-        wrong = ~alive & (value != 0) & (value != old)
-        if wrong.any():
-            what = f"{what}{path} has {wrong.sum()} entries outside its mask"
-            _fail(world, "zeros", what)
-
-
-def _recount(packet: codec.Packet) -> codec.Count:
-    tree = packet.values if packet.mask is None else packet.mask
-    sizes = [v.size if packet.mask is None else v.sum() for v in jax.tree.leaves(tree)]
-    fresh, sent = np.asarray(packet.fresh), np.asarray(packet.sent)
-    return codec.Count(np.array(sizes, np.int32), fresh, sent)
-
-
-def _encode(world: World, what: str, packet: codec.Packet, bits: int) -> None:
-    """Fails unless the bytes are as many as counted and tell the packet."""
-    try:
-        data = encoders.encode(packet)
-    except ValueError as error:
-        raise ContractError(f"law 'bytes', {world.name}: {what}: {error}") from error
-    if len(data) != -(-bits // 8):
-        _fail(
-            world, "bytes", f"{what} takes {len(data)} bytes, counted are {bits} bits"
-        )
-    blank = jax.tree.map(np.zeros_like, (packet.values, packet.mask))
-    known = replace(
-        packet,
-        values=blank[0] if packet.bits else packet.values,
-        mask=blank[1] if packet.fresh and packet.index != "none" else packet.mask,
-    )
-    found = encoders.decode(data, known)
-    if packet.sent:  # static branch
-        _same(world, "bytes", what, found.values, packet.values, tolerance=0.0)
-        _same(world, "bytes", f"{what} mask", found.mask, packet.mask)

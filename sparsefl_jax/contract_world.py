@@ -21,7 +21,7 @@ from sparsefl_jax.models import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import ClientInfo, Context, PyTree, SparseModel
 
-SIZES = (6, 3, 18, 6, 5)  # one below a batch of 4, one three times the others, a tie
+SIZES = (9, 3, 27, 9, 5)  # one below a batch of 4, one three times the others, a tie
 BUDGETS = (0.5, 0.3, 0.5, 0.4, 0.3)
 FEATURES, HIDDEN, CLASSES = 8, 16, 4
 # Every client is drawn and comes back after a pause; the largest stands beside others.
@@ -305,7 +305,7 @@ def server_inputs(world: World, round: int) -> tuple:
 
 
 def loop_round(world: World, round: int) -> tuple[PyTree, dict, PyTree]:
-    """A round as a plain loop: the server, its metrics and all clients' rows after it."""
+    """A round as a plain loop: server, metrics of the server, clients' rows."""
     rows = path(world)[0][round].clients
     out = aggregate_jit(world)(*server_inputs(world, round))
     for index, passing in zip(

@@ -56,12 +56,12 @@ def by_hand(params, batches, first, last, decay=0.0):
 
 def run(key, tx, batches, **span):
     loss_fn = local.cross_entropy(linear())
-    return local.train_steps(
-        key, loss_fn, tx, begin(tx), batches, epoch=0, **span
-    )
+    return local.train_steps(key, loss_fn, tx, begin(tx), batches, epoch=0, **span)
 
 
-@pytest.mark.parametrize("size, first, last", [(5, 0, 3), (5, 1, 2), (6, 1, 3), (5, 2, 2)])
+@pytest.mark.parametrize(
+    "size, first, last", [(5, 0, 3), (5, 1, 2), (6, 1, 3), (5, 2, 2)]
+)
 def test_train_steps_runs_its_span(key, size, first, last):
     tx, batches = sgd(), client(size)
     out = run(key, tx, batches, first=first, last=last, num_trips=3)
@@ -75,11 +75,14 @@ def test_train_runs_all_epochs_and_sums_over_processed_samples(key):
     tx, batches = sgd(), client(3, epochs=2)
     out = local.train(key, local.cross_entropy(linear()), tx, begin(tx), batches)
     assert out.sums["count"] == 6 and out.stats["calls"] == 4
+    still = optax.sgd(0.0)
     frozen = local.train(
-        key, local.cross_entropy(linear()), optax.sgd(0.0), begin(tx), batches
+        key, local.cross_entropy(linear()), still, begin(still), batches
     )
     logits = batches.x[:3] @ begin(tx).params["w"]
-    losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, batches.y[:3])
+    losses = optax.losses.softmax_cross_entropy_with_integer_labels(
+        logits, batches.y[:3]
+    )
     np.testing.assert_allclose(frozen.sums["loss"], 2 * losses.sum(), rtol=1e-6)
     hits = jnp.sum(jnp.argmax(logits, -1) == batches.y[:3])
     assert frozen.sums["correct"] == 2 * hits
@@ -98,7 +101,13 @@ def test_steps_beyond_the_data_leave_everything_though_they_hold_nan(key):
 
 
 def test_own_steps_counts_steps_with_a_sample():
-    assert [int(local.own_steps(client(n), 0)) for n in (0, 1, 2, 3, 6)] == [0, 1, 1, 2, 3]
+    assert [int(local.own_steps(client(n), 0)) for n in (0, 1, 2, 3, 6)] == [
+        0,
+        1,
+        1,
+        2,
+        3,
+    ]
 
 
 def test_the_projection_holds_after_every_step(key):
@@ -146,7 +155,7 @@ def test_clip_bounds_the_gradient_before_weight_decay():
     np.testing.assert_allclose(step, [-10.6, -0.8], rtol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["sgdd", "_src", "global_norm", "chain", "losses"])
+@pytest.mark.parametrize("name", ["sgdd", "_src", "losses", "apply_updates"])
 def test_make_optimizer_refuses_what_is_none(name):
     with pytest.raises(ValueError, match=rf"optimizer\.name='{name}'"):
         local.make_optimizer(name)

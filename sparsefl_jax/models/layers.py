@@ -7,6 +7,7 @@ submodule, so that a leaf is called `conv1/kernel` or `fc1/bias`.
 import functools
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -97,11 +98,55 @@ def max_pool(x: Array, size: int = 2, stride: int = 2) -> Array:
     """
     if size > min(x.shape[1:3]):
         raise ValueError(f"size={size} is larger than the image {x.shape[1:3]}")
+    if stride == 1:
+        batch, height, width, channels = x.shape
+        # Rows of W * C entries: both axes shift along contiguous memory.
+        x = _sliding_max(x.reshape(batch, height, width * channels), size, 1, 1)
+        x = _sliding_max(x, size, channels, 2)
+        return x.reshape(batch, height - size + 1, width - size + 1, channels)
     for axis in (1, 2):
         reach = (x.shape[axis] - size) // stride * stride + 1
         views = [lax.slice_in_dim(x, i, i + reach, stride, axis) for i in range(size)]
         x = functools.reduce(jnp.maximum, views)
     return x
+
+
+def _views(x: Array, size: int, hop: int, axis: int) -> list[Array]:
+    """`size` views of x, each `hop` entries further along `axis`."""
+    reach = x.shape[axis] - (size - 1) * hop
+    return [
+        lax.slice_in_dim(x, i, i + reach, axis=axis) for i in range(0, size * hop, hop)
+    ]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
+def _sliding_max(x: Array, size: int, hop: int, axis: int) -> Array:
+    """The maximum of `size` entries `hop` apart, at every position along `axis`."""
+    return functools.reduce(jnp.maximum, _views(x, size, hop, axis))
+
+
+def _sliding_max_forward(x, size, hop, axis):
+    y = functools.reduce(jnp.maximum, _views(x, size, hop, axis))
+    return y, (x, y)
+
+
+def _sliding_max_backward(size, hop, axis, residual, g):
+    # Autodiff would scatter into as many padded arrays as there are views; this reads
+    # windows instead: an entry gets the shares of those whose maximum it equals.
+    x, y = residual
+    hits = [(v == y).astype(g.dtype) for v in _views(x, size, hop, axis)]
+    pad = [(0, 0)] * x.ndim
+    pad[axis] = ((size - 1) * hop,) * 2
+    shares = jnp.pad(g / functools.reduce(jnp.add, hits), pad)
+    tops = jnp.pad(y, pad, constant_values=jnp.inf)
+    pairs = zip(
+        _views(tops, size, hop, axis), _views(shares, size, hop, axis), strict=True
+    )
+    terms = [jnp.where(x == top, share, 0.0) for top, share in pairs]
+    return (functools.reduce(jnp.add, terms),)
+
+
+_sliding_max.defvjp(_sliding_max_forward, _sliding_max_backward)
 
 
 class BatchNorm(nn.Module):

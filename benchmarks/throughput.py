@@ -1,0 +1,184 @@
+"""Client steps per second through the real engine, beside the measured matmul rate.
+
+    python benchmarks/throughput.py                     # all set-ups
+    python benchmarks/throughput.py --only mlp resnet18 --out result.json
+
+FedAvg with plain SGD on random images; a step is one client's minibatch: forward, both
+gradients, update. GFLOP/s are six times the network's multiply-adds per sample, so
+normalisation, pooling and the federated work count as lost time. The rate beside it is
+a square float32 matmul on every device at once, timed before and after each set-up.
+"""
+
+import argparse
+import datetime
+import json
+import platform
+import statistics
+import subprocess
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+from sparsefl_jax import devices
+
+devices.use_cpu_cores()
+
+import jax  # noqa: E402
+import jax.numpy as jnp  # noqa: E402
+import numpy as np  # noqa: E402
+
+import sparsefl_jax as sfl  # noqa: E402
+from sparsefl_jax import costs, loop, simulate  # noqa: E402
+
+
+class Setup(NamedTuple):
+    """A network and how it is trained; `cohort` 0 means four clients a device."""
+
+    model: str
+    shape: tuple[int, int, int]
+    batch_size: int
+    clients: int
+    samples: int
+    cohort: int = 0
+
+
+SETUPS = {
+    "mlp": Setup("mlp", (28, 28, 1), 32, 100, 600),
+    "lenet5_caffe": Setup("lenet5_caffe", (28, 28, 1), 64, 100, 640),
+    "mnistnet": Setup("mnistnet", (28, 28, 1), 32, 100, 600),
+    "ic": Setup("ic", (28, 28, 1), 64, 100, 640),
+    "conv4": Setup("conv4", (32, 32, 3), 16, 20, 160),
+    "resnet18": Setup("resnet18", (32, 32, 3), 32, 20, 128),
+    "pfl": Setup("simple_cnn", (32, 32, 3), 10, 1000, 50, cohort=50),
+}
+
+
+def build(setup: Setup, chunk):
+    """One round of FedAvg as a compiled segment, with its arguments."""
+    rng = np.random.default_rng(0)
+    count = setup.clients * setup.samples
+    images = rng.integers(0, 256, (count, *setup.shape), dtype=np.uint8)
+    labels = rng.integers(0, 10, count)
+    data = sfl.from_arrays(
+        images,
+        labels,
+        x_test=images[:10],
+        y_test=labels[:10],
+        num_classes=10,
+        num_clients=setup.clients,
+    )
+    model = sfl.build_model(setup.model, 10, setup.shape)
+    model = model.reading(sfl.make_preprocess(data.mean, data.std))
+    optimizer = sfl.make_optimizer("sgd", learning_rate=0.01)
+    method = sfl.fedavg(sfl.cross_entropy(model), optimizer)
+    cohort = setup.cohort or 4 * jax.device_count()
+    stage = sfl.Stage(method, 1, cohort, 1, setup.batch_size)
+    layers = jax.tree.map(lambda m: m > 0, model.macs)
+    plan = simulate.make_plan(stage, layers, chunk=chunk)
+    population = simulate.make_population(plan, data)
+    key = jax.random.key(0)
+    state = simulate.start(key, plan, loop.initial_model(key, model), population)
+    rounds = np.zeros(1, np.int32)
+    ids = simulate.cohorts(key, stage, setup.clients, rounds)
+    steps = cohort * -(-setup.samples // setup.batch_size)
+    segment = simulate.make_segment(plan)
+    return segment, key, population, state, rounds, ids, steps, model
+
+
+def matmul_rate(size: int = 3072, seconds: float = 1.0) -> float:
+    """GFLOP/s of float32 matmuls, one on every device at the same time."""
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("clients",))
+    spec = jax.sharding.PartitionSpec("clients")
+
+    def chain(a):
+        return jax.lax.fori_loop(0, 4, lambda _, b: (a[0] @ b) * 1e-3, a[0])[None]
+
+    run = jax.jit(jax.shard_map(chain, mesh=mesh, in_specs=spec, out_specs=spec))
+    a = jax.device_put(
+        jnp.ones((mesh.size, size, size), jnp.float32),
+        jax.sharding.NamedSharding(mesh, spec),
+    )
+    jax.block_until_ready(run(a))
+    best, begin = float("inf"), time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        jax.block_until_ready(run(a))
+        best = min(best, time.perf_counter() - start)
+    return 4 * 2 * size**3 * mesh.size / best / 1e9
+
+
+def measure(setup: Setup, repeats: int, chunk) -> dict:
+    """Times single rounds; the first one is the compilation."""
+    before = matmul_rate()
+    segment, key, population, state, rounds, ids, steps, model = build(setup, chunk)
+    times = []
+    for _ in range(repeats + 1):
+        start = time.perf_counter()
+        state, log = segment(key, population, state, rounds, ids)
+        jax.block_until_ready((state, log))
+        times.append(time.perf_counter() - start)
+    after = matmul_rate()
+    work = 6e-9 * costs.macs_per_sample(model.macs) * setup.batch_size
+    rate, best, typical = (
+        max(before, after),
+        min(times[1:]),
+        statistics.median(times[1:]),
+    )
+    return {
+        "steps_per_second": steps / best,
+        "steps_per_second_median": steps / typical,
+        "gflops": steps / best * work,
+        "matmul_gflops": rate,
+        "fraction": steps / best * work / rate,
+        "steps_per_second_per_gflops": steps / best / rate,
+        "compile_seconds": times[0] - typical,
+    }
+
+
+def machine() -> dict:
+    """Where and with what the figures were taken."""
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    where = Path(__file__).parent
+    commit = subprocess.run(command, capture_output=True, text=True, cwd=where).stdout
+    cpu = [
+        line.split(":")[1].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    return {
+        "devices": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "cpu": f"{len(cpu)} x {cpu[0]}" if cpu else platform.processor(),
+        "jax": jax.__version__,
+        "python": platform.python_version(),
+        "commit": commit.strip(),
+        "date": datetime.date.today().isoformat(),
+    }
+
+
+def main():
+    """Prints a table, and writes JSON where asked."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--only", nargs="*", choices=SETUPS, default=list(SETUPS))
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--chunk", default="auto")
+    parser.add_argument("--out", type=Path)
+    args = parser.parse_args()
+    about, results = machine(), {}
+    print(about)
+    print(f"{'set-up':14} steps/s  median  GFLOP/s  matmul  fraction  compile s")
+    for name in args.only:
+        r = results[name] = measure(SETUPS[name], args.repeats, args.chunk)
+        print(
+            f"{name:14} {r['steps_per_second']:7.1f} {r['steps_per_second_median']:7.1f}"
+            f" {r['gflops']:8.1f} {r['matmul_gflops']:7.1f} {r['fraction']:9.3f}"
+            f" {r['compile_seconds']:10.1f}",
+            flush=True,
+        )
+    if args.out:
+        args.out.write_text(
+            json.dumps({"machine": about, "results": results}, indent=1)
+        )
+
+
+if __name__ == "__main__":
+    main()
