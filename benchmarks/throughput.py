@@ -169,7 +169,8 @@ def main():
     for name in args.only:
         r = results[name] = measure(SETUPS[name], args.repeats, args.chunk)
         print(
-            f"{name:14} {r['steps_per_second']:7.1f} {r['steps_per_second_median']:7.1f}"
+            f"{name:14} {r['steps_per_second']:7.1f}"
+            f" {r['steps_per_second_median']:7.1f}"
             f" {r['gflops']:8.1f} {r['matmul_gflops']:7.1f} {r['fraction']:9.3f}"
             f" {r['compile_seconds']:10.1f}",
             flush=True,

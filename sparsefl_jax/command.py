@@ -60,8 +60,15 @@ def catalogue() -> str:
 
 
 def one_line(error: Exception) -> str:
-    """An error's message without line breaks or the quotes of a KeyError."""
-    return " ".join(str(error).strip("'\"").split())
+    """An error's message without line breaks or the quotes of a KeyError.
+
+    ml_collections puts the traceback of a configuration file into its own message; what
+    the file said is the last line of it.
+    """
+    text = str(error).strip("'\"")
+    if "Traceback" in text:
+        text = text.strip().splitlines()[-1].partition(": ")[2]
+    return " ".join(text.split())
 
 
 def guarded(app, flags, main) -> None:

@@ -260,7 +260,7 @@ def run(config, workdir, *, progress: bool = True) -> dict:
 
 @contextlib.contextmanager
 def writer(workdir: Path):
-    """`write(records, seconds)`, which appends to `metrics.jsonl` and `timing.jsonl`."""
+    """Gives `write(records, seconds)`: appends to `metrics.jsonl`, `timing.jsonl`."""
     with (
         open(workdir / "metrics.jsonl", "w") as metrics,
         open(workdir / "timing.jsonl", "w") as timing,

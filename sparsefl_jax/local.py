@@ -88,7 +88,7 @@ def make_optimizer(
         raise ValueError(f"optimizer.name={name!r} is not an optimizer of optax")
     try:
         built = factory(learning_rate, **kwargs)
-    except TypeError as error:
+    except (TypeError, AttributeError) as error:
         raise ValueError(f"optimizer.name={name!r}: {error}") from None
     if not isinstance(built, optax.GradientTransformation):
         raise ValueError(f"optimizer.name={name!r} is not an optimizer of optax")

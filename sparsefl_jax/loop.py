@@ -77,7 +77,7 @@ def run(
     )
     metrics, traffic, state = [], 0, None
     for index, stage in enumerate(stages):
-        for state, records in _stage(
+        for state, records in _stage(  # noqa: B007
             simulate.stage_key(run_key, index), stage, model, sparse, data,
             evaluator, eval_every, chunk, budgets, devices,
         ):  # fmt: skip

@@ -175,12 +175,13 @@ def start(key: Key, plan: Plan, model: SparseModel, population: Population) -> S
         clients = lax.map(one, info, batch_size=None)
         return State(server, clients, jnp.full(info.index.shape, -1, jnp.int32))
 
+    model = jax.device_put(model, NamedSharding(plan.mesh, P()))
     shapes = jax.eval_shape(build, model, population.info)
     return jax.jit(build, out_shardings=shardings(plan, shapes))(model, population.info)
 
 
 def shardings(plan: Plan, state: State) -> State:
-    """Clients' rows are sharded over the mesh where they divide, all else replicated."""
+    """Shards clients' rows over the mesh where they divide, replicates all else."""
 
     def rows(leaf):
         whole = leaf.shape[0] % plan.mesh.size == 0

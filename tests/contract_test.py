@@ -248,6 +248,10 @@ TABLE = {
 }
 
 
+# Another argument of a method that stands above: only with `-m slow`.
+VARIANTS = ("fedadam", "pdst", "jmwst_2")
+
+
 def broken_laws(world) -> list[str]:
     found = []
     for law in contract.LAWS.values():
@@ -258,7 +262,13 @@ def broken_laws(world) -> list[str]:
     return found
 
 
-@pytest.mark.parametrize("name", TABLE)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name in VARIANTS else [])
+        for name in TABLE
+    ],
+)
 def test_method(name):
     row = TABLE[name]
     world = at.make_world(row.factory, row.kwargs)

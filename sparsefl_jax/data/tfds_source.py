@@ -19,21 +19,10 @@ from pathlib import Path
 import numpy as np
 
 from sparsefl_jax.data.samples import SAMPLES
+from sparsefl_jax.devices import cache_directory
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 _CHUNK = 1024
-
-
-def cache_dir():
-    """Returns the directory that holds decoded data sets.
-
-    It is `SPARSEFL_CACHE_DIR`, else `sparsefl_jax` in `XDG_CACHE_HOME` or `~/.cache`.
-    """
-    if path := os.environ.get("SPARSEFL_CACHE_DIR"):
-        return Path(path)
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / (
-        "sparsefl_jax"
-    )
 
 
 def read(name, data_dir=None):
@@ -55,7 +44,7 @@ def read(name, data_dir=None):
         _check_prepared(name, builder, data_dir)
         image, label = _features(name, builder.info.features)
         num_classes = builder.info.features[label].num_classes
-        entry = cache_dir() / _key(builder)
+        entry = cache_directory() / _key(builder)
         if not entry.is_dir():
             decoded = _decode(name, builder, image, label)
             if not _store(entry, decoded):

@@ -131,7 +131,7 @@ def prune_regrow(
 
 
 def _shares(weights: list, alive: list, count: Array) -> Array:
-    """Mean alive magnitude of each layer, normalised; 0 for an empty layer. [L]"""
+    """Mean alive magnitude of each layer, normalised; 0 for an empty layer; [L]."""
     total = jnp.stack(
         [
             jnp.sum(jnp.where(m, jnp.abs(w), jnp.zeros_like(w)))
@@ -153,7 +153,7 @@ def _prune(weights: Array, mask: Array, removed: Array) -> Array:
 
 
 def _spread(wanted: Array, most: Array) -> Array:
-    """Cap what layers want, and spread the excess equally until none is left. [L]"""
+    """Cap what layers want, and spread the excess equally until none is left; [L]."""
 
     def again(state):
         _, excess, i = state

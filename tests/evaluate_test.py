@@ -1,0 +1,37 @@
+"""Evaluation against NumPy, on test sets that do not divide into batches."""
+
+import jax
+import numpy as np
+import pytest
+
+from sparsefl_jax import evaluate, models
+from sparsefl_jax.types import SparseModel
+
+
+@pytest.mark.parametrize("count", [1, 7, 20])
+def test_masked_entries_count_as_zero(count):
+    model = models.build("mlp", 3, (2, 2, 1), widths=(5,))
+    params, stats = model.init(jax.random.key(0))
+    mask = jax.tree.map(lambda p: np.arange(p.size).reshape(p.shape) % 2 == 0, params)
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(count, 2, 2, 1)).astype(np.float32)
+    y = rng.integers(0, 3, count)
+    run = evaluate.make_evaluator(model, x, y, batch_size=3)
+    correct, loss = run(SparseModel(params, mask, stats))
+
+    kept = jax.tree.map(lambda p, m: np.where(m, p, 0), params, mask)
+    hidden = np.maximum(
+        x.reshape(count, -1) @ kept["fc1"]["kernel"] + kept["fc1"]["bias"], 0
+    )
+    logits = hidden @ kept["fc2"]["kernel"] + kept["fc2"]["bias"]
+    expected = np.log(np.exp(logits).sum(1)) - logits[np.arange(count), y]
+    np.testing.assert_allclose(loss, expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_array_equal(correct, logits.argmax(1) == y)
+
+
+def test_by_client_leaves_out_clients_without_samples():
+    correct = np.array([True, True, False, False])
+    index = np.array([[0, 1], [2, 0], [0, 0]])
+    told = evaluate.by_client(correct, index, np.array([2, 1, 0]))
+    assert told == {"mean": 0.5, "p10": pytest.approx(0.1), "median": 0.5}
+    assert evaluate.by_client(correct, index, np.zeros(3, int)) == {}

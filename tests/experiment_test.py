@@ -1,0 +1,203 @@
+"""From a configuration to the files of a run, and every refusal before compiling."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from sparsefl_jax import experiment, loop
+from sparsefl_jax.report import read_run
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def config(tmp_path):
+    """FLASH's two stages on 8 clients of 6-pixel images: two seconds to run."""
+    rng = np.random.default_rng(0)
+    y = np.arange(240) % 4
+    x = rng.normal(0, 0.3, (240, 2, 3, 1)).astype(np.float32)
+    x[:, 0, 0, 0] += y
+    path = tmp_path / "tiny.npz"
+    np.savez(path, x=x[:160], y=y[:160], x_test=x[160:], y_test=y[160:])
+    config = experiment.default_config()
+    config.dataset = str(path)
+    config.normalize = False
+    config.num_clients = 8
+    config.model = {"name": "mlp", "widths": (16,)}
+    config.algorithm = {"name": "spdst"}
+    config.first_stage = {
+        "name": "sensitivity",
+        "density": 0.5,
+        "num_rounds": 1,
+        "cohort_size": 3,
+        "epochs": 2,
+    }
+    config.num_rounds, config.cohort_size, config.batch_size = 4, 3, 8
+    config.eval_every = 2
+    return config
+
+
+def test_a_run_writes_its_files_and_repeats_itself(config, tmp_path):
+    summary = experiment.run(config, tmp_path / "a", progress=False)
+    experiment.run(config, tmp_path / "b", progress=False)
+    lines = (tmp_path / "a" / "metrics.jsonl").read_bytes()
+    assert lines == (tmp_path / "b" / "metrics.jsonl").read_bytes()
+    records = [json.loads(line) for line in lines.splitlines()]
+    phases = [(r["stage"], r["phase"], r["round"]) for r in records]
+    assert phases == [
+        (0, "train", 1),
+        (0, "eval", 1),
+        (1, "train", 1),
+        (1, "train", 2),
+        (1, "eval", 2),
+        (1, "train", 3),
+        (1, "train", 4),
+        (1, "eval", 4),
+    ]
+    sent = sum(r["bits_up"] + r["bits_down"] for r in records if r["phase"] == "train")
+    assert records[-1]["gbit_cumulative"] == pytest.approx(sent / 1e9)
+    totals = summary["stages"]
+    assert sum(s["bits_up"] + s["bits_down"] for s in totals) == sent
+    assert sum(s["bits_values"] + s["bits_positions"] for s in totals) == sent
+    assert totals[1]["flops"] < totals[1]["flops_dense"] <= totals[1]["flops_executed"]
+    assert summary == json.loads((tmp_path / "a" / "summary.json").read_text())
+    run = read_run(tmp_path / "a")
+    assert len(run.train) == 5 and (tmp_path / "a" / "plots").is_dir()
+    assert json.loads((tmp_path / "a" / "config.json").read_text())["num_clients"] == 8
+    assert np.load(tmp_path / "a" / "partition.npy").sum() == 160
+
+
+def test_functions_alone_equal_the_configured_run(config, tmp_path):
+    experiment.run(config, tmp_path / "a", progress=False)
+    data = experiment.build_data(config)
+    model = experiment.build_model(config, data)
+    stages = experiment.build_stages(config, experiment.local.cross_entropy(model))
+    run = loop.run(jax.random.key(0), stages, model, data, eval_every=2)
+    lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
+    assert run.metrics == [json.loads(line) for line in lines]
+
+
+REFUSED = {
+    "unknown method": ("algorithm.name", "spdts", "did you mean 'spdst'"),
+    "unknown model": ("model.name", "resnet9", "resnet18"),
+    "unknown data": ("dataset", "cifar1o", "cifar10"),
+    "unknown partition": ("partition.name", "ldaa", "lda"),
+    "unknown optimizer": ("optimizer.name", "sdg", "optimizer"),
+    "density": ("first_stage.density", 1.5, "(0, 1]"),
+    "zero density": ("first_stage.density", 0.0, "(0, 1]"),
+    "cohort": ("cohort_size", 9, "at most"),
+    "rounds": ("num_rounds", 0, "num_rounds=0"),
+    "batch": ("batch_size", 0, "batch_size=0"),
+    "evaluation": ("eval_every", 0, "eval_every=0"),
+    "chunk": ("chunk", "many", "chunk='many'"),
+    "budgets": ("budgets", ((0.5, 0.6), (1.0, 0.6)), "sum to 1"),
+    "augment": ("augment", ("rotate",), "augment"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_in_one_line_before_compiling(config, tmp_path, case, monkeypatch):
+    field, value, told = REFUSED[case]
+    config.update_from_flattened_dict({field: value})
+    monkeypatch.setattr(loop, "run", None)  # nothing is compiled before it
+    with pytest.raises(ValueError) as caught:
+        experiment.run(config, tmp_path / "a", progress=False)
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+    assert not (tmp_path / "a").exists()
+
+
+def test_unknown_and_missing_arguments_are_named(config):
+    for settings, told in (
+        ({"name": "pdst"}, "density"),
+        ({"name": "pdst", "density": 0.5, "densty": 1}, "did you mean 'density'"),
+        ({"name": "no_such_module:thing"}, "no_such_module"),
+        ({"name": "json:thing"}, "thing"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            experiment.build_algorithm(settings, None, None)
+
+
+def test_an_algorithm_of_ones_own(config, tmp_path):
+    config.algorithm.name = "sparsefl_jax.algorithms.fedavg:fedavg"
+    config.first_stage = {}
+    summary = experiment.run(config, tmp_path / "a", progress=False)
+    assert summary["rounds"] == 4
+
+
+def test_server_optimizer_from_a_configuration(config):
+    settings = {"name": "fedavg", "server_optimizer": {"name": "adam"}}
+    method = experiment.build_algorithm(settings, None, None)
+    assert callable(method.aggregate)
+
+
+def test_a_workdir_is_never_overwritten(config, tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(ValueError, match="holds a run"):
+        experiment.run(config, tmp_path, progress=False)
+
+
+def test_budgets_are_shares_of_the_clients(config):
+    config.budgets = ((0.5, 0.25), (1.0, 0.75))
+    budgets = experiment.build_budgets(config)
+    assert sorted(budgets.tolist()) == [0.5] * 2 + [1.0] * 6
+
+
+def test_schedule_follows_the_round(config):
+    config.final_learning_rate, config.num_rounds = 0.001, 400
+    config.lr_horizon, config.lr_delay = 1000, 1
+    optimizer = experiment.build_optimizer(config)
+    ones = np.ones(1, np.float32)
+
+    def rate(round):
+        tx = optimizer(round)
+        return -float(tx.update(ones, tx.init(ones))[0][0])
+
+    expected = [0.1, 0.1, 0.1 * 0.01**0.398]  # exponent (399 - 1) / 1000
+    assert [rate(0), rate(1), rate(399)] == pytest.approx(expected, rel=1e-5)
+
+
+def launch(*arguments):
+    return subprocess.run(
+        [sys.executable, "launch.py", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--config=configs/flash_mnist.py", "--config.num_round=3"], "num_round"),
+        (["--config=configs/flash_mnist.py:spdts"], "spdts"),
+        (["--config=configs/flash_cifar10.py:mini", "--config.density=0"], "(0, 1]"),
+        ([], "--config"),
+    ],
+)
+def test_launch_refuses_in_one_line(arguments, told):
+    done = launch(*arguments)
+    line = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 2 and told in line and "Traceback" not in done.stderr
+
+
+def test_launch_lists_everything():
+    done = launch("--list")
+    assert done.returncode == 0
+    for name in ("spdst", "resnet18", "cifar10_sample", "lda", "flash_cifar10.py"):
+        assert f"  {name} " in done.stdout
+
+
+def test_absent_data_set_names_three_ways_out(tmp_path):
+    done = launch(
+        "--config=configs/flash_cifar10.py", f"--config.data_dir={tmp_path}/none"
+    )
+    line = done.stderr.strip().splitlines()[-1]
+    assert done.returncode == 2
+    for way in ("--prepare=cifar10", "TFDS_DATA_DIR", ":mini"):
+        assert way in line

@@ -1,0 +1,27 @@
+"""Progress without a terminal is plain lines."""
+
+import io
+
+from sparsefl_jax.progress import Progress
+
+
+def train(round):
+    record = {"phase": "train", "round": round, "density": 0.1, "loss": 1.0}
+    return record | {"gbit_cumulative": 0.25 * round}
+
+
+def test_lines_tell_round_accuracy_density_and_traffic():
+    out = io.StringIO()
+    with Progress(4, file=out, every=0.0) as bar:
+        bar.update([train(1), train(2), {"phase": "eval", "accuracy": 0.5}])
+        bar.update([train(3), train(4)])
+    first, last = out.getvalue().splitlines()
+    assert first.startswith("round 2/4: accuracy 50.00%, density 0.100, 0.5 Gbit")
+    assert last.startswith("round 4/4: accuracy 50.00%") and last.endswith("0 s left")
+
+
+def test_silence():
+    out = io.StringIO()
+    with Progress(1, show=False, file=out) as bar:
+        bar.update([train(1)])
+    assert out.getvalue() == ""
