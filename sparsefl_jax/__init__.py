@@ -6,6 +6,7 @@ from sparsefl_jax.algorithm import Algorithm, Stage
 from sparsefl_jax.algorithms import *  # noqa: F403
 from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.codec import Packet
+from sparsefl_jax.contract import ContractError, check_algorithm
 from sparsefl_jax.data import federate, from_arrays, load, make_preprocess
 from sparsefl_jax.devices import keep_compilations, use_cpu_cores
 from sparsefl_jax.local import cross_entropy, make_optimizer
@@ -28,6 +29,7 @@ __all__ = [
     "Batches",
     "ClientInfo",
     "Context",
+    "ContractError",
     "EmptyState",
     "Model",
     "Packet",
@@ -36,6 +38,7 @@ __all__ = [
     "Stage",
     "Work",
     "build_model",
+    "check_algorithm",
     "cross_entropy",
     "federate",
     "from_arrays",

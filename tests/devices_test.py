@@ -1,0 +1,82 @@
+"""CPU cores as devices, and why the collective timeouts are set with them."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from sparsefl_jax import devices
+
+# Two devices meet at a sum; one of them works for several seconds before.
+MEETING = """
+import time
+import numpy as np
+import jax, jax.numpy as jnp
+from jax.sharding import Mesh, PartitionSpec as P
+
+mesh = Mesh(np.array(jax.devices()), ("clients",))
+
+def body(a, trips):
+    a = jax.lax.fori_loop(0, trips[0], lambda _, b: jnp.tanh(b @ b), a[0])
+    return jax.lax.psum(a, "clients")[None]
+
+run = jax.jit(jax.shard_map(body, mesh=mesh, in_specs=P("clients"),
+                            out_specs=P("clients"), check_vma=False))
+a = jnp.ones((2, 256, 256), jnp.float32)
+trips, seconds = 1000, 0.0
+while seconds < 8:
+    start = time.perf_counter()
+    jax.block_until_ready(run(a, jnp.array([trips, 0], jnp.int32)))
+    seconds = time.perf_counter() - start
+    trips *= 2
+print("met")
+"""
+
+
+def run(code, **environment):
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **environment}
+    return subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment
+    )
+
+
+def test_use_cpu_cores_counts_devices_and_keeps_other_flags():
+    code = (
+        "import sparsefl_jax, os; sparsefl_jax.use_cpu_cores(3); import jax;"
+        "print(jax.device_count(), os.environ['XLA_FLAGS'])"
+    )
+    done = run(code, XLA_FLAGS="--xla_cpu_enable_fast_math=false")
+    count, *flags = done.stdout.split()
+    assert count == "3", done.stderr
+    assert flags[0] == "--xla_cpu_enable_fast_math=false"
+    assert any("collective_call_terminate_timeout_seconds" in flag for flag in flags)
+
+
+def test_use_cpu_cores_too_late_or_too_few():
+    code = "import jax, sparsefl_jax; jax.devices(); sparsefl_jax.use_cpu_cores()"
+    done = run(code, XLA_FLAGS="")
+    assert done.returncode == 1 and "call it first" in done.stderr
+    with pytest.raises(ValueError, match="count=0"):
+        devices.use_cpu_cores(0)
+
+
+def test_use_cpu_cores_leaves_a_count_that_is_set(monkeypatch):
+    flags = "--xla_force_host_platform_device_count=5"
+    monkeypatch.setenv("XLA_FLAGS", flags)
+    devices.use_cpu_cores(2)
+    assert os.environ["XLA_FLAGS"] == flags
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("patient", [True, False])
+def test_devices_may_differ_for_longer_than_xla_waits(patient):
+    flags = ["--xla_force_host_platform_device_count=2"]
+    if patient:
+        flags += devices._PATIENCE
+    else:
+        flags += ["--xla_cpu_collective_call_terminate_timeout_seconds=2"]
+        flags += ["--xla_cpu_collective_call_warn_stuck_timeout_seconds=1"]
+    done = run(MEETING, XLA_FLAGS=" ".join(flags))
+    assert (done.returncode == 0) == patient
+    assert ("met" in done.stdout) == patient
