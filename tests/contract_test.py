@@ -15,6 +15,7 @@ from sparsefl_jax import contract
 from sparsefl_jax import contract_world as at
 from sparsefl_jax.algorithms import (
     fedavg,
+    fedprox,
     hetero_jmwst,
     hetero_spdst,
     jmwst,
@@ -133,6 +134,20 @@ def adam_by_hand(world):
     assert_close(new, jax.tree.map(jnp.add, old, step), atol=1e-5)
 
 
+def is_pulled(world):
+    """At mu = 0 FedAvg; a pull leaves the clients nearer to where they started."""
+    is_fedavg(at.make_world(fedprox, {"mu": 0.0}))
+    (_, pulled), (start, free) = (
+        [s.server.params for s in at.path(w)[0][:2]]
+        for w in (world, at.make_world(fedavg, {}))
+    )
+    far, near = (
+        float(optax.tree.norm(jax.tree.map(jnp.subtract, end, start)))
+        for end in (free, pulled)
+    )
+    assert 0 < near < far
+
+
 def keeps_velocity(world):
     """Client 2 takes part in rounds 0 and 1 and goes on with its momentum."""
     states, velocity = at.path(world)[0], None
@@ -233,6 +248,7 @@ TABLE = {
     "fedavg": Row(fedavg, {}, fedavg_by_hand),
     "fedadam": Row(fedavg, {"server_optimizer": optax.adam(0.01)}, adam_by_hand),
     "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
+    "fedprox": Row(fedprox, {"mu": 0.5}, is_pulled),
     "pdst": Row(pdst, HALF, frozen_and_dense),
     "spdst": Row(spdst, {}, frozen),
     "jmwst": Row(jmwst, HALF, functools.partial(votes, every=1)),

@@ -1,6 +1,7 @@
 """The methods, one paper per file. Exporting a factory here is what registers it."""
 
 from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
+from sparsefl_jax.algorithms.fedprox import fedprox as fedprox
 from sparsefl_jax.algorithms.flash import hetero_jmwst as hetero_jmwst
 from sparsefl_jax.algorithms.flash import hetero_spdst as hetero_spdst
 from sparsefl_jax.algorithms.flash import jmwst as jmwst

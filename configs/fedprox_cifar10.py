@@ -1,0 +1,22 @@
+"""FedProx on the embedded CIFAR-10 sample: a baseline to compare with; no paper's row.
+
+python launch.py --config=configs/fedprox_cifar10.py
+
+20 clients with LDA 0.1, 10 a round, mu = 0.01, a small CNN; a minute on 2 CPU cores.
+`--config.algorithm.mu=0.0` is FedAvg.
+"""
+
+from sparsefl_jax.experiment import default_config
+
+
+def get_config():
+    """The configuration; every field can be set from the command line."""
+    config = default_config()
+    config.dataset = "cifar10_sample"
+    config.augment = ("flip",)
+    config.num_clients = 20
+    config.partition = {"name": "lda", "alpha": 0.1}
+    config.algorithm = {"name": "fedprox", "mu": 0.01}
+    config.optimizer.learning_rate = 0.05
+    config.num_rounds, config.batch_size = 40, 16
+    return config

@@ -1,0 +1,46 @@
+"""FedProx: local training that is pulled towards the global model.
+
+Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
+https://arxiv.org/abs/1812.06127.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.algorithm import Algorithm
+from sparsefl_jax.algorithms.fedavg import fedavg
+
+
+def fedprox(loss_fn, optimizer, *, mu: float = 0.01, **kwargs) -> Algorithm:
+    """FedAvg whose local loss has the term mu / 2 |w - w_global|^2.
+
+    The anchor is the model that the client received this round. What travels is what
+    travels in `fedavg`.
+
+    Args:
+      loss_fn: as `local.cross_entropy` returns it.
+      optimizer: the clients', as `local.make_optimizer` returns it.
+      mu: strength of the pull, at least 0.
+      **kwargs: as in `fedavg`.
+
+    Raises:
+      ValueError: if mu is negative.
+
+    Example:
+      >>> method = fedprox(None, None, mu=0.001)
+    """
+    if mu < 0:
+        raise ValueError(f"mu={mu}, expected at least 0")
+
+    def update(key, ctx, downlink, client, batches):
+        anchor = downlink["params"].values
+
+        def proximal(key, params, *rest):
+            loss, told = loss_fn(key, params, *rest)
+            gaps = jax.tree.map(lambda p, a: jnp.sum((p - a) ** 2), params, anchor)
+            return loss + mu / 2 * sum(jax.tree.leaves(gaps)), told
+
+        plain = fedavg(proximal, optimizer, **kwargs)
+        return plain.update(key, ctx, downlink, client, batches)
+
+    return fedavg(loss_fn, optimizer, **kwargs)._replace(update=update)
