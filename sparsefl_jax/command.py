@@ -29,9 +29,9 @@ def run(config, workdir: str | None) -> None:
 
 def prepare(name: str) -> None:
     """Gets and writes a TFDS data set."""
-    from sparsefl_jax import data
+    from sparsefl_jax.data.prepare import prepare as get
 
-    data.prepare(name)
+    print(get(name))
 
 
 def catalogue() -> str:

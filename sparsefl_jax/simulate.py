@@ -166,7 +166,8 @@ def start(key: Key, plan: Plan, model: SparseModel, population: Population) -> S
     init_key, client_key = jax.random.split(jax.random.fold_in(key, 1))
 
     def build(model, info):
-        server = _strong(algorithm.init(init_key, model))
+        # Copies: jit hands untouched inputs on, and the state gets donated.
+        server = jax.tree.map(jnp.copy, _strong(algorithm.init(init_key, model)))
 
         def one(info):
             own = jax.random.fold_in(client_key, info.index)

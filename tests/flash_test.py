@@ -1,0 +1,145 @@
+"""FLASH beyond the contract: N:M masks, timing of surgery, presets of the configs."""
+
+import importlib
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsefl_jax import experiment, local
+from sparsefl_jax.algorithms import hetero_spdst, sensitivity
+from sparsefl_jax.algorithms.flash import surgery
+from sparsefl_jax.types import Batches, Context, SparseModel
+
+
+def linear_loss(key, params, stats, x, y, weight):
+    """Loss sum(w * x) over the valid samples: the gradient is the mean of x."""
+    count = jnp.sum(weight)
+    total = jnp.sum(weight[:, None] * x * params["w"][None])
+    sums = {"loss": total, "correct": jnp.float32(0), "count": count}
+    return total / jnp.maximum(count, 1), (stats, sums)
+
+
+def batches(epochs, steps, batch=2, width=40):
+    rows = steps * batch
+    order = jnp.arange(rows, dtype=jnp.int32).reshape(1, steps, batch)
+    order = jnp.tile(order, (epochs, 1, 1))
+    return Batches(
+        jnp.ones((rows, width), jnp.float32),
+        jnp.zeros((rows,), jnp.int32),
+        order,
+        jnp.ones(order.shape, jnp.float32),
+        jnp.int32(steps),
+    )
+
+
+def model(width=40, alive=20):
+    mask = {"w": jnp.arange(width) < alive}
+    weights = jnp.where(mask["w"], 5.0 + jnp.arange(width, dtype=jnp.float32), 0.0)
+    return SparseModel({"w": weights}, mask, {})
+
+
+@pytest.mark.parametrize(
+    ("epochs", "steps", "rates"),
+    [
+        (1, 16, [0.25 * 7 / 16]),  # once, after the step with index 8 of 16
+        (1, 1, [0.0]),
+        (4, 2, [0.1875, 0.125, 0.0625]),  # after every epoch but the last
+    ],
+)
+def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, rates):
+    seen = []
+
+    def record(key, params, mask, rate, *, select, carry):
+        jax.debug.callback(lambda r: seen.append(float(r)), rate, ordered=True)
+        return params, mask, carry
+
+    monkeypatch.setattr(surgery.regrow, "prune_regrow", record)
+    done = surgery.sparse_learning(
+        jax.random.key(0),
+        linear_loss,
+        optax.sgd(0.1),
+        model(),
+        batches(epochs, steps),
+        select={"w": True},
+        density=0.5,
+        prune_rate=0.25,
+        decay=True,
+    )
+    jax.effects_barrier()
+    assert seen == pytest.approx(rates)
+    assert float(done.state.sums["count"]) == epochs * steps * 2
+    # Every step moved every alive weight by 0.1.
+    moved = model().params["w"] - done.state.params["w"]
+    alive = np.arange(40) < 20
+    np.testing.assert_allclose(moved, 0.1 * epochs * steps * alive, atol=1e-5)
+
+
+def test_surgery_keeps_the_density_and_grows_zeros():
+    before = model()
+    done = surgery.sparse_learning(
+        jax.random.key(0),
+        linear_loss,
+        optax.sgd(0.0),
+        before,
+        batches(2, 3),
+        select={"w": True},
+        density=0.5,
+        prune_rate=0.5,
+        decay=False,
+    )
+    params, mask = done.state.params["w"], np.asarray(done.mask["w"])
+    lost = np.flatnonzero(np.asarray(before.mask["w"]) & ~mask)
+    # Half of the alive weights, the smallest, unless they grew again at once.
+    assert lost.size and lost.max() < 10
+    grown = mask & ~np.asarray(before.mask["w"])
+    assert grown.any() and not params[grown].any() and not params[~mask].any()
+    assert done.work.extra > 0
+
+
+def test_group_masks_have_n_of_m_in_every_group():
+    method = sensitivity(None, None, density=0.5, prunable=("w",), group=4)
+    start = SparseModel({"w": jnp.ones((16, 3))}, {"w": jnp.ones((16, 3), bool)}, {})
+    server = method.init(jax.random.key(0), start)
+    total = {"sum": jnp.array([2 * 0.5]), "weight": jnp.float32(2)}
+    ctx = Context(jnp.int32(0), None, None)
+    server, _ = method.aggregate(jax.random.key(1), ctx, server, total)
+    groups = np.asarray(server.model.mask["w"]).reshape(4, 4, 3)
+    np.testing.assert_array_equal(groups.sum(1), 2)
+    assert len({tuple(g) for g in groups.transpose(0, 2, 1).reshape(-1, 4)}) > 1
+    np.testing.assert_array_equal(server.model.params["w"], 1.0)
+
+
+def test_hetero_refuses_an_unknown_submask():
+    with pytest.raises(ValueError, match="submask='random'"):
+        hetero_spdst(None, None, submask="random")
+
+
+CONFIGS = [
+    *(
+        (name, f"{method},{preset}")
+        for name in ("flash_mnist", "flash_cifar10")
+        for method in ("fedavg", "nst", "pdst", "spdst", "jmwst", "hetero_spdst")
+        for preset in ("paper", "release")
+    ),
+    ("flash_cifar10", "hetero_jmwst,mini"),
+]
+
+
+@pytest.mark.parametrize(("name", "arg"), CONFIGS)
+def test_every_preset_builds(name, arg):
+    config = importlib.import_module(f"configs.{name}").get_config(arg)
+    budgets = experiment.build_budgets(config)
+    stages = experiment.build_stages(config, local.cross_entropy(None), budgets)
+    assert len(stages) == (2 if config.first_stage else 1)
+    assert config.density is None or 0 < config.density <= 1
+    horizon = config.lr_horizon or config.num_rounds
+    assert (horizon == 1000) == ("release" in arg)
+
+
+def test_density_reaches_both_stages():
+    config = importlib.import_module("configs.flash_mnist").get_config("jmwst")
+    config.density = 0.05
+    assert config.algorithm.density == config.first_stage.density == 0.05
