@@ -66,6 +66,7 @@ def build(setup: Setup, chunk):
         y_test=labels[:10],
         num_classes=10,
         num_clients=setup.clients,
+        test_split="pooled",
     )
     model = sfl.build_model(setup.model, 10, setup.shape)
     model = model.reading(sfl.make_preprocess(data.mean, data.std))

@@ -164,8 +164,9 @@ def _winograd(m, x, w, pad):
     transform = transform.astype(np.float32)
     filters = jnp.einsum("ai,ijco,bj->abco", transform, w, transform)
     values = tiles @ filters.reshape(a * a, inputs, outputs)
-    grid = [[values[i * a + j] for j in range(a)] for i in range(a)]
-    y = jnp.stack([jnp.stack(row) for row in _both_axes(inverse.T, grid)])
+    # A matmul, as XLA:CPU would fuse sums into what comes next, with all its indexing.
+    back = np.kron(inverse.T, inverse.T).astype(np.float32)
+    y = jnp.tensordot(back, values, 1, precision=lax.Precision.HIGHEST)
     y = y.reshape(m, m, x.shape[0], *count, outputs).transpose(2, 3, 0, 4, 1, 5)
     h, w = (m * t for t in count)
     y = y.reshape(x.shape[0], h, w, outputs)
