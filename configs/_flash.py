@@ -1,6 +1,6 @@
 """What FLASH's experiments share (TMLR 2023, Table 1); no configuration."""
 
-from sparsefl_jax.experiment import default_config
+from sparsefl_jax.configuration import complete, default_config
 
 METHODS = ("fedavg", "nst", "pdst", "spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
 TWO_STAGES = ("spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
@@ -40,7 +40,8 @@ def base(options: set[str]):
     config.density = 0.2 if hetero else 0.1
     if hetero:
         config.algorithm.densities = (0.1, 0.15, 0.2)
-        config.algorithm.submask = "magnitude" if release else "frozen"
+        if method == "hetero_spdst" and release:
+            config.algorithm.submask = "magnitude"
         config.budgets = ((0.1, 0.3), (0.15, 0.3), (0.2, 0.4))
     elif method != "spdst":  # whose density is that of the mask of stage 1
         config.algorithm.density = config.get_oneway_ref("density")
@@ -55,9 +56,10 @@ def base(options: set[str]):
     return config
 
 
-def set_prunable(config, patterns) -> None:
-    """The leaves that can be pruned, in both stages."""
+def finish(config, patterns):
+    """Names the leaves that can be pruned, in both stages, and all defaults."""
     if config.algorithm.name != "fedavg":
         config.algorithm.prunable = patterns
     if config.first_stage:
         config.first_stage.prunable = patterns
+    return complete(config)

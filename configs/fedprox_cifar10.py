@@ -6,7 +6,7 @@ python launch.py --config=configs/fedprox_cifar10.py
 `--config.algorithm.mu=0.0` is FedAvg.
 """
 
-from sparsefl_jax.experiment import default_config
+from sparsefl_jax.configuration import complete, default_config
 
 
 def get_config():
@@ -19,4 +19,4 @@ def get_config():
     config.algorithm = {"name": "fedprox", "mu": 0.01}
     config.optimizer.learning_rate = 0.05
     config.num_rounds, config.batch_size = 40, 16
-    return config
+    return complete(config)

@@ -24,17 +24,13 @@ def get_config(arg: str = ""):
     config.augment = ("crop", "flip")
     config.model.name = "resnet18"
     config.num_rounds = 600
-    flash.set_prunable(config, ("*conv*/kernel", "*shortcut/kernel"))
-    if "mini" in options:
-        config.dataset = "cifar10_sample"
-        config.augment = ("flip",)
-        config.model.name = "small_cnn"
-        config.num_clients = 20
-        config.partition.alpha = 1.0
-        config.num_rounds = 60
-        config.batch_size = 16
-        config.optimizer.learning_rate = 0.05
-        config.final_learning_rate = 0.005
-        config.eval_every = 5
-        flash.set_prunable(config, ("*kernel",))
-    return config
+    if "mini" not in options:
+        return flash.finish(config, ("*conv*/kernel", "*shortcut/kernel"))
+    config.dataset = "cifar10_sample"
+    config.augment = ("flip",)
+    config.model.name = "small_cnn"
+    config.num_clients = 20
+    config.partition.alpha = 1.0
+    config.num_rounds, config.epochs, config.batch_size = 60, 2, 16
+    config.optimizer.learning_rate, config.final_learning_rate = 0.1, 0.01
+    return flash.finish(config, ("conv[23]/kernel", "fc1/kernel"))

@@ -21,5 +21,4 @@ def get_config(arg: str = ""):
     if "release" in options:
         config.model.softmax_output = True
     config.num_rounds = 400
-    flash.set_prunable(config, ("conv2/kernel", "fc1/kernel"))
-    return config
+    return flash.finish(config, ("conv2/kernel", "fc1/kernel"))

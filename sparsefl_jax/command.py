@@ -3,6 +3,7 @@
 import datetime
 import inspect
 import os
+import re
 import sys
 from pathlib import Path
 
@@ -71,6 +72,14 @@ def one_line(error: Exception) -> str:
     return " ".join(text.split())
 
 
+def _unknown_field(error: Exception) -> str:
+    """What ml_collections says of a misspelt field, in a sentence."""
+    name = re.search(r"\w+", str(error))[0]
+    hint = re.search(r'Did you mean "(\w+)"', str(error))
+    said = f"the configuration has no field {name!r}"
+    return said + (f"; did you mean {hint[1]!r}?" if hint else "")
+
+
 def guarded(app, flags, main) -> None:
     """Runs `main` under absl; what a user can mend is told in one line.
 
@@ -86,6 +95,8 @@ def guarded(app, flags, main) -> None:
     def parse(argv):
         try:
             return flags.FLAGS(argv)
+        except (KeyError, AttributeError) as error:  # a field that is not there
+            refuse(_unknown_field(error))
         except Exception as error:  # absl and ml_collections raise many kinds here
             refuse(error)
 

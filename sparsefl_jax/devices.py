@@ -15,7 +15,7 @@ def use_cpu_cores(count: int | None = None) -> None:
     """Makes every CPU core a JAX device, so that each trains one client at a time.
 
     Call it before JAX does anything; on machines with an accelerator it changes
-    nothing there. A device count that is set already stays.
+    nothing there. What `XLA_FLAGS` sets already stays.
 
     Args:
       count: number of devices; None takes the cores that this process may use.
@@ -27,15 +27,18 @@ def use_cpu_cores(count: int | None = None) -> None:
     Example:
       >>> use_cpu_cores()  # doctest: +SKIP
     """
-    count = len(os.sched_getaffinity(0)) if count is None else count
+    if count is None:
+        affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+        count = len(affinity(0)) if affinity else os.cpu_count()
     if count < 1:
         raise ValueError(f"count={count}, expected at least 1")
     flags = os.environ.get("XLA_FLAGS", "").split()
-    if any(flag.startswith(_COUNT) for flag in flags):
-        return
-    if _started():
+    names = {flag.partition("=")[0] for flag in flags}
+    wanted = (f"{_COUNT}={count}", *_PATIENCE)
+    missing = [flag for flag in wanted if flag.partition("=")[0] not in names]
+    if missing and _started():
         raise RuntimeError("use_cpu_cores() came after JAX had started; call it first")
-    os.environ["XLA_FLAGS"] = " ".join([*flags, f"{_COUNT}={count}", *_PATIENCE])
+    os.environ["XLA_FLAGS"] = " ".join([*flags, *missing])
 
 
 def _started() -> bool:

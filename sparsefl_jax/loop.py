@@ -69,7 +69,7 @@ def run(
 
     Example: see the README.
     """
-    check(stages, data, eval_every, chunk)
+    check(stages, model, data, eval_every, chunk)
     init_key, run_key = jax.random.split(key)
     sparse = initial_model(init_key, model)
     evaluator = evaluate.make_evaluator(
@@ -85,14 +85,14 @@ def run(
                 traffic += record.get("bits_up", 0) + record.get("bits_down", 0)
                 record["gbit_cumulative"] = traffic / 1e9
                 metrics.append({"stage": index} | record)
-            if callback is not None:
+            if callback is not None and records:
                 callback(metrics[-len(records) :])
         models = stage.algorithm.deploy(run_key, state.server, None, None)
         sparse = list(models.values())[-1]
     return Run(state.server, state.clients, models, metrics)
 
 
-def check(stages, data, eval_every, chunk) -> None:
+def check(stages, model, data, eval_every, chunk) -> None:
     """Refuses, in one line and before any compilation, what can not be run."""
     num_clients = len(data.train.size)
     for stage in stages:
@@ -108,11 +108,20 @@ def check(stages, data, eval_every, chunk) -> None:
         raise ValueError(f"eval_every={eval_every}, expected at least 1")
     if chunk != "auto" and not (str(chunk).isdigit() and int(chunk) >= 1):
         raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
+    key = jax.random.key(0)
+    sparse = jax.eval_shape(lambda key: initial_model(key, model), key)
+    for stage in stages:  # such as a pattern of prunable leaves that matches none
+        method = stage.algorithm
+
+        def first(key, model, method=method):
+            return method.broadcast(key, example_context(), method.init(key, model))
+
+        jax.eval_shape(first, key, sparse)
 
 
 def initial_model(key: Key, model) -> SparseModel:
     """A fresh network with nothing pruned."""
-    params, stats = jax.jit(model.init)(key)
+    params, stats = model.init(key)
     return SparseModel(params, masks.full(params), stats)
 
 
@@ -189,8 +198,14 @@ def _stage(
             record = costs.round_record(
                 log, layouts, model.macs, names, stage.batch_size
             )
-            _check_finite(record)
-            records.append({"phase": "train", "round": first + i + 1} | record)
+            record = {"phase": "train", "round": first + i + 1} | record
+            if not math.isfinite(record["loss"]):
+                yield state, records
+                raise FloatingPointError(
+                    f"training loss {record['loss']} in round {record['round']} "
+                    f"of clients {record['clients']}"
+                )
+            records.append(record)
         done = first + length
         if done % eval_every == 0 or done == stage.num_rounds:
             records.append(_evaluation(stage, state, evaluator, data, done, key))
@@ -199,14 +214,6 @@ def _stage(
 
 def _paths(tree: PyTree) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(tree), masks.leaf_paths(tree))
-
-
-def _check_finite(record: dict) -> None:
-    if not math.isfinite(record["loss"]):
-        raise FloatingPointError(
-            f"training loss {record['loss']} in round {record.get('round')} "
-            f"of clients {record['clients']}"
-        )
 
 
 def _evaluation(stage, state, evaluator, data, done: int, key) -> dict:

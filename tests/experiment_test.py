@@ -9,8 +9,10 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import experiment, loop
+from sparsefl_jax import configuration, experiment, local, loop
+from sparsefl_jax import data as datasets
 from sparsefl_jax.report import read_run
+from sparsefl_jax.types import SparseModel
 
 ROOT = Path(__file__).parent.parent
 
@@ -24,7 +26,7 @@ def config(tmp_path):
     x[:, 0, 0, 0] += y
     path = tmp_path / "tiny.npz"
     np.savez(path, x=x[:160], y=y[:160], x_test=x[160:], y_test=y[160:])
-    config = experiment.default_config()
+    config = configuration.default_config()
     config.dataset = str(path)
     config.normalize = False
     config.num_clients = 8
@@ -39,7 +41,7 @@ def config(tmp_path):
     }
     config.num_rounds, config.cohort_size, config.batch_size = 4, 3, 8
     config.eval_every = 2
-    return config
+    return configuration.complete(config)
 
 
 def test_a_run_writes_its_files_and_repeats_itself(config, tmp_path):
@@ -74,9 +76,9 @@ def test_a_run_writes_its_files_and_repeats_itself(config, tmp_path):
 
 def test_functions_alone_equal_the_configured_run(config, tmp_path):
     experiment.run(config, tmp_path / "a", progress=False)
-    data = experiment.build_data(config)
-    model = experiment.build_model(config, data)
-    stages = experiment.build_stages(config, experiment.local.cross_entropy(model))
+    data = configuration.build_data(config)
+    model = configuration.build_model(config, data)
+    stages = configuration.build_stages(config, local.cross_entropy(model))
     run = loop.run(jax.random.key(0), stages, model, data, eval_every=2)
     lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
     assert run.metrics == [json.loads(line) for line in lines]
@@ -88,6 +90,7 @@ REFUSED = {
     "unknown data": ("dataset", "cifar1o", "cifar10"),
     "unknown partition": ("partition.name", "ldaa", "lda"),
     "unknown optimizer": ("optimizer.name", "sdg", "optimizer"),
+    "pattern": ("algorithm.prunable", ("conv9/kernel",), "conv9/kernel"),
     "density": ("first_stage.density", 1.5, "(0, 1]"),
     "zero density": ("first_stage.density", 0.0, "(0, 1]"),
     "cohort": ("cohort_size", 9, "at most"),
@@ -112,14 +115,17 @@ def test_refused_in_one_line_before_compiling(config, tmp_path, case, monkeypatc
 
 
 def test_unknown_and_missing_arguments_are_named(config):
-    for settings, told in (
-        ({"name": "pdst"}, "density"),
-        ({"name": "pdst", "density": 0.5, "densty": 1}, "did you mean 'density'"),
-        ({"name": "no_such_module:thing"}, "no_such_module"),
-        ({"name": "json:thing"}, "thing"),
+    for name, settings, told in (
+        ("pdst", {}, "density"),
+        ("pdst", {"density": 0.5, "densty": 1}, "did you mean 'density'"),
+        ("jmwst", {"density": 0.5, "r_int": 0}, "r_int=0"),
+        ("nst", {"density": 0.5, "prune_rate": 2.0}, "prune_rate=2.0"),
+        ("sensitivity", {"density": 0.1, "group": 4}, "group=4"),
+        ("no_such_module:thing", {}, "no_such_module"),
+        ("json:thing", {}, "thing"),
     ):
         with pytest.raises(ValueError, match=told):
-            experiment.build_algorithm(settings, None, None)
+            configuration.build_algorithm(name, settings, None, None)
 
 
 def test_an_algorithm_of_ones_own(config, tmp_path):
@@ -130,9 +136,53 @@ def test_an_algorithm_of_ones_own(config, tmp_path):
 
 
 def test_server_optimizer_from_a_configuration(config):
-    settings = {"name": "fedavg", "server_optimizer": {"name": "adam"}}
-    method = experiment.build_algorithm(settings, None, None)
-    assert callable(method.aggregate)
+    config.first_stage, config.algorithm = {}, {"name": "fedavg"}
+    config.server_optimizer.name = "adam"
+    (stage,) = configuration.build_stages(config, None)
+    params = {"w": np.ones(2, np.float32)}
+    server = stage.algorithm.init(None, SparseModel(params, params, {}))
+    assert len(jax.tree.leaves(server.opt_state)) == 3  # Adam's count and two moments
+
+
+def test_a_name_can_be_overridden_alone(config):
+    config.partition = {"name": "lda", "alpha": 0.5}
+    configuration.complete(config)
+    config.partition.name = "shards"
+    data = configuration.build_data(config)
+    assert (datasets.partition_counts(data) > 0).sum(1).tolist() == [2] * 8
+    config.partition.name, config.partition.aplha = "lda", 0.1
+    with pytest.raises(ValueError, match="aplha"):
+        configuration.build_data(config)
+
+
+def test_arguments_stand_in_the_configuration_with_their_defaults(config):
+    configuration.complete(config)
+    assert config.algorithm.index == "bitmap"
+    assert config.first_stage.prune_rate == 0.25 and config.first_stage.density == 0.5
+
+
+def test_budgets_must_be_the_densities_of_the_method(config):
+    config.algorithm = {"name": "hetero_spdst", "densities": (0.25, 0.5)}
+    config.cohort_size = 4
+    for pairs, told in (
+        (((0.25, 0.5), (1.0, 0.5)), "algorithm.densities"),
+        (((0.25, 0.5), (0.5, 0.5)), None),
+    ):
+        config.budgets = pairs
+        budgets = configuration.build_budgets(config)
+        if told is None:
+            configuration.build_stages(config, None, budgets)
+            config.first_stage.density, told = 0.4, "first_stage.density=0.4"
+        with pytest.raises(ValueError, match=told):
+            configuration.build_stages(config, None, budgets)
+
+
+def test_a_loss_that_is_not_finite_names_round_and_clients(config, tmp_path):
+    config.optimizer.learning_rate = 1e30
+    with pytest.raises(FloatingPointError, match=r"in round \d+ of clients \["):
+        experiment.run(config, tmp_path / "a", progress=False)
+    kept = (tmp_path / "a" / "metrics.jsonl").read_text()
+    assert "NaN" not in kept and "Infinity" not in kept
 
 
 def test_a_workdir_is_never_overwritten(config, tmp_path):
@@ -143,14 +193,14 @@ def test_a_workdir_is_never_overwritten(config, tmp_path):
 
 def test_budgets_are_shares_of_the_clients(config):
     config.budgets = ((0.5, 0.25), (1.0, 0.75))
-    budgets = experiment.build_budgets(config)
+    budgets = configuration.build_budgets(config)
     assert sorted(budgets.tolist()) == [0.5] * 2 + [1.0] * 6
 
 
 def test_schedule_follows_the_round(config):
     config.final_learning_rate, config.num_rounds = 0.001, 400
     config.lr_horizon, config.lr_delay = 1000, 1
-    optimizer = experiment.build_optimizer(config)
+    optimizer = configuration.build_optimizer(config)
     ones = np.ones(1, np.float32)
 
     def rate(round):
@@ -174,7 +224,8 @@ def launch(*arguments):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["--config=configs/flash_mnist.py", "--config.num_round=3"], "num_round"),
+        (["--config=configs/flash_mnist.py", "--config.num_round=3"], "'num_rounds'"),
+        (["--config=configs/flash_mnist.py", "--config.algorithm.r_int=5"], "r_int"),
         (["--config=configs/flash_mnist.py:spdts"], "spdts"),
         (["--config=configs/flash_cifar10.py:mini", "--config.density=0"], "(0, 1]"),
         ([], "--config"),

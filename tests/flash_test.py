@@ -8,7 +8,7 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax import experiment, local
+from sparsefl_jax import configuration, local
 from sparsefl_jax.algorithms import hetero_spdst, sensitivity
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.types import Batches, Context, SparseModel
@@ -131,8 +131,8 @@ CONFIGS = [
 @pytest.mark.parametrize(("name", "arg"), CONFIGS)
 def test_every_preset_builds(name, arg):
     config = importlib.import_module(f"configs.{name}").get_config(arg)
-    budgets = experiment.build_budgets(config)
-    stages = experiment.build_stages(config, local.cross_entropy(None), budgets)
+    budgets = configuration.build_budgets(config)
+    stages = configuration.build_stages(config, local.cross_entropy(None), budgets)
     assert len(stages) == (2 if config.first_stage else 1)
     assert config.density is None or 0 < config.density <= 1
     horizon = config.lr_horizon or config.num_rounds

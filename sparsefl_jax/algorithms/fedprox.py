@@ -6,12 +6,20 @@ https://arxiv.org/abs/1812.06127.
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.fedavg import fedavg
 
 
-def fedprox(loss_fn, optimizer, *, mu: float = 0.01, **kwargs) -> Algorithm:
+def fedprox(
+    loss_fn,
+    optimizer,
+    *,
+    mu: float = 0.01,
+    server_optimizer: optax.GradientTransformation | None = None,
+    keep_optimizer: bool = False,
+) -> Algorithm:
     """FedAvg whose local loss has the term mu / 2 |w - w_global|^2.
 
     The anchor is the model that the client received this round. What travels is what
@@ -21,7 +29,7 @@ def fedprox(loss_fn, optimizer, *, mu: float = 0.01, **kwargs) -> Algorithm:
       loss_fn: as `local.cross_entropy` returns it.
       optimizer: the clients', as `local.make_optimizer` returns it.
       mu: strength of the pull, at least 0.
-      **kwargs: as in `fedavg`.
+      server_optimizer, keep_optimizer: as in `fedavg`.
 
     Raises:
       ValueError: if mu is negative.
@@ -31,6 +39,7 @@ def fedprox(loss_fn, optimizer, *, mu: float = 0.01, **kwargs) -> Algorithm:
     """
     if mu < 0:
         raise ValueError(f"mu={mu}, expected at least 0")
+    options = {"server_optimizer": server_optimizer, "keep_optimizer": keep_optimizer}
 
     def update(key, ctx, downlink, client, batches):
         anchor = downlink["params"].values
@@ -40,7 +49,7 @@ def fedprox(loss_fn, optimizer, *, mu: float = 0.01, **kwargs) -> Algorithm:
             gaps = jax.tree.map(lambda p, a: jnp.sum((p - a) ** 2), params, anchor)
             return loss + mu / 2 * sum(jax.tree.leaves(gaps)), told
 
-        plain = fedavg(proximal, optimizer, **kwargs)
+        plain = fedavg(proximal, optimizer, **options)
         return plain.update(key, ctx, downlink, client, batches)
 
-    return fedavg(loss_fn, optimizer, **kwargs)._replace(update=update)
+    return fedavg(loss_fn, optimizer, **options)._replace(update=update)

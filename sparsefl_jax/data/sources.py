@@ -7,6 +7,7 @@ images.
 
 from pathlib import Path
 from typing import NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 
@@ -135,7 +136,8 @@ def make_dataset(
                 f"allowed are 0 to {num_classes - 1}"
             )
     users, users_test = _users(users, len(x), users_test, len(x_test))
-    mean, std = STATISTICS.get(name) or _channel_statistics(x)
+    published = STATISTICS.get(name) if x.dtype == np.uint8 else None
+    mean, std = published or _channel_statistics(x)
     if mean and len(mean) != x.shape[-1]:
         mean, std = _channel_statistics(x)
     return Dataset(
@@ -169,7 +171,7 @@ def _read_npz(path, keys, optional=()):
                     raise ValueError(
                         f"it holds {', '.join(f)} and lacks {' or '.join(theirs)}"
                     )
-    except (ValueError, OSError, EOFError, KeyError) as error:
+    except (ValueError, OSError, EOFError, KeyError, BadZipFile) as error:
         reason = str(error).splitlines()[0]
         if "allow_pickle" in reason:
             reason = "it holds Python objects; store plain numeric arrays"

@@ -28,6 +28,20 @@ class Changing(NamedTuple):
     mask_round: Array  # shape=(), int32
 
 
+def check(*, density=1.0, prune_rate=0.0, r_int=1) -> None:
+    """Refuses arguments outside their range.
+
+    Raises:
+      ValueError: names the argument, its value and what is allowed.
+    """
+    if not 0 < density <= 1:
+        raise ValueError(f"density={density}, expected in (0, 1]")
+    if not 0 <= prune_rate <= 1:
+        raise ValueError(f"prune_rate={prune_rate}, expected in [0, 1]")
+    if r_int < 1 or r_int != int(r_int):
+        raise ValueError(f"r_int={r_int}, expected an integer from 1")
+
+
 def no_client(key, server, info):
     """`init_client` of the methods without client state."""
     del key, server, info
@@ -73,9 +87,7 @@ def top_mask(params: PyTree, mean: Array, density, select: PyTree) -> PyTree:
     """The int(d_l k_l) largest |w| of every layer, with d_l from mean densities [L]."""
     sizes = masks.layer_sizes(params, select)
     counts = allocate.layer_counts(allocate.recalibrate(mean, sizes, density), sizes)
-    magnitude = [jnp.abs(w) for w in masks.layers(params, select)]
-    best = [masks.top_k(w, counts[i]) for i, w in enumerate(magnitude)]
-    return masks.replace_layers(masks.full(params), select, best)
+    return masks.largest(jax.tree.map(jnp.abs, params), counts, select)
 
 
 def both(key, server, client, info):

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from sparsefl_jax import aggregate as sums
 from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
-from sparsefl_jax.algorithms.flash.common import KERNELS, Server, no_client
+from sparsefl_jax.algorithms.flash.common import KERNELS, Server, check, no_client
 from sparsefl_jax.message import pack_model, unpack_model
 from sparsefl_jax.sparsity import allocate, masks
 from sparsefl_jax.types import SparseModel
@@ -15,6 +15,8 @@ ALLOCATIONS = {"uniform": allocate.uniform, "erk": allocate.erk}
 
 def spdst(loss_fn, optimizer, *, prunable=KERNELS, index: str = "bitmap") -> Algorithm:
     """Sensitivity-driven pre-defined sparse training: the mask of stage 1, frozen.
+
+    Without a stage before it there is no mask, and this is FedAvg on the whole model.
 
     Down and up: alive weights, dense leaves, statistics; positions at a client's first
     participation only.
@@ -40,12 +42,12 @@ def spdst(loss_fn, optimizer, *, prunable=KERNELS, index: str = "bitmap") -> Alg
     def update(key, ctx, downlink, client, batches):
         model = unpack_model(downlink)
         select = masks.prunable(model.params, prunable)
-        training = surgery.masked_train(
+        state, work = surgery.masked_train(
             key, loss_fn, optimizer(ctx.round), model, batches
         )
-        trained = SparseModel(training.state.params, model.mask, training.state.stats)
+        trained = SparseModel(state.params, model.mask, state.stats)
         uplink = pack_model(trained, select, fresh=False, index=index)
-        return uplink, client, {**training.state.sums, "work": training.work}
+        return uplink, client, {**state.sums, "work": work}
 
     def contribute(ctx, uplink):
         sent = unpack_model(uplink)
@@ -80,6 +82,7 @@ def pdst(
       allocation: densities of the layers: 'uniform' or 'erk'.
       loss_fn, optimizer, prunable, index: as in `spdst`.
     """
+    check(density=density)
     if allocation not in ALLOCATIONS:
         raise ValueError(
             f"allocation={allocation!r}, expected one of {', '.join(ALLOCATIONS)}"

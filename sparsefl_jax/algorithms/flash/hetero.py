@@ -9,7 +9,7 @@ from jax import lax
 from sparsefl_jax import aggregate as sums
 from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
-from sparsefl_jax.algorithms.flash.common import KERNELS, no_client, top_mask
+from sparsefl_jax.algorithms.flash.common import KERNELS, check, no_client, top_mask
 from sparsefl_jax.message import pack_model, unpack_model
 from sparsefl_jax.sparsity import allocate, masks
 from sparsefl_jax.types import Array, PyTree, SparseModel
@@ -23,9 +23,13 @@ class Server(NamedTuple):
     mask_round: Array  # shape=(), int32
 
 
-def _submask(server: Server, budget, prunable) -> PyTree:
-    """The nested mask of a budget: the first n_l entries of every layer's order."""
+def _submask(server: Server, budget, largest, prunable) -> PyTree:
+    """The nested mask of a budget: the first n_l entries of every layer's order.
+
+    The largest budget holds the server's mask itself, however many entries were drawn.
+    """
     select = masks.prunable(server.model.params, prunable)
+    budget = jnp.where(budget >= largest, jnp.float32(1), budget)
     counts = allocate.nested_counts(server.model.mask, select, budget)
     return allocate.submask(server.ranks, counts, select)
 
@@ -36,6 +40,8 @@ def _hetero(
     """Both methods: `r_int` 0 freezes the largest mask."""
     if submask not in ("frozen", "magnitude"):
         raise ValueError(f"submask={submask!r}, expected 'frozen' or 'magnitude'")
+    for density in densities:
+        check(density=density, prune_rate=rate, r_int=r_int or 1)
     largest = max(densities)
     moving = submask == "magnitude"
 
@@ -52,7 +58,7 @@ def _hetero(
         budget = ctx.client.budget
         if moving:  # the released code gives round 0 the largest mask throughout
             budget = jnp.where(ctx.round == 0, jnp.float32(largest), budget)
-        return _submask(server, budget, prunable)
+        return _submask(server, budget, jnp.float32(largest), prunable)
 
     def broadcast(key, ctx, server):
         del key
@@ -64,20 +70,19 @@ def _hetero(
     def update(key, ctx, downlink, client, batches):
         model, tx = unpack_model(downlink), optimizer(ctx.round)
         select = masks.prunable(model.params, prunable)
-        adjust = False
         if r_int:  # static branch
             adjust = ctx.round % r_int == 0
-            training = surgery.sparse_learning(
+            state, mask, work = surgery.sparse_learning(
                 key, loss_fn, tx, model, batches, select=select,
-                density=ctx.client.budget, prune_rate=rate, decay=decay, when=adjust,
+                density=jnp.minimum(ctx.client.budget, jnp.float32(largest)),
+                prune_rate=rate, decay=decay, when=adjust,
             )  # fmt: skip
         else:
-            training = surgery.masked_train(key, loss_fn, tx, model, batches)
-        trained = SparseModel(
-            training.state.params, training.mask, training.state.stats
-        )
+            adjust, mask = False, model.mask
+            state, work = surgery.masked_train(key, loss_fn, tx, model, batches)
+        trained = SparseModel(state.params, mask, state.stats)
         uplink = pack_model(trained, select, fresh=adjust, index=index)
-        return uplink, client, {**training.state.sums, "work": training.work}
+        return uplink, client, {**state.sums, "work": work}
 
     def contribute(ctx, uplink):
         sent, weight = unpack_model(uplink), ctx.client.num_examples
@@ -115,7 +120,9 @@ def _hetero(
             return {}
         models = {"aggregated": server.model}
         for density in sorted(densities):
-            mask = _submask(server, jnp.float32(density), prunable)
+            mask = _submask(
+                server, jnp.float32(density), jnp.float32(largest), prunable
+            )
             params = masks.apply(server.model.params, mask)
             models[f"d{density}"] = server.model._replace(params=params, mask=mask)
         return models
@@ -167,6 +174,7 @@ def hetero_jmwst(
       prune_rate, prune_rate_decay: as in `jmwst`.
       loss_fn, optimizer, prunable, index: as in `spdst`.
     """
+    check(r_int=r_int)
     return _hetero(
         loss_fn, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,

@@ -9,6 +9,7 @@ from sparsefl_jax.algorithms.flash.common import (
     KERNELS,
     Changing,
     both,
+    check,
     mean_model,
     no_client,
     summand,
@@ -43,6 +44,7 @@ def jmwst(
       prune_rate_decay: the rate falls linearly to 0 over the local steps.
       loss_fn, optimizer, prunable, index: as in `spdst`.
     """
+    check(density=density, prune_rate=prune_rate, r_int=r_int)
 
     def init(key, model):
         del key
@@ -116,6 +118,7 @@ def nst(
       prune_rate_decay: the rate falls linearly to 0 over the local steps.
       loss_fn, optimizer, prunable, index: as in `spdst`.
     """
+    check(density=density, prune_rate=prune_rate)
 
     def init(key, model):
         select = masks.prunable(model.params, prunable)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 from sparsefl_jax import aggregate as sums
 from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
-from sparsefl_jax.algorithms.flash.common import KERNELS, Server, no_client
+from sparsefl_jax.algorithms.flash.common import KERNELS, Server, check, no_client
 from sparsefl_jax.codec import Packet
 from sparsefl_jax.message import pack_model, unpack_model
 from sparsefl_jax.sparsity import allocate, masks, structured
@@ -34,8 +34,18 @@ def sensitivity(
       prunable: globs of the leaves that can be pruned.
       prune_rate: share of a layer that one surgery exchanges.
       prune_rate_decay: the rate falls linearly to 0 over the local steps.
-      group: 0 for unstructured masks, M for N:M masks with N = round(d_l M).
+      group: 0 for unstructured masks, M for N:M masks with N = round(d_l M), at
+        least 1.
+
+    Raises:
+      ValueError: if an argument is out of range.
     """
+    check(density=density, prune_rate=prune_rate)
+    if group < 0 or group and round(group * density) < 1:
+        raise ValueError(
+            f"group={group}, expected 0 or enough that density={density} of a group is "
+            "one entry"
+        )
 
     def init(key, model):
         select = masks.prunable(model.params, prunable)
@@ -77,7 +87,7 @@ def sensitivity(
         sizes = masks.layer_sizes(model.params, select)
         layers = allocate.recalibrate(mean, sizes, density)
         if group:  # static branch
-            per_group = jnp.round(layers * group).astype(jnp.int32)
+            per_group = jnp.clip(jnp.round(layers * group), 1, group).astype(jnp.int32)
             mask = structured.random_n_of_m(key, model.params, per_group, group, select)
         else:
             mask = masks.bernoulli(key, model.params, layers, select)

@@ -48,25 +48,12 @@ def steps(
     return training._replace(state=state, work=work)
 
 
-def masked_train(
-    key: Key, loss_fn, tx, model: SparseModel, batches: Batches
-) -> Training:
-    """All epochs with a frozen mask."""
-
-    def epoch(e, training):
-        return steps(
-            jax.random.fold_in(key, e),
-            loss_fn,
-            tx,
-            training,
-            batches,
-            epoch=e,
-            first=0,
-            last=local.own_steps(batches, e),
-            num_trips=batches.num_steps,
-        )
-
-    return lax.fori_loop(0, batches.order.shape[0], epoch, begin(tx, model))
+def masked_train(key: Key, loss_fn, tx, model: SparseModel, batches: Batches):
+    """All epochs with a frozen mask; the local state and its work."""
+    project = partial(masks.apply, mask=model.mask)
+    state = local.start(tx, model.params, model.stats)
+    state = local.train(key, loss_fn, tx, state, batches, project=project)
+    return state, local.work(state.sums["count"], model.mask)
 
 
 def sparse_learning(

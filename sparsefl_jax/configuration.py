@@ -1,0 +1,264 @@
+"""A configuration becomes objects: data, model, optimizer, stages.
+
+Every name is looked up, and every argument checked, before anything is compiled. The
+arguments that a name takes stand in the configuration with their defaults, so that each
+can be set from the command line and `config.json` holds them all.
+"""
+
+import difflib
+import importlib
+import inspect
+
+import numpy as np
+import optax
+
+from sparsefl_jax import algorithms, local, models, simulate
+from sparsefl_jax import data as datasets
+from sparsefl_jax.algorithm import Stage
+
+_STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size")
+
+
+def default_config():
+    """All fields of a configuration, as a `ConfigDict`.
+
+    A file in `configs/` starts from here and returns `complete(config)`. The
+    sub-dictionaries `model`, `partition`, `algorithm`, `first_stage`, `optimizer` and
+    `server_optimizer` take the keyword arguments of what their `name` names.
+    `num_clients` 0 leaves it to the partition. `density` is for configurations to refer
+    to; `budgets` holds pairs of a budget and the share of the clients that have it.
+    """
+    from ml_collections import config_dict
+
+    return config_dict.create(
+        seed=0,
+        dataset="cifar10_sample",
+        data_dir=config_dict.placeholder(str),
+        writers=config_dict.placeholder(str),
+        num_clients=100,
+        partition=config_dict.create(name="iid"),
+        partition_seed=config_dict.placeholder(int),
+        test_split="partition",
+        val_fraction=0.0,
+        augment=(),
+        input_scale=255.0,
+        normalize=True,
+        model=config_dict.create(name="small_cnn"),
+        algorithm=config_dict.create(name="fedavg"),
+        first_stage=config_dict.create(),
+        optimizer=config_dict.create(
+            name="sgd",
+            learning_rate=0.1,
+            momentum=config_dict.placeholder(float),
+            weight_decay=0.0,
+            clip=0.0,
+        ),
+        server_optimizer=config_dict.create(
+            name=config_dict.placeholder(str), learning_rate=0.01
+        ),
+        final_learning_rate=config_dict.placeholder(float),
+        lr_horizon=config_dict.placeholder(int),
+        lr_delay=0,
+        budgets=(),
+        density=config_dict.placeholder(float),
+        num_rounds=100,
+        cohort_size=10,
+        epochs=1,
+        batch_size=32,
+        eval_every=10,
+        chunk="auto",
+    )
+
+
+def complete(config):
+    """Fills in the arguments that the named factories take, with their defaults.
+
+    Unknown names are left for `build_stages` and its like to refuse. Returns `config`.
+    """
+    tables = {
+        "algorithm": algorithms.ALGORITHMS,
+        "first_stage": algorithms.ALGORITHMS,
+        "model": models.MODELS,
+        "partition": datasets.PARTITIONERS,
+    }
+    for field, table in tables.items():
+        section = config[field]
+        factory = table.get(section.get("name"))
+        for name, parameter in _arguments(factory).items() if factory else ():
+            default = parameter.default
+            if name not in section and default not in (parameter.empty, None):
+                section[name] = default
+    return config
+
+
+def _arguments(factory) -> dict:
+    """The keyword-only arguments of a factory that a configuration can set."""
+    parameters = inspect.signature(factory).parameters.items()
+    given = ("seed", "users", "labels_test", "server_optimizer")
+    return {
+        name: p
+        for name, p in parameters
+        if p.kind is p.KEYWORD_ONLY and name not in given
+    }
+
+
+def lookup(kind: str, name: str, table):
+    """The entry of a table of names, or one line with what there is."""
+    if name in table:
+        return table[name]
+    near = difflib.get_close_matches(str(name), table, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    allowed = ", ".join(sorted(table)) or "none"
+    raise ValueError(f"{kind}={name!r}{hint}, expected one of {allowed}")
+
+
+def _settings(section, table=None) -> tuple[str, dict]:
+    """The name and the arguments of a section, tuples for lists, unset ones left out.
+
+    With a table, arguments that only other entries take are left out too: they stay
+    behind when a command line changes nothing but the name.
+    """
+    settings = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in section.to_dict().items()
+        if value is not None
+    }
+    name = settings.pop("name")
+    if table and (name in table or ":" in name):
+        others = set().union(*(_arguments(f) for f in table.values()))
+        left = others - set(_arguments(table.get(name) or _factory(name)))
+        settings = {k: v for k, v in settings.items() if k not in left}
+    return name, settings
+
+
+def _factory(name: str):
+    """An exported algorithm, or anyone's own as `module:function`."""
+    if ":" not in name:
+        return lookup("algorithm.name", name, algorithms.ALGORITHMS)
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"algorithm.name={name!r}: {error}") from None
+
+
+def build_algorithm(name: str, settings: dict, loss_fn, optimizer):
+    """An algorithm from its name and keyword arguments.
+
+    Raises:
+      ValueError: on an unknown name, a missing or unknown argument, or a value that the
+        factory refuses.
+    """
+    factory = _factory(name)
+    allowed = dict(list(inspect.signature(factory).parameters.items())[2:])
+    anything = any(p.kind is p.VAR_KEYWORD for p in allowed.values())
+    for key in () if anything else settings:
+        lookup(f"algorithm.{name} argument", key, allowed)
+    for key, parameter in allowed.items():
+        needed = parameter.default is parameter.empty and not anything
+        if needed and key not in settings:
+            raise ValueError(f"algorithm.{key} is missing: {name} needs it")
+    return factory(loss_fn, optimizer, **settings)
+
+
+def build_optimizer(config):
+    """The clients' optimizer with its schedule over the rounds of the main stage.
+
+    `final_learning_rate` decays exponentially from `optimizer.learning_rate` at round
+    `lr_delay` to that value `lr_horizon` rounds later (default: `num_rounds`).
+    """
+    name, settings = _settings(config.optimizer)
+    final = config.final_learning_rate
+    if final is not None:
+        if final <= 0:
+            raise ValueError(f"final_learning_rate={final}, expected above 0")
+        begin = settings.setdefault("learning_rate", 0.1)
+        settings["schedule"] = optax.schedules.exponential_decay(
+            begin,
+            config.lr_horizon or config.num_rounds,
+            final / begin,
+            transition_begin=config.lr_delay,
+        )
+    return local.make_optimizer(name, **settings)
+
+
+def build_data(config):
+    """The federated data of a configuration."""
+    dataset = datasets.load(
+        config.dataset, data_dir=config.data_dir, writers=config.writers
+    )
+    name, settings = _settings(config.partition, datasets.PARTITIONERS)
+    return datasets.federate(
+        dataset,
+        name,
+        config.num_clients or None,
+        seed=config.seed if config.partition_seed is None else config.partition_seed,
+        val_fraction=config.val_fraction,
+        test_split=config.test_split,
+        **settings,
+    )
+
+
+def build_model(config, data):
+    """The model of a configuration, reading raw samples of `data`."""
+    name, settings = _settings(config.model, models.MODELS)
+    model = models.build(name, data.num_classes, data.x.shape[1:], **settings)
+    preprocess = datasets.make_preprocess(
+        data.mean if config.normalize else None,
+        data.std if config.normalize else None,
+        scale=config.input_scale,
+        augment=tuple(config.augment),
+    )
+    return model.reading(preprocess)
+
+
+def build_budgets(config):
+    """[N] float32: every client's share of the model, tiers shuffled by seed."""
+    if not config.budgets:
+        return None
+    budgets, shares = np.array(config.budgets, float).T
+    if abs(shares.sum() - 1) > 1e-6 or not np.all((budgets > 0) & (budgets <= 1)):
+        raise ValueError(
+            f"budgets={config.budgets}, expected pairs (budget in (0, 1], share of the "
+            "clients) whose shares sum to 1"
+        )
+    ends = np.round(np.cumsum(shares) * config.num_clients).astype(int)
+    tiers = np.repeat(budgets, np.diff(ends, prepend=0)).astype(np.float32)
+    return np.random.default_rng(config.seed).permutation(tiers)
+
+
+def build_stages(config, loss_fn, budgets=None) -> list[Stage]:
+    """The stages of a configuration: `first_stage` where there is one, the main one."""
+    optimizer, stages, sampler = build_optimizer(config), [], None
+    main = {key: config[key] for key in _STAGE}
+    if config.first_stage:
+        name, settings = _settings(config.first_stage)
+        chosen = main | {key: settings.pop(key) for key in _STAGE if key in settings}
+        first = build_algorithm(name, settings, loss_fn, optimizer)
+        stages.append(Stage(first, **chosen))
+    own = algorithms.ALGORITHMS if ":" in config.algorithm.name else None
+    name, settings = _settings(config.algorithm, own)
+    if config.server_optimizer.name is not None:
+        chosen, arguments = _settings(config.server_optimizer)
+        settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)
+    if budgets is not None:
+        _check_budgets(config, settings, budgets)
+        sampler = simulate.stratified_sampler(budgets, config.cohort_size)
+    algorithm = build_algorithm(name, settings, loss_fn, optimizer)
+    return [*stages, Stage(algorithm, **main, sampler=sampler)]
+
+
+def _check_budgets(config, settings: dict, budgets) -> None:
+    """Budgets, the method's densities and stage 1's density must fit together."""
+    densities = np.asarray(settings.get("densities", ()), np.float32)
+    if set(densities) != set(budgets):
+        raise ValueError(
+            f"budgets={config.budgets}, expected the budgets to be "
+            f"algorithm.densities={tuple(settings.get('densities', ()))}"
+        )
+    first = config.first_stage.get("density")
+    if first is not None and not np.isclose(first, densities.max()):
+        raise ValueError(
+            f"first_stage.density={first}, expected the largest of "
+            f"algorithm.densities={tuple(settings['densities'])}"
+        )
