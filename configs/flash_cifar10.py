@@ -10,7 +10,8 @@ does, over 1000. alpha = 0.1, d = 0.1: SPDST 76.74 +- 1.46, PDST 74.82 +- 0.72, 
 minute a round on 2 CPU cores.
 
 `mini` is the same pipeline small: 2,000 training and 500 test images that come with the
-package, a small CNN, 20 clients. It stands for no row of the paper.
+package, a small CNN, 20 clients, 60 rounds. It stands for no row of the paper. Measured
+with seed 0 on 2 CPU cores: 40.4 % (chance 10 %) in 73 s, compilation included.
 """
 
 from configs import _flash as flash
