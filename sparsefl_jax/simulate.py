@@ -251,6 +251,55 @@ def make_client_fn(stage: Stage) -> Callable:
     return client_fn
 
 
+def make_chunk_fn(plan: Plan) -> Callable:
+    """One chunk of clients on every device at the same time.
+
+    Returns:
+      `chunk_fn(key, round, server, population, num_steps [D], rows, last_round, ids)`
+      with rows, last_round and ids [D, chunk, ...]; it returns the sum of summands per
+      device [D, ...], and rows and logs [D, chunk, ...].
+    """
+    stage, mesh, chunk, _ = plan
+    client_fn = make_client_fn(stage)
+
+    def on_device(key, round, server, population, num_steps, rows, last_round, ids):
+        num_clients = population.info.index.shape[0]
+        someone = jax.tree.map(lambda v: v[0], population.info)
+        like = jax.eval_shape(stage.algorithm.init_client, key, server, someone)
+
+        def one(row, last_round, index):
+            info = jax.tree.map(lambda v: v[index], population.info)
+            row = store.unpack(row, like)
+            summand, row, log = client_fn(
+                key, round, num_steps[0], server, population, row, last_round, info
+            )
+            return summand, store.pack(row), log
+
+        ids = ids[0]
+        index = jnp.minimum(ids, num_clients - 1)
+        inputs = jax.tree.map(lambda v: v[0], (rows, last_round)) + (index,)
+        if chunk == 1:  # a batch axis of 1 would turn convolutions into grouped ones
+            out = one(*jax.tree.map(lambda v: v[0], inputs))
+            summand, rows, log = jax.tree.map(lambda v: v[None], out)
+        else:
+            summand, rows, log = jax.vmap(one)(*inputs)
+
+        def add(leaf):
+            real = (ids < num_clients).reshape((-1,) + (1,) * (leaf.ndim - 1))
+            return jnp.sum(jnp.where(real, leaf, 0), 0)
+
+        out = jax.tree.map(add, summand), rows, log
+        return jax.tree.map(lambda v: v[None], out)
+
+    return jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(P(), P(), P(), P(), *(P("clients"),) * 4),
+        out_specs=P("clients"),
+        check_vma=False,
+    )
+
+
 def make_round(plan: Plan) -> Callable:
     """One round as a pure function.
 
@@ -259,93 +308,62 @@ def make_round(plan: Plan) -> Callable:
       `key` the stage's root key.
     """
     stage, mesh, chunk, layers = plan
-    algorithm, devices = stage.algorithm, mesh.size
-    client_fn = make_client_fn(stage)
+    algorithm, chunk_fn = stage.algorithm, make_chunk_fn(plan)
 
-    def run_chunk(key, round, server, population, num_steps, rows, last, ids):
-        """Chunk of one device; leading axes [1, chunk], num_steps [1]."""
-        someone = jax.tree.map(lambda v: v[0], population.info)
-        row_shape = jax.eval_shape(algorithm.init_client, key, server, someone)
+    def map_cohort(key, population, state, round, num_steps, dealt):
+        """Maps over the groups [G, D, chunk] of a cohort; rows change in place."""
 
-        def one(row, last_round, index):
-            info = jax.tree.map(lambda v: v[index], population.info)
-            row = store.unpack(row, like=row_shape)
-            summand, row, log = client_fn(
-                key, round, num_steps[0], server, population, row, last_round, info
-            )
-            return summand, store.pack(row), log
+        def call(clients, num_steps, ids):
+            def gather(v):
+                return jnp.take(v, ids, axis=0, mode="clip")
 
-        inner = jax.tree.map(lambda v: v[0], (rows, last, ids))
-        valid = inner[2] < population.info.index.shape[0]
-        index = jnp.minimum(inner[2], population.info.index.shape[0] - 1)
-        if chunk == 1:  # a batch axis of 1 would turn convolutions into grouped ones
-            first = jax.tree.map(lambda v: v[0], (inner[0], inner[1], index))
-            out = jax.tree.map(lambda v: v[None], one(*first))
-        else:
-            out = jax.vmap(one)(inner[0], inner[1], index)
-        summand, rows, log = out
-
-        def add(leaf):
-            keep = valid.reshape((-1,) + (1,) * (leaf.ndim - 1))
-            return jnp.sum(jnp.where(keep, leaf, 0), 0)
-
-        return jax.tree.map(lambda v: v[None], (jax.tree.map(add, summand), rows, log))
-
-    sharded = jax.shard_map(
-        run_chunk,
-        mesh=mesh,
-        in_specs=(P(), P(), P(), P(), *(P("clients"),) * 4),
-        out_specs=P("clients"),
-        check_vma=False,
-    )
-
-    def round_fn(key, population, state, round, ids):
-        client_key = jax.random.fold_in(jax.random.fold_in(key, 2), round)
-        server_key = jax.random.fold_in(jax.random.fold_in(key, 3), round)
-        num_clients = population.info.index.shape[0]
-        sizes = population.info.num_examples
-        order, place = deal(ids, sizes[ids], devices, chunk)
-        dealt = jnp.append(ids, num_clients)[order]  # [G, D, chunk], N for a dummy
-        steps = steps_per_epoch(jnp.append(sizes, 0)[dealt], stage.batch_size)
-        steps = jnp.max(steps, -1).astype(jnp.int32)  # [G, D]
-
-        def call(clients, last_round, num_steps, ids):
-            def gather(rows):
-                return jnp.take(rows, ids, axis=0, mode="clip")
-
-            rows, last = jax.tree.map(gather, clients), gather(last_round)
-            return sharded(
-                client_key, round, state.server, population, num_steps, rows, last, ids
+            rows, last_round = jax.tree.map(gather, (clients, state.last_round))
+            return chunk_fn(
+                key, round, state.server, population, num_steps, rows, last_round, ids
             )
 
         def group(carry, inputs):
-            clients, total = carry
-            num_steps, ids = inputs
-            summand, rows, log = call(clients, state.last_round, num_steps, ids)
+            (clients, total), (_, ids) = carry, inputs
+            summand, rows, log = call(clients, *inputs)
             clients = jax.tree.map(
                 lambda old, new: old.at[ids].set(new, mode="drop"), clients, rows
             )
             return (clients, jax.tree.map(jnp.add, total, summand)), log
 
-        summand, _, _ = jax.eval_shape(
-            call, state.clients, state.last_round, steps[0], dealt[0]
-        )
-        zeros = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), summand)
+        shapes, _, _ = jax.eval_shape(call, state.clients, num_steps[0], dealt[0])
+        zeros = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), shapes)
         zeros = lax.with_sharding_constraint(zeros, NamedSharding(mesh, P("clients")))
-        (clients, total), log = lax.scan(group, (state.clients, zeros), (steps, dealt))
-        total = jax.tree.map(lambda v: jnp.sum(v, 0), total)
+        (clients, total), log = lax.scan(
+            group, (state.clients, zeros), (num_steps, dealt)
+        )
+        return clients, jax.tree.map(lambda v: jnp.sum(v, 0), total), log
+
+    def describe(key, old, new):
+        """Density of the deployed mask, and how far it moved."""
+        before, after = (
+            list(algorithm.deploy(key, server, None, None).values())[-1].mask
+            for server in (old, new)
+        )
+        densities = masks.density(after, layers), masks.layer_densities(after, layers)
+        return *densities, *masks.jaccard_mismatch(before, after, layers)
+
+    def round_fn(key, population, state, round, ids):
+        client_key = jax.random.fold_in(jax.random.fold_in(key, 2), round)
+        server_key = jax.random.fold_in(jax.random.fold_in(key, 3), round)
+        sizes = population.info.num_examples
+        order, place = deal(ids, sizes[ids], mesh.size, chunk)
+        dealt = jnp.append(ids, sizes.shape[0])[order]  # [G, D, chunk], N for a dummy
+        steps = steps_per_epoch(jnp.append(sizes, 0)[dealt], stage.batch_size)
+        steps = jnp.max(steps, -1).astype(jnp.int32)  # [G, D]
+        clients, total, log = map_cohort(
+            client_key, population, state, round, steps, dealt
+        )
         server, server_metrics = algorithm.aggregate(
             server_key, Context(round, None, None), state.server, total
         )
         server = _strong(server)
-        last_round = state.last_round.at[ids].set(round)
-
         in_order = jax.tree.map(
             lambda v: v.reshape(order.size, *v.shape[3:])[place], log
-        )
-        before, after = (
-            list(algorithm.deploy(server_key, s, None, None).values())[-1].mask
-            for s in (state.server, server)
         )
         executed = jnp.sum(steps, dtype=jnp.int32) * (chunk * stage.epochs)
         told = RoundLog(
@@ -353,11 +371,9 @@ def make_round(plan: Plan) -> Callable:
             *in_order,
             server_metrics,
             executed,
-            masks.density(after, layers),
-            masks.layer_densities(after, layers),
-            *masks.jaccard_mismatch(before, after, layers),
+            *describe(server_key, state.server, server),
         )
-        return State(server, clients, last_round), told
+        return State(server, clients, state.last_round.at[ids].set(round)), told
 
     return round_fn
 

@@ -79,14 +79,7 @@ def federate(
       >>> int(fed.train.size.sum() + fed.val.size.sum()), int(fed.test.size.sum())
       (2000, 500)
     """
-    if not 0 <= val_fraction < 1:
-        raise ValueError(f"val_fraction={val_fraction}; allowed are 0 to below 1")
-    if not 0 < test_fraction < 1:
-        raise ValueError(f"test_fraction={test_fraction}; allowed are above 0, below 1")
-    if test_split not in TEST_SPLITS:
-        raise ValueError(
-            f"test_split={test_split!r}; allowed are {', '.join(TEST_SPLITS)}"
-        )
+    _check(val_fraction, test_split, test_fraction)
     parts = _split(dataset, partition, num_clients, seed, test_split, kwargs)
     # Children of the seed keep the splits independent of the partitioner's draws.
     rng_test, rng_val = (np.random.default_rng([seed, i]) for i in (1, 2))
@@ -140,9 +133,7 @@ def from_arrays(
         out, and together they are the test set.
       y_test: like y.
       num_classes: None: one more than the largest label.
-      num_clients: how many clients; None where the partition itself says.
-      partition: a name, a function, or a list of index arrays into x.
-      seed: integer.
+      num_clients, partition, seed: as in `federate`.
       test_split: as in `federate`; None: "within" without x_test, else "partition".
       users: [n], the user of each sample, for partition="natural".
       users_test: [n_test], the same for x_test.
@@ -153,7 +144,7 @@ def from_arrays(
       A `FederatedData`.
 
     Raises:
-      ValueError: as `sources.make_dataset` and `federate`.
+      ValueError: as `make_dataset` and `federate`.
 
     Example:
       >>> x, y = np.ones((100, 5)), np.arange(100) % 4
@@ -220,6 +211,17 @@ def pack(parts):
     for row, part in zip(index, parts, strict=True):
         row[: len(part)] = part
     return Rows(index, size)
+
+
+def _check(val_fraction, test_split, test_fraction):
+    if not 0 <= val_fraction < 1:
+        raise ValueError(f"val_fraction={val_fraction}; allowed are 0 to below 1")
+    if not 0 < test_fraction < 1:
+        raise ValueError(f"test_fraction={test_fraction}; allowed are above 0, below 1")
+    if test_split not in TEST_SPLITS:
+        raise ValueError(
+            f"test_split={test_split!r}; allowed are {', '.join(TEST_SPLITS)}"
+        )
 
 
 def _split(dataset, partition, num_clients, seed, test_split, kwargs):

@@ -1,0 +1,199 @@
+"""Batches of one client, and how images become input."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import settings
+
+from sparsefl_jax.data.augment import make_preprocess
+from sparsefl_jax.data.batching import batches, steps_per_epoch
+
+FAST = settings(deadline=None, max_examples=15)
+
+# --- batching
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+@pytest.mark.parametrize("capacity, batch_size", [(1, 4), (13, 4), (9, 20)])
+def test_each_valid_row_once_an_epoch(capacity, batch_size, drop_last):
+    index = np.random.default_rng(0).permutation(100)[:capacity].astype(np.int32)
+    x = jnp.arange(100, dtype=jnp.float32)
+    sizes = np.arange(capacity + 1, dtype=np.int32)
+
+    def client(key, size):
+        return batches(
+            key,
+            x,
+            x.astype(jnp.int32),
+            jnp.asarray(index),
+            size,
+            epochs=3,
+            batch_size=batch_size,
+            num_steps=jnp.int32(1),
+            drop_last=drop_last,
+        )
+
+    keys = jax.random.split(jax.random.key(0), capacity + 1)
+    out = jax.jit(jax.vmap(client))(keys, jnp.asarray(sizes))
+    num_slots = steps_per_epoch(capacity, batch_size, drop_last)
+    assert out.order.shape == out.weight.shape == (len(sizes), 3, num_slots, batch_size)
+    np.testing.assert_array_equal(out.x[-1], index)
+    np.testing.assert_array_equal(out.y[-1], index)
+    for size, orders, weights in zip(sizes, *map(np.asarray, out[2:4]), strict=True):
+        steps = steps_per_epoch(size, batch_size, drop_last)
+        whole = size // batch_size * batch_size
+        expected = whole if drop_last and whole else size
+        for order, weight in zip(orders, weights, strict=True):
+            seen = order[weight > 0]
+            assert len(seen) == len(np.unique(seen)) == expected
+            assert (seen < size).all() and (seen >= 0).all()
+            assert (order[weight == 0] == 0).all()
+            assert (weight.any(axis=1) == (np.arange(num_slots) < steps)).all()
+
+
+@partial(jax.jit, static_argnames=("epochs", "batch_size"))
+def one_client(key, **kwargs):
+    rows = jnp.arange(64, dtype=jnp.int32)
+    settings = {"epochs": 2, "batch_size": 8, "num_steps": jnp.int32(8)} | kwargs
+    return batches(key, rows, rows, rows, jnp.int32(50), **settings)
+
+
+def test_orders_differ_between_epochs_and_keys(key):
+    first, second = one_client(key).order
+    other = one_client(jax.random.key(1)).order[0]
+    assert (first != second).any() and (first != other).any()
+    np.testing.assert_array_equal(first, one_client(key).order[0])
+
+
+def test_order_is_uniform():
+    keys = jax.random.split(jax.random.key(0), 2000)
+    first = jax.vmap(lambda k: one_client(k, epochs=1).order[0, 0, 0])(keys)
+    counts = np.bincount(first, minlength=50)
+    assert counts.shape == (50,)
+    # 49 degrees of freedom: 95 has a chance of 1e-4.
+    assert ((counts - 40) ** 2 / 40).sum() < 95
+
+
+def test_batches_under_vmap_equal_single_clients(key):
+    keys = jax.random.split(key, 3)
+    together = jax.vmap(one_client)(keys)
+    for i in range(3):
+        alone = one_client(keys[i])
+        jax.tree.map(
+            lambda a, b, i=i: np.testing.assert_array_equal(a[i], b), together, alone
+        )
+
+
+@pytest.mark.parametrize("drop_last", [False, True])
+def test_steps_agree_between_numpy_and_jax(drop_last):
+    sizes = np.arange(70, dtype=np.int32)
+    ours = steps_per_epoch(sizes, 16, drop_last)
+    theirs = steps_per_epoch(jnp.asarray(sizes), 16, drop_last)
+    np.testing.assert_array_equal(ours, theirs)
+    assert ours.dtype == theirs.dtype == np.int32
+    partial = sizes // 16 + (sizes % 16 > 0)
+    expected = np.where(sizes >= 16, sizes // 16, partial) if drop_last else partial
+    np.testing.assert_array_equal(ours, expected)
+
+
+@pytest.mark.parametrize("bad", [{"epochs": 0}, {"batch_size": 0}])
+def test_bad_batches_are_named(key, bad):
+    with pytest.raises(ValueError, match=f"{next(iter(bad))}=0"):
+        one_client(key, **bad)
+
+
+# --- augmentation
+
+
+def augmented(key, x, mean=None, std=None, **kwargs):
+    preprocess = make_preprocess(mean, std, **kwargs)
+    return jax.jit(lambda key, x: preprocess(key, x, True))(key, x)
+
+
+def images(num=16, size=6, seed=0):
+    x = np.random.default_rng(seed).integers(1, 256, (num, size, size, 3))
+    return jnp.asarray(x, jnp.uint8)
+
+
+def candidates(image, pad, flips):
+    """Every result that pad-crop and flip can have for one image."""
+    size = image.shape[0]
+    out = []
+    for source in [image, image[:, ::-1]][: 1 + flips]:
+        padded = np.pad(source, ((pad, pad), (pad, pad), (0, 0)))
+        for i in range(2 * pad + 1):
+            for j in range(2 * pad + 1):
+                out.append(padded[i : i + size, j : j + size])
+    return np.stack(out)
+
+
+@pytest.mark.parametrize("augment", [("crop",), ("flip",), ("crop", "flip")])
+def test_augmentation_is_pad_crop_and_flip(key, augment):
+    x = images(num=200)
+    out = augmented(key, x, scale=1.0, augment=augment, pad=2)
+    pad, flips = 2 * ("crop" in augment), "flip" in augment
+    seen = []
+    for image, result in zip(np.asarray(x), np.asarray(out), strict=True):
+        same = (candidates(image, pad, flips) == result).all(axis=(1, 2, 3))
+        assert same.any()
+        seen.append(int(np.flatnonzero(same)[0]))
+    possible = (2 * pad + 1) ** 2 * (1 + flips)
+    # 200 draws leave a fifth of 50 cases unseen with a chance below 1e-4.
+    assert len(set(seen)) > 0.8 * possible
+
+
+def test_evaluation_only_normalises():
+    x = images()
+    mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
+    out = make_preprocess(mean, std, augment=("crop", "flip"))(None, x, False)
+    assert out.dtype == jnp.float32
+    expected = (np.asarray(x) / 255 - mean) / std
+    np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_padding_stands_before_normalisation(key):
+    x = jnp.full((64, 4, 4, 1), 255, jnp.uint8)
+    out = augmented(key, x, (0.5,), (0.5,), augment=("crop",), pad=2)
+    np.testing.assert_allclose(np.unique(np.round(out, 5)), [-1.0, 1.0])
+
+
+def test_floats_are_not_scaled_and_raw_pixels_can_stay(key):
+    features = jnp.asarray([[1.5, -2.0]], jnp.float32)
+    np.testing.assert_array_equal(make_preprocess()(key, features, True), features)
+    x = images()
+    np.testing.assert_array_equal(make_preprocess(scale=1.0)(key, x, True), x)
+
+
+def test_preprocess_under_vmap_and_scan(key):
+    preprocess = make_preprocess((0.5,) * 3, (0.2,) * 3, augment=("crop", "flip"))
+    keys = jax.random.split(key, 4)
+    x = jnp.stack([images(seed=i) for i in range(4)])
+    single = jax.jit(lambda k, v: preprocess(k, v, True))
+    alone = jnp.stack([single(k, v) for k, v in zip(keys, x, strict=True)])
+    mapped = jax.jit(jax.vmap(single))(keys, x)
+    scanned = jax.lax.map(lambda item: single(*item), (keys, x))
+    np.testing.assert_allclose(mapped, alone, rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(scanned, alone, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "kwargs, message",
+    [
+        ({"augment": ("corp",)}, "augment='corp' is unknown; allowed are crop, flip"),
+        ({"scale": 0.0}, "scale=0.0"),
+        ({"pad": 0}, "pad=0"),
+        ({"std": (0.0,)}, "std="),
+    ],
+)
+def test_bad_preprocessing_is_named(kwargs, message):
+    with pytest.raises(ValueError, match=message):
+        make_preprocess(**kwargs)
+
+
+def test_features_can_not_be_cropped(key):
+    preprocess = make_preprocess(augment=("crop",))
+    with pytest.raises(ValueError, match="needs images, x has 2 axes"):
+        preprocess(key, jnp.ones((2, 3)), True)
