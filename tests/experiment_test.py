@@ -36,7 +36,7 @@ def config(tmp_path):
         "name": "sensitivity",
         "density": 0.5,
         "num_rounds": 1,
-        "cohort_size": 3,
+        "cohort_size": 1,
         "epochs": 2,
     }
     config.num_rounds, config.cohort_size, config.batch_size = 4, 3, 8

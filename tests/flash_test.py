@@ -58,8 +58,8 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, rates):
 
     monkeypatch.setattr(surgery.regrow, "prune_regrow", record)
     done = surgery.sparse_learning(
-        jax.random.key(0),
         linear_loss,
+        jax.random.key(0),
         optax.sgd(0.1),
         model(),
         batches(epochs, steps),
@@ -80,8 +80,8 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, rates):
 def test_surgery_keeps_the_density_and_grows_zeros():
     before = model()
     done = surgery.sparse_learning(
-        jax.random.key(0),
         linear_loss,
+        jax.random.key(0),
         optax.sgd(0.0),
         before,
         batches(2, 3),

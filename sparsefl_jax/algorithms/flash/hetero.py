@@ -73,7 +73,7 @@ def _hetero(
         if r_int:  # static branch
             adjust = ctx.round % r_int == 0
             state, mask, work = surgery.sparse_learning(
-                key, loss_fn, tx, model, batches, select=select,
+                loss_fn, key, tx, model, batches, select=select,
                 density=jnp.minimum(ctx.client.budget, jnp.float32(largest)),
                 prune_rate=rate, decay=decay, when=adjust,
             )  # fmt: skip

@@ -1,5 +1,7 @@
 """FLASH with masks that clients change: JMWST by vote, NST each on its own."""
 
+from functools import partial
+
 import jax.numpy as jnp
 from jax import lax
 
@@ -45,6 +47,13 @@ def jmwst(
       loss_fn, optimizer, prunable, index: as in `spdst`.
     """
     check(density=density, prune_rate=prune_rate, r_int=r_int)
+    learn = partial(
+        surgery.sparse_learning,
+        loss_fn,
+        density=density,
+        prune_rate=prune_rate,
+        decay=prune_rate_decay,
+    )
 
     def init(key, model):
         del key
@@ -61,17 +70,8 @@ def jmwst(
         model = unpack_model(downlink)
         select = masks.prunable(model.params, prunable)
         adjust = ctx.round % r_int == 0
-        training = surgery.sparse_learning(
-            key,
-            loss_fn,
-            optimizer(ctx.round),
-            model,
-            batches,
-            select=select,
-            density=density,
-            prune_rate=prune_rate,
-            decay=prune_rate_decay,
-            when=adjust,
+        training = learn(
+            key, optimizer(ctx.round), model, batches, select=select, when=adjust
         )
         trained = SparseModel(
             training.state.params, training.mask, training.state.stats
@@ -119,6 +119,13 @@ def nst(
       loss_fn, optimizer, prunable, index: as in `spdst`.
     """
     check(density=density, prune_rate=prune_rate)
+    learn = partial(
+        surgery.sparse_learning,
+        loss_fn,
+        density=density,
+        prune_rate=prune_rate,
+        decay=prune_rate_decay,
+    )
 
     def init(key, model):
         select = masks.prunable(model.params, prunable)
@@ -141,17 +148,7 @@ def nst(
         model = SparseModel(
             masks.apply(received.params, client), client, received.stats
         )
-        training = surgery.sparse_learning(
-            key,
-            loss_fn,
-            optimizer(ctx.round),
-            model,
-            batches,
-            select=select,
-            density=density,
-            prune_rate=prune_rate,
-            decay=prune_rate_decay,
-        )
+        training = learn(key, optimizer(ctx.round), model, batches, select=select)
         trained = SparseModel(
             training.state.params, training.mask, training.state.stats
         )

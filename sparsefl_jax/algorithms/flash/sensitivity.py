@@ -1,5 +1,7 @@
 """FLASH's stage 1: which layers can be sparse (Algorithm 1, Equation 3)."""
 
+from functools import partial
+
 import jax.numpy as jnp
 
 from sparsefl_jax import aggregate as sums
@@ -41,6 +43,13 @@ def sensitivity(
       ValueError: if an argument is out of range.
     """
     check(density=density, prune_rate=prune_rate)
+    learn = partial(
+        surgery.sparse_learning,
+        loss_fn,
+        density=density,
+        prune_rate=prune_rate,
+        decay=prune_rate_decay,
+    )
     if group < 0 or group and round(group * density) < 1:
         raise ValueError(
             f"group={group}, expected 0 or enough that density={density} of a group is "
@@ -59,17 +68,7 @@ def sensitivity(
     def update(key, ctx, downlink, client, batches):
         model = unpack_model(downlink)
         select = masks.prunable(model.params, prunable)
-        training = surgery.sparse_learning(
-            key,
-            loss_fn,
-            optimizer(ctx.round),
-            model,
-            batches,
-            select=select,
-            density=density,
-            prune_rate=prune_rate,
-            decay=prune_rate_decay,
-        )
+        training = learn(key, optimizer(ctx.round), model, batches, select=select)
         layers = masks.layer_densities(training.mask, select)
         metrics = {**training.state.sums, "work": training.work}
         return {"density": Packet(layers)}, client, metrics

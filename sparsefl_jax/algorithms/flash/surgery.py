@@ -57,8 +57,8 @@ def masked_train(key: Key, loss_fn, tx, model: SparseModel, batches: Batches):
 
 
 def sparse_learning(
-    key: Key,
     loss_fn: Callable,
+    key: Key,
     tx,
     model: SparseModel,
     batches: Batches,
