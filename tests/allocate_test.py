@@ -89,7 +89,8 @@ def test_nested_masks(key, by):
     params["c"] = jax.random.normal(jax.random.fold_in(key, 1), (300,))
     select = {"a": True, "b": False, "c": True}
     alive = jnp.array([150, 110], jnp.int32)
-    whole = masks.exact_random(jax.random.fold_in(key, 2), params, alive, select)
+    draws = masks.uniform_scores(jax.random.fold_in(key, 2), params, select)
+    whole = masks.largest(draws, alive, select)
     scores = jax.tree.map(jnp.abs, params)
     order = jax.random.fold_in(key, 3) if by == "random" else scores
     ranks = allocate.nested_ranks(order, whole, select)

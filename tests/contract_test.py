@@ -265,7 +265,7 @@ TABLE = {
 
 
 # Another argument of a method that stands above: only with `-m slow`.
-VARIANTS = ("fedadam", "pdst", "jmwst_2")
+VARIANTS = ("fedadam", "jmwst_2")
 
 
 def broken_laws(world) -> list[str]:

@@ -122,11 +122,16 @@ def test_bernoulli_is_total_and_has_its_densities(key):
     assert not np.array_equal(one["a"][:50], one["c"])
 
 
-def test_exact_random_counts(key):
+def test_largest_of_random_scores_has_the_counts(key):
     params = {"a": jnp.zeros((10, 10)), "b": jnp.zeros(7)}
     select = {"a": True, "b": False}
-    draw = jax.jit(jax.vmap(lambda k, n: masks.exact_random(k, params, n, select)))
-    mask = draw(jax.random.split(key, 3), jnp.array([[0], [33], [100]], jnp.int32))
+
+    def draw(key, counts):
+        return masks.largest(masks.uniform_scores(key, params, select), counts, select)
+
+    mask = jax.jit(jax.vmap(draw))(
+        jax.random.split(key, 3), jnp.array([[0], [33], [100]], jnp.int32)
+    )
     assert mask["a"].sum((1, 2)).tolist() == [0, 33, 100]
     assert mask["b"].all()
 

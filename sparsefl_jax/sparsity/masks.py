@@ -223,17 +223,6 @@ def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
     return replace_layers(full(scores), select, kept)
 
 
-def exact_random(key: Key, params: PyTree, counts: Array, select: PyTree) -> PyTree:
-    """A random mask with exactly `counts[l]` alive entries in layer l.
-
-    Example:
-      >>> w, n = {'w': jnp.zeros((4, 5))}, jnp.array([7], jnp.int32)
-      >>> int(exact_random(jax.random.key(0), w, n, {'w': True})['w'].sum())
-      7
-    """
-    return largest(uniform_scores(key, params, select), counts, select)
-
-
 def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:
     """Random scores for the selected leaves, zeros for the others; float32 tree.
 
