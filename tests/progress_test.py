@@ -1,7 +1,9 @@
 """Progress without a terminal is plain lines."""
 
 import io
+from types import SimpleNamespace
 
+from sparsefl_jax import progress
 from sparsefl_jax.progress import Progress
 
 
@@ -10,14 +12,19 @@ def train(round):
     return record | {"gbit_cumulative": 0.25 * round}
 
 
-def test_lines_tell_round_accuracy_density_and_traffic():
+def test_lines_tell_round_accuracy_density_traffic_and_time_left(monkeypatch):
+    clock = iter([0.0, 4.0, 10.0])  # the start, then each update
+    timer = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(progress, "time", timer)
     out = io.StringIO()
     with Progress(4, file=out, every=0.0) as bar:
         bar.update([train(1), train(2), {"phase": "eval", "accuracy": 0.5}])
         bar.update([train(3), train(4)])
     first, last = out.getvalue().splitlines()
-    assert first.startswith("round 2/4: accuracy 50.00%, density 0.100, 0.5 Gbit")
-    assert last.startswith("round 4/4: accuracy 50.00%") and last.endswith("0 s left")
+    told = "accuracy 50.00%, density 0.100, 0.5 Gbit, 0.50 rounds/s, 4 s left"
+    assert first == f"round 2/4: {told}"
+    assert last.startswith("round 4/4: accuracy 50.00%")
+    assert last.endswith("0.40 rounds/s, 0 s left")
 
 
 def test_silence():

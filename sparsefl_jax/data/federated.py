@@ -57,8 +57,7 @@ def federate(
 
     Args:
       dataset: a `Dataset`.
-      partition: a name in `PARTITIONERS`, a function like those, or a list of index
-        arrays.
+      partition: a name in `PARTITIONERS`, such a function, or a list of index arrays.
       num_clients: how many clients; None where the partition itself says.
       seed: integer; equal seeds give equal splits.
       val_fraction: share of each client's samples that is held out of training, [0, 1).
@@ -96,16 +95,9 @@ def federate(
     else:
         test = test_parts(dataset, parts, test_split, rng=rng_test)
     train, val = hold_out(parts, val_fraction, rng=rng_val)
-    return FederatedData(
-        *dataset[:4],
-        mean=dataset.mean,
-        std=dataset.std,
-        num_classes=dataset.num_classes,
-        name=dataset.name,
-        train=pack(train),
-        val=pack(val),
-        test=pack(test),
-    )
+    facts = {k: getattr(dataset, k) for k in ("mean", "std", "num_classes", "name")}
+    rows = {"train": pack(train), "val": pack(val), "test": pack(test)}
+    return FederatedData(*dataset[:4], **facts, **rows)
 
 
 def from_arrays(
@@ -141,10 +133,7 @@ def from_arrays(
       **kwargs: further arguments of `federate` and of the partitioner.
 
     Returns:
-      A `FederatedData`.
-
-    Raises:
-      ValueError: as `make_dataset` and `federate`.
+      A `FederatedData`; raises as `make_dataset` and `federate` do.
 
     Example:
       >>> x, y = np.ones((100, 5)), np.arange(100) % 4
