@@ -27,6 +27,10 @@ def default_config():
     `server_optimizer` take the keyword arguments of what their `name` names.
     `num_clients` 0 leaves it to the partition. `density` is for configurations to refer
     to; `budgets` holds pairs of a budget and the share of the clients that have it.
+    `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
+    finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
+    `until` ends a run early, at a segment's end. In `observe_rounds` of the main stage
+    the masks that clients send are kept. `sinks` log beside `metrics.jsonl`.
     """
     from ml_collections import config_dict
 
@@ -67,6 +71,17 @@ def default_config():
         batch_size=32,
         eval_every=10,
         chunk="auto",
+        seeds=1,
+        init_from=config_dict.placeholder(str),
+        init_what="model",
+        until=config_dict.create(
+            gbit=config_dict.placeholder(float),
+            pflop=config_dict.placeholder(float),
+            accuracy=config_dict.placeholder(float),
+        ),
+        checkpoint_minutes=10.0,
+        observe_rounds=(),
+        sinks=(),
     )
 
 
