@@ -5,10 +5,9 @@ import struct
 import numpy as np
 import pytest
 
-from sparsefl_jax.report import comparison_table, plot_run, read_run, summary_table
-from sparsefl_jax.report.__main__ import main
+from sparsefl_jax.report import plot_run, read_run, summary_table
+from sparsefl_jax.report.formats import format_percent, format_seconds, format_si
 from sparsefl_jax.report.partition import partition_by_client
-from sparsefl_jax.report.table import format_percent, format_seconds, format_si
 
 LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
 STAGE = dict(bits_values=3_000_000_000, bits_positions=500_000_000, flops=2e12)
@@ -210,6 +209,8 @@ def test_other_formats():
     assert format_percent(0.05) == "5.00 %" and format_percent(math.nan) == "-"
     assert format_seconds(59.96) == "60.0 s" and format_seconds(3_661) == "1 h 1 min"
     assert format_seconds(None) == "-"
+    assert format_si(6.97e9, "bit", 2e7) == "6.97 ± 0.02 Gbit"
+    assert format_percent(0.95, 1, deviation=0.0) == "95.0 ± 0.0 %"
 
 
 def test_summary_table_holds_every_figure_in_aligned_columns():
@@ -233,28 +234,14 @@ def test_summary_table_of_one_stage_has_no_total():
     assert "total" not in table and "sensitivity" in table
 
 
-def test_comparison_table_has_a_row_for_each_run_and_model(tmp_path):
-    written = list(records(stages=(2, 2)))
-    a = read_run(write_run(tmp_path / "a", written))
-    b = read_run(write_run(tmp_path / "b", [], summary=None))
-    head, rule, *rows = comparison_table([a, b]).splitlines()
-    assert [row.split(" | ")[:4] for row in rows] == [
-        ["| a", "fedsparsify", "aggregated", "4"],
-        ["| a", "fedsparsify", "masked", "4"],
-        ["| b", "flash", "-", "0"],
-    ]
-    assert len({line.count("|") for line in (head, rule, *rows)}) == 1
-    final = written[-1]["models"]["masked"]["accuracy"]
-    traffic = 1e9 * written[-1]["gbit_cumulative"]
-    expected = [format_percent(final), format_si(traffic, "bit"), "4.00 G"]
-    assert [rows[1].split(" | ")[i].rstrip(" |") for i in (4, 7, 9)] == expected
-
-
-def test_main_draws_and_prints_or_fails_in_one_line(tmp_path, capsys):
-    write_run(tmp_path / "a", records(stages=(2,)))
-    assert main([str(tmp_path / "a")]) == 0
-    out, err = capsys.readouterr()
-    assert out.startswith("| run | method |") and err.count("wrote ") == len(PLOTS)
-    assert main([str(tmp_path / "a"), str(tmp_path / "no")]) == 2
-    out, err = capsys.readouterr()
-    assert not out and err.count("\n") == 1 and err.startswith("error: run_dir=")
+def test_summary_table_names_seeds_limits_and_the_choice_of_the_best():
+    best = dict(stage=1, round=40, accuracy=0.87, chosen_by="validation")
+    table = summary_table(SUMMARY | {"ended_by": "gbit", "best": best})
+    assert "60 rounds, ended by gbit, seed 3" in table
+    assert "best by validation: 87.00 % on the test set in round 40" in table
+    by_test = summary_table(SUMMARY | {"best": best | {"chosen_by": "test"}})
+    assert "validation" not in by_test and "ended" not in by_test
+    spread = dict(final=0.9722, final_std=0.0043, best=0.98, best_std=0.001, density=1)
+    table = summary_table({"seeds": [0, 1, 2], "accuracy": {"global": spread}})
+    assert table.startswith("seeds 0 1 2\n")
+    assert "97.22 ± 0.43 %  98.00 ± 0.10 %         -  100.00 %" in table

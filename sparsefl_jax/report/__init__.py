@@ -1,14 +1,28 @@
-"""Plots and tables of finished runs; `python -m sparsefl_jax.report RUN...`."""
+"""Plots, tables and pages of finished runs; `python -m sparsefl_jax.report RUN...`."""
 
+from sparsefl_jax.report.compare import (
+    Group,
+    comparison_csv,
+    comparison_table,
+    read_groups,
+)
+from sparsefl_jax.report.curves import plot_comparison
+from sparsefl_jax.report.formats import format_si
 from sparsefl_jax.report.load import Run, read_run
+from sparsefl_jax.report.page import write_page
 from sparsefl_jax.report.plots import plot_run
-from sparsefl_jax.report.table import comparison_table, format_si, summary_table
+from sparsefl_jax.report.table import summary_table
 
 __all__ = [
+    "Group",
     "Run",
+    "comparison_csv",
     "comparison_table",
     "format_si",
+    "plot_comparison",
     "plot_run",
+    "read_groups",
     "read_run",
     "summary_table",
+    "write_page",
 ]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from sparsefl_jax.report.load import Run
 
+COLORS = ("#0b5fa5", "#d9541e", "#2e8b57", "#8552a1", "#b8860b", "#3a3a3a")
+
 _STYLE = {
     "font.size": 11,
     "axes.titlesize": 12,
@@ -24,21 +26,32 @@ _STYLE = {
 
 
 @contextlib.contextmanager
-def axes(path: Path, run: Run, title: str, xlabel: str, ylabel: str) -> Iterator:
-    """Yields axes with the run's name in the title; leaving saves the figure."""
+def canvas(path: Path, size: tuple[float, float] = (7.2, 4.3)) -> Iterator:
+    """Yields an empty figure of a size in inches; leaving saves it as a PNG."""
     import matplotlib
     from matplotlib.figure import Figure  # without pyplot: no window, no global state
 
+    with matplotlib.rc_context(_STYLE):
+        figure = Figure(figsize=size, layout="constrained")
+        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
+        yield figure
+        figure.savefig(path)
+
+
+@contextlib.contextmanager
+def axes(path: Path, run: Run, title: str, xlabel: str, ylabel: str) -> Iterator:
+    """Yields axes with the run's name in the title; leaving saves the figure."""
+    with canvas(path) as figure:
+        ax = figure.subplots()
+        ax.set(xlabel=xlabel, ylabel=ylabel, title=titled(run, title))
+        yield ax
+
+
+def titled(run: Run, title: str) -> str:
+    """A plot's title with the run's method and data set behind it."""
     method = run.summary.get("method") or run.path.resolve().name
     dataset = run.summary.get("dataset")
-    with matplotlib.rc_context(_STYLE):
-        figure = Figure(figsize=(7.2, 4.3), layout="constrained")
-        ax = figure.subplots()
-        ax.set(xlabel=xlabel, ylabel=ylabel)
-        ax.set_title(f"{title}: {method}" + (f" on {dataset}" if dataset else ""))
-        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
-        yield ax
-        figure.savefig(path)
+    return f"{title}: {method}" + (f" on {dataset}" if dataset else "")
 
 
 def whole_numbers(axis) -> None:

@@ -1,9 +1,15 @@
 """Reads the folder of one run back: what `experiment.py` wrote, nothing else.
 
-metrics.jsonl  one JSON object per line, of phase "train" or "eval"
+metrics.jsonl  one JSON object per line, of phase "train" or "eval"; both hold
+               `gbit_cumulative` and `pflop_cumulative` (1e15 training FLOPs at the
+               masks) since the start; "eval" may hold `val_accuracy`, the headline
+               model's on the pooled validation split
 summary.json   the run's totals, see `table.py`; absent while it runs
 config.json    the configuration
 partition.npy  [N, classes] int, how many samples of each class a client holds
+masks/         masks that were kept, see `masks.py`
+seed_*/        of several seeds: the folder of each one's run; beside them `config.json`
+               and a `summary.json` with means
 """
 
 import json
@@ -75,6 +81,45 @@ def read_run(run_dir: str | Path) -> Run:
     )
 
 
+def stage_name(run: Run, stage: int) -> str:
+    """What a stage is called; by its number while the run has not ended.
+
+    Example:
+      >>> stage_name(Run(Path("a"), [], [], [0], {}, {}, None), 0)
+      'stage 0'
+    """
+    stages = run.summary.get("stages", [])
+    return stages[stage]["name"] if stage < len(stages) else f"stage {stage}"
+
+
+def run_folders(run_dir: str | Path) -> list[Path]:
+    """The folders of single runs that a run consists of.
+
+    Args:
+      run_dir: a folder with `metrics.jsonl`, or one whose `seed_*/` hold one each.
+
+    Returns:
+      The folder itself, or those of its seeds in the order of the seeds.
+
+    Raises:
+      ValueError: there is neither.
+
+    Example:
+      >>> run_folders("no/such/run")
+      Traceback (most recent call last):
+      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
+    """
+    path = Path(run_dir)
+    if (path / "metrics.jsonl").is_file():
+        return [path]
+    seeds = [p.parent for p in path.glob("seed_*/metrics.jsonl")]
+    if not seeds:
+        raise ValueError(
+            f"run_dir={str(path)!r} expected a folder with metrics.jsonl or seed_*/."
+        )
+    return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
+
+
 def _read_lines(path: Path) -> list[Record]:
     lines = path.read_text().splitlines()
     records = []
@@ -88,4 +133,9 @@ def _read_lines(path: Path) -> list[Record]:
 
 
 def _read_json(path: Path) -> dict[str, Any]:
-    return json.loads(path.read_text()) if path.is_file() else {}
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_text())
+    except json.JSONDecodeError as error:
+        raise ValueError(f"{path}: {error}.") from None

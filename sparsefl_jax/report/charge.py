@@ -1,0 +1,85 @@
+"""What a run was charged for: bits by stage and direction, values by packet."""
+
+from sparsefl_jax.report.formats import MISSING, format_percent, format_si
+from sparsefl_jax.report.load import Record, Run, stage_name
+
+RULES = (
+    "Charged are every value of every packet at its width, and positions by the"
+    " packet's code where the receiver does not hold them yet, again for a client that"
+    " missed a change of the mask. Not charged are what a client draws from its own"
+    " index, packets of common knowledge (width 0), the round's number and a client's"
+    " own facts, and the headers of the transport; aggregation is charged without"
+    " secure summation."
+)
+
+
+def charge_rows(run: Run) -> list[list[str]]:
+    """The bits of all clients and rounds of each stage, by direction.
+
+    Args:
+      run: the records.
+
+    Returns:
+      A head, then a row for each stage and direction; a row of totals where there is
+      more than one stage. What the records do not hold is "-".
+
+    Example:
+      >>> from pathlib import Path
+      >>> train = [dict(stage=0, round=1, bits_up=8, bits_down=24, clients=[3])]
+      >>> for row in charge_rows(Run(Path("a"), train, [], [0], {}, {}, None)):
+      ...     print(*row, sep=", ")
+      stage, direction, bits, of all, values, positions, a client and round
+      stage 0, up, 8 bit, 25.0 %, -, -, 8 bit
+      stage 0, down, 24 bit, 75.0 %, -, -, 24 bit
+    """
+    keys = ("bits_up", "bits_down")
+    total = sum(_total(run.train, key) or 0 for key in keys)
+    rows = [["stage", "direction", "bits", "of all", "values", "positions"]]
+    rows[0].append("a client and round")
+    stages = [
+        (stage_name(run, stage), [r for r in run.train if r["stage"] == stage])
+        for stage in sorted({r["stage"] for r in run.train})
+    ]
+    stages += [("all stages", run.train)] if len(stages) > 1 else []
+    for name, records in stages:
+        visits = sum(len(r.get("clients", ())) for r in records)
+        for key in keys:
+            bits = _total(records, key)
+            known = bits is not None
+            row = [
+                format_si(bits, "bit"),
+                format_percent(bits / total, 1) if known and total else MISSING,
+                format_si(_total(records, f"{key}_values"), "bit"),
+                format_si(_total(records, f"{key}_positions"), "bit"),
+                format_si(bits / visits, "bit") if known and visits else MISSING,
+            ]
+            rows.append([name, key.removeprefix("bits_"), *row])
+    return rows
+
+
+def packet_rows(run: Run) -> list[list[str]]:
+    """The values that were sent in each stage, by direction and packet.
+
+    Args:
+      run: the records.
+
+    Returns:
+      A head, then a row for each stage, direction and packet; the mean is that over
+      rounds. Only the head where the records hold no packets.
+    """
+    rows = [["stage", "direction", "packet", "values sent", "a round"]]
+    for stage in range(len(run.starts)):
+        records = [r for r in run.train if r["stage"] == stage]
+        for direction in ("up", "down"):
+            sent = [r.get(f"entries_{direction}") or {} for r in records]
+            for packet in dict.fromkeys(name for entries in sent for name in entries):
+                values = sum(entries.get(packet, 0) for entries in sent)
+                mean = format_si(values / len(records))
+                head = [stage_name(run, stage), direction, packet]
+                rows.append([*head, format_si(values), mean])
+    return rows
+
+
+def _total(records: list[Record], key: str) -> int | None:
+    values = [r[key] for r in records if key in r]
+    return sum(values) if values else None

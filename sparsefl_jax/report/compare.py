@@ -1,0 +1,259 @@
+"""Several runs side by side: groups of seeds, their means and deviations as a table."""
+
+import csv
+import io
+import json
+import os
+import re
+import statistics
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from sparsefl_jax.report.formats import (
+    MISSING,
+    format_percent,
+    format_si,
+)
+from sparsefl_jax.report.lines import finite
+from sparsefl_jax.report.load import Record, Run, read_run, run_folders
+
+
+class Group(NamedTuple):
+    """Runs of one configuration that differ in the seed alone."""
+
+    name: str
+    runs: list[Run]
+
+
+class Spread(NamedTuple):
+    """A quantity over the runs of a group; None where no run has it."""
+
+    mean: float | None
+    std: float | None  # sample deviation (ddof 1); None of fewer than two runs
+
+
+_PERCENT = ("accuracy", "best", "density", "client_p10", "client_median")
+_AMOUNTS = {"gbit": (1e9, "bit"), "pflop": (1e15, ""), "pflop_dense": (1e15, "")}
+_HEAD = ["run", "method", "model", "n", "rounds", "accuracy", "best", "density"]
+_HEAD += ["clients p10", "clients median", "traffic", "FLOPs", "dense"]
+_TEXT_COLUMNS = 3
+
+
+def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
+    """Reads runs and puts those together that differ in nothing but the seed.
+
+    A folder whose `seed_*/` hold runs is a group by itself. Other runs form a group
+    where their `config.json` are equal but for `seed` and `seeds`; a seed that comes
+    again goes into another group, as it is no further sample.
+
+    Args:
+      run_dirs: folders of runs.
+
+    Returns:
+      The groups, in the order of their first runs. A group's name is that of its
+      folder, or what the names of its folders have in common.
+
+    Raises:
+      ValueError: a folder can not be read, see `run_folders` and `read_run`.
+
+    Example:
+      >>> read_groups(["no/such/run"])
+      Traceback (most recent call last):
+      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
+    """
+    members, folders, seen = {}, {}, set()
+    for run_dir in map(Path, run_dirs):
+        for folder in run_folders(run_dir):
+            if folder.resolve() in seen:
+                continue
+            seen.add(folder.resolve())
+            run = read_run(folder)
+            kind, seed = _kind(run, run_dir)
+            again = 0
+            while seed in members.get((kind, again), ()):
+                again += 1
+            members.setdefault((kind, again), {})[seed] = run
+            folders.setdefault((kind, again), []).append(run_dir.resolve())
+    return [
+        Group(name, list(runs.values()))
+        for name, runs in zip(
+            _names(list(folders.values())), members.values(), strict=True
+        )
+    ]
+
+
+def comparison_table(groups: Sequence[Group]) -> str:
+    """Groups as a Markdown table, a row for each group and deployed model.
+
+    Of several seeds, the mean and the sample deviation. Accuracy is that of the last
+    evaluation. `best` is that of the last stage's round with the best `val_accuracy`;
+    where the run has no validation split, the best on the test set. The percentiles
+    are those of the clients' own accuracies under the headline model. Bits and FLOPs
+    are those of the rounds that the runs have done, so a run that has not ended shows
+    what it has.
+
+    Args:
+      groups: what `read_groups` returned.
+
+    Returns:
+      A Markdown table, without a newline at the end.
+
+    Example:
+      >>> print(comparison_table([]).splitlines()[0][:44])
+      | run | method | model | n | rounds | accura
+    """
+    rows = [_cells(group, *row) for group in groups for row in _rows(group)]
+    rule = ["---"] * _TEXT_COLUMNS + ["--:"] * (len(_HEAD) - _TEXT_COLUMNS)
+    return "\n".join(f"| {' | '.join(row)} |" for row in [_HEAD, rule, *rows])
+
+
+def comparison_csv(groups: Sequence[Group]) -> str:
+    """The same table for machines: shares, Gbit and PFLOP, deviations as `*_std`.
+
+    Args:
+      groups: what `read_groups` returned.
+
+    Returns:
+      CSV with a head. What is absent is empty; seeds are separated by spaces.
+
+    Example:
+      >>> comparison_csv([]).split(",")[:6]
+      ['run', 'method', 'model', 'n', 'seeds', 'rounds']
+    """
+    quantities = ("rounds", *_PERCENT, *_AMOUNTS)
+    text = io.StringIO()
+    out = csv.writer(text, lineterminator="\n")
+    columns = [column for q in quantities for column in (q, f"{q}_std")]
+    out.writerow(["run", "method", "model", "n", "seeds", *columns])
+    for group in groups:
+        seeds = " ".join(str(run.config.get("seed", MISSING)) for run in group.runs)
+        for model, spreads in _rows(group):
+            values = [x for q in quantities for x in spreads[q]]
+            head = [group.name, _method(group), model, len(group.runs), seeds]
+            out.writerow([*head, *values])
+    return text.getvalue()
+
+
+def spread(values: Sequence[float | None]) -> Spread:
+    """Mean and sample deviation of what is there.
+
+    Example:
+      >>> spread([1.0, 3.0, None])
+      Spread(mean=2.0, std=1.4142135623730951)
+      >>> spread([5])
+      Spread(mean=5, std=None)
+    """
+    values = [x for x in values if finite(x)]
+    return Spread(
+        statistics.mean(values) if values else None,
+        statistics.stdev(values) if len(values) > 1 else None,
+    )
+
+
+def training_pflop(run: Run, record: Record) -> float:
+    """1e15 training FLOPs at the masks from the run's start up to a record's round."""
+    if "pflop_cumulative" in record:
+        return record["pflop_cumulative"]
+    at = (record["stage"], record["round"])
+    return sum(r["flops"] for r in run.train if (r["stage"], r["round"]) <= at) / 1e15
+
+
+def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
+    """What the runs of a group have in common, and the seed that tells them apart."""
+    if run.path != run_dir:
+        return str(run_dir.resolve()), run.path.name
+    if not run.config:
+        return str(run_dir.resolve()), None
+    rest = {k: v for k, v in run.config.items() if k not in ("seed", "seeds")}
+    return json.dumps(rest, sort_keys=True), run.config.get("seed")
+
+
+def _rows(group: Group) -> list[tuple[str, dict[str, Spread]]]:
+    """Of each deployed model, the quantities over the group's runs."""
+    final = [run.evals[-1] for run in group.runs if run.evals]
+    models = list(dict.fromkeys(name for e in final for name in e["models"]))
+    shared = _quantities(group, _totals)
+    rows = []
+    for index, model in enumerate(models or [MISSING]):
+        spreads = _quantities(group, lambda run, m=model: _of_model(run, m))
+        of_clients = _quantities(group, lambda run, i=index: _of_clients(run, i == 0))
+        rows.append((model, shared | spreads | of_clients))
+    return rows
+
+
+def _quantities(group: Group, measure: Callable[[Run], dict]) -> dict[str, Spread]:
+    measured = [measure(run) for run in group.runs]
+    return {name: spread([m[name] for m in measured]) for name in measured[0]}
+
+
+def _totals(run: Run) -> dict[str, float | None]:
+    last = [*run.train[-1:], *run.evals[-1:]]
+    rounds = max((run.starts[r["stage"]] + r["round"] for r in last), default=0)
+    return {
+        "rounds": rounds,
+        "gbit": max((r["gbit_cumulative"] for r in last), default=None),
+        "pflop": max((training_pflop(run, r) for r in last), default=None),
+        "pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15,
+    }
+
+
+def _of_model(run: Run, model: str) -> dict[str, float | None]:
+    evals = [e for e in run.evals if e["stage"] == run.evals[-1]["stage"]]
+    final = evals[-1]["models"].get(model, {}) if evals else {}
+    seen = [e for e in evals if finite(e["models"].get(model, {}).get("accuracy"))]
+    chosen = max(seen, key=lambda e: _choice(e, model), default=None)
+    return {
+        "accuracy": final.get("accuracy"),
+        "best": chosen["models"][model]["accuracy"] if chosen else None,
+        "density": final.get("density"),
+    }
+
+
+def _choice(record: Record, model: str) -> tuple[bool, float]:
+    validation = record.get("val_accuracy")
+    known = finite(validation)
+    return known, validation if known else record["models"][model]["accuracy"]
+
+
+def _of_clients(run: Run, headline: bool) -> dict[str, float | None]:
+    clients = (run.evals[-1].get("client_accuracy") or {}) if run.evals else {}
+    names = ("p10", "median")
+    return {f"client_{n}": clients.get(n) if headline else None for n in names}
+
+
+def _cells(group: Group, model: str, spreads: dict[str, Spread]) -> list[str]:
+    rounds = spreads["rounds"]
+    shares = [format_percent(spreads[q].mean, 2, spreads[q].std) for q in _PERCENT]
+    amounts = []
+    for name, (scale, unit) in _AMOUNTS.items():
+        mean, std = spreads[name]
+        mean = None if mean is None else scale * mean
+        amounts.append(format_si(mean, unit, None if std is None else scale * std))
+    count = f"{rounds.mean:g}" + (f" ± {rounds.std:.3g}" if rounds.std else "")
+    head = [_escaped(group.name), _escaped(_method(group)), _escaped(model)]
+    return [*head, str(len(group.runs)), count, *shares, *amounts]
+
+
+def _method(group: Group) -> str:
+    run = group.runs[0]
+    configured = run.config.get("algorithm", {}).get("name", MISSING)
+    return run.summary.get("method", configured)
+
+
+def _names(folders: Sequence[Sequence[Path]]) -> list[str]:
+    """A group's folder, or what several have in common; its whole path if not alone."""
+    names = []
+    for paths in folders:
+        # By whole words and numbers: a_10 and a_11 have a in common, not a_1.
+        parts = [re.findall(r"\d+|[^\W\d_]+|[\W_]", path.name) for path in paths]
+        common = "".join(os.path.commonprefix(parts)).rstrip("_-. ")
+        names.append(common or paths[0].name)
+    return [
+        name if names.count(name) == 1 else str(paths[0])
+        for name, paths in zip(names, folders, strict=True)
+    ]
+
+
+def _escaped(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,83 @@
+"""Numbers as text: metric prefixes, percentages, durations, deviations."""
+
+import math
+
+MISSING = "-"
+_PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
+
+
+def format_si(
+    value: float | None, unit: str = "", deviation: float | None = None
+) -> str:
+    """A number to three digits with a metric prefix.
+
+    Args:
+      value: the number; None and NaN become "-".
+      unit: stands behind the prefix.
+      deviation: printed behind the number with the same prefix; None: left out.
+
+    Returns:
+      The number, a space, then prefix and unit.
+
+    Example:
+      >>> format_si(3_575_667_840, "bit"), format_si(87.0), format_si(0, "FLOP")
+      ('3.58 Gbit', '87', '0 FLOP')
+      >>> format_si(3_575_667_840, "bit", 12e6)
+      '3.58 ± 0.01 Gbit'
+    """
+    if value is None or not math.isfinite(value):
+        return MISSING
+    # Rounded first: 999,999 is 1.00 M, not 1000 k.
+    rounded = float(f"{value:.3g}")
+    power = int(math.log10(abs(rounded)) // 3) if abs(rounded) >= 1 else 0
+    power = min(power, len(_PREFIXES) - 1)
+    scaled = rounded / 1000**power
+    decimals = 2 if abs(scaled) < 10 else 1 if abs(scaled) < 100 else 0
+    number = f"{scaled:g}" if power == 0 else f"{scaled:.{decimals}f}"
+    if deviation is not None:
+        number += f" ± {deviation / 1000**power:.{decimals}f}"
+    return f"{number} {_PREFIXES[power]}{unit}".rstrip()
+
+
+def format_percent(
+    share: float | None, decimals: int = 2, deviation: float | None = None
+) -> str:
+    """A share in [0, 1] as a percentage; None and NaN become "-".
+
+    Args:
+      share: the number.
+      decimals: digits behind the point.
+      deviation: of the share, printed behind it; None: left out.
+
+    Returns:
+      The percentage.
+
+    Example:
+      >>> format_percent(0.8725), format_percent(1.0, 0), format_percent(None)
+      ('87.25 %', '100 %', '-')
+      >>> format_percent(0.9722, deviation=0.0043)
+      '97.22 ± 0.43 %'
+    """
+    if share is None or not math.isfinite(share):
+        return MISSING
+    number = f"{100 * share:.{decimals}f}"
+    if deviation is not None:
+        number += f" ± {100 * deviation:.{decimals}f}"
+    return f"{number} %"
+
+
+def format_seconds(seconds: float | None) -> str:
+    """A duration in its two largest units; None and NaN become "-".
+
+    Example:
+      >>> format_seconds(4.25), format_seconds(723), format_seconds(9000)
+      ('4.2 s', '12 min 3 s', '2 h 30 min')
+    """
+    if seconds is None or not math.isfinite(seconds):
+        return MISSING
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

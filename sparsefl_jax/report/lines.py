@@ -1,0 +1,120 @@
+"""Lines over a run's rounds: values from records, stages marked, layers coloured."""
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from sparsefl_jax.report.figure import whole_numbers
+from sparsefl_jax.report.load import Record, Run, stage_name
+
+_MAX_LEGEND_LAYERS = 10
+
+
+def finite(value: float | None) -> bool:
+    """Whether there is a value, and it is neither NaN nor infinite.
+
+    Example:
+      >>> finite(0.5), finite(None), finite(float("nan"))
+      (True, False, False)
+    """
+    return value is not None and math.isfinite(value)
+
+
+def series(
+    run: Run, records: Sequence[Record], value: Callable
+) -> tuple[np.ndarray, np.ndarray]:
+    """Rounds over all stages, and the finite values there."""
+    pairs = [
+        (run.starts[r["stage"]] + r["round"], value(r))
+        for r in records
+        if finite(value(r))
+    ]
+    x, y = np.array(pairs, float).reshape(-1, 2).T
+    return x, y
+
+
+def draw_line(ax, x: np.ndarray, y: np.ndarray, label: str, color, width=2.0) -> None:
+    """A line with a name; nothing where there are no points."""
+    if len(x):
+        # Few points are shown as such; one point has no line at all.
+        marker = "o" if len(x) <= 25 else None
+        ax.plot(x, y, label=label, color=color, lw=width, marker=marker, markersize=4)
+
+
+def draw_layers(
+    ax, run: Run, records: Sequence[Record], total: str, by_layer: str
+) -> None:
+    """A line for each layer, coloured by depth, and one for all layers together.
+
+    Args:
+      ax: matplotlib axes.
+      run: whose rounds are counted.
+      records: with `stage`, `round` and the two keys.
+      total: the key of the value over all layers, a share.
+      by_layer: the key of the values `{layer: share}`.
+    """
+    import matplotlib
+
+    names = list(dict.fromkeys(n for r in records for n in r.get(by_layer) or {}))
+    colors = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.92, max(len(names), 1)))
+    for name, color in zip(names, colors, strict=False):
+        x, y = series(run, records, lambda r, n=name: (r.get(by_layer) or {}).get(n))
+        draw_line(ax, x, 100 * y, name.removesuffix("/kernel"), color, 1.3)
+    x, y = series(run, records, lambda r: r.get(total))
+    draw_line(ax, x, 100 * y, "all layers", "black", 2.4)
+    _scale_shares(ax)
+    thick = ax.lines[-1]
+    count_rounds(ax, run)
+    if len(names) <= _MAX_LEGEND_LAYERS:
+        ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
+        return
+    ax.legend(handles=[thick], loc="best")
+    colorbar = ax.figure.colorbar(
+        matplotlib.cm.ScalarMappable(cmap=matplotlib.colors.ListedColormap(colors)),
+        ax=ax,
+        ticks=[0.0, 1.0],
+        label=f"{len(names)} layers",
+    )
+    colorbar.ax.set_yticklabels(["first", "last"])
+
+
+def count_rounds(ax, run: Run) -> None:
+    """An axis of rounds from 0, with a mark where each later stage begins."""
+    mark_stages(ax, run, [start + 0.5 for start in run.starts])
+    whole_numbers(ax.xaxis)
+    ax.set_xlim(left=0)
+
+
+def mark_stages(ax, run: Run, positions: Sequence[float]) -> None:
+    """Dashed lines with the names of the stages where they begin, but the first."""
+    for i, position in enumerate(positions[1:], start=1):
+        ax.axvline(position, color="#555555", linewidth=1.0, linestyle=(0, (4, 3)))
+        ax.annotate(
+            f" {stage_name(run, i)}",
+            (position, 1.0),
+            xycoords=("data", "axes fraction"),
+            va="top",
+            fontsize=9.5,
+            color="#555555",
+        )
+
+
+def legend(ax) -> None:
+    """A legend, where anything has a name."""
+    if ax.get_legend_handles_labels()[0]:
+        ax.legend(loc="best")
+
+
+def _scale_shares(ax) -> None:
+    """Percentages from 0, or on a logarithmic scale where they differ much."""
+    values = [line.get_ydata() for line in ax.lines]
+    low, high = min(map(np.min, values)), max(map(np.max, values))
+    if low > 0 and high > 20 * low:
+        from matplotlib.ticker import FuncFormatter, LogLocator
+
+        ax.set_yscale("log")
+        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+    else:
+        ax.set_ylim(bottom=0)

@@ -1,0 +1,153 @@
+"""Mask mismatch as heat maps: between rounds, and between the clients of a round.
+
+Source: Fig. 3 and 4 of Babakniya et al. (FLASH), TMLR 2023; see `masks.py`.
+"""
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from sparsefl_jax.report.figure import axes, canvas, titled
+from sparsefl_jax.report.lines import draw_layers
+from sparsefl_jax.report.load import Run
+from sparsefl_jax.report.masks import (
+    KeptMasks,
+    Snapshot,
+    mean_of_pairs,
+    pairwise_mismatch,
+    read_masks,
+)
+
+_MAX_PANELS = 9
+_MAX_NAMED = 20
+
+
+def plot_masks(run: Run, folder: Path) -> list[Path]:
+    """Draws what the masks that a run kept tell; nothing where it kept none.
+
+    Args:
+      run: the records.
+      folder: where the PNG files go.
+
+    Returns:
+      The files written: `mask_mismatch.png` where there are two rounds or more,
+      `client_mismatch.png` and `client_mismatch_by_layer.png` where cohorts of two
+      clients or more were observed.
+
+    Raises:
+      ValueError: a file of masks is damaged, see `read_masks`.
+    """
+    kept = read_masks(run.path)
+    if kept is None:
+        return []
+    # Masks may be ahead of the metrics of a run that was stopped.
+    known = range(len(run.starts))
+    server = [s for s in kept.server if s.stage in known]
+    clients = [s for s in kept.clients if s.stage in known and len(s.packed) > 1]
+    paths = []
+    if len(server) > 1:
+        paths.append(folder / "mask_mismatch.png")
+        mismatch, _ = pairwise_mismatch([s.packed for s in server], kept.sizes)
+        rounds = [run.starts[s.stage] + s.round for s in server]
+        mismatch_between_rounds(run, paths[-1], rounds, mismatch)
+    if clients:
+        records = [_client_record(run, kept, snapshot) for snapshot in clients]
+        paths.append(folder / "client_mismatch.png")
+        mismatch_between_clients(run, paths[-1], records)
+        paths.append(folder / "client_mismatch_by_layer.png")
+        label = "mean mismatch of two clients [%]"
+        with axes(paths[-1], run, "Client mask mismatch", "round", label) as ax:
+            draw_layers(ax, run, records, "mean", "layer_mean")
+    return paths
+
+
+def mismatch_between_rounds(
+    run: Run, path: Path, rounds: Sequence[int], mismatch: np.ndarray
+) -> None:
+    """Draws the mismatch of the server's masks of every two rounds, all layers.
+
+    Args:
+      run: the records.
+      path: the PNG to write.
+      rounds: [S], counted over all stages.
+      mismatch: [S, S], shares.
+    """
+    with canvas(path, (6.4, 5.3)) as figure:
+        ax = figure.subplots()
+        image = _heat_map(ax, mismatch, [str(r) for r in rounds])
+        ax.set(xlabel="round", ylabel="round", title=titled(run, "Mask mismatch"))
+        _colorbar(figure, image, ax, mismatch.max())
+
+
+def mismatch_between_clients(run: Run, path: Path, records: Sequence[dict]) -> None:
+    """Draws the mismatch of the masks that every two clients of a round sent.
+
+    Of many observed rounds, some are drawn: the first, the last and others between.
+
+    Args:
+      run: the records.
+      path: the PNG to write.
+      records: of each observed round `stage`, `round`, `clients` ([K] names), the
+        `mismatch` [K, K] and its `mean`, shares.
+    """
+    chosen = np.linspace(0, len(records) - 1, min(len(records), _MAX_PANELS))
+    records = [records[round(i)] for i in chosen]
+    columns = min(len(records), 3)
+    rows = math.ceil(len(records) / columns)
+    with canvas(path, (1.6 + 2.5 * max(columns, 1.5), 0.9 + 2.6 * rows)) as figure:
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for ax, record in zip(grid.flat, records, strict=False):
+            image = _heat_map(ax, record["mismatch"], record["clients"])
+            done = run.starts[record["stage"]] + record["round"]
+            ax.set_title(
+                f"round {done}, mean {100 * record['mean']:.1f} %",
+                fontsize=10,
+                weight="normal",
+            )
+            ax.tick_params(labelsize=8)
+        for ax in grid.flat[len(records) :]:
+            ax.set_axis_off()
+        label = "client" if records[0]["clients"] else "client, in the order drawn"
+        figure.supxlabel(label, fontsize=11)
+        figure.supylabel(label, fontsize=11)
+        title = titled(run, "Client mask mismatch")
+        figure.suptitle(title, fontsize=12, weight="bold", x=0.02, ha="left")
+        _colorbar(figure, image, grid, max(r["mismatch"].max() for r in records))
+
+
+def _client_record(run: Run, kept: KeptMasks, snapshot: Snapshot) -> dict:
+    """The mismatch in an observed round, and who its clients were."""
+    at = (snapshot.stage, snapshot.round)
+    ids = [r["clients"] for r in run.train if (r["stage"], r["round"]) == at]
+    few = [len(snapshot.packed)] == [len(i) for i in ids if len(i) <= _MAX_NAMED]
+    whole, by_layer = pairwise_mismatch(snapshot.packed, kept.sizes)
+    return {
+        "stage": snapshot.stage,
+        "round": snapshot.round,
+        "clients": [str(i) for i in ids[0]] if few else [],
+        "mismatch": whole,
+        "mean": mean_of_pairs(whole),
+        "layer_mean": dict(zip(kept.names, mean_of_pairs(by_layer), strict=True)),
+    }
+
+
+def _heat_map(ax, mismatch: np.ndarray, names: Sequence[str]):
+    """Cells of equal size on a scale that all runs share; some carry their names."""
+    count = len(mismatch)
+    image = ax.imshow(
+        100 * mismatch, cmap="viridis", vmin=0, vmax=100, interpolation="nearest"
+    )
+    ax.grid(visible=False)
+    if names:
+        ticks = np.arange(0, count, math.ceil(count / 10))
+        labels = [names[i] for i in ticks]
+        ax.set_xticks(ticks, labels, rotation=90 if max(map(len, labels)) > 3 else 0)
+        ax.set_yticks(ticks, labels)
+    return image
+
+
+def _colorbar(figure, image, ax, largest: float) -> None:
+    label = f"mismatch [%], largest {100 * largest:.3g}"
+    figure.colorbar(image, ax=ax, label=label, shrink=0.9)

@@ -1,0 +1,231 @@
+import csv
+import io
+import json
+import math
+import os
+import statistics
+
+import numpy as np
+import pytest
+from report_test import png_size, records, write_run
+
+from sparsefl_jax import report
+from sparsefl_jax.report import (
+    comparison_csv,
+    comparison_table,
+    curves,
+    plot_comparison,
+    read_groups,
+    read_run,
+)
+from sparsefl_jax.report.__main__ import main
+from sparsefl_jax.report.compare import training_pflop
+
+PLOTS = [f"compare_{name}.png" for name in ("rounds", "gbit", "flops", "clients")]
+
+
+def write_seed(folder, seed, gain=0.0, name="flash", seeds=1, rounds=6, **changes):
+    """A run whose accuracies lie `gain` above those of `records`."""
+    lines = list(records(stages=(2, rounds), every=2))
+    for record in lines:
+        if record["phase"] == "eval":
+            record["accuracy"] += gain
+            record["models"]["aggregated"]["accuracy"] += gain
+            record["gbit_cumulative"] *= 1 + gain
+            record |= changes
+    write_run(folder, lines, summary=None)
+    config = {"seed": seed, "seeds": seeds, "algorithm": {"name": name}}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def rows_of(table):
+    head, _, *rows = [
+        [cell.strip() for cell in line.strip("|").split(" | ")]
+        for line in table.splitlines()
+    ]
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def test_equal_configurations_form_groups_and_seeds_are_not_counted_twice(tmp_path):
+    a0 = write_seed(tmp_path / "a_10", 0)
+    a1 = write_seed(tmp_path / "a_11", 1)
+    again = write_seed(tmp_path / "again", 1)
+    other = write_seed(tmp_path / "other", 0, name="fedavg")
+    many = [write_seed(tmp_path / "many" / f"seed_{s}", s) for s in (2, 10)]
+    (tmp_path / "many" / "seed_11").mkdir()  # not begun
+    groups = read_groups([a0, other, again, a0, tmp_path / "many", a1 / ".." / "a_11"])
+    found = {group.name: [run.path.name for run in group.runs] for group in groups}
+    assert found == {
+        "a_10": ["a_10", "again"],
+        "other": ["other"],
+        "many": [path.name for path in many],
+        "a_11": ["a_11"],
+    }
+    (group,) = read_groups([a0, a1])
+    assert group.name == "a" and len(group.runs) == 2
+
+
+def test_groups_with_the_same_name_are_told_apart_by_their_paths(tmp_path):
+    one = write_seed(tmp_path / "x" / "run", 0)
+    two = write_seed(tmp_path / "y" / "run", 0, name="fedavg")
+    assert [g.name for g in read_groups([one, two])] == [str(one), str(two)]
+
+
+def test_runs_without_a_configuration_stand_alone(tmp_path):
+    for name in "ab":
+        (write_seed(tmp_path / name, 0) / "config.json").unlink()
+    assert len(read_groups([tmp_path / "a", tmp_path / "b"])) == 2
+
+
+def test_the_table_has_mean_deviation_and_number(tmp_path):
+    gains = (0.0, 0.03, 0.09)
+    paths = [write_seed(tmp_path / f"s{i}", i, g) for i, g in enumerate(gains)]
+    finals = [read_run(p).evals[-1]["accuracy"] for p in paths]
+    rows = rows_of(comparison_table(read_groups(paths)))
+    assert [(row["run"], row["model"], row["n"]) for row in rows] == [
+        ("s", "aggregated", "3"),
+        ("s", "masked", "3"),
+    ]
+    mean, std = 100 * statistics.mean(finals), 100 * statistics.stdev(finals)
+    assert rows[0]["accuracy"] == f"{mean:.2f} ± {std:.2f} %"
+    assert rows[1]["accuracy"].endswith("± 0.00 %") and rows[0]["rounds"] == "8"
+    assert rows[0]["dense"] == "8.00 ± 0.00 G"
+    assert rows[0]["clients p10"] != "-" == rows[1]["clients p10"]
+    (alone, _) = rows_of(comparison_table(read_groups(paths[:1])))
+    assert alone["accuracy"] == f"{100 * finals[0]:.2f} %" and alone["n"] == "1"
+
+
+def test_the_csv_holds_the_same_in_plain_units(tmp_path):
+    paths = [write_seed(tmp_path / f"s{i}", i, 0.04 * i) for i in range(2)]
+    first, second = csv.DictReader(io.StringIO(comparison_csv(read_groups(paths))))
+    runs = [read_run(p) for p in paths]
+    for column, values in {
+        "accuracy": [r.evals[-1]["accuracy"] for r in runs],
+        "gbit": [r.evals[-1]["gbit_cumulative"] for r in runs],
+        "pflop": [sum(t["flops"] for t in r.train) / 1e15 for r in runs],
+        "client_median": [r.evals[-1]["client_accuracy"]["median"] for r in runs],
+    }.items():
+        assert float(first[column]) == pytest.approx(statistics.mean(values))
+        std = float(first[f"{column}_std"])
+        assert std == pytest.approx(statistics.stdev(values), abs=1e-12)
+    assert (first["n"], first["seeds"], second["client_p10"]) == ("2", "0 1", "")
+
+
+def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
+    path = write_seed(tmp_path / "a", 0)
+    lines = [json.loads(x) for x in (path / "metrics.jsonl").read_text().splitlines()]
+    evals = [x for x in lines if x["phase"] == "eval"]
+    (row, _) = rows_of(comparison_table(read_groups([path])))
+    assert row["best"] == f"{100 * max(e['accuracy'] for e in evals):.2f} %"
+    for index, record in enumerate(evals):
+        # The first is of stage 0, which does not count.
+        record["val_accuracy"] = (0.95, 0.5, 0.9, 0.5)[index]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    (row, masked) = rows_of(comparison_table(read_groups([path])))
+    assert row["best"] == f"{100 * evals[2]['accuracy']:.2f} %"
+    assert masked["best"] == f"{100 * evals[2]['models']['masked']['accuracy']:.2f} %"
+
+
+def test_an_empty_run_has_a_row_and_no_curve(tmp_path):
+    empty = write_run(tmp_path / "b", [], summary=None)
+    groups = read_groups([empty])
+    (row,) = rows_of(comparison_table(groups))
+    assert (row["method"], row["rounds"], row["accuracy"]) == ("flash", "0", "-")
+    assert plot_comparison(groups, tmp_path / "out") == []
+
+
+def test_training_flops_are_summed_where_they_are_not_logged(tmp_path):
+    run = read_run(write_seed(tmp_path, 0))
+    last = run.evals[-1]
+    by_hand = sum(r["flops"] for r in run.train[:-2]) / 1e15
+    assert training_pflop(run, run.evals[-2]) == pytest.approx(by_hand)
+    assert training_pflop(run, last | {"pflop_cumulative": 7.0}) == 7.0
+
+
+@pytest.mark.filterwarnings("error")
+def test_curves_are_means_over_the_rounds_that_all_seeds_have(tmp_path, monkeypatch):
+    gains = (0.0, 0.06)
+    paths = [write_seed(tmp_path / f"s{i}", i, g) for i, g in enumerate(gains)]
+    alone = write_seed(tmp_path / "alone", 0, name="fedavg", rounds=4)
+    written = (paths[1] / "metrics.jsonl").read_text().splitlines()
+    (paths[1] / "metrics.jsonl").write_text("\n".join(written[:-1]) + "\n")
+    drawn = []
+    monkeypatch.setattr(
+        curves, "_band", lambda ax, label, *xyd, **look: drawn.append((label, *xyd))
+    )
+    folder = tmp_path / "out"
+    made = plot_comparison(read_groups([*paths, alone]), folder)
+    assert [path.name for path in made] == PLOTS
+    by_round, by_gbit = drawn[0], drawn[2]
+    runs = [read_run(path) for path in paths]
+    values = np.array([[e["accuracy"] for e in r.evals[:3]] for r in runs])
+    traffic = np.array([[e["gbit_cumulative"] for e in r.evals[:3]] for r in runs])
+    assert by_round[0] == "s, 2 seeds" and drawn[1][0] == "alone"
+    assert by_round[1].tolist() == [2, 4, 6]  # the second seed lacks round 8
+    np.testing.assert_allclose(by_round[2], values.mean(axis=0))
+    np.testing.assert_allclose(by_round[3], values.std(axis=0, ddof=1))
+    np.testing.assert_allclose(by_gbit[1], traffic.mean(axis=0))
+    assert drawn[1][1].tolist() == [2, 4, 6] and not drawn[1][3].any()
+
+
+@pytest.mark.filterwarnings("error")
+def test_main_compares_several_runs_beside_the_first(tmp_path, capsys):
+    paths = [write_seed(tmp_path / f"s{i}", i, 0.05 * i) for i in range(2)]
+    assert main([str(p) for p in paths]) == 0
+    out, err = capsys.readouterr()
+    assert [row["n"] for row in rows_of(out)] == ["2", "2"]
+    folder = tmp_path / "comparison"
+    assert {p.name for p in folder.iterdir()} == {*PLOTS, "comparison.csv"}
+    assert all(min(png_size(folder / name)) >= 600 for name in PLOTS)
+    for path in (*folder.iterdir(), *(p / "report.html" for p in paths)):
+        assert f"wrote {path}\n" in err and path.stat().st_size
+
+
+def test_main_takes_seeds_a_folder_and_csv(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(report, "plot_run", lambda path: [])
+    monkeypatch.setattr(report, "plot_comparison", lambda groups, folder: [])
+    for s in range(2):
+        write_seed(tmp_path / "many" / f"seed_{s}", s, seeds=2)
+    assert main([str(tmp_path / "many"), "--csv"]) == 0
+    out, _ = capsys.readouterr()
+    made = tmp_path / "many" / "comparison" / "comparison.csv"
+    assert out == made.read_text() and out.startswith("run,method,model,n,seeds,")
+    alone = tmp_path / "many" / "seed_0"
+    assert main([str(alone), "--out", str(tmp_path / "x" / "y")]) == 0
+    assert (tmp_path / "x" / "y" / "comparison.csv").is_file()
+    assert main([str(alone)]) == 0
+    assert not (tmp_path / "many" / "seed_0" / "comparison").exists()
+
+
+@pytest.mark.parametrize("fault", ["absent", "no metrics", "configuration", "out"])
+def test_main_fails_in_one_line(tmp_path, capsys, monkeypatch, fault):
+    monkeypatch.setattr(report, "plot_run", lambda path: [])
+    path, extra = write_seed(tmp_path / "a", 0), []
+    if fault == "absent":
+        path = tmp_path / "no"
+    if fault == "no metrics":
+        (path / "metrics.jsonl").unlink()
+    if fault == "configuration":
+        (path / "config.json").write_text('{"seed":')
+    if fault == "out":
+        extra = ["--out", os.fspath(path / "config.json")]
+    assert main([os.fspath(path), *extra]) == 2
+    out, err = capsys.readouterr()
+    (last,) = [x for x in err.splitlines() if not x.startswith("wrote ")]
+    assert not out and last.startswith("error: ") and str(path) in last
+
+
+def test_values_that_are_not_finite_are_left_out(tmp_path):
+    paths = [write_seed(tmp_path / "s0", 0), write_seed(tmp_path / "s1", 1)]
+    written = (paths[1] / "metrics.jsonl").read_text().splitlines()
+    last = json.loads(written[-1])
+    last["accuracy"] = last["models"]["aggregated"]["accuracy"] = math.nan
+    (paths[1] / "metrics.jsonl").write_text(
+        "\n".join([*written[:-1], json.dumps(last)])
+    )
+    (row, _) = rows_of(comparison_table(read_groups(paths)))
+    assert "±" not in row["accuracy"] and row["n"] == "2"
+    group = read_groups(paths)[0]
+    rounds, _, _ = curves._curve(group, curves._done, curves._accuracy)
+    assert rounds.tolist() == [2, 4, 6]

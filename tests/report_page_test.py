@@ -1,0 +1,114 @@
+import base64
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+from report_test import SUMMARY, records, write_run
+
+from sparsefl_jax.report import plot_run, read_run, write_page
+from sparsefl_jax.report.charge import RULES, charge_rows, packet_rows
+
+EVIL = "<script>alert('&')</script>"
+
+
+class Page(HTMLParser):
+    """Collects tags, attributes and the rows of tables."""
+
+    VOID = ("meta", "img", "br")
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open, self.rows, self.links, self.text = [], [], [], [], ""
+        self.feed(text)
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.append(tag)
+        self.links += [v for k, v in attributes if k in ("src", "href")]
+        if tag not in self.VOID:
+            self.open.append(tag)
+        if tag == "tr":
+            self.rows.append([])
+        if tag in ("td", "th"):
+            self.rows[-1].append("")
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+        if self.open and self.open[-1] in ("td", "th"):
+            self.rows[-1][-1] += data
+
+
+def charged():
+    """Records that hold what was charged, two rounds of stage 0 and one of stage 1."""
+    for record in records(stages=(2, 1)):
+        if record["phase"] == "train":
+            record |= dict(bits_up_values=900, bits_up_positions=100)
+            record |= dict(bits_down_values=2000, bits_down_positions=0)
+            record |= dict(entries_up={"weights": 25}, entries_down={"weights": 60})
+            record["entries_down"]["dense"] = 3 if record["stage"] else 0
+        yield record
+
+
+def test_the_page_stands_alone_and_holds_everything(tmp_path):
+    run = write_run(tmp_path / "a_run", charged())
+    drawn = plot_run(run)
+    path = write_page(run)
+    page = Page(path.read_text())
+    assert path == run / "report.html" and page.open == []
+    images = [base64.b64decode(link.split(",")[1]) for link in page.links]
+    assert all(link.startswith("data:image/png;base64,") for link in page.links)
+    assert images == [p.read_bytes() for p in drawn]
+    assert not {"script", "link", "iframe"} & set(page.tags)
+    assert not re.search(r"https?://|url\(|@import", path.read_text())
+    flat = [" ".join(row) for row in page.rows]
+    assert "aggregated 87.20 % 88.00 % 55 100.00 %" in flat
+    both = "3.00 Gbit 4.00 Gbit 6.00 Gbit 1.00 Gbit 4.00 T 16.0 T 18.0 T"
+    assert f"total 60 {both}" in flat
+    head = "sensitivity up 2 kbit 22.2 % 1.80 kbit 200 bit"
+    assert head.replace("2 kbit", "2.00 kbit") + " 500 bit" in flat
+    assert "train down dense 3 3" in flat
+    for words in ("a_run", RULES, "algorithm.name", "flash", "commit 0123abc"):
+        assert words in page.text
+
+
+def test_rules_are_two_sentences():
+    assert len(re.findall(r"\.(?: |$)", RULES)) == 2
+
+
+def test_text_is_escaped(tmp_path):
+    lines = list(charged())
+    lines[0]["entries_up"] = {EVIL: 1}
+    summary = SUMMARY | {"method": EVIL, "commit": EVIL}
+    summary["accuracy"] = {EVIL: SUMMARY["accuracy"]["masked"]}
+    summary["stages"] = [s | {"name": EVIL} for s in SUMMARY["stages"]]
+    run = write_run(tmp_path / "a & <b>", lines, summary=summary)
+    config = {EVIL: {EVIL: EVIL}, "list": [EVIL]}
+    (run / "config.json").write_text(json.dumps(config))
+    page = Page(write_page(run).read_text())
+    assert "script" not in page.tags and page.open == []
+    assert page.text.count(EVIL) >= 10 and "a & <b>" in page.text
+
+
+@pytest.mark.parametrize("lines", [[], list(records(stages=(3,)))])
+def test_a_run_that_has_not_ended_has_a_page(tmp_path, lines):
+    run = write_run(tmp_path, lines, summary=None)
+    page = Page(write_page(run).read_text())
+    assert "This run has not ended" in page.text and "None" not in page.text
+    assert ("stage 0" in page.text) == bool(lines)
+
+
+def test_charges_add_up(tmp_path):
+    run = read_run(write_run(tmp_path, charged()))
+    rows = charge_rows(run)[1:]
+    assert [row[:3] for row in rows[-2:]] == [
+        ["all stages", "up", "3.00 kbit"],
+        ["all stages", "down", "6.00 kbit"],
+    ]
+    assert packet_rows(run)[1:4] == [
+        ["sensitivity", "up", "weights", "50", "25"],
+        ["sensitivity", "down", "weights", "120", "60"],
+        ["sensitivity", "down", "dense", "0", "0"],
+    ]
