@@ -11,6 +11,7 @@ from sparsefl_jax import command  # noqa: E402
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go.")
+RESUME = flags.DEFINE_bool("resume", False, "Go on with the run in --workdir.")
 PREPARE = flags.DEFINE_string("prepare", None, "A TFDS data set to get and write.")
 LIST = flags.DEFINE_bool("list", False, "Name methods, models, data sets, configs.")
 
@@ -24,7 +25,7 @@ def main(argv):
         return print(command.catalogue())
     if PREPARE.value:
         return command.prepare(PREPARE.value)
-    return command.run(CONFIG.value, WORKDIR.value)
+    return command.run(CONFIG.value, WORKDIR.value, RESUME.value)
 
 
 if __name__ == "__main__":

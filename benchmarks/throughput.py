@@ -24,11 +24,10 @@ from sparsefl_jax import devices
 devices.use_cpu_cores()
 
 import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
 
 import sparsefl_jax as sfl  # noqa: E402
-from sparsefl_jax import costs, loop, simulate  # noqa: E402
+from sparsefl_jax import costs, loop, sampling, simulate, timings  # noqa: E402
 
 
 class Setup(NamedTuple):
@@ -80,37 +79,15 @@ def build(setup: Setup, chunk):
     key = jax.random.key(0)
     state = simulate.start(key, plan, loop.initial_model(key, model), population)
     rounds = np.zeros(1, np.int32)
-    ids = simulate.cohorts(key, stage, setup.clients, rounds)
+    ids = sampling.cohorts(key, stage, setup.clients, rounds)
     steps = cohort * -(-setup.samples // setup.batch_size)
     segment = simulate.make_segment(plan)
     return segment, key, population, state, rounds, ids, steps, model
 
 
-def matmul_rate(size: int = 3072, seconds: float = 1.0) -> float:
-    """GFLOP/s of float32 matmuls, one on every device at the same time."""
-    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("clients",))
-    spec = jax.sharding.PartitionSpec("clients")
-
-    def chain(a):
-        return jax.lax.fori_loop(0, 4, lambda _, b: (a[0] @ b) * 1e-3, a[0])[None]
-
-    run = jax.jit(jax.shard_map(chain, mesh=mesh, in_specs=spec, out_specs=spec))
-    a = jax.device_put(
-        jnp.ones((mesh.size, size, size), jnp.float32),
-        jax.sharding.NamedSharding(mesh, spec),
-    )
-    jax.block_until_ready(run(a))
-    best, begin = float("inf"), time.perf_counter()
-    while time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
-        jax.block_until_ready(run(a))
-        best = min(best, time.perf_counter() - start)
-    return 4 * 2 * size**3 * mesh.size / best / 1e9
-
-
 def measure(setup: Setup, repeats: int, chunk) -> dict:
     """Times single rounds; the first one is the compilation."""
-    before = matmul_rate()
+    before = timings.matmul_rate() / 1e9
     segment, key, population, state, rounds, ids, steps, model = build(setup, chunk)
     times = []
     for _ in range(repeats + 1):
@@ -118,7 +95,7 @@ def measure(setup: Setup, repeats: int, chunk) -> dict:
         state, log = segment(key, population, state, rounds, ids)
         jax.block_until_ready((state, log))
         times.append(time.perf_counter() - start)
-    after = matmul_rate()
+    after = timings.matmul_rate() / 1e9
     work = 6e-9 * costs.macs_per_sample(model.macs) * setup.batch_size
     rate, best, typical = (
         max(before, after),

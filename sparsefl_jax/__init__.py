@@ -7,13 +7,15 @@ from sparsefl_jax.algorithms import *  # noqa: F403
 from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.codec import Packet
 from sparsefl_jax.contract import ContractError, check_algorithm
-from sparsefl_jax.data import federate, from_arrays, load, make_preprocess
+from sparsefl_jax.data import federate, from_arrays, make_preprocess
+from sparsefl_jax.data import load as load_dataset
 from sparsefl_jax.devices import keep_compilations, use_cpu_cores
 from sparsefl_jax.local import cross_entropy, make_optimizer
-from sparsefl_jax.loop import Run, run
+from sparsefl_jax.loop import Limits, Run, run, segments
 from sparsefl_jax.models import Model
 from sparsefl_jax.models import build as build_model
-from sparsefl_jax.simulate import stratified_sampler, uniform_sampler
+from sparsefl_jax.results import load
+from sparsefl_jax.sampling import stratified_sampler, uniform_sampler
 from sparsefl_jax.types import (
     Batches,
     ClientInfo,
@@ -31,6 +33,7 @@ __all__ = [
     "Context",
     "ContractError",
     "EmptyState",
+    "Limits",
     "Model",
     "Packet",
     "Run",
@@ -44,9 +47,11 @@ __all__ = [
     "from_arrays",
     "keep_compilations",
     "load",
+    "load_dataset",
     "make_optimizer",
     "make_preprocess",
     "run",
+    "segments",
     "stratified_sampler",
     "uniform_sampler",
     "use_cpu_cores",

@@ -4,27 +4,40 @@ import datetime
 import inspect
 import os
 import re
+import shlex
 import sys
 from pathlib import Path
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 
-def run(config, workdir: str | None) -> None:
-    """Runs a configuration and prints its table."""
-    from sparsefl_jax import devices, experiment, report
+def run(config, workdir: str | None, resume: bool = False) -> None:
+    """Runs a configuration, or goes on with a run, and prints its table."""
+    from sparsefl_jax import devices, experiment, fields, interrupt, report
+    from sparsefl_jax.workdir import read_config
 
-    if config is None:
+    if resume and workdir is None:
+        raise ValueError("--workdir is missing, expected the directory of a run")
+    if config is None and not resume:
         raise ValueError(
             "--config is missing, expected configs/flash_cifar10.py:mini, say"
         )
+    config = read_config(workdir) if config is None else config
+    fields.check(config)
     devices.keep_compilations()
     if workdir is None:
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         data = Path(config.dataset).stem
         workdir = f"runs/{config.algorithm.name}_{data}_{stamp}".replace(":", ".")
-    print(f"writing to {workdir}", file=sys.stderr)
-    summary = experiment.run(config, workdir)
+    try:
+        summary = experiment.run(config, workdir, resume=resume)
+    except interrupt.StoppedError as error:
+        print(
+            f"{error}; to go on:\n"
+            f"python launch.py --resume --workdir={shlex.quote(str(workdir))}",
+            file=sys.stderr,
+        )
+        sys.exit(error.code)
     print(report.summary_table(summary))
 
 
@@ -64,20 +77,28 @@ def one_line(error: Exception) -> str:
     """An error's message without line breaks or the quotes of a KeyError.
 
     ml_collections puts the traceback of a configuration file into its own message; what
-    the file said is the last line of it.
+    the file said stands after the last, indented, line of it.
     """
-    text = str(error).strip("'\"")
+    plain = isinstance(error, KeyError) and error.args
+    text = str(error.args[0] if plain else error)
     if "Traceback" in text:
-        text = text.strip().splitlines()[-1].partition(": ")[2]
-    return " ".join(text.split())
+        lines = text.rstrip().splitlines()
+        last = max(i for i, line in enumerate(lines) if line.startswith("  "))
+        kind, _, told = " ".join(lines[last + 1 :]).partition(": ")
+        text = told or kind
+    return " ".join(text.split()) or type(error).__name__
 
 
 def _unknown_field(error: Exception) -> str:
-    """What ml_collections says of a misspelt field, in a sentence."""
-    name = re.search(r"\w+", str(error))[0]
-    hint = re.search(r'Did you mean "(\w+)"', str(error))
-    said = f"the configuration has no field {name!r}"
-    return said + (f"; did you mean {hint[1]!r}?" if hint else "")
+    """What ml_collections says, of a misspelt field in a sentence."""
+    text = one_line(error)  # at times a repr of a repr
+    found = re.fullmatch(
+        r"\W*(\w+)\W*(?:Did you mean \W*(\w+).*)?", text.replace(r"\n", " ")
+    )
+    if not found or not str(error):
+        return text
+    said = f"the configuration has no field {found[1]!r}"
+    return said + (f"; did you mean {found[2]!r}?" if found[2] else "")
 
 
 def guarded(app, flags, main) -> None:
@@ -103,10 +124,14 @@ def guarded(app, flags, main) -> None:
     def run(argv):
         try:
             main(argv)
-        except ValueError as error:
+        except (ValueError, OSError) as error:
             refuse(error)
         except FloatingPointError as error:
             sys.exit(f"error: {error}")
+        except RuntimeError as error:  # XLA's own errors are a kind of these
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            sys.exit(f"error: {one_line(error)}")
         except KeyboardInterrupt:
             sys.exit("interrupted; the metrics so far are kept")
 

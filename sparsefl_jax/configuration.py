@@ -12,11 +12,17 @@ import inspect
 import numpy as np
 import optax
 
-from sparsefl_jax import algorithms, local, models, simulate
+from sparsefl_jax import algorithms, local, models, sampling
 from sparsefl_jax import data as datasets
-from sparsefl_jax.algorithm import Stage
+from sparsefl_jax.algorithm import Algorithm, Stage
 
-_STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size")
+STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size")
+TABLES = {  # what the `name` of a section is looked up in
+    "algorithm": algorithms.ALGORITHMS,
+    "first_stage": algorithms.ALGORITHMS,
+    "model": models.MODELS,
+    "partition": datasets.PARTITIONERS,
+}
 
 
 def default_config():
@@ -90,23 +96,17 @@ def complete(config):
 
     Unknown names are left for `build_stages` and its like to refuse. Returns `config`.
     """
-    tables = {
-        "algorithm": algorithms.ALGORITHMS,
-        "first_stage": algorithms.ALGORITHMS,
-        "model": models.MODELS,
-        "partition": datasets.PARTITIONERS,
-    }
-    for field, table in tables.items():
+    for field, table in TABLES.items():
         section = config[field]
-        factory = table.get(section.get("name"))
-        for name, parameter in _arguments(factory).items() if factory else ():
+        found = table.get(section.get("name"))
+        for name, parameter in arguments(found).items() if found else ():
             default = parameter.default
             if name not in section and default not in (parameter.empty, None):
                 section[name] = default
     return config
 
 
-def _arguments(factory) -> dict:
+def arguments(factory) -> dict:
     """The keyword-only arguments of a factory that a configuration can set."""
     parameters = inspect.signature(factory).parameters.items()
     given = ("seed", "users", "labels_test", "server_optimizer")
@@ -140,21 +140,27 @@ def _settings(section, table=None) -> tuple[str, dict]:
     }
     name = settings.pop("name")
     if table and (name in table or ":" in name):
-        others = set().union(*(_arguments(f) for f in table.values()))
-        left = others - set(_arguments(table.get(name) or _factory(name)))
+        others = set().union(*(arguments(f) for f in table.values()))
+        left = others - set(arguments(table.get(name) or factory("algorithm", name)))
         settings = {k: v for k, v in settings.items() if k not in left}
     return name, settings
 
 
-def _factory(name: str):
-    """An exported algorithm, or anyone's own as `module:function`."""
-    if ":" not in name:
-        return lookup("algorithm.name", name, algorithms.ALGORITHMS)
+def factory(field: str, name: str):
+    """What the name of a section names; a method also as anyone's `module:function`.
+
+    Raises:
+      ValueError: if there is no such thing.
+    """
+    if ":" not in name or TABLES[field] is not algorithms.ALGORITHMS:
+        return lookup(f"{field}.name", name, TABLES[field])
     module, _, function = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), function)
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"algorithm.name={name!r}: {error}") from None
+        found = getattr(importlib.import_module(module), function)
+        inspect.signature(found)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{field}.name={name!r}: {error}") from None
+    return found
 
 
 def build_algorithm(name: str, settings: dict, loss_fn, optimizer):
@@ -164,8 +170,9 @@ def build_algorithm(name: str, settings: dict, loss_fn, optimizer):
       ValueError: on an unknown name, a missing or unknown argument, or a value that the
         factory refuses.
     """
-    factory = _factory(name)
-    allowed = dict(list(inspect.signature(factory).parameters.items())[2:])
+    found = factory("algorithm", name)
+    signature = inspect.signature(found)
+    allowed = dict(list(signature.parameters.items())[2:])
     anything = any(p.kind is p.VAR_KEYWORD for p in allowed.values())
     for key in () if anything else settings:
         lookup(f"algorithm.{name} argument", key, allowed)
@@ -173,7 +180,14 @@ def build_algorithm(name: str, settings: dict, loss_fn, optimizer):
         needed = parameter.default is parameter.empty and not anything
         if needed and key not in settings:
             raise ValueError(f"algorithm.{key} is missing: {name} needs it")
-    return factory(loss_fn, optimizer, **settings)
+    try:
+        signature.bind(loss_fn, optimizer, **settings)
+    except TypeError as error:
+        raise ValueError(f"algorithm.name={name!r}: {error}") from None
+    algorithm = found(loss_fn, optimizer, **settings)
+    if not isinstance(algorithm, Algorithm):
+        raise ValueError(f"algorithm.name={name!r}, expected to return an Algorithm")
+    return algorithm
 
 
 def build_optimizer(config):
@@ -188,6 +202,11 @@ def build_optimizer(config):
         if final <= 0:
             raise ValueError(f"final_learning_rate={final}, expected above 0")
         begin = settings.setdefault("learning_rate", 0.1)
+        if begin <= 0:
+            raise ValueError(
+                f"optimizer.learning_rate={begin}, expected above 0, to decay to "
+                f"final_learning_rate={final}"
+            )
         settings["schedule"] = optax.schedules.exponential_decay(
             begin,
             config.lr_horizon or config.num_rounds,
@@ -231,8 +250,12 @@ def build_budgets(config):
     """[N] float32: every client's share of the model, tiers shuffled by seed."""
     if not config.budgets:
         return None
-    budgets, shares = np.array(config.budgets, float).T
-    if abs(shares.sum() - 1) > 1e-6 or not np.all((budgets > 0) & (budgets <= 1)):
+    if not config.num_clients:
+        raise ValueError("num_clients=0, expected their number where there are budgets")
+    pairs = all(len(pair) == 2 for pair in config.budgets)
+    budgets, shares = np.array(config.budgets, float).T if pairs else np.zeros((2, 1))
+    good = (budgets > 0) & (budgets <= 1) & (shares > 0)
+    if abs(shares.sum() - 1) > 1e-6 or not good.all():
         raise ValueError(
             f"budgets={config.budgets}, expected pairs (budget in (0, 1], share of the "
             "clients) whose shares sum to 1"
@@ -245,10 +268,10 @@ def build_budgets(config):
 def build_stages(config, loss_fn, budgets=None) -> list[Stage]:
     """The stages of a configuration: `first_stage` where there is one, the main one."""
     optimizer, stages, sampler = build_optimizer(config), [], None
-    main = {key: config[key] for key in _STAGE}
+    main = {key: config[key] for key in STAGE}
     if config.first_stage:
         name, settings = _settings(config.first_stage)
-        chosen = main | {key: settings.pop(key) for key in _STAGE if key in settings}
+        chosen = main | {key: settings.pop(key) for key in STAGE if key in settings}
         first = build_algorithm(name, settings, loss_fn, optimizer)
         stages.append(Stage(first, **chosen))
     own = algorithms.ALGORITHMS if ":" in config.algorithm.name else None
@@ -258,7 +281,7 @@ def build_stages(config, loss_fn, budgets=None) -> list[Stage]:
         settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)
     if budgets is not None:
         _check_budgets(config, settings, budgets)
-        sampler = simulate.stratified_sampler(budgets, config.cohort_size)
+        sampler = sampling.stratified_sampler(budgets, config.cohort_size)
     algorithm = build_algorithm(name, settings, loss_fn, optimizer)
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
 

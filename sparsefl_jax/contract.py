@@ -8,13 +8,15 @@ no rounds to grow in. "Equal" is 1e-6 of the largest entry, or of 1 if that is m
 exact for integers and masks.
 """
 
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import codec, simulate, store
+from sparsefl_jax import checkpoint, codec, simulate, store
 from sparsefl_jax import contract_world as at
 from sparsefl_jax.contract_compare import (
     ContractError,
@@ -28,6 +30,7 @@ from sparsefl_jax.contract_compare import (
     same,
 )
 from sparsefl_jax.contract_world import World, make_world
+from sparsefl_jax.loop import Snapshot
 from sparsefl_jax.types import Batches, PyTree
 
 
@@ -242,9 +245,18 @@ def law_seeds(world: World) -> None:
 
 
 def law_resume(world: World) -> None:
-    """A state that goes through the host continues bit for bit."""
+    """A state that is saved to disk and read again continues bit for bit."""
     states, _ = at.path(world)
-    got, _ = at.through(world, states[1], (1, 2, 3))
+    models = world.algorithm.deploy(world.key, states[1].server, None, None)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        checkpoint.save(
+            folder, Snapshot(0, 1, states[1], 0, 0.0), models, world.key, {}
+        )
+        saved = checkpoint.read(folder, world.key)
+    same(world, "resume", "models", saved.models, models, tolerance=0.0)
+    state = saved.snapshot.state(jax.eval_shape(lambda s: s, states[1]))
+    got, _ = at.through(world, state, (1, 2, 3))
     same(world, "resume", "state", got, states[4], tolerance=0.0)
 
 

@@ -71,6 +71,47 @@ def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Calla
     return evaluate
 
 
+def make_evaluation(model, data, devices=None) -> Callable:
+    """Prepares the evaluation of what a server deploys.
+
+    Args:
+      model: a `Model`.
+      data: a `FederatedData`.
+      devices: as in `make_evaluator`.
+
+    Returns:
+      `evaluation(models) -> dict`, the fields of an evaluation in `metrics.jsonl`:
+      every model on the pooled test set, the first also by client and, where there is
+      a validation split, pooled over that.
+    """
+    tested = make_evaluator(model, data.x_test, data.y_test, devices=devices)
+    index, size = data.val
+    rows = index[np.arange(index.shape[1]) < size[:, None]]
+    validated = None
+    if rows.size:
+        validated = make_evaluator(model, data.x[rows], data.y[rows], devices=devices)
+
+    def evaluation(models: dict[str, SparseModel]) -> dict:
+        results = {name: tested(sparse) for name, sparse in models.items()}
+        (headline, _), *_ = results.values()
+        told = {}
+        for name, sparse in models.items():
+            everything = jax.tree.map(lambda _: True, sparse.mask)
+            density = float(masks.density(sparse.mask, everything))
+            told[name] = pooled(*results[name]) | {"density": density}
+        record = {
+            "models": told,
+            "accuracy": next(iter(told.values()))["accuracy"],
+            "client_accuracy": by_client(headline, *data.test),
+        }
+        if validated is not None:
+            first = next(iter(models.values()))
+            record["val_accuracy"] = pooled(*validated(first))["accuracy"]
+        return record
+
+    return evaluation
+
+
 def pooled(correct: np.ndarray, loss: np.ndarray) -> dict:
     """Accuracy (share) and loss (nats per sample) over all samples.
 

@@ -1,172 +1,215 @@
-"""A run with files: metrics, timing, summary, plots, a table.
+"""A run with files: logs, checkpoints, masks, a summary, plots, a page.
 
 The files are described in the README.
 """
 
-import contextlib
-import importlib.metadata
+import copy
 import json
-import platform
-import subprocess
+import sys
 import time
 from pathlib import Path
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from sparsefl_jax import configuration, local, loop, report
+from sparsefl_jax import (
+    checkpoint,
+    checks,
+    configuration,
+    fields,
+    interrupt,
+    local,
+    loop,
+    report,
+    results,
+    sinks,
+    summary,
+    timings,
+)
 from sparsefl_jax import data as datasets
+from sparsefl_jax import workdir as directory
 from sparsefl_jax.progress import Progress
+from sparsefl_jax.sparsity import masks
 
-VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
+
+class Parts(NamedTuple):
+    """What a configuration builds."""
+
+    data: datasets.FederatedData
+    model: Any
+    budgets: np.ndarray | None
+    stages: list
+    initial: Any  # SparseModel, None for a fresh network
 
 
-def run(config, workdir, *, progress: bool = True) -> dict:
+def build(config) -> Parts:
+    """Builds what a configuration names, and refuses what can not run.
+
+    Raises:
+      ValueError: in one line, before any compilation.
+    """
+    fields.check(config)
+    data = configuration.build_data(config)
+    model = configuration.build_model(config, data)
+    budgets = configuration.build_budgets(config)
+    stages = configuration.build_stages(config, local.cross_entropy(model), budgets)
+    checks.run(stages, model, data, config.eval_every, config.chunk, budgets)
+    initial = None
+    if config.init_from is not None:
+        key, _ = jax.random.split(jax.random.key(config.seed))
+        initial = results.start_from(config.init_from, config.init_what, key, model)
+    return Parts(data, model, budgets, stages, initial)
+
+
+def run(config, workdir, *, resume: bool = False, progress: bool = True) -> dict:
     """Runs a configuration and writes its files to `workdir`.
 
     Args:
       config: as `configuration.default_config` makes it.
-      workdir: a directory that holds no run yet; created if absent.
-      progress: whether to show a progress bar, or lines where there is no terminal.
+      workdir: a directory, created if absent.
+      resume: whether to go on with the run that `workdir` holds; else it holds none.
+      progress: whether to show the plan and a progress bar, or lines where there is no
+        terminal.
 
     Returns:
       The summary, as `summary.json` has it.
 
     Raises:
       ValueError: in one line, before any compilation, on what can not be run.
+      FloatingPointError: if a loss is not finite; the last checkpoint stays.
+      OSError: if a file can not be written; the run can be resumed.
+      interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    workdir = Path(workdir)
-    if (workdir / "metrics.jsonl").exists():
-        raise ValueError(
-            f"workdir={str(workdir)!r} holds a run already, expected an empty one"
-        )
-    data = configuration.build_data(config)
-    model = configuration.build_model(config, data)
-    budgets = configuration.build_budgets(config)
-    loss_fn = local.cross_entropy(model)
-    stages = configuration.build_stages(config, loss_fn, budgets)
-    loop.check(stages, model, data, config.eval_every, config.chunk)
-    workdir.mkdir(parents=True, exist_ok=True)
-    (workdir / "config.json").write_text(config.to_json_best_effort(indent=2))
-    np.save(workdir / "partition.npy", datasets.partition_counts(data))
+    fields.check(config)
+    if config.seeds > 1:
+        return _run_seeds(config, workdir, resume, progress)
+    parts = build(config)
+    with directory.claimed(workdir, config, resume) as path:
+        if (path / "summary.json").exists():
+            return json.loads((path / "summary.json").read_text())
+        return _run(config, parts, path, progress)
 
-    commit, begin = _commit(), time.perf_counter()  # of the code that is loaded
-    total = sum(stage.num_rounds for stage in stages)
-    with writer(workdir) as write, Progress(total, show=progress) as bar:
 
-        def callback(records):
-            write(records, time.perf_counter() - begin)
-            bar.update(records)
+def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
+    """One run after another, each in a directory of its own, then their means."""
+    singles = []
+    for seed in range(config.seed, config.seed + config.seeds):
+        singles.append(copy.deepcopy(config))
+        singles[-1].seed, singles[-1].seeds = seed, 1
+    build(singles[0])  # refuses before anything is written
+    with directory.claimed(workdir, config, resume) as root:
+        told = []
+        for single in singles:
+            path = root / f"seed_{single.seed}"
+            begun = (path / "config.json").exists()
+            told.append(run(single, path, resume=begun, progress=progress))
+        both = summary.over_seeds(told)
+        directory.write(root / "summary.json", json.dumps(both, indent=2))
+    return both
 
-        result = loop.run(
-            jax.random.key(config.seed),
-            stages,
-            model,
-            data,
-            callback=callback,
+
+def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
+    """Runs to the end, or to an interruption, from the last checkpoint if any."""
+    key = jax.random.key(config.seed)
+    saved = checkpoint.read(path, key)
+    machine = checkpoint.machine(config.chunk)
+    about = saved.about if saved else {"position": None, "seconds": 0.0}
+    at = saved.snapshot if saved else None
+    if progress:
+        how = f", {_resumption(at, about['machine'], machine)}" if saved else ""
+        print(f"writing to {path}{how}", file=sys.stderr)
+    _forget_masks(path, (at.stage, at.round) if at else (0, 0))
+    np.save(path / "partition.npy", datasets.partition_counts(parts.data))
+    commit, begin = summary.commit(), time.perf_counter()
+    base = about["seconds"]
+    done = at.round + sum(s.num_rounds for s in parts.stages[: at.stage]) if at else 0
+    with (
+        sinks.open_sinks(config.sinks, path, about["position"]) as log,
+        Progress(sum(s.num_rounds for s in parts.stages), done, show=progress) as bar,
+        interrupt.listening("ending after this segment; again to leave at once") as by,
+    ):
+        saved_at = begin
+        for segment in loop.segments(
+            key,
+            parts.stages,
+            parts.model,
+            parts.data,
             eval_every=config.eval_every,
             chunk=config.chunk,
-            budgets=budgets,
+            budgets=parts.budgets,
+            until=loop.Limits(**config.until),
+            initial=parts.initial,
+            observe_rounds=config.observe_rounds,
+            resume=at,
+        ):
+            now = time.perf_counter()
+            seconds = base + now - begin
+            if segment.records:
+                log.write(segment.records, seconds)
+                bar.update(segment.records)
+            if segment.snapshot is None:  # the loop is about to say what failed
+                continue
+            at = segment.snapshot
+            _keep_masks(path, at, segment.masks, parts.model)
+            stop = 0 if at.ended_by else by()
+            due = now - saved_at >= 60 * config.checkpoint_minutes
+            if due or stop or at.ended_by:
+                about = {
+                    "machine": machine,
+                    "seconds": seconds,
+                    "commit": commit,
+                    "position": log.position(),
+                }
+                checkpoint.save(path, at, segment.models, key, about)
+                saved_at = time.perf_counter()
+            if stop:
+                where = f"round {at.round} of stage {at.stage}"
+                raise interrupt.StoppedError(f"ended after {where}, all saved", stop)
+    return _finish(config, path, at, about)
+
+
+def _finish(config, path: Path, at: loop.Snapshot, about: dict) -> dict:
+    """Writes what only a finished run has."""
+    metrics = results.read_metrics(path / "metrics.jsonl")
+    facts = {k: about[k] for k in ("seconds", "commit")} | {"ended_by": at.ended_by}
+    told = summary.summarize(config, metrics, at.best, facts)
+    directory.write(path / "summary.json", json.dumps(told, indent=2))
+    segments = results.read_metrics(path / "timing.jsonl")
+    timings.remember(timings.digest(config), timings.measured(segments))
+    report.plot_run(path)
+    report.write_page(path)
+    return told
+
+
+def _resumption(at: loop.Snapshot, then: dict, now: dict) -> str:
+    """Says where a run goes on, and whether it will be as if it had never stopped."""
+    changed = [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]
+    how = f"to rounding, for {', '.join(changed)}" if changed else "bit for bit"
+    return f"resuming after round {at.round} of stage {at.stage}, {how}"
+
+
+def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
+    """Writes packed masks, and once which layers their bits are of."""
+    folder = path / "masks"
+    if kept and not (folder / "layers.json").exists():
+        folder.mkdir(exist_ok=True)
+        shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
+        layers = jax.tree.map(lambda m: m > 0, model.macs)
+        paths = dict(
+            zip(masks.leaf_paths(shapes), jax.tree.leaves(layers), strict=True)
         )
-    seconds = time.perf_counter() - begin
-    summary = summarize(config, stages, result.metrics, seconds) | {"commit": commit}
-    (workdir / "summary.json").write_text(json.dumps(summary, indent=2))
-    report.plot_run(workdir)
-    return summary
+        names = [name for name, logged in paths.items() if logged]
+        sizes = masks.layer_sizes(shapes, layers).tolist()
+        told = json.dumps({"names": names, "sizes": sizes})
+        directory.write(folder / "layers.json", told)
+    for whose, packed in kept.items():
+        np.save(folder / f"{whose}_{at.stage}_{at.round:06d}.npy", packed)
 
 
-@contextlib.contextmanager
-def writer(workdir: Path):
-    """Gives `write(records, seconds)`: appends to `metrics.jsonl`, `timing.jsonl`."""
-    with (
-        open(workdir / "metrics.jsonl", "w") as metrics,
-        open(workdir / "timing.jsonl", "w") as timing,
-    ):
-        last = 0.0
-
-        def write(records: list[dict], seconds: float) -> None:
-            nonlocal last
-            rounds = sum(record["phase"] == "train" for record in records)
-            line = {
-                "stage": records[-1]["stage"],
-                "round": records[-1]["round"],
-                "seconds": seconds,
-                "rounds_per_second": rounds / (seconds - last),
-            }
-            last = seconds
-            metrics.writelines(json.dumps(record) + "\n" for record in records)
-            timing.write(json.dumps(line) + "\n")
-            metrics.flush()
-            timing.flush()
-
-        yield write
-
-
-def summarize(config, stages, metrics: list[dict], seconds: float) -> dict:
-    """What `summary.json` holds; totals per stage, accuracy per deployed model."""
-    train = [r for r in metrics if r["phase"] == "train"]
-    last_stage = len(stages) - 1
-    evals = [r for r in metrics if r["phase"] == "eval" and r["stage"] == last_stage]
-    final = evals[-1]
-    accuracy = {}
-    for name, result in final["models"].items():
-        best = max(evals, key=lambda r, name=name: r["models"][name]["accuracy"])
-        accuracy[name] = {
-            "final": result["accuracy"],
-            "best": best["models"][name]["accuracy"],
-            "best_round": best["round"],
-            "density": result["density"],
-        }
-    names = [config.first_stage["name"]] if len(stages) > 1 else []
-    return {
-        "method": config.algorithm.name,
-        "model": config.model.name,
-        "dataset": config.dataset,
-        "partition": config.partition.name,
-        "seed": config.seed,
-        "rounds": len(train),
-        "stages": [
-            {"name": name} | _totals([r for r in train if r["stage"] == index])
-            for index, name in enumerate([*names, config.algorithm.name])
-        ],
-        "accuracy": accuracy,
-        "client_accuracy": final["client_accuracy"],
-        "density": train[-1]["density"],
-        "seconds": seconds,
-        "rounds_per_second": len(train) / seconds,
-        "versions": {name: importlib.metadata.version(name) for name in VERSIONS}
-        | {"python": platform.python_version()},
-        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "matmul_precision": jax.config.jax_default_matmul_precision or "default",
-    }
-
-
-def _totals(records: list[dict]) -> dict:
-    def total(key):
-        return sum(r[key] for r in records)
-
-    return {
-        "rounds": len(records),
-        "bits_up": total("bits_up"),
-        "bits_down": total("bits_down"),
-        "bits_values": total("bits_up_values") + total("bits_down_values"),
-        "bits_positions": total("bits_up_positions") + total("bits_down_positions"),
-        "flops": total("flops"),
-        "flops_dense": total("flops_dense"),
-        "flops_executed": total("flops_executed"),
-    }
-
-
-def _commit() -> str:
-    """The commit of the checkout that runs, marked where files differ, '' outside."""
-
-    def git(*arguments):
-        where = Path(__file__).parent
-        done = subprocess.run(["git", *arguments], cwd=where, capture_output=True)
-        return done.stdout.decode().strip()
-
-    try:
-        ours = git("ls-files", Path(__file__).name)
-        return git("describe", "--always", "--dirty", "--exclude=*") if ours else ""
-    except OSError:
-        return ""
+def _forget_masks(path: Path, after: tuple[int, int]) -> None:
+    """Removes the masks of rounds that will run again."""
+    for file in (path / "masks").glob("*_*_*.npy"):
+        _, stage, round = file.stem.split("_")
+        if (int(stage), int(round)) > after:
+            file.unlink()

@@ -5,6 +5,8 @@ the whole state as it was, by a select on the *result*: a zero weight would let
 `0 * NaN` through.
 """
 
+import difflib
+import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -75,7 +77,8 @@ def make_optimizer(
       rate, so it can be kept from one round to the next.
 
     Raises:
-      ValueError: if optax has no optimizer of that name, or it lacks an argument.
+      ValueError: if optax has no optimizer of that name, or it lacks an argument or
+        needs more than gradients, or a number is negative or not finite.
 
     Example:
       >>> tx = make_optimizer('sgd', learning_rate=0.5, momentum=0.9)(0)
@@ -83,15 +86,11 @@ def make_optimizer(
       >>> updates.tolist()
       [-0.5, -0.5]
     """
-    factory = getattr(optax, name, None)
-    if name.startswith("_") or not callable(factory):
-        raise ValueError(f"optimizer.name={name!r} is not an optimizer of optax")
-    try:
-        built = factory(learning_rate, **kwargs)
-    except (TypeError, AttributeError) as error:
-        raise ValueError(f"optimizer.name={name!r}: {error}") from None
-    if not isinstance(built, optax.GradientTransformation):
-        raise ValueError(f"optimizer.name={name!r} is not an optimizer of optax")
+    factory = _optax_factory(name)
+    given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "clip": clip}
+    for key, value in given.items():
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{key}={value}, expected a finite number of at least 0")
     before = [optax.clip_by_global_norm(clip)] if clip else []
     before += [optax.add_decayed_weights(weight_decay)] if weight_decay else []
 
@@ -99,7 +98,33 @@ def make_optimizer(
         rate = learning_rate if schedule is None else schedule(round)
         return optax.chain(*before, factory(rate, **kwargs))
 
+    def step(round, params):
+        tx = optimizer(round)
+        return tx.update(params, tx.init(params), params)
+
+    shape = jax.ShapeDtypeStruct
+    try:
+        jax.eval_shape(step, shape((), jnp.int32), shape((1,), jnp.float32))
+    except (TypeError, AttributeError) as error:
+        reason = str(error).splitlines()[0]
+        raise ValueError(f"optimizer.name={name!r}: {reason}") from None
     return optimizer
+
+
+def _optax_factory(name: str) -> Callable:
+    """A function of optax that makes an optimizer of a learning rate."""
+    known = {
+        key: value
+        for key, value in vars(optax).items()
+        if inspect.isfunction(value)
+        and not key.startswith(("_", "scale_by_"))
+        and "learning_rate" in inspect.signature(value).parameters
+    }
+    if name in known:
+        return known[name]
+    near = difflib.get_close_matches(name, known, n=1)
+    hint = f" (did you mean {near[0]!r}?)" if near else ""
+    raise ValueError(f"optimizer.name={name!r}{hint}, expected an optimizer of optax")
 
 
 def start(

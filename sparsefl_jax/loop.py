@@ -1,28 +1,63 @@
-"""The host's loop over stages and segments: simulate, account, evaluate, report."""
+"""The host's loop over stages and segments: simulate, account, evaluate, stop."""
 
 import math
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import codec, costs, evaluate, simulate
+from sparsefl_jax import checks, codec, costs, evaluate, observe, sampling, simulate
 from sparsefl_jax.algorithm import Stage
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import (
-    Batches,
-    ClientInfo,
-    Context,
-    Key,
-    PyTree,
-    SparseModel,
-)
+from sparsefl_jax.types import Key, PyTree, SparseModel
 
 # Effective FLOP/s per device that size a segment; only responsiveness depends on it.
 GUESSED_RATE = {"cpu": 5e10, "gpu": 5e12, "tpu": 5e12}
 SEGMENT_SECONDS = 4.0
+SNAPSHOTS = 50  # masks of the server that are told of a stage, at most
+
+
+class Limits(NamedTuple):
+    """Where a run ends before its rounds do, at a segment's end; None: nowhere."""
+
+    gbit: float | None = None  # 1e9 bits, both ways, all clients
+    pflop: float | None = None  # 1e15 training FLOPs at the masks
+    accuracy: float | None = None  # share, of the headline model of the last stage
+
+
+class Best(NamedTuple):
+    """The models of the evaluation that did best in the last stage."""
+
+    accuracy: float
+    chosen_by: str  # 'validation' where that split exists, else 'test'
+    stage: int
+    round: int
+    models: dict  # by name a `SparseModel` with NumPy leaves
+
+
+class Snapshot(NamedTuple):
+    """A run at the end of a segment: what it takes to go on.
+
+    `state` is given up to the next segment, so save it before asking for that.
+    """
+
+    stage: int
+    round: int  # completed rounds of the stage
+    state: Any  # simulate.State; to resume from, a function of its shapes that gives it
+    bits: int  # since the start, both ways
+    flops: float  # since the start, at the masks
+    best: Best | None = None
+    ended_by: str = ""  # 'rounds' or the name of a limit; '' while the run goes on
+
+
+class Segment(NamedTuple):
+    """What a segment tells."""
+
+    records: list[dict]  # as `metrics.jsonl` has them
+    snapshot: Snapshot | None  # None before a failure is raised
+    models: dict[str, SparseModel]  # what the server deploys; given up as the state is
+    masks: dict[str, np.ndarray]  # packed: 'server' [bytes], 'clients' [K, bytes]
 
 
 class Run(NamedTuple):
@@ -45,190 +80,245 @@ def run(
     data,
     *,
     callback: Callable | None = None,
+    **settings,
+) -> Run:
+    """Runs the stages one after another, each from what the one before deploys.
+
+    Args:
+      key, stages, model, data, **settings: as in `segments`.
+      callback: `(records) -> None`, called after every segment with its new records.
+
+    Raises:
+      ValueError, FloatingPointError: as `segments` does.
+
+    Example: see the README.
+    """
+    metrics = []
+    for segment in segments(key, stages, model, data, **settings):
+        metrics += segment.records
+        if callback is not None and segment.records:
+            callback(segment.records)
+    state = segment.snapshot.state
+    return Run(state.server, state.clients, segment.models, metrics)
+
+
+def segments(
+    key: Key,
+    stages: Sequence[Stage],
+    model,
+    data,
+    *,
     eval_every: int = 1,
     chunk: int | str = "auto",
     budgets=None,
     devices=None,
-) -> Run:
-    """Runs the stages one after another, each from what the one before deploys.
+    until: Limits | None = None,
+    initial: SparseModel | None = None,
+    observe_rounds: Sequence[int] = (),
+    resume: Snapshot | None = None,
+) -> Iterator[Segment]:
+    """Runs the stages segment by segment; the caller may stop after any of them.
 
     Args:
       key: the root of all randomness.
       stages: what to run.
       model: a `Model`.
       data: a `FederatedData`.
-      callback: `(records) -> None`, called after every segment with its new records.
       eval_every: rounds between evaluations; the last of a stage is one too.
       chunk: clients that a device runs at a time, or 'auto'.
       budgets: [N] float in (0, 1], the share of the model that each client can hold.
       devices: default all.
+      until: where to end early; there is an evaluation at that end.
+      initial: what the first stage starts from; None: a fresh network.
+      observe_rounds: rounds of the last stage, from 1, whose clients' masks are told.
+      resume: where to go on.
+
+    Yields:
+      A `Segment` every few rounds.
 
     Raises:
-      ValueError: if a stage asks for what the data or the devices do not have.
-      FloatingPointError: if a training loss is not finite; names round and clients.
-
-    Example: see the README.
+      ValueError: before any compilation, if a stage asks for what the data or the
+        devices do not have.
+      FloatingPointError: if a loss or a weight is not finite; names round and clients.
+        A `Segment` without a snapshot holds the records before that round.
     """
-    check(stages, model, data, eval_every, chunk)
+    traced = checks.run(stages, model, data, eval_every, chunk, budgets)
     init_key, run_key = jax.random.split(key)
-    sparse = initial_model(init_key, model)
-    evaluator = evaluate.make_evaluator(
-        model, data.x_test, data.y_test, devices=devices
-    )
-    metrics, traffic, state = [], 0, None
-    for index, stage in enumerate(stages):
-        for state, records in _stage(  # noqa: B007
-            simulate.stage_key(run_key, index), stage, model, sparse, data,
-            evaluator, eval_every, chunk, budgets, devices,
-        ):  # fmt: skip
-            for record in records:
-                traffic += record.get("bits_up", 0) + record.get("bits_down", 0)
-                record["gbit_cumulative"] = traffic / 1e9
-                metrics.append({"stage": index} | record)
-            if callback is not None and records:
-                callback(metrics[-len(records) :])
-        models = stage.algorithm.deploy(run_key, state.server, None, None)
-        sparse = list(models.values())[-1]
-    return Run(state.server, state.clients, models, metrics)
-
-
-def check(stages, model, data, eval_every, chunk) -> None:
-    """Refuses, in one line and before any compilation, what can not be run."""
-    num_clients = len(data.train.size)
-    for stage in stages:
-        for name in ("num_rounds", "cohort_size", "epochs", "batch_size"):
-            if getattr(stage, name) < 1:
-                raise ValueError(f"{name}={getattr(stage, name)}, expected at least 1")
-        if stage.cohort_size > num_clients:
-            raise ValueError(
-                f"cohort_size={stage.cohort_size}, expected at most the number of "
-                f"clients, {num_clients}"
-            )
-    if eval_every < 1:
-        raise ValueError(f"eval_every={eval_every}, expected at least 1")
-    if chunk != "auto" and not (str(chunk).isdigit() and int(chunk) >= 1):
-        raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
-    key = jax.random.key(0)
-    sparse = jax.eval_shape(lambda key: initial_model(key, model), key)
-    for stage in stages:  # such as a pattern of prunable leaves that matches none
-        method = stage.algorithm
-
-        def first(key, model, method=method):
-            return method.broadcast(key, example_context(), method.init(key, model))
-
-        jax.eval_shape(first, key, sparse)
-
-
-def initial_model(key: Key, model) -> SparseModel:
-    """A fresh network with nothing pruned."""
-    params, stats = model.init(key)
-    return SparseModel(params, masks.full(params), stats)
-
-
-def packet_layouts(stage: Stage, state, data, model: SparseModel) -> dict:
-    """The static description of a stage's packets, `{'down': ..., 'up': ...}`.
-
-    Nothing is computed: the messages are traced by shape.
-    """
-    x_shape, y_shape = data.x.shape[1:], data.y.shape[1:]
-    rows = data.train.index.shape[1]
-    steps = -(-rows // stage.batch_size)
-    order = (stage.epochs, steps, stage.batch_size)
-
-    def trace(key, server):
-        ctx = example_context()
-        batches = Batches(
-            jnp.zeros((rows, *x_shape), data.x.dtype),
-            jnp.zeros((rows, *y_shape), jnp.int32),
-            jnp.zeros(order, jnp.int32),
-            jnp.ones(order, jnp.float32),
-            jnp.int32(steps),
+    evaluation = evaluate.make_evaluation(model, data, devices)
+    sparse = checks.initial_model(init_key, model) if initial is None else initial
+    at = resume or Snapshot(0, 0, None, 0, 0.0)
+    if at.ended_by:
+        return
+    for index in range(at.stage, len(stages)):
+        last = index == len(stages) - 1
+        work = _Work(
+            stages[index],
+            last,
+            traced[index],
+            model,
+            data,
+            evaluation,
+            eval_every,
+            chunk,
+            budgets,
+            devices,
+            until or Limits(),
+            tuple(observe_rounds) if last else (),
         )
-        client = stage.algorithm.init_client(key, server, ctx.client)
-        down = stage.algorithm.broadcast(key, ctx, server)
-        up, _, _ = stage.algorithm.update(key, ctx, down, client, batches)
-        return down, up
-
-    down, up = jax.eval_shape(trace, jax.random.key(0), state.server)
-    return {"down": codec.layout(down), "up": codec.layout(up)}
-
-
-def example_context() -> Context:
-    """Round 0 as client 0 sees it."""
-    client = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
-    return Context(jnp.int32(0), jnp.int32(-1), client)
+        stage_key = simulate.stage_key(run_key, index)
+        at, models = yield from _stage(stage_key, work, sparse, at)
+        if at.ended_by:
+            return
+        sparse = list(models.values())[-1]
+        at = at._replace(stage=index + 1, round=0, state=None)
 
 
-def segment_length(stage: Stage, model, data, eval_every: int, devices) -> int:
-    """Rounds per compiled scan: divides the stage and the evaluation interval.
+class _Work(NamedTuple):
+    """One stage and all that its segments depend on."""
 
-    So evaluation falls on segment ends and no shorter last segment compiles again.
-    """
-    samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
-    work = 6.0 * costs.macs_per_sample(model.macs) * samples
-    devices = devices or jax.devices()
-    seconds = work / (GUESSED_RATE.get(devices[0].platform, 5e10) * len(devices))
-    most = max(1, int(SEGMENT_SECONDS / max(seconds, 1e-9)))
-    common = math.gcd(stage.num_rounds, eval_every)
-    return max(d for d in range(1, common + 1) if common % d == 0 and d <= most)
+    stage: Stage
+    last: bool  # whether no stage follows
+    traced: checks.Traced
+    model: Any
+    data: Any
+    evaluation: Callable
+    eval_every: int
+    chunk: int | str
+    budgets: Any
+    devices: Any
+    until: Limits
+    observe_rounds: tuple[int, ...]
 
 
-def _stage(
-    key, stage, model, sparse, data, evaluator, eval_every, chunk, budgets, devices
-):
-    """Yields `(state, records)` after every segment of a stage."""
-    layers = jax.tree.map(lambda m: m > 0, model.macs)
-    names = masks.layers(_paths(model.macs), layers)
-    plan = simulate.make_plan(stage, layers, devices, chunk)
-    population = simulate.make_population(plan, data, budgets)
-    state = simulate.start(key, plan, sparse, population)
-    layouts = packet_layouts(stage, state, data, sparse)
-    segment = simulate.make_segment(plan)
-    length = segment_length(stage, model, data, eval_every, devices)
-    draw = jax.jit(
-        lambda rounds: simulate.cohorts(key, stage, len(data.train.size), rounds)
+def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
+    """Yields a `Segment` every few rounds; returns the last snapshot and the models."""
+    stage, data = work.stage, work.data
+    layers = jax.tree.map(lambda m: m > 0, work.model.macs)
+    plan = simulate.make_plan(
+        stage, layers, work.devices, work.chunk, bool(work.observe_rounds)
     )
-    for first in range(0, stage.num_rounds, length):
+    population = simulate.make_population(plan, data, work.budgets)
+    state = simulate.start(key, plan, sparse, population, at.state)
+    segment = simulate.make_segment(plan)
+    draw = jax.jit(
+        lambda rounds: sampling.cohorts(key, stage, len(data.train.size), rounds)
+    )
+    length = segment_length(
+        stage, work.model, data, work.eval_every, work.devices, work.observe_rounds
+    )
+    length = math.gcd(at.round, length)  # where other devices began the run
+    kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
+    models = stage.algorithm.deploy(key, state.server, None, None)
+    for first in range(at.round, stage.num_rounds, length):
         rounds = np.arange(first, first + length, dtype=np.int32)
         state, logs = segment(key, population, state, rounds, draw(rounds))
         logs = jax.device_get(logs)
-        records = []
-        for i in range(length):
-            log = jax.tree.map(lambda v, i=i: v[i], logs)
-            record = costs.round_record(
-                log, layouts, model.macs, names, stage.batch_size
-            )
-            record = {"phase": "train", "round": first + i + 1} | record
-            if not math.isfinite(record["loss"]):
-                yield state, records
-                raise FloatingPointError(
-                    f"training loss {record['loss']} in round {record['round']} "
-                    f"of clients {record['clients']}"
-                )
-            records.append(record)
-        done = first + length
-        if done % eval_every == 0 or done == stage.num_rounds:
-            records.append(_evaluation(stage, state, evaluator, data, done, key))
-        yield state, records
+        models = stage.algorithm.deploy(key, state.server, None, None)
+        records, at, failure = _account(work, layers, logs, at)
+        if not failure:
+            evals, at, failure = _evaluate(work, at, models)
+            records += evals
+        if failure:
+            yield Segment(records, None, {}, {})
+            raise FloatingPointError(failure)
+        at = at._replace(state=state)
+        kept = {"clients": logs.masks} if at.round in work.observe_rounds else {}
+        if at.round % kept_every == 0 or at.round == stage.num_rounds:
+            mask = list(models.values())[-1].mask
+            kept["server"] = np.asarray(observe.pack(mask, layers))
+        yield Segment(records, at, models, kept)
+        if at.ended_by:
+            break
+    return at, models
+
+
+def segment_length(
+    stage: Stage, model, data, eval_every: int, devices=None, observe_rounds=()
+) -> int:
+    """Rounds per compiled scan.
+
+    It divides the stage, the evaluation interval and the observed rounds, so that these
+    fall on segment ends and no shorter last segment compiles again.
+    """
+    devices = devices or jax.devices()
+    samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
+    flops = 6.0 * costs.macs_per_sample(model.macs) * samples
+    seconds = flops / (GUESSED_RATE.get(devices[0].platform, 5e10) * len(devices))
+    most = max(1, int(SEGMENT_SECONDS / max(seconds, 1e-9)))
+    common = math.gcd(stage.num_rounds, eval_every, *observe_rounds)
+    return max(d for d in range(1, common + 1) if common % d == 0 and d <= most)
+
+
+def _account(work: _Work, layers, logs, at: Snapshot):
+    """The records of a segment's rounds, the snapshot after them, and what failed."""
+    names = masks.layers(_paths(work.model.macs), layers)
+    traced, batch_size = work.traced, work.stage.batch_size
+    layouts = {"down": codec.layout(traced.down), "up": codec.layout(traced.up)}
+    records, (length,) = [], logs.finite.shape
+    for i in range(length):
+        log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))
+        record = costs.round_record(log, layouts, work.model.macs, names, batch_size)
+        at = at._replace(
+            round=at.round + 1,
+            bits=at.bits + record["bits_up"] + record["bits_down"],
+            flops=at.flops + record["flops"],
+        )
+        if not (math.isfinite(record["loss"]) and log.finite):
+            return records, at, _failure(at.round, record, log)
+        records.append(_heading(at, "train") | record)
+    return records, at, ""
+
+
+def _failure(round: int, record: dict, log) -> str:
+    """Names the clients whose loss is not finite, or the cohort if all are."""
+    clients = np.asarray(log.ids)
+    guilty = clients[~np.isfinite(log.clients["loss"])]
+    what = f"training loss {record['loss']}" if guilty.size else "a weight not finite"
+    clients = guilty if guilty.size else clients
+    return f"{what} in round {round} of clients {clients.tolist()}"
+
+
+def _evaluate(work: _Work, at: Snapshot, models: dict):
+    """Evaluates where it is due or the run ends; gives what `_account` gives."""
+    over = {
+        "gbit": at.bits / 1e9 >= (work.until.gbit or math.inf),
+        "pflop": at.flops / 1e15 >= (work.until.pflop or math.inf),
+        "rounds": work.last and at.round == work.stage.num_rounds,
+    }
+    due = at.round % work.eval_every == 0 or at.round == work.stage.num_rounds
+    if not due and not any(over.values()):
+        return [], at, ""
+    record = work.evaluation(models)
+    if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
+        return [], at, f"the test loss is not finite after round {at.round}"
+    if work.last:
+        over["accuracy"] = record["accuracy"] >= (work.until.accuracy or math.inf)
+        at = at._replace(best=_better(at, record, models))
+    ended_by = [name for name in ("accuracy", *over) if over.get(name)]
+    at = at._replace(ended_by=ended_by[0] if ended_by else "")
+    return [_heading(at, "eval") | record], at, ""
+
+
+def _better(at: Snapshot, record: dict, models: dict) -> Best:
+    """The best models so far, copied: the device's are given up."""
+    validated = "val_accuracy" in record
+    accuracy = record["val_accuracy" if validated else "accuracy"]
+    if at.best is not None and accuracy <= at.best.accuracy:
+        return at.best
+    chosen_by = "validation" if validated else "test"
+    kept = jax.tree.map(np.array, models)
+    return Best(accuracy, chosen_by, at.stage, at.round, kept)
+
+
+def _heading(at: Snapshot, phase: str) -> dict:
+    return {
+        "stage": at.stage,
+        "phase": phase,
+        "round": at.round,
+        "gbit_cumulative": at.bits / 1e9,
+        "pflop_cumulative": at.flops / 1e15,
+    }
 
 
 def _paths(tree: PyTree) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(tree), masks.leaf_paths(tree))
-
-
-def _evaluation(stage, state, evaluator, data, done: int, key) -> dict:
-    models = stage.algorithm.deploy(key, state.server, None, None)
-    results = {name: evaluator(sparse) for name, sparse in models.items()}
-    headline = next(iter(results))
-    everything = jax.tree.map(lambda _: True, models[headline].mask)
-    return {
-        "phase": "eval",
-        "round": done,
-        "models": {
-            name: evaluate.pooled(*result)
-            | {"density": float(masks.density(models[name].mask, everything))}
-            for name, result in results.items()
-        },
-        "accuracy": evaluate.pooled(*results[headline])["accuracy"],
-        "client_accuracy": evaluate.by_client(results[headline][0], *data.test),
-    }

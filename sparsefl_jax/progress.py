@@ -11,19 +11,32 @@ class Progress:
 
     Args:
       total: rounds of all stages.
+      done: rounds that a resumed run has behind it.
       show: False for silence.
       file: where to write; a terminal gets a bar, anything else a line at most every
         `every` seconds.
       every: seconds between lines.
     """
 
-    def __init__(self, total: int, *, show: bool = True, file=None, every: float = 5.0):
-        self.total, self.done, self.accuracy = total, 0, None
+    def __init__(
+        self,
+        total: int,
+        done: int = 0,
+        *,
+        show: bool = True,
+        file=None,
+        every: float = 5.0,
+    ):
+        self.total, self.done, self.before, self.accuracy = total, done, done, None
         self.file = sys.stderr if file is None else file
         self.lines = show and not self.file.isatty()
         self.every, self.begin, self.said = every, time.monotonic(), -every
         self.bar = tqdm(
-            total=total, disable=not show or self.lines, file=self.file, unit="round"
+            total=total,
+            initial=done,
+            disable=not show or self.lines,
+            file=self.file,
+            unit="round",
         )
 
     def __enter__(self):
@@ -51,7 +64,7 @@ class Progress:
             elapsed - self.said >= self.every or self.done == self.total
         ):
             self.said = elapsed
-            rate = self.done / elapsed
+            rate = (self.done - self.before) / elapsed
             parts += [
                 f"{rate:.2f} rounds/s",
                 f"{(self.total - self.done) / rate:.0f} s left",

@@ -17,7 +17,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax import codec, store
+from sparsefl_jax import codec, observe, store
 from sparsefl_jax.algorithm import Stage
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.sparsity import masks
@@ -61,6 +61,8 @@ class RoundLog(NamedTuple):
     layer_density: Array  # [L] float32
     mismatch: Array  # shape=(), float32: 1 - Jaccard, against the round before
     layer_mismatch: Array  # [L] float32
+    finite: Array  # shape=(), bool: the deployed model holds no NaN and no infinity
+    masks: Array | tuple  # [K, bytes] uint8: what `observe` kept of the uplinks, or ()
 
 
 class Plan(NamedTuple):
@@ -70,10 +72,15 @@ class Plan(NamedTuple):
     mesh: Mesh
     chunk: int  # clients that one device runs at a time
     layers: PyTree  # Python bools like params: the leaves whose masks are logged
+    observed: bool  # whether the cohort's uplink masks are kept
 
 
 def make_plan(
-    stage: Stage, layers: PyTree, devices=None, chunk: int | str = "auto"
+    stage: Stage,
+    layers: PyTree,
+    devices=None,
+    chunk: int | str = "auto",
+    observed: bool = False,
 ) -> Plan:
     """Chooses devices and chunk: on CPU one client per core, elsewhere the cohort.
 
@@ -84,7 +91,7 @@ def make_plan(
     if chunk == "auto":
         chunk = 1 if devices[0].platform == "cpu" else share
     mesh = Mesh(np.array(devices), ("clients",))
-    return Plan(stage, mesh, min(int(chunk), share), layers)
+    return Plan(stage, mesh, min(int(chunk), share), layers, observed)
 
 
 def make_population(plan: Plan, data, budgets=None) -> Population:
@@ -100,53 +107,9 @@ def make_population(plan: Plan, data, budgets=None) -> Population:
     return jax.device_put(population, NamedSharding(plan.mesh, P()))
 
 
-def uniform_sampler(num_clients: int, cohort_size: int) -> Callable:
-    """`(key, round) -> ids [K]`, uniform without replacement."""
-
-    def sampler(key, round):
-        key = jax.random.fold_in(key, round)
-        ids = jax.random.choice(key, num_clients, (cohort_size,), replace=False)
-        return ids.astype(jnp.int32)
-
-    return sampler
-
-
-def stratified_sampler(budgets, cohort_size: int) -> Callable:
-    """`(key, round) -> ids [K]`: the same share of every tier of equal budgets.
-
-    Raises:
-      ValueError: if the cohort does not split into whole shares of the tiers.
-    """
-    budgets = np.asarray(budgets, np.float32)
-    tiers = [np.flatnonzero(budgets == b) for b in np.unique(budgets)]
-    shares = [len(tier) * cohort_size / len(budgets) for tier in tiers]
-    if any(share != int(share) or share < 1 for share in shares):
-        raise ValueError(
-            f"cohort_size={cohort_size} does not split into whole shares of the tiers "
-            f"of {[len(tier) for tier in tiers]} clients"
-        )
-
-    def sampler(key, round):
-        keys = jax.random.split(jax.random.fold_in(key, round), len(tiers))
-        drawn = [
-            jax.random.choice(k, tier, (int(share),), replace=False)
-            for k, tier, share in zip(keys, tiers, shares, strict=True)
-        ]
-        return jnp.concatenate(drawn).astype(jnp.int32)
-
-    return sampler
-
-
 def stage_key(key: Key, index: int) -> Key:
     """The root of all randomness of a stage."""
     return jax.random.fold_in(key, index)
-
-
-def cohorts(key: Key, stage: Stage, num_clients: int, rounds: Array) -> Array:
-    """The ids [R, K] int32 drawn in these rounds [R] of a stage with root key `key`."""
-    draw = stage.sampler or uniform_sampler(num_clients, stage.cohort_size)
-    sampling_key = jax.random.fold_in(key, 0)
-    return jax.vmap(lambda round: draw(sampling_key, round))(rounds)
 
 
 def _strong(tree: PyTree) -> PyTree:
@@ -156,11 +119,18 @@ def _strong(tree: PyTree) -> PyTree:
     )
 
 
-def start(key: Key, plan: Plan, model: SparseModel, population: Population) -> State:
+def start(
+    key: Key, plan: Plan, model: SparseModel, population: Population, restore=None
+) -> State:
     """The state before the first round of a stage with root key `key`.
 
     Every client's key depends on the client alone and `init_client` sees the server as
     `init` returned it, so it does not matter when or in what chunks this runs.
+
+    Args:
+      key, plan, model, population: of the stage.
+      restore: `(shapes) -> state`, which replaces the computation: a saved state in the
+        structure, shapes and dtypes that it is given. `model` may be shapes then.
     """
     algorithm = plan.stage.algorithm
     init_key, client_key = jax.random.split(jax.random.fold_in(key, 1))
@@ -176,8 +146,10 @@ def start(key: Key, plan: Plan, model: SparseModel, population: Population) -> S
         clients = lax.map(one, info, batch_size=None)
         return State(server, clients, jnp.full(info.index.shape, -1, jnp.int32))
 
-    model = jax.device_put(model, NamedSharding(plan.mesh, P()))
     shapes = jax.eval_shape(build, model, population.info)
+    if restore is not None:
+        return jax.device_put(restore(shapes), shardings(plan, shapes))
+    model = jax.device_put(model, NamedSharding(plan.mesh, P()))
     return jax.jit(build, out_shardings=shardings(plan, shapes))(model, population.info)
 
 
@@ -224,8 +196,11 @@ def deal(ids: Array, sizes: Array, devices: int, chunk: int) -> tuple[Array, Arr
     return order, place.astype(jnp.int32)
 
 
-def make_client_fn(stage: Stage) -> Callable:
-    """One client's part of a round, from the server's state to its summand."""
+def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
+    """One client's part of a round, from the server's state to its summand.
+
+    With `layers` the log ends in the uplink's masks, packed.
+    """
     algorithm = stage.algorithm
 
     def client_fn(key, round, num_steps, server, population, row, last_round, info):
@@ -245,10 +220,20 @@ def make_client_fn(stage: Stage) -> Callable:
         )
         uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
         summand = algorithm.contribute(ctx, uplink)
-        log = metrics, codec.count(downlink), codec.count(uplink)
+        kept = ()
+        if layers is not None:
+            kept = observe.uplink_masks(uplink, _deployed(algorithm, server), layers)
+        log = metrics, codec.count(downlink), codec.count(uplink), kept
         return _strong(summand), _strong(row), log
 
     return client_fn
+
+
+def _deployed(algorithm, server) -> PyTree:
+    """The shapes of the parameters that a server deploys."""
+    key = jax.random.key(0)
+    models = jax.eval_shape(lambda: algorithm.deploy(key, server, None, None))
+    return list(models.values())[-1].params
 
 
 def make_chunk_fn(plan: Plan) -> Callable:
@@ -259,8 +244,8 @@ def make_chunk_fn(plan: Plan) -> Callable:
       with rows, last_round and ids [D, chunk, ...]; it returns the sum of summands per
       device [D, ...], and rows and logs [D, chunk, ...].
     """
-    stage, mesh, chunk, _ = plan
-    client_fn = make_client_fn(stage)
+    stage, mesh, chunk, layers, observed = plan
+    client_fn = make_client_fn(stage, layers if observed else None)
 
     def on_device(key, round, server, population, num_steps, rows, last_round, ids):
         num_clients = population.info.index.shape[0]
@@ -307,7 +292,7 @@ def make_round(plan: Plan) -> Callable:
       `round_fn(key, population, state, round, ids [K]) -> (state, RoundLog)`, with
       `key` the stage's root key.
     """
-    stage, mesh, chunk, layers = plan
+    stage, mesh, chunk, layers, _ = plan
     algorithm, chunk_fn = stage.algorithm, make_chunk_fn(plan)
 
     def map_cohort(key, population, state, round, num_steps, dealt):
@@ -339,13 +324,19 @@ def make_round(plan: Plan) -> Callable:
         return clients, jax.tree.map(lambda v: jnp.sum(v, 0), total), log
 
     def describe(key, old, new):
-        """Density of the deployed mask, and how far it moved."""
+        """Density of the deployed mask, how far it moved, and whether all is finite."""
         before, after = (
-            list(algorithm.deploy(key, server, None, None).values())[-1].mask
+            list(algorithm.deploy(key, server, None, None).values())[-1]
             for server in (old, new)
         )
-        densities = masks.density(after, layers), masks.layer_densities(after, layers)
-        return *densities, *masks.jaccard_mismatch(before, after, layers)
+        kept = jax.tree.leaves((masks.apply(after.params, after.mask), after.stats))
+        mask = after.mask
+        return (
+            masks.density(mask, layers),
+            masks.layer_densities(mask, layers),
+            *masks.jaccard_mismatch(before.mask, mask, layers),
+            jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in kept])),
+        )
 
     def round_fn(key, population, state, round, ids):
         client_key = jax.random.fold_in(jax.random.fold_in(key, 2), round)
@@ -362,7 +353,7 @@ def make_round(plan: Plan) -> Callable:
             server_key, Context(round, None, None), state.server, total
         )
         server = _strong(server)
-        in_order = jax.tree.map(
+        *in_order, observed = jax.tree.map(
             lambda v: v.reshape(order.size, *v.shape[3:])[place], log
         )
         executed = jnp.sum(steps, dtype=jnp.int32) * (chunk * stage.epochs)
@@ -372,6 +363,7 @@ def make_round(plan: Plan) -> Callable:
             server_metrics,
             executed,
             *describe(server_key, state.server, server),
+            observed,
         )
         return State(server, clients, state.last_round.at[ids].set(round)), told
 
@@ -383,15 +375,22 @@ def make_segment(plan: Plan) -> Callable:
 
     Returns:
       `segment(key, population, state, rounds [R], ids [R, K]) -> (state, RoundLog)`,
-      the log stacked [R].
+      the log stacked [R], but of `masks` the last round's.
     """
     round_fn = make_round(plan)
 
     def segment(key, population, state, rounds, ids):
-        def body(state, inputs):
-            return round_fn(key, population, state, *inputs)
+        def body(carry, inputs):
+            state, log = round_fn(key, population, carry[0], *inputs)
+            return (state, log.masks), log._replace(masks=())
 
-        state, log = lax.scan(body, state, (rounds, ids))
-        return lax.with_sharding_constraint(state, shardings(plan, state)), log
+        kept = ()
+        if plan.observed:
+            shapes = _deployed(plan.stage.algorithm, state.server)
+            size = observe.num_bytes(shapes, plan.layers)
+            kept = jnp.zeros((plan.stage.cohort_size, size), jnp.uint8)
+        (state, kept), log = lax.scan(body, (state, kept), (rounds, ids))
+        state = lax.with_sharding_constraint(state, shardings(plan, state))
+        return state, log._replace(masks=kept)
 
     return jax.jit(segment, donate_argnums=2)

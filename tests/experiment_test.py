@@ -13,35 +13,15 @@ from sparsefl_jax import configuration, experiment, local, loop
 from sparsefl_jax import data as datasets
 from sparsefl_jax.report import read_run
 from sparsefl_jax.types import SparseModel
+from tests.tiny import tiny_config
 
 ROOT = Path(__file__).parent.parent
 
 
 @pytest.fixture
 def config(tmp_path):
-    """FLASH's two stages on 8 clients of 6-pixel images: two seconds to run."""
-    rng = np.random.default_rng(0)
-    y = np.arange(240) % 4
-    x = rng.normal(0, 0.3, (240, 2, 3, 1)).astype(np.float32)
-    x[:, 0, 0, 0] += y
-    path = tmp_path / "tiny.npz"
-    np.savez(path, x=x[:160], y=y[:160], x_test=x[160:], y_test=y[160:])
-    config = configuration.default_config()
-    config.dataset = str(path)
-    config.normalize = False
-    config.num_clients = 8
-    config.model = {"name": "mlp", "widths": (16,)}
-    config.algorithm = {"name": "spdst"}
-    config.first_stage = {
-        "name": "sensitivity",
-        "density": 0.5,
-        "num_rounds": 1,
-        "cohort_size": 1,
-        "epochs": 2,
-    }
-    config.num_rounds, config.cohort_size, config.batch_size = 4, 3, 8
-    config.eval_every = 2
-    return configuration.complete(config)
+    """A run of two seconds."""
+    return tiny_config(tmp_path)
 
 
 def test_a_run_writes_its_files_and_repeats_itself(config, tmp_path):
@@ -183,12 +163,6 @@ def test_a_loss_that_is_not_finite_names_round_and_clients(config, tmp_path):
         experiment.run(config, tmp_path / "a", progress=False)
     kept = (tmp_path / "a" / "metrics.jsonl").read_text()
     assert "NaN" not in kept and "Infinity" not in kept
-
-
-def test_a_workdir_is_never_overwritten(config, tmp_path):
-    (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(ValueError, match="holds a run"):
-        experiment.run(config, tmp_path, progress=False)
 
 
 def test_budgets_are_shares_of_the_clients(config):

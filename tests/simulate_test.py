@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import local, simulate, store
+from sparsefl_jax import local, sampling, simulate, store
 from sparsefl_jax.algorithm import Stage
 from sparsefl_jax.algorithms import fedavg
 from sparsefl_jax.models import Model
@@ -29,7 +29,7 @@ def test_deal_places_everyone_once_and_fills_up_with_nobody(devices, chunk):
 
 
 def test_uniform_sampler_draws_all_clients_alike_without_replacement(key):
-    draw = jax.jit(jax.vmap(simulate.uniform_sampler(8, 3), (None, 0)))
+    draw = jax.jit(jax.vmap(sampling.uniform_sampler(8, 3), (None, 0)))
     ids = np.asarray(draw(key, jnp.arange(800)))
     assert ids.dtype == np.int32
     assert all(len(set(row)) == 3 for row in ids.tolist())
@@ -39,7 +39,7 @@ def test_uniform_sampler_draws_all_clients_alike_without_replacement(key):
 
 def test_stratified_sampler_takes_the_same_share_of_each_tier(key):
     budgets = np.array([0.1, 0.2, 0.1, 0.2, 0.1, 0.1])
-    draw = jax.jit(simulate.stratified_sampler(budgets, 3))
+    draw = jax.jit(sampling.stratified_sampler(budgets, 3))
     for round in range(20):
         ids = np.asarray(draw(key, round))
         assert len(set(ids.tolist())) == 3 and ids.dtype == np.int32
@@ -49,16 +49,16 @@ def test_stratified_sampler_takes_the_same_share_of_each_tier(key):
 @pytest.mark.parametrize("cohort", [2, 4, 1])
 def test_stratified_sampler_refuses_parts_of_clients(cohort):
     with pytest.raises(ValueError, match=f"cohort_size={cohort} .*shares"):
-        simulate.stratified_sampler([0.1, 0.1, 0.2, 0.2, 0.2, 0.2], cohort)
+        sampling.stratified_sampler([0.1, 0.1, 0.2, 0.2, 0.2, 0.2], cohort)
 
 
 def test_cohorts_depend_on_key_and_round_only(key):
     stage = Stage(None, 6, 2)
-    whole = simulate.cohorts(key, stage, 30, jnp.arange(6))
-    cut = [simulate.cohorts(key, stage, 30, jnp.arange(a, a + 3)) for a in (0, 3)]
+    whole = sampling.cohorts(key, stage, 30, jnp.arange(6))
+    cut = [sampling.cohorts(key, stage, 30, jnp.arange(a, a + 3)) for a in (0, 3)]
     assert whole.shape == (6, 2)
     np.testing.assert_array_equal(whole, np.concatenate(cut))
-    other = simulate.cohorts(jax.random.key(1), stage, 30, jnp.arange(6))
+    other = sampling.cohorts(jax.random.key(1), stage, 30, jnp.arange(6))
     assert np.any(whole != other)
     assert len({tuple(row) for row in whole.tolist()}) > 1
 
@@ -68,7 +68,7 @@ def test_cohorts_follow_the_stage_s_own_sampler(key):
         return jnp.stack([round, round + 1])
 
     stage = Stage(None, 3, 2, sampler=sampler)
-    ids = simulate.cohorts(key, stage, 9, jnp.arange(2, 5))
+    ids = sampling.cohorts(key, stage, 9, jnp.arange(2, 5))
     assert ids.tolist() == [[2, 3], [3, 4], [4, 5]]
 
 

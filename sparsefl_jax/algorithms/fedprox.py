@@ -32,13 +32,13 @@ def fedprox(
       server_optimizer, keep_optimizer: as in `fedavg`.
 
     Raises:
-      ValueError: if mu is negative.
+      ValueError: if mu is negative or not finite.
 
     Example:
       >>> method = fedprox(None, None, mu=0.001)
     """
-    if mu < 0:
-        raise ValueError(f"mu={mu}, expected at least 0")
+    if not 0 <= mu < float("inf"):
+        raise ValueError(f"mu={mu}, expected a finite number of at least 0")
     options = {"server_optimizer": server_optimizer, "keep_optimizer": keep_optimizer}
 
     def update(key, ctx, downlink, client, batches):

@@ -5,6 +5,7 @@ host. Published channel statistics are used where they exist, else those of the 
 images.
 """
 
+import zlib
 from pathlib import Path
 from typing import NamedTuple
 from zipfile import BadZipFile
@@ -129,6 +130,11 @@ def make_dataset(
     y, y_test = _labels("y", y, len(x)), _labels("y_test", y_test, len(x_test))
     if num_classes is None:
         num_classes = 1 + max(y.max(), y_test.max())
+        if num_classes > len(y) + len(y_test):
+            raise ValueError(
+                f"y has labels up to {num_classes - 1} for {len(y) + len(y_test)} "
+                "samples; give num_classes if that is right"
+            )
     for labels_name, labels in (("y", y), ("y_test", y_test)):
         if labels.min() < 0 or labels.max() >= num_classes:
             raise ValueError(
@@ -153,6 +159,9 @@ _KEYS = {
     "users": ("users",),
     "users_test": ("users_test",),
 }
+# What NumPy and zipfile raise on files that are cut off, damaged, or no archive.
+_UNREADABLE = (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError)
+_UNREADABLE += (BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError)
 _WRITER_KEYS = {"users": ("writer_train",), "users_test": ("writer_test",)}
 
 
@@ -171,8 +180,8 @@ def _read_npz(path, keys, optional=()):
                     raise ValueError(
                         f"it holds {', '.join(f)} and lacks {' or '.join(theirs)}"
                     )
-    except (ValueError, OSError, EOFError, KeyError, BadZipFile) as error:
-        reason = str(error).splitlines()[0]
+    except _UNREADABLE as error:
+        reason = " ".join(str(error).split()) or "it is damaged"
         if "allow_pickle" in reason:
             reason = "it holds Python objects; store plain numeric arrays"
         raise ValueError(f"data file {str(path)!r} can not be used: {reason}") from None
@@ -196,9 +205,11 @@ def _features(name, x):
         if x.min() < 0 or x.max() > 255:
             raise ValueError(f"{name} has integer pixels outside 0 to 255")
         return x.astype(np.uint8)
-    if x.dtype.kind == "f" and not np.isfinite(x).all():
+    with np.errstate(over="ignore"):  # a float64 can be beyond float32
+        x = x.astype(np.float32)
+    if not np.isfinite(x).all():
         raise ValueError(f"{name} has values that are not finite")
-    return x.astype(np.float32)
+    return x
 
 
 def _labels(name, y, num_samples):
@@ -209,6 +220,10 @@ def _labels(name, y, num_samples):
     if len(y) != num_samples:
         raise ValueError(
             f"{name} has {len(y)} labels for {num_samples} samples; lengths must agree"
+        )
+    if y.min() < 0 or y.max() >= 2**31 - 1:
+        raise ValueError(
+            f"{name} has labels from {y.min()} to {y.max()}; allowed are 0 to 2**31 - 2"
         )
     return y.astype(np.int32)
 

@@ -24,4 +24,6 @@ class _MLP(nn.Module):
 
 def mlp(num_classes: int, input_shape: tuple[int, ...], *, widths=(128, 128)) -> Model:
     """MLP 784-128-128-10 of FedSparsify (Stripelis et al. 2022), 118,282 parameters."""
+    if any(width < 1 for width in widths):
+        raise ValueError(f"widths={tuple(widths)}, expected at least 1 each")
     return image_model(_MLP(num_classes, tuple(widths)), input_shape)

@@ -108,6 +108,8 @@ def resnet18(
     code. `norm` is 'batch', 'group' or None; `init` is 'flash' (Xavier-uniform with
     gain 0.5, head N(0, 0.01)) or 'torch'.
     """
+    if base < 1:
+        raise ValueError(f"base={base}, expected at least 1")
     if variant not in VARIANTS:
         raise ValueError(f"variant={variant!r} is not one of: {', '.join(VARIANTS)}")
     if init not in ("flash", "torch"):

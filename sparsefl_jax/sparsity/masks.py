@@ -46,14 +46,14 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
       A tree of Python bools with the treedef of `params`.
 
     Raises:
-      ValueError: a pattern matches no leaf.
+      ValueError: there is no pattern, or one matches no leaf.
 
     Example:
       >>> prunable({'fc': {'kernel': 1, 'bias': 2}})
       {'fc': {'bias': False, 'kernel': True}}
     """
-    if isinstance(patterns, str):
-        raise ValueError(f"patterns={patterns!r} is one string, expected a tuple.")
+    if isinstance(patterns, str) or not patterns:
+        raise ValueError(f"patterns={patterns!r}, expected a tuple of globs.")
     paths = leaf_paths(params)
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(path, pattern) for path in paths):

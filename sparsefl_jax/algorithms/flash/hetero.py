@@ -40,6 +40,8 @@ def _hetero(
     """Both methods: `r_int` 0 freezes the largest mask."""
     if submask not in ("frozen", "magnitude"):
         raise ValueError(f"submask={submask!r}, expected 'frozen' or 'magnitude'")
+    if not densities:
+        raise ValueError("densities=(), expected at least one")
     for density in densities:
         check(density=density, prune_rate=rate, r_int=r_int or 1)
     largest = max(densities)

@@ -1,0 +1,220 @@
+"""A run's checkpoint: all that it takes to go on, and the models that it has so far.
+
+`checkpoint/` holds, written by orbax and replaced as a whole, the items `state` (flat,
+by path), `models` and `best` (nested, by the model's name) and `about`, JSON: where the
+run stands, what it ran on, and a checksum of every array. Nothing is ever unpickled.
+"""
+
+import importlib.metadata
+import logging
+import platform
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sparsefl_jax.loop import Best, Snapshot
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import Key, PyTree, SparseModel
+
+VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
+FORMAT = 1
+
+
+class Saved(NamedTuple):
+    """What `read` finds."""
+
+    snapshot: Snapshot  # to go on from; its state is a function of the shapes
+    models: dict[str, SparseModel]
+    about: dict
+
+
+def machine(chunk: int | str) -> dict:
+    """What must be the same for a resumed run to be so bit for bit."""
+    versions = {name: importlib.metadata.version(name) for name in VERSIONS}
+    return {
+        "device kind": jax.devices()[0].device_kind,
+        "device count": jax.device_count(),
+        "chunk": chunk,
+        "matmul precision": jax.config.jax_default_matmul_precision or "default",
+        "python": platform.python_version(),
+        **versions,
+    }
+
+
+def save(
+    workdir: Path, snapshot: Snapshot, models: dict, key: Key, about: dict
+) -> None:
+    """Replaces the checkpoint of a run; the old one stays until the new one is whole.
+
+    Args:
+      workdir: the run's directory.
+      snapshot: where the run stands.
+      models: what it deploys.
+      key: the run's root key.
+      about: what else to keep, as JSON can hold it.
+
+    Raises:
+      OSError: in one line, if it can not be written, as on a full disk.
+    """
+    import orbax.checkpoint as ocp
+
+    best = snapshot.best
+    arrays = {"state": _flat(snapshot.state), "models": _nested(models)}
+    if best is not None:
+        arrays["best"] = _nested(best.models)
+    about = about | {
+        "format": FORMAT,
+        "stage": snapshot.stage,
+        "round": snapshot.round,
+        "bits": snapshot.bits,
+        "flops": snapshot.flops,
+        "ended_by": snapshot.ended_by,
+        "best": best and best._asdict() | {"models": None},
+        "key": np.asarray(jax.random.key_data(key)).tolist(),
+        "checksums": {name: checksum(tree) for name, tree in arrays.items()},
+    }
+    items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
+    try:
+        with _manager(workdir) as manager:
+            step = (manager.latest_step() or 0) + 1
+            items["about"] = ocp.args.JsonSave(about)
+            manager.save(step, args=ocp.args.Composite(**items))
+    except Exception as error:  # orbax and its storage raise many kinds
+        raise OSError(
+            f"{workdir / 'checkpoint'} could not be written: {_first_line(error)}"
+        ) from error
+
+
+def read(workdir: Path, key: Key | None = None) -> Saved | None:
+    """Reads the checkpoint of a run; None if it has none yet.
+
+    Args:
+      workdir: the run's directory.
+      key: the root key that the run is to have; None: any.
+
+    Raises:
+      ValueError: in one line, if what is there is damaged, or not of this run.
+    """
+    import orbax.checkpoint as ocp
+
+    path = workdir / "checkpoint"
+    if not path.exists():
+        return None
+    try:
+        with _manager(workdir) as manager:
+            step = manager.latest_step()
+            if step is None:
+                return None
+            about = _item(manager, step, "about", ocp.args.JsonRestore())
+            names = about["checksums"]
+            arrays = {
+                name: _item(manager, step, name, ocp.args.StandardRestore())
+                for name in names
+            }
+            whole = all(checksum(arrays[name]) == names[name] for name in names)
+            saved = _saved(arrays, about)
+    except Exception as error:  # as above
+        raise ValueError(f"{path} is damaged: {_first_line(error)}") from error
+    if not whole:
+        raise ValueError(f"{path} is damaged: a checksum differs")
+    if key is not None and about["key"] != jax.random.key_data(key).tolist():
+        raise ValueError(f"{path} is of a run with another key")
+    return saved
+
+
+def checksum(tree: PyTree) -> int:
+    """CRC-32 over all leaves and their paths."""
+    total = 0
+    for path, leaf in zip(masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True):
+        leaf = np.asarray(leaf)
+        head = f"{path} {leaf.dtype} {leaf.shape}".encode()
+        total = zlib.crc32(np.ascontiguousarray(leaf), zlib.crc32(head, total))
+    return total
+
+
+def _saved(arrays: dict, about: dict) -> Saved:
+    if about["format"] != FORMAT:
+        raise ValueError(f"its format is {about['format']}, expected {FORMAT}")
+
+    def state(shapes):
+        return _unflat(arrays["state"], shapes)
+
+    best = about["best"]
+    if best is not None:
+        best = Best(**best | {"models": _models(arrays["best"])})
+    counters = {k: about[k] for k in ("stage", "round", "bits", "flops", "ended_by")}
+    snapshot = Snapshot(state=state, best=best, **counters)
+    return Saved(snapshot, _models(arrays["models"]), about)
+
+
+def _flat(tree: PyTree) -> dict[str, np.ndarray]:
+    """Leaves by path; orbax takes none without entries."""
+    leaves = zip(masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True)
+    return {path: np.asarray(leaf) for path, leaf in leaves if leaf.size}
+
+
+def _unflat(flat: dict, shapes: PyTree) -> PyTree:
+    """The inverse of `_flat`, refusing what has other paths, shapes or dtypes."""
+    paths, (leaves, treedef) = masks.leaf_paths(shapes), jax.tree.flatten(shapes)
+    full = {p: leaf for p, leaf in zip(paths, leaves, strict=True) if leaf.size}
+    kinds = [
+        {path: (leaf.shape, leaf.dtype) for path, leaf in tree.items()}
+        for tree in (flat, full)
+    ]
+    if kinds[0] != kinds[1]:
+        other = next(
+            p for p in kinds[0] | kinds[1] if kinds[0].get(p) != kinds[1].get(p)
+        )
+        raise ValueError(
+            f"the checkpoint does not fit this run: {other} is {kinds[0].get(other)}, "
+            f"expected {kinds[1].get(other)}"
+        )
+    empty = {
+        p: np.zeros(v.shape, v.dtype)
+        for p, v in zip(paths, leaves, strict=True)
+        if not v.size
+    }
+    return jax.tree.unflatten(treedef, [(flat | empty)[path] for path in paths])
+
+
+def _nested(models: dict[str, SparseModel]) -> dict:
+    """Models as dictionaries of arrays, without what holds none."""
+    return {
+        name: {
+            part: jax.tree.map(np.asarray, tree)
+            for part, tree in model._asdict().items()
+            if jax.tree.leaves(tree)
+        }
+        for name, model in models.items()
+    }
+
+
+def _models(nested: dict) -> dict[str, SparseModel]:
+    return {
+        name: SparseModel(*(parts.get(part, {}) for part in SparseModel._fields))
+        for name, parts in nested.items()
+    }
+
+
+def _manager(workdir: Path):
+    """orbax's manager of the one checkpoint of a run; writes before it returns."""
+    import orbax.checkpoint as ocp
+
+    logging.getLogger("absl").setLevel(logging.ERROR)
+    options = ocp.CheckpointManagerOptions(
+        max_to_keep=1, enable_async_checkpointing=False
+    )
+    return ocp.CheckpointManager((workdir / "checkpoint").absolute(), options=options)
+
+
+def _item(manager, step: int, name: str, how: Any):
+    import orbax.checkpoint as ocp
+
+    return manager.restore(step, args=ocp.args.Composite(**{name: how}))[name]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

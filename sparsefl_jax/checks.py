@@ -1,0 +1,132 @@
+"""What can be refused of a run before anything is compiled.
+
+The numbers of every stage, and one whole round of it traced by shape: whatever a model,
+an optimizer and a method can not do together fails there, in milliseconds.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.data.batching import steps_per_epoch
+from sparsefl_jax.kinds import typed
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import Batches, ClientInfo, Context, PyTree, SparseModel
+
+
+class Traced(NamedTuple):
+    """The shapes of one round: what travels, and what the next stage would take."""
+
+    down: PyTree  # dict[str, Packet] of jax.ShapeDtypeStruct
+    up: PyTree
+    model: SparseModel
+
+
+def run(stages, model, data, eval_every=1, chunk="auto", budgets=None) -> list[Traced]:
+    """Refuses, in one line and before any compilation, what can not be run.
+
+    Args:
+      stages, model, data, eval_every, chunk, budgets: as `loop.run` takes them.
+
+    Returns:
+      What a round of each stage looks like.
+
+    Raises:
+      ValueError: a number is out of range, or the parts do not fit each other.
+    """
+    num_clients = len(data.train.size)
+    if not stages:
+        raise ValueError("stages=[], expected at least one")
+    for stage in stages:
+        for name in ("num_rounds", "cohort_size", "epochs", "batch_size"):
+            _at_least_one(name, getattr(stage, name))
+        if stage.cohort_size > num_clients:
+            raise ValueError(
+                f"cohort_size={stage.cohort_size}, expected at most the number of "
+                f"clients, {num_clients}"
+            )
+    _at_least_one("eval_every", eval_every)
+    if chunk != "auto" and not (str(chunk).isdecimal() and int(chunk) >= 1):
+        raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
+    _check_budgets(budgets, num_clients)
+    shapes = jax.eval_shape(lambda key: initial_model(key, model), jax.random.key(0))
+    traced = []
+    for stage in stages:
+        traced.append(trace(stage, shapes, data))
+        shapes = traced[-1].model
+    return traced
+
+
+def trace(stage, model: SparseModel, data) -> Traced:
+    """One client's round and the server's, by shape; nothing is computed.
+
+    Args:
+      stage: a `Stage`.
+      model: what the stage starts from, arrays or shapes.
+      data: a `FederatedData`.
+
+    Raises:
+      ValueError: whatever the model, the optimizer, the method and the sampler refuse.
+    """
+    method, rows = stage.algorithm, data.train.index.shape[1]
+    steps = int(steps_per_epoch(rows, stage.batch_size))
+    order = (stage.epochs, steps, stage.batch_size)
+
+    def one_round(key, model):
+        ctx = example_context()
+        batches = Batches(
+            jnp.zeros((rows, *data.x.shape[1:]), data.x.dtype),
+            jnp.zeros((rows, *data.y.shape[1:]), jnp.int32),
+            jnp.zeros(order, jnp.int32),
+            jnp.ones(order, jnp.float32),
+            jnp.int32(steps),
+        )
+        server = method.init(key, model)
+        client = method.init_client(key, server, ctx.client)
+        down = method.broadcast(key, ctx, server)
+        up, _, _ = method.update(key, ctx, down, client, batches)
+        total = method.contribute(ctx, up)
+        ctx = Context(ctx.round, None, None)
+        server, _ = method.aggregate(key, ctx, server, total)
+        models = method.deploy(key, server, None, None)
+        return Traced(down, up, list(models.values())[-1])
+
+    if stage.sampler is not None:
+        ids = jax.eval_shape(stage.sampler, jax.random.key(0), jnp.int32(0))
+        if ids.shape != (stage.cohort_size,):
+            raise ValueError(
+                f"the sampler draws {ids.shape}, expected cohort_size="
+                f"{stage.cohort_size} ids"
+            )
+    return jax.eval_shape(one_round, jax.random.key(0), model)
+
+
+def initial_model(key, model) -> SparseModel:
+    """A fresh network with nothing pruned."""
+    params, stats = model.init(key)
+    return SparseModel(params, masks.full(params), stats)
+
+
+def example_context() -> Context:
+    """Round 0 as client 0 sees it."""
+    client = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
+    return Context(jnp.int32(0), jnp.int32(-1), client)
+
+
+def _at_least_one(name: str, value) -> None:
+    typed(name, value, int)
+    if value < 1:
+        raise ValueError(f"{name}={value}, expected at least 1")
+
+
+def _check_budgets(budgets, num_clients: int) -> None:
+    if budgets is None:
+        return
+    budgets = np.asarray(budgets)
+    if budgets.shape != (num_clients,) or not np.all((budgets > 0) & (budgets <= 1)):
+        raise ValueError(
+            f"budgets of shape {budgets.shape}, expected one in (0, 1] for each of "
+            f"{num_clients} clients"
+        )

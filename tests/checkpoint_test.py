@@ -1,0 +1,104 @@
+"""A run that stops anywhere goes on as if it had not, and nothing is overwritten."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+from sparsefl_jax import checkpoint, configuration, experiment, interrupt, loop
+from tests.tiny import tiny_config
+
+ROOT = Path(__file__).parent.parent
+SAME = "metrics.jsonl", "partition.npy", "masks/*"
+
+
+@pytest.fixture
+def config(tmp_path):
+    """A run of ten rounds whose every segment, a round, is saved."""
+    config = tiny_config(tmp_path)
+    config.algorithm = {"name": "nst", "density": 0.5}  # with clients that keep state
+    config.num_rounds, config.eval_every, config.checkpoint_minutes = 8, 1, 0.0
+    config.observe_rounds = (3, 5)
+    return configuration.complete(config)
+
+
+def contents(run):
+    """Everything in a run's directory that must not depend on how it came about."""
+    files = {p.relative_to(run): p.read_bytes() for g in SAME for p in run.glob(g)}
+    return files, checkpoint.read(run).about["checksums"]
+
+
+def stop_after(monkeypatch, rounds):
+    """Makes a run in this process see a Ctrl-C after so many segments."""
+    seen = []
+    original = loop.segments
+
+    def segments(*args, **kwargs):
+        for segment in original(*args, **kwargs):
+            seen.append(1)
+            if len(seen) == rounds:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.2)
+            yield segment
+
+    monkeypatch.setattr(loop, "segments", segments)
+
+
+def test_an_interrupted_run_goes_on_bit_for_bit(config, tmp_path, monkeypatch):
+    experiment.run(config, tmp_path / "whole", progress=False)
+    config.checkpoint_minutes = 1e3  # what is saved at an interruption is enough
+    for rounds in (1, 4):  # after the first stage, and within the second
+        path = tmp_path / f"cut{rounds}"
+        stop_after(monkeypatch, rounds)
+        with pytest.raises(interrupt.StoppedError, match="all saved") as stopped:
+            experiment.run(config, path, progress=False)
+        assert stopped.value.code == 130 and not (path / "summary.json").exists()
+        monkeypatch.undo()
+        experiment.run(config, path, resume=True, progress=False)
+        assert contents(path) == contents(tmp_path / "whole")
+
+
+KILLED = """
+import sys
+from sparsefl_jax import devices, experiment, workdir
+devices.keep_compilations()
+experiment.run(workdir.read_config(sys.argv[1]), sys.argv[2], resume=True)
+"""
+
+
+@pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
+def test_killed_at_random_moments(config, tmp_path, kills):
+    experiment.run(config, tmp_path / "whole", progress=False)
+    cut, chance = tmp_path / "cut", random.Random(kills)
+    cut.mkdir()
+    (cut / "config.json").write_text((tmp_path / "whole/config.json").read_text())
+    command = [sys.executable, "-c", KILLED, tmp_path / "whole", cut]
+    killed, during_checkpoint = 0, 0
+    while not (cut / "summary.json").exists():
+        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
+        if killed < kills:
+            before = logged(cut)
+            while process.poll() is None and logged(cut) == before:
+                time.sleep(0.01)  # until it has come further
+            time.sleep(chance.uniform(0, 0.4))
+            during_checkpoint += any((cut / "checkpoint").glob("*tmp*"))
+            process.kill()
+            killed += process.wait() == -signal.SIGKILL
+        said = process.communicate()[1].decode()
+        assert process.returncode in (0, -signal.SIGKILL), said
+    assert killed == kills
+    assert contents(cut) == contents(tmp_path / "whole")
+
+
+def logged(run):
+    """Bytes of metrics so far."""
+    metrics = run / "metrics.jsonl"
+    return metrics.stat().st_size if metrics.exists() else 0

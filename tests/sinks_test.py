@@ -1,0 +1,267 @@
+"""Logs of a run: JSON lines and TensorBoard, interrupted, resumed, on a full disk."""
+
+import contextlib
+import errno
+import importlib.util
+import io
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from sparsefl_jax import sinks
+from sparsefl_jax.report import read_run
+
+REASON = "needs the extra [tensorboard]"
+
+
+def segments():
+    """Two stages, of 2 and 4 rounds, in segments of 2; evaluated after each."""
+    for stage, first in ((0, 1), (1, 1), (1, 3)):
+        rounds = [
+            {
+                "stage": stage,
+                "phase": "train",
+                "round": round,
+                "loss": 1 / (10 * stage + round),
+                "bits_up": 10**12,
+                "clients": [round, 7],
+                "layer_density": {"conv1/kernel": 0.5, "fc/kernel": 0.25},
+            }
+            for round in (first, first + 1)
+        ]
+        evaluation = {
+            "stage": stage,
+            "phase": "eval",
+            "round": first + 1,
+            "models": {"global": {"accuracy": 0.1 * (stage + first)}},
+            "accuracy": 0.1 * (stage + first),
+        }
+        yield [*rounds, evaluation]
+
+
+def write(workdir, names=(), position=None, first=0, last=3, base=0.0):
+    """Writes some of the segments, each of half a second; the position at their end."""
+    with sinks.open_sinks(names, workdir, position) as opened:
+        for index, records in list(enumerate(segments()))[first:last]:
+            opened.write(records, base + 0.5 * (index + 1))
+        return opened.position()
+
+
+def contents(workdir):
+    return [(workdir / f).read_bytes() for f in ("metrics.jsonl", "timing.jsonl")]
+
+
+def test_lines_of_records_and_of_segments(tmp_path):
+    position = write(tmp_path)
+    metrics, timing = contents(tmp_path)
+    lines = [json.loads(line) for line in metrics.splitlines()]
+    assert lines == [record for records in segments() for record in records]
+    assert [json.loads(line) for line in timing.splitlines()] == [
+        {"stage": 0, "round": 2, "seconds": 0.5, "rounds_per_second": 4.0},
+        {"stage": 1, "round": 2, "seconds": 1.0, "rounds_per_second": 4.0},
+        {"stage": 1, "round": 4, "seconds": 1.5, "rounds_per_second": 4.0},
+    ]
+    assert position == {
+        "metrics.jsonl": len(metrics),
+        "timing.jsonl": len(timing),
+        "rounds": 6,
+        "seconds": 1.5,
+    }
+    write(tmp_path, last=1)  # no position: the files start empty
+    assert len((tmp_path / "timing.jsonl").read_bytes().splitlines()) == 1
+
+
+def test_resumed_as_if_never_stopped(tmp_path):
+    write(tmp_path)
+    whole = contents(tmp_path)
+    position = json.loads(json.dumps(write(tmp_path, last=1)))
+    write(tmp_path, position=position, first=1, last=2, base=9.0)  # lost by a kill
+    with open(tmp_path / "metrics.jsonl", "a") as file:
+        file.write('{"stage": 1, "pha')
+    write(tmp_path, position=position, first=1)
+    assert contents(tmp_path) == whole
+
+
+def test_a_file_shorter_than_the_position_is_refused(tmp_path):
+    position = write(tmp_path)
+    timing = tmp_path / "timing.jsonl"
+    timing.write_bytes(timing.read_bytes()[:-1])
+    with (tmp_path / "metrics.jsonl").open("a") as file:
+        file.write("more\n")
+    before = contents(tmp_path)
+    with pytest.raises(ValueError, match=r"workdir=.*timing\.jsonl.* found \d+$"):
+        write(tmp_path, position=position)
+    assert contents(tmp_path) == before
+    timing.unlink()
+    with pytest.raises(ValueError, match="found 0$"):
+        write(tmp_path, position=position)
+    assert not timing.exists()
+
+
+def test_numbers_that_are_not_finite_are_null(tmp_path):
+    record = {"stage": 0, "phase": "eval", "round": 1, "accuracy": 0.5}
+    record["models"] = {"global": {"accuracy": 0.5, "loss": math.inf}}
+    record["losses"] = [1.0, math.nan]
+    with sinks.open_sinks((), tmp_path) as opened:
+        opened.write([record], 1.0)
+    (read,) = read_run(tmp_path).evals
+    assert read["models"]["global"] == {"accuracy": 0.5, "loss": None}
+    assert read["losses"] == [1.0, None] and math.isinf(
+        record["models"]["global"]["loss"]
+    )
+
+
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("name", ["metrics.jsonl", "timing.jsonl"])
+def test_a_full_disk_leaves_whole_lines_and_can_be_resumed(
+    tmp_path, monkeypatch, name, code
+):
+    write(tmp_path)
+    whole = contents(tmp_path)
+    position = write(tmp_path, last=1)
+
+    class Full(io.FileIO):
+        def write(self, data):
+            left = position[name] + 10 - os.fstat(self.fileno()).st_size
+            if left <= 0 and self.name.name == name:
+                raise OSError(code, os.strerror(code))
+            return super().write(data[:left] if self.name.name == name else data)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(io, "FileIO", Full)
+        with pytest.raises(OSError, match=name) as caught:
+            write(tmp_path, position=position, first=1)
+    assert caught.value.errno == code and "\n" not in str(caught.value)
+    assert (tmp_path / name).stat().st_size == position[name]
+    write(tmp_path, position=position, first=1)
+    assert contents(tmp_path) == whole
+
+
+@contextlib.contextmanager
+def file_size_limit(size):
+    """A real write that fails for want of room, after the part that fits."""
+    resource = pytest.importorskip("resource", reason="no limits on this system")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_write_that_fits_in_part_is_taken_back(tmp_path):
+    position = write(tmp_path, last=1)
+    before = contents(tmp_path)
+    room, told = position["metrics.jsonl"] + 30, r"metrics\.jsonl"
+    with file_size_limit(room), pytest.raises(OSError, match=told) as caught:
+        write(tmp_path, position=position, first=1)
+    assert caught.value.errno == errno.EFBIG
+    assert contents(tmp_path) == before
+
+
+def test_unknown_sinks_and_absent_packages_are_one_line(tmp_path, monkeypatch):
+    with pytest.raises(ValueError, match="did you mean 'tensorboard'"):
+        write(tmp_path, ["tensorbord"])
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=r"pip install 'sparsefl_jax\[tensorboard\]'$"):
+        write(tmp_path, ["tensorboard"])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture
+def scalars():
+    """TensorBoard's own reader: `scalars(workdir)[tag]` is a list of (step, value)."""
+    pytest.importorskip("tensorboardX", reason=REASON)
+    module = "tensorboard.backend.event_processing.event_accumulator"
+    reader = pytest.importorskip(module, reason=REASON)
+
+    def read(workdir):
+        events = reader.EventAccumulator(
+            str(workdir / "tensorboard"), size_guidance={reader.SCALARS: 0}
+        )
+        tags = events.Reload().Tags()["scalars"]
+        return {t: [(e.step, e.value) for e in events.Scalars(t)] for t in tags}
+
+    return read
+
+
+def test_tensorboard_reads_every_number_by_round_over_all_stages(tmp_path, scalars):
+    write(tmp_path, ["tensorboard"])
+    read = scalars(tmp_path)
+    assert set(read) == {
+        "train/loss",
+        "train/bits_up",
+        "train/layer_density/conv1/kernel",
+        "train/layer_density/fc/kernel",
+        "eval/accuracy",
+        "eval/models/global/accuracy",
+    }
+    losses = [1, 1 / 2, 1 / 11, 1 / 12, 1 / 13, 1 / 14]
+    assert [step for step, _ in read["train/loss"]] == [1, 2, 3, 4, 5, 6]
+    assert [v for _, v in read["train/loss"]] == pytest.approx(losses)
+    assert read["eval/accuracy"] == [
+        (2, pytest.approx(0.1)),
+        (4, pytest.approx(0.2)),
+        (6, pytest.approx(0.4)),
+    ]
+
+
+def test_tensorboard_shows_no_round_twice_after_a_resume(
+    tmp_path, scalars, monkeypatch
+):
+    clock = itertools.count(1.7e9)  # an event file is named by its second
+    monkeypatch.setattr(time, "time", lambda: next(clock))
+    (tmp_path / "whole").mkdir()
+    write(tmp_path / "whole", ["tensorboard"])
+    workdir = tmp_path / "stopped"
+    workdir.mkdir()
+    position = write(workdir, ["tensorboard"], last=1)
+    write(workdir, ["tensorboard"], position, first=1, last=2)  # lost by a kill
+    (event_file,) = (workdir / "tensorboard").glob("*.000000002")
+    event_file.write_bytes(event_file.read_bytes()[:-7])  # in the middle of a record
+    with file_size_limit(position["metrics.jsonl"]), pytest.raises(OSError):
+        write(workdir, ["tensorboard"], position, first=1)
+    write(workdir, ["tensorboard"], position, first=1)
+    assert len(list((workdir / "tensorboard").iterdir())) == 4
+    assert scalars(workdir) == scalars(tmp_path / "whole")
+    assert contents(workdir) == contents(tmp_path / "whole")
+
+
+def test_tensorboard_on_a_full_disk_names_its_folder(tmp_path, scalars):
+    sink = sinks.TensorBoard(tmp_path)
+    with file_size_limit(64):
+        with pytest.raises(OSError, match="tensorboard") as caught:
+            sink.write(list(segments())[0], 1.0)
+        assert caught.value.errno == errno.EFBIG and "\n" not in str(caught.value)
+        with pytest.raises(OSError, match="tensorboard"):
+            sink.close()
+    sink.close()
+
+
+def test_tensorboard_needs_no_tensorflow(tmp_path):
+    pytest.importorskip("tensorboardX", reason=REASON)
+    code = """
+import sys
+from pathlib import Path
+from sparsefl_jax import sinks
+
+class Refuse:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] == "tensorflow":
+            sys.exit(f"{name} was asked for")
+
+sys.meta_path.insert(0, Refuse())
+record = {"stage": 0, "phase": "train", "round": 1, "loss": 0.5}
+with sinks.open_sinks(["tensorboard"], sys.argv[1]) as opened:
+    opened.write([record], 1.0)
+assert "tensorboardX" in sys.modules and "tensorflow" not in sys.modules
+"""
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
