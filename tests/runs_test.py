@@ -1,0 +1,215 @@
+"""Runs from runs: seeds, limits, starting points, loading; and what is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax import checkpoint, configuration, experiment, workdir
+from tests.tiny import tiny_config
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A finished run of two seeds."""
+    folder = tmp_path_factory.mktemp("finished")
+    config = tiny_config(folder)
+    config.seeds, config.seed, config.partition_seed = 2, 3, 0
+    config.val_fraction = 0.2
+    experiment.run(config, folder / "run", progress=False)
+    return folder / "run"
+
+
+@pytest.fixture
+def config(finished):
+    """The configuration of the first of the two seeds."""
+    return workdir.read_config(finished / "seed_3")
+
+
+def test_seeds_are_single_runs_and_their_mean(finished, config, tmp_path):
+    told = json.loads((finished / "summary.json").read_text())
+    config.seed = 4
+    single = experiment.run(config, tmp_path / "a", progress=False)
+    assert single == json.loads((finished / "seed_4/summary.json").read_text()) | {
+        k: single[k] for k in ("seconds", "rounds_per_second")
+    }
+    finals = [
+        json.loads((finished / f"seed_{s}/summary.json").read_text())["accuracy"]
+        for s in (3, 4)
+    ]
+    (name,) = finals[0]
+    finals = [f[name]["final"] for f in finals]
+    assert told["seeds"] == [3, 4]
+    assert told["accuracy"][name]["final"] == pytest.approx(np.mean(finals))
+    assert told["accuracy"][name]["final_std"] == pytest.approx(np.std(finals, ddof=1))
+    files = [np.load(finished / f"seed_{s}/partition.npy") for s in (3, 4)]
+    np.testing.assert_array_equal(*files)  # partition_seed fixes it
+
+
+def test_load_gives_configuration_arrays_and_models(finished):
+    run = sfl.load(finished / "seed_3")
+    assert run.config.num_rounds == 4 and run.config.model.widths == [16]
+    assert run.metrics["train"]["loss"].shape == (5,)
+    assert run.metrics["eval"]["models.global.accuracy"].shape == (3,)
+    assert run.metrics["train"]["layer_density.fc1/kernel"].dtype == float
+    model = run.models["global"]
+    assert set(model.params) == set(model.mask) and model.stats == {}
+    kernel, mask = model.params["fc1"]["kernel"], model.mask["fc1"]["kernel"]
+    assert mask.dtype == bool and not mask.all() and not kernel[~mask].any()
+    summary = json.loads((finished / "seed_3/summary.json").read_text())
+    best = run.metrics["eval"]["val_accuracy"][1:].max()  # of the last stage
+    assert summary["best"]["chosen_by"] == "validation"
+    assert summary["best"]["accuracy"] == best and run.best.keys() == run.models.keys()
+    with pytest.raises(ValueError, match="seed_N"):
+        sfl.load(finished)
+
+
+@pytest.mark.parametrize("what", ["model", "weights", "mask"])
+def test_a_run_starts_from_what_another_left(finished, config, what):
+    config.init_from, config.init_what = str(finished / "seed_3"), what
+    config.first_stage, config.algorithm = {}, {"name": "spdst"}
+    start = experiment.build(configuration.complete(config)).initial
+    old = sfl.load(finished / "seed_3").models["global"]
+    kernel, mask = (t["fc1"]["kernel"] for t in (start.params, start.mask))
+    theirs = old.params["fc1"]["kernel"]
+    assert np.array_equal(mask, old.mask["fc1"]["kernel"]) == (what != "weights")
+    assert np.array_equal(kernel, theirs) == (what != "mask")
+    assert mask.all() == (what == "weights")
+    assert not np.asarray(kernel)[~old.mask["fc1"]["kernel"]].any()
+
+
+def test_a_start_that_does_not_fit_is_refused(finished, config, tmp_path):
+    config.init_from, config.model.widths = str(finished / "seed_3"), (8,)
+    with pytest.raises(ValueError, match=r"init_from=.*fc1/.* expected \("):
+        experiment.build(config)
+    config.init_from = str(tmp_path)
+    with pytest.raises(ValueError, match="expected the directory of a run"):
+        experiment.build(config)
+
+
+def test_limits_end_a_run_and_are_named(finished, config, tmp_path):
+    whole = sfl.load(finished / "seed_3").metrics["train"]
+    limits = {
+        "gbit": whole["gbit_cumulative"][2],
+        "pflop": whole["pflop_cumulative"][2],
+        "accuracy": 0.01,
+    }
+    for name, value in limits.items():
+        config.until = {"gbit": None, "pflop": None, "accuracy": None} | {name: value}
+        told = experiment.run(config, tmp_path / name, progress=False)
+        assert told["ended_by"] == name and told["rounds"] == 3
+        records = records_of(tmp_path / name)
+        assert records[-1]["phase"] == "eval" and records[-1]["round"] == 2
+        assert sum(r["phase"] == "eval" for r in records) == 2
+    assert json.loads((finished / "seed_3/summary.json").read_text())["ended_by"] == (
+        "rounds"
+    )
+
+
+def records_of(run):
+    return [json.loads(x) for x in (run / "metrics.jsonl").read_text().splitlines()]
+
+
+def test_a_directory_with_a_run_is_left_as_it_is(finished, config, tmp_path):
+    run = finished / "seed_3"
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match="--resume continues it"):
+        experiment.run(config, run, progress=False)
+    config.batch_size = 4
+    for resume in (False, True):
+        with pytest.raises(ValueError, match="batch_size is 8 there and 4 here"):
+            experiment.run(config, run, resume=resume, progress=False)
+    assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    with pytest.raises(ValueError, match="expected the directory of a run"):
+        experiment.run(config, tmp_path / "none", resume=True, progress=False)
+    assert not (tmp_path / "none").exists()
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(ValueError, match="metrics but no config.json"):
+        experiment.run(config, tmp_path, progress=False)
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ValueError, match="config.json can not be read"):
+        experiment.run(config, tmp_path, progress=False)
+
+
+def test_a_run_that_goes_on_is_left_alone(finished, config):
+    run = finished / "seed_3"
+    hold = f"import fcntl, sys; f = open({str(run / 'lock')!r}, 'a'); "
+    hold += "fcntl.flock(f, fcntl.LOCK_EX); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen(
+        [sys.executable, "-c", hold], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        process.stdout.readline()
+        with pytest.raises(ValueError, match="still goes on"):
+            experiment.run(config, run, resume=True, progress=False)
+        process.stdin.close()
+    assert experiment.run(config, run, resume=True, progress=False)["rounds"] == 5
+
+
+def damaged(run, file, change):
+    data = bytearray(file.read_bytes())
+    if change == "cut":
+        data = data[: len(data) // 2]
+    elif change == "flip":
+        data[len(data) // 2] ^= 0xFF
+    file.write_bytes(data)
+    try:
+        checkpoint.read(run)
+    except ValueError as error:
+        assert "\n" not in str(error) and "damaged" in str(error), error
+        return True
+    return False
+
+
+@pytest.mark.parametrize("change", ["cut", "flip"])
+def test_a_damaged_checkpoint_is_refused_in_one_line(finished, tmp_path, change):
+    source = finished / "seed_3"
+    whole = checkpoint.read(source).about["checksums"]
+    files = [p for p in (source / "checkpoint").rglob("*") if p.stat().st_size > 150]
+    files = [p.relative_to(source) for p in files if p.is_file()]
+    assert len(files) > 5
+    refused = 0
+    for file in files:
+        run = tmp_path / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(source, run)
+        if damaged(run, run / file, change):
+            refused += 1
+        else:  # what is not needed to read the arrays
+            assert checkpoint.read(run).about["checksums"] == whole
+    assert refused >= 6  # the others are orbax's own copies
+
+
+def test_a_foreign_checkpoint_is_refused(finished, config, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(finished / "seed_4", run)
+    shutil.copy(finished / "seed_3/config.json", run)
+    (run / "summary.json").unlink()
+    with pytest.raises(ValueError, match="another key"):
+        experiment.run(config, run, resume=True, progress=False)
+    saved = checkpoint.read(run)
+    shapes = {"server": jax.ShapeDtypeStruct((3,), np.float32)}
+    with pytest.raises(ValueError, match="does not fit this run"):
+        saved.snapshot.state(shapes)
+
+
+def test_a_disk_that_is_full_loses_nothing(finished, config, tmp_path, monkeypatch):
+    config.checkpoint_minutes = 0.0
+    real, calls = checkpoint.save, []
+
+    def save(*args):
+        calls.append(1)
+        if len(calls) == 2:
+            raise OSError("checkpoint could not be written: no space left")
+        real(*args)
+
+    monkeypatch.setattr(checkpoint, "save", save)
+    with pytest.raises(OSError, match="no space"):
+        experiment.run(config, tmp_path / "a", progress=False)
+    experiment.run(config, tmp_path / "a", resume=True, progress=False)
+    lines = [run / "metrics.jsonl" for run in (tmp_path / "a", finished / "seed_3")]
+    assert lines[0].read_bytes() == lines[1].read_bytes()
