@@ -12,6 +12,7 @@ from sparsefl_jax import command  # noqa: E402
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go.")
 RESUME = flags.DEFINE_bool("resume", False, "Go on with the run in --workdir.")
+DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the plan, train nothing.")
 PREPARE = flags.DEFINE_string("prepare", None, "A TFDS data set to get and write.")
 LIST = flags.DEFINE_bool("list", False, "Name methods, models, data sets, configs.")
 
@@ -25,6 +26,8 @@ def main(argv):
         return print(command.catalogue())
     if PREPARE.value:
         return command.prepare(PREPARE.value)
+    if DRY_RUN.value:
+        return command.dry_run(CONFIG.value)
     return command.run(CONFIG.value, WORKDIR.value, RESUME.value)
 
 

@@ -41,6 +41,16 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
     print(report.summary_table(summary))
 
 
+def dry_run(config) -> None:
+    """Prints the plan of a configuration, and trains nothing."""
+    from sparsefl_jax import devices, experiment
+
+    if config is None:
+        raise ValueError("--config is missing, expected a file in configs/")
+    devices.keep_compilations()
+    print(experiment.plan(config, experiment.build(config)))
+
+
 def prepare(name: str) -> None:
     """Gets and writes a TFDS data set."""
     from sparsefl_jax.data.prepare import prepare as get

@@ -17,6 +17,7 @@ from sparsefl_jax import (
     checkpoint,
     checks,
     configuration,
+    estimate,
     fields,
     interrupt,
     local,
@@ -60,6 +61,21 @@ def build(config) -> Parts:
         key, _ = jax.random.split(jax.random.key(config.seed))
         initial = results.start_from(config.init_from, config.init_what, key, model)
     return Parts(data, model, budgets, stages, initial)
+
+
+def plan(config, parts: Parts) -> str:
+    """What a run will take: devices, bits, FLOPs, memory, time; nothing is trained."""
+    told = estimate.describe(
+        parts.stages,
+        parts.model,
+        parts.data,
+        chunk=config.chunk,
+        budgets=parts.budgets,
+        eval_every=config.eval_every,
+        known=timings.recall(timings.digest(config)),
+        key=jax.random.key(config.seed),
+    )
+    return estimate.text(told)
 
 
 def run(config, workdir, *, resume: bool = False, progress: bool = True) -> dict:
@@ -117,8 +133,8 @@ def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
     about = saved.about if saved else {"position": None, "seconds": 0.0}
     at = saved.snapshot if saved else None
     if progress:
-        how = f", {_resumption(at, about['machine'], machine)}" if saved else ""
-        print(f"writing to {path}{how}", file=sys.stderr)
+        how = _resumption(at, about["machine"], machine) if saved else ""
+        print(how or plan(config, parts), f"\nwriting to {path}", file=sys.stderr)
     _forget_masks(path, (at.stage, at.round) if at else (0, 0))
     np.save(path / "partition.npy", datasets.partition_counts(parts.data))
     commit, begin = summary.commit(), time.perf_counter()
@@ -166,7 +182,11 @@ def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
             if stop:
                 where = f"round {at.round} of stage {at.stage}"
                 raise interrupt.StoppedError(f"ended after {where}, all saved", stop)
-    return _finish(config, path, at, about)
+    told = _finish(config, path, at, about)
+    if saved is None:  # a resumed run compiles in its middle
+        segments = results.read_metrics(path / "timing.jsonl")
+        timings.remember(timings.digest(config), timings.measured(segments))
+    return told
 
 
 def _finish(config, path: Path, at: loop.Snapshot, about: dict) -> dict:
@@ -175,8 +195,6 @@ def _finish(config, path: Path, at: loop.Snapshot, about: dict) -> dict:
     facts = {k: about[k] for k in ("seconds", "commit")} | {"ended_by": at.ended_by}
     told = summary.summarize(config, metrics, at.best, facts)
     directory.write(path / "summary.json", json.dumps(told, indent=2))
-    segments = results.read_metrics(path / "timing.jsonl")
-    timings.remember(timings.digest(config), timings.measured(segments))
     report.plot_run(path)
     report.write_page(path)
     return told

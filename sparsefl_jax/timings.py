@@ -118,7 +118,7 @@ def remember(name: str, value: dict) -> None:
       name: from `digest`.
       value: from `measured`.
     """
-    if True:
+    with contextlib.suppress(OSError):
         path = _path()
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = {k: v for k, v in _read(path).items() if k != name} | {name: value}
@@ -144,7 +144,7 @@ def _read(path: Path) -> dict:
     """The file's entries that have the right form; a damaged file holds none."""
     try:
         entries = json.loads(path.read_text())
-    except OSError:
+    except (OSError, ValueError):
         return {}
     entries = entries if isinstance(entries, dict) else {}
     return {name: entry for name, entry in entries.items() if _right(entry)}

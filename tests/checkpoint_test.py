@@ -1,6 +1,5 @@
 """A run that stops anywhere goes on as if it had not, and nothing is overwritten."""
 
-import json
 import os
 import random
 import signal
@@ -9,8 +8,6 @@ import sys
 import time
 from pathlib import Path
 
-import jax
-import numpy as np
 import pytest
 
 from sparsefl_jax import checkpoint, configuration, experiment, interrupt, loop

@@ -1,0 +1,347 @@
+"""A run before round 1: bits, FLOPs, memory and time of every stage, as estimates.
+
+FLOPs dense and executed are those of the very cohorts. Bits, and FLOPs at the masks,
+are expected at the density of the first masks; time is the FLOPs executed over a share
+of the measured matmul rate, unless earlier runs tell it.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax import (
+    checks,
+    costs,
+    estimate_traffic,
+    sampling,
+    simulate,
+    store,
+    timings,
+)
+from sparsefl_jax.report.formats import format_seconds, format_si
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import ClientInfo, Key, SparseModel
+
+# Shares of the matmul rate that networks reached, see benchmarks/README.md.
+SHARES = (0.2, 1.4)
+_DRAWS = 5_000_000  # rounds x clients that are drawn to expect the samples of a round
+_COPIES = 5  # of the weights: themselves, gradients, optimizer, update, sum
+
+
+class _Samples(NamedTuple):
+    """Samples of a round, the mean over the rounds drawn."""
+
+    ids: np.ndarray  # [R, K] int32
+    own: float  # of the clients, in all epochs
+    executed: float  # with padding to full batches and to the chunk's longest client
+
+
+def describe(
+    stages,
+    model,
+    data,
+    *,
+    chunk="auto",
+    devices=None,
+    budgets=None,
+    eval_every: int = 1,
+    known: dict | None = None,
+    key: Key | None = None,
+) -> dict:
+    """Plans a run. Nothing is trained, and nothing expensive is compiled.
+
+    Args:
+      stages, model, data, chunk, devices, budgets, eval_every: as `loop.run` has them.
+      known: what `timings.recall` gave.
+      key: the run's; its very cohorts are drawn then.
+
+    Returns:
+      A dict of plain Python values: `devices`, `model`, `clients`, a list `stages` and
+      `total`. Bits and FLOPs are those of a round, all clients, the mean over the
+      stage's rounds; memory is in bytes of all devices together; bits and time are
+      pairs, from and to.
+    """
+    _, run_key = jax.random.split(jax.random.key(0) if key is None else key)
+    devices = list(devices or jax.devices())
+    big = devices[0].platform != "cpu"
+    rate = timings.matmul_rate(8192 if big else 1024, 0.3, devices)
+    known = (known or {}).get("stages", [])
+    traced = checks.run(stages, model, data, eval_every, chunk, budgets)
+    sparse, told = _example_model(model), []
+    for index, stage in enumerate(stages):
+        plan = simulate.make_plan(stage, {}, devices, chunk)
+        samples = _samples(simulate.stage_key(run_key, index), plan, data)
+        traffic = estimate_traffic.expect(stage, sparse, traced[index], budgets)
+        each = _stage(plan, model, data, budgets, sparse, samples, traffic, eval_every)
+        measured = known[index] if len(known) == len(stages) else None
+        told.append(each | _time(each, plan, rate, len(devices), measured))
+        sparse = traffic.handed_on
+    sizes = np.asarray(data.train.size)
+    precision = jax.config.jax_default_matmul_precision or "default"
+    return {
+        "devices": {
+            "count": len(devices),
+            "kind": devices[0].device_kind,
+            "precision": precision,
+            "matmul_flops": rate,
+        },
+        "model": {
+            "parameters": sum(p.size for p in jax.tree.leaves(sparse.params)),
+            "macs": costs.macs_per_sample(model.macs),
+        },
+        "clients": {
+            "number": len(sizes),
+            "train": {
+                "min": int(sizes.min()),
+                "median": float(np.median(sizes)),
+                "max": int(sizes.max()),
+            },
+            "test": len(data.y_test),
+        },
+        "stages": told,
+        "total": _total(told),
+    }
+
+
+def _example_model(model) -> SparseModel:
+    """A network of random weights as large as fresh ones, without compiling `init`."""
+    rng = np.random.default_rng(0)
+
+    def draw(leaf):
+        scale = 1 / math.sqrt(max(math.prod(leaf.shape[:-1]), 1))
+        return (scale * rng.standard_normal(leaf.shape, np.float32)).astype(leaf.dtype)
+
+    params, stats = jax.eval_shape(model.init, jax.random.key(0))
+    params, stats = jax.tree.map(draw, (params, stats))
+    return SparseModel(
+        params, jax.tree.map(lambda p: np.ones(p.shape, bool), params), stats
+    )
+
+
+def _samples(key: Key, plan, data) -> _Samples:
+    """What a round trains on; the cohorts are the run's own if the key is."""
+    stage, sizes = plan.stage, np.asarray(data.train.size)
+    rounds = min(stage.num_rounds, max(1, _DRAWS // len(sizes)))
+
+    @jax.jit
+    def draw(rounds):
+        return sampling.cohorts(key, stage, len(sizes), rounds)
+
+    ids = np.asarray(draw(np.arange(rounds, dtype=np.int32)))
+    # As `simulate.deal` has it: the largest first, each block as long as its first.
+    ordered = -np.sort(-sizes[ids], axis=1)
+    longest = ordered[:, :: plan.chunk]
+    steps = -(-longest // stage.batch_size)
+    executed = plan.chunk * stage.batch_size * float(steps.sum(1).mean())
+    own = float(ordered.sum(1).mean())
+    return _Samples(ids, stage.epochs * own, stage.epochs * executed)
+
+
+def _stage(plan, model, data, budgets, sparse, samples, traffic, eval_every) -> dict:
+    """All of a stage but its time."""
+    stage = plan.stage
+    paths, macs = masks.leaf_paths(model.macs), jax.tree.leaves(model.macs)
+    at_masks = sum(
+        macs * traffic.densities.get(path, 1.0)
+        for path, macs in zip(paths, macs, strict=True)
+    )
+    dense = costs.macs_per_sample(model.macs)
+    evaluations = math.ceil(stage.num_rounds / eval_every)
+    models = jax.eval_shape(
+        lambda key, s: stage.algorithm.deploy(
+            key, stage.algorithm.init(key, s), None, None
+        ),
+        jax.random.key(0),
+        sparse,
+    )
+    return {
+        "rounds": stage.num_rounds,
+        "cohort": stage.cohort_size,
+        "epochs": stage.epochs,
+        "batch_size": stage.batch_size,
+        "chunk": plan.chunk,
+        "masked": traffic.masked,
+        "density": traffic.alive / max(traffic.masked, 1),
+        "bits_down": list(traffic.down),
+        "bits_up": list(traffic.up),
+        "flops": 6 * at_masks * samples.own,
+        "flops_dense": 6 * dense * samples.own,
+        "flops_executed": 6 * dense * samples.executed,
+        "flops_evaluation": 2.0 * dense * len(data.y_test) * len(models) * evaluations,
+        "memory": _memory(plan, model, data, budgets, sparse),
+    }
+
+
+def _bytes(tree) -> int:
+    return sum(v.size * v.dtype.itemsize for v in jax.tree.leaves(tree))
+
+
+def _memory(plan, model, data, budgets, sparse) -> dict:
+    """Bytes by part, on all devices together; replicas count as often as they stand.
+
+    The working set is an estimate: some copies of the weights, what the backward pass
+    keeps of a batch, and a client's rows, for every client that runs at a time.
+    """
+    stage, devices = plan.stage, plan.mesh.size
+    key, num_clients = jax.random.key(0), len(data.train.size)
+    server = jax.eval_shape(stage.algorithm.init, key, sparse)
+    info = ClientInfo(*(jnp.zeros((), t) for t in (jnp.int32, jnp.int32, jnp.float32)))
+
+    def row(key, server):
+        return store.pack(stage.algorithm.init_client(key, server, info))
+
+    def kept(params, stats, x, key):
+        def logits(params):
+            return model.apply(params, stats, x, train=True, key=key)
+
+        return jax.vjp(logits, params)[1:]
+
+    x = jax.ShapeDtypeStruct((stage.batch_size, *data.x.shape[1:]), data.x.dtype)
+    activations = jax.eval_shape(kept, sparse.params, sparse.stats, x, key)
+    rows = data.train.index.shape[1] * data.x[:1].nbytes
+    one = _COPIES * _bytes(sparse.params) + _bytes(activations) + rows
+    population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
+    return {
+        "population": devices * (population + 12 * num_clients),
+        "test set": data.x_test.nbytes + data.y_test.nbytes,
+        "clients": num_clients * _bytes(jax.eval_shape(row, key, server)),
+        "server": devices * _bytes(server),
+        "working set": devices * plan.chunk * one,
+    }
+
+
+def _time(stage: dict, plan, rate: float, devices: int, measured: dict | None) -> dict:
+    """Seconds of a round from and to: as measured before, or by the matmul rate."""
+    if measured is not None:
+        each = measured["seconds_per_round"]
+        seconds, source = (each, each), "measured"
+    else:
+        training = stage["flops_executed"] / (rate * plan.mesh.size / devices)
+        evaluation = stage["flops_evaluation"] / stage["rounds"] / rate
+        slow, fast = SHARES
+        seconds = ((training + evaluation) / fast, (training + evaluation) / slow)
+        source = "matmul rate"
+    return {
+        "seconds_per_round": list(seconds),
+        "time_from": source,
+        "compile_seconds": measured and measured["compile_seconds"],
+    }
+
+
+def _total(stages: list[dict]) -> dict:
+    def over(value):
+        return sum(stage["rounds"] * value(stage) for stage in stages)
+
+    compiling = [stage["compile_seconds"] for stage in stages]
+    known = sum(seconds for seconds in compiling if seconds)
+    return {
+        "rounds": over(lambda s: 1),
+        "gbit": [
+            over(lambda s, i=i: s["bits_down"][i] + s["bits_up"][i]) / 1e9
+            for i in (0, 1)
+        ],
+        "pflop": over(lambda s: s["flops"]) / 1e15,
+        "pflop_executed": over(lambda s: s["flops_executed"]) / 1e15,
+        "memory": max(sum(stage["memory"].values()) for stage in stages),
+        "seconds": [
+            known + over(lambda s, i=i: s["seconds_per_round"][i]) for i in (0, 1)
+        ],
+    }
+
+
+def text(plan: dict) -> str:
+    """A plan as a table, a column for each stage.
+
+    Args:
+      plan: from `describe`.
+
+    Returns:
+      Lines without a newline at the end.
+    """
+    devices, clients, stages = plan["devices"], plan["clients"], plan["stages"]
+    train, total = clients["train"], plan["total"]
+    lines = [
+        f"devices   {devices['count']} x {devices['kind']},"
+        f" {format_si(devices['matmul_flops'], 'FLOP/s')} in float32 matmuls together,"
+        f" precision {devices['precision']}",
+        f"model     {format_si(plan['model']['parameters'])} parameters,"
+        f" {format_si(plan['model']['macs'])} multiply-adds a sample",
+        f"clients   {clients['number']} with {train['min']} to {train['max']} training"
+        f" samples (median {train['median']:g}), {clients['test']} test samples",
+        "",
+        *_columns(stages),
+        "",
+        f"total     {total['rounds']} rounds,"
+        f" {_span(total['gbit'], lambda g: format_si(1e9 * g, 'bit'))},"
+        f" {format_si(1e15 * total['pflop_executed'], 'FLOP')} executed,"
+        f" {format_si(total['memory'], 'B')},"
+        f" {_span(total['seconds'], format_seconds)}",
+        *_notes(stages),
+    ]
+    return "\n".join(lines)
+
+
+def _span(values, form) -> str:
+    """One figure, or from and to where their texts differ."""
+    low, high = form(values[0]), form(values[-1])
+    return low if low == high else f"{low} to {high}"
+
+
+def _columns(stages: list[dict]) -> list[str]:
+    """The figures of every stage below one another."""
+
+    def bits(key):
+        return lambda s: _span(s[key], lambda v: format_si(v, "bit"))
+
+    def flops(key):
+        return lambda s: format_si(s[key], "FLOP")
+
+    def memory(part):
+        return lambda s: format_si(s["memory"][part], "B")
+
+    figures = {
+        "stage": lambda s: str(stages.index(s)),
+        "rounds, clients in each": lambda s: f"{s['rounds']}, {s['cohort']}",
+        "epochs, batch, chunk": lambda s: (
+            f"{s['epochs']}, {s['batch_size']}, {s['chunk']}"
+        ),
+        "weights under a mask": lambda s: format_si(s["masked"]),
+        "of these alive": lambda s: f"{s['density']:.3g}" if s["masked"] else "-",
+        "a round: down": bits("bits_down"),
+        "         up": bits("bits_up"),
+        "         at the masks": flops("flops"),
+        "         dense": flops("flops_dense"),
+        "         executed": flops("flops_executed"),
+        "         time": lambda s: _span(s["seconds_per_round"], format_seconds),
+        "compilation": lambda s: format_seconds(s["compile_seconds"]),
+        **{f"memory: {k}": memory(k) for k in stages[0]["memory"]},
+    }
+    rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0])]
+            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
+        )
+        for row in rows
+    ]
+
+
+def _notes(stages: list[dict]) -> list[str]:
+    """What is expected and what is bounded."""
+    notes = []
+    if any(stage["masked"] for stage in stages):
+        notes.append(
+            "Bits and FLOPs at the masks: expected at the density of the first masks; "
+            "bits from no positions to positions every time."
+        )
+    if any(stage["time_from"] != "measured" for stage in stages):
+        low, high = SHARES
+        notes.append(
+            f"Time: estimated at {high:g} to {low:g} of the matmul rate, compilation "
+            "not included."
+        )
+    return notes

@@ -1,0 +1,138 @@
+"""The plan before round 1 against runs, and against figures computed by hand."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax import estimate
+
+SIZES = (12, 20, 33, 41, 70, 24)
+WIDTH, INPUTS, CLASSES, BATCH = 256, 12, 4, 8
+KERNELS = INPUTS * WIDTH + WIDTH * CLASSES
+DENSE = KERNELS + WIDTH + CLASSES
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Uneven clients, an MLP of some thousand weights, a loss and an optimizer."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2, 6, 1)).astype(np.float32)
+    y = (np.arange(300) % CLASSES).astype(np.int32)
+    parts = np.split(np.arange(200), np.cumsum(SIZES)[:-1])
+    data = sfl.from_arrays(
+        x[:200], y[:200], x_test=x[200:], y_test=y[200:], partition=parts
+    )
+    model = sfl.build_model("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
+    return data, model, (sfl.cross_entropy(model), sfl.make_optimizer())
+
+
+def stage(method, rounds, cohort=3, **kwargs):
+    return sfl.Stage(method, rounds, cohort, 2, BATCH, **kwargs)
+
+
+def mean(run, index, key):
+    train = [r for r in run.metrics if r["phase"] == "train" and r["stage"] == index]
+    return sum(r[key] for r in train) / len(train)
+
+
+def test_two_stages_as_they_run(world, key):
+    data, model, parts = world
+    stages = [
+        stage(sfl.pdst(*parts, density=0.2), 2),
+        stage(sfl.spdst(*parts), 6),
+    ]
+    plan = estimate.describe(stages, model, data, eval_every=6, key=key)
+    run = sfl.run(key, stages, model, data, eval_every=6)
+    for index, told in enumerate(plan["stages"]):
+        for name in ("flops_dense", "flops_executed"):  # of the very cohorts
+            assert told[name] == pytest.approx(mean(run, index, name), rel=1e-6)
+        for name in ("bits_down", "bits_up"):
+            low, high = told[name]
+            assert 0.9 * low <= mean(run, index, name) <= 1.1 * high
+        assert told["flops"] == pytest.approx(mean(run, index, "flops"), rel=0.1)
+    gbit = run.metrics[-1]["gbit_cumulative"]
+    low, high = plan["total"]["gbit"]
+    assert 0.95 * low <= gbit <= 1.05 * high
+    assert json.loads(json.dumps(plan)) == plan
+
+
+def test_fedavg_and_memory_by_hand(world):
+    data, model, parts = world
+    method = sfl.fedavg(*parts, keep_optimizer=True)
+    plan = estimate.describe([stage(method, 4, 6)], model, data)
+    (told,) = plan["stages"]
+    assert told["bits_down"] == told["bits_up"] == 2 * [6 * 32 * DENSE]
+    assert told["masked"] == 0 and told["flops"] == told["flops_dense"]
+    assert told["flops_dense"] == 6 * KERNELS * 2 * sum(SIZES)  # everyone, two epochs
+    # One client a device: nobody waits for a longer one, batches are filled up.
+    slots = sum(-(-n // BATCH) * BATCH for n in SIZES)
+    assert told["flops_executed"] == 6 * KERNELS * 2 * slots
+    devices, images = 2, 200 * INPUTS * 4
+    tables = 200 * 4 + 6 * max(SIZES) * 4 + 6 * 12
+    assert told["memory"]["population"] == devices * (images + tables)
+    assert told["memory"]["test set"] == 100 * (INPUTS * 4 + 4)
+    assert told["memory"]["clients"] == 0  # plain SGD has nothing to keep
+    assert told["memory"]["server"] == devices * 4 * DENSE
+    assert told["memory"]["working set"] > devices * 5 * 4 * DENSE
+    assert plan["model"]["parameters"] == DENSE
+    assert plan["clients"]["train"] == {"min": 12, "median": 28.5, "max": 70}
+
+
+def test_padding_to_the_longest_of_a_chunk(world):
+    data, model, parts = world
+    plan = estimate.describe([stage(sfl.fedavg(*parts), 1, 6)], model, data, chunk=3)
+    # Sorted 70 41 33 | 24 20 12: every client as long as the first of its three.
+    slots = 3 * (72 + 24)
+    assert plan["stages"][0]["flops_executed"] == 6 * KERNELS * 2 * slots
+
+
+def test_values_and_positions_at_the_first_density(world, key):
+    data, model, parts = world
+    stages = [stage(sfl.nst(*parts, density=0.2), 12)]
+    (told,) = estimate.describe(stages, model, data, key=key)["stages"]
+    values = 3 * 32 * (told["density"] * KERNELS + DENSE - KERNELS)
+    assert told["density"] == pytest.approx(0.2, rel=0.1)
+    for name in ("bits_down", "bits_up"):
+        want = [values, values + 3 * KERNELS]
+        assert told[name] == pytest.approx(want, rel=1e-3)
+    leaves = INPUTS * WIDTH, WIDTH * CLASSES, WIDTH, CLASSES
+    assert told["memory"]["clients"] == 6 * sum(-(-n // 8) for n in leaves)
+    assert told["flops"] < 0.5 * told["flops_dense"]
+
+
+def test_clients_hold_what_their_budgets_allow(world):
+    data, model, parts = world
+    budgets = np.repeat([0.25, 0.5], 3).astype(np.float32)
+    method = sfl.hetero_spdst(*parts, densities=(0.25, 0.5))
+    mask = sfl.sensitivity(*parts, density=0.5)
+    sampler = sfl.stratified_sampler(budgets, 2)
+    stages = [stage(mask, 1), stage(method, 3, 2, sampler=sampler)]
+    told = estimate.describe(stages, model, data, budgets=budgets)["stages"][1]
+    assert told["density"] == pytest.approx(0.375, rel=0.05)
+
+
+def test_known_times_are_told_and_others_are_called_estimates(world):
+    data, model, parts = world
+    stages = [stage(sfl.fedavg(*parts), 10)]
+    each = {"compile_seconds": 7.5, "seconds_per_round": 0.25}
+    plan = estimate.describe(stages, model, data, known={"stages": [each]})
+    assert plan["total"]["seconds"] == [10.0, 10.0]
+    text = estimate.text(plan)
+    assert "7.5 s" in text and "estimated" not in text
+    # Of a configuration whose stages were others, nothing is known.
+    plan = estimate.describe(stages, model, data, known={"stages": [each, each]})
+    low, high = plan["stages"][0]["seconds_per_round"]
+    assert high / low == pytest.approx(1.4 / 0.2) and "estimated" in estimate.text(plan)
+
+
+def test_text_has_a_column_for_each_stage(world):
+    data, model, parts = world
+    stages = [stage(sfl.fedavg(*parts), 3), stage(sfl.fedavg(*parts), 5)]
+    lines = estimate.text(estimate.describe(stages, model, data)).splitlines()
+    (rounds,) = [line for line in lines if line.startswith("rounds")]
+    assert rounds.split()[-4:] == ["3,", "3", "5,", "3"]
+    assert any("8 rounds" in line for line in lines)
+    assert jax.device_count() == 2 and lines[0].startswith("devices   2 x")
