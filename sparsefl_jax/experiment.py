@@ -134,7 +134,7 @@ def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
     at = saved.snapshot if saved else None
     if progress:
         how = _resumption(at, about["machine"], machine) if saved else ""
-        print(how or plan(config, parts), f"\nwriting to {path}", file=sys.stderr)
+        print(f"{how or plan(config, parts)}\nwriting to {path}", file=sys.stderr)
     _forget_masks(path, (at.stage, at.round) if at else (0, 0))
     np.save(path / "partition.npy", datasets.partition_counts(parts.data))
     commit, begin = summary.commit(), time.perf_counter()
