@@ -53,7 +53,8 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
       {'fc': {'bias': False, 'kernel': True}}
     """
     if isinstance(patterns, str) or not patterns:
-        raise ValueError(f"patterns={patterns!r}, expected a tuple of globs.")
+        what = "is one string" if patterns else "is empty"
+        raise ValueError(f"patterns={patterns!r} {what}, expected a tuple of globs.")
     paths = leaf_paths(params)
     for pattern in patterns:
         if not any(fnmatch.fnmatchcase(path, pattern) for path in paths):

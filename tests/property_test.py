@@ -1,0 +1,288 @@
+"""Configurations around the edges: each runs two rounds or is refused in one line."""
+
+import math
+import warnings
+
+import jax
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import strategies as st
+
+from sparsefl_jax import configuration, experiment, loop
+from sparsefl_jax.data import TEST_SPLITS
+
+DENSITIES = (1e-9, 0.01, 0.1, 0.5, 0.999, 1.0)
+ONE_OF = st.sampled_from
+QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+OPTIMIZERS = (
+    *("adabelief", "adadelta", "adafactor", "adagrad", "adam", "adamax", "adamw"),
+    *("adan", "amsgrad", "fromage", "lamb", "lars", "lion", "noisy_sgd", "novograd"),
+    *("radam", "rmsprop", "rprop", "sgd", "sign_sgd", "signum", "sm3", "yogi"),
+)
+
+VALID = {
+    "dataset": ("images", "images", "features", "one_class"),
+    "seed": (0, 7, 2**31 - 1),
+    "num_clients": (1, 2, 3, 5, 8, 24),
+    "cohort_size": (1, 2, 3, 5),
+    "epochs": (1, 2),
+    "batch_size": (1, 3, 8, 64),
+    "eval_every": (1, 2, 3),
+    "chunk": ("auto", "1", "2", "99"),
+    "val_fraction": (0.0, 0.1, 0.5, 0.99),
+    "test_split": tuple(TEST_SPLITS),
+    "augment": ((), ("flip",), ("crop", "flip")),
+    "normalize": (True, False),
+    "optimizer.learning_rate": (1e-8, 0.1, 10.0, 1e30),
+    "optimizer.weight_decay": (0.0, 0.1),
+    "optimizer.clip": (0.0, 1e-6, 1.0),
+    "final_learning_rate": (None, 1e-3),
+    "lr_horizon": (None, 1, 1000),
+    "lr_delay": (0, 5),
+}
+INVALID = (
+    ("seed", -1),
+    ("seed", 2**31),
+    ("seed", 2.5),
+    ("num_clients", 0),
+    ("num_clients", -3),
+    ("num_clients", 25),
+    ("cohort_size", 0),
+    ("cohort_size", 25),
+    ("epochs", 0),
+    ("batch_size", 0),
+    ("batch_size", 2.5),
+    ("eval_every", 0),
+    ("num_rounds", 0),
+    ("num_rounds", "two"),
+    ("chunk", "0"),
+    ("val_fraction", 1.0),
+    ("val_fraction", math.nan),
+    ("test_split", "none"),
+    ("augment", "flip"),
+    ("augment", ("rotate",)),
+    ("input_scale", 0.0),
+    ("input_scale", None),
+    ("model.name", None),
+    ("model.widths", (0,)),
+    ("model.widths", None),
+    ("optimizer.name", "lbfgs"),
+    ("optimizer.name", "scale"),
+    ("optimizer.name", 3),
+    ("optimizer.momentum", 0.9),
+    ("optimizer.learning_rate", "ten"),
+    ("optimizer.learning_rate", 0.0),
+    ("optimizer.learning_rate", -0.1),
+    ("optimizer.learning_rate", math.nan),
+    ("optimizer.clip", -1.0),
+    ("server_optimizer.learning_rate", -1.0),
+    ("final_learning_rate", 0.0),
+    ("lr_horizon", 0),
+    ("partition.alpha", 0.0),
+    ("partition.alpha", "small"),
+    ("budgets", 0.5),
+    ("algorithm.name", "fedprx"),
+    ("algorithm.density", 1.5),
+    ("algorithm.prunable", ("conv",)),
+    ("first_stage", {"name": "sensitivity", "density": 0.1, "num_rounds": 0}),
+    ("first_stage", {"name": "sensitivity", "density": 0.1, "group": 4}),
+    ("budgets", ((0.5, 0.5), (1.0, 0.4))),
+)
+
+
+def partitions():
+    alpha = ONE_OF((1e-300, 1e-3, 1.0, 1e300))
+    return st.one_of(
+        st.just({"name": "iid"}),
+        st.fixed_dictionaries({"name": st.just("lda"), "alpha": alpha}),
+        st.fixed_dictionaries(
+            {
+                "name": st.just("dirichlet"),
+                "alpha": alpha,
+                "min_samples": ONE_OF((1, 3)),
+                "balanced": st.booleans(),
+            }
+        ),
+        st.fixed_dictionaries({"name": st.just("shards"), "k": ONE_OF((1, 2))}),
+        st.fixed_dictionaries(
+            {"name": st.just("natural"), "min_samples": ONE_OF((1, 4))}
+        ),
+    )
+
+
+def sparse(name, **arguments):
+    """A method with masks, and its arguments."""
+    common = {
+        "prunable": ONE_OF((("*kernel",), ("fc1/kernel",), ("*",))),
+        "index": ONE_OF(("bitmap", "coo", "csr")),
+    }
+    return st.fixed_dictionaries({"name": st.just(name)} | common | arguments)
+
+
+def methods():
+    density = {"density": ONE_OF(DENSITIES)}
+    surgery = {
+        "prune_rate": ONE_OF((0.0, 0.25, 1.0)),
+        "prune_rate_decay": st.booleans(),
+    }
+    nested = {
+        "densities": ONE_OF(((0.5,), (0.25, 0.5), (1e-9, 1.0))),
+        "submask": ONE_OF(("frozen", "magnitude")),
+    }
+    often = {"r_int": ONE_OF((1, 2, 100))}
+    return st.one_of(
+        st.fixed_dictionaries(
+            {"name": st.just("fedavg"), "keep_optimizer": st.booleans()}
+        ),
+        st.fixed_dictionaries({"name": st.just("fedprox"), "mu": ONE_OF((0.0, 1e-3))}),
+        sparse("spdst"),
+        sparse("pdst", **density, allocation=ONE_OF(("uniform", "erk"))),
+        sparse("nst", **density, **surgery),
+        sparse("jmwst", **density, **surgery, **often),
+        sparse("hetero_spdst", **nested),
+        sparse("hetero_jmwst", **nested, **surgery, **often),
+    )
+
+
+def first_stages():
+    stage = {
+        "name": st.just("sensitivity"),
+        "density": ONE_OF(DENSITIES),
+        "group": ONE_OF((0, 0, 0, 2, 6)),
+        "num_rounds": st.just(1),
+        "cohort_size": ONE_OF((1, 2)),
+        "epochs": ONE_OF((1, 2)),
+        "prune_rate": ONE_OF((0.0, 0.25, 1.0)),
+    }
+    return st.one_of(st.just({}), st.fixed_dictionaries(stage))
+
+
+@st.composite
+def changes(draw, slips=True):
+    """Values for fields by dotted name: all possible, but with `slips` for one."""
+    drawn = {field: draw(ONE_OF(values)) for field, values in VALID.items()}
+    drawn |= {
+        "partition": draw(partitions()),
+        "algorithm": draw(methods()),
+        "first_stage": draw(first_stages()),
+        "model": {"name": "mlp", "widths": draw(ONE_OF(((), (1,), (3, 4))))},
+    }
+    if drawn["partition"]["name"] == "natural":
+        drawn["num_clients"] = draw(ONE_OF((0, 1, 5)))
+    drawn["cohort_size"] = min(drawn["cohort_size"], drawn["num_clients"] or 5)
+    optimizers = OPTIMIZERS if slips else ("sgd", "adam")  # those compile fast
+    drawn["optimizer.name"] = draw(ONE_OF(("sgd", *optimizers)))
+    if drawn["optimizer.name"] == "sgd":
+        drawn["optimizer.momentum"] = draw(ONE_OF((None, 0.0, 0.9)))
+    if drawn["algorithm"]["name"].startswith("fed"):
+        drawn["server_optimizer.name"] = draw(ONE_OF((None, *optimizers)))
+    densities = drawn["algorithm"].get("densities")
+    if densities and draw(st.booleans()):
+        drawn["budgets"] = tuple((d, 1 / len(densities)) for d in densities)
+        if drawn["first_stage"]:
+            drawn["first_stage"]["density"] = max(densities)
+    if slips and draw(ONE_OF((False, False, True))):
+        field, value = draw(ONE_OF(INVALID))
+        drawn[field] = value
+    return drawn
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """24 + 9 samples by 5 users, as images, as features, and of one class alone."""
+    folder = tmp_path_factory.mktemp("tiny")
+    rng = np.random.default_rng(0)
+    y, y_test = rng.permutation(np.arange(24) % 3), np.arange(9) % 3
+    images = rng.integers(0, 256, (33, 2, 3, 1), dtype=np.uint8)
+    users = {"users": np.arange(24) % 5, "users_test": np.arange(9) % 4}
+    for name, x, share in (
+        ("images", images, 1),
+        ("features", rng.normal(size=(33, 6)), 1),
+        ("one_class", images, 0),
+    ):
+        arrays = {"x": x[:24], "y": y * share, "x_test": x[24:], "y_test": y_test}
+        arrays["y_test"] = y_test * share
+        np.savez(folder / f"{name}.npz", **arrays, **users)
+    return folder
+
+
+def configure(folder, drawn: dict):
+    """The configuration that takes the drawn values, even of a wrong type."""
+    config = configuration.default_config()
+    config.num_rounds = 2
+    for section in ("partition", "algorithm", "first_stage", "model"):
+        config[section] = drawn[section]
+    with config.ignore_type():
+        for field, value in drawn.items():
+            if field in ("partition", "algorithm", "model"):
+                continue
+            if field == "dataset":
+                value = str(folder / f"{value}.npz")
+            section, _, name = field.rpartition(".")
+            (config[section] if section else config)[name] = value
+    return configuration.complete(config)
+
+
+def build(folder, drawn):
+    """What is built of the drawn values; None where they are refused in one line."""
+    with warnings.catch_warnings(action="ignore"):
+        try:
+            return experiment.build(configure(folder, drawn))
+        except ValueError as error:
+            assert str(error) and "\n" not in str(error)
+            return None
+
+
+def run(folder, drawn) -> bool:
+    """Runs what is not refused, and looks at every number; whether it ran."""
+    parts = build(folder, drawn)
+    if parts is None:
+        return False
+    chunk, eval_every = drawn["chunk"], drawn["eval_every"]
+    try:
+        result = loop.run(
+            jax.random.key(0),
+            parts.stages,
+            parts.model,
+            parts.data,
+            chunk=chunk,
+            eval_every=eval_every,
+            budgets=parts.budgets,
+        )
+    except FloatingPointError as error:
+        assert "round" in str(error) and "\n" not in str(error)
+        return True
+    rounds = [r for r in result.metrics if r["phase"] == "train"]
+    assert [r["round"] for r in rounds][-2:] == [1, 2]
+    assert all(map(math.isfinite, numbers(result.metrics)))
+    return True
+
+
+def numbers(value):
+    """All numbers in nested lists and dictionaries."""
+    if isinstance(value, dict):
+        value = list(value.values())
+    if isinstance(value, list):
+        return [number for item in value for number in numbers(item)]
+    return [value] if isinstance(value, int | float) else []
+
+
+@settings(max_examples=50, derandomize=True, **QUIET)
+@given(changes())
+def test_a_configuration_is_built_or_refused_in_one_line(folder, drawn):
+    build(folder, drawn)
+
+
+@settings(max_examples=4, derandomize=True, **QUIET)
+@given(changes(slips=False))
+def test_what_is_built_runs(folder, drawn):
+    assume(run(folder, drawn))
+
+
+@pytest.mark.slow
+@settings(max_examples=200, **QUIET)
+@given(changes())
+def test_much_of_what_is_built_runs(folder, drawn):
+    assume(run(folder, drawn))
