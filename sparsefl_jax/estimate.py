@@ -50,6 +50,7 @@ def describe(
     eval_every: int = 1,
     known: dict | None = None,
     key: Key | None = None,
+    traced: list[checks.Traced] | None = None,
 ) -> dict:
     """Plans a run. Nothing is trained, and nothing expensive is compiled.
 
@@ -57,6 +58,7 @@ def describe(
       stages, model, data, chunk, devices, budgets, eval_every: as `loop.run` has them.
       known: what `timings.recall` gave.
       key: the run's; its very cohorts are drawn then.
+      traced: what `checks.run` gave, if the caller has asked it.
 
     Returns:
       A dict of plain Python values: `devices`, `model`, `clients`, a list `stages` and
@@ -69,7 +71,8 @@ def describe(
     big = devices[0].platform != "cpu"
     rate = timings.matmul_rate(8192 if big else 1024, 0.3, devices)
     known = (known or {}).get("stages", [])
-    traced = checks.run(stages, model, data, eval_every, chunk, budgets)
+    if traced is None:
+        traced = checks.run(stages, model, data, eval_every, chunk, budgets)
     sparse, told = _example_model(model), []
     for index, stage in enumerate(stages):
         plan = simulate.make_plan(stage, {}, devices, chunk)

@@ -5,6 +5,7 @@ The files are described in the README.
 
 import copy
 import json
+import os
 import sys
 import time
 from pathlib import Path
@@ -42,6 +43,7 @@ class Parts(NamedTuple):
     budgets: np.ndarray | None
     stages: list
     initial: Any  # SparseModel, None for a fresh network
+    traced: list[checks.Traced]
 
 
 def build(config) -> Parts:
@@ -55,12 +57,13 @@ def build(config) -> Parts:
     model = configuration.build_model(config, data)
     budgets = configuration.build_budgets(config)
     stages = configuration.build_stages(config, local.cross_entropy(model), budgets)
-    checks.run(stages, model, data, config.eval_every, config.chunk, budgets)
+    how = config.eval_every, config.chunk, budgets
+    traced = checks.run(stages, model, data, *how)
     initial = None
     if config.init_from is not None:
         key, _ = jax.random.split(jax.random.key(config.seed))
         initial = results.start_from(config.init_from, config.init_what, key, model)
-    return Parts(data, model, budgets, stages, initial)
+    return Parts(data, model, budgets, stages, initial, traced)
 
 
 def plan(config, parts: Parts) -> str:
@@ -74,6 +77,7 @@ def plan(config, parts: Parts) -> str:
         eval_every=config.eval_every,
         known=timings.recall(timings.digest(config)),
         key=jax.random.key(config.seed),
+        traced=parts.traced,
     )
     return estimate.text(told)
 
@@ -127,66 +131,63 @@ def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
 
 def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
     """Runs to the end, or to an interruption, from the last checkpoint if any."""
-    key = jax.random.key(config.seed)
+    key, machine = jax.random.key(config.seed), checkpoint.machine(config.chunk)
     saved = checkpoint.read(path, key)
-    machine = checkpoint.machine(config.chunk)
-    about = saved.about if saved else {"position": None, "seconds": 0.0}
-    at = saved.snapshot if saved else None
+    at = saved.snapshot if saved else loop.Snapshot(0, 0, None, 0, 0.0)
+    before = saved.about if saved else {"position": None, "seconds": 0.0}
     if progress:
-        how = _resumption(at, about["machine"], machine) if saved else ""
-        print(f"{how or plan(config, parts)}\nwriting to {path}", file=sys.stderr)
-    _forget_masks(path, (at.stage, at.round) if at else (0, 0))
+        said = _resumption(saved, machine) if saved else plan(config, parts)
+        print(f"{said}\nwriting to {path}", file=sys.stderr)
+    _forget_masks(path, at)
     np.save(path / "partition.npy", datasets.partition_counts(parts.data))
-    commit, begin = summary.commit(), time.perf_counter()
-    base = about["seconds"]
-    done = at.round + sum(s.num_rounds for s in parts.stages[: at.stage]) if at else 0
+    lengths = [stage.num_rounds for stage in parts.stages]
+    about = before | {"machine": machine, "commit": summary.commit()}
+    begin = saved_at = time.perf_counter()
     with (
-        sinks.open_sinks(config.sinks, path, about["position"]) as log,
-        Progress(sum(s.num_rounds for s in parts.stages), done, show=progress) as bar,
+        sinks.open_sinks(config.sinks, path, before["position"]) as log,
+        Progress(sum(lengths), sum(lengths[: at.stage]) + at.round, show=progress) as b,
         interrupt.listening("ending after this segment; again to leave at once") as by,
     ):
-        saved_at = begin
-        for segment in loop.segments(
-            key,
-            parts.stages,
-            parts.model,
-            parts.data,
-            eval_every=config.eval_every,
-            chunk=config.chunk,
-            budgets=parts.budgets,
-            until=loop.Limits(**config.until),
-            initial=parts.initial,
-            observe_rounds=config.observe_rounds,
-            resume=at,
-        ):
+        for segment in _segments(config, parts, key, at):
             now = time.perf_counter()
-            seconds = base + now - begin
+            about["seconds"] = before["seconds"] + now - begin
             if segment.records:
-                log.write(segment.records, seconds)
-                bar.update(segment.records)
+                log.write(segment.records, about["seconds"])
+                b.update(segment.records)
             if segment.snapshot is None:  # the loop is about to say what failed
                 continue
-            at = segment.snapshot
+            at, signum = segment.snapshot, by()
             _keep_masks(path, at, segment.masks, parts.model)
-            stop = 0 if at.ended_by else by()
             due = now - saved_at >= 60 * config.checkpoint_minutes
-            if due or stop or at.ended_by:
-                about = {
-                    "machine": machine,
-                    "seconds": seconds,
-                    "commit": commit,
-                    "position": log.position(),
-                }
+            if due or signum or at.ended_by:
+                about["position"] = log.position()
                 checkpoint.save(path, at, segment.models, key, about)
                 saved_at = time.perf_counter()
-            if stop:
+            if signum and not at.ended_by:
                 where = f"round {at.round} of stage {at.stage}"
-                raise interrupt.StoppedError(f"ended after {where}, all saved", stop)
+                raise interrupt.StoppedError(f"ended after {where}, all saved", signum)
     told = _finish(config, path, at, about)
     if saved is None:  # a resumed run compiles in its middle
-        segments = results.read_metrics(path / "timing.jsonl")
-        timings.remember(timings.digest(config), timings.measured(segments))
+        lines = results.read_metrics(path / "timing.jsonl")
+        timings.remember(timings.digest(config), timings.measured(lines))
     return told
+
+
+def _segments(config, parts: Parts, key, at: loop.Snapshot):
+    return loop.segments(
+        key,
+        parts.stages,
+        parts.model,
+        parts.data,
+        eval_every=config.eval_every,
+        chunk=config.chunk,
+        budgets=parts.budgets,
+        until=loop.Limits(**config.until),
+        initial=parts.initial,
+        observe_rounds=config.observe_rounds,
+        resume=at,
+        traced=parts.traced,
+    )
 
 
 def _finish(config, path: Path, at: loop.Snapshot, about: dict) -> dict:
@@ -200,8 +201,9 @@ def _finish(config, path: Path, at: loop.Snapshot, about: dict) -> dict:
     return told
 
 
-def _resumption(at: loop.Snapshot, then: dict, now: dict) -> str:
+def _resumption(saved: checkpoint.Saved, now: dict) -> str:
     """Says where a run goes on, and whether it will be as if it had never stopped."""
+    then, at = saved.about["machine"], saved.snapshot
     changed = [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]
     how = f"to rounding, for {', '.join(changed)}" if changed else "bit for bit"
     return f"resuming after round {at.round} of stage {at.stage}, {how}"
@@ -222,12 +224,15 @@ def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
         told = json.dumps({"names": names, "sizes": sizes})
         directory.write(folder / "layers.json", told)
     for whose, packed in kept.items():
-        np.save(folder / f"{whose}_{at.stage}_{at.round:06d}.npy", packed)
+        np.save(folder / "new.npy", packed)
+        os.replace(
+            folder / "new.npy", folder / f"{whose}_{at.stage}_{at.round:06d}.npy"
+        )
 
 
-def _forget_masks(path: Path, after: tuple[int, int]) -> None:
+def _forget_masks(path: Path, at: loop.Snapshot) -> None:
     """Removes the masks of rounds that will run again."""
     for file in (path / "masks").glob("*_*_*.npy"):
         _, stage, round = file.stem.split("_")
-        if (int(stage), int(round)) > after:
+        if (int(stage), int(round)) > (at.stage, at.round):
             file.unlink()

@@ -116,6 +116,7 @@ def segments(
     initial: SparseModel | None = None,
     observe_rounds: Sequence[int] = (),
     resume: Snapshot | None = None,
+    traced: list[checks.Traced] | None = None,
 ) -> Iterator[Segment]:
     """Runs the stages segment by segment; the caller may stop after any of them.
 
@@ -132,6 +133,7 @@ def segments(
       initial: what the first stage starts from; None: a fresh network.
       observe_rounds: rounds of the last stage, from 1, whose clients' masks are told.
       resume: where to go on.
+      traced: what `checks.run` gave, if the caller has asked it.
 
     Yields:
       A `Segment` every few rounds.
@@ -142,7 +144,8 @@ def segments(
       FloatingPointError: if a loss or a weight is not finite; names round and clients.
         A `Segment` without a snapshot holds the records before that round.
     """
-    traced = checks.run(stages, model, data, eval_every, chunk, budgets)
+    if traced is None:
+        traced = checks.run(stages, model, data, eval_every, chunk, budgets)
     init_key, run_key = jax.random.split(key)
     evaluation = evaluate.make_evaluation(model, data, devices)
     sparse = checks.initial_model(init_key, model) if initial is None else initial

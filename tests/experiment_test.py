@@ -64,36 +64,6 @@ def test_functions_alone_equal_the_configured_run(config, tmp_path):
     assert run.metrics == [json.loads(line) for line in lines]
 
 
-REFUSED = {
-    "unknown method": ("algorithm.name", "spdts", "did you mean 'spdst'"),
-    "unknown model": ("model.name", "resnet9", "resnet18"),
-    "unknown data": ("dataset", "cifar1o", "cifar10"),
-    "unknown partition": ("partition.name", "ldaa", "lda"),
-    "unknown optimizer": ("optimizer.name", "sdg", "optimizer"),
-    "pattern": ("algorithm.prunable", ("conv9/kernel",), "conv9/kernel"),
-    "density": ("first_stage.density", 1.5, "(0, 1]"),
-    "zero density": ("first_stage.density", 0.0, "(0, 1]"),
-    "cohort": ("cohort_size", 9, "at most"),
-    "rounds": ("num_rounds", 0, "num_rounds=0"),
-    "batch": ("batch_size", 0, "batch_size=0"),
-    "evaluation": ("eval_every", 0, "eval_every=0"),
-    "chunk": ("chunk", "many", "chunk='many'"),
-    "budgets": ("budgets", ((0.5, 0.6), (1.0, 0.6)), "sum to 1"),
-    "augment": ("augment", ("rotate",), "augment"),
-}
-
-
-@pytest.mark.parametrize("case", REFUSED)
-def test_refused_in_one_line_before_compiling(config, tmp_path, case, monkeypatch):
-    field, value, told = REFUSED[case]
-    config.update_from_flattened_dict({field: value})
-    monkeypatch.setattr(loop, "run", None)  # nothing is compiled before it
-    with pytest.raises(ValueError) as caught:
-        experiment.run(config, tmp_path / "a", progress=False)
-    assert told in str(caught.value) and "\n" not in str(caught.value)
-    assert not (tmp_path / "a").exists()
-
-
 def test_unknown_and_missing_arguments_are_named(config):
     for name, settings, told in (
         ("pdst", {}, "density"),
