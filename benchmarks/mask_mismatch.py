@@ -1,0 +1,175 @@
+"""FLASH's mask mismatch as a page of figures, from four small runs.
+
+    python -m benchmarks.mask_mismatch                    # some minutes on two cores
+    python -m benchmarks.mask_mismatch --rounds 20 --out /tmp/mismatch
+
+The methods run `configs/flash_cifar10.py:METHOD,mini` on images that come with the
+package. The sparse mask mismatch of two masks is 1 - |a & b| / |a | b| over all layers
+(Babakniya et al., TMLR 2023, Definition 1). The figures of the paper, where ResNet-18
+and VGG16 train on the whole of CIFAR-10, are of the server's masks: between every two
+rounds (3b, 15b, 15c) and between consecutive ones, by layer (4b, 16b, 16c). Beside them
+stands how far the masks that the clients of a round send are from one another.
+
+Writes `mask_mismatch.png` and `mask_mismatch.md`; the runs stay beside them, and what
+is finished or begun there is taken up.
+"""
+
+import argparse
+from pathlib import Path
+from typing import NamedTuple
+
+from sparsefl_jax import devices
+
+devices.use_cpu_cores()  # before JAX starts
+
+import numpy as np  # noqa: E402
+
+from configs import flash_cifar10  # noqa: E402
+from sparsefl_jax import experiment, loop  # noqa: E402
+from sparsefl_jax.report.figure import COLORS, canvas, whole_numbers  # noqa: E402
+from sparsefl_jax.report.masks import (  # noqa: E402
+    mean_of_pairs,
+    pairwise_mismatch,
+    read_masks,
+)
+
+METHODS = ("nst", "pdst", "spdst", "jmwst")
+
+
+class Mismatch(NamedTuple):
+    """Mismatch in the main stage of a run, over the layers that it prunes; shares."""
+
+    pairs: np.ndarray  # [R, R], the server's masks after every two rounds
+    layers: dict[str, np.ndarray]  # the same by layer
+    observed: list[int]  # C rounds, from 1
+    clients: np.ndarray  # [C], mean over the pairs of clients of such a round
+
+
+def configured(method: str, rounds: int):
+    """The configuration of a method; every mask of the server is kept."""
+    config = flash_cifar10.get_config(f"{method},mini")
+    config.num_rounds, config.eval_every = rounds, rounds
+    spaced = np.unique(np.linspace(1, rounds, 7).round().astype(int))
+    config.observe_rounds = tuple(spaced.tolist())
+    return config
+
+
+def measure(run_dir: Path) -> Mismatch:
+    """Reads what a finished run kept."""
+    kept = read_masks(run_dir)
+    stage = kept.server[-1].stage
+    server = np.stack([s.packed for s in kept.server if s.stage == stage])
+    clients = [s for s in kept.clients if s.stage == stage]
+    bits = np.unpackbits(server, axis=1, count=sum(kept.sizes)).astype(bool)
+    ends = np.cumsum(kept.sizes)
+    pruned = [not each.all() for each in np.split(bits, ends[:-1], axis=1)]
+    names, sizes = (
+        [value for value, chosen in zip(values, pruned, strict=True) if chosen]
+        for values in (kept.names, kept.sizes)
+    )
+
+    def mismatch(packed):
+        bits = np.unpackbits(packed, axis=1, count=ends[-1])
+        return pairwise_mismatch(
+            np.packbits(bits[:, np.repeat(pruned, kept.sizes)], axis=1), sizes
+        )
+
+    pairs, by_layer = mismatch(server)
+    between = [mean_of_pairs(mismatch(s.packed)[0]) for s in clients]
+    layers = dict(zip(names, by_layer, strict=True))
+    return Mismatch(pairs, layers, [s.round for s in clients], np.array(between))
+
+
+def draw(found: dict[str, Mismatch], path: Path) -> None:
+    """The page: heat maps, layers, then all methods side by side."""
+    with canvas(path, (13.5, 10.5)) as figure:
+        grid = figure.add_gridspec(3, len(found))
+        maps = []
+        for column, (name, told) in enumerate(found.items()):
+            ax = figure.add_subplot(grid[0, column])
+            maps.append(ax)
+            image = _heat_map(ax, name, told)
+            ax = figure.add_subplot(grid[1, column])
+            _layers(ax, name, told)
+        label = "mismatch [%]"
+        figure.colorbar(image, ax=maps, label=label, shrink=0.9)
+        half = len(found) // 2
+        left = figure.add_subplot(grid[2, :half])
+        right = figure.add_subplot(grid[2, half:])
+        for color, (name, told) in zip(COLORS, found.items(), strict=False):
+            left.plot(*_steps(told.pairs), label=name, color=color)
+            right.plot(told.observed, 100 * told.clients, "o-", label=name, color=color)
+        left.set_title("Server's mask against the round before")
+        right.set_title("Masks that two clients of a round send, mean")
+        for ax in (left, right):
+            ax.set(xlabel="round", ylabel=label, ylim=(0, None))
+            whole_numbers(ax.xaxis)
+        right.legend()
+
+
+def _steps(pairs: np.ndarray):
+    """Rounds from the second on, and the mismatch with the round before in %."""
+    return np.arange(2, len(pairs) + 1), 100 * np.diagonal(pairs, 1)
+
+
+def _heat_map(ax, name: str, told: Mismatch):
+    edges = (0.5, len(told.pairs) + 0.5)
+    image = ax.imshow(
+        100 * told.pairs, cmap="viridis", vmin=0, vmax=100, origin="lower",
+        extent=(*edges, *edges), interpolation="nearest",
+    )  # fmt: skip
+    ax.grid(visible=False)
+    ax.set(xlabel="round", ylabel="round", title=f"{name}: server's masks")
+    return image
+
+
+def _layers(ax, name: str, told: Mismatch) -> None:
+    for color, (layer, pairs) in zip(COLORS, told.layers.items(), strict=False):
+        label = layer.removesuffix("/kernel")
+        ax.plot(*_steps(pairs), label=label, color=color, linewidth=1.5)
+    ax.set(xlabel="round", ylabel="mismatch [%]", ylim=(0, 100))
+    ax.set_title(f"{name}: round to round")
+    whole_numbers(ax.xaxis)
+    ax.legend()
+
+
+def markdown(found: dict[str, Mismatch]) -> str:
+    """Mismatch between clients, and of the server's mask with the round before."""
+    rounds = next(iter(found.values())).observed
+    lines = [
+        f"| mismatch, % | method | {' | '.join(f'round {r}' for r in rounds)} |",
+        f"| --- | --- |{' --: |' * len(rounds)}",
+    ]
+    for name, told in found.items():
+        cells = [f"{100 * value:.1f}" for value in told.clients]
+        lines.append(f"| between clients | {name} | {' | '.join(cells)} |")
+    for name, told in found.items():
+        steps = ["-", *(f"{value:.1f}" for value in _steps(told.pairs)[1])]
+        cells = [steps[r - 1] for r in rounds]
+        lines.append(f"| server, round before | {name} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Runs what is missing, then draws."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--rounds", type=int, default=loop.SNAPSHOTS)
+    parser.add_argument("--out", type=Path, default=Path("runs/mask_mismatch"))
+    args = parser.parse_args()
+    if not 2 <= args.rounds <= loop.SNAPSHOTS:  # of which every mask is kept
+        parser.error(f"rounds={args.rounds}, expected 2 to {loop.SNAPSHOTS}")
+    devices.keep_compilations()
+    found = {}
+    for method in METHODS:
+        path = args.out / f"{method}_{args.rounds}"
+        config = configured(method, args.rounds)
+        experiment.run(config, path, resume=(path / "config.json").exists())
+        found[method] = measure(path)
+    draw(found, args.out / "mask_mismatch.png")
+    text = markdown(found)
+    (args.out / "mask_mismatch.md").write_text(text + "\n")
+    print(f"{text}\n{args.out}/mask_mismatch.png")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,151 @@
+"""A table's rows run one by one, are resumed, taken up, and written as they end."""
+
+import json
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from benchmarks import table as tables
+from benchmarks.tables import Row, Table, runs
+from sparsefl_jax import experiment, interrupt, loop
+
+CONFIG = """
+from sparsefl_jax import configuration
+
+def get_config(argument=""):
+    config = configuration.default_config()
+    config.dataset = {dataset!r}
+    config.normalize, config.num_clients = False, 6
+    config.model = {{"name": "mlp", "widths": (8,)}}
+    config.algorithm = {{"name": argument}}
+    config.density = 0.5
+    if argument == "pdst":
+        config.algorithm.density = config.get_oneway_ref("density")
+    config.num_rounds, config.eval_every = 4, 2
+    config.cohort_size, config.batch_size = 2, 8
+    return configuration.complete(config)
+"""
+TABLE = Table(
+    {
+        "dense": Row("tiny_config.py:fedavg", "98.0 ± 0.1"),
+        "thin": Row("tiny_config.py:pdst", "90.0", {"density": 0.25}),
+    },
+    (*runs("dense thin", 0), *runs("thin dense", 1)),
+)
+
+
+@pytest.fixture
+def root(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 4
+    x = rng.normal(0, 0.3, (120, 2, 3, 1)).astype(np.float32)
+    x[:, 0, 0, 0] += y
+    dataset = tmp_path / "tiny.npz"
+    np.savez(dataset, x=x[:80], y=y[:80], x_test=x[80:], y_test=y[80:])
+    (tmp_path / "tiny_config.py").write_text(CONFIG.format(dataset=str(dataset)))
+    marks = "# Title\n<!-- table tiny -->\nold\n<!-- end -->\nrest\n<!-- end -->\n"
+    (tmp_path / "README.md").write_text(marks)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(__import__("sys").modules, "tiny_config", raising=False)
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
+    for name in ("plot_run", "write_page"):  # most of the time, and not the point
+        monkeypatch.setattr(experiment.report, name, lambda path: None)
+    return tmp_path
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The directories that were run, in order."""
+    seen, run = [], experiment.run
+    monkeypatch.setattr(
+        experiment,
+        "run",
+        lambda c, path, **k: seen.append(path.name) or run(c, path, **k),
+    )
+    return seen
+
+
+def stop_the_third(monkeypatch):
+    """Ctrl-C after the first segment of the third run."""
+    segments, started = loop.segments, []
+
+    def interrupted(*args, **kwargs):
+        started.append(None)
+        for segment in segments(*args, **kwargs):
+            if len(started) == 3:
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.2)  # until the listening thread has read it
+            yield segment
+
+    monkeypatch.setattr(loop, "segments", interrupted)
+
+
+def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
+    with monkeypatch.context() as patch:
+        stop_the_third(patch)
+        with pytest.raises(interrupt.StoppedError):
+            tables.fill(TABLE, "tiny", root=root)
+    first = ["dense_seed0", "thin_seed0", "thin_seed1"]
+    assert calls == first
+    assert list(tables.results("tiny", root)) == [("dense", 0), ("thin", 0)]
+    listed = tables.listing(TABLE, "tiny", root).splitlines()
+    assert [line.split()[3] for line in listed] == ["done", "done", "begun", "-"]
+
+    tables.fill(TABLE, "tiny", root=root)
+    assert calls == [*first, "thin_seed1", "dense_seed1"]
+    records = (root / "runs/tables/tiny/thin_seed1/metrics.jsonl").read_text()
+    rounds = [r["round"] for r in map(json.loads, records.splitlines())]
+    assert sorted(rounds) == [1, 2, 2, 3, 4, 4]  # two of them evaluations
+
+    found = tables.results("tiny", root)
+    assert list(found) == [("dense", 0), ("dense", 1), ("thin", 0), ("thin", 1)]
+    thin = found["thin", 1]
+    assert set(thin) >= {"accuracy", "gbit", "minutes", "date", "commit", "device"}
+    assert thin["density"] < 0.5 < found["dense", 0]["density"]
+    assert thin["gbit"] < found["dense", 1]["gbit"] and thin["flops_share"] < 0.5
+    lines = (root / "README.md").read_text().splitlines()
+    assert lines[:2] == ["# Title", "<!-- table tiny -->"] and "old" not in lines
+    assert lines[-3:] == ["<!-- end -->", "rest", "<!-- end -->"]
+    mean = np.mean([found["thin", s]["accuracy"]["global"]["final"] for s in (0, 1)])
+    assert f"| 90.0 | {100 * mean:.2f} ± " in lines[5] and "| 0, 1 |" in lines[5]
+
+    tables.fill(TABLE, "tiny", root=root)  # nothing is left to do
+    assert len(calls) == 5
+
+
+def test_a_finished_run_is_taken_up_under_any_name(root, calls):
+    config = tables.row_config(TABLE, "thin", 0)
+    elsewhere = root / "runs/tables/tiny/from_somewhere"
+    experiment.run(config, elsewhere, progress=False)
+    before = json.loads((elsewhere / "config.json").read_text())
+    del before["init_what"], before["until"]  # a field that it did not know
+    (elsewhere / "config.json").write_text(json.dumps(before))
+    calls.clear()
+    tables.fill(TABLE, "tiny", root=root, only="thin", seeds=1)
+    assert calls == [] and list(tables.results("tiny", root)) == [("thin", 0)]
+    before["init_what"] = "mask"  # no longer the row's
+    (elsewhere / "config.json").write_text(json.dumps(before))
+    assert tables.find(elsewhere.parent, config) is None
+
+
+def test_every_table_declares_what_can_be_configured():
+    for name in ("flash_mnist", "flash_cifar10"):
+        table = __import__(f"benchmarks.tables.{name}", fromlist=["TABLE"]).TABLE
+        assert {row for row, _ in table.order} == set(table.rows)
+        assert len(set(table.order)) == len(table.order)
+        for row in table.rows:
+            config = tables.row_config(table, row, 2)
+            assert config.seed == 2 and config.partition.alpha == 0.1
+        done = tables.results(name, tables.ROOT)
+        assert set(done) <= set(table.order)
+    config = tables.row_config(table, "spdst_d01", 0)
+    assert config.first_stage.density == 0.01  # follows `density`
+
+
+def test_unknown_rows_are_refused():
+    with pytest.raises(ValueError, match="only='fedav'"):
+        tables.wanted(TABLE, "fedav")
+    assert tables.wanted(TABLE, "thin", 1) == [("thin", 0)]
