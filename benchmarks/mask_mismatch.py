@@ -8,13 +8,16 @@ package. The sparse mask mismatch of two masks is 1 - |a & b| / |a | b| over all
 (Babakniya et al., TMLR 2023, Definition 1). The figures of the paper, where ResNet-18
 and VGG16 train on the whole of CIFAR-10, are of the server's masks: between every two
 rounds (3b, 15b, 15c) and between consecutive ones, by layer (4b, 16b, 16c). Beside them
-stands how far the masks that the clients of a round send are from one another.
+stands how far the masks that the clients of a round send are from one another. Clients
+of JMWST start from one mask, so that is what one surgery exchanges; what falls is how
+far the server's mask goes in ten rounds.
 
 Writes `mask_mismatch.png` and `mask_mismatch.md`; the runs stay beside them, and what
 is finished or begun there is taken up.
 """
 
 import argparse
+import sys
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +28,7 @@ devices.use_cpu_cores()  # before JAX starts
 import numpy as np  # noqa: E402
 
 from configs import flash_cifar10  # noqa: E402
-from sparsefl_jax import experiment, loop  # noqa: E402
+from sparsefl_jax import experiment, interrupt, loop  # noqa: E402
 from sparsefl_jax.report.figure import COLORS, canvas, whole_numbers  # noqa: E402
 from sparsefl_jax.report.masks import (  # noqa: E402
     mean_of_pairs,
@@ -34,6 +37,8 @@ from sparsefl_jax.report.masks import (  # noqa: E402
 )
 
 METHODS = ("nst", "pdst", "spdst", "jmwst")
+APART = 10  # rounds between two masks of the server: what lasts of a change
+_BEFORE = "server, the round before"
 
 
 class Mismatch(NamedTuple):
@@ -82,34 +87,38 @@ def measure(run_dir: Path) -> Mismatch:
 
 def draw(found: dict[str, Mismatch], path: Path) -> None:
     """The page: heat maps, layers, then all methods side by side."""
-    with canvas(path, (13.5, 10.5)) as figure:
-        grid = figure.add_gridspec(3, len(found))
+    with canvas(path, (14, 10.5)) as figure:
+        grid = figure.add_gridspec(3, 12)
+        width = 12 // len(found)
         maps = []
-        for column, (name, told) in enumerate(found.items()):
-            ax = figure.add_subplot(grid[0, column])
-            maps.append(ax)
-            image = _heat_map(ax, name, told)
-            ax = figure.add_subplot(grid[1, column])
-            _layers(ax, name, told)
-        label = "mismatch [%]"
-        figure.colorbar(image, ax=maps, label=label, shrink=0.9)
-        half = len(found) // 2
-        left = figure.add_subplot(grid[2, :half])
-        right = figure.add_subplot(grid[2, half:])
+        for i, (name, told) in enumerate(found.items()):
+            columns = slice(width * i, width * (i + 1))
+            maps.append(figure.add_subplot(grid[0, columns]))
+            image = _heat_map(maps[-1], name, told)
+            _layers(figure.add_subplot(grid[1, columns]), name, told)
+        figure.colorbar(image, ax=maps, label="mismatch [%]", shrink=0.9)
+        panels = [figure.add_subplot(grid[2, i : i + 4]) for i in (0, 4, 8)]
         for color, (name, told) in zip(COLORS, found.items(), strict=False):
-            left.plot(*_steps(told.pairs), label=name, color=color)
-            right.plot(told.observed, 100 * told.clients, "o-", label=name, color=color)
-        left.set_title("Server's mask against the round before")
-        right.set_title("Masks that two clients of a round send, mean")
-        for ax in (left, right):
-            ax.set(xlabel="round", ylabel=label, ylim=(0, None))
-            whole_numbers(ax.xaxis)
-        right.legend()
+            look = {"label": name, "color": color}
+            panels[0].plot(*_apart(told.pairs, 1), **look)
+            panels[1].plot(*_apart(told.pairs, APART), **look)
+            panels[2].plot(told.observed, 100 * told.clients, "o-", **look)
+        titles = "against the round before", f"against {APART} rounds before"
+        for ax, title in zip(panels, (*titles, "between clients, mean"), strict=True):
+            _finish(ax, title)
+        panels[-1].legend(loc=(0.72, 0.1))
 
 
-def _steps(pairs: np.ndarray):
-    """Rounds from the second on, and the mismatch with the round before in %."""
-    return np.arange(2, len(pairs) + 1), 100 * np.diagonal(pairs, 1)
+def _apart(pairs: np.ndarray, distance: int):
+    """Rounds, and the mismatch in % with so many rounds before."""
+    values = 100 * np.diagonal(pairs, distance)
+    return np.arange(len(values)) + 1 + distance, values
+
+
+def _finish(ax, title: str) -> None:
+    ax.set(xlabel="round", ylabel="mismatch [%]", title=title)
+    ax.set_ylim(-1.5, max(10, ax.get_ylim()[1]))  # lines at 0 can be seen
+    whole_numbers(ax.xaxis)
 
 
 def _heat_map(ax, name: str, told: Mismatch):
@@ -126,15 +135,14 @@ def _heat_map(ax, name: str, told: Mismatch):
 def _layers(ax, name: str, told: Mismatch) -> None:
     for color, (layer, pairs) in zip(COLORS, told.layers.items(), strict=False):
         label = layer.removesuffix("/kernel")
-        ax.plot(*_steps(pairs), label=label, color=color, linewidth=1.5)
-    ax.set(xlabel="round", ylabel="mismatch [%]", ylim=(0, 100))
-    ax.set_title(f"{name}: round to round")
-    whole_numbers(ax.xaxis)
+        ax.plot(*_apart(pairs, 1), label=label, color=color, linewidth=1.5)
+    _finish(ax, f"{name}: by layer")
+    ax.set_ylim(top=60)
     ax.legend()
 
 
 def markdown(found: dict[str, Mismatch]) -> str:
-    """Mismatch between clients, and of the server's mask with the round before."""
+    """Mismatch between clients, and of the server's masks, in the observed rounds."""
     rounds = next(iter(found.values())).observed
     lines = [
         f"| mismatch, % | method | {' | '.join(f'round {r}' for r in rounds)} |",
@@ -143,10 +151,13 @@ def markdown(found: dict[str, Mismatch]) -> str:
     for name, told in found.items():
         cells = [f"{100 * value:.1f}" for value in told.clients]
         lines.append(f"| between clients | {name} | {' | '.join(cells)} |")
-    for name, told in found.items():
-        steps = ["-", *(f"{value:.1f}" for value in _steps(told.pairs)[1])]
-        cells = [steps[r - 1] for r in rounds]
-        lines.append(f"| server, round before | {name} | {' | '.join(cells)} |")
+    for distance in (1, APART):
+        for name, told in found.items():
+            rounds_after, values = _apart(told.pairs, distance)
+            by_round = dict(zip(rounds_after.tolist(), values, strict=True))
+            cells = [f"{by_round[r]:.1f}" if r in by_round else "-" for r in rounds]
+            what = f"server, {distance} rounds before" if distance > 1 else _BEFORE
+            lines.append(f"| {what} | {name} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
@@ -163,7 +174,11 @@ def main() -> None:
     for method in METHODS:
         path = args.out / f"{method}_{args.rounds}"
         config = configured(method, args.rounds)
-        experiment.run(config, path, resume=(path / "config.json").exists())
+        try:
+            experiment.run(config, path, resume=(path / "config.json").exists())
+        except interrupt.StoppedError as error:
+            print(f"{error}; the same command goes on", file=sys.stderr)
+            sys.exit(error.code)
         found[method] = measure(path)
     draw(found, args.out / "mask_mismatch.png")
     text = markdown(found)

@@ -65,6 +65,8 @@ def describe(
       `total`. Bits and FLOPs are those of a round, all clients, the mean over the
       stage's rounds; memory is in bytes of all devices together; bits and time are
       pairs, from and to.
+
+    Example: `python launch.py --config=configs/flash_cifar10.py:mini --dry_run`.
     """
     _, run_key = jax.random.split(jax.random.key(0) if key is None else key)
     devices = list(devices or jax.devices())
@@ -338,8 +340,9 @@ def _notes(stages: list[dict]) -> list[str]:
     notes = []
     if any(stage["masked"] for stage in stages):
         notes.append(
-            "Bits and FLOPs at the masks: expected at the density of the first masks; "
-            "bits from no positions to positions every time."
+            "Bits and FLOPs at the masks: at the density of the first masks, which may "
+            "change (a union of clients' masks is denser); bits from no positions to "
+            "positions every time."
         )
     if any(stage["time_from"] != "measured" for stage in stages):
         low, high = SHARES
