@@ -27,7 +27,7 @@ import jax  # noqa: E402
 import numpy as np  # noqa: E402
 
 import sparsefl_jax as sfl  # noqa: E402
-from sparsefl_jax import costs, loop, sampling, simulate, timings  # noqa: E402
+from sparsefl_jax import checks, costs, sampling, simulate, timings  # noqa: E402
 
 
 class Setup(NamedTuple):
@@ -77,7 +77,7 @@ def build(setup: Setup, chunk):
     plan = simulate.make_plan(stage, layers, chunk=chunk)
     population = simulate.make_population(plan, data)
     key = jax.random.key(0)
-    state = simulate.start(key, plan, loop.initial_model(key, model), population)
+    state = simulate.start(key, plan, checks.initial_model(key, model), population)
     rounds = np.zeros(1, np.int32)
     ids = sampling.cohorts(key, stage, setup.clients, rounds)
     steps = cohort * -(-setup.samples // setup.batch_size)

@@ -5,9 +5,8 @@ by path), `models` and `best` (nested, by the model's name) and `about`, JSON: w
 run stands, what it ran on, and a checksum of every array. Nothing is ever unpickled.
 """
 
-import importlib.metadata
+import contextlib
 import logging
-import platform
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,7 +18,6 @@ from sparsefl_jax.loop import Best, Snapshot
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Key, PyTree, SparseModel
 
-VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 FORMAT = 1
 
 
@@ -29,19 +27,6 @@ class Saved(NamedTuple):
     snapshot: Snapshot  # to go on from; its state is a function of the shapes
     models: dict[str, SparseModel]
     about: dict
-
-
-def machine(chunk: int | str) -> dict:
-    """What must be the same for a resumed run to be so bit for bit."""
-    versions = {name: importlib.metadata.version(name) for name in VERSIONS}
-    return {
-        "device kind": jax.devices()[0].device_kind,
-        "device count": jax.device_count(),
-        "chunk": chunk,
-        "matmul precision": jax.config.jax_default_matmul_precision or "default",
-        "python": platform.python_version(),
-        **versions,
-    }
 
 
 def save(
@@ -88,12 +73,13 @@ def save(
         ) from error
 
 
-def read(workdir: Path, key: Key | None = None) -> Saved | None:
+def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved | None:
     """Reads the checkpoint of a run; None if it has none yet.
 
     Args:
       workdir: the run's directory.
       key: the root key that the run is to have; None: any.
+      state: whether to read what it takes to go on, or the models alone.
 
     Raises:
       ValueError: in one line, if what is there is damaged, or not of this run.
@@ -104,12 +90,13 @@ def read(workdir: Path, key: Key | None = None) -> Saved | None:
     if not path.exists():
         return None
     try:
-        with _manager(workdir) as manager:
+        with _manager(workdir, read_only=True) as manager:
             step = manager.latest_step()
             if step is None:
                 return None
             about = _item(manager, step, "about", ocp.args.JsonRestore())
             names = about["checksums"]
+            names = {k: v for k, v in names.items() if state or k != "state"}
             arrays = {
                 name: _item(manager, step, name, ocp.args.StandardRestore())
                 for name in names
@@ -199,15 +186,25 @@ def _models(nested: dict) -> dict[str, SparseModel]:
     }
 
 
-def _manager(workdir: Path):
+@contextlib.contextmanager
+def _manager(workdir: Path, read_only: bool = False):
     """orbax's manager of the one checkpoint of a run; writes before it returns."""
     import orbax.checkpoint as ocp
 
-    logging.getLogger("absl").setLevel(logging.ERROR)
+    log = logging.getLogger("absl")  # what fails is said by who calls, in one line
+    level = log.level
+    log.setLevel(logging.CRITICAL)
     options = ocp.CheckpointManagerOptions(
-        max_to_keep=1, enable_async_checkpointing=False
+        max_to_keep=None if read_only else 1,
+        enable_async_checkpointing=False,
+        read_only=read_only,
     )
-    return ocp.CheckpointManager((workdir / "checkpoint").absolute(), options=options)
+    path = (workdir / "checkpoint").absolute()
+    try:
+        with ocp.CheckpointManager(path, options=options) as manager:
+            yield manager
+    finally:
+        log.setLevel(level)
 
 
 def _item(manager, step: int, name: str, how: Any):

@@ -276,7 +276,7 @@ def build_stages(config, loss_fn, budgets=None) -> list[Stage]:
         stages.append(Stage(first, **chosen))
     own = algorithms.ALGORITHMS if ":" in config.algorithm.name else None
     name, settings = _settings(config.algorithm, own)
-    if config.server_optimizer.name is not None:
+    if config.server_optimizer.get("name") is not None:
         chosen, arguments = _settings(config.server_optimizer)
         settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)
     if budgets is not None:

@@ -16,12 +16,13 @@ from sparsefl_jax import (
     checks,
     costs,
     estimate_traffic,
+    machine,
     sampling,
     simulate,
     store,
     timings,
 )
-from sparsefl_jax.report.formats import format_seconds, format_si
+from sparsefl_jax.formats import format_seconds, format_si
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import ClientInfo, Key, SparseModel
 
@@ -51,6 +52,7 @@ def describe(
     known: dict | None = None,
     key: Key | None = None,
     traced: list[checks.Traced] | None = None,
+    initial: SparseModel | None = None,
 ) -> dict:
     """Plans a run. Nothing is trained, and nothing expensive is compiled.
 
@@ -59,6 +61,7 @@ def describe(
       known: what `timings.recall` gave.
       key: the run's; its very cohorts are drawn then.
       traced: what `checks.run` gave, if the caller has asked it.
+      initial: what the first stage starts from, None for a fresh network.
 
     Returns:
       A dict of plain Python values: `devices`, `model`, `clients`, a list `stages` and
@@ -75,7 +78,7 @@ def describe(
     known = (known or {}).get("stages", [])
     if traced is None:
         traced = checks.run(stages, model, data, eval_every, chunk, budgets)
-    sparse, told = _example_model(model), []
+    sparse, told = _example_model(model) if initial is None else initial, []
     for index, stage in enumerate(stages):
         plan = simulate.make_plan(stage, {}, devices, chunk)
         samples = _samples(simulate.stage_key(run_key, index), plan, data)
@@ -85,7 +88,7 @@ def describe(
         told.append(each | _time(each, plan, rate, len(devices), measured))
         sparse = traffic.handed_on
     sizes = np.asarray(data.train.size)
-    precision = jax.config.jax_default_matmul_precision or "default"
+    precision = machine.precision()
     return {
         "devices": {
             "count": len(devices),

@@ -23,6 +23,7 @@ from sparsefl_jax import (
     interrupt,
     local,
     loop,
+    machine,
     report,
     results,
     sinks,
@@ -46,8 +47,12 @@ class Parts(NamedTuple):
     traced: list[checks.Traced]
 
 
-def build(config) -> Parts:
+def build(config, started: bool = False) -> Parts:
     """Builds what a configuration names, and refuses what can not run.
+
+    Args:
+      config: as `configuration.default_config` makes it.
+      started: whether there is a checkpoint, so that `init_from` is not needed.
 
     Raises:
       ValueError: in one line, before any compilation.
@@ -60,9 +65,11 @@ def build(config) -> Parts:
     how = config.eval_every, config.chunk, budgets
     traced = checks.run(stages, model, data, *how)
     initial = None
-    if config.init_from is not None:
+    if config.init_from is not None and not started:
         key, _ = jax.random.split(jax.random.key(config.seed))
         initial = results.start_from(config.init_from, config.init_what, key, model)
+        if config.init_what != "weights":
+            results.check_kept(stages[0].algorithm, initial, config.init_what)
     return Parts(data, model, budgets, stages, initial, traced)
 
 
@@ -78,8 +85,15 @@ def plan(config, parts: Parts) -> str:
         known=timings.recall(timings.digest(config)),
         key=jax.random.key(config.seed),
         traced=parts.traced,
+        initial=parts.initial,
     )
-    return estimate.text(told)
+    lines = [estimate.text(told)]
+    if config.seeds > 1:
+        lines.append(f"All this {config.seeds} times, once for each seed.")
+    limits = [f"until.{k}={v:g}" for k, v in config.until.items() if v is not None]
+    if limits:
+        lines.append(f"Less if it ends earlier, by {' or '.join(limits)}.")
+    return "\n".join(lines)
 
 
 def run(config, workdir, *, resume: bool = False, progress: bool = True) -> dict:
@@ -104,10 +118,14 @@ def run(config, workdir, *, resume: bool = False, progress: bool = True) -> dict
     fields.check(config)
     if config.seeds > 1:
         return _run_seeds(config, workdir, resume, progress)
-    parts = build(config)
+    parts = None if resume else build(config)  # refuses before anything is written
     with directory.claimed(workdir, config, resume) as path:
         if (path / "summary.json").exists():
+            if not (path / "report.html").exists():
+                _draw(path)
             return json.loads((path / "summary.json").read_text())
+        begun = (path / "checkpoint").exists()
+        parts = parts or build(config, started=begun)
         return _run(config, parts, path, progress)
 
 
@@ -117,7 +135,8 @@ def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
     for seed in range(config.seed, config.seed + config.seeds):
         singles.append(copy.deepcopy(config))
         singles[-1].seed, singles[-1].seeds = seed, 1
-    build(singles[0])  # refuses before anything is written
+    if not resume:
+        build(singles[0])  # refuses before anything is written
     with directory.claimed(workdir, config, resume) as root:
         told = []
         for single in singles:
@@ -131,24 +150,24 @@ def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
 
 def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
     """Runs to the end, or to an interruption, from the last checkpoint if any."""
-    key, machine = jax.random.key(config.seed), checkpoint.machine(config.chunk)
+    key, here = jax.random.key(config.seed), machine.facts(config.chunk)
     saved = checkpoint.read(path, key)
     at = saved.snapshot if saved else loop.Snapshot(0, 0, None, 0, 0.0)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if progress:
-        said = _resumption(saved, machine) if saved else plan(config, parts)
+        said = _resumption(saved, here) if saved else plan(config, parts)
         print(f"{said}\nwriting to {path}", file=sys.stderr)
-    _forget_masks(path, at)
-    np.save(path / "partition.npy", datasets.partition_counts(parts.data))
     lengths = [stage.num_rounds for stage in parts.stages]
-    about = before | {"machine": machine, "commit": summary.commit()}
+    about = before | {"machine": here, "commit": before.get("commit", here["commit"])}
     begin = saved_at = time.perf_counter()
     with (
         sinks.open_sinks(config.sinks, path, before["position"]) as log,
         Progress(sum(lengths), sum(lengths[: at.stage]) + at.round, show=progress) as b,
         interrupt.listening("ending after this segment; again to leave at once") as by,
     ):
-        for segment in _segments(config, parts, key, at):
+        _forget_masks(path, at)
+        np.save(path / "partition.npy", datasets.partition_counts(parts.data))
+        for segment in () if at.ended_by else _segments(config, parts, key, at):
             now = time.perf_counter()
             about["seconds"] = before["seconds"] + now - begin
             if segment.records:
@@ -156,20 +175,22 @@ def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
                 b.update(segment.records)
             if segment.snapshot is None:  # the loop is about to say what failed
                 continue
-            at, signum = segment.snapshot, by()
+            at = segment.snapshot
             _keep_masks(path, at, segment.masks, parts.model)
             due = now - saved_at >= 60 * config.checkpoint_minutes
-            if due or signum or at.ended_by:
+            if due or by() or at.ended_by:
                 about["position"] = log.position()
                 checkpoint.save(path, at, segment.models, key, about)
                 saved_at = time.perf_counter()
-            if signum and not at.ended_by:
+            if by() and not at.ended_by:
                 where = f"round {at.round} of stage {at.stage}"
-                raise interrupt.StoppedError(f"ended after {where}, all saved", signum)
-    told = _finish(config, path, at, about)
-    if saved is None:  # a resumed run compiles in its middle
-        lines = results.read_metrics(path / "timing.jsonl")
-        timings.remember(timings.digest(config), timings.measured(lines))
+                raise interrupt.StoppedError(f"ended after {where}, all saved", by())
+        told = _finish(config, path, at, about)
+        if saved is None:  # a resumed run compiles in its middle
+            lines = report.read_lines(path / "timing.jsonl")
+            timings.remember(timings.digest(config), timings.measured(lines))
+        if by():  # what would come next, other seeds say, is not to begin
+            raise interrupt.StoppedError("the run has finished", by())
     return told
 
 
@@ -192,13 +213,17 @@ def _segments(config, parts: Parts, key, at: loop.Snapshot):
 
 def _finish(config, path: Path, at: loop.Snapshot, about: dict) -> dict:
     """Writes what only a finished run has."""
-    metrics = results.read_metrics(path / "metrics.jsonl")
+    metrics = report.read_lines(path / "metrics.jsonl")
     facts = {k: about[k] for k in ("seconds", "commit")} | {"ended_by": at.ended_by}
     told = summary.summarize(config, metrics, at.best, facts)
     directory.write(path / "summary.json", json.dumps(told, indent=2))
+    _draw(path)
+    return told
+
+
+def _draw(path: Path) -> None:
     report.plot_run(path)
     report.write_page(path)
-    return told
 
 
 def _resumption(saved: checkpoint.Saved, now: dict) -> str:
@@ -216,12 +241,8 @@ def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
         folder.mkdir(exist_ok=True)
         shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
         layers = jax.tree.map(lambda m: m > 0, model.macs)
-        paths = dict(
-            zip(masks.leaf_paths(shapes), jax.tree.leaves(layers), strict=True)
-        )
-        names = [name for name, logged in paths.items() if logged]
         sizes = masks.layer_sizes(shapes, layers).tolist()
-        told = json.dumps({"names": names, "sizes": sizes})
+        told = json.dumps({"names": masks.layer_paths(layers), "sizes": sizes})
         directory.write(folder / "layers.json", told)
     for whose, packed in kept.items():
         np.save(folder / "new.npy", packed)

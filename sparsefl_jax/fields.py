@@ -142,7 +142,7 @@ def _check_ranges(config) -> None:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
         )
-    shares = {"density": config.density, "until.accuracy": config.until.accuracy}
+    shares = {"density": config.density, "until.accuracy": config.until.get("accuracy")}
     for name, value in shares.items():
         if value is not None and not 0 < value <= 1:
             raise ValueError(f"{name}={value}, expected in (0, 1]")

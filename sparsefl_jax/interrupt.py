@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM: the first asks a run to end, the second leaves at once.
+"""Ctrl-C, SIGTERM, SIGHUP: the first asks a run to end, the second leaves at once.
 
 Python runs its signal handlers in the main thread between two instructions, and not
 while XLA compiles or computes. So a thread listens on the pipe that the interpreter's
@@ -12,7 +12,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM)
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StoppedError(Exception):
@@ -31,7 +31,8 @@ class StoppedError(Exception):
 def listening(tell: str) -> Iterator[Callable[[], int]]:
     """Listens for `SIGNALS` while the context lasts.
 
-    Outside the main thread, where Python allows no handlers, nothing is changed.
+    Outside the main thread, where Python allows no handlers, nothing is changed; nor is
+    a signal that the process ignores, as under nohup.
 
     Args:
       tell: printed at the first signal.
@@ -46,7 +47,7 @@ def listening(tell: str) -> Iterator[Callable[[], int]]:
 
     def listen():
         while number := os.read(reader, 1)[0]:
-            if number not in SIGNALS:
+            if number not in heard:
                 continue
             if came:
                 os._exit(128 + number)
@@ -56,7 +57,8 @@ def listening(tell: str) -> Iterator[Callable[[], int]]:
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
     before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    handlers = {s: signal.signal(s, lambda *_: None) for s in SIGNALS}
+    heard = [s for s in SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
+    handlers = {s: signal.signal(s, lambda *_: None) for s in heard}
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
     try:

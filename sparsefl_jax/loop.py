@@ -29,8 +29,9 @@ class Limits(NamedTuple):
 class Best(NamedTuple):
     """The models of the evaluation that did best in the last stage."""
 
-    accuracy: float
+    accuracy: float  # of the headline model, on the pooled test set
     chosen_by: str  # 'validation' where that split exists, else 'test'
+    score: float  # the accuracy by which it was chosen
     stage: int
     round: int
     models: dict  # by name a `SparseModel` with NumPy leaves
@@ -140,33 +141,33 @@ def segments(
 
     Raises:
       ValueError: before any compilation, if a stage asks for what the data or the
-        devices do not have.
+        devices do not have, or the run to resume has ended.
       FloatingPointError: if a loss or a weight is not finite; names round and clients.
         A `Segment` without a snapshot holds the records before that round.
     """
+    if resume is not None and resume.ended_by:
+        raise ValueError(f"resume: the run has ended, by {resume.ended_by}")
     if traced is None:
         traced = checks.run(stages, model, data, eval_every, chunk, budgets)
     init_key, run_key = jax.random.split(key)
     evaluation = evaluate.make_evaluation(model, data, devices)
     sparse = checks.initial_model(init_key, model) if initial is None else initial
     at = resume or Snapshot(0, 0, None, 0, 0.0)
-    if at.ended_by:
-        return
     for index in range(at.stage, len(stages)):
         last = index == len(stages) - 1
         work = _Work(
-            stages[index],
-            last,
-            traced[index],
-            model,
-            data,
-            evaluation,
-            eval_every,
-            chunk,
-            budgets,
-            devices,
-            until or Limits(),
-            tuple(observe_rounds) if last else (),
+            stage=stages[index],
+            last=last,
+            traced=traced[index],
+            model=model,
+            data=data,
+            evaluation=evaluation,
+            eval_every=eval_every,
+            chunk=chunk,
+            budgets=budgets,
+            devices=devices,
+            until=until or Limits(),
+            observe_rounds=tuple(observe_rounds) if last else (),
         )
         stage_key = simulate.stage_key(run_key, index)
         at, models = yield from _stage(stage_key, work, sparse, at)
@@ -254,7 +255,7 @@ def segment_length(
 
 def _account(work: _Work, layers, logs, at: Snapshot):
     """The records of a segment's rounds, the snapshot after them, and what failed."""
-    names = masks.layers(_paths(work.model.macs), layers)
+    names = masks.layer_paths(layers)
     traced, batch_size = work.traced, work.stage.batch_size
     layouts = {"down": codec.layout(traced.down), "up": codec.layout(traced.up)}
     records, (length,) = [], logs.finite.shape
@@ -283,34 +284,29 @@ def _failure(round: int, record: dict, log) -> str:
 
 def _evaluate(work: _Work, at: Snapshot, models: dict):
     """Evaluates where it is due or the run ends; gives what `_account` gives."""
-    over = {
-        "gbit": at.bits / 1e9 >= (work.until.gbit or math.inf),
-        "pflop": at.flops / 1e15 >= (work.until.pflop or math.inf),
-        "rounds": work.last and at.round == work.stage.num_rounds,
-    }
-    due = at.round % work.eval_every == 0 or at.round == work.stage.num_rounds
-    if not due and not any(over.values()):
+    gbit, pflop, accuracy = (limit or math.inf for limit in work.until)
+    done = at.round == work.stage.num_rounds
+    over = {"gbit": at.bits / 1e9 >= gbit, "pflop": at.flops / 1e15 >= pflop}
+    if not (done or at.round % work.eval_every == 0 or any(over.values())):
         return [], at, ""
     record = work.evaluation(models)
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
     if work.last:
-        over["accuracy"] = record["accuracy"] >= (work.until.accuracy or math.inf)
+        over |= {"accuracy": record["accuracy"] >= accuracy, "rounds": done}
         at = at._replace(best=_better(at, record, models))
-    ended_by = [name for name in ("accuracy", *over) if over.get(name)]
-    at = at._replace(ended_by=ended_by[0] if ended_by else "")
+    at = at._replace(ended_by=next((name for name in over if over[name]), ""))
     return [_heading(at, "eval") | record], at, ""
 
 
 def _better(at: Snapshot, record: dict, models: dict) -> Best:
     """The best models so far, copied: the device's are given up."""
-    validated = "val_accuracy" in record
-    accuracy = record["val_accuracy" if validated else "accuracy"]
-    if at.best is not None and accuracy <= at.best.accuracy:
+    chosen_by = "validation" if "val_accuracy" in record else "test"
+    score = record.get("val_accuracy", record["accuracy"])
+    if at.best is not None and score <= at.best.score:
         return at.best
-    chosen_by = "validation" if validated else "test"
     kept = jax.tree.map(np.array, models)
-    return Best(accuracy, chosen_by, at.stage, at.round, kept)
+    return Best(record["accuracy"], chosen_by, score, at.stage, at.round, kept)
 
 
 def _heading(at: Snapshot, phase: str) -> dict:
@@ -321,7 +317,3 @@ def _heading(at: Snapshot, phase: str) -> dict:
         "gbit_cumulative": at.bits / 1e9,
         "pflop_cumulative": at.flops / 1e15,
     }
-
-
-def _paths(tree: PyTree) -> PyTree:
-    return jax.tree.unflatten(jax.tree.structure(tree), masks.leaf_paths(tree))

@@ -1,6 +1,5 @@
 """A run read back: its configuration, its metrics as arrays, its models."""
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -9,6 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax import checkpoint, checks, workdir
+from sparsefl_jax.loop import Best
+from sparsefl_jax.report.load import read_lines
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Key, SparseModel
 
@@ -23,7 +24,7 @@ class Result(NamedTuple):
     config: Any  # ConfigDict
     metrics: dict[str, dict[str, np.ndarray]]
     models: dict[str, SparseModel]  # deployed at the last checkpoint; NumPy leaves
-    best: dict[str, SparseModel]  # of the best evaluation of the last stage, or {}
+    best: Best | None  # the models of the best evaluation so far of the last stage
 
 
 def load(run: str | Path) -> Result:
@@ -45,17 +46,11 @@ def load(run: str | Path) -> Result:
     config = workdir.read_config(run)
     if config.get("seeds", 1) > 1:
         raise ValueError(f"run={str(run)!r} holds several seeds, expected {run}/seed_N")
-    saved = checkpoint.read(run)
+    saved = checkpoint.read(run, state=False)
     if saved is None:
         raise ValueError(f"run={str(run)!r} has no checkpoint yet")
-    best = saved.snapshot.best
-    metrics = arrays(read_metrics(run / "metrics.jsonl"))
-    return Result(config, metrics, saved.models, best.models if best else {})
-
-
-def read_metrics(path: Path) -> list[dict]:
-    """The records of a `metrics.jsonl`."""
-    return [json.loads(line) for line in path.read_text().splitlines()]
+    metrics = arrays(read_lines(run / "metrics.jsonl"))
+    return Result(config, metrics, saved.models, saved.snapshot.best)
 
 
 def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
@@ -84,35 +79,51 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
     """What `init_from` names, as the first stage's start.
 
     Args:
-      run: the directory of a run.
+      run: the directory of a finished run.
       what: 'model', 'weights' (nothing pruned) or 'mask' (on fresh weights).
       key: for fresh weights; as `loop.segments` splits it off.
       model: the `Model` that is to start.
 
     Raises:
-      ValueError: there is no such run, or its model has other shapes.
+      ValueError: there is no such run, it has not ended, or its model has other shapes.
     """
+    name = f"init_from={str(run)!r}"
+    if not (Path(run) / "summary.json").exists():
+        raise ValueError(f"{name}, expected the directory of a finished run")
     old = list(load(run).models.values())[-1]
-    shapes = jax.eval_shape(lambda key: checks.initial_model(key, model), key)
-    kinds = [
-        {
-            p: v.shape
-            for p, v in zip(masks.leaf_paths(t), jax.tree.leaves(t), strict=True)
-        }
-        for t in (old, shapes)
-    ]
-    if kinds[0] != kinds[1]:
-        other = next(
-            p for p in kinds[0] | kinds[1] if kinds[0].get(p) != kinds[1].get(p)
-        )
-        raise ValueError(
-            f"init_from={str(run)!r} holds {other} of shape {kinds[0].get(other)}, "
-            f"expected {kinds[1].get(other)}"
-        )
-    old = jax.tree.map(jnp.asarray, old)
-    if what == "model":
-        return old
-    if what == "weights":
-        return old._replace(mask=masks.full(old.params))
     fresh = checks.initial_model(key, model)
-    return fresh._replace(params=masks.apply(fresh.params, old.mask), mask=old.mask)
+    kinds = [
+        dict(
+            zip(
+                masks.leaf_paths(tree),
+                map(jnp.shape, jax.tree.leaves(tree)),
+                strict=True,
+            )
+        )
+        for tree in (old, fresh)
+    ]
+    for path in kinds[0] | kinds[1]:
+        there, here = (kind.get(path) for kind in kinds)
+        if there != here:
+            raise ValueError(f"{name} holds {path} of shape {there}, expected {here}")
+    old = jax.tree.map(jnp.asarray, old)
+    if what == "mask":
+        return fresh._replace(mask=old.mask)
+    return old if what == "model" else old._replace(mask=fresh.mask)
+
+
+def check_kept(algorithm, initial: SparseModel, what: str) -> None:
+    """Refuses to start a method from a mask that it would replace by its own.
+
+    Raises:
+      ValueError: names what to do instead.
+    """
+    key = jax.random.key(0)
+    server = algorithm.init(key, initial)
+    deployed = list(algorithm.deploy(key, server, None, None).values())[-1]
+    leaves = (jax.tree.leaves(model.mask) for model in (deployed, initial))
+    if not all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True)):
+        raise ValueError(
+            f"init_what={what!r}: the first stage draws a mask of its own, expected "
+            "init_what='weights' or a method that keeps the mask it is given"
+        )

@@ -1,12 +1,11 @@
 """What a run came to: `summary.json`, and the means over several seeds."""
 
 import statistics
-import subprocess
-from pathlib import Path
+from collections.abc import Sequence
 
 import jax
 
-from sparsefl_jax import checkpoint
+from sparsefl_jax import machine
 from sparsefl_jax.loop import Best
 
 
@@ -40,13 +39,9 @@ def summarize(config, metrics: list[dict], best: Best | None, about: dict) -> di
         "best": best and best._asdict() | {"models": sorted(best.models)},
         "density": train[-1]["density"],
         "rounds_per_second": len(train) / about["seconds"],
-        "versions": {
-            name: version
-            for name, version in checkpoint.machine(config.chunk).items()
-            if name in (*checkpoint.VERSIONS, "python")
-        },
+        "versions": machine.versions(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
-        "matmul_precision": jax.config.jax_default_matmul_precision or "default",
+        "matmul_precision": machine.precision(),
     } | about
 
 
@@ -54,8 +49,9 @@ def over_seeds(summaries: list[dict]) -> dict:
     """Mean and sample deviation of the runs that differ in their seed alone.
 
     Example:
-      >>> runs = [{'seed': s, 'seconds': 1.0, 'accuracy': {'global': {
-      ...     'final': 0.5 + s / 10, 'best': 0.8, 'density': 1.0}}} for s in (0, 1, 2)]
+      >>> runs = [{'seed': s, 'seconds': 1.0, 'ended_by': 'rounds', 'stages': [],
+      ...     'client_accuracy': {}, 'accuracy': {'global': {'final': 0.5 + s / 10,
+      ...     'best': 0.8, 'density': 1.0}}} for s in (0, 1, 2)]
       >>> both = over_seeds(runs)
       >>> both['seeds'], round(both['accuracy']['global']['final_std'], 6)
       ([0, 1, 2], 0.1)
@@ -68,18 +64,39 @@ def over_seeds(summaries: list[dict]) -> dict:
             values = [a[key] for a in of_seeds]
             accuracy[name][key] = statistics.fmean(values)
             accuracy[name][f"{key}_std"] = statistics.stdev(values)
-    shared = ("method", "model", "dataset", "partition", "versions", "device")
+    shared = ("method", "model", "dataset", "partition", "rounds", "versions", "device")
     return {key: first[key] for key in shared if key in first} | {
         "seeds": [summary["seed"] for summary in summaries],
         "accuracy": accuracy,
+        "client_accuracy": _means([s["client_accuracy"] for s in summaries]),
+        "stages": [
+            _means(of_seeds)
+            for of_seeds in zip(*(s["stages"] for s in summaries), strict=False)
+        ],
+        "ended_by": ", ".join(dict.fromkeys(s["ended_by"] for s in summaries)),
         "seconds": sum(summary["seconds"] for summary in summaries),
     }
 
 
+def _means(of_seeds: Sequence[dict]) -> dict:
+    """The mean of every number; what is the same for all seeds stays as it is."""
+    means = {}
+    for key in of_seeds[0]:
+        values = [each[key] for each in of_seeds]
+        same = len(set(values)) == 1
+        means[key] = values[0] if same else statistics.fmean(values)
+    return means
+
+
 def _accuracy(evals: list[dict]) -> dict:
+    """By model; the best round is chosen by validation where that split exists."""
+
+    def score(record, name):
+        return record.get("val_accuracy", record["models"][name]["accuracy"])
+
     accuracy = {}
     for name, result in evals[-1]["models"].items():
-        best = max(evals, key=lambda r, name=name: r["models"][name]["accuracy"])
+        best = max(evals, key=lambda r, name=name: score(r, name))
         accuracy[name] = {
             "final": result["accuracy"],
             "best": best["models"][name]["accuracy"],
@@ -103,18 +120,3 @@ def _totals(records: list[dict]) -> dict:
         "flops_dense": total("flops_dense"),
         "flops_executed": total("flops_executed"),
     }
-
-
-def commit() -> str:
-    """The commit of the checkout that runs, marked where files differ, '' outside."""
-
-    def git(*arguments):
-        where = Path(__file__).parent
-        done = subprocess.run(["git", *arguments], cwd=where, capture_output=True)
-        return done.stdout.decode().strip()
-
-    try:
-        ours = git("ls-files", Path(__file__).name)
-        return git("describe", "--always", "--dirty", "--exclude=*") if ours else ""
-    except OSError:
-        return ""

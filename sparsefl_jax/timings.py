@@ -16,9 +16,9 @@ import numpy as np
 from sparsefl_jax import devices as device_settings
 
 # What changes neither the compiled round nor the size of the cohort's clients much.
-_FREE = ("seed", "seeds", "partition_seed", "data_dir", "num_rounds", "eval_every")
+_FREE = ("seed", "seeds", "partition_seed", "data_dir", "num_rounds")
 _FREE += ("until", "checkpoint_minutes", "observe_rounds", "sinks", "init_from")
-_FREE += ("init_what", "density", "final_learning_rate", "lr_horizon", "lr_delay")
+_FREE += ("init_what", "final_learning_rate", "lr_horizon", "lr_delay")
 _KEPT = 200  # configurations; the oldest make room
 
 
@@ -60,7 +60,7 @@ def matmul_rate(size: int = 3072, seconds: float = 1.0, devices=None) -> float:
 def digest(config) -> str:
     """Names what a run's speed depends on: configuration, devices, version of JAX.
 
-    Seeds, numbers of rounds, learning rates and what is logged do not count.
+    Seeds, numbers of rounds, schedules and what is logged do not count.
 
     Args:
       config: a `ConfigDict`, or a plain dict of one.

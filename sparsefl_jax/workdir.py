@@ -6,6 +6,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+_OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
+
 
 def read_config(workdir: str | Path):
     """The configuration of a run, as a `ConfigDict`.
@@ -37,10 +39,20 @@ def claimed(workdir: str | Path, config, resume: bool) -> Iterator[Path]:
       resume: whether the directory is to hold the same run already.
 
     Raises:
-      ValueError: the directory holds a run although it should not, no run although it
-        should, another configuration, or a run that still goes on.
+      ValueError: the directory holds something although it should not, no run although
+        it should, another configuration, or a run that still goes on.
     """
     workdir = Path(workdir)
+    _check(workdir, config, resume)
+    workdir.mkdir(parents=True, exist_ok=True)
+    with _locked(workdir):
+        _check(workdir, config, resume)  # what another process wrote in between
+        if not (workdir / "config.json").exists():
+            write(workdir / "config.json", config.to_json_best_effort(indent=2))
+        yield workdir
+
+
+def _check(workdir: Path, config, resume: bool) -> None:
     name = f"workdir={str(workdir)!r}"
     if workdir.exists() and not workdir.is_dir():
         raise ValueError(f"{name} is a file, expected a directory")
@@ -49,24 +61,21 @@ def claimed(workdir: str | Path, config, resume: bool) -> Iterator[Path]:
         differs = difference(read_config(workdir), config)
         if differs:
             raise ValueError(f"{name} holds a run of another configuration: {differs}")
-    elif (workdir / "metrics.jsonl").exists():
-        raise ValueError(f"{name} holds metrics but no config.json, expected no run")
-    workdir.mkdir(parents=True, exist_ok=True)
-    with _locked(workdir / "lock", name):
-        if found and not resume:
+        if not resume:
             raise ValueError(
                 f"{name} holds a run already, expected an empty directory; "
                 "--resume continues it"
             )
-        if not found:
-            write(workdir / "config.json", config.to_json_best_effort(indent=2))
-        yield workdir
+    elif workdir.exists():
+        others = [p.name for p in workdir.iterdir() if p.name not in _OURS]
+        if others:
+            raise ValueError(f"{name} holds {min(others)}, expected an empty directory")
 
 
 def write(path: Path, text: str) -> None:
     """Writes a file whole or, if the process is killed, not at all."""
     temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text)
+    temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)
 
 
@@ -104,13 +113,15 @@ def flatten(fields: dict, prefix: str = "") -> dict:
 
 
 @contextlib.contextmanager
-def _locked(path: Path, name: str) -> Iterator[None]:
+def _locked(workdir: Path) -> Iterator[None]:
     """Holds a lock that the system releases with the process, however it ends."""
     import fcntl
 
-    with open(path, "a") as file:
+    with open(workdir / "lock", "a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ValueError(f"{name} is in use by a run that still goes on") from None
+            raise ValueError(
+                f"workdir={str(workdir)!r} is in use by a run that still goes on"
+            ) from None
         yield

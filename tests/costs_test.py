@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import codec, costs, local, loop, models
+from sparsefl_jax import checks, codec, costs, local, models
 from sparsefl_jax.algorithms import fedavg, pdst, sensitivity, spdst
 from sparsefl_jax.algorithms.flash.common import Server
 from sparsefl_jax.types import Batches, ClientInfo, Context, SparseModel
@@ -113,7 +113,7 @@ def test_stage_one_sends_a_word_per_layer_and_client(resnet):
     )
 
     def uplink(key, model, batches):
-        ctx, server = loop.example_context(), method.init(key, model)
+        ctx, server = checks.example_context(), method.init(key, model)
         down = method.broadcast(key, ctx, server)
         return method.update(key, ctx, down, (), batches)[0]
 

@@ -5,8 +5,8 @@ import struct
 import numpy as np
 import pytest
 
+from sparsefl_jax.formats import format_percent, format_seconds, format_si
 from sparsefl_jax.report import plot_run, read_run, summary_table
-from sparsefl_jax.report.formats import format_percent, format_seconds, format_si
 from sparsefl_jax.report.partition import partition_by_client
 
 LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
@@ -235,7 +235,7 @@ def test_summary_table_of_one_stage_has_no_total():
 
 
 def test_summary_table_names_seeds_limits_and_the_choice_of_the_best():
-    best = dict(stage=1, round=40, accuracy=0.87, chosen_by="validation")
+    best = dict(stage=1, round=40, accuracy=0.87, score=0.9, chosen_by="validation")
     table = summary_table(SUMMARY | {"ended_by": "gbit", "best": best})
     assert "60 rounds, ended by gbit, seed 3" in table
     assert "best by validation: 87.00 % on the test set in round 40" in table

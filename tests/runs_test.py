@@ -64,7 +64,9 @@ def test_load_gives_configuration_arrays_and_models(finished):
     summary = json.loads((finished / "seed_3/summary.json").read_text())
     best = run.metrics["eval"]["val_accuracy"][1:].max()  # of the last stage
     assert summary["best"]["chosen_by"] == "validation"
-    assert summary["best"]["accuracy"] == best and run.best.keys() == run.models.keys()
+    assert summary["best"]["score"] == best == run.best.score
+    assert run.best.chosen_by == "validation"
+    assert run.best.models.keys() == run.models.keys()
     with pytest.raises(ValueError, match="seed_N"):
         sfl.load(finished)
 
@@ -80,7 +82,15 @@ def test_a_run_starts_from_what_another_left(finished, config, what):
     assert np.array_equal(mask, old.mask["fc1"]["kernel"]) == (what != "weights")
     assert np.array_equal(kernel, theirs) == (what != "mask")
     assert mask.all() == (what == "weights")
-    assert not np.asarray(kernel)[~old.mask["fc1"]["kernel"]].any()
+    assert np.asarray(kernel)[~old.mask["fc1"]["kernel"]].any() == (what == "mask")
+
+
+def test_a_mask_that_would_be_drawn_anew_is_not_taken(finished, config):
+    config.init_from, config.init_what = str(finished / "seed_3"), "mask"
+    with pytest.raises(ValueError, match="draws a mask of its own"):
+        experiment.build(config)  # whose first stage is the sensitivity warm-up
+    config.init_what = "weights"
+    experiment.build(config)
 
 
 def test_a_start_that_does_not_fit_is_refused(finished, config, tmp_path):
@@ -88,7 +98,7 @@ def test_a_start_that_does_not_fit_is_refused(finished, config, tmp_path):
     with pytest.raises(ValueError, match=r"init_from=.*fc1/.* expected \("):
         experiment.build(config)
     config.init_from = str(tmp_path)
-    with pytest.raises(ValueError, match="expected the directory of a run"):
+    with pytest.raises(ValueError, match="expected the directory of a finished run"):
         experiment.build(config)
 
 
@@ -129,7 +139,7 @@ def test_a_directory_with_a_run_is_left_as_it_is(finished, config, tmp_path):
         experiment.run(config, tmp_path / "none", resume=True, progress=False)
     assert not (tmp_path / "none").exists()
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(ValueError, match="metrics but no config.json"):
+    with pytest.raises(ValueError, match="holds metrics.jsonl, expected an empty"):
         experiment.run(config, tmp_path, progress=False)
     (tmp_path / "config.json").write_text("{")
     with pytest.raises(ValueError, match="config.json can not be read"):

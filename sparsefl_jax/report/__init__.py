@@ -1,5 +1,6 @@
 """Plots, tables and pages of finished runs; `python -m sparsefl_jax.report RUN...`."""
 
+from sparsefl_jax.formats import format_si
 from sparsefl_jax.report.compare import (
     Group,
     comparison_csv,
@@ -7,8 +8,7 @@ from sparsefl_jax.report.compare import (
     read_groups,
 )
 from sparsefl_jax.report.curves import plot_comparison
-from sparsefl_jax.report.formats import format_si
-from sparsefl_jax.report.load import Run, read_run
+from sparsefl_jax.report.load import Run, read_lines, read_run
 from sparsefl_jax.report.page import write_page
 from sparsefl_jax.report.plots import plot_run
 from sparsefl_jax.report.table import summary_table
@@ -22,6 +22,7 @@ __all__ = [
     "plot_comparison",
     "plot_run",
     "read_groups",
+    "read_lines",
     "read_run",
     "summary_table",
     "write_page",

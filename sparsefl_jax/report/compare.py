@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sparsefl_jax.report.formats import (
+from sparsefl_jax.formats import (
     MISSING,
     format_percent,
     format_si,

@@ -62,7 +62,7 @@ def read_run(run_dir: str | Path) -> Run:
     if not (path / "metrics.jsonl").is_file():
         raise ValueError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
     latest = {}
-    for record in _read_lines(path / "metrics.jsonl"):
+    for record in read_lines(path / "metrics.jsonl"):
         latest[record["phase"], record["stage"], record["round"]] = record
     ordered = [latest[k] for k in sorted(latest)]
     num_stages = max((r["stage"] for r in ordered), default=0) + 1
@@ -120,7 +120,12 @@ def run_folders(run_dir: str | Path) -> list[Path]:
     return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
 
 
-def _read_lines(path: Path) -> list[Record]:
+def read_lines(path: Path) -> list[Record]:
+    """The records of a JSON lines file, without a last line that was cut off.
+
+    Raises:
+      ValueError: another line is no JSON object.
+    """
     lines = path.read_text().splitlines()
     records = []
     for number, line in enumerate(lines, start=1):

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparsefl_jax.formats import MISSING, format_percent, format_si
 from sparsefl_jax.report.charge import RULES, charge_rows, packet_rows
-from sparsefl_jax.report.formats import MISSING, format_percent, format_si
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.report.table import (
     accuracy_notes,
@@ -18,6 +18,7 @@ from sparsefl_jax.report.table import (
     heading,
     made_with,
 )
+from sparsefl_jax.workdir import write
 
 _PLOTS = {
     "accuracy_by_round": "Accuracy on the pooled test set, after each evaluated round.",
@@ -100,12 +101,12 @@ def write_page(run_dir: str | Path) -> Path:
         _section("Made with", _note(made_with(run.summary))),
     ]
     path = run.path / "report.html"
-    path.write_text(
+    write(
+        path,
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{_text(name)}</title><style>{_STYLE}</style></head>\n"
         f"<body>\n{''.join(body)}</body></html>\n",
-        encoding="utf-8",
     )
     return path
 

@@ -27,7 +27,7 @@ FLOPs count a multiplication and an addition as two; 1 Gbit is 1e9 bits.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparsefl_jax.report.formats import (
+from sparsefl_jax.formats import (
     MISSING,
     format_percent,
     format_seconds,

@@ -77,6 +77,17 @@ def layers(tree: PyTree, select: PyTree) -> list:
     return [x for x, s in zip(jax.tree.leaves(tree), chosen, strict=True) if s]
 
 
+def layer_paths(select: PyTree) -> list[str]:
+    """The paths of the selected leaves in tree order.
+
+    Example:
+      >>> layer_paths({'conv': {'bias': False, 'kernel': True}})
+      ['conv/kernel']
+    """
+    chosen = jax.tree.leaves(select)
+    return [p for p, s in zip(leaf_paths(select), chosen, strict=True) if s]
+
+
 def replace_layers(tree: PyTree, select: PyTree, new: list) -> PyTree:
     """The tree with its selected leaves replaced; the inverse of `layers`.
 
