@@ -1,6 +1,7 @@
 """The README's example and its command lines work as printed."""
 
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
@@ -31,10 +32,11 @@ def test_every_printed_command_line_is_understood(monkeypatch):
     lines = [line for line in lines if "[" not in line]
     assert len(lines) >= 3
     for line in lines:
-        argv = ["launch.py", *line.split()]
+        argv = ["launch.py", *shlex.split(line)]
         monkeypatch.setattr(sys, "argv", argv)  # where it looks for overrides
         values = flags.FlagValues()
         config_flags.DEFINE_config_file("config", flag_values=values)
         flags.DEFINE_string("workdir", None, "", flag_values=values)
+        flags.DEFINE_bool("dry_run", False, "", flag_values=values)
         values(argv)
         assert values["config"].value.num_rounds > 0
