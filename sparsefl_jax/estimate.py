@@ -22,7 +22,7 @@ from sparsefl_jax import (
     store,
     timings,
 )
-from sparsefl_jax.formats import format_seconds, format_si
+from sparsefl_jax.formats import align, format_seconds, format_si
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import ClientInfo, Key, SparseModel
 
@@ -87,31 +87,36 @@ def describe(
         measured = known[index] if len(known) == len(stages) else None
         told.append(each | _time(each, plan, rate, len(devices), measured))
         sparse = traffic.handed_on
-    sizes = np.asarray(data.train.size)
-    precision = machine.precision()
+    network = {
+        "parameters": sum(p.size for p in jax.tree.leaves(sparse.params)),
+        "macs": costs.macs_per_sample(model.macs),
+    }
     return {
-        "devices": {
-            "count": len(devices),
-            "kind": devices[0].device_kind,
-            "precision": precision,
-            "matmul_flops": rate,
-        },
-        "model": {
-            "parameters": sum(p.size for p in jax.tree.leaves(sparse.params)),
-            "macs": costs.macs_per_sample(model.macs),
-        },
-        "clients": {
-            "number": len(sizes),
-            "train": {
-                "min": int(sizes.min()),
-                "median": float(np.median(sizes)),
-                "max": int(sizes.max()),
-            },
-            "test": len(data.y_test),
-        },
+        "devices": _devices(devices, rate),
+        "model": network,
+        "clients": _clients(data),
         "stages": told,
         "total": _total(told),
     }
+
+
+def _devices(devices: list, rate: float) -> dict:
+    return {
+        "count": len(devices),
+        "kind": devices[0].device_kind,
+        "precision": machine.precision(),
+        "matmul_flops": rate,
+    }
+
+
+def _clients(data) -> dict:
+    sizes = np.asarray(data.train.size)
+    train = {
+        "min": int(sizes.min()),
+        "median": float(np.median(sizes)),
+        "max": int(sizes.max()),
+    }
+    return {"number": len(sizes), "train": train, "test": len(data.y_test)}
 
 
 def _example_model(model) -> SparseModel:
@@ -328,14 +333,7 @@ def _columns(stages: list[dict]) -> list[str]:
         **{f"memory: {k}": memory(k) for k in stages[0]["memory"]},
     }
     rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [cell.rjust(w) for cell, w in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    ]
+    return align(rows)
 
 
 def _notes(stages: list[dict]) -> list[str]:

@@ -1,6 +1,7 @@
-"""Numbers as text: metric prefixes, percentages, durations, deviations."""
+"""Numbers as text: metric prefixes, percentages, durations, deviations; columns."""
 
 import math
+from collections.abc import Sequence
 
 MISSING = "-"
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
@@ -81,3 +82,20 @@ def format_seconds(seconds: float | None) -> str:
     if minutes < 60:
         return f"{minutes} min {rest} s"
     return f"{minutes // 60} h {minutes % 60} min"
+
+
+def align(rows: Sequence[Sequence[str]]) -> list[str]:
+    """First column left, the others right, two spaces between.
+
+    Example:
+      >>> align([["bits", "up"], ["a", "12 bit"]])
+      ['bits      up', 'a     12 bit']
+    """
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(
+            [row[0].ljust(widths[0])]
+            + [x.rjust(w) for x, w in zip(row[1:], widths[1:], strict=True)]
+        )
+        for row in rows
+    ]

@@ -150,39 +150,35 @@ def segments(
     if traced is None:
         traced = checks.run(stages, model, data, eval_every, chunk, budgets)
     init_key, run_key = jax.random.split(key)
-    evaluation = evaluate.make_evaluation(model, data, devices)
     sparse = checks.initial_model(init_key, model) if initial is None else initial
     at = resume or Snapshot(0, 0, None, 0, 0.0)
-    for index in range(at.stage, len(stages)):
-        last = index == len(stages) - 1
-        work = _Work(
-            stage=stages[index],
-            last=last,
-            traced=traced[index],
-            model=model,
-            data=data,
-            evaluation=evaluation,
-            eval_every=eval_every,
-            chunk=chunk,
-            budgets=budgets,
-            devices=devices,
-            until=until or Limits(),
-            observe_rounds=tuple(observe_rounds) if last else (),
-        )
-        stage_key = simulate.stage_key(run_key, index)
-        at, models = yield from _stage(stage_key, work, sparse, at)
+    work = _Work(
+        stages=stages,
+        traced=traced,
+        model=model,
+        data=data,
+        evaluation=evaluate.make_evaluation(model, data, devices),
+        eval_every=eval_every,
+        chunk=chunk,
+        budgets=budgets,
+        devices=devices,
+        until=until or Limits(),
+        observe_rounds=tuple(observe_rounds),
+    )
+    while at.stage < len(stages):
+        key = simulate.stage_key(run_key, at.stage)
+        at, models = yield from _stage(key, work, sparse, at)
         if at.ended_by:
             return
         sparse = list(models.values())[-1]
-        at = at._replace(stage=index + 1, round=0, state=None)
+        at = at._replace(stage=at.stage + 1, round=0, state=None)
 
 
 class _Work(NamedTuple):
-    """One stage and all that its segments depend on."""
+    """A run, and all that its segments depend on."""
 
-    stage: Stage
-    last: bool  # whether no stage follows
-    traced: checks.Traced
+    stages: Sequence[Stage]
+    traced: list[checks.Traced]
     model: Any
     data: Any
     evaluation: Callable
@@ -193,14 +189,16 @@ class _Work(NamedTuple):
     until: Limits
     observe_rounds: tuple[int, ...]
 
+    def is_last(self, stage: int) -> bool:
+        return stage == len(self.stages) - 1
+
 
 def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     """Yields a `Segment` every few rounds; returns the last snapshot and the models."""
-    stage, data = work.stage, work.data
+    stage, data = work.stages[at.stage], work.data
     layers = jax.tree.map(lambda m: m > 0, work.model.macs)
-    plan = simulate.make_plan(
-        stage, layers, work.devices, work.chunk, bool(work.observe_rounds)
-    )
+    observed = work.observe_rounds if work.is_last(at.stage) else ()
+    plan = simulate.make_plan(stage, layers, work.devices, work.chunk, bool(observed))
     population = simulate.make_population(plan, data, work.budgets)
     state = simulate.start(key, plan, sparse, population, at.state)
     segment = simulate.make_segment(plan)
@@ -208,7 +206,7 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
         lambda rounds: sampling.cohorts(key, stage, len(data.train.size), rounds)
     )
     length = segment_length(
-        stage, work.model, data, work.eval_every, work.devices, work.observe_rounds
+        stage, work.model, data, work.eval_every, work.devices, observed
     )
     length = math.gcd(at.round, length)  # where other devices began the run
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
@@ -226,7 +224,7 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
             yield Segment(records, None, {}, {})
             raise FloatingPointError(failure)
         at = at._replace(state=state)
-        kept = {"clients": logs.masks} if at.round in work.observe_rounds else {}
+        kept = {"clients": logs.masks} if at.round in observed else {}
         if at.round % kept_every == 0 or at.round == stage.num_rounds:
             mask = list(models.values())[-1].mask
             kept["server"] = np.asarray(observe.pack(mask, layers))
@@ -256,7 +254,7 @@ def segment_length(
 def _account(work: _Work, layers, logs, at: Snapshot):
     """The records of a segment's rounds, the snapshot after them, and what failed."""
     names = masks.layer_paths(layers)
-    traced, batch_size = work.traced, work.stage.batch_size
+    traced, batch_size = work.traced[at.stage], work.stages[at.stage].batch_size
     layouts = {"down": codec.layout(traced.down), "up": codec.layout(traced.up)}
     records, (length,) = [], logs.finite.shape
     for i in range(length):
@@ -285,14 +283,14 @@ def _failure(round: int, record: dict, log) -> str:
 def _evaluate(work: _Work, at: Snapshot, models: dict):
     """Evaluates where it is due or the run ends; gives what `_account` gives."""
     gbit, pflop, accuracy = (limit or math.inf for limit in work.until)
-    done = at.round == work.stage.num_rounds
+    done = at.round == work.stages[at.stage].num_rounds
     over = {"gbit": at.bits / 1e9 >= gbit, "pflop": at.flops / 1e15 >= pflop}
     if not (done or at.round % work.eval_every == 0 or any(over.values())):
         return [], at, ""
     record = work.evaluation(models)
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
-    if work.last:
+    if work.is_last(at.stage):
         over |= {"accuracy": record["accuracy"] >= accuracy, "rounds": done}
         at = at._replace(best=_better(at, record, models))
     at = at._replace(ended_by=next((name for name in over if over[name]), ""))

@@ -29,6 +29,7 @@ from typing import Any
 
 from sparsefl_jax.formats import (
     MISSING,
+    align,
     format_percent,
     format_seconds,
     format_si,
@@ -134,23 +135,6 @@ def made_with(summary: Mapping[str, Any]) -> str:
     parts += [f"{k} {v}" for k, v in summary.get("versions", {}).items()]
     parts += [f"commit {summary['commit']}"] if summary.get("commit") else []
     return ", ".join(parts)
-
-
-def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """First column left, the others right, two spaces between.
-
-    Example:
-      >>> align([["bits", "up"], ["a", "12 bit"]])
-      ['bits      up', 'a     12 bit']
-    """
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(
-            [row[0].ljust(widths[0])]
-            + [x.rjust(w) for x, w in zip(row[1:], widths[1:], strict=True)]
-        )
-        for row in rows
-    ]
 
 
 def _stage_rows(stages, title: str, columns: Mapping[str, str], unit: str) -> Rows:
