@@ -145,6 +145,7 @@ def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
             told.append(run(single, path, resume=begun, progress=progress))
         both = summary.over_seeds(told)
         directory.write(root / "summary.json", json.dumps(both, indent=2))
+        report.plot_comparison(report.read_groups([root]), root / "comparison")
     return both
 
 
