@@ -108,6 +108,7 @@ experiment.run(workdir.read_config(sys.argv[1]), sys.argv[2], resume=True)
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(config, tmp_path, kills):
+    config.num_rounds = 8 if kills < 10 else 40  # a segment at least between two kills
     experiment.run(config, tmp_path / "whole", progress=False)
     cut, chance = tmp_path / "cut", random.Random(kills)
     cut.mkdir()
@@ -118,9 +119,10 @@ def test_killed_at_random_moments(config, tmp_path, kills):
         process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
         if killed < kills:
             before = logged(cut)
-            while process.poll() is None and logged(cut) == before:
+            early = chance.random() < 0.2  # before it has gone on, reading perhaps
+            while process.poll() is None and logged(cut) == before and not early:
                 time.sleep(0.01)  # until it has come further
-            time.sleep(chance.uniform(0, 0.4))
+            time.sleep(chance.uniform(0, 4.0 if early else 0.4))
             during_checkpoint += any((cut / "checkpoint").glob("*tmp*"))
             process.kill()
             killed += process.wait() == -signal.SIGKILL
