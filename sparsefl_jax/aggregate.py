@@ -6,10 +6,32 @@ included. Sources: McMahan et al., AISTATS 2017 (weighted mean); Babakniya et al
 FLASH, TMLR 2023, https://arxiv.org/abs/2304.01089 (WFA: the mean over coverers).
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.types import Array, PyTree
+
+WEIGHTINGS = {  # a client's weight in a mean
+    "examples": lambda client: client.num_examples,
+    "uniform": lambda client: jnp.ones_like(client.num_examples),
+}
+
+
+def weigh(weighting: str) -> Callable:
+    """The weight of a client in a mean, `(info) -> scalar`.
+
+    Args:
+      weighting: 'examples', by training samples, or 'uniform'.
+
+    Raises:
+      ValueError: there is no such weighting.
+    """
+    if weighting not in WEIGHTINGS:
+        allowed = ", ".join(WEIGHTINGS)
+        raise ValueError(f"weighting={weighting!r}, expected one of {allowed}")
+    return WEIGHTINGS[weighting]
 
 
 def weighted_sum(tree: PyTree, weight: Array) -> dict[str, PyTree]:

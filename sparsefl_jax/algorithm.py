@@ -59,7 +59,7 @@ class Stage(NamedTuple):
 
     The stage's index is folded into the key. `sampler` is a pure function
     `(key, round) -> ids [K] int32`; None draws `cohort_size` clients uniformly without
-    replacement.
+    replacement. `drop_last` leaves a partial batch out, unless it is a client's only.
     """
 
     algorithm: Algorithm
@@ -68,3 +68,4 @@ class Stage(NamedTuple):
     epochs: int = 1
     batch_size: int = 32
     sampler: Callable | None = None
+    drop_last: bool = False

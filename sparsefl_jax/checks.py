@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax import evaluate
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.kinds import typed
 from sparsefl_jax.sparsity import masks
@@ -24,11 +25,14 @@ class Traced(NamedTuple):
     model: SparseModel
 
 
-def run(stages, model, data, eval_every=1, chunk="auto", budgets=None) -> list[Traced]:
+def run(
+    stages, model, data, eval_every=1, chunk="auto", budgets=None, metric="auto"
+) -> list[Traced]:
     """Refuses, in one line and before any compilation, what can not be run.
 
     Args:
-      stages, model, data, eval_every, chunk, budgets: as `loop.run` takes them.
+      stages, model, data, eval_every, chunk, budgets, metric: as `loop.run` takes
+        them.
 
     Returns:
       What a round of each stage looks like.
@@ -56,6 +60,7 @@ def run(stages, model, data, eval_every=1, chunk="auto", budgets=None) -> list[T
     for stage in stages:
         traced.append(trace(stage, shapes, data))
         shapes = traced[-1].model
+    evaluate.check_metric(metric, stages, model, data)
     return traced
 
 
@@ -71,7 +76,7 @@ def trace(stage, model: SparseModel, data) -> Traced:
       ValueError: whatever the model, the optimizer, the method and the sampler refuse.
     """
     method, rows = stage.algorithm, data.train.index.shape[1]
-    steps = int(steps_per_epoch(rows, stage.batch_size))
+    steps = int(steps_per_epoch(rows, stage.batch_size, stage.drop_last))
     order = (stage.epochs, steps, stage.batch_size)
 
     def one_round(key, model):

@@ -16,7 +16,7 @@ from sparsefl_jax import algorithms, local, models, sampling
 from sparsefl_jax import data as datasets
 from sparsefl_jax.algorithm import Algorithm, Stage
 
-STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size")
+STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
 TABLES = {  # what the `name` of a section is looked up in
     "algorithm": algorithms.ALGORITHMS,
     "first_stage": algorithms.ALGORITHMS,
@@ -33,6 +33,7 @@ def default_config():
     `server_optimizer` take the keyword arguments of what their `name` names.
     `num_clients` 0 leaves it to the partition. `density` is for configurations to refer
     to; `budgets` holds pairs of a budget and the share of the clients that have it.
+    `metric` says whose accuracy counts, see `evaluate.METRICS`.
     `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
     finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
     `until` ends a run early, at a segment's end. In `observe_rounds` of the main stage
@@ -69,13 +70,16 @@ def default_config():
         final_learning_rate=config_dict.placeholder(float),
         lr_horizon=config_dict.placeholder(int),
         lr_delay=0,
+        lr_decay=config_dict.placeholder(float),
         budgets=(),
         density=config_dict.placeholder(float),
         num_rounds=100,
         cohort_size=10,
         epochs=1,
         batch_size=32,
+        drop_last=False,
         eval_every=10,
+        metric="auto",
         chunk="auto",
         seeds=1,
         init_from=config_dict.placeholder(str),
@@ -194,7 +198,8 @@ def build_optimizer(config):
     """The clients' optimizer with its schedule over the rounds of the main stage.
 
     `final_learning_rate` decays exponentially from `optimizer.learning_rate` at round
-    `lr_delay` to that value `lr_horizon` rounds later (default: `num_rounds`).
+    `lr_delay` to that value `lr_horizon` rounds later (default: `num_rounds`); with
+    `lr_decay` by that factor a round, and never below it.
     """
     name, settings = _settings(config.optimizer)
     final = config.final_learning_rate
@@ -207,11 +212,15 @@ def build_optimizer(config):
                 f"optimizer.learning_rate={begin}, expected above 0, to decay to "
                 f"final_learning_rate={final}"
             )
+        rounds, factor = config.lr_horizon or config.num_rounds, final / begin
+        if config.lr_decay is not None:
+            rounds, factor = 1, config.lr_decay
         settings["schedule"] = optax.schedules.exponential_decay(
             begin,
-            config.lr_horizon or config.num_rounds,
-            final / begin,
+            rounds,
+            factor,
             transition_begin=config.lr_delay,
+            end_value=final if config.lr_decay is not None else None,
         )
     return local.make_optimizer(name, **settings)
 

@@ -1,10 +1,12 @@
 """Accuracy of deployed models: on the pooled test set and on every client's share.
 
 A global model is evaluated in one pass over the pooled test set; what single clients
-see of it are sums over the rows of that pass.
+see of it are sums over the rows of that pass. Personal models: see `personal`.
 """
 
+import itertools
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -14,8 +16,11 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from sparsefl_jax import observe, personal
+from sparsefl_jax.data.federated import Rows
+from sparsefl_jax.simulate import client_info
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import SparseModel
+from sparsefl_jax.types import PyTree, SparseModel
 
 
 def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Callable:
@@ -71,80 +76,178 @@ def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Calla
     return evaluate
 
 
-def make_evaluation(model, data, devices=None) -> Callable:
-    """Prepares the evaluation of what a server deploys.
+METRICS = {  # whose accuracy counts as that of a run
+    "auto": "clients where the method deploys personal models, else pooled",
+    "pooled": "the server's models on all test samples",
+    "clients": "unweighted mean over clients, each on its own test samples",
+}
+
+
+class Samples(NamedTuple):
+    """What models are judged on, and which client has which of it."""
+
+    x: np.ndarray  # [n, ...]
+    y: np.ndarray  # [n] int32
+    split: Rows
+
+
+def make_evaluation(
+    model, data, *, budgets=None, metric: str = "auto", devices=None
+) -> Callable:
+    """Prepares the evaluation of what methods deploy.
 
     Args:
       model: a `Model`.
       data: a `FederatedData`.
+      budgets: [N], as `loop.run` takes them.
+      metric: a name in `METRICS`. By 'clients' a method that deploys personal models is
+        judged by these, any other by the server's on every client's test samples.
       devices: as in `make_evaluator`.
 
     Returns:
-      `evaluation(models) -> dict`, the fields of an evaluation in `metrics.jsonl`:
-      every model on the pooled test set, the first also by client and, where there is
-      a validation split, pooled over that.
+      `for_stage(stage)`, which gives `evaluation(key, state, models, seen)`: `models`
+      is what the server deploys and `seen` the ids of the clients that took part since
+      the last call, None for all of them. It returns the fields of an evaluation in
+      `metrics.jsonl`, and the filters that are alive: [N, F] bool of the last of the
+      personal models, [1, F] of the last of the server's.
     """
-    tested = make_evaluator(model, data.x_test, data.y_test, devices=devices)
+    layers = jax.tree.map(lambda m: m > 0, model.macs)
+    samples = {"test": Samples(data.x_test, data.y_test, data.test)}
+    if data.val.size.any():
+        samples["val"] = _validation(data)
+    tested = {
+        which: make_evaluator(model, of.x, of.y, devices=devices)
+        for which, of in samples.items()
+    }
+
+    def of_server(models):
+        told = {which: {} for which in samples}
+        for (which, of), (name, sparse) in itertools.product(
+            samples.items(), models.items()
+        ):
+            correct, loss = tested[which](sparse)
+            clients = shares(correct, *of.split)
+            told[which][name] = (
+                {
+                    "accuracy": clients if metric == "clients" else correct,
+                    "loss": loss,
+                    "density": masks.density(sparse.mask, everything(sparse.mask)),
+                },
+                clients,
+            )
+        last = list(models.values())[-1]
+        return told, np.asarray(observe.filters(last.mask, layers))[None]
+
+    def for_stage(stage):
+        if metric == "pooled" or not personal.deployed(stage.algorithm, model):
+            return lambda key, state, models, seen=None: _record(*of_server(models))
+        info = client_info(data, budgets)
+        judges = {
+            which: personal.make_judge(
+                model, stage, info, of, layers, tested[which], devices
+            )
+            for which, of in samples.items()
+        }
+
+        def evaluation(key, state, models, seen=None):
+            del models
+            told = {which: {} for which in samples}
+            for which, judge in judges.items():
+                size = samples[which].split.size
+                for name, judged in judge(key, state, seen).items():
+                    clients = (judged.correct / np.maximum(size, 1))[size > 0]
+                    told[which][name] = (
+                        {
+                            "accuracy": clients,
+                            "loss": (judged.loss / np.maximum(size, 1))[size > 0],
+                            "density": judged.density,
+                            "layer_density": judged.layer_density,
+                        },
+                        clients,
+                    )
+            return _record(told, judged.filters)
+
+        return evaluation
+
+    return for_stage
+
+
+def check_metric(metric: str, stages, model, data) -> None:
+    """Refuses a metric that the data can not give.
+
+    Raises:
+      ValueError: it is unknown, or clients have no test samples of their own.
+    """
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r}, expected one of {', '.join(METRICS)}")
+    own = any(personal.deployed(stage.algorithm, model) for stage in stages)
+    wanted = metric == "clients" or (metric == "auto" and own)
+    if wanted and not data.test.size.any():
+        raise ValueError(
+            f"metric={metric!r}, expected clients with test samples of their own, but "
+            "there are none: choose another test_split"
+        )
+
+
+def everything(tree) -> PyTree:
+    """True for every leaf."""
+    return jax.tree.map(lambda _: True, tree)
+
+
+def _validation(data) -> Samples:
+    """The samples held out of training, one client's after another's."""
     index, size = data.val
     rows = index[np.arange(index.shape[1]) < size[:, None]]
-    validated = None
-    if rows.size:
-        validated = make_evaluator(model, data.x[rows], data.y[rows], devices=devices)
-
-    def evaluation(models: dict[str, SparseModel]) -> dict:
-        results = {name: tested(sparse) for name, sparse in models.items()}
-        (headline, _), *_ = results.values()
-        told = {}
-        for name, sparse in models.items():
-            everything = jax.tree.map(lambda _: True, sparse.mask)
-            density = float(masks.density(sparse.mask, everything))
-            told[name] = pooled(*results[name]) | {"density": density}
-        record = {
-            "models": told,
-            "accuracy": next(iter(told.values()))["accuracy"],
-            "client_accuracy": by_client(headline, *data.test),
-        }
-        if validated is not None:
-            first = next(iter(models.values()))
-            record["val_accuracy"] = pooled(*validated(first))["accuracy"]
-        return record
-
-    return evaluation
+    first = np.cumsum(size) - size
+    moved = first[:, None] + np.arange(index.shape[1])
+    split = Rows(np.minimum(moved, len(rows) - 1).astype(np.int32), size)
+    return Samples(data.x[rows], data.y[rows], split)
 
 
-def pooled(correct: np.ndarray, loss: np.ndarray) -> dict:
-    """Accuracy (share) and loss (nats per sample) over all samples.
+def _record(told: dict, filters: np.ndarray):
+    """The fields of an evaluation, and the filters."""
+    models = {
+        name: {key: float(np.mean(value)) for key, value in fields.items()}
+        for name, (fields, _) in told["test"].items()
+    }
+    headline, *_ = models
+    record = {
+        "models": models,
+        "accuracy": models[headline]["accuracy"],
+        "client_accuracy": over_clients(told["test"][headline][1]),
+    }
+    if "val" in told:
+        fields, _ = told["val"][headline]
+        record["val_accuracy"] = float(np.mean(fields["accuracy"]))
+    return record, filters
 
-    Example:
-      >>> pooled(np.array([True, False]), np.array([1.0, 3.0]))
-      {'accuracy': 0.5, 'loss': 2.0}
-    """
-    return {"accuracy": float(np.mean(correct)), "loss": float(np.mean(loss))}
 
-
-def by_client(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> dict:
-    """Accuracy over clients, each on its own rows of the test set.
+def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """The share of correct rows of every client that has any.
 
     Args:
       correct: [n] bool.
       index: [N, M] int32, rows of `correct`, padded.
       size: [N] int32, valid rows; clients with none are left out.
 
-    Returns:
-      `mean`, `p10` (the worst tenth lies below), `median`; {} where nobody has samples.
-
     Example:
-      >>> by_client(np.array([True, False]), np.array([[0], [1]]), np.array([1, 1]))
-      {'mean': 0.5, 'p10': 0.1, 'median': 0.5}
+      >>> one_each = np.array([[0], [1]]), np.array([1, 1])
+      >>> shares(np.array([True, False]), *one_each).tolist()
+      [1.0, 0.0]
     """
     valid = np.arange(index.shape[1])[None] < size[:, None]
     hits = np.sum(correct[index] & valid, axis=1)[size > 0]
-    if not hits.size:
+    return hits / size[size > 0]
+
+
+def over_clients(share: np.ndarray) -> dict:
+    """`mean`, `p10` (the worst tenth lies below) and `median`; {} of nobody.
+
+    Example:
+      >>> over_clients(np.array([1.0, 0.0]))
+      {'mean': 0.5, 'p10': 0.1, 'median': 0.5}
+    """
+    if not share.size:
         return {}
-    share = hits / size[size > 0]
-    percentiles = np.percentile(share, [10, 50])
-    return {
-        "mean": float(share.mean()),
-        "p10": float(percentiles[0]),
-        "median": float(percentiles[1]),
-    }
+    p10, median = np.percentile(share, [10, 50])
+    return {"mean": float(share.mean()), "p10": float(p10), "median": float(median)}

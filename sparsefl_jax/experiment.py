@@ -62,7 +62,7 @@ def build(config, started: bool = False) -> Parts:
     model = configuration.build_model(config, data)
     budgets = configuration.build_budgets(config)
     stages = configuration.build_stages(config, local.cross_entropy(model), budgets)
-    how = config.eval_every, config.chunk, budgets
+    how = config.eval_every, config.chunk, budgets, config.metric
     traced = checks.run(stages, model, data, *how)
     initial = None
     if config.init_from is not None and not started:
@@ -204,6 +204,7 @@ def _segments(config, parts: Parts, key, at: loop.Snapshot):
         eval_every=config.eval_every,
         chunk=config.chunk,
         budgets=parts.budgets,
+        metric=config.metric,
         until=loop.Limits(**config.until),
         initial=parts.initial,
         observe_rounds=config.observe_rounds,

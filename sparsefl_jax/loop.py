@@ -29,12 +29,12 @@ class Limits(NamedTuple):
 class Best(NamedTuple):
     """The models of the evaluation that did best in the last stage."""
 
-    accuracy: float  # of the headline model, on the pooled test set
+    accuracy: float  # of the headline model, by the run's metric
     chosen_by: str  # 'validation' where that split exists, else 'test'
     score: float  # the accuracy by which it was chosen
     stage: int
     round: int
-    models: dict  # by name a `SparseModel` with NumPy leaves
+    models: dict  # the server's, by name a `SparseModel` with NumPy leaves
 
 
 class Snapshot(NamedTuple):
@@ -112,6 +112,7 @@ def segments(
     eval_every: int = 1,
     chunk: int | str = "auto",
     budgets=None,
+    metric: str = "auto",
     devices=None,
     until: Limits | None = None,
     initial: SparseModel | None = None,
@@ -129,6 +130,7 @@ def segments(
       eval_every: rounds between evaluations; the last of a stage is one too.
       chunk: clients that a device runs at a time, or 'auto'.
       budgets: [N] float in (0, 1], the share of the model that each client can hold.
+      metric: whose accuracy counts, a name in `evaluate.METRICS`.
       devices: default all.
       until: where to end early; there is an evaluation at that end.
       initial: what the first stage starts from; None: a fresh network.
@@ -148,7 +150,7 @@ def segments(
     if resume is not None and resume.ended_by:
         raise ValueError(f"resume: the run has ended, by {resume.ended_by}")
     if traced is None:
-        traced = checks.run(stages, model, data, eval_every, chunk, budgets)
+        traced = checks.run(stages, model, data, eval_every, chunk, budgets, metric)
     init_key, run_key = jax.random.split(key)
     sparse = checks.initial_model(init_key, model) if initial is None else initial
     at = resume or Snapshot(0, 0, None, 0, 0.0)
@@ -157,7 +159,9 @@ def segments(
         traced=traced,
         model=model,
         data=data,
-        evaluation=evaluate.make_evaluation(model, data, devices),
+        evaluation=evaluate.make_evaluation(
+            model, data, budgets=budgets, metric=metric, devices=devices
+        ),
         eval_every=eval_every,
         chunk=chunk,
         budgets=budgets,
@@ -209,6 +213,7 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
         stage, work.model, data, work.eval_every, work.devices, observed
     )
     length = math.gcd(at.round, length)  # where other devices began the run
+    evaluation, seen = work.evaluation(stage), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
     models = stage.algorithm.deploy(key, state.server, None, None)
     for first in range(at.round, stage.num_rounds, length):
@@ -217,8 +222,12 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
         logs = jax.device_get(logs)
         models = stage.algorithm.deploy(key, state.server, None, None)
         records, at, failure = _account(work, layers, logs, at)
-        if not failure:
-            evals, at, failure = _evaluate(work, at, models)
+        seen = None if seen is None else [*seen, *logs.ids.ravel()]
+        evaluated = None
+        if not failure and _due(work, at):
+            evaluated, filters = evaluation(key, state, models, seen)
+            seen = []
+            evals, at, failure = _judge(work, at, evaluated, models)
             records += evals
         if failure:
             yield Segment(records, None, {}, {})
@@ -228,6 +237,8 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
         if at.round % kept_every == 0 or at.round == stage.num_rounds:
             mask = list(models.values())[-1].mask
             kept["server"] = np.asarray(observe.pack(mask, layers))
+            if evaluated:
+                kept["filters"] = np.packbits(filters, axis=1)
         yield Segment(records, at, models, kept)
         if at.ended_by:
             break
@@ -280,17 +291,26 @@ def _failure(round: int, record: dict, log) -> str:
     return f"{what} in round {round} of clients {clients.tolist()}"
 
 
-def _evaluate(work: _Work, at: Snapshot, models: dict):
-    """Evaluates where it is due or the run ends; gives what `_account` gives."""
-    gbit, pflop, accuracy = (limit or math.inf for limit in work.until)
+def _spent(work: _Work, at: Snapshot) -> dict[str, bool]:
+    """Which limits of what a run may cost are reached."""
+    gbit, pflop, _ = (limit or math.inf for limit in work.until)
+    return {"gbit": at.bits / 1e9 >= gbit, "pflop": at.flops / 1e15 >= pflop}
+
+
+def _due(work: _Work, at: Snapshot) -> bool:
+    """Whether there is an evaluation: at its interval, or where a stage or run ends."""
     done = at.round == work.stages[at.stage].num_rounds
-    over = {"gbit": at.bits / 1e9 >= gbit, "pflop": at.flops / 1e15 >= pflop}
-    if not (done or at.round % work.eval_every == 0 or any(over.values())):
-        return [], at, ""
-    record = work.evaluation(models)
+    return done or at.round % work.eval_every == 0 or any(_spent(work, at).values())
+
+
+def _judge(work: _Work, at: Snapshot, record: dict, models: dict):
+    """What an evaluation means for the run; gives what `_account` gives."""
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
+    over = _spent(work, at)
     if work.is_last(at.stage):
+        done = at.round == work.stages[at.stage].num_rounds
+        accuracy = work.until.accuracy or math.inf
         over |= {"accuracy": record["accuracy"] >= accuracy, "rounds": done}
         at = at._replace(best=_better(at, record, models))
     at = at._replace(ended_by=next((name for name in over if over[name]), ""))

@@ -37,6 +37,18 @@ def pack(mask: PyTree, layers: PyTree) -> Array:
     return jnp.packbits(jnp.concatenate(leaves))
 
 
+def filters(mask: PyTree, layers: PyTree) -> Array:
+    """Which outputs of the layers have an entry alive, [F] bool, layer after layer.
+
+    Example:
+      >>> mask = {'w': jnp.array([[True, False], [True, False]])}
+      >>> filters(mask, {'w': True}).tolist()
+      [True, False]
+    """
+    leaves = masks.layers(mask, layers)
+    return jnp.concatenate([jnp.any(m, tuple(range(m.ndim - 1))) for m in leaves])
+
+
 def uplink_masks(uplink: Message, shapes: PyTree, layers: PyTree) -> Array:
     """Where a client's values travel, uint8 [bytes].
 

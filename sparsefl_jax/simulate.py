@@ -96,15 +96,20 @@ def make_plan(
 
 def make_population(plan: Plan, data, budgets=None) -> Population:
     """Puts the training data on the plan's devices, replicated."""
+    info = client_info(data, budgets)
+    population = Population(data.x, data.y, data.train.index, info)
+    return jax.device_put(population, NamedSharding(plan.mesh, P()))
+
+
+def client_info(data, budgets=None) -> ClientInfo:
+    """The facts of all clients, [N] NumPy; without budgets everyone has 1."""
     num_clients = data.train.size.shape[0]
     budgets = np.ones(num_clients) if budgets is None else budgets
-    info = ClientInfo(
+    return ClientInfo(
         np.arange(num_clients, dtype=np.int32),
         np.asarray(data.train.size, np.int32),
         np.asarray(budgets, np.float32),
     )
-    population = Population(data.x, data.y, data.train.index, info)
-    return jax.device_put(population, NamedSharding(plan.mesh, P()))
 
 
 def stage_key(key: Key, index: int) -> Key:
@@ -217,6 +222,7 @@ def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
             epochs=stage.epochs,
             batch_size=stage.batch_size,
             num_steps=num_steps,
+            drop_last=stage.drop_last,
         )
         uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
         summand = algorithm.contribute(ctx, uplink)
@@ -344,7 +350,8 @@ def make_round(plan: Plan) -> Callable:
         sizes = population.info.num_examples
         order, place = deal(ids, sizes[ids], mesh.size, chunk)
         dealt = jnp.append(ids, sizes.shape[0])[order]  # [G, D, chunk], N for a dummy
-        steps = steps_per_epoch(jnp.append(sizes, 0)[dealt], stage.batch_size)
+        sizes = jnp.append(sizes, 0)[dealt]
+        steps = steps_per_epoch(sizes, stage.batch_size, stage.drop_last)
         steps = jnp.max(steps, -1).astype(jnp.int32)  # [G, D]
         clients, total, log = map_cohort(
             client_key, population, state, round, steps, dealt

@@ -29,9 +29,11 @@ def test_masked_entries_count_as_zero(count):
     np.testing.assert_array_equal(correct, logits.argmax(1) == y)
 
 
-def test_by_client_leaves_out_clients_without_samples():
+def test_shares_leave_out_clients_without_samples():
     correct = np.array([True, True, False, False])
     index = np.array([[0, 1], [2, 0], [0, 0]])
-    told = evaluate.by_client(correct, index, np.array([2, 1, 0]))
+    share = evaluate.shares(correct, index, np.array([2, 1, 0]))
+    told = evaluate.over_clients(share)
     assert told == {"mean": 0.5, "p10": pytest.approx(0.1), "median": 0.5}
-    assert evaluate.by_client(correct, index, np.zeros(3, int)) == {}
+    nobody = evaluate.shares(correct, index, np.zeros(3, int))
+    assert evaluate.over_clients(nobody) == {}

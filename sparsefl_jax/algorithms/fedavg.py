@@ -33,8 +33,9 @@ def fedavg(
     *,
     server_optimizer: optax.GradientTransformation | None = None,
     keep_optimizer: bool = False,
+    weighting: str = "examples",
 ) -> Algorithm:
-    """FedAvg: clients train the whole model, the server averages by number of samples.
+    """FedAvg: clients train the whole model, the server averages what they send.
 
     Down and up: all parameters and normalisation statistics, float32.
 
@@ -44,12 +45,18 @@ def fedavg(
       server_optimizer: applied to the negated mean update as if it were a gradient:
         `optax.adam(0.01)` is FedAdam, `optax.yogi(0.01)` FedYogi. None: plain mean.
       keep_optimizer: clients keep their optimizer's state from round to round.
+      weighting: what a client's part of the mean is proportional to, see
+        `aggregate.WEIGHTINGS`.
+
+    Raises:
+      ValueError: the weighting is unknown.
 
     Example:
       >>> import optax
       >>> fedadam = fedavg(None, None, server_optimizer=optax.adam(0.01))
     """
     server_tx = server_optimizer or optax.sgd(1.0)
+    weight = sums.weigh(weighting)
 
     def init(key, model: SparseModel):
         del key
@@ -78,7 +85,7 @@ def fedavg(
 
     def contribute(ctx, uplink):
         values = {name: packet.values for name, packet in uplink.items()}
-        return sums.weighted_sum(values, ctx.client.num_examples)
+        return sums.weighted_sum(values, weight(ctx.client))
 
     def aggregate(key, ctx, server, total):
         del key, ctx

@@ -19,6 +19,7 @@ def fedprox(
     mu: float = 0.01,
     server_optimizer: optax.GradientTransformation | None = None,
     keep_optimizer: bool = False,
+    weighting: str = "examples",
 ) -> Algorithm:
     """FedAvg whose local loss has the term mu / 2 |w - w_global|^2.
 
@@ -29,17 +30,21 @@ def fedprox(
       loss_fn: as `local.cross_entropy` returns it.
       optimizer: the clients', as `local.make_optimizer` returns it.
       mu: strength of the pull, at least 0.
-      server_optimizer, keep_optimizer: as in `fedavg`.
+      server_optimizer, keep_optimizer, weighting: as in `fedavg`.
 
     Raises:
-      ValueError: if mu is negative or not finite.
+      ValueError: if mu is negative or not finite, or the weighting unknown.
 
     Example:
       >>> method = fedprox(None, None, mu=0.001)
     """
     if not 0 <= mu < float("inf"):
         raise ValueError(f"mu={mu}, expected a finite number of at least 0")
-    options = {"server_optimizer": server_optimizer, "keep_optimizer": keep_optimizer}
+    options = {
+        "server_optimizer": server_optimizer,
+        "keep_optimizer": keep_optimizer,
+        "weighting": weighting,
+    }
 
     def update(key, ctx, downlink, client, batches):
         anchor = downlink["params"].values
