@@ -1,14 +1,68 @@
-"""What SpaFL's experiments share (NeurIPS 2024, Table 2 and 5); no configuration."""
+"""What SpaFL's experiments share (NeurIPS 2024, Tables 2, 3 and 5); no configuration."""
 
-from sparsefl_jax.configuration import default_config
+from sparsefl_jax.configuration import complete, default_config
+
+METHODS = ("spafl", "local", "fedavg", "fedpm", "heterofl", "fjord")
+VARIANTS = ("without13", "thresholds_only")
+PRESETS = ("paper", "release")
 
 
-def base():
-    """100 clients, 10 a round, judged by the mean over clients after every round."""
+def parse(arg: str) -> set[str]:
+    """The options of a configuration's argument, each known.
+
+    Raises:
+      ValueError: if one is not, or two methods, variants or presets are given.
+    """
+    options = {part for part in arg.split(",") if part}
+    allowed = (*METHODS, *VARIANTS, *PRESETS)
+    for option in options:
+        if option not in allowed:
+            raise ValueError(f"option {option!r}, expected of {', '.join(allowed)}")
+    for exclusive in (METHODS, VARIANTS, PRESETS):
+        if len(options & set(exclusive)) > 1:
+            raise ValueError(f"options {arg!r}, expected one of {', '.join(exclusive)}")
+    return options
+
+
+def base(options: set[str], *, rates: dict, release: dict, alpha: float, prunable):
+    """100 clients, 10 a round, judged by the mean over clients after every round.
+
+    Args:
+      options: as `parse` gives them.
+      rates: the learning rate of every method, Table 5.
+      release: the arguments of `spafl` by which the official code differs.
+      alpha: weight of the regulariser.
+      prunable: globs of the kernels that have thresholds.
+    """
     config = default_config()
-    config.num_clients = 100
-    config.cohort_size = 10
-    config.eval_every = 1
-    config.metric = "clients"
-    config.optimizer.momentum = 0.9
+    config.num_clients, config.cohort_size = 100, 10
+    config.eval_every, config.metric = 1, "clients"
+    method = next((name for name in METHODS if name in options), "spafl")
+    config.optimizer.learning_rate = rates[method]
+    if method in ("spafl", "local"):
+        config.optimizer.momentum = 0.9
+        config.algorithm = _thresholds(options, method, release, alpha, prunable)
+    else:
+        globals()[f"_{method}"](config)
     return config
+
+
+def _thresholds(options, method, release, alpha, prunable) -> dict:
+    settings = {"clamp": True} if "release" not in options else dict(release)
+    settings |= {"alpha": alpha, "prunable": prunable}
+    if method == "local":
+        settings.pop("divisor", None)
+        return {"name": "local_only"} | settings
+    settings["extract"] = "without13" not in options
+    settings["thresholds_only"] = "thresholds_only" in options
+    return {"name": "spafl"} | settings
+
+
+def _fedavg(config) -> None:
+    config.optimizer.momentum = 0.9
+    config.algorithm = {"name": "fedavg", "weighting": "uniform"}
+
+
+def finish(config):
+    """All defaults."""
+    return complete(config)

@@ -44,13 +44,13 @@ def macs_per_sample(macs: PyTree) -> int:
     return sum(jax.tree.leaves(macs))
 
 
-def _traffic(direction: str, layout, count) -> dict:
+def _traffic(direction: str, layout, count, cohort: int) -> dict:
     bits = codec.bits(layout, count)
     entries = {
         name: int(np.sum(np.where(c.sent, np.sum(c.entries, -1, dtype=np.int64), 0)))
         for name, c in count.items()
     }
-    per_client = np.broadcast_to(bits.total, np.shape(next(iter(count.values())).sent))
+    per_client = np.broadcast_to(bits.total, (cohort,))
     return {
         f"bits_{direction}": int(np.sum(per_client)),
         f"bits_{direction}_values": int(np.sum(bits.values)),
@@ -79,8 +79,8 @@ def round_record(log, layouts: dict, macs: PyTree, names: list[str], batch_size:
         "train_accuracy": correct / max(count, 1.0),
         "samples": int(count),
         "clients": np.asarray(log.ids).tolist(),
-        **_traffic("down", layouts["down"], log.down),
-        **_traffic("up", layouts["up"], log.up),
+        **_traffic("down", layouts["down"], log.down, len(log.ids)),
+        **_traffic("up", layouts["up"], log.up, len(log.ids)),
         "flops": flops(macs, work),
         "flops_dense": per_sample * count,
         "flops_executed": float(per_sample * int(log.executed_steps) * batch_size),
@@ -117,3 +117,33 @@ def saving(dense_bits: int, sparse_bits: int) -> float:
       20.0
     """
     return dense_bits / sparse_bits
+
+
+def clipped_entropy_bits(count: dict, packets, *, epsilon: float = 0.01) -> float:
+    """View: bits of zeros and ones by the entropy of their *clipped* mean.
+
+    FedPM's official code charges n H(f) + log2(n) a client for its mask, f the mean of
+    n entries of which zeros count as epsilon and ones as 1 - epsilon: even a mask of
+    ones only is then not free. The ledger charges what an arithmetic coder needs.
+
+    Args:
+      count: as `codec.count` returns it, any leading axes.
+      packets: names of the packets that the figure charges, of index 'entropy'.
+      epsilon: what a zero counts as.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> message = {'mask': codec.Packet(jnp.ones(8, bool), bits=1, index='entropy')}
+      >>> clipped_entropy_bits(codec.count(message), ['mask'], epsilon=0.25)  # 8 H + 3
+      9.4902
+    """
+    bits = 0.0
+    for name in packets:
+        n, ones = (
+            np.asarray(v, np.float64).sum(-1)
+            for v in (count[name].entries, count[name].ones)
+        )
+        charged = codec.entropy_bits(n, epsilon * n + (1 - 2 * epsilon) * ones)
+        sent = np.asarray(count[name].sent) & (n > 0)
+        bits += np.sum(np.where(sent, charged + np.log2(np.maximum(n, 1)), 0.0))
+    return float(bits)

@@ -9,6 +9,8 @@ from sparsefl_jax.algorithms.flash import nst as nst
 from sparsefl_jax.algorithms.flash import pdst as pdst
 from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
 from sparsefl_jax.algorithms.flash import spdst as spdst
+from sparsefl_jax.algorithms.spafl import local_only as local_only
+from sparsefl_jax.algorithms.spafl import spafl as spafl
 
 ALGORITHMS = {name: value for name, value in vars().items() if callable(value)}
 __all__ = list(ALGORITHMS)
