@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import evaluate
+from sparsefl_jax import evaluate, store
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.kinds import typed
 from sparsefl_jax.sparsity import masks
@@ -26,13 +26,20 @@ class Traced(NamedTuple):
 
 
 def run(
-    stages, model, data, eval_every=1, chunk="auto", budgets=None, metric="auto"
+    stages,
+    model,
+    data,
+    eval_every=1,
+    chunk="auto",
+    budgets=None,
+    metric="auto",
+    client_store="auto",
 ) -> list[Traced]:
     """Refuses, in one line and before any compilation, what can not be run.
 
     Args:
-      stages, model, data, eval_every, chunk, budgets, metric: as `loop.run` takes
-        them.
+      stages, model, data, eval_every, chunk, budgets, metric, client_store: as
+        `loop.run` takes them.
 
     Returns:
       What a round of each stage looks like.
@@ -55,6 +62,7 @@ def run(
     if chunk != "auto" and not (str(chunk).isdecimal() and int(chunk) >= 1):
         raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
     _check_budgets(budgets, num_clients)
+    store.check(client_store)
     shapes = jax.eval_shape(lambda key: initial_model(key, model), jax.random.key(0))
     traced = []
     for stage in stages:

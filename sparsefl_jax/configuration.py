@@ -33,7 +33,8 @@ def default_config():
     `server_optimizer` take the keyword arguments of what their `name` names.
     `num_clients` 0 leaves it to the partition. `density` is for configurations to refer
     to; `budgets` holds pairs of a budget and the share of the clients that have it.
-    `metric` says whose accuracy counts, see `evaluate.METRICS`.
+    `metric` says whose accuracy counts, see `evaluate.METRICS`; `client_store` where
+    what clients keep lives, see `store.STORES`, and may change when a run is resumed.
     `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
     finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
     `until` ends a run early, at a segment's end. In `observe_rounds` of the main stage
@@ -54,6 +55,7 @@ def default_config():
         augment=(),
         input_scale=255.0,
         normalize=True,
+        scramble=False,
         model=config_dict.create(name="small_cnn"),
         algorithm=config_dict.create(name="fedavg"),
         first_stage=config_dict.create(),
@@ -81,6 +83,7 @@ def default_config():
         eval_every=10,
         metric="auto",
         chunk="auto",
+        client_store="auto",
         seeds=1,
         init_from=config_dict.placeholder(str),
         init_what="model",
@@ -250,6 +253,7 @@ def build_model(config, data):
         data.mean if config.normalize else None,
         data.std if config.normalize else None,
         scale=config.input_scale,
+        scramble=config.scramble,
         augment=tuple(config.augment),
     )
     return model.reading(preprocess)
@@ -289,7 +293,8 @@ def build_stages(config, loss_fn, budgets=None) -> list[Stage]:
         chosen, arguments = _settings(config.server_optimizer)
         settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)
     if budgets is not None:
-        _check_budgets(config, settings, budgets)
+        if "densities" in settings:
+            _check_budgets(config, settings, budgets)
         sampler = sampling.stratified_sampler(budgets, config.cohort_size)
     algorithm = build_algorithm(name, settings, loss_fn, optimizer)
     return [*stages, Stage(algorithm, **main, sampler=sampler)]

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import codec, local, simulate, store
+from sparsefl_jax import begin, codec, local, simulate, store
 from sparsefl_jax.algorithm import Algorithm, Stage
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.models import Model
@@ -173,7 +173,7 @@ def segment(world: World, chunk: int, devices: int) -> Callable:
 @once
 def start(world: World) -> simulate.State:
     """The state before round 0, as NumPy arrays."""
-    state = simulate.start(world.key, plan(world), world.model, world.population)
+    state = begin.start(world.key, plan(world), world.model, world.population)
     return jax.device_get(state)
 
 

@@ -62,6 +62,27 @@ def processor() -> str:
     return platform.processor()
 
 
+def memory(devices) -> int:
+    """Bytes that these devices have together; of CPUs what the host has available.
+
+    Args:
+      devices: a sequence of JAX devices of one kind.
+
+    Example:
+      >>> import jax
+      >>> memory(jax.devices()) > 0
+      True
+    """
+    stats = [device.memory_stats() or {} for device in devices]
+    if all("bytes_limit" in each for each in stats):
+        return sum(each["bytes_limit"] for each in stats)
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/meminfo").read_text().splitlines():
+            if line.startswith("MemAvailable"):
+                return 1024 * int(line.split()[1])
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 def cache_directory() -> Path:
     """Where decoded data and compiled programs are kept between runs."""
     base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"

@@ -9,13 +9,14 @@ import math
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax import (
+    begin,
     checks,
     costs,
     estimate_traffic,
+    loop,
     machine,
     sampling,
     simulate,
@@ -24,7 +25,7 @@ from sparsefl_jax import (
 )
 from sparsefl_jax.formats import align, format_seconds, format_si
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import ClientInfo, Key, SparseModel
+from sparsefl_jax.types import Key, SparseModel
 
 # Shares of the matmul rate that networks reached, see benchmarks/README.md.
 SHARES = (0.2, 1.4)
@@ -49,6 +50,7 @@ def describe(
     devices=None,
     budgets=None,
     eval_every: int = 1,
+    client_store: str = "auto",
     known: dict | None = None,
     key: Key | None = None,
     traced: list[checks.Traced] | None = None,
@@ -57,7 +59,8 @@ def describe(
     """Plans a run. Nothing is trained, and nothing expensive is compiled.
 
     Args:
-      stages, model, data, chunk, devices, budgets, eval_every: as `loop.run` has them.
+      stages, model, data, chunk, devices, budgets, eval_every, client_store: as in
+        `loop.run`.
       known: what `timings.recall` gave.
       key: the run's; its very cohorts are drawn then.
       traced: what `checks.run` gave, if the caller has asked it.
@@ -66,8 +69,8 @@ def describe(
     Returns:
       A dict of plain Python values: `devices`, `model`, `clients`, a list `stages` and
       `total`. Bits and FLOPs are those of a round, all clients, the mean over the
-      stage's rounds; memory is in bytes of all devices together; bits and time are
-      pairs, from and to.
+      stage's rounds; memory is in bytes of all devices together, and `client_store`
+      tells where all clients' rows live; bits and time are pairs, from and to.
 
     Example: `python launch.py --config=configs/flash_cifar10.py:mini --dry_run`.
     """
@@ -77,23 +80,24 @@ def describe(
     rate = timings.matmul_rate(8192 if big else 1024, 0.3, devices)
     known = (known or {}).get("stages", [])
     if traced is None:
-        traced = checks.run(stages, model, data, eval_every, chunk, budgets)
+        how = eval_every, chunk, budgets, "auto", client_store
+        traced = checks.run(stages, model, data, *how)
     sparse, told = _example_model(model) if initial is None else initial, []
     for index, stage in enumerate(stages):
         plan = simulate.make_plan(stage, {}, devices, chunk)
         samples = _samples(simulate.stage_key(run_key, index), plan, data)
         traffic = estimate_traffic.expect(stage, sparse, traced[index], budgets)
-        each = _stage(plan, model, data, budgets, sparse, samples, traffic, eval_every)
+        each = _stage(plan, model, data, sparse, samples, traffic, eval_every)
+        each |= _memory(plan, model, data, budgets, sparse, eval_every, client_store)
         measured = known[index] if len(known) == len(stages) else None
         told.append(each | _time(each, plan, rate, len(devices), measured))
         sparse = traffic.handed_on
-    network = {
-        "parameters": sum(p.size for p in jax.tree.leaves(sparse.params)),
-        "macs": costs.macs_per_sample(model.macs),
-    }
     return {
         "devices": _devices(devices, rate),
-        "model": network,
+        "model": {
+            "parameters": sum(p.size for p in jax.tree.leaves(sparse.params)),
+            "macs": costs.macs_per_sample(model.macs),
+        },
         "clients": _clients(data),
         "stages": told,
         "total": _total(told),
@@ -153,8 +157,8 @@ def _samples(key: Key, plan, data) -> _Samples:
     return _Samples(ids, stage.epochs * own, stage.epochs * executed)
 
 
-def _stage(plan, model, data, budgets, sparse, samples, traffic, eval_every) -> dict:
-    """All of a stage but its time."""
+def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
+    """All of a stage but its memory and time."""
     stage = plan.stage
     paths, macs = masks.leaf_paths(model.macs), jax.tree.leaves(model.macs)
     at_masks = sum(
@@ -184,27 +188,20 @@ def _stage(plan, model, data, budgets, sparse, samples, traffic, eval_every) -> 
         "flops_dense": 6 * dense * samples.own,
         "flops_executed": 6 * dense * samples.executed,
         "flops_evaluation": 2.0 * dense * len(data.y_test) * len(models) * evaluations,
-        "memory": _memory(plan, model, data, budgets, sparse),
     }
 
 
-def _bytes(tree) -> int:
-    return sum(v.size * v.dtype.itemsize for v in jax.tree.leaves(tree))
-
-
-def _memory(plan, model, data, budgets, sparse) -> dict:
+def _memory(plan, model, data, budgets, sparse, eval_every, client_store) -> dict:
     """Bytes by part, on all devices together; replicas count as often as they stand.
 
     The working set is an estimate: some copies of the weights, what the backward pass
-    keeps of a batch, and a client's rows, for every client that runs at a time.
+    keeps of a batch, and a client's samples, for every client that runs at a time. It
+    also tells where all clients' rows live, and how many the devices hold of them.
     """
-    stage, devices = plan.stage, plan.mesh.size
-    key, num_clients = jax.random.key(0), len(data.train.size)
-    server = jax.eval_shape(stage.algorithm.init, key, sparse)
-    info = ClientInfo(*(jnp.zeros((), t) for t in (jnp.int32, jnp.int32, jnp.float32)))
-
-    def row(key, server):
-        return store.pack(stage.algorithm.init_client(key, server, info))
+    devices, batch_size = plan.mesh.size, plan.stage.batch_size
+    info = simulate.client_info(data, budgets)
+    state = begin.shapes(plan.stage.algorithm, sparse, info)
+    pace = loop.pace(plan, state.clients, model, data, eval_every, client_store)
 
     def kept(params, stats, x, key):
         def logits(params):
@@ -212,17 +209,29 @@ def _memory(plan, model, data, budgets, sparse) -> dict:
 
         return jax.vjp(logits, params)[1:]
 
-    x = jax.ShapeDtypeStruct((stage.batch_size, *data.x.shape[1:]), data.x.dtype)
+    x = jax.ShapeDtypeStruct((batch_size, *data.x.shape[1:]), data.x.dtype)
+    key = jax.random.key(0)
     activations = jax.eval_shape(kept, sparse.params, sparse.stats, x, key)
-    rows = data.train.index.shape[1] * data.x[:1].nbytes
-    one = _COPIES * _bytes(sparse.params) + _bytes(activations) + rows
+    samples = data.train.index.shape[1] * data.x[:1].nbytes
+    one = _COPIES * store.num_bytes(sparse.params) + samples
+    rows = store.num_bytes(state.clients)
+    clients = store.device_bytes(state.clients, devices)
+    if pace.working is not None:  # the next segment's are fetched while one runs
+        clients = 2 * pace.working * (rows // info.index.size)
     population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
     return {
-        "population": devices * (population + 12 * num_clients),
-        "test set": data.x_test.nbytes + data.y_test.nbytes,
-        "clients": num_clients * _bytes(jax.eval_shape(row, key, server)),
-        "server": devices * _bytes(server),
-        "working set": devices * plan.chunk * one,
+        "memory": {
+            "population": devices * (population + 12 * info.index.size),
+            "test set": data.x_test.nbytes + data.y_test.nbytes,
+            "clients": clients,
+            "server": devices * store.num_bytes(state.server),
+            "working set": devices * plan.chunk * (one + store.num_bytes(activations)),
+        },
+        "client_store": {
+            "where": "device" if pace.working is None else "host",
+            "bytes": rows,
+            "working": pace.working,
+        },
     }
 
 
@@ -330,15 +339,28 @@ def _columns(stages: list[dict]) -> list[str]:
         "         executed": flops("flops_executed"),
         "         time": lambda s: _span(s["seconds_per_round"], format_seconds),
         "compilation": lambda s: format_seconds(s["compile_seconds"]),
+        "all clients' rows": lambda s: _rows(s["client_store"]),
         **{f"memory: {k}": memory(k) for k in stages[0]["memory"]},
     }
     rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
     return align(rows)
 
 
+def _rows(client_store: dict) -> str:
+    kept = format_si(client_store["bytes"], "B")
+    return f"{kept}, {client_store['where']}" if client_store["bytes"] else "-"
+
+
 def _notes(stages: list[dict]) -> list[str]:
-    """What is expected and what is bounded."""
+    """What is expected, what is bounded, and what stands where."""
     notes = []
+    sizes = {s["client_store"]["working"] for s in stages} - {None}
+    if sizes:
+        notes.append(
+            "Clients' rows on the host: the devices hold those of up to "
+            f"{' or '.join(map(str, sorted(sizes)))} clients for a segment, and as "
+            "many for the next."
+        )
     if any(stage["masked"] for stage in stages):
         notes.append(
             "Bits and FLOPs at the masks: at the density of the first masks, which may "

@@ -62,7 +62,7 @@ def build(config, started: bool = False) -> Parts:
     model = configuration.build_model(config, data)
     budgets = configuration.build_budgets(config)
     stages = configuration.build_stages(config, local.cross_entropy(model), budgets)
-    how = config.eval_every, config.chunk, budgets, config.metric
+    how = config.eval_every, config.chunk, budgets, config.metric, config.client_store
     traced = checks.run(stages, model, data, *how)
     initial = None
     if config.init_from is not None and not started:
@@ -82,6 +82,7 @@ def plan(config, parts: Parts) -> str:
         chunk=config.chunk,
         budgets=parts.budgets,
         eval_every=config.eval_every,
+        client_store=config.client_store,
         known=timings.recall(timings.digest(config)),
         key=jax.random.key(config.seed),
         traced=parts.traced,
@@ -205,6 +206,7 @@ def _segments(config, parts: Parts, key, at: loop.Snapshot):
         chunk=config.chunk,
         budgets=parts.budgets,
         metric=config.metric,
+        client_store=config.client_store,
         until=loop.Limits(**config.until),
         initial=parts.initial,
         observe_rounds=config.observe_rounds,
@@ -237,15 +239,17 @@ def _resumption(saved: checkpoint.Saved, now: dict) -> str:
 
 
 def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
-    """Writes packed masks, and once which layers their bits are of."""
+    """Writes packed masks, and once of which layers their entries or filters are."""
     folder = path / "masks"
     if kept and not (folder / "layers.json").exists():
         folder.mkdir(exist_ok=True)
         shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
         layers = jax.tree.map(lambda m: m > 0, model.macs)
         sizes = masks.layer_sizes(shapes, layers).tolist()
-        told = json.dumps({"names": masks.layer_paths(layers), "sizes": sizes})
-        directory.write(folder / "layers.json", told)
+        outputs = [leaf.shape[-1] for leaf in masks.layers(shapes, layers)]
+        for name, of in (("layers", sizes), ("filters", outputs)):
+            told = {"names": masks.layer_paths(layers), "sizes": of}
+            directory.write(folder / f"{name}.json", json.dumps(told))
     for whose, packed in kept.items():
         np.save(folder / "new.npy", packed)
         os.replace(

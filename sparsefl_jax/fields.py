@@ -10,7 +10,7 @@ from types import UnionType
 
 import optax
 
-from sparsefl_jax import configuration, local, sinks
+from sparsefl_jax import configuration, local, sinks, store
 from sparsefl_jax.kinds import typed
 
 INIT_WHAT = {
@@ -154,3 +154,4 @@ def _check_ranges(config) -> None:
             )
     configuration.lookup("init_what", config.init_what, INIT_WHAT)
     sinks.check(config.sinks)
+    store.check(config.client_store)

@@ -7,7 +7,17 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sparsefl_jax import checks, codec, costs, evaluate, observe, sampling, simulate
+from sparsefl_jax import (
+    begin,
+    checks,
+    codec,
+    costs,
+    evaluate,
+    observe,
+    sampling,
+    simulate,
+    store,
+)
 from sparsefl_jax.algorithm import Stage
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Key, PyTree, SparseModel
@@ -113,6 +123,7 @@ def segments(
     chunk: int | str = "auto",
     budgets=None,
     metric: str = "auto",
+    client_store: str = "auto",
     devices=None,
     until: Limits | None = None,
     initial: SparseModel | None = None,
@@ -131,6 +142,8 @@ def segments(
       chunk: clients that a device runs at a time, or 'auto'.
       budgets: [N] float in (0, 1], the share of the model that each client can hold.
       metric: whose accuracy counts, a name in `evaluate.METRICS`.
+      client_store: where what clients keep lives, a name in `store.STORES`; it changes
+        no result.
       devices: default all.
       until: where to end early; there is an evaluation at that end.
       initial: what the first stage starts from; None: a fresh network.
@@ -150,7 +163,8 @@ def segments(
     if resume is not None and resume.ended_by:
         raise ValueError(f"resume: the run has ended, by {resume.ended_by}")
     if traced is None:
-        traced = checks.run(stages, model, data, eval_every, chunk, budgets, metric)
+        how = eval_every, chunk, budgets, metric, client_store
+        traced = checks.run(stages, model, data, *how)
     init_key, run_key = jax.random.split(key)
     sparse = checks.initial_model(init_key, model) if initial is None else initial
     at = resume or Snapshot(0, 0, None, 0, 0.0)
@@ -165,6 +179,7 @@ def segments(
         eval_every=eval_every,
         chunk=chunk,
         budgets=budgets,
+        client_store=client_store,
         devices=devices,
         until=until or Limits(),
         observe_rounds=tuple(observe_rounds),
@@ -189,6 +204,7 @@ class _Work(NamedTuple):
     eval_every: int
     chunk: int | str
     budgets: Any
+    client_store: str
     devices: Any
     until: Limits
     observe_rounds: tuple[int, ...]
@@ -204,21 +220,30 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     observed = work.observe_rounds if work.is_last(at.stage) else ()
     plan = simulate.make_plan(stage, layers, work.devices, work.chunk, bool(observed))
     population = simulate.make_population(plan, data, work.budgets)
-    state = simulate.start(key, plan, sparse, population, at.state)
+    rows = begin.shapes(stage.algorithm, sparse, population.info).clients
+    how = work.eval_every, work.client_store, observed, at.round
+    length, working = pace(plan, rows, work.model, data, *how)
+    state = begin.start(key, plan, sparse, population, at.state, working)
     segment = simulate.make_segment(plan)
+    if working is None:
+        segment = store.on_device(segment)
+    else:
+        segment = store.on_host(segment, plan.mesh, working)
     draw = jax.jit(
         lambda rounds: sampling.cohorts(key, stage, len(data.train.size), rounds)
     )
-    length = segment_length(
-        stage, work.model, data, work.eval_every, work.devices, observed
-    )
-    length = math.gcd(at.round, length)  # where other devices began the run
     evaluation, seen = work.evaluation(stage), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
     models = stage.algorithm.deploy(key, state.server, None, None)
-    for first in range(at.round, stage.num_rounds, length):
-        rounds = np.arange(first, first + length, dtype=np.int32)
-        state, logs = segment(key, population, state, rounds, draw(rounds))
+    rounds, ahead = np.arange(at.round, at.round + length, dtype=np.int32), None
+    ids = draw(rounds)
+    while at.round < stage.num_rounds:
+        later = rounds + np.int32(length)
+        following = np.asarray(draw(later)) if later[0] < stage.num_rounds else None
+        state, logs, ahead = segment(
+            key, population, state, rounds, ids, following, ahead
+        )
+        rounds, ids = later, following
         logs = jax.device_get(logs)
         models = stage.algorithm.deploy(key, state.server, None, None)
         records, at, failure = _account(work, layers, logs, at)
@@ -245,21 +270,48 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     return at, models
 
 
-def segment_length(
-    stage: Stage, model, data, eval_every: int, devices=None, observe_rounds=()
-) -> int:
-    """Rounds per compiled scan.
+class Pace(NamedTuple):
+    """How a stage is cut into segments."""
 
-    It divides the stage, the evaluation interval and the observed rounds, so that these
-    fall on segment ends and no shorter last segment compiles again.
+    length: int  # rounds per compiled scan
+    working: int | None  # rows of a working set; None if all are on the device
+
+
+def pace(
+    plan: simulate.Plan,
+    rows: PyTree,
+    model,
+    data,
+    eval_every: int,
+    client_store: str,
+    observe_rounds=(),
+    done: int = 0,
+) -> Pace:
+    """Cuts a stage into segments of some seconds whose rows fit the devices.
+
+    Their length divides the stage, the evaluation interval and the observed rounds, so
+    that these fall on segment ends and no shorter last segment compiles again.
+
+    Args:
+      plan: of the stage.
+      rows: all clients', arrays or shapes.
+      model, data, eval_every, client_store: as `segments` takes them.
+      observe_rounds: of this stage.
+      done: rounds after which a run goes on, perhaps begun on other devices.
     """
-    devices = devices or jax.devices()
+    stage, devices = plan.stage, list(plan.mesh.devices.flat)
     samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
     flops = 6.0 * costs.macs_per_sample(model.macs) * samples
     seconds = flops / (GUESSED_RATE.get(devices[0].platform, 5e10) * len(devices))
     most = max(1, int(SEGMENT_SECONDS / max(seconds, 1e-9)))
+    on_host = store.chosen(client_store, rows, devices) == "host"
+    if on_host:
+        most = min(most, store.most_rounds(rows, stage.cohort_size, devices))
     common = math.gcd(stage.num_rounds, eval_every, *observe_rounds)
-    return max(d for d in range(1, common + 1) if common % d == 0 and d <= most)
+    length = max(d for d in range(1, common + 1) if common % d == 0 and d <= most)
+    length = math.gcd(done, length)
+    size = len(data.train.size), stage.cohort_size, length, len(devices)
+    return Pace(length, store.working_size(*size) if on_host else None)
 
 
 def _account(work: _Work, layers, logs, at: Snapshot):

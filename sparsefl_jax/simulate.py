@@ -27,7 +27,6 @@ from sparsefl_jax.types import (
     Context,
     Key,
     PyTree,
-    SparseModel,
 )
 
 
@@ -35,7 +34,7 @@ class State(NamedTuple):
     """Everything that a round changes."""
 
     server: PyTree
-    clients: PyTree  # rows [N, ...], booleans packed to bits
+    clients: PyTree  # rows [N, ...], booleans packed to bits; in a working set [W, ...]
     last_round: Array  # [N] int32, -1 for a client that never took part
 
 
@@ -117,45 +116,11 @@ def stage_key(key: Key, index: int) -> Key:
     return jax.random.fold_in(key, index)
 
 
-def _strong(tree: PyTree) -> PyTree:
+def strong(tree: PyTree) -> PyTree:
     """Removes weak types: a scan's carry must not change type, nor jit trace twice."""
     return jax.tree.map(
         lambda v: lax.convert_element_type(v, jnp.asarray(v).dtype), tree
     )
-
-
-def start(
-    key: Key, plan: Plan, model: SparseModel, population: Population, restore=None
-) -> State:
-    """The state before the first round of a stage with root key `key`.
-
-    Every client's key depends on the client alone and `init_client` sees the server as
-    `init` returned it, so it does not matter when or in what chunks this runs.
-
-    Args:
-      key, plan, model, population: of the stage.
-      restore: `(shapes) -> state`, which replaces the computation: a saved state in the
-        structure, shapes and dtypes that it is given. `model` may be shapes then.
-    """
-    algorithm = plan.stage.algorithm
-    init_key, client_key = jax.random.split(jax.random.fold_in(key, 1))
-
-    def build(model, info):
-        # Copies: jit hands untouched inputs on, and the state gets donated.
-        server = jax.tree.map(jnp.copy, _strong(algorithm.init(init_key, model)))
-
-        def one(info):
-            own = jax.random.fold_in(client_key, info.index)
-            return store.pack(_strong(algorithm.init_client(own, server, info)))
-
-        clients = lax.map(one, info, batch_size=None)
-        return State(server, clients, jnp.full(info.index.shape, -1, jnp.int32))
-
-    shapes = jax.eval_shape(build, model, population.info)
-    if restore is not None:
-        return jax.device_put(restore(shapes), shardings(plan, shapes))
-    model = jax.device_put(model, NamedSharding(plan.mesh, P()))
-    return jax.jit(build, out_shardings=shardings(plan, shapes))(model, population.info)
 
 
 def shardings(plan: Plan, state: State) -> State:
@@ -230,7 +195,7 @@ def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
         if layers is not None:
             kept = observe.uplink_masks(uplink, _deployed(algorithm, server), layers)
         log = metrics, codec.count(downlink), codec.count(uplink), kept
-        return _strong(summand), _strong(row), log
+        return strong(summand), strong(row), log
 
     return client_fn
 
@@ -295,38 +260,37 @@ def make_round(plan: Plan) -> Callable:
     """One round as a pure function.
 
     Returns:
-      `round_fn(key, population, state, round, ids [K]) -> (state, RoundLog)`, with
-      `key` the stage's root key.
+      `round_fn(key, population, state, round, ids [K], places) -> (state, RoundLog)`,
+      with `key` the stage's root key. Where `state.clients` are not the rows of all
+      clients, `places` [K] int32 are those of the cohort in it.
     """
     stage, mesh, chunk, layers, _ = plan
     algorithm, chunk_fn = stage.algorithm, make_chunk_fn(plan)
 
-    def map_cohort(key, population, state, round, num_steps, dealt):
+    def map_cohort(key, population, state, round, *dealt):
         """Maps over the groups [G, D, chunk] of a cohort; rows change in place."""
 
-        def call(clients, num_steps, ids):
-            def gather(v):
-                return jnp.take(v, ids, axis=0, mode="clip")
-
-            rows, last_round = jax.tree.map(gather, (clients, state.last_round))
+        def call(clients, num_steps, ids, places):
+            rows = jax.tree.map(
+                lambda v: jnp.take(v, places, axis=0, mode="clip"), clients
+            )
+            last_round = jnp.take(state.last_round, ids, axis=0, mode="clip")
             return chunk_fn(
                 key, round, state.server, population, num_steps, rows, last_round, ids
             )
 
         def group(carry, inputs):
-            (clients, total), (_, ids) = carry, inputs
+            (clients, total), (*_, places) = carry, inputs
             summand, rows, log = call(clients, *inputs)
             clients = jax.tree.map(
-                lambda old, new: old.at[ids].set(new, mode="drop"), clients, rows
+                lambda old, new: old.at[places].set(new, mode="drop"), clients, rows
             )
             return (clients, jax.tree.map(jnp.add, total, summand)), log
 
-        shapes, _, _ = jax.eval_shape(call, state.clients, num_steps[0], dealt[0])
-        zeros = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), shapes)
+        like, _, _ = jax.eval_shape(call, state.clients, *(v[0] for v in dealt))
+        zeros = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), like)
         zeros = lax.with_sharding_constraint(zeros, NamedSharding(mesh, P("clients")))
-        (clients, total), log = lax.scan(
-            group, (state.clients, zeros), (num_steps, dealt)
-        )
+        (clients, total), log = lax.scan(group, (state.clients, zeros), dealt)
         return clients, jax.tree.map(lambda v: jnp.sum(v, 0), total), log
 
     def describe(key, old, new):
@@ -344,22 +308,25 @@ def make_round(plan: Plan) -> Callable:
             jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in kept])),
         )
 
-    def round_fn(key, population, state, round, ids):
+    def round_fn(key, population, state, round, ids, places=None):
         client_key = jax.random.fold_in(jax.random.fold_in(key, 2), round)
         server_key = jax.random.fold_in(jax.random.fold_in(key, 3), round)
         sizes = population.info.num_examples
         order, place = deal(ids, sizes[ids], mesh.size, chunk)
-        dealt = jnp.append(ids, sizes.shape[0])[order]  # [G, D, chunk], N for a dummy
+        dealt, places = (  # [G, D, chunk], N for a dummy
+            jnp.append(v, sizes.shape[0])[order]
+            for v in (ids, ids if places is None else places)
+        )
         sizes = jnp.append(sizes, 0)[dealt]
         steps = steps_per_epoch(sizes, stage.batch_size, stage.drop_last)
         steps = jnp.max(steps, -1).astype(jnp.int32)  # [G, D]
         clients, total, log = map_cohort(
-            client_key, population, state, round, steps, dealt
+            client_key, population, state, round, steps, dealt, places
         )
         server, server_metrics = algorithm.aggregate(
             server_key, Context(round, None, None), state.server, total
         )
-        server = _strong(server)
+        server = strong(server)
         *in_order, observed = jax.tree.map(
             lambda v: v.reshape(order.size, *v.shape[3:])[place], log
         )
@@ -381,12 +348,13 @@ def make_segment(plan: Plan) -> Callable:
     """A jitted scan over rounds; the state is donated.
 
     Returns:
-      `segment(key, population, state, rounds [R], ids [R, K]) -> (state, RoundLog)`,
-      the log stacked [R], but of `masks` the last round's.
+      `segment(key, population, state, rounds [R], ids [R, K], places) -> (state, log)`,
+      a `RoundLog` stacked [R], but of `masks` the last round's; `places` [R, K] as
+      `make_round` has it.
     """
     round_fn = make_round(plan)
 
-    def segment(key, population, state, rounds, ids):
+    def segment(key, population, state, rounds, ids, places=None):
         def body(carry, inputs):
             state, log = round_fn(key, population, carry[0], *inputs)
             return (state, log.masks), log._replace(masks=())
@@ -396,7 +364,7 @@ def make_segment(plan: Plan) -> Callable:
             shapes = _deployed(plan.stage.algorithm, state.server)
             size = observe.num_bytes(shapes, plan.layers)
             kept = jnp.zeros((plan.stage.cohort_size, size), jnp.uint8)
-        (state, kept), log = lax.scan(body, (state, kept), (rounds, ids))
+        (state, kept), log = lax.scan(body, (state, kept), (rounds, ids, places))
         state = lax.with_sharding_constraint(state, shardings(plan, state))
         return state, log._replace(masks=kept)
 

@@ -6,11 +6,14 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparsefl_jax.configuration import default_config
+
+FREE = ("client_store",)  # fields that change nothing of what a run gives
 _OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
 
 
 def read_config(workdir: str | Path):
-    """The configuration of a run, as a `ConfigDict`.
+    """The configuration of a run, as a `ConfigDict`; later fields at their defaults.
 
     Raises:
       ValueError: there is no run, or its `config.json` can not be read.
@@ -20,7 +23,7 @@ def read_config(workdir: str | Path):
     path = Path(workdir) / "config.json"
     try:
         fields = json.loads(path.read_text())
-        return config_dict.ConfigDict(fields)
+        return config_dict.ConfigDict(default_config().to_dict() | fields)
     except FileNotFoundError:
         raise ValueError(
             f"workdir={str(workdir)!r}, expected the directory of a run"
@@ -80,7 +83,7 @@ def write(path: Path, text: str) -> None:
 
 
 def difference(old, new) -> str:
-    """The first field in which two configurations differ, '' if none.
+    """The first field in which two configurations differ, '' if none but in `FREE`.
 
     Example:
       >>> from ml_collections import config_dict
@@ -89,7 +92,7 @@ def difference(old, new) -> str:
       'b.c is 2 there and 3 here'
     """
     old, new = (flatten(json.loads(c.to_json_best_effort())) for c in (old, new))
-    for name in sorted(old | new):
+    for name in sorted((old | new).keys() - FREE):
         there, here = old.get(name), new.get(name)
         if there != here:
             return f"{name} is {there!r} there and {here!r} here"

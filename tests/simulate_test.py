@@ -3,7 +3,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import local, sampling, simulate, store
+from sparsefl_jax import begin, local, sampling, simulate, store
 from sparsefl_jax.algorithm import Stage
 from sparsefl_jax.algorithms import fedavg
 from sparsefl_jax.models import Model
@@ -154,7 +154,7 @@ def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
     plan = simulate.make_plan(stage, {"kernel": True}, jax.devices()[:devices], chunk)
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
-    state = simulate.start(key, plan, sparse, population())
+    state = begin.start(key, plan, sparse, population())
     assert state.last_round.tolist() == [-1, -1]
     ids = np.array([[1, 0], [0, 1]], np.int32)
     segment = simulate.make_segment(plan)
@@ -176,7 +176,7 @@ def test_last_round_tells_who_came_when(key):
     assert plan.mesh.size == 1
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
-    state = simulate.start(key, plan, sparse, population())
+    state = begin.start(key, plan, sparse, population())
     rounds, ids = np.arange(3, dtype=np.int32), np.array([[1], [0], [1]], np.int32)
     state, log = simulate.make_segment(plan)(key, population(), state, rounds, ids)
     assert state.last_round.tolist() == [1, 2]

@@ -1,0 +1,194 @@
+"""Clients' rows on the host: the same run, bit for bit, in less device memory."""
+
+import jax
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax import (
+    begin,
+    checkpoint,
+    checks,
+    configuration,
+    devices,
+    estimate,
+    fields,
+    simulate,
+    store,
+    workdir,
+)
+
+COHORT, WIDTH, INPUTS, CLASSES = 3, 5, 6, 4
+LEAVES = INPUTS * WIDTH, WIDTH, WIDTH * CLASSES, CLASSES  # entries of each
+METHODS = {
+    # Rows of packed masks.
+    "nst": lambda *parts: sfl.nst(*parts, density=0.5, prune_rate_decay=False),
+    "spafl": lambda *parts: sfl.spafl(*parts, alpha=0.1, keep_optimizer=True),
+}
+
+
+def make_world(num_clients):
+    """Clients of six images each, an MLP, and what makes a method."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(16 * num_clients, 2, 3, 1)).astype(np.float32)
+    y = (np.arange(len(x)) % CLASSES).astype(np.int32)
+    cut = 6 * num_clients
+    parts = np.arange(cut).reshape(num_clients, 6)
+    data = sfl.from_arrays(
+        x[:cut], y[:cut], x_test=x[cut:], y_test=y[cut:], partition=parts
+    )
+    model = sfl.build_model("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
+    optimizer = sfl.make_optimizer(learning_rate=0.1, momentum=0.9)
+    return data, model, (sfl.cross_entropy(model), optimizer)
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Seven clients: an odd number, on two devices."""
+    return make_world(7)
+
+
+def segments(world, method, key, rounds=6, count=None, **settings):
+    data, model, parts = world
+    algorithm = METHODS[method](*parts)
+    if count is not None:  # gets an entry whenever a client's round is traced
+
+        def update(*args):
+            count.append(1)
+            return METHODS[method](*parts).update(*args)
+
+        algorithm = algorithm._replace(update=update)
+    stage = sfl.Stage(algorithm, rounds, COHORT, batch_size=4)
+    return sfl.segments(key, [stage], model, data, **settings)
+
+
+def whole(told):
+    """All records, the last state as NumPy arrays, and where segments ended."""
+    told = list(told)
+    records = [record for segment in told for record in segment.records]
+    state = jax.device_get(told[-1].snapshot.state)
+    return records, state, [segment.snapshot.round for segment in told]
+
+
+@pytest.mark.parametrize("method, every", [("nst", 2), ("spafl", 3)])
+def test_the_host_gives_what_the_device_gives(world, key, method, every):
+    # Three rounds ask for more rows than there are clients, two for all but one.
+    there, here = (
+        whole(segments(world, method, key, eval_every=every, client_store=where))
+        for where in ("device", "host")
+    )
+    assert there[2] == here[2] == list(range(every, 7, every))
+    assert there[0] == here[0]
+    jax.tree.map(np.testing.assert_array_equal, there[1], here[1])
+    assert any(len(np.unique(v, axis=0)) > 2 for v in jax.tree.leaves(here[1].clients))
+
+
+def test_the_device_holds_two_working_sets_and_traces_once(key, monkeypatch):
+    world, held, traces, scatter = make_world(40), [], [], store.scatter
+    there = whole(segments(world, "spafl", key, 4, eval_every=4, client_store="device"))
+    row = store.num_bytes(there[1].clients) // 40
+
+    def watched(rows, ids, new):
+        kernels = [v for v in jax.live_arrays() if v.shape[1:] == (INPUTS, WIDTH)]
+        held.append(sum(v.shape[0] for v in kernels))
+        scatter(rows, ids, new)
+
+    monkeypatch.setattr(store, "scatter", watched)
+    # A quarter of the memory holds two sets of four: a cohort's three, on two devices.
+    monkeypatch.setattr(devices, "memory", lambda _: 4 * 2 * 4 * row)
+    told, traced = [], []
+    for segment in segments(world, "spafl", key, 4, traces, eval_every=4):
+        told.append(segment)
+        traced.append(len(traces))
+    here = whole(told)
+    assert there[2] == [4] and here[2] == [1, 2, 3, 4]
+    assert max(held) == 2 * 2 * 4  # weights and their momentum, of two sets of four
+    assert traced[0] > 0 and len(set(traced)) == 1
+    assert there[0] == here[0]
+    jax.tree.map(np.testing.assert_array_equal, there[1], here[1])
+
+
+@pytest.mark.parametrize("working", [2, 8])
+def test_first_rows_do_not_depend_on_how_many_are_made_at_a_time(world, key, working):
+    def init_client(key, server, info):
+        del server
+        mask = jax.random.bernoulli(key, 0.5, (9,))
+        return {"mask": mask, "w": jax.random.normal(key, (3, 2)) * info.num_examples}
+
+    data, model, parts = world
+    algorithm = METHODS["nst"](*parts)._replace(init_client=init_client)
+    plan = simulate.make_plan(sfl.Stage(algorithm, 1, COHORT), {})
+    population = simulate.make_population(plan, data)
+    sparse = checks.initial_model(key, model)
+    there = begin.start(key, plan, sparse, population)
+    here = begin.start(key, plan, sparse, population, working=working)
+    jax.tree.map(np.testing.assert_array_equal, there, here)
+    assert all(isinstance(v, np.ndarray) for v in jax.tree.leaves(here.clients))
+    assert len(np.unique(here.clients["w"], axis=0)) == 7
+
+
+def test_a_run_may_change_its_store_where_it_goes_on(world, key, tmp_path):
+    there = whole(segments(world, "nst", key, eval_every=2, client_store="device"))
+    records, resume = [], None
+    for where in ("host", "host", "device"):
+        settings = {"eval_every": 2, "client_store": where, "resume": resume}
+        segment = next(segments(world, "nst", key, **settings))
+        records += segment.records
+        checkpoint.save(tmp_path, segment.snapshot, segment.models, key, {})
+        resume = checkpoint.read(tmp_path, key).snapshot
+    assert records == there[0]
+    state = jax.device_get(segment.snapshot.state)
+    jax.tree.map(np.testing.assert_array_equal, there[1], state)
+
+
+def test_the_store_is_no_part_of_what_a_run_is():
+    old, new = configuration.default_config(), configuration.default_config()
+    new.client_store = "host"
+    assert workdir.difference(old, new) == ""
+    new.chunk = "2"
+    assert workdir.difference(old, new) == "chunk is 'auto' there and '2' here"
+
+
+def test_a_name_that_is_no_store_is_refused(world, key):
+    with pytest.raises(ValueError, match="client_store='disk', expected one of auto"):
+        next(segments(world, "nst", key, client_store="disk"))
+    config = configuration.default_config()
+    config.client_store = "hots"
+    with pytest.raises(ValueError, match="client_store='hots', expected"):
+        fields.check(config)
+
+
+def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatch):
+    rows = {"w": jax.ShapeDtypeStruct((8, 25), np.float32)}  # 800 bytes
+    odd = {"w": jax.ShapeDtypeStruct((9, 25), np.float32)}  # 900, twice on two devices
+    monkeypatch.setattr(devices, "memory", lambda _: 1700)
+    two = jax.devices()
+    assert store.chosen("auto", rows, two) == "device"
+    assert store.chosen("auto", odd, two) == "host"
+    assert store.chosen("auto", odd, two[:1]) == "host"
+    assert store.chosen("host", {}, two) == "device"  # nothing to keep
+    # 425 bytes for two sets: two rows each.
+    assert store.most_rounds(rows, 1, two) == 2
+    assert store.most_rounds(rows, 3, two) == 1
+
+
+def test_the_plan_tells_where_rows_are_and_what_they_take(world):
+    data, model, parts = world
+    stages = [sfl.Stage(METHODS["nst"](*parts), 4, COHORT)]
+    row = sum(-(-n // 8) for n in LEAVES)
+    told = {
+        where: estimate.describe(stages, model, data, client_store=where)
+        for where in ("host", "device")
+    }
+    (here,), (there,) = told["host"]["stages"], told["device"]["stages"]
+    assert here["client_store"] == {"where": "host", "bytes": 7 * row, "working": 4}
+    assert here["memory"]["clients"] == 2 * 4 * row
+    assert there["client_store"] == {
+        "where": "device",
+        "bytes": 7 * row,
+        "working": None,
+    }
+    assert there["memory"]["clients"] == 2 * 7 * row  # two devices, seven rows: copies
+    text = estimate.text(told["host"])
+    assert f"{7 * row} B, host" in text and "up to 4 clients for a segment" in text
+    assert "on the host" not in estimate.text(told["device"])
