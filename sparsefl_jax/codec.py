@@ -12,6 +12,12 @@ Positions of one leaf with `size` entries of which `nnz` travel, w(n) = ceil(log
 
 The leading w(size + 1) bits hold nnz, without which no receiver could cut the stream
 into leaves. In csr the rows are the last axis (the outputs) and the columns all others.
+
+    entropy  w(n + 1) + ceil(n H(k / n))
+
+codes the values, not their positions: n zeros and ones, k of them ones, over all leaves
+of a packet together, by the arithmetic coder in `arithmetic`. The first bits hold k; H
+is the entropy in bits. The real stream is that long, or up to two bits longer.
 """
 
 import dataclasses
@@ -25,7 +31,8 @@ import numpy as np
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Array, PyTree
 
-INDEXES = ("none", "bitmap", "coo", "csr")
+POSITIONS = ("bitmap", "coo", "csr")  # indexes that write where values stand
+INDEXES = ("none", *POSITIONS, "entropy")
 
 
 @jax.tree_util.register_dataclass
@@ -41,7 +48,9 @@ class Packet:
       sent: bool scalar, False if nothing travels this round.
       bits: static, per value, 0 to 32; 0 = common knowledge, the values are free.
       index: static, how positions are written: `'none'`, `'bitmap'`, `'coo'` or
-          `'csr'`. Charged with a fresh mask, also when bits = 0.
+          `'csr'`. Charged with a fresh mask, also when bits = 0. `'entropy'` writes no
+          positions but the values, as short as their share of ones allows: bits is
+          1, and a mask is one that the receiver can tell, as with `'none'`.
 
     Raises:
       ValueError: `bits` or `index` is not one of those.
@@ -65,6 +74,8 @@ class Packet:
             )
         if not isinstance(self.bits, int) or not 0 <= self.bits <= 32:
             raise ValueError(f"bits={self.bits!r}, expected an int from 0 to 32.")
+        if self.index == "entropy" and self.bits != 1:
+            raise ValueError(f"bits={self.bits!r}, expected 1 with index='entropy'.")
 
 
 Message = dict[str, Packet]
@@ -76,6 +87,7 @@ class Count(NamedTuple):
     entries: Array  # [leaves] int32
     fresh: Array  # shape=(), bool
     sent: Array  # shape=(), bool
+    ones: Array | None = None  # [leaves] int32, of the entries; index 'entropy' only
 
 
 class Layout(NamedTuple):
@@ -155,7 +167,8 @@ def count(message: Message) -> dict[str, Count]:
       message: packets of one client; vmap for more.
 
     Returns:
-      One `Count` per packet. A leaf counts its True mask entries, or its size.
+      One `Count` per packet. A leaf counts its True mask entries, or its size; and its
+      ones, where these are what the packet's length depends on.
 
     Example:
       >>> m = {'w': jnp.array([True, False, True])}
@@ -168,10 +181,20 @@ def count(message: Message) -> dict[str, Count]:
             sizes = [math.prod(x.shape) for x in jax.tree.leaves(packet.values)]
             entries = jnp.array(sizes, jnp.int32)
         else:
-            mask = packet.mask
-            entries = masks.counts(mask, jax.tree.map(lambda _: True, mask))
-        counts[name] = Count(entries, packet.fresh, packet.sent)
+            entries = _trues(packet.mask)
+        ones = None
+        if packet.index == "entropy":  # static branch
+            ones = jax.tree.map(lambda v: v.astype(jnp.bool_), packet.values)
+            if packet.mask is not None:
+                ones = jax.tree.map(jnp.logical_and, ones, packet.mask)
+            ones = _trues(ones)
+        counts[name] = Count(entries, packet.fresh, packet.sent, ones)
     return counts
+
+
+def _trues(mask: PyTree) -> Array:
+    """The True entries of every leaf, [leaves] int32."""
+    return masks.counts(mask, jax.tree.map(lambda _: True, mask))
 
 
 def layout(message: Message) -> dict[str, Layout]:
@@ -245,6 +268,27 @@ def pointer_width(nnz: np.ndarray | int) -> np.ndarray:
     return np.maximum(np.frexp(np.asarray(nnz, np.float64))[1], 1).astype(np.int64)
 
 
+def entropy_bits(n: np.ndarray | int, ones: np.ndarray | int) -> np.ndarray:
+    """n H(ones / n): the bits of zeros and ones whose numbers are known, float64.
+
+    Example:
+      >>> entropy_bits(np.array([0, 7, 8, 8]), np.array([0, 7, 4, 1])).tolist()
+      [0.0, 0.0, 8.0, 4.3485]
+    """
+    n, ones = np.asarray(n, np.float64), np.asarray(ones, np.float64)
+    total = np.zeros(np.broadcast_shapes(n.shape, ones.shape))
+    for k in (ones, n - ones):
+        share = np.where(k > 0, k, 1.0) / np.where(k > 0, n, 1.0)
+        total = total - k * np.log2(share)
+    return total
+
+
+def _entropy_values(n: np.ndarray, ones: np.ndarray) -> np.ndarray:
+    """The count of ones, then the values; int64."""
+    header = np.frexp(n.astype(np.float64))[1].astype(np.int64)  # w(n + 1)
+    return header + np.ceil(entropy_bits(n, ones)).astype(np.int64)
+
+
 def _position_bits(index: str, shape: tuple[int, ...], nnz: np.ndarray) -> np.ndarray:
     """The bits that name the positions of `nnz` entries of one leaf; int64."""
     if index == "bitmap":
@@ -272,9 +316,13 @@ def packet_bits(layout: Layout, count: Count) -> Bits:
     """
     entries = np.asarray(count.entries, np.int64)
     sent, fresh = np.asarray(count.sent, np.int64), np.asarray(count.fresh, np.int64)
-    values = sent * layout.bits * entries.sum(-1)
+    values = layout.bits * entries.sum(-1)
+    if layout.index == "entropy":
+        ones = np.asarray(count.ones, np.int64)
+        values = _entropy_values(entries.sum(-1), ones.sum(-1))
+    values = sent * values
     positions = np.zeros_like(values)
-    if layout.masked and layout.index != "none":
+    if layout.masked and layout.index in POSITIONS:
         for i, shape in enumerate(layout.shapes):
             positions += _position_bits(layout.index, shape, entries[..., i])
     return Bits(values, sent * fresh * positions)

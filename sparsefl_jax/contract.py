@@ -219,7 +219,7 @@ def law_fresh(world: World) -> None:
             for way in ("down", "up"):
                 for name, packet in getattr(passing, way).items():
                     mask = [m.tobytes() for m in jax.tree.leaves(packet.mask)]
-                    free = packet.index == "none" or not packet.sent
+                    free = packet.index not in codec.POSITIONS or not packet.sent
                     if not (free or packet.fresh or mask in known[index]):
                         what = f"{way}[{name!r}] of client {index} in round {round}"
                         fail(world, "fresh", f"{what} has a new mask and fresh=False")

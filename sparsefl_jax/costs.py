@@ -11,6 +11,9 @@ The named views at the end state how a paper arrives at a figure that it prints;
 ledger's own totals are in every record.
 """
 
+import fnmatch
+import math
+
 import jax
 import numpy as np
 
@@ -147,3 +150,40 @@ def clipped_entropy_bits(count: dict, packets, *, epsilon: float = 0.01) -> floa
         sent = np.asarray(count[name].sent) & (n > 0)
         bits += np.sum(np.where(sent, charged + np.log2(np.maximum(n, 1)), 0.0))
     return float(bits)
+
+
+def linear_p_accounting(
+    layout: dict, count: dict, packets, rate, *, leaves=("*",)
+) -> float:
+    """View: bits of messages as if a slice at rate p were p of the network.
+
+    SpaFL (NeurIPS 2024, Table 2) prints HeteroFL so, half of FedAvg at p = 0.5, though
+    both sides of a hidden layer shrink and the slice has nearer a quarter.
+
+    Args:
+      layout: as `codec.layout` returns it.
+      count: as `codec.count` returns it, any leading axes.
+      packets: names of the packets that the figure charges.
+      rate: p, or an array over the leading axes.
+      leaves: globs of the leaf paths that the figure charges.
+
+    Returns:
+      Bits over all messages that were sent.
+
+    Example:
+      >>> told = {'up': codec.Layout(('w', 'b'), ((3, 2), (2,)), 32, 'none', True)}
+      >>> seen = {'up': codec.Count(np.array([[2, 1]]), np.array([False]),
+      ...                           np.array([True]))}
+      >>> linear_p_accounting(told, seen, ('up',), 0.5, leaves=('w',))
+      96.0
+    """
+    total = 0.0
+    for name in packets:
+        one = layout[name]
+        size = sum(
+            math.prod(shape)
+            for path, shape in zip(one.paths, one.shapes, strict=True)
+            if any(fnmatch.fnmatchcase(path, glob) for glob in leaves)
+        )
+        total += one.bits * size * float(np.sum(rate * np.asarray(count[name].sent)))
+    return total

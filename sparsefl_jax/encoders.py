@@ -1,8 +1,9 @@
 """Byte streams of packets, written and read with NumPy on the host.
 
 They prove the counted bits: `len(encode(packet))` is what `codec.packet_bits` charges,
-rounded up to a byte. A packet is one bit stream, most significant bit first: leaf after
-leaf its positions, then its values. The formats of the positions stand in `codec`.
+rounded up to a byte; with the index 'entropy' up to two bits more. A packet is one bit
+stream, most significant bit first: leaf after leaf its positions, then its values, but
+with 'entropy' the values of all leaves at the end. The formats stand in `codec`.
 """
 
 import dataclasses
@@ -12,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import codec
+from sparsefl_jax import arithmetic, codec
 
 
 def encode(packet: codec.Packet) -> bytes:
@@ -43,6 +44,9 @@ def encode(packet: codec.Packet) -> bytes:
         if packet.bits:
             stream.append(_write(_codes(values[mask], packet.bits), packet.bits))
     joined = np.concatenate(stream) if stream else np.zeros(0, np.uint8)
+    if packet.index == "entropy":
+        ones = _write(joined.sum(keepdims=True), joined.size.bit_length())
+        joined = np.concatenate([ones, arithmetic.encode(joined)])
     return np.packbits(joined).tobytes()
 
 
@@ -70,7 +74,13 @@ def decode(data: bytes, like: codec.Packet) -> codec.Packet:
         return dataclasses.replace(like, values=blank)
     stream = np.unpackbits(np.frombuffer(data, np.uint8))
     values, found, at = [], [], 0
-    for leaf, mask in _leaves(like, known=like.bits == 0):
+    leaves = _leaves(like, known=like.bits == 0)
+    if like.index == "entropy":
+        n = sum(int(mask.sum()) for _, mask in leaves)
+        header = n.bit_length()
+        ones = int(_read(stream, 1, header)[0])
+        stream = arithmetic.decode(stream[header:], n, ones).astype(np.uint8)
+    for leaf, mask in leaves:
         if _positions_travel(like):
             mask, used = _read_positions(like.index, stream[at:], leaf.shape)
             at += used
@@ -106,7 +116,8 @@ def _leaves(packet: codec.Packet, known: bool = True) -> list:
 
 
 def _positions_travel(packet: codec.Packet) -> bool:
-    return packet.mask is not None and packet.index != "none" and bool(packet.fresh)
+    masked = packet.mask is not None
+    return packet.index in codec.POSITIONS and masked and bool(packet.fresh)
 
 
 def _write(codes: np.ndarray, width: int) -> np.ndarray:

@@ -65,7 +65,9 @@ def expect(stage, sparse: SparseModel, traced: checks.Traced, budgets) -> Traffi
     up = {name: _answer(packet, densities) for name, packet in layouts[1].items()}
     cohort = stage.cohort_size
     return Traffic(
-        down=tuple(cohort * share @ bits for bits in _bits(layouts[0], down)),
+        down=tuple(
+            cohort * float(np.sum(share * bits)) for bits in _bits(layouts[0], down)
+        ),
         up=tuple(cohort * float(bits) for bits in _bits(layouts[1], up)),
         densities=densities,
         masked=sum(sizes.values()),
@@ -80,7 +82,9 @@ def _answer(packet: codec.Layout, densities: dict) -> codec.Count:
         round(math.prod(shape) * (densities.get(path, 1.0) if packet.masked else 1.0))
         for path, shape in zip(packet.paths, packet.shapes, strict=True)
     ]
-    return codec.Count(np.array(entries, np.int64), np.True_, np.True_)
+    entries = np.array(entries, np.int64)
+    ones = entries // 2 if packet.index == "entropy" else None  # the most bits
+    return codec.Count(entries, np.True_, np.True_, ones)
 
 
 def _bits(layout: dict, count: dict):

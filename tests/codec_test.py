@@ -47,7 +47,8 @@ def test_packet_is_a_pytree_with_static_bits_and_index():
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{"index": "entropy"}, {"index": "x"}, {"bits": 33}, {"bits": 1.5}]
+    "kwargs",
+    [{"index": "x"}, {"bits": 33}, {"bits": 1.5}, {"bits": 32, "index": "entropy"}],
 )
 def test_packet_refuses(kwargs):
     name, value = next(iter(kwargs.items()))
@@ -158,7 +159,8 @@ def receiver(packet):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
     values = packet.values if packet.bits == 0 else blank(packet.values)
-    travel = packet.mask is not None and packet.fresh and packet.index != "none"
+    written = packet.fresh and packet.index in codec.POSITIONS
+    travel = packet.mask is not None and written
     mask = blank(packet.mask) if travel else packet.mask
     return dataclasses.replace(packet, values=values, mask=mask)
 
@@ -181,7 +183,7 @@ SHAPES = [(), (1,), (0,), (3, 0), (5,), (4, 3), (1, 9), (9, 1), (3, 3, 2, 4)]
 @settings(deadline=None, max_examples=150)
 @given(
     st.sampled_from(KINDS),
-    st.sampled_from(codec.INDEXES),
+    st.sampled_from(["none", *codec.POSITIONS]),
     st.lists(st.sampled_from(SHAPES), min_size=0, max_size=3),
     st.sampled_from([0.0, 0.1, 0.5, 1.0]),
     st.booleans(),
@@ -211,6 +213,69 @@ def test_decode_inverts_encode_and_length_is_what_is_charged(
     back = encoders.decode(data, receiver(packet))
     assert_same(back.values, packet.values)
     assert_same(back.mask, packet.mask)
+
+
+def entropy(n, ones):
+    """n H(ones / n) in bits, term by term."""
+    return sum(k * math.log2(n / k) for k in (ones, n - ones) if k)
+
+
+@pytest.mark.parametrize(
+    ("n", "ones", "bits"), [(0, 0, 0), (1, 1, 1), (8, 0, 4), (8, 4, 12), (7, 1, 8)]
+)
+def test_entropy_bits_by_hand(n, ones, bits):
+    # 7 entries, one of them 1: 3 bits tell the one, 7 H(1 / 7) = 4.14 all values.
+    packet = Packet(jnp.arange(n) < ones, bits=1, index="entropy")
+    assert total(packet) == (bits, 0)
+    told = codec.count({"p": packet})["p"]
+    assert told.entries.tolist() == [n] and told.ones.tolist() == [ones]
+
+
+def test_entropy_is_charged_per_packet_and_by_client():
+    def one(row):
+        values = {"a": row > 0, "b": jnp.ones(2, jnp.bool_)}
+        mask = {"a": jnp.arange(6) < 4, "b": jnp.ones(2, jnp.bool_)}
+        packet = Packet(values, mask, sent=row[5] < 9, bits=1, index="entropy")
+        return codec.count({"p": packet})
+
+    rows = jnp.array([[1, 1, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 1, 9]])
+    counts = jax.jit(jax.vmap(one))(rows)
+    assert counts["p"].ones.tolist() == [[2, 2], [0, 2], [4, 2]]
+    assert counts["p"].ones.dtype == counts["p"].entries.dtype == jnp.int32
+    layout = {"p": codec.Layout(("a", "b"), ((6,), (2,)), 1, "entropy", True)}
+    bits = codec.bits(layout, counts)
+    # Six entries, w(7) = 3; four ones, two ones, and nothing sent.
+    expected = 3 + math.ceil(entropy(6, 2))
+    assert bits.values.tolist() == [expected, expected, 0]
+    assert bits.positions.tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("dtype", [np.bool_, np.uint8, np.int8])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("share", [0.0, 0.001, 0.01, 0.5, 0.99, 1.0])
+@pytest.mark.parametrize(
+    "shapes", [[], [(0,)], [()], [(3, 0), (2, 3)], [(9, 40), (5,)]]
+)
+def test_entropy_coded_packets_come_back(dtype, masked, share, shapes):
+    rng = np.random.default_rng(0)
+    values = {f"l{i}": rng.random(s) < share for i, s in enumerate(shapes)}
+    mask = {name: np.asarray(rng.random(v.shape) < 0.7) for name, v in values.items()}
+    if masked:
+        values = jax.tree.map(lambda v, m: np.asarray(v & m), values, mask)
+    code = -1 if dtype is np.int8 else 1  # the other code of one bit
+    values = jax.tree.map(lambda v: np.asarray(v).astype(dtype) * dtype(code), values)
+    packet = Packet(values, mask if masked else None, bits=1, index="entropy")
+    data, charged = encoders.encode(packet), int(total(packet).total)
+    assert math.ceil(charged / 8) <= len(data) <= math.ceil((charged + 2) / 8)
+    back = encoders.decode(data, receiver(packet))
+    assert_same(back.values, packet.values)
+    assert_same(back.mask, packet.mask)
+
+
+def test_entropy_refuses_other_codes():
+    packet = Packet(np.array([0, 2], np.uint8), bits=1, index="entropy")
+    with pytest.raises(ValueError, match="bits=1 but codes reach from 0 to 2"):
+        encoders.encode(packet)
 
 
 def test_nothing_sent_is_no_byte_and_decodes_to_zeros():

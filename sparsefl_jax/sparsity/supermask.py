@@ -1,0 +1,133 @@
+"""Supermasks: random weights that stay, of which a mask drawn from scores keeps some.
+
+Zhou et al., "Deconstructing Lottery Tickets", NeurIPS 2019,
+https://arxiv.org/abs/1905.01067 (masks from Bernoulli draws, signed constants); Isik et
+al., ICLR 2023, https://arxiv.org/abs/2209.15328, for the constants and the gradient.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.codec import merge, split
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import Array, Key, PyTree
+
+
+def has_score(params: PyTree) -> PyTree:
+    """Which leaves have scores: all of a layer that has a kernel; Python bools.
+
+    Example:
+      >>> has_score({'fc': {'kernel': 1, 'bias': 2}, 'bn': {'scale': 3, 'bias': 4}})
+      {'bn': {'bias': False, 'scale': False}, 'fc': {'bias': True, 'kernel': True}}
+    """
+    parts = [path.rpartition("/") for path in masks.leaf_paths(params)]
+    layers = {layer for layer, _, name in parts if name == "kernel"}
+    chosen = [layer in layers for layer, _, _ in parts]
+    return jax.tree.unflatten(jax.tree.structure(params), chosen)
+
+
+def signed_constants(key: Key, params: PyTree) -> PyTree:
+    """Weights that are never trained: +c or -c with even chances, c = e / sqrt(fan-in).
+
+    Args:
+      key: draws the signs.
+      params: a tree of arrays or shapes; a kernel's last axis are its outputs, and a
+        bias has the fan-in of its kernel. Leaves of other layers become 1 where they
+        are called scale, and 0 where bias.
+
+    Returns:
+      A float32 tree like `params`.
+
+    Raises:
+      ValueError: a leaf is none of these, or there is no kernel.
+
+    Example:
+      >>> w = signed_constants(jax.random.key(0), {'kernel': jnp.zeros((4, 1))})
+      >>> jnp.abs(w['kernel']).ravel().tolist()  # e / 2
+      [1.3591, 1.3591, 1.3591, 1.3591]
+    """
+    leaves, treedef = jax.tree.flatten(params)
+    parts = [path.rpartition("/") for path in masks.leaf_paths(params)]
+    fan_in = {
+        layer: math.prod(leaf.shape[:-1])
+        for (layer, _, name), leaf in zip(parts, leaves, strict=True)
+        if name == "kernel"
+    }
+    if not fan_in:
+        raise ValueError(f"no kernel among the leaves {masks.leaf_paths(params)}")
+    keys, out = jax.random.split(key, len(leaves)), []
+    for (layer, _, name), leaf, own in zip(parts, leaves, keys, strict=True):
+        if layer in fan_in:
+            c = jnp.float32(math.e / math.sqrt(fan_in[layer]))
+            out.append(jnp.where(jax.random.bernoulli(own, shape=leaf.shape), c, -c))
+        elif name in ("scale", "bias"):
+            out.append(jnp.full(leaf.shape, name == "scale", jnp.float32))
+        else:
+            where = f"{layer}/{name}"
+            raise ValueError(f"leaf {where!r}, expected a kernel, bias or scale")
+    return jax.tree.unflatten(treedef, out)
+
+
+@jax.custom_vjp
+def keep(uniform: Array, scores: Array, weights: Array) -> Array:
+    """The weights that a mask m keeps, m = 1 where uniform < p = sigmoid(scores).
+
+    The gradient passes the drawing times p, as the authors' code does it, and then the
+    sigmoid: dL/ds = dL/dm p p (1 - p), with dL/dm = dL/dw weights also where m is 0.
+
+    Args:
+      uniform: in (0, 1), has no gradient.
+      scores: float32.
+      weights: float32, has no gradient.
+
+    Example:
+      >>> grad = jax.grad(keep, argnums=1)
+      >>> float(grad(jnp.float32(0.9), jnp.float32(0.0), jnp.float32(2.0)))  # p = 1 / 2
+      0.25
+    """
+    kept = uniform < jax.nn.sigmoid(scores)
+    return jnp.where(kept, weights, jnp.zeros_like(weights))
+
+
+def _keep_forward(uniform, scores, weights):
+    return keep(uniform, scores, weights), (scores, weights)
+
+
+def _keep_backward(residual, g):
+    scores, weights = residual
+    p = jax.nn.sigmoid(scores)
+    return None, g * weights * p * p * (1 - p), None
+
+
+keep.defvjp(_keep_forward, _keep_backward)
+
+
+def draw(key: Key, scores: PyTree, frozen: PyTree) -> PyTree:
+    """The parameters of one network under a new mask; differentiable in `scores`."""
+    weights, rest = split(frozen, has_score(frozen))
+    kept = jax.tree.map(keep, fill(key, weights, _uniform), scores, weights)
+    return merge(kept, rest)
+
+
+def mask_of(params: PyTree) -> PyTree:
+    """The mask of drawn parameters: False where a leaf with scores is 0."""
+    select = has_score(params)
+    return jax.tree.map(
+        lambda s, p: p != 0 if s else jnp.ones(p.shape, bool), select, params
+    )
+
+
+def fill(key: Key, tree: PyTree, sample) -> PyTree:
+    """A tree like `tree` whose leaves are `sample(key, shape)`."""
+    leaves, treedef = jax.tree.flatten(tree)
+    keys = jax.random.split(key, len(leaves))
+    drawn = [sample(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
+    return jax.tree.unflatten(treedef, drawn)
+
+
+def _uniform(key: Key, shape) -> Array:
+    """Uniform in (0, 1) on a grid of 2^-16, as drawing is much of a step's time."""
+    drawn = jax.random.bits(key, shape, jnp.uint16).astype(jnp.float32)
+    return (drawn + 0.5) / 65536

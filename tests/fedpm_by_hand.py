@@ -1,0 +1,77 @@
+"""FedPM's client and server from the formulas, for the contract test."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax import contract_world as at
+from sparsefl_jax.sparsity import supermask
+
+RATE, MOMENTUM, EPSILON = 0.1, 0.9, 0.01
+
+
+def trains_scores(world):
+    """The merge by NumPy in every round; client 2, in rounds 0 and 1, step by step."""
+    states, _ = at.path(world)
+    for round, state in enumerate(states[1:]):
+        votes = [p.up["mask"].values for p in at.passings(world, round)]
+        mean = jax.tree.map(lambda *m: np.mean(m, 0) * (1 - 2 * EPSILON), *votes)
+        odds = jax.tree.map(lambda p: (p + EPSILON) / (1 - EPSILON - p), mean)
+        close(state.server.scores, jax.tree.map(np.log, odds), 1e-5)
+    velocity = jax.tree.map(jnp.zeros_like, states[0].server.scores)
+    for round in range(2):
+        place = world.cohorts[round].tolist().index(2)
+        server, passing = states[round].server, at.passings(world, round)[place]
+        key, *_, info, data = at.inputs(world, states[round], round, 2)
+        key = jax.random.split(jax.random.fold_in(key, info.index), 3)[2]
+        train_key, mask_key = jax.random.split(key)
+        scores, stats, velocity, seen = steps(
+            server, data, train_key, RATE * 0.9**round, velocity
+        )
+        drawn = supermask.draw(mask_key, scores, server.frozen)
+        mask = jax.tree.map(lambda d: d != 0, drawn)
+        close(passing.up["mask"].values, mask, 0)
+        close(passing.up["stats"].values, stats)
+        close(jax.tree.leaves(passing.client), jax.tree.leaves(velocity))
+        close(passing.metrics["work"].forward, seen, 1e-4)
+
+
+def close(got, want, atol=1e-6):
+    def same(a, b):
+        np.testing.assert_allclose(a, b, rtol=0, atol=atol)
+
+    jax.tree.map(same, got, want)
+
+
+@jax.jit
+def _gradient(params, stats, x, y):
+    def loss(params):
+        logits, new = at.tiny_model().apply(params, stats, x, train=True)
+        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1)
+        return -jnp.mean(chosen), new
+
+    return jax.grad(loss, has_aux=True)(params)
+
+
+def steps(server, data, key, rate, velocity):
+    """SGD with momentum on scores, one epoch; also how many entries were alive."""
+    scores, stats = server.scores, server.stats
+    seen = jax.tree.map(lambda _: 0.0, scores)
+
+    def gradient(g, w, s):
+        p = 1 / (1 + np.exp(-s))
+        return g * w * p * p * (1 - p)
+
+    for step, order in enumerate(data.order[0]):
+        rows = order[np.asarray(data.weight[0, step]) > 0]
+        if not rows.size:
+            break
+        own = jax.random.fold_in(jax.random.fold_in(key, 0), step)
+        drawn = supermask.draw(jax.random.split(own)[0], scores, server.frozen)
+        grads, stats = _gradient(drawn, stats, data.x[rows], data.y[rows])
+        grads = jax.tree.map(gradient, grads, server.frozen, scores)
+        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
+        scores = jax.tree.map(lambda s, v: s - rate * v, scores, velocity)
+        alive = jax.tree.map(lambda d, n=rows.size: n * np.mean(d != 0), drawn)
+        seen = jax.tree.map(jnp.add, seen, alive)
+    return scores, stats, velocity, seen

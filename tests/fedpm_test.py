@@ -1,0 +1,242 @@
+"""FedPM: the estimator, the constants, the merge, what travels, and that it learns."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import Stage, codec, costs, from_arrays, local, loop, models
+from sparsefl_jax import contract_world as at
+from sparsefl_jax.algorithms import fedpm
+from sparsefl_jax.algorithms.fedpm import Server
+from sparsefl_jax.sparsity import masks, supermask
+from sparsefl_jax.types import Context, SparseModel
+
+
+@pytest.fixture(autouse=True)
+def _quick_compilation():
+    """Most of the time here is compilation; unoptimised it is cheaper."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def test_estimator_by_hand():
+    # sigmoid(log 3) = 3/4 and sigmoid(-log 3) = 1/4; the last two draws keep nothing.
+    scores = jnp.log(jnp.array([1.0, 3.0, 1.0, 1 / 3]))
+    weights = jnp.array([2.0, -4.0, 2.0, 8.0])
+    uniform = jnp.array([0.4, 0.7, 0.6, 0.3])
+    assert supermask.keep(uniform, scores, weights).tolist() == [2, -4, 0, 0]
+
+    def loss(uniform, scores, weights):
+        return jnp.sum(supermask.keep(uniform, scores, weights) * jnp.arange(1.0, 5.0))
+
+    nothing, found, none = jax.grad(loss, (0, 1, 2))(uniform, scores, weights)
+    # dL/dm p p (1 - p): 1 * 2 / 8, 2 * -4 * 9/64, 3 * 2 / 8, 4 * 8 * 3/64.
+    np.testing.assert_allclose(found, [0.25, -1.125, 0.75, 1.5], rtol=1e-6)
+    assert not nothing.any() and not none.any()
+
+
+def test_estimator_is_its_surrogate_at_any_score():
+    """The gradient of weights * sigmoid(s) times p, whatever was drawn."""
+    scores = jnp.linspace(-9.0, 9.0, 37)
+    weights = jnp.sin(jnp.arange(37.0))
+
+    def surrogate(scores):
+        p = jax.nn.sigmoid(scores)
+        return jnp.sum(weights * jax.lax.stop_gradient(p) * p)
+
+    for uniform in (0.01, 0.5, 0.99):
+        found = jax.grad(
+            lambda s, u=uniform: jnp.sum(
+                supermask.keep(jnp.full_like(s, u), s, weights)
+            )
+        )(scores)
+        np.testing.assert_allclose(found, jax.grad(surrogate)(scores), atol=1e-7)
+
+
+def test_masks_are_drawn_with_the_scores_probabilities(key):
+    frozen = {"fc": {"kernel": jnp.full((4, 10_000), -2.0)}}
+    odds = jnp.log(jnp.array([1 / 99, 1.0, 3.0, 1e6]))
+    scores = {"fc": {"kernel": jnp.broadcast_to(odds[:, None], (4, 10_000))}}
+    drawn = supermask.draw(key, scores, frozen)["fc"]["kernel"]
+    assert set(np.unique(drawn)) == {-2, 0}
+    share = np.mean(np.asarray(drawn) != 0, 1)
+    want = np.array([0.01, 0.5, 0.75, 1.0])
+    error = 5 * np.sqrt(want * (1 - want) / 10_000) + 1e-4
+    assert (np.abs(share - want) <= error).all()
+    again = supermask.draw(jax.random.key(1), scores, frozen)["fc"]["kernel"]
+    assert np.mean(again[1] != drawn[1]) > 0.4
+
+
+def test_constants_have_the_size_of_the_fan_in(key):
+    shapes = {
+        "conv": {"kernel": (5, 5, 3, 64), "bias": (64,)},
+        "bn": {"scale": (64,), "bias": (64,)},
+        "fc": {"kernel": (100, 7)},
+    }
+    params = jax.tree.map(jnp.zeros, shapes, is_leaf=lambda s: type(s) is tuple)
+    frozen = supermask.signed_constants(key, params)
+    for layer, name, fan_in in (
+        ("conv", "kernel", 75), ("conv", "bias", 75), ("fc", "kernel", 100)
+    ):  # fmt: skip
+        leaf = np.asarray(frozen[layer][name])
+        assert leaf.shape == shapes[layer][name]
+        np.testing.assert_allclose(np.abs(leaf), 2.718281828 / math.sqrt(fan_in), 1e-6)
+        assert 0.3 < np.mean(leaf > 0) < 0.7
+    assert (frozen["bn"]["scale"] == 1).all() and (frozen["bn"]["bias"] == 0).all()
+
+
+def test_refuses():
+    for epsilon in (0, 0.5, -1, math.nan):
+        with pytest.raises(ValueError, match=f"epsilon={epsilon}, expected in"):
+            fedpm(None, None, epsilon=epsilon)
+    for leaf, said in (
+        ("table", "leaf 'embed/table', expected"),
+        ("bias", "no kernel"),
+    ):
+        params = {"embed": {leaf: jnp.zeros(3)}}
+        if leaf == "table":
+            params["fc"] = {"kernel": jnp.zeros((3, 2))}
+        model = SparseModel(params, masks.full(params), {})
+        with pytest.raises(ValueError, match=said):
+            fedpm(None, None).init(jax.random.key(0), model)
+
+
+def test_merge_by_hand():
+    method = fedpm(None, None, epsilon=0.1)
+    old = {"fc": {"kernel": jnp.array([[5.0], [6.0], [7.0]])}}
+    server = Server(old, old, {"mean": jnp.float32(3.0)})
+    total = None
+    for mask, mean in (([1, 1, 0], 1.0), ([1, 0, 0], 2.0), ([1, 0, 0], 6.0)):
+        mask = {"fc": {"kernel": jnp.array(mask, bool)[:, None]}}
+        uplink = {
+            "mask": codec.Packet(mask, bits=1, index="entropy"),
+            "stats": codec.Packet({"mean": jnp.float32(mean)}),
+        }
+        summand = method.contribute(None, uplink)
+        total = summand if total is None else jax.tree.map(jnp.add, total, summand)
+    ctx = Context(jnp.int32(4), None, None)
+    new, told = method.aggregate(None, ctx, server, total)
+    # Votes of 0.1 and 0.9: means of 0.9, 1.1 / 3 and 0.1.
+    want = np.log([9.0, 1.1 / 1.9, 1 / 9])
+    np.testing.assert_allclose(new.scores["fc"]["kernel"][:, 0], want, rtol=1e-5)
+    assert new.stats["mean"] == 3.0 and new.frozen is old
+    assert float(told["unanimous"]) == pytest.approx(2 / 3)
+    nobody = jax.tree.map(jnp.zeros_like, total)
+    new, _ = method.aggregate(None, ctx, server, nobody)
+    assert (new.scores["fc"]["kernel"] == old["fc"]["kernel"]).all()
+
+
+def entropy_bits(mask):
+    """w(n + 1) + ceil(n H) of all leaves together, in NumPy."""
+    flat = np.concatenate([np.ravel(m) for m in jax.tree.leaves(mask)])
+    n = flat.size
+    share = np.array([flat.mean(), 1 - flat.mean()])
+    share = share[share > 0]
+    body = -n * np.sum(share * np.log2(share))
+    return math.ceil(math.log2(n + 1)) + math.ceil(body - 1e-9), body
+
+
+@pytest.fixture(scope="module")
+def world():
+    return at.make_world(fedpm, {})
+
+
+def test_bits_of_a_round(world):
+    n, statistics = 8 * 16 + 16 + 16 * 4 + 4, 16
+    _, (log, *_) = at.path(world)
+    first = at.passings(world, 0)
+    layouts = {"down": codec.layout(first[0].down), "up": codec.layout(first[0].up)}
+    model = at.tiny_model()
+    record = costs.round_record(
+        log, layouts, model.macs, ["fc1/kernel", "fc2/kernel"], 4
+    )
+    charged = [entropy_bits(p.up["mask"].values)[0] + 32 * statistics for p in first]
+    assert record["bits_up_by_client"] == charged
+    assert record["bits_down_by_client"] == [32 * (n + statistics)] * 3
+    assert record["bits_up_positions"] == record["bits_down_positions"] == 0
+    assert record["entries_up"] == {"mask": 3 * n, "stats": 3 * statistics}
+    assert record["flops"] < record["flops_dense"]
+    # The official figure takes 0.01 + 0.98 f for the share of ones, and log2(n).
+    view = 0.0
+    for passing in first:
+        mask = passing.up["mask"].values
+        f = sum(int(m.sum()) for m in jax.tree.leaves(mask)) / n
+        f = 0.01 + 0.98 * f
+        view -= n * (f * math.log2(f) + (1 - f) * math.log2(1 - f)) - math.log2(n)
+    assert costs.clipped_entropy_bits(log.up, ["mask"]) == pytest.approx(view)
+
+
+def test_probabilities_stay_within_their_bounds_and_deploy_draws(world):
+    states, _ = at.path(world)
+    for state in states[1:]:
+        scores = np.concatenate(
+            [np.ravel(s) for s in jax.tree.leaves(state.server.scores)]
+        )
+        assert np.abs(scores).max() <= math.log(99) + 1e-5
+        assert len(np.unique(scores)) == 4  # three votes
+    server = states[-1].server
+    one, same, other = (
+        world.algorithm.deploy(jax.random.key(k), server, None, None)["global"]
+        for k in (0, 0, 1)
+    )
+    for layer in ("fc1", "fc2"):
+        drawn, mask = one.params[layer]["kernel"], one.mask[layer]["kernel"]
+        frozen = np.asarray(server.frozen[layer]["kernel"])
+        np.testing.assert_array_equal(drawn, np.where(mask, frozen, 0))
+        np.testing.assert_array_equal(mask, same.mask[layer]["kernel"])
+        assert (mask != other.mask[layer]["kernel"]).any()
+
+
+def test_a_forgetful_client_keeps_nothing():
+    method = fedpm(None, local.make_optimizer("adam"), keep_optimizer=False)
+    kept = fedpm(None, local.make_optimizer("adam"))
+    params = {"fc": {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}}
+    server = method.init(jax.random.key(0), SparseModel(params, masks.full(params), {}))
+    assert not jax.tree.leaves(method.init_client(None, server, None))
+    sizes = [v.size for v in jax.tree.leaves(kept.init_client(None, server, None))]
+    assert sum(sizes) == 2 * 8 + 1  # Adam's moments and its count, no weights
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "num_scores", "num_stats"),
+    [("lenet5_caffe", (28, 28, 1), 430_500, 0), ("conv4", (32, 32, 3), 804_800, 1_280)],
+)
+def test_downlink_of_the_papers_networks(name, shape, num_scores, num_stats):
+    model, method = models.build(name, 10, shape), fedpm(None, None)
+
+    def down(key):
+        params, stats = model.init(key)
+        server = method.init(key, SparseModel(params, masks.full(params), stats))
+        return method.broadcast(key, None, server)
+
+    layouts = codec.layout(jax.eval_shape(down, jax.random.key(0)))
+    counts = {
+        packet: codec.Count(
+            np.array([math.prod(s) for s in layout.shapes]), np.True_, np.True_
+        )
+        for packet, layout in layouts.items()
+    }
+    bits = int(codec.bits(layouts, counts).total)
+    assert bits == 32 * (num_scores + num_stats)
+    # SpaFL prints 66.554 Gbit for both directions on LeNet-5, which can not be.
+    assert name != "lenet5_caffe" or 500 * 10 * bits == 68_880_000_000
+
+
+def test_it_learns(key):
+    rng = np.random.default_rng(0)
+    y = np.arange(240) % 4
+    x = rng.normal(0, 0.5, (240, 8)).astype(np.float32)
+    x[np.arange(240), y] += 2.0
+    data = from_arrays(x, y, num_clients=6)
+    model = models.build("mlp", 4, (8,), widths=(64, 64))
+    optimizer = local.make_optimizer("adam", learning_rate=0.1)
+    method = fedpm(local.cross_entropy(model), optimizer)
+    stage = Stage(method, 12, 3, epochs=2, batch_size=8)
+    run = loop.run(key, [stage], model, data, eval_every=4)
+    accuracy = [r["accuracy"] for r in run.metrics if r["phase"] == "eval"]
+    losses = [r["loss"] for r in run.metrics if r["phase"] == "train"]
+    assert accuracy[-1] > 0.8 and losses[-1] < losses[0] / 2
