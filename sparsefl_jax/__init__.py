@@ -12,7 +12,7 @@ from sparsefl_jax.data import load as load_dataset
 from sparsefl_jax.devices import keep_compilations, use_cpu_cores
 from sparsefl_jax.local import cross_entropy, make_optimizer
 from sparsefl_jax.loop import Limits, Run, run, segments
-from sparsefl_jax.models import Model
+from sparsefl_jax.models import Model, compact
 from sparsefl_jax.models import build as build_model
 from sparsefl_jax.results import load
 from sparsefl_jax.sampling import stratified_sampler, uniform_sampler
@@ -42,6 +42,7 @@ __all__ = [
     "Work",
     "build_model",
     "check_algorithm",
+    "compact",
     "cross_entropy",
     "federate",
     "from_arrays",

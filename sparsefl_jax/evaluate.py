@@ -18,6 +18,7 @@ from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax import observe, personal
 from sparsefl_jax.data.federated import Rows
+from sparsefl_jax.recalibrate import make_recalibration
 from sparsefl_jax.simulate import client_info
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import PyTree, SparseModel
@@ -120,8 +121,13 @@ def make_evaluation(
         for which, of in samples.items()
     }
 
-    def of_server(models):
+    renew = lambda key, sparse: sparse  # noqa: E731
+    if model.static_stats:  # those of the pooled training samples
+        renew = make_recalibration(model, data.x[_used(data.train)], devices=devices)
+
+    def of_server(key, models):
         told = {which: {} for which in samples}
+        models = {name: renew(key, sparse) for name, sparse in models.items()}
         for (which, of), (name, sparse) in itertools.product(
             samples.items(), models.items()
         ):
@@ -140,11 +146,13 @@ def make_evaluation(
 
     def for_stage(stage):
         if metric == "pooled" or not personal.deployed(stage.algorithm, model):
-            return lambda key, state, models, seen=None: _record(*of_server(models))
+            return lambda key, state, models, seen=None: _record(
+                *of_server(key, models)
+            )
         info = client_info(data, budgets)
         judges = {
             which: personal.make_judge(
-                model, stage, info, of, layers, tested[which], devices
+                model, stage, info, of, layers, tested[which], renew, devices
             )
             for which, of in samples.items()
         }
@@ -176,11 +184,17 @@ def check_metric(metric: str, stages, model, data) -> None:
     """Refuses a metric that the data can not give.
 
     Raises:
-      ValueError: it is unknown, or clients have no test samples of their own.
+      ValueError: it is unknown, or clients have no test samples of their own, or keep
+        models whose statistics are to be made from everybody's samples.
     """
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r}, expected one of {', '.join(METRICS)}")
     own = any(personal.deployed(stage.algorithm, model) for stage in stages)
+    kept = any(personal.kept(stage.algorithm, model) for stage in stages)
+    if model.static_stats and kept and metric != "pooled":
+        raise ValueError(
+            "norm='static', expected another for a method whose clients keep models"
+        )
     wanted = metric == "clients" or (metric == "auto" and own)
     if wanted and not data.test.size.any():
         raise ValueError(
@@ -197,11 +211,17 @@ def everything(tree) -> PyTree:
 def _validation(data) -> Samples:
     """The samples held out of training, one client's after another's."""
     index, size = data.val
-    rows = index[np.arange(index.shape[1]) < size[:, None]]
+    rows = _used(data.val)
     first = np.cumsum(size) - size
     moved = first[:, None] + np.arange(index.shape[1])
     split = Rows(np.minimum(moved, len(rows) - 1).astype(np.int32), size)
     return Samples(data.x[rows], data.y[rows], split)
+
+
+def _used(split: Rows) -> np.ndarray:
+    """The rows of all clients, one client's after another's."""
+    valid = np.arange(split.index.shape[1]) < split.size[:, None]
+    return split.index[valid]
 
 
 def _record(told: dict, filters: np.ndarray):

@@ -36,14 +36,24 @@ def cross_entropy(model) -> Callable:
     Returns:
       `loss_fn(key, params, stats, x, y, weight) -> (loss, (stats, sums))` with the loss
       in nats per sample; `sums` holds `loss`, `correct` and `count` of valid samples.
+      Keywords change what is fitted: `classes` [C] bool sets the logits of all others
+      to 0 (HeteroFL); `teacher`, parameters and statistics, has the labels replaced by
+      the softmax of that network's logits, through which no gradient flows.
     """
 
-    def loss_fn(key, params, stats, x, y, weight):
-        logits, stats = model.apply(
-            params, stats, x, train=True, weight=weight, key=key
-        )
+    def loss_fn(key, params, stats, x, y, weight, *, classes=None, teacher=None):
+        def forward(params, stats):
+            return model.apply(params, stats, x, train=True, weight=weight, key=key)
+
+        logits, stats = forward(params, stats)
+        if classes is not None:  # static branch
+            logits = jnp.where(classes[None], logits, jnp.zeros_like(logits))
         valid = weight > 0
-        losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, y)
+        if teacher is None:  # static branch
+            losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, y)
+        else:
+            told, _ = forward(*lax.stop_gradient(teacher))
+            losses = optax.losses.softmax_cross_entropy(logits, jax.nn.softmax(told))
         total = jnp.sum(jnp.where(valid, losses, 0.0))
         correct = jnp.sum(valid & (jnp.argmax(logits, -1) == y), dtype=jnp.float32)
         count = jnp.sum(valid, dtype=jnp.float32)

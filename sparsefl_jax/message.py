@@ -35,3 +35,14 @@ def unpack_model(message: Message) -> SparseModel:
         merge(weights.mask, masks.full(dense)),
         message["stats"].values,
     )
+
+
+def pack_slice(values: PyTree, mask: PyTree) -> Packet:
+    """The entries that a mask keeps, which both ends know without positions.
+
+    Example:
+      >>> import jax.numpy as jnp
+      >>> pack_slice(jnp.ones(2), jnp.array([True, False])).values.tolist()
+      [1.0, 0.0]
+    """
+    return Packet(masks.apply(values, mask), mask, fresh=False)

@@ -34,6 +34,12 @@ def deployed(algorithm, model) -> bool:
     return bool(_shapes(algorithm, model)[-1])
 
 
+def kept(algorithm, model) -> bool:
+    """Whether these stand in the clients' state, and do not follow from budgets."""
+    *_, client, _, models = _shapes(algorithm, model)
+    return bool(models and jax.tree.leaves(client))
+
+
 def _shapes(algorithm, model):
     """One client's key, server, state, facts and deployed models, by shape."""
 
@@ -57,7 +63,9 @@ def _lasting(algorithm, shapes) -> bool:
     return not any(id(v) in shared for v in used)
 
 
-def make_judge(model, stage, info, samples, layers: PyTree, tested, devices=None):
+def make_judge(
+    model, stage, info, samples, layers: PyTree, tested, renew, devices=None
+):
     """Prepares to judge all clients' own models.
 
     Args:
@@ -67,15 +75,16 @@ def make_judge(model, stage, info, samples, layers: PyTree, tested, devices=None
       samples: an `evaluate.Samples`.
       layers: tree of Python bools, the layers whose densities and filters are told.
       tested: as `evaluate.make_evaluator` gives it for these samples.
+      renew: `(key, sparse) -> sparse`, what is done to a server's model before.
       devices: over which clients are spread; None: all.
 
     Returns:
-      `judge(key, state, seen)`, a dict of a `Judged` [N] of NumPy arrays by name; `seen`
+      `judge(key, state, seen)`, by name a `Judged` of NumPy arrays [N, ...]; `seen`
       are the ids of those that took part since the last call, None for anyone.
     """
     shapes = _shapes(stage.algorithm, model)
     if not jax.tree.leaves(shapes[2]):
-        return _by_budget(stage.algorithm, info, samples.split, layers, tested)
+        return _by_budget(stage.algorithm, info, samples.split, layers, tested, renew)
     devices = devices or jax.devices()
     group = -(-stage.cohort_size // len(devices)) * len(devices)
     judge = _judge_some(model, stage.algorithm, layers, devices)
@@ -106,7 +115,7 @@ def _blank(judged: Judged, count: int) -> Judged:
     return Judged(*(np.zeros((count, *v.shape[1:]), v.dtype) for v in judged))
 
 
-def _by_budget(algorithm, info, split, layers: PyTree, tested):
+def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
     """Judges models that depend on the server and on a budget: one pass for each."""
 
     def judge_all(key, state, seen=None):
@@ -120,7 +129,7 @@ def _by_budget(algorithm, info, split, layers: PyTree, tested):
             models = algorithm.deploy(key, state.server, client, someone)
             for name, sparse in models.items():
                 every = jax.tree.map(lambda _: True, sparse.mask)
-                correct, loss = tested(sparse)
+                correct, loss = tested(renew(key, sparse))
                 rows, mine = split.index[ids], valid[ids]
                 judged = Judged(
                     np.sum(correct[rows] & mine, 1, dtype=np.int32),

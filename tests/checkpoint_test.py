@@ -51,12 +51,17 @@ def stop_after(monkeypatch, rounds):
 
 OTHERS = {
     "fedavg": {"keep_optimizer": True},
+    "fedpm": {},
     "fedprox": {"mu": 0.01},
     "pdst": {"density": 0.5},
     "spdst": {},
     "jmwst": {"density": 0.5, "r_int": 2},
     "hetero_spdst": {"densities": (0.25, 0.5)},
     "hetero_jmwst": {"densities": (0.25, 0.5)},
+    "heterofl": {},
+    "fjord": {"widths": (0.25, 0.5, 1.0)},
+    "spafl": {"keep_optimizer": True},
+    "local_only": {},
 }
 
 

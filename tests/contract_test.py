@@ -15,17 +15,24 @@ from sparsefl_jax import contract
 from sparsefl_jax import contract_world as at
 from sparsefl_jax.algorithms import (
     fedavg,
+    fedpm,
     fedprox,
+    fjord,
     hetero_jmwst,
     hetero_spdst,
+    heterofl,
     jmwst,
+    local_only,
     nst,
     pdst,
     sensitivity,
+    spafl,
     spdst,
 )
 from sparsefl_jax.message import unpack_model
 from sparsefl_jax.sparsity import masks
+from tests.fedpm_by_hand import trains_scores
+from tests.spafl_by_hand import ALPHA, trains_thresholds
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
 
@@ -238,16 +245,60 @@ def nests(world, factory):
     is_fedavg(whole._replace(population=whole.population._replace(info=info)))
 
 
+def with_budgets(world, budgets):
+    """The same world with other budgets for its five clients."""
+    info = world.population.info._replace(budget=np.full(5, budgets, np.float32))
+    return world._replace(population=world.population._replace(info=info))
+
+
+def slices(world):
+    """Prefixes of the hidden layer travel and nobody's entries stay; at width 1 the
+    plain mean of all clients.
+    """
+    states = at.path(world)[0]
+    for round in range(2):
+        held = np.zeros(at.HIDDEN, bool)
+        for index, passing in zip(
+            world.cohorts[round], at.passings(world, round), strict=True
+        ):
+            units = np.arange(at.HIDDEN) < np.ceil(at.BUDGETS[index] * at.HIDDEN)
+            held |= units
+            mask = passing.down["params"].mask
+            np.testing.assert_array_equal(mask["fc1"]["kernel"].all(0), units)
+            np.testing.assert_array_equal(mask["fc1"]["kernel"].any(0), units)
+            np.testing.assert_array_equal(mask["fc2"]["kernel"].all(1), units)
+        old, new = (s.server.params["fc1"]["kernel"] for s in states[round : round + 2])
+        np.testing.assert_array_equal((old != new).any(0), held)
+    whole = with_budgets(at.make_world(heterofl, {"mask_classes": False}), 1.0)
+    mean = at.make_world(fedavg, {"weighting": "uniform"})
+    got, want = (at.run(w, at.start(w), 0)[0].server for w in (whole, mean))
+    assert_close((got.params, got.stats), (want.params, want.stats))
+
+
+def drops_widths(world):
+    """Entries beyond the largest budget stay; at a grid of width 1: FedAvg."""
+    start, *_, end = at.path(world)[0]
+    beyond = np.arange(at.HIDDEN) >= max(at.BUDGETS) * at.HIDDEN
+    for name, axis in (("fc1", 1), ("fc2", 0)):
+        old, new = (s.server.params[name]["kernel"] for s in (start, end))
+        still = (old == new).all(1 - axis)
+        np.testing.assert_array_equal(still, beyond)
+    is_fedavg(at.make_world(fjord, {"widths": (1.0,)}))
+
+
 def _alive(world, mask):
     return int(jnp.sum(masks.counts(mask, world.layers)))
 
 
 HALF, TIERS = {"density": 0.5}, {"densities": (0.3, 0.4, 0.5)}
 
+GRID = {"widths": (0.3, 0.4, 0.5)}
+
 TABLE = {
     "fedavg": Row(fedavg, {}, fedavg_by_hand),
     "fedadam": Row(fedavg, {"server_optimizer": optax.adam(0.01)}, adam_by_hand),
     "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
+    "fedpm": Row(fedpm, {}, trains_scores),
     "fedprox": Row(fedprox, {"mu": 0.5}, is_pulled),
     "pdst": Row(pdst, HALF, frozen_and_dense),
     "spdst": Row(spdst, {}, frozen),
@@ -261,11 +312,17 @@ TABLE = {
     "hetero_jmwst": Row(
         hetero_jmwst, TIERS, functools.partial(nests, factory=hetero_jmwst)
     ),
+    "spafl": Row(spafl, {"alpha": ALPHA}, trains_thresholds),
+    "local_only": Row(local_only, {"alpha": ALPHA}, trains_thresholds),
+    "heterofl": Row(heterofl, {}, slices),
+    "fjord": Row(fjord, GRID, drops_widths),
+    "fjord_round": Row(fjord, GRID | {"draw": "round"}, drops_widths),
+    "fjord_distill": Row(fjord, GRID | {"distill": True}, drops_widths),
 }
 
 
 # Another argument of a method that stands above: only with `-m slow`.
-VARIANTS = ("fedadam", "jmwst_2")
+VARIANTS = ("fedadam", "jmwst_2", "fjord_round", "fjord_distill")
 
 
 def broken_laws(world) -> list[str]:

@@ -79,6 +79,21 @@ def test_every_lowering_equals_lax(size, pad, stride):
         assert_close(got, want, 2e-5)
 
 
+@pytest.mark.parametrize("outputs", [1, 16, 17])
+def test_one_channel_with_few_kernels(outputs):
+    rng = np.random.default_rng(0)
+    x, kernel = rng.normal(size=(2, 9, 11, 1)), rng.normal(size=(3, 3, 1, outputs))
+
+    @quick_jit
+    def run(x, kernel):
+        plain = functools.partial(reference, stride=2, pad=1)
+        form = functools.partial(convolve, lowering="canonical", stride=2, pad=1)
+        return passes(plain, x, kernel), passes(form, x, kernel)
+
+    want, got = run(x.astype(np.float32), kernel.astype(np.float32))
+    assert_close(got, want, 2e-5)
+
+
 @pytest.mark.parametrize("name", WINOGRAD)
 def test_winograd_gives_way_in_strided_layers(name):
     layer = Layer(2, 9, 9, 3, 4, 3, stride=2)
@@ -188,6 +203,10 @@ def test_auto_takes_what_the_table_says():
 def test_shapes_the_table_does_not_hold():
     resnet = Layer(32, 16, 16, 128, 128, 3, 1, 1)
     assert choose(resnet._replace(batch=24), "cpu") == choose(resnet, "cpu")
+    # As evaluation sees a network of which a third of the filters is left.
+    lenet = convolution.parse("64x12x12x20 5x5x50 s1 p0")
+    third = lenet._replace(batch=250, inputs=7, outputs=18)
+    assert choose(third, "cpu").forward == choose(lenet, "cpu").forward == "winograd4"
     odd = Layer(32, 40, 40, 16, 16, 7, 1, 0)
     assert choose(odd, "cpu") == Lowering("canonical", "patches", "canonical")
     assert choose(odd._replace(pad=3), "cpu").input_grad == "canonical"

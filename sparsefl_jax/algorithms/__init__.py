@@ -1,7 +1,9 @@
 """The methods, one paper per file. Exporting a factory here is what registers it."""
 
 from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
+from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
 from sparsefl_jax.algorithms.fedprox import fedprox as fedprox
+from sparsefl_jax.algorithms.fjord import fjord as fjord
 from sparsefl_jax.algorithms.flash import hetero_jmwst as hetero_jmwst
 from sparsefl_jax.algorithms.flash import hetero_spdst as hetero_spdst
 from sparsefl_jax.algorithms.flash import jmwst as jmwst
@@ -9,6 +11,7 @@ from sparsefl_jax.algorithms.flash import nst as nst
 from sparsefl_jax.algorithms.flash import pdst as pdst
 from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
 from sparsefl_jax.algorithms.flash import spdst as spdst
+from sparsefl_jax.algorithms.heterofl import heterofl as heterofl
 from sparsefl_jax.algorithms.spafl import local_only as local_only
 from sparsefl_jax.algorithms.spafl import spafl as spafl
 

@@ -1,66 +1,7 @@
 """Networks; the only package that imports flax."""
 
-import inspect
-
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.models.cnn import (
-    conv4,
-    femnist_cnn,
-    ic,
-    lenet5_caffe,
-    mnistnet,
-    simple_cnn,
-    small_cnn,
-)
-from sparsefl_jax.models.mlp import mlp
-from sparsefl_jax.models.resnet import resnet18
-from sparsefl_jax.models.vgg import vgg16
+from sparsefl_jax.models.compact import compact
+from sparsefl_jax.models.registry import MODELS, build
 
-__all__ = ["MODELS", "Model", "build"]
-
-MODELS = {
-    factory.__name__: factory
-    for factory in (
-        mlp,
-        mnistnet,
-        lenet5_caffe,
-        conv4,
-        ic,
-        femnist_cnn,
-        simple_cnn,
-        small_cnn,
-        resnet18,
-        vgg16,
-    )
-}
-
-
-def build(name: str, num_classes: int, input_shape: tuple[int, ...], **kwargs) -> Model:
-    """Builds a model by its name.
-
-    Args:
-      name: a key of `MODELS`.
-      num_classes: outputs of the last layer.
-      input_shape: of one sample, (H, W, C).
-      **kwargs: what the model's factory takes by keyword.
-
-    Returns:
-      A `Model`.
-
-    Raises:
-      ValueError: if the name or a keyword is unknown, or an image is too small.
-
-    >>> model = build("mlp", 10, (28, 28, 1))
-    >>> model.macs["fc3"]
-    {'bias': 0, 'kernel': 1280}
-    """
-    if name not in MODELS:
-        raise ValueError(f"model={name!r} is not one of: {', '.join(MODELS)}")
-    parameters = inspect.signature(MODELS[name]).parameters.values()
-    allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    if unknown := [k for k in kwargs if k not in allowed]:
-        raise ValueError(
-            f"model {name!r} has no argument {unknown[0]!r}; allowed: "
-            f"{', '.join(allowed)}"
-        )
-    return MODELS[name](num_classes, input_shape, **kwargs)
+__all__ = ["MODELS", "Model", "build", "compact"]

@@ -9,6 +9,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.recalibrate import is_static
 from sparsefl_jax.types import PyTree
 
 
@@ -22,11 +23,14 @@ class Model(NamedTuple):
         leave the statistics alone; key draws dropout. Statistics change in training.
     macs: a tree like params of ints: the multiply-adds that a leaf takes part in for
         one sample's forward pass, 0 for biases and normalisation.
+    static_stats: whether statistics are to be made before an evaluation, by
+        `recalibrate`; training gives back those of the last batch.
     """
 
     init: Callable
     apply: Callable
     macs: PyTree  # Python ints, same treedef as params
+    static_stats: bool = False
 
     @classmethod
     def from_flax(cls, module: nn.Module, example) -> "Model":
@@ -81,7 +85,8 @@ class Model(NamedTuple):
             )
             return logits.astype(jnp.float32), changed.get("batch_stats", stats)
 
-        return cls(init, apply, _count_macs(variables))
+        macs, stats = _count_macs(variables)
+        return cls(init, apply, macs, any(jax.tree.leaves(is_static(stats))))
 
     def reading(self, preprocess: Callable) -> "Model":
         """The same network fed with raw samples, which `preprocess` turns into input.
@@ -109,8 +114,8 @@ class Model(NamedTuple):
         return self._replace(apply=apply)
 
 
-def _count_macs(variables: Callable) -> PyTree:
-    """Traces `module.init` and counts each kernel's entries times its positions."""
+def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
+    """Traces `module.init`: a kernel's entries times its positions; stats' shapes."""
     counts = {}
 
     def count(call, args, kwargs, context):
@@ -134,10 +139,24 @@ def _count_macs(variables: Callable) -> PyTree:
     def of_leaf(path, _):
         return counts.get(tuple(entry.key for entry in path), 0)
 
-    return jax.tree_util.tree_map_with_path(of_leaf, shapes["params"])
+    macs = jax.tree_util.tree_map_with_path(of_leaf, shapes["params"])
+    return macs, shapes.get("batch_stats", {})
 
 
 def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
     """The model of a module that takes float32 images of a shape (H, W, C)."""
     example = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
     return Model.from_flax(module, example)
+
+
+def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:
+    """The widths of `count` layers.
+
+    Raises:
+      ValueError: there are more or fewer, or one is below 1.
+    """
+    if len(widths) != count or min(widths) < 1:
+        raise ValueError(
+            f"widths={tuple(widths)}, expected {count} numbers of at least 1"
+        )
+    return tuple(widths)

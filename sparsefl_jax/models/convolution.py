@@ -180,7 +180,9 @@ def _distance(a: Layer, b: Layer) -> float:
     """Sum of the log ratios of the shapes; infinite between kinds of layer."""
     if a[5:] != b[5:]:
         return math.inf
-    return sum(abs(math.log(m / n)) for m, n in zip(a[:5], b[:5], strict=True))
+    batch, *ratios = (abs(math.log(m / n)) for m, n in zip(a[:5], b[:5], strict=True))
+    # The batch matters least, but far from it a form may take too much memory.
+    return batch / 2 + sum(ratios) if batch < math.log(16) else math.inf
 
 
 def available(layer: Layer, lowering: Lowering) -> Lowering:

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsefl_jax.models import convolution
+from sparsefl_jax.recalibrate import STATIC_NAMES
 from sparsefl_jax.types import Array
 
 # PyTorch's default kernel: U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)).
@@ -158,10 +159,13 @@ class BatchNorm(nn.Module):
     Attributes:
       momentum: the share of the running statistics kept at each step.
       epsilon: added to the variance.
+      static: no running statistics (Diao et al., HeteroFL, ICLR 2021): training gives
+        back the batch's own, which `recalibrate` averages before an evaluation.
     """
 
     momentum: float = 0.9
     epsilon: float = 1e-5
+    static: bool = False
 
     @nn.compact
     def __call__(self, x: Array, *, train: bool, weight: Array | None = None) -> Array:
@@ -178,11 +182,13 @@ class BatchNorm(nn.Module):
         shape = x.shape[-1:]
         scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
         bias = self.param("bias", nn.initializers.zeros, shape, jnp.float32)
-        mean = self.variable("batch_stats", "mean", jnp.zeros, shape, jnp.float32)
-        var = self.variable("batch_stats", "var", jnp.ones, shape, jnp.float32)
+        names = STATIC_NAMES if self.static else ("mean", "var")
+        mean = self.variable("batch_stats", names[0], jnp.zeros, shape, jnp.float32)
+        var = self.variable("batch_stats", names[1], jnp.ones, shape, jnp.float32)
         if train:
             count, now_mean, now_var = _moments(x, weight)
-            keep = jnp.where(count > 0, self.momentum, 1.0)
+            momentum = 0.0 if self.static else self.momentum
+            keep = jnp.where(count > 0, momentum, 1.0)
             new_mean = keep * mean.value + (1 - keep) * now_mean
             new_var = keep * var.value + (1 - keep) * now_var
             mean.value, var.value = lax.stop_gradient((new_mean, new_var))
@@ -217,15 +223,18 @@ def norm(
     train: bool,
     weight: Array | None = None,
 ) -> Array:
-    """Normalises by `batch`, by `group` (32 groups, Wu and He 2018) or not at all.
+    """Normalises by `batch`, `static`, `group` (32 groups, Wu and He 2018) or not.
+
+    `static` is `batch` without running statistics, see `BatchNorm`.
 
     Raises:
       ValueError: if the kind is unknown.
     """
     if kind is None:
         return x
-    if kind == "batch":
-        return BatchNorm(name=name)(x, train=train, weight=weight)
+    if kind in ("batch", "static"):
+        static = kind == "static"
+        return BatchNorm(static=static, name=name)(x, train=train, weight=weight)
     if kind == "group":
         return nn.GroupNorm(min(32, x.shape[-1]), epsilon=1e-5, name=name)(x)
-    raise ValueError(f"norm={kind!r} is not one of: 'batch', 'group', None")
+    raise ValueError(f"norm={kind!r} is not one of: 'batch', 'static', 'group', None")

@@ -20,12 +20,17 @@ from jax import lax
 
 NAMES = ("plain", "canonical", "patches", "winograd2", "winograd3", "winograd4")
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
+_WIDE = 17
 # With infinity: small rationals, in the order that keeps float32 errors smallest.
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 
 
 def forward(name, x, w, stride, pad):
     """The convolution of x [B, H, W, I] with w [k, k, I, O] -> [B, h, w, O]."""
+    if name == "canonical" and w.shape[2] == 1 and w.shape[3] < _WIDE:
+        # XLA:CPU convolves one channel with 17 kernels three times faster than with 16.
+        wide = jnp.pad(w, ((0, 0),) * 3 + ((0, _WIDE - w.shape[3]),))
+        return plain(x, wide, stride, pad)[..., : w.shape[3]]
     if name in ("plain", "canonical"):
         return plain(x, w, stride, pad)
     if name == "patches":

@@ -7,7 +7,7 @@ arXiv:1603.05027, as SpaFL's official code has them.
 import flax.linen as nn
 
 from sparsefl_jax.models import layers
-from sparsefl_jax.models.base import Model, image_model
+from sparsefl_jax.models.base import Model, check_widths, image_model
 
 VARIANTS = ("postactivation", "preactivation")
 # FLASH: Xavier-uniform with gain 0.5 is a quarter of the variance.
@@ -18,6 +18,7 @@ class _Block(nn.Module):
     """Two 3x3 convolutions around a shortcut, 1x1 where the shape changes."""
 
     features: int
+    inner: int  # outputs of conv1, which conv2 alone reads
     stride: int
     variant: str
     norm: str | None
@@ -30,10 +31,10 @@ class _Block(nn.Module):
             x = layers.norm(x, kind, name=name, train=train, weight=weight)
             return nn.relu(x)
 
-        def conv(x, size, name, stride=1):
+        def conv(x, size, name, stride=1, features=self.features):
             return layers.conv(
                 x,
-                self.features,
+                features,
                 size,
                 name=name,
                 stride=stride,
@@ -45,9 +46,9 @@ class _Block(nn.Module):
         if self.variant == "preactivation":  # static branch
             y = norm_relu(x, "bn1")
             shortcut = conv(y, 1, "shortcut", self.stride) if changes else x
-            y = norm_relu(conv(y, 3, "conv1", self.stride), "bn2")
+            y = norm_relu(conv(y, 3, "conv1", self.stride, self.inner), "bn2")
             return conv(y, 3, "conv2") + shortcut
-        y = norm_relu(conv(x, 3, "conv1", self.stride), "bn1")
+        y = norm_relu(conv(x, 3, "conv1", self.stride, self.inner), "bn1")
         y = conv(y, 3, "conv2")
         y = layers.norm(y, self.norm, name="bn2", train=train, weight=weight)
         if changes:
@@ -60,6 +61,7 @@ class _Block(nn.Module):
 class _ResNet18(nn.Module):
     num_classes: int
     base: int
+    widths: tuple[int, ...]
     variant: str
     norm: str | None
     initialiser: str
@@ -77,6 +79,7 @@ class _ResNet18(nn.Module):
             for block in range(2):
                 x = _Block(
                     self.base * 2**stage,
+                    self.widths[2 * stage + block],
                     2 if stage > 0 and block == 0 else 1,
                     self.variant,
                     self.norm,
@@ -97,6 +100,7 @@ def resnet18(
     input_shape: tuple[int, int, int],
     *,
     base: int = 64,
+    widths: tuple[int, ...] | None = None,
     variant: str = "postactivation",
     norm: str | None = "batch",
     init: str = "flash",
@@ -105,8 +109,9 @@ def resnet18(
     """ResNet-18 with a 3x3 stem, 11,173,962 parameters (base 64, 10 classes).
 
     `base=32, variant='preactivation', init='torch'` is the network of SpaFL's official
-    code. `norm` is 'batch', 'group' or None; `init` is 'flash' (Xavier-uniform with
-    gain 0.5, head N(0, 0.01)) or 'torch'.
+    code. `widths` are the inner channels of the eight blocks, between their two
+    convolutions; None: as many as outside. `norm` is 'batch', 'static', 'group' or
+    None; `init` is 'flash' (Xavier-uniform with gain 0.5, head N(0, 0.01)) or 'torch'.
     """
     if base < 1:
         raise ValueError(f"base={base}, expected at least 1")
@@ -114,5 +119,7 @@ def resnet18(
         raise ValueError(f"variant={variant!r} is not one of: {', '.join(VARIANTS)}")
     if init not in ("flash", "torch"):
         raise ValueError(f"init={init!r} is not one of: flash, torch")
-    module = _ResNet18(num_classes, base, variant, norm, init, lowering)
+    outside = tuple(base * 2 ** (block // 2) for block in range(8))
+    widths = outside if widths is None else check_widths(widths, 8)
+    module = _ResNet18(num_classes, base, widths, variant, norm, init, lowering)
     return image_model(module, input_shape)

@@ -2,29 +2,26 @@
 
 import flax.linen as nn
 
-from sparsefl_jax.models.base import Model, image_model
+from sparsefl_jax.models.base import Model, check_widths, image_model
 from sparsefl_jax.models.layers import conv, dense, max_pool, norm
 
-STAGES = ((64, 64), (128, 128), (256,) * 3, (512,) * 3, (512,) * 3)
+WIDTHS = (64, 64, 128, 128) + 3 * (256,) + 6 * (512,)
+LAST_OF_STAGE = (2, 4, 7, 10, 13)
 
 
 class _VGG16(nn.Module):
     num_classes: int
+    widths: tuple[int, ...]
     norm: str | None
     lowering: str
 
     @nn.compact
     def __call__(self, x, train, weight=None):
-        count = 0
-        for widths in STAGES:
-            for width in widths:
-                count += 1
-                name = f"conv{count}"
-                x = conv(x, width, 3, name=name, pad=1, lowering=self.lowering)
-                name = f"bn{count}"
-                x = norm(x, self.norm, name=name, train=train, weight=weight)
-                x = nn.relu(x)
-            x = max_pool(x)
+        for i, width in enumerate(self.widths, 1):
+            x = conv(x, width, 3, name=f"conv{i}", pad=1, lowering=self.lowering)
+            x = norm(x, self.norm, name=f"bn{i}", train=train, weight=weight)
+            x = nn.relu(x)
+            x = max_pool(x) if i in LAST_OF_STAGE else x
         return dense(x.mean((1, 2)), self.num_classes, name="fc")
 
 
@@ -33,7 +30,9 @@ def vgg16(
     input_shape: tuple[int, int, int],
     *,
     norm: str | None = "batch",
+    widths: tuple[int, ...] = WIDTHS,
     lowering: str = "auto",
 ) -> Model:
     """VGG-16 with one linear head and no convolution biases, 14,724,042 parameters."""
-    return image_model(_VGG16(num_classes, norm, lowering), input_shape)
+    module = _VGG16(num_classes, check_widths(widths, 13), norm, lowering)
+    return image_model(module, input_shape)

@@ -1,0 +1,127 @@
+"""HeteroFL: each client trains the part of the network's width that it can hold.
+
+Diao et al., "HeteroFL: Computation and Communication Efficient Federated Learning for
+Heterogeneous Clients", ICLR 2021, https://arxiv.org/abs/2010.01264.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax import aggregate as sums
+from sparsefl_jax import codec, local
+from sparsefl_jax.algorithm import Algorithm
+from sparsefl_jax.codec import Packet
+from sparsefl_jax.message import pack_slice
+from sparsefl_jax.recalibrate import is_static
+from sparsefl_jax.sparsity import masks, width
+from sparsefl_jax.types import EmptyState, PyTree, SparseModel
+
+
+class Server(NamedTuple):
+    """The model at full width."""
+
+    params: PyTree  # float32
+    stats: PyTree  # float32, running statistics; None for static ones
+    static: PyTree  # float32, as they were at the start; None for running ones
+
+
+def heterofl(
+    loss_fn, optimizer, *, scaler: bool = True, mask_classes: bool = True
+) -> Algorithm:
+    """HeteroFL: a client of budget p holds the first ceil(p C) of C hidden channels.
+
+    Down: the client's slice of weights, float32, and of running statistics where the
+    network has them; `norm='static'` networks, which the paper means, have none. Up:
+    the same as trained, without the classifier's columns of classes that the client
+    does not hold, and a bit per class that says which. No positions: a slice follows
+    from the client's budget, which the server knows.
+
+    An entry becomes the plain mean over the clients that sent it, and stays as it is
+    where nobody did. Personal models are the server's at the width of `info.budget`.
+
+    Args:
+      loss_fn: as `local.cross_entropy` returns it.
+      optimizer: the clients', as `local.make_optimizer` returns it.
+      scaler: in training, what hidden layers compute is divided by p.
+      mask_classes: in training, logits of classes that a client does not hold are 0,
+        and its columns of the classifier for these are not sent.
+
+    Example:
+      >>> method = heterofl(None, None, mask_classes=False)
+    """
+
+    def init(key, model: SparseModel):
+        del key
+        width.check(model)
+        static, running = codec.split(model.stats, is_static(model.stats))
+        return Server(model.params, running, static)
+
+    def init_client(key, server, info):
+        del key, server, info
+        return EmptyState()
+
+    def broadcast(key, ctx, server):
+        del key
+        rate = ctx.client.budget
+        mask = width.prefix(server.params, rate)
+        of_stats = width.prefix_of_stats(server.stats, rate)
+        return {
+            "params": pack_slice(server.params, mask),
+            "stats": pack_slice(server.stats, of_stats),
+            # Every batch makes its own: only their shapes are of use to a client.
+            "static": Packet(server.static, bits=0),
+        }
+
+    def update(key, ctx, downlink, client, batches):
+        params, mask = downlink["params"].values, downlink["params"].mask
+        rate, tx = ctx.client.budget, optimizer(ctx.round)
+        rows = jnp.arange(batches.y.shape[0], dtype=jnp.int32)
+        held = jnp.zeros((width.num_classes(params),), jnp.bool_)
+        held = held.at[batches.y].max(rows < ctx.client.num_examples)
+
+        def sliced_loss(key, params, *rest):
+            params = width.scale(params, rate) if scaler else params
+            options = {"classes": held} if mask_classes else {}
+            return loss_fn(key, params, *rest, **options)
+
+        stats = codec.merge(downlink["stats"].values, downlink["static"].values)
+        state = local.start(tx, params, stats)
+        state = local.train(
+            key, sliced_loss, tx, state, batches, project=lambda p: masks.apply(p, mask)
+        )
+        _, running = codec.split(state.stats, is_static(state.stats))
+        uplink = {"stats": pack_slice(running, downlink["stats"].mask)}
+        sent = mask
+        if mask_classes:  # static branch
+            uplink["classes"] = Packet(held.astype(jnp.uint8), bits=1)
+            columns = width.columns(params, held)
+            sent = jax.tree.map(jnp.logical_and, mask, columns)
+        uplink["params"] = pack_slice(state.params, sent)
+        work = local.work(state.sums["count"], mask)
+        return uplink, client, {**state.sums, "work": work}
+
+    def contribute(ctx, uplink):
+        del ctx
+        sent = (uplink["params"], uplink["stats"])
+        values, mask = [p.values for p in sent], [p.mask for p in sent]
+        return sums.covered_sum(values, mask, jnp.float32(1))
+
+    def aggregate(key, ctx, server, total):
+        del key, ctx
+        mean = sums.covered_mean(total, [server.params, server.stats])
+        return Server(*mean, server.static), {}
+
+    def deploy(key, server, client, info):
+        del key, client
+        stats = codec.merge(server.stats, server.static)
+        if info is None:  # static branch
+            whole = masks.full(server.params)
+            return {"global": SparseModel(server.params, whole, stats)}
+        mask = width.prefix(server.params, info.budget)
+        return {"personal": SparseModel(masks.apply(server.params, mask), mask, stats)}
+
+    return Algorithm(
+        init, init_client, broadcast, update, contribute, aggregate, deploy
+    )

@@ -1,0 +1,262 @@
+"""Width slicing: every hidden layer keeps the first ceil(p C) of its C channels.
+
+A slice at rate p is a mask, so p may be traced and one program serves all widths. The
+masked network computes what a network of that width would: a channel that is cut is
+exactly 0 behind its layer, and nothing reads it. Slices nest.
+
+How a network is wired is read off its leaves: `kernel` [..., I, O] with a `bias`, or
+`scale` with `bias` [C] for a normalisation. In order of their names, conv10 behind
+conv9, the convolutions and then the dense layers make a chain, in which a convolution
+may read whatever an earlier one wrote: a residual sum adds channels of one place, so
+that equal prefixes fit. The first layer reads the input whole and the last, dense,
+writes all classes. Behind convolutions a dense layer reads flattened [H, W, C],
+channels fastest.
+
+Sources: Diao et al., HeteroFL, ICLR 2021, https://arxiv.org/abs/2010.01264; Horvath et
+al., FjORD, NeurIPS 2021, https://arxiv.org/abs/2102.13451.
+"""
+
+import re
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import Array, PyTree, SparseModel
+
+
+class _Leaf(NamedTuple):
+    """What slicing does to a leaf."""
+
+    axes: tuple[int, ...]  # channels along each axis, 0 where it is kept whole
+    role: str  # 'hidden' or 'head' for a layer's leaf, 'norm' for a normalisation's
+
+
+def num_kept(rate: Array | float, channels: int) -> Array:
+    """The channels that a slice keeps: ceil(rate * channels).
+
+    Args:
+      rate: share of the width, scalar in (0, 1]; may be traced.
+      channels: C.
+
+    Returns:
+      float32 scalar, a whole number.
+
+    Example:
+      >>> [int(num_kept(p, 20)) for p in (0.5, 0.55, 0.56, 1.0)]
+      [10, 11, 12, 20]
+    """
+    # A little less than C, so that no rounding lifts a product that should be whole.
+    channels = jnp.float32(channels * (1 - 2**-21))
+    return jnp.ceil(jnp.asarray(rate, jnp.float32) * channels)
+
+
+def prefix(params: PyTree, rate: Array | float) -> PyTree:
+    """The mask of a slice.
+
+    Args:
+      params: arrays or shapes of a chain or a residual network.
+      rate: share of the width, scalar in (0, 1]; may be traced.
+
+    Returns:
+      A bool tree.
+
+    Raises:
+      ValueError: the network can not be sliced.
+
+    Example:
+      >>> layers = {'fc1': (3, 4), 'fc2': (4, 2)}
+      >>> params = {k: {'kernel': jnp.zeros(s)} for k, s in layers.items()}
+      >>> prefix(params, 0.5)['fc2']['kernel'].sum(1).tolist()
+      [2, 2, 0, 0]
+    """
+    leaves, treedef = jax.tree.flatten(params)
+    cut = [
+        _cut(leaf.shape, known.axes, rate)
+        for leaf, known in zip(leaves, _read(params), strict=True)
+    ]
+    return jax.tree.unflatten(treedef, cut)
+
+
+def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
+    """The mask of a slice's normalisation statistics, each over channels, [C].
+
+    Raises:
+      ValueError: a statistic has other axes.
+
+    Example:
+      >>> prefix_of_stats({'mean': jnp.zeros(4)}, 0.5)['mean'].tolist()
+      [True, True, False, False]
+    """
+    for path, leaf in zip(masks.leaf_paths(stats), jax.tree.leaves(stats), strict=True):
+        if len(leaf.shape) != 1:
+            raise ValueError(
+                f"statistic {path!r} has shape {tuple(leaf.shape)}, expected one axis, "
+                "the channels, to slice the width"
+            )
+    return jax.tree.map(lambda leaf: _cut(leaf.shape, leaf.shape, rate), stats)
+
+
+def _cut(shape: tuple[int, ...], axes: tuple[int, ...], rate) -> Array:
+    """The mask of one leaf."""
+    mask = jnp.ones(shape, jnp.bool_)
+    for axis, channels in enumerate(axes):
+        if channels:
+            at = jnp.arange(shape[axis], dtype=jnp.int32) % channels
+            kept = at.astype(jnp.float32) < num_kept(rate, channels)
+            others = [a for a in range(len(shape)) if a != axis]
+            mask = mask & jnp.expand_dims(kept, others)
+    return mask
+
+
+def scale(params: PyTree, rate: Array | float) -> PyTree:
+    """HeteroFL's Scaler: what hidden layers compute, divided by the rate.
+
+    Weights and biases are divided, which scales a layer's output before it is
+    normalised; normalisation and the classifier stay.
+
+    Example:
+      >>> layers = {'fc1': (1, 1), 'fc2': (1, 1)}
+      >>> params = {k: {'kernel': jnp.ones(s)} for k, s in layers.items()}
+      >>> scaled = scale(params, 0.5)
+      >>> scaled['fc1']['kernel'].item(), scaled['fc2']['kernel'].item()
+      (2.0, 1.0)
+    """
+    leaves, treedef = jax.tree.flatten(params)
+    rate = jnp.asarray(rate, jnp.float32)
+    scaled = [
+        leaf / rate if known.role == "hidden" else leaf
+        for leaf, known in zip(leaves, _read(params), strict=True)
+    ]
+    return jax.tree.unflatten(treedef, scaled)
+
+
+def num_classes(params: PyTree) -> int:
+    """Outputs of the classifier.
+
+    Example:
+      >>> num_classes({'fc': {'kernel': jnp.zeros((3, 4))}})
+      4
+    """
+    pairs = zip(jax.tree.leaves(params), _read(params), strict=True)
+    return next(leaf.shape[-1] for leaf, known in pairs if known.role == "head")
+
+
+def columns(params: PyTree, classes: Array) -> PyTree:
+    """The mask that keeps only some classes' outputs of the classifier.
+
+    Args:
+      params: as in `prefix`.
+      classes: [C] bool.
+
+    Example:
+      >>> params = {'fc': {'kernel': jnp.zeros((1, 2))}}
+      >>> columns(params, jnp.array([True, False]))['fc']['kernel'].tolist()
+      [[True, False]]
+    """
+    leaves, treedef = jax.tree.flatten(params)
+    kept = [
+        jnp.broadcast_to(
+            jnp.expand_dims(classes, range(len(leaf.shape) - 1)), leaf.shape
+        )
+        if known.role == "head"
+        else jnp.ones(leaf.shape, jnp.bool_)
+        for leaf, known in zip(leaves, _read(params), strict=True)
+    ]
+    return jax.tree.unflatten(treedef, kept)
+
+
+def check(model: SparseModel) -> None:
+    """Refuses a network of which a slice is no network of that width.
+
+    Raises:
+      ValueError: its layers make no chain, or a normalisation is over groups of
+        channels, which a slice would cut in pieces.
+
+    Example:
+      >>> params = {'conv': {'kernel': jnp.zeros((3, 3, 1, 8))}}
+      >>> check(SparseModel(params, masks.full(params), {}))
+      Traceback (most recent call last):
+        ...
+      ValueError: width slicing: the last layer, 'conv', is no dense one
+    """
+    prefix_of_stats(model.stats, 1.0)
+    counted = {_module(path) for path in masks.leaf_paths(model.stats)}
+    for path, known in zip(
+        masks.leaf_paths(model.params), _read(model.params), strict=True
+    ):
+        if known.role == "norm" and _module(path) not in counted:
+            raise ValueError(
+                f"width slicing: {_module(path)!r} normalises without statistics of "
+                "its channels, expected norm 'batch', 'static' or None"
+            )
+
+
+def _module(path: str) -> str:
+    return path.rpartition("/")[0]
+
+
+def _natural(name: str) -> list:
+    """A sort key in which conv10 follows conv9."""
+    return [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", name)]
+
+
+def _read(params: PyTree) -> list[_Leaf]:
+    """What slicing does to every leaf, in tree order."""
+    shapes = {}
+    for path, leaf in zip(
+        masks.leaf_paths(params), jax.tree.leaves(params), strict=True
+    ):
+        module, _, name = path.rpartition("/")
+        shapes.setdefault(module, {})[name] = tuple(leaf.shape)
+    layers = {m: s["kernel"] for m, s in shapes.items() if "kernel" in s}
+    order = sorted(layers, key=lambda m: (len(layers[m]) == 2, _natural(m)))
+    if not order or len(layers[order[-1]]) != 2:
+        last = f"the last layer, {order[-1]!r}," if order else "no layer"
+        raise ValueError(f"width slicing: {last} is no dense one")
+    axes = _chain(order, layers)
+    written = {kernel[-1] for kernel in axes.values()}
+    found = []
+    for path in masks.leaf_paths(params):
+        module, _, name = path.rpartition("/")
+        names, channels = set(shapes[module]), shapes[module][name][-1:]
+        if names <= {"kernel", "bias"} and module in layers:
+            role = "head" if module == order[-1] else "hidden"
+            whole = name == "kernel"
+            found.append(_Leaf(axes[module][0 if whole else -1 :], role))
+        elif names <= {"scale", "bias"} and channels[0] in written:
+            found.append(_Leaf(channels, "norm"))
+        else:
+            raise ValueError(
+                f"width slicing: leaf {path!r} of shape {shapes[module][name]}, "
+                "expected kernels, biases and normalisations of channels"
+            )
+    return found
+
+
+def _chain(order: list[str], kernels: dict) -> dict[str, tuple[int, ...]]:
+    """The channels along each axis of every kernel, 0 where an axis is kept whole."""
+    axes, written, before = {}, set(), None
+    for module in order:
+        *window, inputs, outputs = kernels[module]
+        reads = inputs
+        if before is None:
+            reads = 0
+        elif not window:
+            last = kernels[before]
+            fits = inputs == last[-1]
+            if len(last) > 2:  # flattened, or the mean over positions
+                reads, fits = last[-1], inputs % last[-1] == 0
+        else:
+            fits = inputs in written
+        if before is not None and not fits:
+            raise ValueError(
+                f"width slicing: {module!r} reads {inputs} channels, expected what an "
+                f"earlier layer writes, as in a chain or a residual network"
+            )
+        written.add(outputs)
+        before = module
+        axes[module] = (*(0 for _ in window), reads, outputs)
+    axes[before] = (*axes[before][:-1], 0)
+    return axes

@@ -1,0 +1,253 @@
+"""FjORD beyond the contract: which widths, which statistics, what the teacher says."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import codec, contract_world, local
+from sparsefl_jax.algorithms import fjord
+from sparsefl_jax.models import build
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import Batches, ClientInfo, Context, EmptyState, SparseModel
+
+KEY, RATE, STEPS = jax.random.key(0), 0.1, 40
+GRID = (0.4, 0.6, 0.5, 1.0)  # in any order
+OPTIMIZER = local.make_optimizer("sgd", learning_rate=RATE)
+TINY = contract_world.tiny_model()  # 8 features, 16 units, statistics of the units
+UNITS = {0.4: 7, 0.5: 8, 0.6: 10, 1.0: 16}
+
+
+def context(budget=1.0, size=2 * STEPS, index=0):
+    info = ClientInfo(jnp.int32(index), jnp.int32(size), jnp.float32(budget))
+    return Context(jnp.int32(0), jnp.int32(-1), info)
+
+
+def start(model=TINY):
+    params, stats = model.init(KEY)
+    return SparseModel(params, masks.full(params), stats)
+
+
+def data(steps=STEPS):
+    rng = np.random.default_rng(0)
+    order = jnp.arange(2 * steps, dtype=jnp.int32).reshape(1, steps, 2)
+    return Batches(
+        jnp.asarray(rng.normal(size=(2 * steps, 8)), jnp.float32),
+        jnp.asarray(rng.integers(4, size=2 * steps), jnp.int32),
+        order,
+        jnp.ones(order.shape, jnp.float32),
+        jnp.int32(steps),
+    )
+
+
+def one_client(method, server, ctx, batches, key=KEY):
+    down = method.broadcast(key, ctx, server)
+    up, _, metrics = method.update(key, ctx, down, EmptyState(), batches)
+    return down, up, metrics
+
+
+def recording(seen):
+    """The loss, which tells how many hidden units the parameters hold."""
+    plain = local.cross_entropy(TINY)
+
+    def loss_fn(key, params, *rest, **options):
+        units = jnp.sum(jnp.any(params["fc1"]["kernel"] != 0, 0))
+        jax.debug.callback(lambda n: seen.append(int(n)), units, ordered=True)
+        return plain(key, params, *rest, **options)
+
+    return loss_fn
+
+
+@pytest.mark.parametrize(
+    "budget, largest", [(1.0, 1.0), (0.7, 0.6), (0.6, 0.6), (0.1, 0.4)]
+)
+def test_every_minibatch_draws_a_width_within_the_budget(budget, largest):
+    seen = []
+    method = fjord(recording(seen), OPTIMIZER, widths=GRID)
+    server = method.init(KEY, start())
+    _, up, metrics = jax.jit(
+        lambda: one_client(method, server, context(budget), data())
+    )()
+    jax.effects_barrier()
+    allowed = {UNITS[p] for p in GRID if p <= largest}
+    assert len(seen) == STEPS and set(seen) == allowed
+    # 40 draws; five standard deviations below the expected share
+    assert min(seen.count(n) for n in allowed) >= STEPS / len(allowed) - 5 * 2.8
+    alive = np.asarray(up["params"].mask["fc1"]["kernel"].all(0))
+    np.testing.assert_array_equal(alive, np.arange(16) < UNITS[largest])
+    share = 2 * sum(seen) / 16
+    assert float(metrics["work"].forward["fc1"]["kernel"]) == pytest.approx(share)
+    assert float(metrics["count"]) == 2 * STEPS and "seen" not in metrics
+
+
+def test_a_width_for_a_client_and_round():
+    seen, drawn = [], []
+    method = fjord(recording(seen), OPTIMIZER, widths=GRID, draw="round")
+    server, batches = method.init(KEY, start()), data(3)
+
+    @jax.jit
+    def one(key, budget):
+        return one_client(method, server, context(budget, 6), batches, key)
+
+    for key in jax.random.split(KEY, 24):
+        seen.clear()
+        down, up, metrics = one(key, jnp.float32(0.6))
+        jax.effects_barrier()
+        place = int(down["width"].values)
+        assert seen == [UNITS[sorted(GRID)[place]]] * 3
+        drawn.append(place)
+        assert int(up["params"].mask["fc1"]["kernel"].any(0).sum()) == seen[0]
+        assert float(metrics["work"].forward["fc2"]["kernel"]) == 6 * seen[0] / 16
+        # Only the statistics of the width that is trained travel.
+        rows = np.asarray(down["stats"].mask["mean"].sum(1))
+        np.testing.assert_array_equal(rows, seen[0] * (np.arange(4) == place))
+    assert set(drawn) == {0, 1, 2}
+    told = codec.bits(codec.layout(down), codec.count(down))
+    weights = 8 * seen[0] + seen[0] + seen[0] * 4 + 4
+    assert down["width"].bits == 2
+    assert int(told.total) == 32 * (weights + seen[0]) + 2
+
+
+def test_each_width_has_its_own_statistics():
+    method = fjord(local.cross_entropy(TINY), OPTIMIZER, widths=GRID)
+    server = method.init(KEY, start())
+    assert server.stats["mean"].shape == (4, 16)
+    up = jax.jit(lambda: one_client(method, server, context(0.5), data())[1])()
+    sent, values = np.asarray(up["stats"].mask["mean"]), up["stats"].values["mean"]
+    units = np.array([[UNITS[p]] for p in sorted(GRID)])
+    want = (np.arange(16)[None] < units) & (np.arange(4)[:, None] < 2)
+    np.testing.assert_array_equal(sent, want)
+    np.testing.assert_array_equal(values != 0, want)
+    shared = np.arange(UNITS[0.4])
+    assert not np.allclose(values[0, shared], values[1, shared])
+
+
+def test_a_step_moves_the_statistics_of_its_width_alone():
+    method = fjord(local.cross_entropy(TINY), OPTIMIZER, widths=GRID)
+    server = method.init(KEY, start())
+    known = 10.0 * jnp.arange(1, 5, dtype=jnp.float32)[:, None]
+    server = server._replace(stats={"mean": jnp.broadcast_to(known, (4, 16))})
+    one = jax.jit(lambda key: one_client(method, server, context(), data(1), key)[1])
+    moved = set()
+    for key in jax.random.split(KEY, 12):
+        rows = np.asarray(one(key)["stats"].values["mean"])[:, : UNITS[0.4]]
+        (at,) = np.flatnonzero((rows != known).any(1))
+        # A tenth of the batch's mean is small beside nine tenths of what was known.
+        np.testing.assert_allclose(rows[at], 9.0 * (at + 1), atol=1.0)
+        moved.add(at)
+    assert len(moved) > 1
+
+
+def test_the_mean_over_those_who_sent_an_entry_weighs_by_samples():
+    method = fjord(local.cross_entropy(TINY), OPTIMIZER, widths=GRID)
+    server, total, sent = method.init(KEY, start()), None, []
+    one = jax.jit(lambda ctx, key: one_client(method, server, ctx, data(3), key)[1])
+    for budget, size in ((1.0, 6), (0.5, 2)):
+        ctx = context(budget, size)
+        up = one(ctx, jax.random.key(size))
+        summand = method.contribute(ctx, up)
+        total = summand if total is None else jax.tree.map(jnp.add, total, summand)
+        sent.append([up[name].values for name in ("params", "stats")])
+    new, _ = method.aggregate(KEY, context(), server, total)
+    (first, rows_one), (second, rows_two) = sent
+    got, one, two = (p["fc1"]["kernel"] for p in (new.params, first, second))
+    assert not np.allclose(one[:, :8], two[:, :8], atol=1e-4)
+    np.testing.assert_allclose(got[:, :8], (3 * one + two)[:, :8] / 4, atol=1e-6)
+    np.testing.assert_allclose(got[:, 8:], one[:, 8:], atol=1e-6)
+    both = (3 * rows_one["mean"] + rows_two["mean"])[1, :8] / 4
+    np.testing.assert_allclose(new.stats["mean"][1, :8], both, atol=1e-6)
+    np.testing.assert_allclose(new.stats["mean"][3], rows_one["mean"][3], atol=1e-6)
+    np.testing.assert_array_equal(new.stats["mean"][0, 7:], server.stats["mean"][0, 7:])
+
+
+def test_the_teacher_is_the_largest_width():
+    """One step of a grid (0.5, 1) against gradients of both terms by hand."""
+    model, seen = build("mlp", 4, (8,), widths=(6,)), []
+    plain = local.cross_entropy(model)
+
+    def loss_fn(key, params, *rest, **options):
+        units = jnp.sum(jnp.any(params["fc1"]["kernel"] != 0, 0))
+        jax.debug.callback(lambda n: seen.append(int(n)), units, ordered=True)
+        return plain(key, params, *rest, **options)
+
+    method = fjord(loss_fn, OPTIMIZER, widths=(0.5, 1.0), distill=True)
+    sparse, batches = start(model), data(1)
+    server = method.init(KEY, sparse)
+    program = jax.jit(lambda key: one_client(method, server, context(), batches, key))
+    for key in jax.random.split(KEY, 8):
+        seen.clear()
+        _, up, metrics = program(key)
+        jax.effects_barrier()
+        if seen == [6, 3]:
+            break
+    assert seen == [6, 3]
+
+    def logits(params, units):
+        hidden = batches.x @ params["fc1"]["kernel"] + params["fc1"]["bias"][None]
+        hidden = jnp.maximum(hidden, 0)[:, :units]
+        head = params["fc2"]
+        return hidden @ head["kernel"][:units] + head["bias"][None]
+
+    taught = jax.nn.softmax(logits(sparse.params, 6))
+
+    def loss(params):
+        labels = jax.nn.one_hot(batches.y, 4)
+        whole, half = (jax.nn.log_softmax(logits(params, n)) for n in (6, 3))
+        return -jnp.sum(labels * whole + taught * half) / 2
+
+    grads = jax.grad(loss)(sparse.params)
+    want = jax.tree.map(lambda p, g: p - RATE * g, sparse.params, grads)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-6),
+        up["params"].values,
+        want,
+    )
+    # Two passes of two samples, one of them through half the units.
+    assert float(metrics["work"].forward["fc1"]["kernel"]) == 2 + 1
+    assert float(metrics["count"]) == 2
+
+
+def test_the_largest_width_is_the_headline():
+    sparse = start()
+    server = fjord(None, None, widths=(0.4, 0.6)).init(KEY, sparse)
+    first = fjord(None, None, widths=(0.4, 0.6)).deploy(KEY, server, None, None)
+    assert list(first) == ["w0.6"]
+    assert int(first["w0.6"].mask["fc1"]["kernel"].any(0).sum()) == 10
+    server = server._replace(stats={"mean": server.stats["mean"].at[1].set(1.0)})
+    method = fjord(None, None, widths=(0.4, 0.6), all_widths=True)
+    models = method.deploy(KEY, server, None, None)
+    assert list(models) == ["w0.6", "w0.4"]
+    assert float(models["w0.6"].stats["mean"].sum()) == 16
+    assert float(models["w0.4"].stats["mean"].sum()) == 0
+    mine = method.deploy(KEY, server, EmptyState(), context(0.5).client)["personal"]
+    np.testing.assert_array_equal(
+        mine.mask["fc1"]["kernel"], models["w0.4"].mask["fc1"]["kernel"]
+    )
+
+
+def test_one_program_for_all_budgets():
+    traces = []
+    method = fjord(local.cross_entropy(TINY), OPTIMIZER, widths=GRID)
+    server, batches = method.init(KEY, start()), data(1)
+
+    @jax.jit
+    def entries(budget):
+        traces.append(1)
+        _, up, _ = one_client(method, server, context(budget), batches)
+        return codec.count(up)["params"].entries.sum()
+
+    found = [int(entries(jnp.float32(b))) for b in GRID]
+    assert found == [13 * UNITS[b] + 4 for b in GRID] and len(traces) == 1
+
+
+def test_refused_arguments():
+    for widths in ((), (0.5, 0.5), (0.0, 0.5), (0.5, 1.1)):
+        with pytest.raises(ValueError, match="widths=.*expected different ones"):
+            fjord(None, None, widths=widths)
+    with pytest.raises(ValueError, match="draw='epoch', expected one of batch, round"):
+        fjord(None, None, draw="epoch")
+    with pytest.raises(ValueError, match="distill=True, expected draw='batch'"):
+        fjord(None, None, distill=True, draw="round")
+    static = start()._replace(stats={"batch_mean": jnp.zeros(16)})
+    with pytest.raises(ValueError, match="norm='static', expected 'batch' or None"):
+        fjord(None, None).init(KEY, static)

@@ -1,0 +1,249 @@
+"""HeteroFL beyond the contract: its loss, its statistics, its bits, one program."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import codec, costs, local
+from sparsefl_jax.algorithms import heterofl
+from sparsefl_jax.models import build
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import Batches, ClientInfo, Context, EmptyState, SparseModel
+
+KEY, RATE, MOMENTUM, DECAY, CLIP = jax.random.key(0), 0.1, 0.9, 5e-4, 1.0
+OPTIMIZER = local.make_optimizer(
+    "sgd", learning_rate=RATE, momentum=MOMENTUM, weight_decay=DECAY, clip=CLIP
+)
+WIDTHS, CLASSES = (8, 6), 4
+HALF = {"fc1": (4, 4), "fc2": (4, 3), "fc3": (3, CLASSES)}
+
+
+def context(budget=1.0, size=12):
+    info = ClientInfo(jnp.int32(0), jnp.int32(size), jnp.float32(budget))
+    return Context(jnp.int32(0), jnp.int32(-1), info)
+
+
+def network(**kwargs):
+    model = build("mlp", CLASSES, (2, 2, 1), **{"widths": WIDTHS} | kwargs)
+    params, stats = model.init(KEY)
+    return model, SparseModel(params, masks.full(params), stats)
+
+
+def data(labels=(0, 2)):
+    """12 samples of some classes in three batches, and a row of padding of another."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(13, 2, 2, 1)).astype(np.float32)
+    y = np.append(np.resize(labels, 12), 3).astype(np.int32)
+    order = jnp.arange(12, dtype=jnp.int32).reshape(1, 3, 4)
+    return Batches(
+        jnp.asarray(x), jnp.asarray(y), order, jnp.ones((1, 3, 4)), jnp.int32(3)
+    )
+
+
+def one_client(method, model, budget, batches):
+    ctx, server = context(budget), method.init(KEY, model)
+    down = method.broadcast(KEY, ctx, server)
+    up, _, metrics = method.update(KEY, ctx, down, EmptyState(), batches)
+    return down, up, metrics
+
+
+def by_hand(params, batches, held, rate):
+    """Momentum SGD on a network of two hidden layers, whose outputs are over `rate`."""
+
+    def loss(params, x, y):
+        x = x.reshape(len(x), -1)
+        for name in ("fc1", "fc2"):
+            layer = params[name]
+            x = jnp.maximum((x @ layer["kernel"] + layer["bias"][None]) / rate, 0)
+        logits = x @ params["fc3"]["kernel"] + params["fc3"]["bias"][None]
+        log_p = jax.nn.log_softmax(logits * held[None])
+        return -jnp.mean(log_p[jnp.arange(len(y)), y])
+
+    velocity = jax.tree.map(jnp.zeros_like, params)
+    for rows in batches.order[0]:
+        grads = jax.grad(loss)(params, batches.x[rows], batches.y[rows])
+        shrink = CLIP / jnp.sqrt(sum(jnp.sum(g**2) for g in jax.tree.leaves(grads)))
+        grads = jax.tree.map(lambda g, s=shrink: g * jnp.minimum(1, s), grads)
+        grads = jax.tree.map(lambda g, p: g + DECAY * p, grads, params)
+        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
+        params = jax.tree.map(lambda p, v: p - RATE * v, params, velocity)
+    return params
+
+
+@pytest.mark.parametrize("option", [{}, {"scaler": False}, {"mask_classes": False}])
+def test_training_is_that_of_a_narrow_network(option):
+    model, sparse = network()
+    batches = data()
+    method = heterofl(local.cross_entropy(model), OPTIMIZER, **option)
+    _, up, metrics = one_client(method, sparse, 0.5, batches)
+    small = {
+        name: {
+            "kernel": sparse.params[name]["kernel"][:inputs, :outputs],
+            "bias": sparse.params[name]["bias"][:outputs],
+        }
+        for name, (inputs, outputs) in HALF.items()
+    }
+    masked, scaled = "mask_classes" not in option, "scaler" not in option
+    held = jnp.array([1, 0, 1, 0] if masked else [1] * 4, jnp.float32)
+    want = by_hand(small, batches, held, 0.5 if scaled else 1.0)
+    got = up["params"].values
+    assert int(metrics["count"]) == 12
+    for name, (inputs, outputs) in HALF.items():
+        mine = got[name]["kernel"][:inputs, :outputs]
+        expected = want[name]["kernel"]
+        if name == "fc3":  # columns of classes that the client lacks stay with it
+            expected = expected * held[None]
+        np.testing.assert_allclose(mine, expected, atol=1e-5)
+
+
+def test_columns_of_absent_classes_stay_and_the_rest_is_their_holders_mean():
+    model, sparse = network()
+    method = heterofl(local.cross_entropy(model), OPTIMIZER)
+    server, summands, sent = method.init(KEY, sparse), [], []
+    for budget, labels in ((1.0, (0, 2)), (0.5, (2, 1))):
+        _, up, _ = one_client(method, sparse, budget, data(labels))
+        summands.append(method.contribute(context(budget), up))
+        sent.append(up["params"].values)
+    total = jax.tree.map(jnp.add, *summands)
+    new, _ = method.aggregate(KEY, context(), server, total)
+    old, head = sparse.params["fc3"]["kernel"], new.params["fc3"]["kernel"]
+    one, two = (values["fc3"]["kernel"] for values in sent)
+    np.testing.assert_array_equal(head[:, 3], old[:, 3])
+    np.testing.assert_allclose(head[:, 0], one[:, 0], atol=1e-6)
+    np.testing.assert_allclose(head[:3, 1], two[:3, 1], atol=1e-6)
+    np.testing.assert_array_equal(head[3:, 1], old[3:, 1])
+    np.testing.assert_allclose(head[:3, 2], (one + two)[:3, 2] / 2, atol=1e-6)
+    np.testing.assert_allclose(head[3:, 2], one[3:, 2], atol=1e-6)
+
+
+def test_what_a_client_sends_and_works():
+    model, sparse = network()
+    method = heterofl(local.cross_entropy(model), OPTIMIZER)
+    down, up, metrics = one_client(method, sparse, 0.5, data())
+    told = codec.bits(codec.layout(up), codec.count(up))
+    weights = 4 * 4 + 4 * 3 + 4 + 3  # hidden kernels and biases
+    assert int(told.total) == 32 * (weights + 2 * 3 + 2) + CLASSES
+    assert up["classes"].values.tolist() == [1, 0, 1, 0]
+    told = codec.bits(codec.layout(down), codec.count(down))
+    assert int(told.total) == 32 * (weights + 4 * 3 + 4)
+    work = metrics["work"]
+    for tree in work[:3]:
+        assert float(tree["fc1"]["kernel"]) == 12 * 0.5
+        assert float(tree["fc2"]["kernel"]) == 12 * 0.25
+        assert float(tree["fc3"]["kernel"]) == 12 * 0.5
+    # 2 FLOPs, 3 passes, 12 samples
+    assert costs.flops(model.macs, work) == 6 * 12 * (4 * 4 + 4 * 3 + 3 * 4)
+
+
+def test_one_program_for_all_widths():
+    model, sparse = network()
+    method, traces = heterofl(local.cross_entropy(model), OPTIMIZER), []
+
+    @jax.jit
+    def entries(budget):
+        traces.append(1)
+        _, up, _ = one_client(method, sparse, budget, data())
+        return codec.count(up)["params"].entries
+
+    found = [int(entries(jnp.float32(b)).sum()) for b in (0.125, 0.5, 1.0)]
+    # one unit a layer; 4 and 3; 8 and 6; of two classes
+    assert found == [
+        4 + 1 + 1 + 1 + 2 + 2,
+        16 + 4 + 12 + 3 + 6 + 2,
+        32 + 8 + 48 + 6 + 12 + 2,
+    ]
+    assert len(traces) == 1
+
+
+def traced(name, shape, num_classes=10, **kwargs):
+    """A round of one client of budget 0.5, by shape; the downlink's counts for real."""
+    model = build(name, num_classes, shape, **kwargs)
+    method = heterofl(local.cross_entropy(model), OPTIMIZER)
+    params, stats = jax.eval_shape(model.init, KEY)
+    sparse = SparseModel(params, None, stats)
+    images = jax.ShapeDtypeStruct((4, *shape), jnp.float32)
+    of = jax.ShapeDtypeStruct
+    batches = Batches(
+        images,
+        of((4,), jnp.int32),
+        of((1, 2, 2), jnp.int32),
+        of((1, 2, 2), jnp.float32),
+        of((), jnp.int32),
+    )
+
+    def one_round(sparse, batches):
+        return one_client(method, sparse, 0.5, batches)[:2]
+
+    down, up = jax.eval_shape(one_round, sparse, batches)
+
+    @jax.jit
+    def count():
+        zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), sparse)
+        server = method.init(KEY, zeros)
+        return codec.count(method.broadcast(KEY, context(0.5), server))
+
+    return codec.layout(down), codec.layout(up), count
+
+
+@pytest.mark.parametrize(
+    "name, shape, kwargs, leaves, rounds, printed, digits",
+    [
+        ("lenet5_caffe", (28, 28, 1), {}, ("*",), 500, 68.88, 3),
+        # Weights, normalisation and its running statistics, as the paper counts Conv4.
+        ("conv4", (32, 32, 3), {"norm": "batch"}, ("*",), 500, 129.178, 3),
+        (
+            "resnet18",
+            (32, 32, 3),
+            {"num_classes": 100, "norm": "static"},
+            ("*conv*/kernel", "*shortcut/kernel"),
+            1500,
+            5356.4,
+            1,
+        ),
+    ],
+)
+def test_figures_of_spafl_by_linear_accounting(
+    name, shape, kwargs, leaves, rounds, printed, digits
+):
+    down, up, _ = traced(name, shape, **kwargs)
+    everyone = codec.Count(None, None, np.ones((rounds, 10), bool))
+    bits = 0
+    for layout in (down, up):
+        counts = dict.fromkeys(layout, everyone)
+        bits += costs.linear_p_accounting(
+            layout, counts, ("params", "stats"), 0.5, leaves=leaves
+        )
+    assert round(bits / 1e9, digits) == printed
+
+
+def test_the_ledger_charges_a_quarter_not_half():
+    down, _, count = traced("lenet5_caffe", (28, 28, 1))
+    bits = codec.bits(down, jax.device_get(count()))
+    assert int(bits.total) == 32 * (250 + 6_250 + 100_000 + 2_500)
+    one = codec.Count(None, None, np.True_)
+    view = costs.linear_p_accounting(down, {"params": one}, ("params",), 0.5)
+    assert view == 32 * 430_500 / 2
+
+
+def test_static_statistics_do_not_travel():
+    down, up, _ = traced("conv4", (28, 28, 3), norm="static", lowering="plain")
+    assert down["static"].bits == 0 and len(down["static"].paths) == 12
+    assert down["stats"].paths == up["stats"].paths == () and "static" not in up
+    down, up, _ = traced("conv4", (28, 28, 3), lowering="plain")
+    assert len(down["stats"].paths) == len(up["stats"].paths) == 12
+    assert down["static"].paths == ()
+
+
+def test_personal_models_have_the_width_of_their_budget():
+    model, sparse = network()
+    method = heterofl(local.cross_entropy(model), OPTIMIZER)
+    server = method.init(KEY, sparse)
+    whole = method.deploy(KEY, server, None, None)["global"]
+    assert all(bool(m.all()) for m in jax.tree.leaves(whole.mask))
+    info = context(0.25).client
+    mine = method.deploy(KEY, server, EmptyState(), info)["personal"]
+    assert int(mine.mask["fc2"]["kernel"].sum()) == 2 * 2
+    np.testing.assert_array_equal(
+        mine.params["fc2"]["kernel"][:2, :2], sparse.params["fc2"]["kernel"][:2, :2]
+    )

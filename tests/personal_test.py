@@ -1,0 +1,142 @@
+"""Personal models: who is judged again, slices by budget, and what is refused."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import begin as beginning
+from sparsefl_jax import checks, evaluate, local, models, personal, simulate
+from sparsefl_jax.algorithm import Stage
+from sparsefl_jax.algorithms import fedavg, heterofl, local_only, spafl
+from sparsefl_jax.data import from_arrays
+from sparsefl_jax.sparsity import masks
+
+KEY = jax.random.key(0)
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Five clients of uneven size, a small network and its start."""
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(90, 2, 2, 1)).astype(np.float32), np.arange(90) % 3
+    data = from_arrays(
+        x[:60],
+        y[:60],
+        x_test=x[60:],
+        y_test=y[60:],
+        num_clients=5,
+        partition="dirichlet",
+        alpha=0.5,
+        min_samples=2,
+        val_fraction=0.2,
+    )
+    model = models.build("mlp", 3, (2, 2, 1), widths=(6,))
+    return data, model, checks.initial_model(KEY, model)
+
+
+def begin(world, factory, budgets=None, **kwargs):
+    data, model, sparse = world
+    optimizer = local.make_optimizer(learning_rate=0.1)
+    method = factory(local.cross_entropy(model), optimizer, **kwargs)
+    stage = Stage(method, 1, 2, batch_size=4)
+    plan = simulate.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
+    population = simulate.make_population(plan, data, budgets)
+    state = jax.device_get(beginning.start(KEY, plan, sparse, population))
+    judged = evaluate.make_evaluation(model, data, budgets=budgets)(stage)
+    return method, state, lambda state, seen=None: judged(KEY, state, {}, seen)
+
+
+def by_hand(world, sparse, client):
+    data, model, _ = world
+    rows = data.test.index[client, : data.test.size[client]]
+    params = masks.apply(sparse.params, sparse.mask)
+    logits, _ = model.apply(params, sparse.stats, data.x_test[rows], train=False)
+    return float(np.mean(np.argmax(logits, -1) == data.y_test[rows]))
+
+
+def changed(state, client):
+    """The state with one client's last kernel negated."""
+    params = jax.tree.map(np.array, state.clients.trained.params)
+    params["fc2"]["kernel"][client] *= -1
+    trained = state.clients.trained._replace(params=params)
+    return state._replace(clients=state.clients._replace(trained=trained))
+
+
+def test_only_clients_that_took_part_are_judged_again(world):
+    method, state, evaluation = begin(world, spafl)
+    info = simulate.client_info(world[0])
+
+    def want(state, client):
+        row, mine = jax.tree.map(lambda v: v[client], (state.clients, info))
+        sparse = method.deploy(KEY, state.server, row, mine)["personal"]
+        return by_hand(world, sparse, client)
+
+    other = functools.reduce(changed, range(5), state)
+    first = [want(state, i) for i in range(5)]
+    moved = [want(other, i) for i in range(5)]
+    again, *rest = [i for i in range(5) if first[i] != moved[i]]
+    assert rest
+    before, filters = evaluation(state)
+    assert filters.shape == (5, 9) and filters.all()
+    assert before["accuracy"] == pytest.approx(np.mean(first), abs=1e-6)
+    record, _ = evaluation(other, [again])
+    some = [moved[i] if i == again else first[i] for i in range(5)]
+    assert record["accuracy"] == pytest.approx(np.mean(some), abs=1e-6)
+    assert evaluation(other)[0]["accuracy"] == pytest.approx(np.mean(moved), abs=1e-6)
+    assert 0 <= record["val_accuracy"] <= 1
+    assert record["models"]["personal"]["layer_density"] == 1
+
+
+def test_a_model_that_reads_the_server_or_draws_is_always_judged_again(world):
+    _, model, _ = world
+    own = spafl(None, local.make_optimizer())
+
+    def with_server(key, server, client, info):
+        models = own.deploy(key, server, client, info)
+        return {name: m._replace(stats=server.delta) for name, m in models.items()}
+
+    def drawn(key, server, client, info):
+        models = own.deploy(key, server, client, info)
+        noise = {"noise": jax.random.normal(key)}
+        return {name: m._replace(stats=noise) for name, m in models.items()}
+
+    for method, lasting in (
+        (own, True),
+        (local_only(None, local.make_optimizer()), True),
+        (own._replace(deploy=with_server), False),
+        (own._replace(deploy=drawn), False),
+    ):
+        shapes = personal._shapes(method, model)
+        assert personal._lasting(method, shapes) is lasting
+
+
+def test_slices_are_judged_at_each_clients_width(world):
+    budgets = np.array([0.5, 1.0, 0.5, 0.2, 1.0], np.float32)
+    method, state, evaluation = begin(world, heterofl, budgets)
+    record, filters = evaluation(state)
+    info = simulate.client_info(world[0], budgets)
+    shares = []
+    for i in range(5):
+        mine = jax.tree.map(lambda v, i=i: jnp.asarray(v[i]), info)
+        sparse = method.deploy(KEY, state.server, None, mine)["personal"]
+        shares.append(by_hand(world, sparse, i))
+    assert record["accuracy"] == pytest.approx(np.mean(shares), abs=1e-6)
+    np.testing.assert_array_equal(filters.sum(1) - 3, np.ceil(budgets * 6))
+
+
+def test_what_a_metric_needs(world):
+    data, model, _ = world
+    make = local.make_optimizer()
+    stages = [Stage(spafl(None, make), 1, 2)]
+    with pytest.raises(ValueError, match="metric='best', expected one of auto"):
+        evaluate.check_metric("best", stages, model, data)
+    empty = data.test._replace(size=np.zeros(5, np.int32))
+    without = data._replace(test=empty)
+    for metric in ("auto", "clients"):
+        with pytest.raises(ValueError, match="choose another test_split"):
+            evaluate.check_metric(metric, stages, model, without)
+    evaluate.check_metric("pooled", stages, model, without)
+    evaluate.check_metric("auto", [Stage(fedavg(None, make), 1, 2)], model, without)

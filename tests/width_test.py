@@ -1,0 +1,214 @@
+"""A slice as a mask computes what a network of that width computes."""
+
+from functools import partial, reduce
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsefl_jax.models import Model, build
+from sparsefl_jax.sparsity import masks, width
+from sparsefl_jax.types import SparseModel
+
+quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
+
+RELEASE = {"base": 5, "variant": "preactivation", "init": "torch"}
+CONV4 = {"widths": (8, 8, 12, 12, 10, 10)}
+# image, kwargs, rate, kwargs of the same network at that rate
+NETWORKS = {
+    "mlp": ((4, 4, 1), {"widths": (10, 7)}, 0.4, {"widths": (4, 3)}),
+    "lenet5_caffe": (
+        (20, 20, 1),  # 2 x 2 positions flat
+        {"widths": (6, 10, 20)},
+        0.55,
+        {"widths": (4, 6, 11)},
+    ),
+    "small_cnn": ((16, 8, 3), {"widths": (4, 6, 8, 9)}, 0.5, {"widths": (2, 3, 4, 5)}),
+    "conv4": ((28, 28, 3), CONV4, 0.4, {"widths": (4, 4, 5, 5, 4, 4)}),
+    "conv4 static": (
+        (28, 28, 3),
+        CONV4 | {"norm": "static"},
+        0.3,
+        {"widths": (3, 3, 4, 4, 3, 3)},
+    ),
+    "resnet18": ((8, 8, 3), {"base": 5}, 0.4, {"base": 2}),
+    "resnet18 release": ((8, 8, 3), RELEASE, 0.4, {"base": 2}),
+}
+SLOW = "conv4", "resnet18 release"  # beside their like
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def shapes_of(name, shape=(32, 32, 3), **kwargs):
+    params, stats = jax.eval_shape(build(name, 10, shape, **kwargs).init, KEY)
+    return SparseModel(params, None, stats)
+
+
+KEY = jax.random.key(0)
+
+
+def cut(tree, mask):
+    """The entries alive as smaller arrays: a mask is a product of its axes."""
+
+    def leaf(value, alive):
+        axes = range(alive.ndim)
+        kept = [alive.any(tuple(a for a in axes if a != axis)) for axis in axes]
+        np.testing.assert_array_equal(alive, reduce(np.multiply.outer, kept))
+        return np.asarray(value)[np.ix_(*kept)]
+
+    return jax.tree.map(leaf, tree, jax.device_get(mask))
+
+
+def assert_close(got, want):
+    """To 1e-5 of the largest entry, or of 1 if that is more."""
+    atol = 1e-5 * max(1.0, abs(want).max())
+    np.testing.assert_allclose(got, want, rtol=0, atol=atol)
+
+
+@pytest.mark.parametrize(
+    "network",
+    [pytest.param(n, marks=[pytest.mark.slow] if n in SLOW else []) for n in NETWORKS],
+)
+def test_a_mask_computes_what_a_narrow_network_does(network):
+    name, (shape, kwargs, rate, narrow) = network.split()[0], NETWORKS[network]
+    lowering = {} if name == "mlp" else {"lowering": "plain"}
+    model = build(name, 5, shape, **lowering, **kwargs)
+    params, stats = jax.device_get(model.init(KEY))
+    params = jax.tree.map(
+        lambda p: p + 0.1 * normal(p.size, *p.shape) * (p.ndim == 1), params
+    )
+    stats = jax.tree.map(lambda s: s + 0.5 * abs(normal(s.size, *s.shape)), stats)
+    mask, of_stats = width.prefix(params, rate), width.prefix_of_stats(stats, rate)
+    x, y = normal(1, 6, *shape), jnp.array([0, 1, 4, 3, 2, 1], jnp.int32)
+
+    def run(net, params, stats):
+        def loss(params):
+            logits, new = net.apply(params, stats, x, train=True)
+            losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, y)
+            return losses.sum(), (logits, new)
+
+        (_, (logits, new)), grads = jax.value_and_grad(loss, has_aux=True)(params)
+        return logits, new, grads, net.apply(params, stats, x, train=False)[0]
+
+    wide = quick_jit(partial(run, model))(masks.apply(params, mask), stats)
+    logits, new, grads, evaluated = jax.device_get(wide)
+    small = build(name, 5, shape, **lowering, **kwargs | narrow)
+    want = quick_jit(partial(run, small))(cut(params, mask), cut(stats, of_stats))
+    got = logits, cut(new, of_stats), cut(grads, mask), evaluated
+    jax.tree.map(assert_close, got, jax.device_get(want))
+    outside = jax.tree.map(lambda g, m: g[~np.asarray(m)], grads, mask)
+    assert all((g == 0).all() for g in jax.tree.leaves(outside))
+
+
+@pytest.mark.parametrize("channels", [1, 20, 50, 100, 300, 512, 600, 2048])
+def test_ceil_of_every_percent_is_exact(channels):
+    percent = np.arange(1, 101)
+    got = jax.jit(lambda rate: width.num_kept(rate, channels))(
+        percent / np.float32(100)
+    )
+    np.testing.assert_array_equal(got, -(-percent * channels // 100))
+
+
+def entries(mask):
+    return int(sum(jnp.sum(m) for m in jax.tree.leaves(mask)))
+
+
+@pytest.mark.parametrize(
+    "name, shape, alive",
+    [
+        # 10 and 25 channels, 4 x 4 x 25 flat, 250 units
+        ("lenet5_caffe", (28, 28, 1), 250 + 6_250 + 400 * 250 + 2_500),
+        # weights 4_800 / 2, then quarters, but for 64 x 10; 4 numbers a normalisation
+        ("conv4", (32, 32, 3), 2_400 + (102_400 + 204_800 + 409_600) // 4
+         + (512 * 128 + 128 * 128) // 4 + 640 + 640),
+    ],
+)  # fmt: skip
+def test_entries_of_half_the_width(name, shape, alive):
+    assert entries(width.prefix(shapes_of(name, shape).params, 0.5)) == alive
+
+
+@pytest.mark.parametrize("name", ["resnet18", "mnistnet", "vgg16"])
+def test_slices_nest_and_a_full_one_is_full(name):
+    params = shapes_of(name, **{"base": 8} if name == "resnet18" else {}).params
+    program = quick_jit(lambda rate: width.prefix(params, rate))
+    small, large, whole = (program(jnp.float32(p)) for p in (0.1, 0.35, 1.0))
+    inside = jax.tree.map(lambda s, w: bool((s <= w).all()), small, large)
+    assert all(jax.tree.leaves(inside)) and entries(small) < entries(large)
+    assert all(bool(m.all()) for m in jax.tree.leaves(whole))
+    assert program._cache_size() == 1
+
+
+def test_residual_sums_add_equal_prefixes():
+    mask = width.prefix(shapes_of("resnet18", base=8).params, 0.3)
+    for stage, channels in enumerate((8, 16, 32, 64), 1):
+        kept = -(-3 * channels // 10)
+        for block in (0, 1):
+            inside = mask[f"layer{stage}_block{block}"]
+            for kernel in (v["kernel"] for v in inside.values() if "kernel" in v):
+                written = np.asarray(kernel.any((0, 1, 2)))
+                np.testing.assert_array_equal(written, np.arange(channels) < kept)
+    assert mask["conv1"]["kernel"].any((0, 1, 3)).all()  # reads all three colours
+    assert int(mask["fc"]["kernel"].any(1).sum()) == 20
+    assert mask["fc"]["bias"].all()
+
+
+def test_what_is_hidden_and_what_the_classifier():
+    params = shapes_of("resnet18", base=8).params
+    params = jax.tree.map(lambda s: jnp.ones(s.shape), params)
+    scaled = dict(
+        zip(
+            masks.leaf_paths(params),
+            jax.tree.leaves(width.scale(params, 0.25)),
+            strict=True,
+        )
+    )
+    for path, leaf in scaled.items():
+        kernel = path.endswith("kernel") and path != "fc/kernel"
+        assert (leaf == (4 if kernel else 1)).all(), path
+    assert width.num_classes(params) == 10
+    kept = width.columns(params, jnp.arange(10) % 2 == 0)
+    assert kept["fc"]["bias"].tolist() == [True, False] * 5
+    np.testing.assert_array_equal(kept["fc"]["kernel"].all(0), kept["fc"]["bias"])
+    assert entries(kept) == sum(p.size for p in jax.tree.leaves(params)) - 5 * 65
+
+
+def flax_shapes(module, *shape):
+    model = Model.from_flax(module, jax.ShapeDtypeStruct((1, *shape), jnp.float32))
+    return SparseModel(*jax.eval_shape(model.init, KEY)[:1], None, {})
+
+
+def refused(model, match):
+    with pytest.raises(ValueError, match=match) as error:
+        width.check(model)
+    assert "\n" not in str(error.value)
+
+
+def test_networks_that_can_not_be_sliced():
+    conv, dense = partial(nn.Conv, kernel_size=(3, 3)), nn.Dense
+    group = shapes_of("resnet18", norm="group")
+    refused(group, "'bn1' normalises without statistics")
+    refused(
+        flax_shapes(nn.Sequential([conv(8), conv(8, feature_group_count=8)]), 8, 8, 3),
+        "the last layer, 'layers_1', is no dense one",
+    )
+    grouped = [conv(8), conv(8, feature_group_count=4), lambda x: x.mean((1, 2))]
+    refused(
+        flax_shapes(nn.Sequential([*grouped, dense(3)]), 8, 8, 3),
+        "'layers_1' reads 2 channels",
+    )
+    refused(
+        flax_shapes(nn.Sequential([dense(8), lambda x: x[..., :6], dense(3)]), 4),
+        "'layers_2' reads 6 channels",
+    )
+    fc = {"kernel": jnp.zeros((4, 2))}
+    embedding = {"embed": {"embedding": jnp.zeros((3, 4))}, "fc": fc}
+    refused(SparseModel(embedding, None, {}), "leaf 'embed/embedding' of shape")
+    refused(SparseModel({}, None, {}), "no layer is no dense one")
+    matrix = SparseModel({"fc": fc}, None, {"cov": jnp.ones((2, 2))})
+    refused(matrix, "statistic 'cov' has shape \\(2, 2\\)")
+    width.check(shapes_of("conv4", norm="static"))
