@@ -54,27 +54,50 @@ def draw_layers(
       total: the key of the value over all layers, a share.
       by_layer: the key of the values `{layer: share}`.
     """
-    import matplotlib
-
     names = list(dict.fromkeys(n for r in records for n in r.get(by_layer) or {}))
-    colors = matplotlib.colormaps["viridis"](np.linspace(0.0, 0.92, max(len(names), 1)))
+    colors = layer_colors(len(names))
     for name, color in zip(names, colors, strict=False):
         x, y = series(run, records, lambda r, n=name: (r.get(by_layer) or {}).get(n))
-        draw_line(ax, x, 100 * y, name.removesuffix("/kernel"), color, 1.3)
+        draw_line(ax, x, 100 * y, short(name), color, 1.3)
     x, y = series(run, records, lambda r: r.get(total))
     draw_line(ax, x, 100 * y, "all layers", "black", 2.4)
     _scale_shares(ax)
     thick = ax.lines[-1]
     count_rounds(ax, run)
-    if len(names) <= _MAX_LEGEND_LAYERS:
+    if len(names) > _MAX_LEGEND_LAYERS:
+        ax.legend(handles=[thick], loc="best")
+    name_layers(ax, colors)
+
+
+def short(layer: str) -> str:
+    """A layer's name without the word that all of them end with.
+
+    Example:
+      >>> short("conv1/kernel")
+      'conv1'
+    """
+    return layer.removesuffix("/kernel")
+
+
+def layer_colors(count: int) -> np.ndarray:
+    """Colours [count, 4] of layers by depth."""
+    import matplotlib
+
+    return matplotlib.colormaps["viridis"](np.linspace(0.0, 0.92, max(count, 1)))
+
+
+def name_layers(ax, colors: np.ndarray) -> None:
+    """Names of the lines right of the axes; of many layers, a bar of their colours."""
+    if len(colors) <= _MAX_LEGEND_LAYERS:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         return
-    ax.legend(handles=[thick], loc="best")
+    import matplotlib
+
     colorbar = ax.figure.colorbar(
         matplotlib.cm.ScalarMappable(cmap=matplotlib.colors.ListedColormap(colors)),
         ax=ax,
         ticks=[0.0, 1.0],
-        label=f"{len(names)} layers",
+        label=f"{len(colors)} layers",
     )
     colorbar.ax.set_yticklabels(["first", "last"])
 

@@ -66,7 +66,7 @@ def read_masks(run_dir: str | Path) -> KeptMasks | None:
     for path in folder.iterdir():
         if match := _NAME.fullmatch(path.name):
             kind, stage, done = match.groups()
-            packed = _open(path, ndim=1 if kind == "server" else 2, width=width)
+            packed = open_packed(path, ndim=1 if kind == "server" else 2, width=width)
             found[kind].append(Snapshot(int(stage), int(done), packed))
     ordered = {k: sorted(v, key=lambda s: s[:2]) for k, v in found.items()}
     return KeptMasks(layers["names"], layers["sizes"], **ordered)
@@ -143,7 +143,12 @@ def _words(mask: np.ndarray, start: int, stop: int) -> np.ndarray:
     return words
 
 
-def _open(path: Path, ndim: int, width: int) -> np.ndarray:
+def open_packed(path: Path, ndim: int, width: int) -> np.ndarray:
+    """Packed masks of `width` bytes, without reading them.
+
+    Raises:
+      ValueError: the file is damaged, or not as long as the layers need.
+    """
     try:
         packed = np.load(path, mmap_mode="r")
     except (ValueError, EOFError) as error:

@@ -28,6 +28,10 @@ _PLOTS = {
     "mask_mismatch": "1 - Jaccard index of the server's masks of every two rounds.",
     "client_mismatch": "1 - Jaccard index of the masks that two clients sent.",
     "client_mismatch_by_layer": "Its mean over pairs of clients, by layer.",
+    "thresholds_by_round": "Thresholds of the server's filters, mean and largest.",
+    "filter_activity": "Share of clients that keep a filter, layer by layer.",
+    "client_filters": "Filters that every client keeps (black), early, halfway, last.",
+    "client_layer_density": "Share of each layer's filters that a client keeps.",
     "partition_by_client": "Training samples of every client, by class.",
 }
 

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from sparsefl_jax.report.figure import COLORS, axes
+from sparsefl_jax.report.filters import plot_filters, thresholds_by_round
 from sparsefl_jax.report.lines import (
     count_rounds,
     draw_layers,
@@ -47,6 +48,7 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         accuracy_by_gbit: bool(run.evals),
         density_by_round: any(finite(r.get("density")) for r in run.train),
         mismatch_by_round: any(finite(r.get("mismatch")) for r in run.train),
+        thresholds_by_round: any("threshold_mean/" in k for r in run.train for k in r),
         partition_by_client: run.partition is not None,
     }
     folder = run.path / "plots"
@@ -56,7 +58,7 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         if has_data:
             paths.append(folder / f"{plot.__name__}.png")
             plot(run, paths[-1])
-    return paths + plot_masks(run, folder)
+    return paths + plot_masks(run, folder) + plot_filters(run, folder)
 
 
 def accuracy_by_round(run: Run, path: Path) -> None:

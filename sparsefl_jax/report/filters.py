@@ -1,0 +1,273 @@
+"""Which filters are active: over the rounds, and client by client; their thresholds.
+
+`masks/filters.json`                    {"names": [L], "sizes": [L]}: the layers, in
+                                        order, and how many filters each has
+`masks/filters_{stage}_{round:06d}.npy` uint8 [N or 1, ceil(sum(sizes) / 8)]:
+                                        `np.packbits` along axis 1 of a row for every
+                                        client's own model, or one for the server's
+
+Source: Fig. 3 to 5 of Kim et al., "SpaFL: Communication-Efficient Federated Learning
+with Sparse Models and Low Computational Overhead", NeurIPS 2024.
+"""
+
+import json
+import math
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsefl_jax.report.figure import canvas, titled, whole_numbers
+from sparsefl_jax.report.lines import (
+    count_rounds,
+    draw_line,
+    layer_colors,
+    name_layers,
+    series,
+    short,
+)
+from sparsefl_jax.report.load import Run
+from sparsefl_jax.report.masks import Snapshot, open_packed
+
+_NAME = re.compile(r"filters_(\d+)_(\d+)\.npy")
+_MAX_PATTERNS = 6  # layers whose patterns are drawn client by client
+_PIXELS = 800  # at least as many as an axes of cells has
+
+
+class KeptFilters(NamedTuple):
+    """The filters of a run that were active, in the order of stages and rounds."""
+
+    names: list[str]  # L layers
+    sizes: list[int]  # [L] filters
+    snapshots: list[Snapshot]  # packed: uint8 [N or 1, bytes]
+
+    def active(self, snapshot: Snapshot) -> dict[str, np.ndarray]:
+        """Of each layer, bool [N or 1, filters]."""
+        count = sum(self.sizes)
+        rows = np.unpackbits(snapshot.packed, axis=1, count=count).astype(bool)
+        parts = np.split(rows, np.cumsum(self.sizes)[:-1], axis=1)
+        return dict(zip(self.names, parts, strict=True))
+
+
+def read_filters(run_dir: str | Path) -> KeptFilters | None:
+    """Opens what a run kept of its filters, without reading it.
+
+    Args:
+      run_dir: the folder of a run.
+
+    Returns:
+      The filters, or None where the run has no `masks/filters.json`.
+
+    Raises:
+      ValueError: a file is damaged, or not as long as the layers need.
+
+    Example:
+      >>> read_filters("no/such/run") is None
+      True
+    """
+    folder = Path(run_dir) / "masks"
+    if not (folder / "filters.json").is_file():
+        return None
+    layers = json.loads((folder / "filters.json").read_text())
+    width = math.ceil(sum(layers["sizes"]) / 8)
+    snapshots = [
+        Snapshot(*map(int, match.groups()), open_packed(path, ndim=2, width=width))
+        for path in folder.iterdir()
+        if (match := _NAME.fullmatch(path.name))
+    ]
+    ordered = sorted(snapshots, key=lambda s: s[:2])
+    return KeptFilters(layers["names"], layers["sizes"], ordered)
+
+
+def plot_filters(run: Run, folder: Path) -> list[Path]:
+    """Draws what the filters that a run kept tell; nothing where none was ever pruned.
+
+    Args:
+      run: the records.
+      folder: where the PNG files go.
+
+    Returns:
+      The files written: `filter_activity.png`, and where clients have models of their
+      own `client_filters.png` and `client_layer_density.png`.
+
+    Raises:
+      ValueError: a file of filters is damaged, see `read_filters`.
+    """
+    kept = read_filters(run.path)
+    if kept is None:
+        return []
+    # Masks may be ahead of the metrics of a run that was stopped.
+    known = [s for s in kept.snapshots if s.stage < len(run.starts)]
+    kept = kept._replace(snapshots=known)
+    if all(v.all() for s in known for v in kept.active(s).values()):
+        return []
+    paths = [folder / "filter_activity.png"]
+    filter_activity(run, paths[0], kept)
+    if len(known[-1].packed) > 1:
+        own = [s for s in known if len(s.packed) > 1]
+        kept = kept._replace(snapshots=own)
+        paths += [folder / "client_filters.png", folder / "client_layer_density.png"]
+        client_filters(run, paths[1], kept)
+        client_layer_density(run, paths[2], kept)
+    return paths
+
+
+def filter_activity(
+    run: Run, path: Path, kept: KeptFilters, layers: Sequence[str] | None = None
+) -> None:
+    """Draws for every filter of a layer the share of clients that keep it, by round.
+
+    Args:
+      run: the records.
+      path: the PNG to write.
+      kept: from `read_filters`.
+      layers: some of `kept.names`; None: all.
+    """
+    names = kept.names if layers is None else list(layers)
+    shares = [
+        {name: v.mean(0) for name, v in kept.active(s).items()} for s in kept.snapshots
+    ]
+    rounds = [_done(run, s) for s in kept.snapshots]
+    columns = min(len(names), 2 if len(names) <= 4 else 4)
+    rows = math.ceil(len(names) / columns)
+    with canvas(path, (1.4 + 3.0 * max(columns, 1.6), 0.9 + 2.4 * rows)) as figure:
+        grid = figure.subplots(rows, columns, squeeze=False)
+        for ax, name in zip(grid.flat, names, strict=False):
+            image = _cells(ax, np.stack([share[name] for share in shares], 1))
+            _name_columns(ax, rounds, most=5)
+            ax.set_title(short(name), fontsize=10, weight="normal")
+        for ax in grid.flat[len(names) :]:
+            ax.set_axis_off()
+        _name_axes(figure, "round", "filter", titled(run, "Active filters"))
+        clients = max(len(s.packed) for s in kept.snapshots)
+        whose = "clients that keep the filter" if clients > 1 else "kept by the server"
+        figure.colorbar(image, ax=grid, label=f"{whose} [%]", aspect=30)
+
+
+def client_filters(
+    run: Run,
+    path: Path,
+    kept: KeptFilters,
+    layers: Sequence[str] | None = None,
+    rounds: Sequence[int] | None = None,
+) -> None:
+    """Draws the filters that every client keeps in black, those pruned in white.
+
+    Args:
+      run: the records.
+      path: the PNG to write.
+      kept: from `read_filters`, its last stage of several clients' own models.
+      layers: some of `kept.names`; None: the first, the last and some between.
+      rounds: rounds of the last stage that were kept; None: the first, one halfway, the
+        last.
+    """
+    last = [s for s in kept.snapshots if s.stage == kept.snapshots[-1].stage]
+    if rounds is None:
+        chosen = [last[i] for i in _spread(len(last), 3)]
+    else:
+        chosen = [s for s in last if s.round in rounds]
+    if layers is None:
+        layers = [kept.names[i] for i in _spread(len(kept.names), _MAX_PATTERNS)]
+    size = (0.8 + 3.2 * max(len(chosen), 1.5), 0.9 + 2.2 * len(layers))
+    with canvas(path, size) as figure:
+        grid = figure.subplots(len(layers), len(chosen), squeeze=False)
+        for column, snapshot in enumerate(chosen):
+            active = kept.active(snapshot)
+            for row, name in enumerate(layers):
+                ax = grid[row, column]
+                _cells(ax, active[name])
+                whole_numbers(ax.xaxis)
+                words = f"{short(name)}, round {_done(run, snapshot)}"
+                share = f"{100 * active[name].mean():.1f} %"
+                ax.set_title(f"{words}, {share}", fontsize=10, weight="normal")
+        title = titled(run, "Active filters by client")
+        _name_axes(figure, "filter", "client", title)
+
+
+def client_layer_density(run: Run, path: Path, kept: KeptFilters) -> None:
+    """Draws the share of each layer's filters that every client keeps, last round.
+
+    Args:
+      run: the records.
+      path: the PNG to write.
+      kept: from `read_filters`; its last snapshot is drawn.
+    """
+    snapshot = kept.snapshots[-1]
+    active = kept.active(snapshot)
+    shares = np.stack([v.mean(1) for v in active.values()], 1)
+    with canvas(path, (3.0 + 0.35 * max(len(active), 8), 5.0)) as figure:
+        ax = figure.subplots()
+        image = _cells(ax, shares, "viridis")
+        _name_columns(ax, [short(name) for name in active], most=len(active))
+        ax.tick_params(axis="x", rotation=90)
+        title = titled(run, "Filters kept by client and layer")
+        ax.set(ylabel="client", title=title)
+        label = f"filters kept, round {_done(run, snapshot)} [%]"
+        figure.colorbar(image, ax=ax, label=label)
+
+
+def thresholds_by_round(run: Run, path: Path) -> None:
+    """Draws the mean and the largest threshold of every layer's filters.
+
+    Args:
+      run: the records; `threshold_mean/LAYER` and `threshold_max/LAYER` of training.
+      path: the PNG to write.
+    """
+    keys = dict.fromkeys(k for r in run.train for k in r if "threshold_mean/" in k)
+    names = [key.partition("/")[2] for key in keys]
+    colors = layer_colors(len(names))
+    with canvas(path, (10.4, 4.3)) as figure:
+        pair = figure.subplots(1, 2)
+        for ax, kind in zip(pair, ("mean", "max"), strict=True):
+            for name, color in zip(names, colors, strict=True):
+                key = f"threshold_{kind}/{name}"
+                x, y = series(run, run.train, lambda r, key=key: r.get(key))
+                draw_line(ax, x, y, short(name), color, 1.3)
+            count_rounds(ax, run)
+        pair[0].set(xlabel="round", ylabel="mean threshold of the layer's filters")
+        pair[1].set(xlabel="round", ylabel="largest threshold")
+        name_layers(pair[1], colors)
+        _name_axes(figure, "", "", titled(run, "Thresholds"))
+
+
+def _done(run: Run, snapshot: Snapshot) -> int:
+    """The rounds done then, over all stages."""
+    return run.starts[snapshot.stage] + snapshot.round
+
+
+def _spread(count: int, most: int) -> list[int]:
+    """At most so many of the indices below count: the first, the last, some between."""
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
+
+
+def _cells(ax, shares: np.ndarray, colors: str = "Greys"):
+    """Shares [rows, columns] as cells on the scale from 0 to 100 %."""
+    rows, columns = shares.shape
+    # Enlarged first, as matplotlib would blur along both axes where one has to shrink.
+    fine = shares.repeat(-(-_PIXELS // rows), 0).repeat(-(-_PIXELS // columns), 1)
+    image = ax.imshow(
+        100.0 * fine,
+        cmap=colors,
+        vmin=0,
+        vmax=100,
+        aspect="auto",
+        extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
+    )
+    ax.grid(visible=False)
+    ax.tick_params(labelsize=8)
+    whole_numbers(ax.yaxis)
+    return image
+
+
+def _name_columns(ax, names: Sequence, most: int) -> None:
+    ticks = _spread(len(names), most)
+    ax.set_xticks(ticks, [str(names[i]) for i in ticks])
+
+
+def _name_axes(figure, xlabel: str, ylabel: str, title: str) -> None:
+    """Labels and a title that all axes of a figure share."""
+    figure.supxlabel(xlabel, fontsize=11)
+    figure.supylabel(ylabel, fontsize=11)
+    figure.suptitle(title, fontsize=12, weight="bold", x=0.02, ha="left")
