@@ -91,10 +91,13 @@ def find(runs: Path, config) -> Path | None:
 
 
 def same(old, new) -> bool:
-    """Whether an old run's configuration is this one; new fields at their defaults."""
+    """Whether an old run's configuration is this one.
+
+    Fields and arguments that have come since have their defaults.
+    """
     default, old, new = (
         workdir.flatten(json.loads(config.to_json_best_effort()))
-        for config in (configuration.default_config(), old, new)
+        for config in (configuration.default_config(), configuration.complete(old), new)
     )
     return all(
         new.get(field) == old.get(field, default.get(field))
@@ -112,9 +115,11 @@ def entry(path: Path) -> dict:
         for keys in (("bits_up", "bits_down"), ("flops",), ("flops_dense",))
     )
     date = datetime.date.fromtimestamp(file.stat().st_mtime)
+    headline = next(iter(told["accuracy"].values()))
     return {
         "accuracy": told["accuracy"],
-        "density": told["density"],
+        # Of personal models as SpaFL counts it: the mean over layers and clients.
+        "density": headline.get("layer_density", told["density"]),
         "gbit": bits / 1e9,
         "flops_share": flops / dense,
         "minutes": told["seconds"] / 60,
@@ -159,11 +164,12 @@ def markdown(table: Table, entries: list[dict]) -> str:
         of_row = [e for e in entries if e["row"] == name]
         settings = [f"`{row.config.removeprefix('configs/')}`"]
         settings += [f"`{key}={value}`" for key, value in row.overrides.items()]
-        lines.append(_line([" ".join(settings), row.paper or "-", *_cells(of_row)]))
+        cells = _cells(of_row, table.best)
+        lines.append(_line([" ".join(settings), row.paper or "-", *cells]))
     return "\n".join(lines)
 
 
-def _cells(entries: list[dict]) -> list[str]:
+def _cells(entries: list[dict], best: bool) -> list[str]:
     """The measured cells of a row."""
     if not entries:
         return ["-"] * 8
@@ -175,7 +181,7 @@ def _cells(entries: list[dict]) -> list[str]:
     dates = sorted({e["date"] for e in entries})
     commits = dict.fromkeys(e["commit"] or "-" for e in entries)
     return [
-        _accuracy(entries),
+        _accuracy(entries, best),
         ", ".join(seeds),
         mean("density", 3),
         mean("gbit", 2),
@@ -186,16 +192,24 @@ def _cells(entries: list[dict]) -> list[str]:
     ]
 
 
-def _accuracy(entries: list[dict]) -> str:
-    """Final accuracy of the headline model, and of others behind it by name."""
-    told = []
-    for name in entries[0]["accuracy"]:
-        values = [100 * e["accuracy"][name]["final"] for e in entries]
-        text = f"{statistics.fmean(values):.2f}"
-        if len(values) > 1:
-            text += f" ± {statistics.stdev(values):.2f}"
-        told.append(f"{name} {text}" if told else text)
-    return told[0] + (f" ({', '.join(told[1:])})" if told[1:] else "")
+def _accuracy(entries: list[dict], best: bool) -> str:
+    """Final accuracy of the headline model, and of others behind it by name.
+
+    Where the best round counts, that of the headline model with the final one behind.
+    """
+    headline, *others = entries[0]["accuracy"]
+    if best:
+        final = _spread(entries, headline, "final")
+        return f"{_spread(entries, headline, 'best')} (final {final})"
+    behind = ", ".join(f"{name} {_spread(entries, name, 'final')}" for name in others)
+    return _spread(entries, headline, "final") + (f" ({behind})" if behind else "")
+
+
+def _spread(entries: list[dict], name: str, which: str) -> str:
+    """Mean and, over several seeds, sample deviation of a model's accuracy, in %."""
+    values = [100 * e["accuracy"][name][which] for e in entries]
+    text = f"{statistics.fmean(values):.2f}"
+    return text + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
 
 
 def _line(cells) -> str:
@@ -208,7 +222,8 @@ def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
     for row, seed in wanted(table, only, seeds):
         begun = root / "runs" / "tables" / name / f"{row}_seed{seed}" / "config.json"
         state = "done" if (row, seed) in done else "begun" if begun.exists() else "-"
-        accuracy = _accuracy([done[row, seed]]) if state == "done" else ""
+        finished = state == "done"
+        accuracy = _accuracy([done[row, seed]], table.best) if finished else ""
         lines.append(f"{row:16} seed {seed}  {state:5}  {accuracy}".rstrip())
     return "\n".join(lines)
 

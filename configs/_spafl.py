@@ -1,4 +1,4 @@
-"""What SpaFL's experiments share (NeurIPS 2024, Tables 2, 3 and 5); no configuration."""
+"""What SpaFL's experiments share (NeurIPS 2024, Tables 2, 3, 5); no configuration."""
 
 from sparsefl_jax.configuration import complete, default_config
 
@@ -43,7 +43,7 @@ def base(options: set[str], *, rates: dict, release: dict, alpha: float, prunabl
         config.optimizer.momentum = 0.9
         config.algorithm = _thresholds(options, method, release, alpha, prunable)
     else:
-        globals()[f"_{method}"](config)
+        _BASELINES[method](config)
     return config
 
 
@@ -63,6 +63,37 @@ def _fedavg(config) -> None:
     config.algorithm = {"name": "fedavg", "weighting": "uniform"}
 
 
+def _fedpm(config) -> None:
+    config.optimizer.name = "adam"
+    config.algorithm = {"name": "fedpm"}
+
+
+def _heterofl(config) -> None:
+    """Everyone has half the width; momentum, decay and clipping of its own paper."""
+    config.optimizer.momentum = 0.9
+    config.optimizer.weight_decay, config.optimizer.clip = 5e-4, 1.0
+    config.budgets = ((0.5, 1.0),)
+    config.algorithm = {"name": "heterofl"}
+
+
+def _fjord(config) -> None:
+    """A width from U(0.4, 0.6) by client and round; the decay of its own paper."""
+    config.optimizer.weight_decay = 1e-4
+    widths = (0.4, 0.45, 0.5, 0.55, 0.6)
+    config.algorithm = {"name": "fjord", "widths": widths, "draw": "round"}
+
+
+_BASELINES = {
+    "fedavg": _fedavg,
+    "fedpm": _fedpm,
+    "heterofl": _heterofl,
+    "fjord": _fjord,
+}
+
+
 def finish(config):
-    """All defaults."""
-    return complete(config)
+    """All defaults, and static BatchNorm where HeteroFL meets a network with any."""
+    config = complete(config)
+    if config.algorithm.name == "heterofl" and config.model.get("norm") == "batch":
+        config.model.norm = "static"
+    return config

@@ -36,7 +36,8 @@ class Algorithm(NamedTuple):
     broadcast: `(key, ctx, server) -> downlink`, a `dict[str, Packet]`.
     update: `(key, ctx, downlink, client, batches) -> (uplink, client, metrics)`.
         Metrics are sums (`loss`, `correct`, `count`: over processed samples), `work`,
-        and any scalars of your own, which are averaged over the cohort.
+        and any scalars of your own, which are averaged over the cohort. One called
+        `density`, of personal models, stands for that of the server's in the log.
     contribute: `(ctx, uplink) -> summand`, float32, summed over the cohort.
     aggregate: `(key, ctx, server, total) -> (server, metrics)`, a dict of scalars.
     deploy: `(key, server, client | None, info | None) -> dict[str, SparseModel]`.

@@ -101,7 +101,7 @@ def _accuracy(evals: list[dict]) -> dict:
             "final": result["accuracy"],
             "best": best["models"][name]["accuracy"],
             "best_round": best["round"],
-            "density": result["density"],
+            **{k: v for k, v in result.items() if k.endswith("density")},
         }
     return accuracy
 

@@ -19,6 +19,7 @@ class Table(NamedTuple):
 
     rows: dict[str, Row]
     order: tuple[tuple[str, int], ...]  # (row, seed)
+    best: bool = False  # whether the paper prints the best round, not the last
 
 
 def runs(names: str, seed: int) -> tuple[tuple[str, int], ...]:

@@ -17,7 +17,13 @@ AUGMENTATIONS = ("crop", "flip")
 
 
 def make_preprocess(
-    mean=None, std=None, *, scale: float = 255.0, augment=(), pad: int = 4
+    mean=None,
+    std=None,
+    *,
+    scale: float = 255.0,
+    augment=(),
+    pad: int = 4,
+    scramble: bool = False,
 ) -> Callable:
     """Makes the function that turns a batch of samples into input.
 
@@ -29,6 +35,8 @@ def make_preprocess(
         pixel 0 and cuts the original size at a random place, "flip" mirrors an image
         left to right with probability 1/2.
       pad: pixels of padding on each side, for "crop".
+      scramble: read an image's memory [H, W, C] as if it were [C, H, W], a mistake in
+        SpaFL's official CIFAR-10 code, for reproducing its figures.
 
     Returns:
       `preprocess(key, x, train) -> x`: [B, H, W, C] or [B, D] in uint8 or float32, out
@@ -61,6 +69,11 @@ def make_preprocess(
             if x.ndim != 4:
                 raise ValueError(f"augment={augment} needs images, x has {x.ndim} axes")
             x = _move(key, x, pad if "crop" in augment else 0, "flip" in augment)
+        if scramble:
+            if x.ndim != 4:
+                raise ValueError(f"scramble=True needs images, x has {x.ndim} axes")
+            batch, height, width, channels = x.shape
+            x = x.reshape(batch, channels, height, width).transpose(0, 2, 3, 1)
         scaled = jnp.issubdtype(x.dtype, jnp.integer) and scale != 1
         x = x.astype(jnp.float32)
         leading = tuple(range(x.ndim - 1))

@@ -60,6 +60,11 @@ def importance(kernel: Array) -> Array:
     return jnp.mean(jnp.abs(kernel), tuple(range(kernel.ndim - 1)))
 
 
+def along_outputs(values: Array, kernel: Array) -> Array:
+    """Values [O] with the axes of a kernel [..., O]."""
+    return jnp.expand_dims(values, tuple(range(kernel.ndim - 1)))
+
+
 def is_dead(kernel: Array, threshold: Array) -> Array:
     """Whether at most 1 % of a layer's filters are alive; shape=(), bool."""
     return jnp.mean(importance(kernel) > threshold, dtype=jnp.float32) <= DEAD
@@ -107,7 +112,8 @@ def prune(
             return kernel
         threshold = thresholds[path]
         threshold = revived(kernel, threshold) if revive else threshold
-        return kernel * unit_step(importance(kernel) - threshold, estimator)
+        alive = unit_step(importance(kernel) - threshold, estimator)
+        return kernel * along_outputs(alive, kernel)
 
     return _map_with_path(one, params)
 
@@ -125,7 +131,7 @@ def filter_masks(params: PyTree, thresholds: dict[str, Array]) -> PyTree:
         if path not in thresholds:
             return jnp.ones(leaf.shape, bool)
         alive = importance(leaf) > revived(leaf, thresholds[path])
-        return jnp.broadcast_to(alive, leaf.shape)
+        return jnp.broadcast_to(along_outputs(alive, leaf), leaf.shape)
 
     return _map_with_path(one, params)
 

@@ -6,6 +6,7 @@ Table 2: weights and thresholds are trained, nothing travels, eq. (13) is left o
 
 from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.spafl import thresholds as client_side
+from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import SparseModel
 
 
@@ -68,7 +69,7 @@ def local_only(
         del key
         if info is not None:  # static branch
             return {"personal": client_side.personal(client)}
-        return {"newcomer": server}
+        return {"newcomer": server._replace(mask=masks.full(server.params))}
 
     return Algorithm(
         init, init_client, broadcast, update, contribute, aggregate, deploy

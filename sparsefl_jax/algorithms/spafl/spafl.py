@@ -135,9 +135,9 @@ def deploy(key, server: Server, client, info) -> dict[str, SparseModel]:
     del key
     if info is not None:  # static branch
         return {"personal": client_side.personal(client)}
-    params = server.model.params
+    params, _, stats = server.model
     mask = ste.filter_masks(params, server.thresholds)
-    return {"newcomer": server.model._replace(mask=mask)}
+    return {"newcomer": SparseModel(masks.apply(params, mask), mask, stats)}
 
 
 def moved_by_importance(
@@ -166,8 +166,9 @@ def moved_by_importance(
             return kernel
         axes = tuple(range(kernel.ndim - 1))
         is_conv = kernel.ndim == 4
-        area = kernel.shape[:2] if divisor == "kernel" and is_conv else kernel.shape[:-1]
-        step = delta[path] * jnp.sign(jnp.sum(kernel, axes)) / math.prod(area)
-        return kernel - step
+        by_area = divisor == "kernel" and is_conv
+        n = math.prod(kernel.shape[:2] if by_area else kernel.shape[:-1])
+        step = delta[path] * jnp.sign(jnp.sum(kernel, axes)) / n
+        return kernel - ste.along_outputs(step, kernel)
 
     return treedef.unflatten(map(moved, masks.leaf_paths(params), leaves))

@@ -12,7 +12,7 @@ import optax
 
 from sparsefl_jax import local
 from sparsefl_jax.sparsity import masks, ste
-from sparsefl_jax.types import Array, EmptyState, PyTree, SparseModel, Work
+from sparsefl_jax.types import Array, EmptyState, PyTree, SparseModel
 
 
 class Trained(NamedTuple):
@@ -115,7 +115,8 @@ def train(key, ctx, client: Client, batches, loss_fn, optimizer, options: Option
     """One client's local training of weights and thresholds, eqs. (3) to (6).
 
     Returns:
-      The client after it, and the metrics of an `update`.
+      The client after it, and the metrics of an `update`; work and density are at the
+      mask that training ended with, as the paper counts.
     """
     loss = regularised(loss_fn, ctx.round, options)
     tx = _optimizer(optimizer(ctx.round), options)
@@ -125,9 +126,15 @@ def train(key, ctx, client: Client, batches, loss_fn, optimizer, options: Option
     state = local.train(key, loss, tx, state, batches, project=project)
     kept = state.opt_state if options.keep_optimizer else client.opt_state
     count = state.sums["count"]
+    mask = ste.filter_masks(*state.params)
+    # Thresholds take five operations a weight and step: |w| and its sum, and the two
+    # gradients through the mask.
+    size = sum(kernel.size for kernel in _kernels(state.params).values())
+    steps = count / batches.order.shape[-1]
     return Client(state.params, state.stats, kept), {
         **state.sums,
-        "work": _work(count, count / batches.order.shape[-1], state.params),
+        "work": local.work(count, mask, extra=steps * (5.0 * size)),
+        "density": masks.density(mask, jax.tree.map(lambda _: True, mask)),
     }
 
 
@@ -167,18 +174,8 @@ def _clamped(trained: Trained) -> Trained:
     return Trained(treedef.unflatten(params), thresholds)
 
 
-def _work(count: Array, steps: Array, trained: Trained) -> Work:
-    """Work at the masks that training ended with, as the paper counts it.
-
-    Thresholds add five operations for every weight and step: |w| and its sum, and the
-    two gradients through the mask.
-    """
-    mask = ste.filter_masks(*trained)
-    size = sum(kernel.size for kernel in _kernels(trained).values())
-    return local.work(count, mask, extra=steps * (5.0 * size))
-
-
 def personal(client: Client) -> SparseModel:
     """A client's own model: its weights where its filters are alive."""
     params, thresholds = client.trained
-    return SparseModel(params, ste.filter_masks(params, thresholds), client.stats)
+    mask = ste.filter_masks(params, thresholds)
+    return SparseModel(masks.apply(params, mask), mask, client.stats)

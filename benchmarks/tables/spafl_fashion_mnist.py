@@ -1,0 +1,29 @@
+"""SpaFL, Tables 2 and 3: Fashion-MNIST, Dir(0.2), 10 of 100 clients, T = 500.
+
+Mean over clients on their own test samples, best round.
+"""
+
+from benchmarks.tables import Row, Table, runs
+
+_CONFIG = "configs/spafl_fashion_mnist.py"
+
+TABLE = Table(
+    rows={
+        "spafl": Row(f"{_CONFIG}:release", "89.21 ± 0.25"),
+        "without13": Row(f"{_CONFIG}:without13,release", "88.20 ± 1.10"),
+        "local": Row(f"{_CONFIG}:local,release", "84.31 ± 0.20"),
+        "fedavg": Row(f"{_CONFIG}:fedavg", "88.73 ± 0.21"),
+        "heterofl": Row(f"{_CONFIG}:heterofl", "85.97 ± 0.20"),
+        "fjord": Row(f"{_CONFIG}:fjord", "89.08 ± 0.17"),
+        "fedpm": Row(f"{_CONFIG}:fedpm", "63.27 ± 1.65"),
+        "spafl_paper": Row(f"{_CONFIG}:paper", "89.21 ± 0.25"),
+        "thresholds_only": Row(f"{_CONFIG}:thresholds_only,release", "65.52 ± 5.3"),
+    },
+    order=(
+        *runs("fedavg spafl local without13 heterofl fjord fedpm", 0),
+        *runs("spafl_paper thresholds_only", 0),
+        *runs("spafl fedavg local without13 heterofl fjord fedpm", 1),
+        *runs("spafl fedavg local without13 heterofl fjord fedpm", 2),
+    ),
+    best=True,
+)

@@ -1,0 +1,294 @@
+"""SpaFL: the estimator's gradients, eq. (13), resets, recursion, and what travels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax import codec, costs, models
+from sparsefl_jax.algorithms import spafl
+from sparsefl_jax.algorithms.spafl.spafl import moved_by_importance
+from sparsefl_jax.algorithms.spafl.thresholds import Trained
+from sparsefl_jax.sparsity import masks, ste
+from sparsefl_jax.types import Batches, ClientInfo, Context, SparseModel
+
+
+def test_gradients_of_hand_computed_vectors():
+    """Importances .2 and .3 against thresholds .25: filter 0 pruned, filter 1 alive."""
+    kernel = jnp.array([[0.3, 0.4], [-0.1, 0.2]])
+    g = jnp.array([[1.0, 2.0], [3.0, -1.0]])
+
+    def loss(kernel, threshold):
+        return jnp.sum(g * ste.prune({"w": kernel}, {"w": threshold})["w"])
+
+    value = loss(kernel, jnp.array([0.25, 0.25]))
+    assert float(value) == pytest.approx(2 * 0.4 - 0.2)
+    for_kernel, for_threshold = jax.grad(loss, (0, 1))(kernel, jnp.full(2, 0.25))
+    np.testing.assert_allclose(for_threshold, [-(0.3 - 0.3), -(0.8 - 0.2)], atol=1e-6)
+    want = [[0.0, 2.0 + 0.3], [0.0, -1.0 + 0.3]]  # through: 0 and .6; n = 2
+    np.testing.assert_allclose(for_kernel, want, atol=1e-6)
+
+
+def test_gradients_are_finite_differences_where_the_step_is_replaced_by_its_argument():
+    """On the smooth part: S(d) = S0 + d, with S0 constant, has the same gradient."""
+    key = jax.random.key(0)
+    kernel = jax.random.normal(key, (3, 3, 2, 4))
+    threshold = jnp.array([0.1, 2.0, 0.3, 1.5])
+    g = jax.random.normal(jax.random.fold_in(key, 1), kernel.shape)
+    alive = np.asarray(ste.importance(kernel) > threshold, np.float64)
+    assert 0 < alive.sum() < 4
+
+    def smooth(kernel, threshold):
+        kernel = np.asarray(kernel, np.float64)
+        moved = np.abs(kernel).mean((0, 1, 2)) - threshold
+        step = alive + moved - (np.abs(start).mean((0, 1, 2)) - tau)
+        return float(np.sum(np.asarray(g) * kernel * step))
+
+    start, tau = np.asarray(kernel, np.float64), np.asarray(threshold, np.float64)
+    for_kernel, for_threshold = jax.grad(
+        lambda k, t: jnp.sum(g * ste.prune({"w": k}, {"w": t})["w"]), (0, 1)
+    )(kernel, threshold)
+    eps = 1e-5
+    for at in [(0, 0, 0, 0), (1, 2, 1, 1), (2, 2, 0, 3)]:
+        shift = np.zeros_like(start)
+        shift[at] = eps
+        slope = (smooth(start + shift, tau) - smooth(start - shift, tau)) / (2 * eps)
+        assert float(for_kernel[at]) == pytest.approx(slope, rel=1e-3, abs=1e-4)
+    for i in range(4):
+        shift = eps * np.eye(4)[i]
+        slope = (smooth(start, tau + shift) - smooth(start, tau - shift)) / (2 * eps)
+        assert float(for_threshold[i]) == pytest.approx(slope, rel=1e-3, abs=1e-4)
+
+
+def test_the_window_estimator_passes_far_from_the_threshold_only():
+    slopes = jax.vmap(jax.grad(lambda d: ste.unit_step(d, "window")))
+    got = slopes(jnp.array([-1.5, -0.5, 0.0, 0.5, 1.5]))
+    np.testing.assert_array_equal(got, [1, 0, 0, 0, 1])
+
+
+@pytest.mark.parametrize(
+    ("column", "delta", "want"),
+    [
+        ([0.3, -0.1], 0.02, [0.29, -0.11]),
+        ([0.3, -0.1], -0.02, [0.31, -0.09]),
+        ([-0.3, 0.1], 0.02, [-0.29, 0.11]),
+        ([0.3, -0.1], 0.0, [0.3, -0.1]),
+        ([0.25, -0.25], 0.02, [0.25, -0.25]),
+    ],
+)
+def test_equation_13(column, delta, want):
+    params = {"w": jnp.array(column)[:, None]}
+    moved = moved_by_importance(params, {"w": jnp.array([delta])})
+    np.testing.assert_allclose(moved["w"][:, 0], want, atol=1e-7)
+
+
+@pytest.mark.parametrize(("divisor", "n"), [("inputs", 50), ("kernel", 25)])
+def test_the_divisor_of_equation_13(divisor, n):
+    conv, dense = jnp.ones((5, 5, 2, 3)), jnp.ones((7, 3))
+    params = {"c": conv, "d": dense, "other": jnp.ones(3)}
+    delta = {"c": jnp.array([1.0, 0, -1]), "d": jnp.array([1.0, 0, 0])}
+    moved = moved_by_importance(params, delta, divisor)
+    np.testing.assert_allclose(moved["c"][0, 0, 0], [1 - 1 / n, 1, 1 + 1 / n])
+    np.testing.assert_allclose(moved["d"][0], [1 - 1 / 7, 1, 1], rtol=1e-6)
+    np.testing.assert_array_equal(moved["other"], 1)
+
+
+def test_a_dead_layer_is_revived_and_a_threshold_equal_to_importance_prunes():
+    kernel = jnp.ones((2, 200))
+    one_alive = jnp.full(200, 2.0).at[0].set(0.5)  # 0.5 % of the filters
+    three_alive = one_alive.at[:3].set(0.5)  # 1.5 %
+    count = lambda t: int(ste.filter_masks({"w": kernel}, {"w": t})["w"][0].sum())  # noqa: E731
+    assert count(one_alive) == 200
+    assert count(three_alive) == 3
+    assert count(jnp.ones(200).at[:5].set(0.5)) == 5
+
+
+def quiet_loss(key, params, stats, x, y, weight):
+    """A loss that tells nothing: the regulariser alone moves thresholds."""
+    del key, x, y
+    zero = jnp.zeros((), jnp.float32)
+    sums = {"loss": zero, "correct": zero, "count": jnp.sum(weight)}
+    return 0.0 * sum(jnp.sum(p) for p in jax.tree.leaves(params)), (stats, sums)
+
+
+@pytest.mark.parametrize("method_ste", ["identity", "window"])
+def test_thresholds_follow_the_regularisers_recursion(method_ste):
+    """methods.md 1.2: 155 steps a round, rate 0.01, alpha 0.00015, fresh momentum."""
+    optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
+    method = spafl(
+        quiet_loss,
+        optimizer,
+        alpha=0.00015,
+        prunable=("w",),
+        divisor="kernel",
+        reset="previous",
+        ste=method_ste,
+    )
+    model = SparseModel({"w": jnp.full((4, 3), 5.0)}, {"w": jnp.ones((4, 3), bool)}, {})
+    info = ClientInfo(jnp.int32(0), jnp.int32(31), jnp.float32(1))
+    key = jax.random.key(0)
+    data = Batches(
+        jnp.zeros((31, 1)),
+        jnp.zeros(31, jnp.int32),
+        jnp.zeros((5, 31, 1), jnp.int32),
+        jnp.ones((5, 31, 1)),
+        jnp.int32(31),
+    )
+
+    @jax.jit
+    def round_fn(server, round):
+        ctx = Context(round, jnp.int32(-1), info)
+        client = method.init_client(key, server, info)
+        down = method.broadcast(key, ctx, server)
+        up, _, _ = method.update(key, ctx, down, client, data)
+        total = method.contribute(ctx, up)
+        return method.aggregate(key, Context(round, None, None), server, total)[0]
+
+    server, seen = method.init(key, model), {}
+    for round in range(500):
+        server = round_fn(server, jnp.int32(round))
+        seen[round + 1] = float(server.thresholds["w"][0])
+    want = {1: 0.0022, 10: 0.0217, 40: 0.084, 150: 0.284, 500: 0.740}
+    for round, threshold in want.items():
+        assert seen[round] == pytest.approx(threshold, abs=6e-4 if round > 10 else 6e-5)
+
+
+def test_the_warm_up_silences_round_0():
+    options = {"alpha": 1.0, "warmup": True}
+    losses = [_penalty(options, round) for round in (0, 1, 9)]
+    np.testing.assert_allclose(losses, [3 * 0.006693, 3 * 0.993307, 3.0], rtol=1e-4)
+
+
+def _penalty(options, round):
+    from sparsefl_jax.algorithms.spafl import thresholds as client_side
+
+    every = dict(
+        alpha=0.0,
+        prunable=("w",),
+        ste="identity",
+        reset="same",
+        warmup=False,
+        clamp=False,
+        thresholds_only=False,
+        keep_optimizer=False,
+    )
+    loss = client_side.regularised(
+        quiet_loss, jnp.int32(round), client_side.Options(**(every | options))
+    )
+    trained = Trained({"w": jnp.ones((2, 3))}, {"w": jnp.zeros(3)})
+    return float(loss(None, trained, {}, None, None, jnp.ones(1))[0])
+
+
+def traffic(method, name, shape, num_classes):
+    """Bits of one client's downlink, and its entries."""
+    return messages(method, name, shape, num_classes)[:2]
+
+
+def messages(method, name, shape, num_classes):
+    """Bits, counts and layout of one client's downlink."""
+    model = models.build(name, num_classes, shape)
+
+    def downlink(key):
+        params, stats = model.init(key)
+        start = SparseModel(params, masks.full(params), stats)
+        server = method.init(key, start)
+        ctx = Context(jnp.int32(0), jnp.int32(-1), None)
+        down = method.broadcast(key, ctx, server)
+        return down
+
+    shapes = jax.eval_shape(downlink, jax.random.key(0))
+    counts = jax.jit(lambda: codec.count(ones(shapes)))()
+    layout = codec.layout(shapes)
+    return codec.bits(layout, counts), counts, layout
+
+
+def ones(tree):
+    return jax.tree.map(lambda s: jnp.ones(s.shape, s.dtype), tree)
+
+
+CONVOLUTIONS = ("*conv*/kernel", "*shortcut/kernel")
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "prunable", "count", "rounds", "gbit"),
+    [
+        ("lenet5_caffe", (28, 28, 1), 10, ("*kernel",), 580, 500, 0.1856),
+        ("conv4", (32, 32, 3), 10, ("*kernel",), 650, 500, 0.208),
+        ("resnet18", (32, 32, 3), 100, CONVOLUTIONS, 4800, 1500, 4.608),
+    ],
+)
+def test_what_travels_is_thresholds(
+    name, shape, classes, prunable, count, rounds, gbit
+):
+    method = spafl(None, None, prunable=prunable)
+    bits, entries = traffic(method, name, shape, classes)
+    assert int(entries["thresholds"].entries.sum()) == count
+    assert 2 * 10 * rounds * int(bits.total) / 1e9 == pytest.approx(gbit, abs=1e-9)
+    charged, _ = traffic(
+        spafl(None, None, prunable=prunable, charge_delta=True), name, shape, classes
+    )
+    assert int(charged.total) == 2 * int(bits.total)
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "classes", "leaves", "rounds", "printed"),
+    [
+        ("conv4", (32, 32, 3), 10, ("*",), 500, "258.36"),
+        ("resnet18", (32, 32, 3), 100, CONVOLUTIONS, 1500, "10712.86"),
+    ],
+)
+def test_views_of_what_the_paper_prints_for_fedavg(
+    name, shape, classes, leaves, rounds, printed
+):
+    """Conv4 with statistics, of ResNet-18 the convolutions alone (printed 10712)."""
+    _, counts, layout = messages(sfl.fedavg(None, None), name, shape, classes)
+    one = costs.linear_p_accounting(layout, counts, list(layout), 1.0, leaves=leaves)
+    assert f"{2 * 10 * rounds * one / 1e9:.2f}" == printed
+
+
+@pytest.mark.parametrize(
+    ("kwargs", "told"),
+    [
+        ({"alpha": -1.0}, "alpha=-1.0, expected a finite number from 0"),
+        ({"alpha": float("nan")}, "alpha=nan"),
+        ({"ste": "sigmoid"}, "ste='sigmoid', expected one of identity, window"),
+        ({"reset": "never"}, "reset='never', expected one of same, previous"),
+        ({"divisor": "n"}, "divisor='n', expected one of inputs, kernel"),
+    ],
+)
+def test_what_is_refused(kwargs, told):
+    with pytest.raises(ValueError, match=told.split(",")[0]):
+        spafl(None, None, **kwargs)
+
+
+def test_clients_keep_weights_that_never_travel_and_are_judged_by_their_own():
+    data = sfl.federate(
+        sfl.load_dataset("fashion_mnist_sample"), "dirichlet", 6, alpha=0.5
+    )
+    model = sfl.build_model("mlp", 10, (28, 28, 1), widths=(16,))
+    model = model.reading(sfl.make_preprocess(data.mean, data.std))
+    optimizer = sfl.make_optimizer("sgd", learning_rate=0.05, momentum=0.9)
+    method = spafl(sfl.cross_entropy(model), optimizer, alpha=0.001)
+    run = sfl.run(
+        jax.random.key(0),
+        [sfl.Stage(method, 6, 2, epochs=2)],
+        model,
+        data,
+        eval_every=2,
+    )
+    last = run.metrics[-1]
+    kernels = run.clients.trained.params["fc1"]["kernel"]
+    assert len(np.unique(np.asarray(kernels).reshape(6, -1).sum(1))) > 2
+    personal = []
+    for i in range(6):
+        row = jax.tree.map(lambda v, i=i: v[i], run.clients)
+        info = ClientInfo(jnp.int32(i), jnp.int32(1), jnp.float32(1))
+        sparse = method.deploy(jax.random.key(0), run.server, row, info)["personal"]
+        rows = data.test.index[i, : data.test.size[i]]
+        params = masks.apply(sparse.params, sparse.mask)
+        logits, _ = model.apply(params, {}, data.x_test[rows], train=False)
+        personal.append(float(np.mean(np.argmax(logits, -1) == data.y_test[rows])))
+    assert last["accuracy"] == pytest.approx(np.mean(personal), abs=1e-6)
+    assert last["client_accuracy"]["median"] == pytest.approx(np.median(personal))
+    assert last["accuracy"] > 0.3
