@@ -1,0 +1,81 @@
+"""The configurations of SpaFL's tables: every method and preset builds."""
+
+import importlib
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import table
+from benchmarks.tables import Row, Table
+from configs import _spafl
+from sparsefl_jax import configuration, fields
+from sparsefl_jax.data import make_preprocess
+
+FILES = ("spafl_fashion_mnist", "spafl_cifar10", "spafl_cifar100")
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_method_variant_and_preset_builds(file):
+    get_config = importlib.import_module(f"configs.{file}").get_config
+    seen = set()
+    for method in _spafl.METHODS:
+        for variant in ("", *_spafl.VARIANTS) if method == "spafl" else ("",):
+            for preset in _spafl.PRESETS:
+                config = get_config(",".join((method, variant, preset)))
+                fields.check(config)
+                budgets = configuration.build_budgets(config)
+                (stage,) = configuration.build_stages(config, None, budgets)
+                assert stage.cohort_size == 10 and config.metric == "clients"
+                assert stage.drop_last == (file == "spafl_cifar10")
+                seen.add(str(config.algorithm))
+    assert len(seen) == 6 + 2 + 4  # SpaFL's, Local's, the others'
+    static = get_config("heterofl").model.get("norm")
+    assert static == ("static" if "cifar" in file else None)
+
+
+@pytest.mark.parametrize(
+    ("arg", "told"),
+    [
+        ("spaffl", "option 'spaffl', expected of spafl, local"),
+        ("spafl,fedavg", "expected one of spafl, local"),
+        ("paper,release", "expected one of paper, release"),
+    ],
+)
+def test_what_an_argument_can_not_be(arg, told):
+    with pytest.raises(ValueError, match=told):
+        _spafl.parse(arg)
+
+
+def test_the_learning_rate_decays_by_a_factor_down_to_a_floor():
+    config = configuration.default_config()
+    config.optimizer.learning_rate, config.final_learning_rate = 0.5, 0.3
+    config.lr_decay = 0.9
+    optimizer = configuration.build_optimizer(config)
+    rates = []
+    for round in (0, 1, 4, 5, 90):
+        tx = optimizer(round)
+        updates, _ = tx.update(jnp.ones(1), tx.init(jnp.ones(1)))
+        rates.append(-float(updates[0]))
+    np.testing.assert_allclose(rates, [0.5, 0.45, 0.32805, 0.3, 0.3], rtol=1e-5)
+
+
+def test_scrambled_images_are_read_channel_first():
+    x = np.arange(2 * 2 * 2 * 3, dtype=np.float32).reshape(2, 2, 2, 3)
+    got = make_preprocess(scramble=True)(None, jnp.asarray(x), False)
+    assert got.shape == x.shape
+    for image, memory in zip(np.asarray(got), x, strict=True):
+        np.testing.assert_array_equal(np.moveaxis(image, -1, 0).ravel(), memory.ravel())
+    with pytest.raises(ValueError, match="scramble=True needs images"):
+        make_preprocess(scramble=True)(None, jnp.zeros((2, 3)), False)
+
+
+def test_a_table_of_best_rounds_prints_the_final_one_behind():
+    rows = {"a": Row("configs/x.py", "89.2")}
+    told = {"row": "a", "seed": 0, "density": 0.3, "gbit": 1.0, "flops_share": 0.2}
+    told |= {"minutes": 5.0, "date": "2026-01-01", "commit": "abc"}
+    told["accuracy"] = {"personal": {"final": 0.84, "best": 0.91}}
+    line = table.markdown(Table(rows, (), best=True), [told]).splitlines()[-1]
+    assert "| 91.00 (final 84.00) |" in line
+    line = table.markdown(Table(rows, ()), [told]).splitlines()[-1]
+    assert "| 84.00 |" in line
