@@ -14,7 +14,7 @@ from sparsefl_jax.local import cross_entropy, make_optimizer
 from sparsefl_jax.loop import Limits, Run, run, segments
 from sparsefl_jax.models import Model, compact
 from sparsefl_jax.models import build as build_model
-from sparsefl_jax.results import load
+from sparsefl_jax.results import load, load_clients
 from sparsefl_jax.sampling import stratified_sampler, uniform_sampler
 from sparsefl_jax.types import (
     Batches,
@@ -48,6 +48,7 @@ __all__ = [
     "from_arrays",
     "keep_compilations",
     "load",
+    "load_clients",
     "load_dataset",
     "make_optimizer",
     "make_preprocess",

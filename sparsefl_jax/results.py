@@ -1,5 +1,6 @@
 """A run read back: its configuration, its metrics as arrays, its models."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -7,7 +8,17 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import checkpoint, checks, workdir
+from sparsefl_jax import (
+    begin,
+    checkpoint,
+    checks,
+    configuration,
+    local,
+    personal,
+    simulate,
+    store,
+    workdir,
+)
 from sparsefl_jax.loop import Best
 from sparsefl_jax.report.load import read_lines
 from sparsefl_jax.sparsity import masks
@@ -51,6 +62,54 @@ def load(run: str | Path) -> Result:
         raise ValueError(f"run={str(run)!r} has no checkpoint yet")
     metrics = arrays(read_lines(run / "metrics.jsonl"))
     return Result(config, metrics, saved.models, saved.snapshot.best)
+
+
+def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
+    """What clients of a run have deployed at its last checkpoint, as for `compact`.
+
+    Args:
+      run: the directory, as in `load`; its data set has to be there.
+      clients: their ids.
+
+    Returns:
+      For each of them a dict of a `SparseModel` by name, NumPy leaves.
+
+    Raises:
+      ValueError: in one line, if there is no such run or client, or no personal models.
+
+    Example:
+      >>> load_clients("no/such/run", [0])
+      Traceback (most recent call last):
+        ...
+      ValueError: workdir='no/such/run', expected the directory of a run
+    """
+    config = workdir.read_config(run)
+    saved = checkpoint.read(Path(run))
+    if saved is None:
+        raise ValueError(f"run={str(run)!r} has no checkpoint yet")
+    data = configuration.build_data(config)
+    model, budgets = (
+        configuration.build_model(config, data),
+        configuration.build_budgets(config),
+    )
+    stages = configuration.build_stages(config, local.cross_entropy(model), budgets)
+    algorithm = stages[saved.snapshot.stage].algorithm
+    if not personal.deployed(algorithm, model):
+        raise ValueError(f"run={str(run)!r} has no personal models")
+    info, key = simulate.client_info(data, budgets), jax.random.key(config.seed)
+    for index in clients:
+        if not 0 <= index < len(info.index):
+            raise ValueError(f"clients={index}, expected ids below {len(info.index)}")
+    sparse = jax.eval_shape(lambda key: checks.initial_model(key, model), key)
+    state = saved.snapshot.state(begin.shapes(algorithm, sparse, info))
+
+    def deploy(index):
+        row, mine = jax.tree.map(lambda v: v[index], (state.clients, info))
+        like = jax.eval_shape(algorithm.init_client, key, state.server, mine)
+        own = jax.random.fold_in(key, index)
+        return algorithm.deploy(own, state.server, store.unpack(row, like), mine)
+
+    return [jax.tree.map(np.asarray, deploy(index)) for index in clients]
 
 
 def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:

@@ -8,11 +8,22 @@ import numpy as np
 import pytest
 
 from sparsefl_jax import begin as beginning
-from sparsefl_jax import checks, evaluate, local, models, personal, simulate
+from sparsefl_jax import (
+    checks,
+    configuration,
+    evaluate,
+    experiment,
+    local,
+    models,
+    personal,
+    results,
+    simulate,
+)
 from sparsefl_jax.algorithm import Stage
 from sparsefl_jax.algorithms import fedavg, heterofl, local_only, spafl
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.sparsity import masks
+from tests.tiny import tiny_config
 
 KEY = jax.random.key(0)
 
@@ -140,3 +151,20 @@ def test_what_a_metric_needs(world):
             evaluate.check_metric(metric, stages, model, without)
     evaluate.check_metric("pooled", stages, model, without)
     evaluate.check_metric("auto", [Stage(fedavg(None, make), 1, 2)], model, without)
+
+
+def test_clients_models_are_read_back_from_a_run(tmp_path):
+    config = tiny_config(tmp_path)
+    config.first_stage = {}
+    config.algorithm = {"name": "spafl", "alpha": 0.05}
+    config.optimizer.momentum = 0.9
+    config = configuration.complete(config)
+    told = experiment.run(config, tmp_path / "run", progress=False)
+    count = config.num_clients
+    data = configuration.build_data(config)
+    world = data, configuration.build_model(config, data), None
+    each = results.load_clients(tmp_path / "run", range(count))
+    shares = [by_hand(world, each[i]["personal"], i) for i in range(count)]
+    assert told["accuracy"]["personal"]["final"] == pytest.approx(np.mean(shares))
+    with pytest.raises(ValueError, match=f"clients={count}, expected ids below"):
+        results.load_clients(tmp_path / "run", [count])
