@@ -202,8 +202,9 @@ def client_layer_density(run: Run, path: Path, kept: KeptFilters) -> None:
         image = _cells(ax, shares, "viridis")
         _name_columns(ax, [short(name) for name in active], most=len(active))
         ax.tick_params(axis="x", rotation=90)
-        title = titled(run, "Filters kept by client and layer")
-        ax.set(ylabel="client", title=title)
+        _name_axes(
+            figure, "", "client", titled(run, "Filters kept by client and layer")
+        )
         label = f"filters kept, round {_done(run, snapshot)} [%]"
         figure.colorbar(image, ax=ax, label=label)
 
