@@ -31,6 +31,7 @@ from sparsefl_jax.algorithms import (
 )
 from sparsefl_jax.message import unpack_model
 from sparsefl_jax.sparsity import masks
+from tests.by_hand import gradient as cross_entropy_gradient
 from tests.fedpm_by_hand import trains_scores
 from tests.spafl_by_hand import ALPHA, trains_thresholds
 
@@ -57,16 +58,6 @@ def _quick_compilation(request):
 # References, written out without the package's training loop.
 
 
-@jax.jit
-def _gradient(params, stats, x, y):
-    def loss(params):
-        logits, new = at.tiny_model().apply(params, stats, x, train=True)
-        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1)
-        return -jnp.mean(chosen), new
-
-    return jax.grad(loss, has_aux=True)(params)
-
-
 def local_sgd(model, data, rate, velocity=None):
     """Masked SGD with momentum over the valid samples of one epoch."""
     params = masks.apply(model.params, model.mask)
@@ -76,7 +67,7 @@ def local_sgd(model, data, rate, velocity=None):
         rows = order[np.asarray(weight) > 0]
         if not rows.size:
             break
-        grads, stats = _gradient(params, stats, data.x[rows], data.y[rows])
+        grads, stats = cross_entropy_gradient(params, stats, data.x[rows], data.y[rows])
         velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
         params = jax.tree.map(lambda p, v: p - rate * v, params, velocity)
         params = masks.apply(params, model.mask)

@@ -6,6 +6,7 @@ import numpy as np
 
 from sparsefl_jax import contract_world as at
 from sparsefl_jax.sparsity import supermask
+from tests.by_hand import gradient as cross_entropy_gradient
 
 RATE, MOMENTUM, EPSILON = 0.1, 0.9, 0.01
 
@@ -43,16 +44,6 @@ def close(got, want, atol=1e-6):
     jax.tree.map(same, got, want)
 
 
-@jax.jit
-def _gradient(params, stats, x, y):
-    def loss(params):
-        logits, new = at.tiny_model().apply(params, stats, x, train=True)
-        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1)
-        return -jnp.mean(chosen), new
-
-    return jax.grad(loss, has_aux=True)(params)
-
-
 def steps(server, data, key, rate, velocity):
     """SGD with momentum on scores, one epoch; also how many entries were alive."""
     scores, stats = server.scores, server.stats
@@ -68,7 +59,7 @@ def steps(server, data, key, rate, velocity):
             break
         own = jax.random.fold_in(jax.random.fold_in(key, 0), step)
         drawn = supermask.draw(jax.random.split(own)[0], scores, server.frozen)
-        grads, stats = _gradient(drawn, stats, data.x[rows], data.y[rows])
+        grads, stats = cross_entropy_gradient(drawn, stats, data.x[rows], data.y[rows])
         grads = jax.tree.map(gradient, grads, server.frozen, scores)
         velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
         scores = jax.tree.map(lambda s, v: s - rate * v, scores, velocity)

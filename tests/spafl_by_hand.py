@@ -1,10 +1,10 @@
 """SpaFL's client in NumPy, from the formulas, for the contract test."""
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax import contract_world as at
+from tests.by_hand import gradient as cross_entropy_gradient
 
 RATE, MOMENTUM, ALPHA = 0.1, 0.9, 0.05
 
@@ -54,16 +54,6 @@ def _kernel(weights, path):
     return weights[layer][leaf]
 
 
-@jax.jit
-def _gradient(params, stats, x, y):
-    def loss(params):
-        logits, new = at.tiny_model().apply(params, stats, x, train=True)
-        chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1)
-        return -jnp.mean(chosen), new
-
-    return jax.grad(loss, has_aux=True)(params)
-
-
 def steps(weights, thresholds, stats, data, rate):
     """An epoch of SGD with momentum, by the gradients of methods.md 1.1."""
     velocity = jax.tree.map(np.zeros_like, (weights, thresholds))
@@ -78,7 +68,7 @@ def steps(weights, thresholds, stats, data, rate):
             used[path] = np.where(dead, 0, threshold).astype(np.float32)
             alive[path] = mean > used[path]
             _kernel(pruned, path)[:] *= alive[path]
-        g, stats = _gradient(pruned, stats, data.x[rows], data.y[rows])
+        g, stats = cross_entropy_gradient(pruned, stats, data.x[rows], data.y[rows])
         g, of_thresholds = jax.tree.map(np.array, g), {}
         for path in thresholds:
             kernel, dense = _kernel(weights, path), _kernel(g, path)
