@@ -42,8 +42,8 @@ class Algorithm(NamedTuple):
     aggregate: `(key, ctx, server, total) -> (server, metrics)`, a dict of scalars.
     deploy: `(key, server, client | None, info | None) -> dict[str, SparseModel]`.
         Without a client the server's models, with one the personal models, `{}` if
-        there are none. The first entry is the headline; the last stands at the target
-        density and is what an export and the next stage take.
+        there are none. The first entry is the headline; `target` is what an export and
+        the next stage take.
     """
 
     init: Callable
@@ -53,6 +53,16 @@ class Algorithm(NamedTuple):
     contribute: Callable
     aggregate: Callable
     deploy: Callable
+
+
+def target(models: dict):
+    """The deployed model at the target density: 'global', or else the last.
+
+    Example:
+      >>> target({"aggregated": 1, "masked": 2}), target({"global": 3, "unpruned": 4})
+      (2, 3)
+    """
+    return models.get("global", list(models.values())[-1])
 
 
 class Stage(NamedTuple):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax import evaluate, store
+from sparsefl_jax.algorithm import target
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.kinds import typed
 from sparsefl_jax.sparsity import masks
@@ -104,7 +105,7 @@ def trace(stage, model: SparseModel, data) -> Traced:
         ctx = Context(ctx.round, None, None)
         server, _ = method.aggregate(key, ctx, server, total)
         models = method.deploy(key, server, None, None)
-        return Traced(down, up, list(models.values())[-1])
+        return Traced(down, up, target(models))
 
     if stage.sampler is not None:
         ids = jax.eval_shape(stage.sampler, jax.random.key(0), jnp.int32(0))

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax import checks, codec
+from sparsefl_jax.algorithm import target
 from sparsefl_jax.types import ClientInfo, Context, SparseModel
 
 
@@ -50,7 +51,7 @@ def expect(stage, sparse: SparseModel, traced: checks.Traced, budgets) -> Traffi
 
         server = algorithm.init(key, sparse)
         models = algorithm.deploy(key, server, None, None)
-        return list(models.values())[-1], jax.lax.map(downlink, tiers)
+        return target(models), jax.lax.map(downlink, tiers)
 
     handed_on, down = begin(sparse, jnp.asarray(tiers, jnp.float32))
     down, share = jax.device_get(down), clients / clients.sum()

@@ -17,6 +17,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax import observe, personal
+from sparsefl_jax.algorithm import target
 from sparsefl_jax.data.federated import Rows
 from sparsefl_jax.recalibrate import make_recalibration
 from sparsefl_jax.simulate import client_info
@@ -110,7 +111,7 @@ def make_evaluation(
       is what the server deploys and `seen` the ids of the clients that took part since
       the last call, None for all of them. It returns the fields of an evaluation in
       `metrics.jsonl`, and the filters that are alive: [N, F] bool of the last of the
-      personal models, [1, F] of the last of the server's.
+      personal models, [1, F] of the server's at the target density.
     """
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     samples = {"test": Samples(data.x_test, data.y_test, data.test)}
@@ -141,8 +142,7 @@ def make_evaluation(
                 },
                 clients,
             )
-        last = list(models.values())[-1]
-        return told, np.asarray(observe.filters(last.mask, layers))[None]
+        return told, np.asarray(observe.filters(target(models).mask, layers))[None]
 
     def for_stage(stage):
         if metric == "pooled" or not personal.deployed(stage.algorithm, model):

@@ -18,7 +18,7 @@ from sparsefl_jax import (
     simulate,
     store,
 )
-from sparsefl_jax.algorithm import Stage
+from sparsefl_jax.algorithm import Stage, target
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Key, PyTree, SparseModel
 
@@ -189,7 +189,7 @@ def segments(
         at, models = yield from _stage(key, work, sparse, at)
         if at.ended_by:
             return
-        sparse = list(models.values())[-1]
+        sparse = target(models)
         at = at._replace(stage=at.stage + 1, round=0, state=None)
 
 
@@ -260,7 +260,7 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
         at = at._replace(state=state)
         kept = {"clients": logs.masks} if at.round in observed else {}
         if at.round % kept_every == 0 or at.round == stage.num_rounds:
-            mask = list(models.values())[-1].mask
+            mask = target(models).mask
             kept["server"] = np.asarray(observe.pack(mask, layers))
             if evaluated:
                 kept["filters"] = np.packbits(filters, axis=1)

@@ -19,6 +19,7 @@ from sparsefl_jax import (
     store,
     workdir,
 )
+from sparsefl_jax.algorithm import target
 from sparsefl_jax.loop import Best
 from sparsefl_jax.report.load import read_lines
 from sparsefl_jax.sparsity import masks
@@ -149,7 +150,7 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
     name = f"init_from={str(run)!r}"
     if not (Path(run) / "summary.json").exists():
         raise ValueError(f"{name}, expected the directory of a finished run")
-    old = list(load(run).models.values())[-1]
+    old = target(load(run).models)
     fresh = checks.initial_model(key, model)
     kinds = [
         dict(
@@ -179,7 +180,7 @@ def check_kept(algorithm, initial: SparseModel, what: str) -> None:
     """
     key = jax.random.key(0)
     server = algorithm.init(key, initial)
-    deployed = list(algorithm.deploy(key, server, None, None).values())[-1]
+    deployed = target(algorithm.deploy(key, server, None, None))
     leaves = (jax.tree.leaves(model.mask) for model in (deployed, initial))
     if not all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True)):
         raise ValueError(

@@ -18,7 +18,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax import codec, observe, store
-from sparsefl_jax.algorithm import Stage
+from sparsefl_jax.algorithm import Stage, target
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import (
@@ -204,7 +204,7 @@ def _deployed(algorithm, server) -> PyTree:
     """The shapes of the parameters that a server deploys."""
     key = jax.random.key(0)
     models = jax.eval_shape(lambda: algorithm.deploy(key, server, None, None))
-    return list(models.values())[-1].params
+    return target(models).params
 
 
 def make_chunk_fn(plan: Plan) -> Callable:
@@ -296,8 +296,7 @@ def make_round(plan: Plan) -> Callable:
     def describe(key, old, new):
         """Density of the deployed mask, how far it moved, and whether all is finite."""
         before, after = (
-            list(algorithm.deploy(key, server, None, None).values())[-1]
-            for server in (old, new)
+            target(algorithm.deploy(key, server, None, None)) for server in (old, new)
         )
         kept = jax.tree.leaves((masks.apply(after.params, after.mask), after.stats))
         mask = after.mask
