@@ -194,7 +194,7 @@ def count(message: Message) -> dict[str, Count]:
 
 def _trues(mask: PyTree) -> Array:
     """The True entries of every leaf, [leaves] int32."""
-    return masks.counts(mask, jax.tree.map(lambda _: True, mask))
+    return masks.counts(mask, masks.everything(mask))
 
 
 def layout(message: Message) -> dict[str, Layout]:

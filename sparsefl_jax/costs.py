@@ -13,6 +13,7 @@ ledger's own totals are in every record.
 
 import fnmatch
 import math
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -120,6 +121,58 @@ def saving(dense_bits: int, sparse_bits: int) -> float:
       20.0
     """
     return dense_bits / sparse_bits
+
+
+def exchanged(alive: Sequence[int], cohort: int) -> int:
+    """View: parameters sent both ways, as FedSparsify's column C.C. counts them.
+
+    An upload is charged at the size *after* its round's purge, and positions are free:
+    sum over rounds t of K (n_{t-1} + n_t).
+
+    Args:
+      alive: n_0 to n_T, non-zero parameters and statistics after each round.
+      cohort: K, clients of a round.
+
+    Example:
+      >>> exchanged([10, 10, 5], 2)
+      70
+    """
+    return cohort * (sum(alive[:-1]) + sum(alive[1:]))
+
+
+def complement_flops(macs: int, outputs: int) -> int:
+    """View: FLOPs of one sample through a dense layer as Complement Sparsification has.
+
+    Forward pass, hidden state's and weights' derivatives: 2 MAC + n_out each.
+
+    Example:
+      >>> complement_flops(96, 3)
+      585
+    """
+    return 3 * (2 * macs + outputs)
+
+
+def complement_saving(
+    macs: int, outputs: int, sparsity: float, client_sparsity: float
+) -> float:
+    """View: the share of `complement_flops` that Complement Sparsification saves.
+
+    The forward pass is charged at the server's density, the hidden state's derivative
+    whole, the weights' at the server's density and the client's (Tables 4 and 5),
+    though a client's weights are dense after its first step.
+
+    Args:
+      macs: multiply-adds of one sample through the layer.
+      outputs: its outputs, of which each has a bias.
+      sparsity: p, of the server's model.
+      client_sparsity: of what the client sends.
+
+    Example:
+      >>> round(complement_saving(96, 3, 0.5, 0.887), 3)
+      0.291
+    """
+    saved = 2 * macs * (2 * sparsity + client_sparsity - 1)
+    return saved / complement_flops(macs, outputs)
 
 
 def clipped_entropy_bits(count: dict, packets, *, epsilon: float = 0.01) -> float:

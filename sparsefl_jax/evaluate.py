@@ -22,7 +22,7 @@ from sparsefl_jax.data.federated import Rows
 from sparsefl_jax.recalibrate import make_recalibration
 from sparsefl_jax.simulate import client_info
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import PyTree, SparseModel
+from sparsefl_jax.types import SparseModel
 
 
 def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Callable:
@@ -138,7 +138,9 @@ def make_evaluation(
                 {
                     "accuracy": clients if metric == "clients" else correct,
                     "loss": loss,
-                    "density": masks.density(sparse.mask, everything(sparse.mask)),
+                    "density": masks.density(
+                        sparse.mask, masks.everything(sparse.mask)
+                    ),
                 },
                 clients,
             )
@@ -201,11 +203,6 @@ def check_metric(metric: str, stages, model, data) -> None:
             f"metric={metric!r}, expected clients with test samples of their own, but "
             "there are none: choose another test_split"
         )
-
-
-def everything(tree) -> PyTree:
-    """True for every leaf."""
-    return jax.tree.map(lambda _: True, tree)
 
 
 def _validation(data) -> Samples:

@@ -128,7 +128,7 @@ def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
             client = algorithm.init_client(key, state.server, someone)
             models = algorithm.deploy(key, state.server, client, someone)
             for name, sparse in models.items():
-                every = jax.tree.map(lambda _: True, sparse.mask)
+                every = masks.everything(sparse.mask)
                 correct, loss = tested(renew(key, sparse))
                 rows, mine = split.index[ids], valid[ids]
                 judged = Judged(
@@ -171,7 +171,7 @@ def _judge_some(model, algorithm, layers: PyTree, devices, batch_size: int = 100
 
         zeros = jnp.int32(0), jnp.float32(0)
         correct, loss = lax.fori_loop(0, -(-size // batch_size), batch, zeros)
-        every = jax.tree.map(lambda _: True, sparse.mask)
+        every = masks.everything(sparse.mask)
         return Judged(
             correct,
             loss,

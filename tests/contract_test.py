@@ -14,9 +14,12 @@ import pytest
 from sparsefl_jax import contract
 from sparsefl_jax import contract_world as at
 from sparsefl_jax.algorithms import (
+    complement,
     fedavg,
     fedpm,
     fedprox,
+    fedsparsify_global,
+    fedsparsify_local,
     fjord,
     hetero_jmwst,
     hetero_spdst,
@@ -32,7 +35,15 @@ from sparsefl_jax.algorithms import (
 from sparsefl_jax.message import unpack_model
 from sparsefl_jax.sparsity import masks
 from tests.by_hand import gradient as cross_entropy_gradient
+from tests.complement_by_hand import SPARSITY as PRUNED
+from tests.complement_by_hand import complements
 from tests.fedpm_by_hand import trains_scores
+from tests.fedsparsify_by_hand import (
+    ROUNDS,
+    SPARSITY,
+    purges_on_clients,
+    purges_on_server,
+)
 from tests.spafl_by_hand import ALPHA, trains_thresholds
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
@@ -285,12 +296,17 @@ HALF, TIERS = {"density": 0.5}, {"densities": (0.3, 0.4, 0.5)}
 
 GRID = {"widths": (0.3, 0.4, 0.5)}
 
+SCHEDULE = {"sparsity": SPARSITY, "rounds": ROUNDS}
+
 TABLE = {
     "fedavg": Row(fedavg, {}, fedavg_by_hand),
     "fedadam": Row(fedavg, {"server_optimizer": optax.adam(0.01)}, adam_by_hand),
     "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
     "fedpm": Row(fedpm, {}, trains_scores),
     "fedprox": Row(fedprox, {"mu": 0.5}, is_pulled),
+    "complement": Row(complement, {"sparsity": PRUNED}, complements),
+    "fedsparsify_global": Row(fedsparsify_global, SCHEDULE, purges_on_server),
+    "fedsparsify_local": Row(fedsparsify_local, SCHEDULE, purges_on_clients),
     "pdst": Row(pdst, HALF, frozen_and_dense),
     "spdst": Row(spdst, {}, frozen),
     "jmwst": Row(jmwst, HALF, functools.partial(votes, every=1)),

@@ -6,7 +6,7 @@ arguments is given them by `federated.federate`. NumPy on the host.
 
 Sources: `dirichlet` as in SpaFL (Kim et al., NeurIPS 2024, arXiv:2406.00431), `lda` as
 in FLASH (Babakniya et al., TMLR 2023), `shards` as in FedSparsify (Stripelis et al.
-2022, arXiv:2208.12269).
+2022, arXiv:2204.12430).
 """
 
 import numpy as np

@@ -9,7 +9,7 @@ from functools import partial
 import flax.linen as nn
 
 from sparsefl_jax.models.base import Model, check_widths, image_model
-from sparsefl_jax.models.layers import conv, dense, max_pool, norm
+from sparsefl_jax.models.layers import BatchNorm, conv, dense, max_pool, norm
 
 zeros = nn.initializers.zeros
 
@@ -140,6 +140,46 @@ def ic(
 ) -> Model:
     """Image classifier of Complement Sparsification (AAAI 2023), 164,506 parameters."""
     module = _IC(num_classes, check_widths(widths, 4), lowering)
+    return image_model(module, input_shape)
+
+
+class _FedSparsify(nn.Module):
+    num_classes: int
+    widths: tuple[int, ...]
+    dropout: float
+    lowering: str
+
+    @nn.compact
+    def __call__(self, x, train, weight=None):
+        init = {"init": nn.initializers.glorot_uniform(), "bias_init": zeros}
+        for i, width in enumerate(self.widths[:6], 1):
+            name, low = f"conv{i}", self.lowering
+            x = conv(x, width, 3, name=name, pad=1, bias=True, lowering=low, **init)
+            x = nn.relu(x)
+            if i % 2:
+                continue
+            x = max_pool(x)
+            if i < 6:  # Keras' constants
+                normalise = BatchNorm(momentum=0.99, epsilon=1e-3, name=f"bn{i // 2}")
+                x = normalise(x, train=train, weight=weight)
+        x = x.reshape(x.shape[0], -1)
+        x = nn.relu(dense(x, self.widths[6], name="fc1", **init))
+        x = nn.Dropout(self.dropout, deterministic=not train)(x)
+        return dense(x, self.num_classes, name="fc2", **init)
+
+
+def fedsparsify_cnn(
+    num_classes: int,
+    input_shape: tuple[int, int, int],
+    *,
+    widths: tuple[int, ...] = (64, 64, 128, 128, 128, 128, 512),
+    dropout: float = 0.2,
+    lowering: str = "auto",
+) -> Model:
+    """CNN of FedSparsify (Stripelis et al. 2022) for CIFAR-10, 1,609,930 parameters."""
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout={dropout}, expected 0 <= dropout < 1")
+    module = _FedSparsify(num_classes, check_widths(widths, 7), dropout, lowering)
     return image_model(module, input_shape)
 
 

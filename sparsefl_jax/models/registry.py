@@ -5,6 +5,7 @@ import inspect
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.cnn import (
     conv4,
+    fedsparsify_cnn,
     femnist_cnn,
     ic,
     lenet5_caffe,
@@ -24,6 +25,7 @@ MODELS = {
         lenet5_caffe,
         conv4,
         ic,
+        fedsparsify_cnn,
         femnist_cnn,
         simple_cnn,
         small_cnn,

@@ -122,6 +122,16 @@ def layer_sizes(tree: PyTree, select: PyTree) -> np.ndarray:
     return np.array([math.prod(x.shape) for x in layers(tree, select)], np.int64)
 
 
+def everything(tree: PyTree) -> PyTree:
+    """The choice of all leaves, a tree of Python bools like `prunable` gives.
+
+    Example:
+      >>> everything({'fc': {'bias': 2, 'kernel': 1}})
+      {'fc': {'bias': True, 'kernel': True}}
+    """
+    return jax.tree.map(lambda _: True, tree)
+
+
 def full(params: PyTree) -> PyTree:
     """The mask that keeps everything.
 
@@ -175,17 +185,46 @@ def top_k(scores: Array, k: Array | int) -> Array:
     """
     flat = _ordered(scores).reshape(-1)
     k = jnp.clip(jnp.asarray(k, jnp.int32), 0, flat.size)
+    threshold = _kth_largest(flat, k)
+    above, ties = flat > threshold, flat == threshold
+    room = k - jnp.sum(above, dtype=jnp.int32)
+    first = jnp.cumsum(ties, dtype=jnp.int32) <= room
+    return (above | (ties & first)).reshape(scores.shape)
+
+
+def _kth_largest(flat: Array, k: Array) -> Array:
+    """The largest key that k keys of uint32 [n] reach; k = 0 takes the highest."""
 
     def halve(i, threshold):
         higher = threshold | (jnp.uint32(1 << 31) >> jnp.asarray(i, jnp.uint32))
         enough = jnp.sum(flat >= higher, dtype=jnp.int32) >= k
         return jnp.where(enough, higher, threshold)
 
-    threshold = jax.lax.fori_loop(0, 32, halve, jnp.uint32(0))
-    above, ties = flat > threshold, flat == threshold
-    room = k - jnp.sum(above, dtype=jnp.int32)
-    first = jnp.cumsum(ties, dtype=jnp.int32) <= room
-    return (above | (ties & first)).reshape(scores.shape)
+    return jax.lax.fori_loop(0, 32, halve, jnp.uint32(0))
+
+
+def at_least(scores: PyTree, k: Array | int, select: PyTree) -> PyTree:
+    """The mask of what reaches the k-th largest score of all layers; ties are kept.
+
+    Args:
+      scores: float tree, as in `top_k`.
+      k: int32 scalar, clipped to [1, size]; may be traced.
+      select: tree of Python bools.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected.
+
+    Example:
+      >>> scores = {'a': jnp.array([3., 1.]), 'b': jnp.array([2., 1.])}
+      >>> kept = at_least(scores, 3, {'a': True, 'b': True})
+      >>> kept['a'].tolist(), kept['b'].tolist()
+      ([True, True], [True, True])
+    """
+    keys = [_ordered(x) for x in layers(scores, select)]
+    flat = jnp.concatenate([x.reshape(-1) for x in keys])
+    k = jnp.clip(jnp.asarray(k, jnp.int32), 1, flat.size)
+    threshold = _kth_largest(flat, k)
+    return replace_layers(full(scores), select, [x >= threshold for x in keys])
 
 
 def bernoulli(key: Key, params: PyTree, densities: Array, select: PyTree) -> PyTree:

@@ -1,0 +1,85 @@
+"""What FedSparsify's experiments share (2022, Tables 1, 2); no configuration."""
+
+from sparsefl_jax.configuration import complete, default_config
+
+METHODS = ("global", "local", "fedavg", "fedprox", "random", "snip", "grasp", "prunefl")
+CLIENTS = ("clients10", "clients100")
+PARTITIONS = ("iid", "noniid")
+
+
+def parse(arg: str) -> set[str]:
+    """The options of a configuration's argument, each known.
+
+    Raises:
+      ValueError: if one is not, or two methods, numbers of clients or partitions are.
+    """
+    options = {part for part in arg.split(",") if part}
+    allowed = (*METHODS, *CLIENTS, *PARTITIONS)
+    for option in options:
+        if option not in allowed:
+            raise ValueError(f"option {option!r}, expected of {', '.join(allowed)}")
+    for exclusive in (METHODS, CLIENTS, PARTITIONS):
+        if len(options & set(exclusive)) > 1:
+            raise ValueError(f"options {arg!r}, expected one of {', '.join(exclusive)}")
+    return options
+
+
+def base(options: set[str], *, classes: int):
+    """10 of 10 or of 100 clients, 200 rounds of 4 epochs, judged on the test set.
+
+    Args:
+      options: as `parse` gives them.
+      classes: how many each client has in the non-IID split.
+    """
+    config = default_config()
+    config.num_clients = 100 if "clients100" in options else 10
+    config.cohort_size = 10
+    config.partition = {"name": "shards", "k": classes}
+    if "iid" in options:
+        config.partition = {"name": "iid"}
+    config.num_rounds, config.epochs, config.batch_size = 200, 4, 32
+    config.eval_every = 1
+    method = next((name for name in METHODS if name in options), "global")
+    _ALGORITHMS[method](config)
+    return config
+
+
+def finish(config):
+    """All defaults."""
+    return complete(config)
+
+
+def _progressive(config, name="fedsparsify_global", **settings) -> None:
+    rounds = config.get_oneway_ref("num_rounds")
+    config.algorithm = {"name": name, "sparsity": 0.9, "rounds": rounds} | settings
+
+
+def _fedavg(config) -> None:
+    config.algorithm = {"name": "fedavg", "keep_optimizer": True}
+
+
+def _fedprox(config) -> None:
+    config.algorithm = {"name": "fedprox", "mu": 0.001}
+
+
+def _at_start(config, name: str) -> None:
+    """A mask from one random client before round 1, frozen from then on."""
+    config.first_stage = {"name": name, "sparsity": 0.9}
+    config.first_stage |= {"num_rounds": 1, "cohort_size": 1, "epochs": 1}
+    config.algorithm = {"name": "spdst"}
+
+
+def _prunefl(config) -> None:
+    config.algorithm = {"name": "prunefl"}
+
+
+_ALGORITHMS = {
+    "global": _progressive,
+    "local": lambda config: _progressive(config, "fedsparsify_local"),
+    "random": lambda config: _progressive(config, criterion="random"),
+    "fedavg": _fedavg,
+    "fedprox": _fedprox,
+    "snip": lambda config: _at_start(config, "snip"),
+    "grasp": lambda config: _at_start(config, "grasp"),
+    "prunefl": _prunefl,
+}

@@ -1,0 +1,146 @@
+"""Complement Sparsification: the server prunes, the clients send what it pruned.
+
+Jiang and Borcea, "Complement Sparsification: Low-Overhead Model Pruning for Federated
+Learning", AAAI 2023, https://arxiv.org/abs/2303.06237. Sparse both ways after a dense
+first round.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax import aggregate as sums
+from sparsefl_jax import local
+from sparsefl_jax.algorithm import Algorithm
+from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import Array, EmptyState, PyTree, SparseModel
+
+
+class Server(NamedTuple):
+    """The pruned model, its mask being where it is not zero, and the one before."""
+
+    model: SparseModel
+    unpruned: PyTree  # float32 like params: the aggregate that the last purge cut
+    mask_round: Array  # shape=(), int32: first round whose broadcast carries the mask
+
+
+def complement(
+    loss_fn,
+    optimizer,
+    *,
+    sparsity: float,
+    aggregation_ratio: float = 1.5,
+    index: str = "bitmap",
+) -> Algorithm:
+    """CS: clients train all weights and send the new values of those that were zero.
+
+    Down: the weights that are not zero and their positions, statistics. Up: what the
+    client trained where it received zeros, if it is not zero, and its positions,
+    statistics; in round 0 the whole model. What it trained elsewhere is discarded.
+    Every tensor is pruned by itself, biases too: the entry of one that is not would
+    stay as it is from round 1 on. The client's FLOPs are counted as dense, because its
+    weights are so after one step; `costs.complement_saving` is the paper's count.
+
+    Args:
+      loss_fn: as `local.cross_entropy` returns it.
+      optimizer: the clients', as `local.make_optimizer` returns it; its state is new in
+        every round.
+      sparsity: p, the share of every tensor that the server prunes, in [0, 1).
+      aggregation_ratio: eta', by which the clients' mean is scaled before it is added,
+        above 0; the paper's theory wants it between 1 and 1 / learning rate.
+      index: how positions are written, see `codec.Packet`.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Example:
+      >>> method = complement(None, None, sparsity=0.5)
+    """
+    if not 0 <= sparsity < 1:
+        raise ValueError(f"sparsity={sparsity}, expected 0 <= sparsity < 1")
+    if not 0 < aggregation_ratio < float("inf"):
+        raise ValueError(
+            f"aggregation_ratio={aggregation_ratio}, expected a finite number above 0"
+        )
+
+    def init(key, model):
+        del key
+        params = masks.apply(model.params, model.mask)
+        model = SparseModel(params, masks.full(params), model.stats)
+        return Server(model, params, jnp.int32(0))
+
+    def init_client(key, server, info):
+        del key, server, info
+        return EmptyState()
+
+    def broadcast(key, ctx, server):
+        del key
+        fresh = server.mask_round > ctx.last_round
+        everything = masks.everything(server.model.params)
+        return pack_model(server.model, everything, fresh=fresh, index=index)
+
+    def update(key, ctx, downlink, client, batches):
+        model, tx = unpack_model(downlink), optimizer(ctx.round)
+        state = local.start(tx, model.params, model.stats)
+        state = local.train(key, loss_fn, tx, state, batches)
+        first = ctx.round == 0
+        sent = jax.tree.map(
+            lambda w, m: (first | ~m) & (w != 0), state.params, model.mask
+        )
+        trained = SparseModel(state.params, sent, state.stats)
+        uplink = pack_model(trained, masks.everything(sent), index=index)
+        work = local.dense_work(state.sums["count"], state.params)
+        return uplink, client, {**state.sums, "work": work, **_sparsity(sent)}
+
+    def contribute(ctx, uplink):
+        sent = unpack_model(uplink)
+        return sums.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
+
+    def aggregate(key, ctx, server, total):
+        del key
+        old, first = server.model, ctx.round == 0
+        zeros = jax.tree.map(jnp.zeros_like, old.params)
+        # Round 0 replaces the model, unless nobody sent anything; later ones add to it.
+        stays, base = (
+            jax.tree.map(
+                lambda w, z, when=when: jnp.where(when, w, z), old.params, zeros
+            )
+            for when in (first, ~first)
+        )
+        mean, stats = sums.weighted_mean(total, (stays, old.stats))
+        ratio = jnp.where(first, 1.0, aggregation_ratio)
+        params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
+        mask = jax.tree.map(lambda w: _kept(w, sparsity), params)
+        model = SparseModel(masks.apply(params, mask), mask, stats)
+        return Server(model, params, ctx.round + 1), {}
+
+    def deploy(key, server, client, info):
+        del key, client
+        if info is not None:  # static branch: no personal models
+            return {}
+        whole = SparseModel(
+            server.unpruned, masks.full(server.unpruned), server.model.stats
+        )
+        return {"global": server.model, "unpruned": whole}
+
+    return Algorithm(
+        init, init_client, broadcast, update, contribute, aggregate, deploy
+    )
+
+
+def _kept(w: Array, sparsity: float) -> Array:
+    """What reaches the percentile of |w|, and is not zero."""
+    magnitude = jnp.abs(w)
+    return (magnitude >= jnp.quantile(magnitude, sparsity)) & (w != 0)
+
+
+def _sparsity(sent: PyTree) -> dict[str, Array]:
+    """What a client left out of every kernel, and of all together: Tables 2 and 3."""
+    kernels = jax.tree.map(lambda m: m.ndim > 1, sent)
+    shares = zip(
+        masks.layer_paths(kernels), masks.layer_densities(sent, kernels), strict=True
+    )
+    of_layers = {f"client_sparsity/{path}": 1 - share for path, share in shares}
+    return {"client_sparsity": 1 - masks.density(sent, kernels)} | of_layers

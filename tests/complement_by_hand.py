@@ -1,0 +1,40 @@
+"""Complement Sparsification's rounds in NumPy: complement, ratio, percentile."""
+
+import jax
+import numpy as np
+
+from sparsefl_jax import contract_world as at
+from sparsefl_jax.message import unpack_model
+
+SPARSITY, RATIO = 0.6, 1.5
+
+
+def complements(world):
+    """Clients send where they received zeros; tensors are cut by their percentile."""
+    states = at.path(world)[0]
+    for round, (old, new) in enumerate(zip(states, states[1:], strict=False)):
+        sizes = np.array([at.SIZES[i] for i in world.cohorts[round]], np.float64)
+        messages = at.passings(world, round)
+        uplinks = [unpack_model(p.up) for p in messages]
+        leaves = (
+            jax.tree.leaves(tree)
+            for tree in (
+                old.server.model.params,
+                new.server.model.params,
+                new.server.unpruned,
+                new.server.model.mask,
+            )
+        )
+        sent = zip(*(jax.tree.leaves(u.params) for u in uplinks), strict=True)
+        for before, after, whole, mask, trained in zip(*leaves, sent, strict=True):
+            mean = np.tensordot(sizes / sizes.sum(), np.stack(trained), 1)
+            if round:
+                assert not (np.stack(trained)[:, before != 0]).any()
+                mean = before + RATIO * mean
+            np.testing.assert_allclose(whole, mean, rtol=0, atol=1e-6)
+            magnitude = np.abs(np.asarray(whole))
+            kept = magnitude >= np.percentile(magnitude, 100 * SPARSITY)
+            np.testing.assert_array_equal(mask, kept & (magnitude > 0))
+            np.testing.assert_array_equal(after, np.where(kept, whole, 0))
+            zeros = mask.size - mask.sum()
+            assert zeros >= np.ceil(SPARSITY * (mask.size - 1))

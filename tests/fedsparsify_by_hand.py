@@ -1,0 +1,65 @@
+"""FedSparsify's rounds in NumPy: the purge, the mean, the vote."""
+
+import jax
+import numpy as np
+
+from sparsefl_jax import contract_world as at
+from sparsefl_jax.message import unpack_model
+
+SPARSITY, ROUNDS = 0.75, 3  # the fourth round of the world lies beyond the schedule
+
+
+def flat(tree):
+    return np.concatenate([np.ravel(x) for x in jax.tree.leaves(jax.device_get(tree))])
+
+
+def zeros(round, size):
+    """int(s_t n) of Eq. (1), t = round + 1."""
+    t = min(round + 1, ROUNDS)
+    return int((SPARSITY - SPARSITY * (1 - (t - 1) / (ROUNDS - 1)) ** 3) * size)
+
+
+def purged(params, round):
+    """What reaches the int(s n)-th smallest magnitude."""
+    magnitude = np.abs(flat(params))
+    return magnitude >= np.sort(magnitude)[zeros(round, magnitude.size)]
+
+
+def means(world, round):
+    """Each client's trained parameters and mask, and their weights in the mean."""
+    sent = [unpack_model(p.up) for p in at.passings(world, round)]
+    sizes = np.array([at.SIZES[i] for i in world.cohorts[round]], np.float64)
+    trained = np.stack([flat(s.params) for s in sent])
+    return trained, np.stack([flat(s.mask) for s in sent]), sizes / sizes.sum()
+
+
+def purges_on_server(world):
+    """The mean, cut by its smallest magnitudes; int(s n) zeros; nothing returns."""
+    states = at.path(world)[0]
+    for round, (old, new) in enumerate(zip(states, states[1:], strict=False)):
+        trained, _, weights = means(world, round)
+        mean, before = weights @ trained, flat(old.server.model.mask)
+        mask = flat(new.server.model.mask)
+        np.testing.assert_array_equal(mask, purged(mean, round) & before)
+        np.testing.assert_allclose(
+            flat(new.server.model.params), mask * mean, rtol=0, atol=1e-6
+        )
+        if round:  # all biases start at zero, which is a tie
+            gone = max(zeros(round, mask.size), (~before).sum())
+            assert mask.sum() == mask.size - gone
+
+
+def purges_on_clients(world):
+    """A client sends what its own purge leaves; half of a cohort must have kept it."""
+    for round, new in enumerate(at.path(world)[0][1:]):
+        trained, kept, weights = means(world, round)
+        for mask in kept:
+            assert mask.sum() >= mask.size - zeros(round, mask.size)
+        for params, mask in zip(trained, kept, strict=True):
+            np.testing.assert_array_equal(params[~mask], 0)
+        mask = kept.sum(0) >= len(kept) / 2
+        np.testing.assert_array_equal(flat(new.server.model.mask), mask)
+        np.testing.assert_allclose(
+            flat(new.server.model.params), mask * (weights @ trained), rtol=0, atol=1e-6
+        )
+    assert 0 < mask.mean() < 0.5
