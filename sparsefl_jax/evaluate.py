@@ -134,13 +134,14 @@ def make_evaluation(
         ):
             correct, loss = tested[which](sparse)
             clients = shares(correct, *of.split)
+            every = masks.everything(sparse.mask)
+            alive = np.asarray(masks.counts(sparse.mask, every), np.int64)
             told[which][name] = (
                 {
                     "accuracy": clients if metric == "clients" else correct,
                     "loss": loss,
-                    "density": masks.density(
-                        sparse.mask, masks.everything(sparse.mask)
-                    ),
+                    "density": masks.density(sparse.mask, every),
+                    "parameters": alive.sum(),
                 },
                 clients,
             )

@@ -170,6 +170,30 @@ def test_curves_are_means_over_the_rounds_that_all_seeds_have(tmp_path, monkeypa
 
 
 @pytest.mark.filterwarnings("error")
+def test_accuracy_by_sparsity_joins_the_runs_of_a_method(tmp_path):
+    folders = []
+    for name, density, gain in (("a", 0.2, 0.0), ("b", 0.1, -0.1), ("c", 1.0, 0.1)):
+        path = write_seed(tmp_path / name, 0, gain, name="fedavg" if gain > 0 else "m")
+        written = (path / "metrics.jsonl").read_text().splitlines()
+        lines = [json.loads(line) for line in written]
+        for record in lines:
+            if record["phase"] == "eval":
+                record["models"]["aggregated"]["density"] = density
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        (path / "metrics.jsonl").write_text(text)
+        folders.append(path)
+    groups = read_groups(folders)
+    final = groups[0].runs[0].evals[-1]["accuracy"]
+    ((name, points),) = curves._by_sparsity(
+        groups
+    ).items()  # the dense one has no place
+    assert name == "m"
+    np.testing.assert_allclose(points, [(0.8, final, 0), (0.9, final - 0.1, 0)])
+    made = plot_comparison(groups, tmp_path / "out")
+    assert tmp_path / "out" / "compare_sparsity.png" in made
+
+
+@pytest.mark.filterwarnings("error")
 def test_main_compares_several_runs_beside_the_first(tmp_path, capsys):
     paths = [write_seed(tmp_path / f"s{i}", i, 0.05 * i) for i in range(2)]
     assert main([str(p) for p in paths]) == 0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.formats import format_percent, format_seconds, format_si
-from sparsefl_jax.report import plot_run, read_run, summary_table
+from sparsefl_jax.report import plot_run, plots, read_run, summary_table
 from sparsefl_jax.report.partition import partition_by_client
 
 LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
@@ -162,6 +162,28 @@ def test_plot_run_draws_all(tmp_path, stages, num_layers, num_clients, num_class
     for path in paths:
         width, height = png_size(path)
         assert width >= 800 and height >= 500
+
+
+@pytest.mark.filterwarnings("error")
+def test_size_stands_beside_accuracy_where_it_changes(tmp_path, monkeypatch):
+    lines, drawn = list(records(stages=(6,), every=2)), {}
+    for size, record in zip(
+        (900.0, 500.0, 100.0), (r for r in lines if r["phase"] == "eval"), strict=True
+    ):
+        record["models"]["aggregated"]["parameters"] = size
+    run = read_run(write_run(tmp_path, lines))
+    monkeypatch.setattr(
+        plots, "draw_line", lambda ax, x, y, name, *_: drawn.update({name: (x, y)})
+    )
+    monkeypatch.setattr(plots, "count_rounds", lambda ax, run: None)
+    plots.size_by_round(run, tmp_path / "size.png")
+    assert drawn["parameters"][0].tolist() == [2, 4, 6]
+    assert drawn["parameters"][1].tolist() == [900, 500, 100]
+    np.testing.assert_allclose(
+        drawn["accuracy"][1], [100 * e["accuracy"] for e in run.evals]
+    )
+    monkeypatch.undo()
+    assert tmp_path / "plots" / "size_by_round.png" in plot_run(tmp_path)
 
 
 @pytest.mark.filterwarnings("error")

@@ -130,7 +130,7 @@ def comparison_csv(groups: Sequence[Group]) -> str:
         seeds = " ".join(str(run.config.get("seed", MISSING)) for run in group.runs)
         for model, spreads in _rows(group):
             values = [x for q in quantities for x in spreads[q]]
-            head = [group.name, _method(group), model, len(group.runs), seeds]
+            head = [group.name, method_of(group.runs[0]), model, len(group.runs), seeds]
             out.writerow([*head, *values])
     return text.getvalue()
 
@@ -231,14 +231,16 @@ def _cells(group: Group, model: str, spreads: dict[str, Spread]) -> list[str]:
         mean = None if mean is None else scale * mean
         amounts.append(format_si(mean, unit, None if std is None else scale * std))
     count = f"{rounds.mean:g}" + (f" ± {rounds.std:.3g}" if rounds.std else "")
-    head = [_escaped(group.name), _escaped(_method(group)), _escaped(model)]
+    head = [_escaped(group.name), _escaped(method_of(group.runs[0])), _escaped(model)]
     return [*head, str(len(group.runs)), count, *shares, *amounts]
 
 
-def _method(group: Group) -> str:
-    run = group.runs[0]
+def method_of(run: Run) -> str:
+    """What a run is a run of; two stages are joined by a plus sign."""
     configured = run.config.get("algorithm", {}).get("name", MISSING)
-    return run.summary.get("method", configured)
+    method = run.summary.get("method", configured)
+    first = (run.config.get("first_stage") or {}).get("name")
+    return f"{first} + {method}" if first else method
 
 
 def _names(folders: Sequence[Sequence[Path]]) -> list[str]:

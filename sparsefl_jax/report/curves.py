@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.report.compare import Group, training_pflop
+from sparsefl_jax.report.compare import Group, method_of, spread, training_pflop
 from sparsefl_jax.report.figure import COLORS, canvas, whole_numbers
 from sparsefl_jax.report.lines import finite, legend
 from sparsefl_jax.report.load import Record, Run
@@ -26,8 +26,9 @@ def plot_comparison(groups: Sequence[Group], folder: Path) -> list[Path]:
 
     Returns:
       The files written: `compare_rounds.png`, `compare_gbit.png`, `compare_flops.png`,
-      and `compare_clients.png` where the runs evaluate single clients; none where no
-      run has been evaluated.
+      `compare_sparsity.png` where a method's runs differ in sparsity, and
+      `compare_clients.png` where the runs evaluate single clients; none where no run
+      has been evaluated.
     """
     groups = [
         group._replace(runs=[run for run in group.runs if run.evals])
@@ -52,10 +53,42 @@ def plot_comparison(groups: Sequence[Group], folder: Path) -> list[Path]:
                 _band(ax, _label(group), *_curve(group, across, _accuracy), **look)
             _finish(ax, name)
             legend(ax)
+    by_method = _by_sparsity(groups)
+    if any(len(points) > 1 for points in by_method.values()):
+        paths.append(folder / "compare_sparsity.png")
+        _plot_sparsity(by_method, paths[-1])
     if any(finite(_percentile(r, "p10")) for g in groups for r in _evals(g)):
         paths.append(folder / "compare_clients.png")
         _plot_clients(groups, paths[-1])
     return paths
+
+
+def _by_sparsity(groups: Sequence[Group]) -> dict[str, list]:
+    """By method: sparsity, accuracy and its deviation at the end of every group."""
+    found = {}
+    for group in groups:
+        final = [next(iter(run.evals[-1]["models"].values())) for run in group.runs]
+        if not all(finite(m.get("density")) for m in final):
+            continue
+        density, accuracy = (
+            spread([m[key] for m in final]) for key in ("density", "accuracy")
+        )
+        if density.mean < 1 and accuracy.mean is not None:
+            point = 1 - density.mean, accuracy.mean, accuracy.std or 0.0
+            found.setdefault(method_of(group.runs[0]), []).append(point)
+    return {method: sorted(points) for method, points in found.items()}
+
+
+def _plot_sparsity(by_method: dict[str, list], path: Path) -> None:
+    """Final accuracy against the share of parameters that are zero."""
+    with canvas(path) as figure:
+        ax = figure.subplots()
+        title = "Accuracy by sparsity"
+        ax.set(xlabel="parameters pruned [%]", ylabel="accuracy [%]", title=title)
+        for (name, points), look in zip(by_method.items(), _looks(), strict=False):
+            x, y, deviation = 100 * np.array(points).T
+            ax.errorbar(x, y, deviation, label=name, marker="o", capsize=3, **look)
+        legend(ax)
 
 
 def _plot_clients(groups: Sequence[Group], path: Path) -> None:

@@ -23,6 +23,7 @@ from sparsefl_jax.workdir import write
 _PLOTS = {
     "accuracy_by_round": "Accuracy on the pooled test set, after each evaluated round.",
     "accuracy_by_gbit": "The same over the bits that all clients sent and received.",
+    "size_by_round": "The same beside the parameters that are alive in it.",
     "density_by_round": "Share of weights alive in the deployed model's kernels.",
     "mismatch_by_round": "1 - Jaccard index of that mask and the one a round before.",
     "mask_mismatch": "1 - Jaccard index of the server's masks of every two rounds.",

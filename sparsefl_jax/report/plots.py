@@ -46,6 +46,7 @@ def plot_run(run_dir: str | Path) -> list[Path]:
     plots = {
         accuracy_by_round: bool(run.evals),
         accuracy_by_gbit: bool(run.evals),
+        size_by_round: len(set(_headline(run, "parameters")[1])) > 1,
         density_by_round: any(finite(r.get("density")) for r in run.train),
         mismatch_by_round: any(finite(r.get("mismatch")) for r in run.train),
         thresholds_by_round: any("threshold_mean/" in k for r in run.train for k in r),
@@ -118,6 +119,30 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
         legend(ax)
 
 
+def size_by_round(run: Run, path: Path) -> None:
+    """Draws the headline model's accuracy, and on a second axis its parameters alive.
+
+    Args:
+      run: the records.
+      path: the PNG to write.
+    """
+    from matplotlib.ticker import EngFormatter
+
+    title = "Accuracy and model size"
+    with axes(path, run, title, "round", "accuracy [%]") as ax:
+        draw_line(ax, *_headline(run, "accuracy", 100), "accuracy", COLORS[0])
+        right = ax.twinx()
+        right.set_ylabel("parameters alive")
+        right.grid(visible=False)
+        right.spines["right"].set_visible(True)
+        right.yaxis.set_major_formatter(EngFormatter())
+        draw_line(right, *_headline(run, "parameters"), "parameters", COLORS[1])
+        right.set_ylim(bottom=0)
+        count_rounds(ax, run)
+        lines = [*ax.lines[:1], *right.lines[:1]]
+        right.legend(lines, [line.get_label() for line in lines], loc="best")
+
+
 def density_by_round(run: Run, path: Path) -> None:
     """Draws the share of weights that are alive, in all and by layer.
 
@@ -139,6 +164,14 @@ def mismatch_by_round(run: Run, path: Path) -> None:
     label = "mismatch with the round before [%]"
     with axes(path, run, "Mask mismatch", "round", label) as ax:
         draw_layers(ax, run, run.train, "mismatch", "layer_mismatch")
+
+
+def _headline(run: Run, field: str, scale: float = 1.0) -> tuple:
+    """Rounds, and there a field of the first of the models that were evaluated."""
+    x, y = series(
+        run, run.evals, lambda r: next(iter(r["models"].values()), {}).get(field)
+    )
+    return x, scale * y
 
 
 def _models(run: Run) -> list[str]:
