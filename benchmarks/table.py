@@ -31,6 +31,7 @@ ROOT = Path(__file__).parent.parent
 # Where data lies and what is kept beside the results does not change these.
 _BESIDE = ("data_dir", "checkpoint_minutes", "sinks", "observe_rounds")
 _HEAD = ("configuration", "paper, %", "here, %", "seeds", "density", "Gbit")
+_BEHIND = len(_HEAD) - 1  # the density; a table's own columns stand after it
 _HEAD += ("FLOPs / dense", "minutes", "date", "commit")
 
 
@@ -58,7 +59,8 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
             path = runs / f"{row}_seed{seed}"
             print(f"{name}: {row}, seed {seed}", file=sys.stderr, flush=True)
             experiment.run(config, path, resume=(path / "config.json").exists())
-        publish(table, name, {"row": row, "seed": seed} | entry(path), root)
+        extra = table.extra(path) if table.extra else {}
+        publish(table, name, {"row": row, "seed": seed} | entry(path) | extra, root)
 
 
 def wanted(table: Table, only=None, seeds=None) -> list[tuple[str, int]]:
@@ -159,20 +161,21 @@ def _position(table: Table):
 
 def markdown(table: Table, entries: list[dict]) -> str:
     """The table as Markdown; mean and sample deviation where there are seeds."""
-    lines = [_line(_HEAD), _line(["---"] + ["--:"] * 7 + ["---"] * 2)]
+    head = (*_HEAD[:_BEHIND], *table.columns, *_HEAD[_BEHIND:])
+    lines = [_line(head), _line(["---"] + ["--:"] * (len(head) - 3) + ["---"] * 2)]
     for name, row in table.rows.items():
         of_row = [e for e in entries if e["row"] == name]
         settings = [f"`{row.config.removeprefix('configs/')}`"]
         settings += [f"`{key}={value}`" for key, value in row.overrides.items()]
-        cells = _cells(of_row, table.best)
+        cells = _cells(of_row, table.best, table.columns)
         lines.append(_line([" ".join(settings), row.paper or "-", *cells]))
     return "\n".join(lines)
 
 
-def _cells(entries: list[dict], best: bool) -> list[str]:
+def _cells(entries: list[dict], best: bool, columns) -> list[str]:
     """The measured cells of a row."""
     if not entries:
-        return ["-"] * 8
+        return ["-"] * (len(_HEAD) - 2 + len(columns))
 
     def mean(key, digits):
         return f"{statistics.fmean(e[key] for e in entries):.{digits}f}"
@@ -184,6 +187,7 @@ def _cells(entries: list[dict], best: bool) -> list[str]:
         _accuracy(entries, best),
         ", ".join(seeds),
         mean("density", 3),
+        *(mean(c, 3) if c in entries[0] else "-" for c in columns),
         mean("gbit", 2),
         mean("flops_share", 3),
         mean("minutes", 0),

@@ -1,5 +1,6 @@
 """What FedSparsify's experiments share (2022, Tables 1, 2); no configuration."""
 
+from configs import _options
 from sparsefl_jax.configuration import complete, default_config
 
 METHODS = ("global", "local", "fedavg", "fedprox", "random", "snip", "grasp", "prunefl")
@@ -8,20 +9,8 @@ PARTITIONS = ("iid", "noniid")
 
 
 def parse(arg: str) -> set[str]:
-    """The options of a configuration's argument, each known.
-
-    Raises:
-      ValueError: if one is not, or two methods, numbers of clients or partitions are.
-    """
-    options = {part for part in arg.split(",") if part}
-    allowed = (*METHODS, *CLIENTS, *PARTITIONS)
-    for option in options:
-        if option not in allowed:
-            raise ValueError(f"option {option!r}, expected of {', '.join(allowed)}")
-    for exclusive in (METHODS, CLIENTS, PARTITIONS):
-        if len(options & set(exclusive)) > 1:
-            raise ValueError(f"options {arg!r}, expected one of {', '.join(exclusive)}")
-    return options
+    """The options of a configuration's argument, each known."""
+    return _options.parse(arg, METHODS, CLIENTS, PARTITIONS)
 
 
 def base(options: set[str], *, classes: int):

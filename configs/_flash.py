@@ -1,5 +1,6 @@
 """What FLASH's experiments share (TMLR 2023, Table 1); no configuration."""
 
+from configs import _options
 from sparsefl_jax.configuration import complete, default_config
 
 METHODS = ("fedavg", "nst", "pdst", "spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
@@ -7,20 +8,8 @@ TWO_STAGES = ("spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
 
 
 def parse(arg: str, extra=()) -> set[str]:
-    """The options of a configuration's argument, each known.
-
-    Raises:
-      ValueError: if one is not, or two methods or two presets are given.
-    """
-    options = {part for part in arg.split(",") if part}
-    allowed = (*METHODS, "paper", "release", *extra)
-    for option in options:
-        if option not in allowed:
-            raise ValueError(f"option {option!r}, expected of {', '.join(allowed)}")
-    for exclusive in (METHODS, ("paper", "release")):
-        if len(options & set(exclusive)) > 1:
-            raise ValueError(f"options {arg!r}, expected one of {', '.join(exclusive)}")
-    return options
+    """The options of a configuration's argument, each known."""
+    return _options.parse(arg, METHODS, ("paper", "release"), extra)
 
 
 def base(options: set[str]):

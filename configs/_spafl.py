@@ -1,5 +1,6 @@
 """What SpaFL's experiments share (NeurIPS 2024, Tables 2, 3, 5); no configuration."""
 
+from configs import _options
 from sparsefl_jax.configuration import complete, default_config
 
 METHODS = ("spafl", "local", "fedavg", "fedpm", "heterofl", "fjord")
@@ -8,20 +9,8 @@ PRESETS = ("paper", "release")
 
 
 def parse(arg: str) -> set[str]:
-    """The options of a configuration's argument, each known.
-
-    Raises:
-      ValueError: if one is not, or two methods, variants or presets are given.
-    """
-    options = {part for part in arg.split(",") if part}
-    allowed = (*METHODS, *VARIANTS, *PRESETS)
-    for option in options:
-        if option not in allowed:
-            raise ValueError(f"option {option!r}, expected of {', '.join(allowed)}")
-    for exclusive in (METHODS, VARIANTS, PRESETS):
-        if len(options & set(exclusive)) > 1:
-            raise ValueError(f"options {arg!r}, expected one of {', '.join(exclusive)}")
-    return options
+    """The options of a configuration's argument, each known."""
+    return _options.parse(arg, METHODS, VARIANTS, PRESETS)
 
 
 def base(options: set[str], *, rates: dict, release: dict, alpha: float, prunable):

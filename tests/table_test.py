@@ -1,5 +1,6 @@
 """A table's rows run one by one, are resumed, taken up, and written as they end."""
 
+import importlib
 import json
 import os
 import signal
@@ -10,7 +11,7 @@ import pytest
 
 from benchmarks import table as tables
 from benchmarks.tables import Row, Table, runs
-from sparsefl_jax import experiment, interrupt, loop
+from sparsefl_jax import configuration, experiment, fields, interrupt, loop
 
 CONFIG = """
 from sparsefl_jax import configuration
@@ -116,6 +117,22 @@ def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
     assert len(calls) == 5
 
 
+def test_a_table_can_have_columns_of_its_own(root):
+    def extra(path):
+        seed = int(path.name[-1])
+        return {"shown": 0.25 + seed, "kept": 7.0} if "thin" in path.name else {}
+
+    table = TABLE._replace(columns=("shown",), extra=extra)
+    tables.fill(table, "tiny", root=root)
+    assert tables.results("tiny", root)["thin", 1]["kept"] == 7.0
+    head, _, dense, thin = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in (root / "README.md").read_text().splitlines()[2:6]
+    )
+    assert dense[head.index("shown")] == "-" and thin[head.index("shown")] == "0.750"
+    assert head.index("shown") == head.index("density") + 1
+
+
 def test_a_finished_run_is_taken_up_under_any_name(root, calls):
     config = tables.row_config(TABLE, "thin", 0)
     elsewhere = root / "runs/tables/tiny/from_somewhere"
@@ -131,16 +148,24 @@ def test_a_finished_run_is_taken_up_under_any_name(root, calls):
     assert tables.find(elsewhere.parent, config) is None
 
 
-def test_every_table_declares_what_can_be_configured():
-    for name in ("flash_mnist", "flash_cifar10"):
-        table = __import__(f"benchmarks.tables.{name}", fromlist=["TABLE"]).TABLE
-        assert {row for row, _ in table.order} == set(table.rows)
-        assert len(set(table.order)) == len(table.order)
-        for row in table.rows:
-            config = tables.row_config(table, row, 2)
-            assert config.seed == 2 and config.partition.alpha == 0.1
-        done = tables.results(name, tables.ROOT)
-        assert set(done) <= set(table.order)
+NAMES = sorted(p.stem for p in (tables.ROOT / "benchmarks/tables").glob("[!_]*.py"))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_table_declares_what_can_be_configured(name):
+    table = importlib.import_module(f"benchmarks.tables.{name}").TABLE
+    assert {row for row, _ in table.order} == set(table.rows)
+    assert len(set(table.order)) == len(table.order)
+    for row in table.rows:
+        config = tables.row_config(table, row, 2)
+        assert config.seed == 2
+        fields.check(config)
+        assert configuration.build_stages(config, None)
+    assert set(tables.results(name, tables.ROOT)) <= set(table.order)
+
+
+def test_a_row_can_change_what_two_stages_refer_to():
+    table = importlib.import_module("benchmarks.tables.flash_cifar10").TABLE
     config = tables.row_config(table, "spdst_d01", 0)
     assert config.first_stage.density == 0.01  # follows `density`
 

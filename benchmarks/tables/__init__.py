@@ -3,6 +3,8 @@
 A module holds `TABLE`; beside it stands a JSON file with what was measured.
 """
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 
@@ -20,6 +22,8 @@ class Table(NamedTuple):
     rows: dict[str, Row]
     order: tuple[tuple[str, int], ...]  # (row, seed)
     best: bool = False  # whether the paper prints the best round, not the last
+    columns: tuple[str, ...] = ()  # of what `extra` finds, those that are shown
+    extra: Callable[[Path], dict[str, float]] | None = None  # of a run's folder
 
 
 def runs(names: str, seed: int) -> tuple[tuple[str, int], ...]:

@@ -1,0 +1,68 @@
+"""What Complement Sparsification's experiments share (AAAI 2023); no configuration."""
+
+from configs import _options
+from sparsefl_jax.configuration import complete, default_config
+
+METHODS = ("cs", "fedavg", "prunefl", "pqsu")
+PARTICIPATION = ("all", "users10")
+
+
+def parse(arg: str) -> set[str]:
+    """The options of a configuration's argument, each known."""
+    return _options.parse(arg, METHODS, PARTICIPATION)
+
+
+def base(options: set[str]):
+    """Each user a client with a fifth of its samples held out; Adam, five epochs.
+
+    Args:
+      options: as `parse` gives them.
+    """
+    config = default_config()
+    config.num_clients, config.cohort_size = 0, 10
+    config.partition = {"name": "natural", "min_samples": 2}
+    config.test_split, config.normalize = "within", False
+    config.num_rounds, config.epochs, config.batch_size = 500, 5, 64
+    config.optimizer.name, config.optimizer.learning_rate = "adam", 0.01
+    method = next((name for name in METHODS if name in options), "cs")
+    _ALGORITHMS[method](config)
+    return config
+
+
+def finish(config):
+    """All defaults."""
+    return complete(config)
+
+
+def _complement(config) -> None:
+    config.algorithm = {"name": "complement", "sparsity": 0.5}
+
+
+def _fedavg(config) -> None:
+    config.algorithm = {"name": "fedavg"}
+
+
+def _prunefl(config) -> None:
+    """Plain SGD on batches of 20 at its own rate, as in PruneFL's code for FEMNIST."""
+    config.optimizer.name, config.optimizer.learning_rate = "sgd", 0.25
+    config.epochs, config.batch_size = 1, 20
+    config.density = 0.5
+    config.first_stage = {"name": "prunefl_initial", "num_rounds": 1, "cohort_size": 1}
+    config.algorithm = {"name": "prunefl"}
+    for stage in (config.first_stage, config.algorithm):
+        stage.max_density = config.get_oneway_ref("density")
+
+
+def _pqsu(config) -> None:
+    """A fifth of the rounds trains the dense model that is then pruned."""
+    config.first_stage = {"name": "fedavg", "num_rounds": 100}
+    config.num_rounds = 400
+    config.algorithm = {"name": "pqsu", "density": 0.5, "quantize": "up"}
+
+
+_ALGORITHMS = {
+    "cs": _complement,
+    "fedavg": _fedavg,
+    "prunefl": _prunefl,
+    "pqsu": _pqsu,
+}

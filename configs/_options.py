@@ -1,0 +1,26 @@
+"""The argument of a configuration file: options by name; no configuration."""
+
+
+def parse(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
+    """The options of a comma-separated argument.
+
+    Args:
+      arg: what follows the colon of `--config=FILE:ARG`.
+      *exclusive: groups of options, of each of which at most one may be given.
+
+    Raises:
+      ValueError: an option is unknown, or two of a group are given.
+
+    Example:
+      >>> sorted(parse("nst,release", ("nst", "pdst"), ("paper", "release")))
+      ['nst', 'release']
+    """
+    options = {part for part in arg.split(",") if part}
+    allowed = [option for group in exclusive for option in group]
+    for option in options:
+        if option not in allowed:
+            raise ValueError(f"option {option!r}, expected of {', '.join(allowed)}")
+    for group in exclusive:
+        if len(options & set(group)) > 1:
+            raise ValueError(f"options {arg!r}, expected one of {', '.join(group)}")
+    return options
