@@ -31,8 +31,9 @@ def default_config():
     A file in `configs/` starts from here and returns `complete(config)`. The
     sub-dictionaries `model`, `partition`, `algorithm`, `first_stage`, `optimizer` and
     `server_optimizer` take the keyword arguments of what their `name` names.
-    `num_clients` 0 leaves it to the partition. `density` is for configurations to refer
-    to; `budgets` holds pairs of a budget and the share of the clients that have it.
+    `num_classes` gives the network more outputs than there are labels. `num_clients` 0
+    leaves it to the partition. `density` is for configurations to refer to; `budgets`
+    holds pairs of a budget and the share of the clients that have it.
     `metric` says whose accuracy counts, see `evaluate.METRICS`; `client_store` where
     what clients keep lives, see `store.STORES`, and may change when a run is resumed.
     `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
@@ -47,6 +48,7 @@ def default_config():
         dataset="cifar10_sample",
         data_dir=config_dict.placeholder(str),
         writers=config_dict.placeholder(str),
+        num_classes=config_dict.placeholder(int),
         num_clients=100,
         partition=config_dict.create(name="iid"),
         partition_seed=config_dict.placeholder(int),
@@ -231,7 +233,10 @@ def build_optimizer(config):
 def build_data(config):
     """The federated data of a configuration."""
     dataset = datasets.load(
-        config.dataset, data_dir=config.data_dir, writers=config.writers
+        config.dataset,
+        data_dir=config.data_dir,
+        writers=config.writers,
+        num_classes=config.num_classes,
     )
     name, settings = _settings(config.partition, datasets.PARTITIONERS)
     return datasets.federate(

@@ -28,6 +28,7 @@ _LEAST = {
     "seed": 0,
     "partition_seed": 0,
     "num_clients": 0,
+    "num_classes": 1,
     "seeds": 1,
     "lr_horizon": 1,
     "lr_delay": 0,

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparsefl_jax.data import cache as decoded
 from sparsefl_jax.data import samples, sources, tfds_source
 from sparsefl_jax.data.federated import federate
 
@@ -97,6 +98,7 @@ IMAGES, LABELS = np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1])
         ({"y": LABELS[:3]}, "y has 3 labels for 4 samples"),
         ({"y": LABELS - 1}, "labels from -1 to 0"),
         ({"y": LABELS + 2, "num_classes": 3}, "from 2 to 3; allowed are 0 to 2"),
+        ({"y_test": None}, "y_test=None; give both"),
         ({"y": LABELS.astype(float)}, "allowed are integers"),
         ({"y": LABELS[:, None]}, "allowed are integers"),
         ({"y": list("abab")}, "allowed are integers"),
@@ -120,9 +122,14 @@ def test_bad_files_are_named(tmp_path):
         tmp_path / f"{name}.npz" for name in ("objects", "short", "text", "absent")
     ]
     np.savez(paths[0], x=np.array([{}], object), y=[0], x_test=[[0]], y_test=[0])
-    np.savez(paths[1], x=IMAGES, y=LABELS)
+    np.savez(paths[1], x=IMAGES, x_test=IMAGES, y_test=LABELS)
     paths[2].write_text("no archive")
-    reasons = ["holds Python objects", "lacks x_test", "can not be used", "not exist"]
+    reasons = [
+        "holds Python objects",
+        "lacks y or y_train",
+        "can not be used",
+        "not exist",
+    ]
     for path, reason in zip(paths, reasons, strict=True):
         with pytest.raises(ValueError, match=reason) as caught:
             sources.load(path)
@@ -182,32 +189,29 @@ def test_real_mnist_is_decoded_once_and_without_tensorflow(shared, cache, monkey
 
 
 def test_cache_is_keyed_whole_or_absent(cache, tmp_path, monkeypatch):
-    arrays = tuple(np.full(3, i) for i in range(4))
-    assert tfds_source._store(cache / "a", arrays)
-    assert sorted(f.name for f in (cache / "a").iterdir()) == sorted(
-        f"{name}.npy" for name in tfds_source.ARRAYS
-    )
+    (tmp_path / "f").write_text("one")
+    files = tmp_path, [tmp_path / "f"]
+    arrays = {name: np.full(3, i) for i, name in enumerate("xy")}
+    assert decoded.through("a", *files, lambda: arrays)["y"].tolist() == [1, 1, 1]
+    again = decoded.through("a", *files, lambda: 1 / 0)
+    assert sorted(again) == ["x", "y"] and isinstance(again["x"], np.memmap)
     # A second process that decoded the same finds the entry there and is content.
-    assert tfds_source._store(cache / "a", arrays)
+    [entry] = cache.iterdir()
+    assert decoded.store(entry, arrays)
 
     def fail(*args):
         raise OSError("disk full")
 
     monkeypatch.setattr(np, "save", fail)
     with pytest.warns(UserWarning, match="disk full"):
-        assert not tfds_source._store(cache / "b", arrays)
-    assert [f.name for f in cache.iterdir()] == ["a"]
+        assert decoded.through("b", *files, lambda: arrays) is arrays
+    assert list(cache.iterdir()) == [entry]
 
 
 def test_cache_key_follows_the_files(tmp_path):
-    class Builder:
-        data_path = tmp_path
-
-        class info:  # noqa: N801
-            full_name = "mine/1.0.0"
-
+    files = tmp_path, [tmp_path / "f"]
     (tmp_path / "f").write_text("one")
-    key = tfds_source._key(Builder)
-    assert key.startswith("mine-1.0.0-") and tfds_source._key(Builder) == key
+    key = decoded.key("mine/1.0.0", *files)
+    assert key.startswith("mine-1.0.0-") and decoded.key("mine/1.0.0", *files) == key
     (tmp_path / "f").write_text("three")
-    assert tfds_source._key(Builder) != key
+    assert decoded.key("mine/1.0.0", *files) != key

@@ -23,6 +23,7 @@ COUNTS = (
     ("conv4", CIFAR, {"norm": None}, 804_800, 0, 82_489_600),
     ("ic", FEMNIST, {}, 164_506, 0, 5_519_544),
     ("fedsparsify_cnn", CIFAR, {}, 1_609_930, 384, None),
+    ("sa", (3, (768,)), {}, 24_707, 0, 24_672),
     ("femnist_cnn", FEMNIST, {}, 6_603_710, 0, None),
     ("simple_cnn", CIFAR, {}, 1_626_442, 0, None),
     ("small_cnn", CIFAR, {}, 89_834, 0, None),
@@ -91,6 +92,7 @@ SMALL = {
     "conv4": ((28, 28, 3), {}),
     "ic": ((14, 14, 1), {}),
     "fedsparsify_cnn": ((8, 8, 3), {"widths": (4, 4, 4, 4, 4, 4, 8)}),
+    "sa": ((16,), {}),
     "femnist_cnn": ((8, 8, 1), {}),
     "simple_cnn": ((8, 8, 3), {}),
     "small_cnn": ((8, 8, 3), {}),
@@ -101,7 +103,7 @@ SMALL = {
 @pytest.mark.parametrize("name", SMALL)
 def test_one_training_step(name):
     shape, kwargs = SMALL[name]
-    lowering = {} if name == "mlp" else {"lowering": "plain"}
+    lowering = {} if name in ("mlp", "sa") else {"lowering": "plain"}
     model = build(name, 5, shape, **lowering, **kwargs)
     params, stats = model.init(jax.random.key(0))
     x, y = normal(1, 3, *shape), jnp.array([0, 1, 4], jnp.int32)

@@ -79,6 +79,11 @@ def federate(
       (2000, 500)
     """
     _check(val_fraction, test_split, test_fraction)
+    if test_split != "within" and not len(dataset.x_test):
+        raise ValueError(
+            f"test_split={test_split!r} needs x_test and y_test, which data set "
+            f"{dataset.name!r} lacks; allowed is 'within'"
+        )
     parts = _split(dataset, partition, num_clients, seed, test_split, kwargs)
     # Children of the seed keep the splits independent of the partitioner's draws.
     rng_test, rng_val = (np.random.default_rng([seed, i]) for i in (1, 2))
@@ -140,23 +145,17 @@ def from_arrays(
       >>> from_arrays(x, y, num_clients=10).train.index.shape
       (10, 8)
     """
-    if (x_test is None) != (y_test is None):
-        missing = "x_test" if x_test is None else "y_test"
-        raise ValueError(f"{missing}=None; give both x_test and y_test or neither")
-    own_test = x_test is None
-    if own_test and test_split not in (None, "within"):
-        raise ValueError(f"test_split={test_split!r} needs x_test and y_test")
     dataset = make_dataset(
         x,
         y,
-        x if own_test else x_test,
-        y if own_test else y_test,
+        x_test,
+        y_test,
         num_classes=num_classes,
         name=name,
         users=users,
         users_test=users_test,
     )
-    test_split = test_split or ("within" if own_test else "partition")
+    test_split = test_split or ("within" if x_test is None else "partition")
     return federate(
         dataset, partition, num_clients, seed=seed, test_split=test_split, **kwargs
     )

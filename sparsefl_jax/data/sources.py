@@ -1,4 +1,4 @@
-"""Where data sets come from: embedded samples, an .npz file, or TensorFlow Datasets.
+"""Where data sets come from: embedded samples, .npz, LEAF, or TensorFlow Datasets.
 
 A data set is five arrays and a few facts, `Dataset`. Everything here is NumPy on the
 host. Published channel statistics are used where they exist, else those of the training
@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from sparsefl_jax.data import samples, tfds_source
+from sparsefl_jax.data import leaf, samples, tfds_source
 
 DATASETS = {
     "cifar10_sample": "2,000 + 500 CIFAR-10 images, embedded in the package",
@@ -22,7 +22,8 @@ DATASETS = {
     "fashion_mnist": "TFDS: 60,000 + 10,000 grey images 28x28, 10 classes",
     "mnist": "TFDS: 60,000 + 10,000 grey images 28x28, 10 digits",
     "emnist/byclass": "TFDS: 697,932 + 116,323 grey images 28x28, 62 characters",
-    "<file>.npz": "your arrays x, y, x_test, y_test (optional users, users_test)",
+    "<file>.npz": "your arrays x, y (optional x_test, y_test, users, users_test)",
+    "<folder>": "LEAF's JSON files, such as FEMNIST: train/ and test/, or all_data/",
     "<any other>": "any prepared TFDS builder with one image and one class label",
 }
 
@@ -39,7 +40,8 @@ class Dataset(NamedTuple):
     """A labelled data set on the host.
 
     Images are [n, H, W, C]; `mean` and `std` are per channel on the scale 0 to 1, and
-    None for features [n, D]. `users` names who wrote each training sample.
+    None for features [n, D]. `users` names who wrote each training sample. Where there
+    is no test set, x_test is empty.
     """
 
     x: np.ndarray  # [n, H, W, C] uint8, or float32
@@ -54,15 +56,18 @@ class Dataset(NamedTuple):
     users_test: np.ndarray | None = None  # [n_test] int32
 
 
-def load(name, *, data_dir=None, writers=None):
+def load(name, *, data_dir=None, writers=None, num_classes=None):
     """Loads a data set by name.
 
     Args:
-      name: an embedded sample, a path that ends in `.npz`, or a TFDS builder such as
-        `"cifar10"` or `"emnist/byclass"` that has been prepared.
+      name: an embedded sample, a path that ends in `.npz`, a folder of LEAF's JSON
+        files, or a TFDS builder such as `"cifar10"` or `"emnist/byclass"` that has been
+        prepared.
       data_dir: where TFDS data sets lie; None: `TFDS_DATA_DIR`, else TFDS's default.
       writers: an .npz with `writer_train` and `writer_test`, who wrote each sample: the
         natural split of MNIST.
+      num_classes: None: those of the data set; more of them gives the network outputs
+        that no sample is labelled with.
 
     Returns:
       A `Dataset`.
@@ -75,22 +80,26 @@ def load(name, *, data_dir=None, writers=None):
       >>> data.x.shape, data.num_classes
       ((2000, 28, 28, 1), 10)
     """
-    name = str(name)
+    name = title = str(name)
     users = _read_npz(writers, _WRITER_KEYS) if writers else {}
     if name in samples.SAMPLES:
-        return make_dataset(*samples.read(name), name=name, **users)
-    if name.endswith(".npz"):
-        arrays = _read_npz(name, _KEYS, optional=("users", "users_test")) | users
-        return make_dataset(**arrays, name=Path(name).stem)
-    arrays, num_classes = tfds_source.read(name, data_dir)
-    return make_dataset(*arrays, num_classes=num_classes, name=name, **users)
+        arrays = dict(zip(tfds_source.ARRAYS, samples.read(name), strict=True))
+    elif name.endswith(".npz"):
+        arrays, title = _read_npz(name, _KEYS, _OPTIONAL), Path(name).stem
+    elif Path(name).is_absolute() or leaf.find(name):
+        arrays, title = leaf.read(name), Path(name).resolve().name
+    else:
+        arrays, known = tfds_source.read(name, data_dir)
+        num_classes = known if num_classes is None else num_classes
+        arrays = dict(zip(tfds_source.ARRAYS, arrays, strict=True))
+    return make_dataset(**arrays | users, num_classes=num_classes, name=title)
 
 
 def make_dataset(
     x,
     y,
-    x_test,
-    y_test,
+    x_test=None,
+    y_test=None,
     *,
     num_classes=None,
     name="arrays",
@@ -103,7 +112,7 @@ def make_dataset(
       x: [n, H, W, C] or [n, H, W] images (integers 0 to 255, or floats), or [n, D]
         features.
       y: [n] integers from 0 to num_classes - 1.
-      x_test: like x.
+      x_test: like x; None, with y_test: there is no test set.
       y_test: like y.
       num_classes: None: one more than the largest label.
       name: how the data set is called in reports.
@@ -121,33 +130,28 @@ def make_dataset(
       >>> make_dataset(x, y, x[:1], y[:1]).x.shape
       (4, 2, 2, 1)
     """
-    x, x_test = _features("x", x), _features("x_test", x_test)
+    if (x_test is None) != (y_test is None):
+        missing = "x_test" if x_test is None else "y_test"
+        raise ValueError(f"{missing}=None; give both x_test and y_test or neither")
+    x, y = _features("x", x), _labels("y", y, len(x))
+    if x_test is None:
+        x_test, y_test = x[:0], y[:0]
+    else:
+        x_test = _features("x_test", x_test)
+        y_test = _labels("y_test", y_test, len(x_test))
     if x.shape[1:] != x_test.shape[1:] or x.dtype != x_test.dtype:
         raise ValueError(
             f"x_test has samples {x_test.shape[1:]} {x_test.dtype}, "
             f"x has {x.shape[1:]} {x.dtype}; they must agree"
         )
-    y, y_test = _labels("y", y, len(x)), _labels("y_test", y_test, len(x_test))
-    if num_classes is None:
-        num_classes = 1 + max(y.max(), y_test.max())
-        if num_classes > len(y) + len(y_test):
-            raise ValueError(
-                f"y has labels up to {num_classes - 1} for {len(y) + len(y_test)} "
-                "samples; give num_classes if that is right"
-            )
-    for labels_name, labels in (("y", y), ("y_test", y_test)):
-        if labels.min() < 0 or labels.max() >= num_classes:
-            raise ValueError(
-                f"{labels_name} has labels from {labels.min()} to {labels.max()}; "
-                f"allowed are 0 to {num_classes - 1}"
-            )
+    num_classes = _num_classes(y, y_test, num_classes)
     users, users_test = _users(users, len(x), users_test, len(x_test))
     published = STATISTICS.get(name) if x.dtype == np.uint8 else None
     mean, std = published or _channel_statistics(x)
     if mean and len(mean) != x.shape[-1]:
         mean, std = _channel_statistics(x)
     return Dataset(
-        x, y, x_test, y_test, int(num_classes), name, mean, std, users, users_test
+        x, y, x_test, y_test, num_classes, name, mean, std, users, users_test
     )
 
 
@@ -159,6 +163,7 @@ _KEYS = {
     "users": ("users",),
     "users_test": ("users_test",),
 }
+_OPTIONAL = ("x_test", "y_test", "users", "users_test")
 # What NumPy and zipfile raise on files that are cut off, damaged, or no archive.
 _UNREADABLE = (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError)
 _UNREADABLE += (BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError)
@@ -228,6 +233,24 @@ def _labels(name, y, num_samples):
     return y.astype(np.int32)
 
 
+def _num_classes(y, y_test, num_classes):
+    """Returns the number of classes, at least that of the labels."""
+    present, samples = 1 + max(y.max(), y_test.max(initial=0)), len(y) + len(y_test)
+    if num_classes is None and present > samples:
+        raise ValueError(
+            f"y has labels up to {present - 1} for {samples} samples; give num_classes "
+            "if that is right"
+        )
+    num_classes = present if num_classes is None else num_classes
+    for name, labels in (("y", y), ("y_test", y_test)):
+        if labels.max(initial=0) >= num_classes:
+            raise ValueError(
+                f"{name} has labels from {labels.min()} to {labels.max()}; "
+                f"allowed are 0 to {num_classes - 1} for num_classes={num_classes}"
+            )
+    return int(num_classes)
+
+
 def _users(users, num_samples, users_test, num_test):
     """Returns user ids of both splits as int32 that agree between the splits."""
     out = []
@@ -255,9 +278,11 @@ def _channel_statistics(x):
         return None, None
     axes, scale = (0, 1, 2), 255.0 if x.dtype == np.uint8 else 1.0
     if x.dtype == np.uint8:
-        levels = np.arange(256) / scale
-        counts = [np.bincount(c.ravel(), minlength=256) for c in np.moveaxis(x, 3, 0)]
-        shares = np.stack(counts) / x[..., 0].size
+        levels, counts = np.arange(256) / scale, 0
+        for some in np.array_split(x, 1 + x.size // 2**24):  # bincount makes int64
+            channels = np.moveaxis(some, 3, 0)
+            counts += np.stack([np.bincount(c.ravel(), None, 256) for c in channels])
+        shares = counts / x[..., 0].size
         mean = shares @ levels
         std = np.sqrt(np.maximum(shares @ levels**2 - mean**2, 0))
     else:

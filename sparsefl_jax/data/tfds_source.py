@@ -1,25 +1,18 @@
 """Prepared TensorFlow Datasets, read without TensorFlow and decoded once.
 
-TFDS's `data_source` needs `array_record` and an image decoder only. The decoded arrays
-are kept as .npy files in a cache directory and memory-mapped from then on. An entry is
-keyed by name, version, and the size and time of each file, so that another copy of the
-data set is not taken for this one.
+TFDS's `data_source` needs `array_record` and an image decoder only.
 """
 
 import contextlib
 import difflib
-import hashlib
 import logging
 import os
-import shutil
-import tempfile
-import warnings
 from pathlib import Path
 
 import numpy as np
 
+from sparsefl_jax.data import cache
 from sparsefl_jax.data.samples import SAMPLES
-from sparsefl_jax.devices import cache_directory
 
 ARRAYS = ("x", "y", "x_test", "y_test")
 _CHUNK = 1024
@@ -42,16 +35,43 @@ def read(name, data_dir=None):
     with _quiet():
         builder = find_builder(name, data_dir)
         _check_prepared(name, builder, data_dir)
-        image, label = _features(name, builder.info.features)
-        num_classes = builder.info.features[label].num_classes
-        entry = cache_directory() / _key(builder)
-        if not entry.is_dir():
-            decoded = _decode(name, builder, image, label)
-            if not _store(entry, decoded):
-                return decoded, num_classes
-    return tuple(np.load(entry / f"{a}.npy", mmap_mode="r") for a in ARRAYS), (
-        num_classes
-    )
+        image, label = _features(name, builder.info.features, "Image")
+        folder = Path(str(builder.data_path))
+        arrays = cache.through(
+            builder.info.full_name,
+            folder,
+            [f for f in folder.iterdir() if f.is_file()],
+            lambda: _decode(name, builder, image, label),
+        )
+    num_classes = builder.info.features[label].num_classes
+    return tuple(arrays[a] for a in ARRAYS), num_classes
+
+
+def read_texts(name, data_dir=None):
+    """Reads a prepared text classification data set.
+
+    Args:
+      name: a TFDS builder, with `/config` and `:version` where wanted.
+      data_dir: where TFDS data sets lie; None: `TFDS_DATA_DIR`, else TFDS's default.
+
+    Returns:
+      `((texts, labels, texts_test, labels_test), class_names)`: lists of strings, and
+      lists of integers, of the split `train` and of `test`, or `validation` where
+      there is no test or its labels are secret (-1).
+
+    Raises:
+      ValueError: the data set is not prepared, or is no text classification.
+    """
+    with _quiet():
+        builder = find_builder(name, data_dir)
+        _check_prepared(name, builder, data_dir)
+        text, label = _features(name, builder.info.features, "Text")
+        train = _texts(builder, "train", text, label)
+        tests = (_texts(builder, s, text, label) for s in _test_splits(name, builder))
+        test = next((t for t in tests if min(t[1], default=-1) >= 0), None)
+        if test is None:
+            raise ValueError(f"data set {name!r} has no test samples with a label")
+    return (*train, *test), builder.info.features[label].names
 
 
 def find_builder(name, data_dir=None):
@@ -62,6 +82,7 @@ def find_builder(name, data_dir=None):
       data_dir: where TFDS data sets lie; None: `TFDS_DATA_DIR`, else TFDS's default.
     """
     import tensorflow_datasets as tfds
+    import tensorflow_datasets.text  # noqa: F401  GLUE's name is not known before
 
     try:
         return tfds.builder(name, data_dir=data_dir)
@@ -91,35 +112,50 @@ def _check_prepared(name, builder, data_dir):
         )
 
 
-def _features(name, features):
-    """Returns the names of the one image and the label among a builder's features."""
+def _features(name, features, wanted):
+    """Returns the names of the one feature of a kind, and of the label."""
     kinds = {key: type(feature).__name__ for key, feature in features.items()}
-    images = [key for key, kind in kinds.items() if kind == "Image"]
+    inputs = [key for key, kind in kinds.items() if kind == wanted]
     labels = [key for key, kind in kinds.items() if kind == "ClassLabel"]
     label = "label" if "label" in labels else labels[0] if len(labels) == 1 else None
-    if len(images) != 1 or label is None:
+    if len(inputs) != 1 or label is None:
+        texts = wanted == "Image" and "Text" in kinds.values()
+        hint = "; for texts see `python -m sparsefl_jax.data.text --help`"
         raise ValueError(
             f"data set {name!r} has features {kinds}; "
-            "allowed are one Image and one ClassLabel"
+            f"allowed are one {wanted} and one ClassLabel{hint if texts else ''}"
         )
-    shape = features[images[0]].shape
+    shape = features[inputs[0]].shape
     if None in shape:
         raise ValueError(
             f"data set {name!r} has images of shape {shape}; "
             "resize them into an .npz file"
         )
-    return images[0], label
+    return inputs[0], label
 
 
-def _decode(name, builder, image, label):
-    """Reads both splits into arrays."""
+def _test_splits(name, builder):
+    """Returns the splits that can be the test set, the preferred one first."""
     splits = builder.info.splits
-    test = next((s for s in ("test", "validation") if s in splits), None)
-    if "train" not in splits or test is None:
+    tests = [s for s in ("test", "validation") if s in splits]
+    if "train" not in splits or not tests:
         raise ValueError(
             f"data set {name!r} has splits {', '.join(splits)}; "
             "needed are train, and test or validation"
         )
+    return tests
+
+
+def _texts(builder, split, text, label):
+    """Reads the texts and labels of a split."""
+    source = builder.as_data_source(split=split)
+    examples = source.__getitems__(range(len(source)))
+    return [e[text].decode() for e in examples], [e[label] for e in examples]
+
+
+def _decode(name, builder, image, label):
+    """Reads both splits into arrays."""
+    test, *_ = _test_splits(name, builder)
     arrays = []
     for split in ("train", test):
         source = builder.as_data_source(split=split)
@@ -130,33 +166,7 @@ def _decode(name, builder, image, label):
             for i, example in zip(rows, source.__getitems__(rows), strict=True):
                 x[i], y[i] = example[image], example[label]
         arrays += [x, y]
-    return tuple(arrays)
-
-
-def _key(builder):
-    """Returns a folder name that changes whenever the prepared files do."""
-    folder = Path(str(builder.data_path))
-    files = sorted(f for f in folder.iterdir() if f.is_file())
-    facts = [(f.name, f.stat().st_size, f.stat().st_mtime_ns) for f in files]
-    digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
-    return f"{builder.info.full_name.replace('/', '-')}-{digest}"
-
-
-def _store(entry, arrays):
-    """Writes arrays as one folder, whole or not at all; returns whether it is there."""
-    tmp = None
-    try:
-        entry.parent.mkdir(parents=True, exist_ok=True)
-        tmp = Path(tempfile.mkdtemp(prefix=".tmp-", dir=entry.parent))
-        for name, array in zip(ARRAYS, arrays, strict=True):
-            np.save(tmp / f"{name}.npy", array)
-        os.replace(tmp, entry)
-    except OSError as error:
-        if tmp:
-            shutil.rmtree(tmp, ignore_errors=True)
-        if not entry.is_dir():
-            warnings.warn(f"decoded data not kept in {entry}: {error}", stacklevel=2)
-    return entry.is_dir()
+    return dict(zip(ARRAYS, arrays, strict=True))
 
 
 @contextlib.contextmanager

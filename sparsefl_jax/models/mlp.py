@@ -1,5 +1,7 @@
 """Fully connected networks."""
 
+from collections.abc import Callable
+
 import flax.linen as nn
 
 from sparsefl_jax.models.base import Model, image_model
@@ -9,13 +11,11 @@ from sparsefl_jax.models.layers import dense
 class _MLP(nn.Module):
     num_classes: int
     widths: tuple[int, ...]
+    init_fn: Callable
 
     @nn.compact
     def __call__(self, x):
-        init = {
-            "init": nn.initializers.glorot_uniform(),
-            "bias_init": nn.initializers.zeros,
-        }
+        init = {"init": self.init_fn, "bias_init": nn.initializers.zeros}
         x = x.reshape(x.shape[0], -1)
         for i, width in enumerate(self.widths, 1):
             x = nn.relu(dense(x, width, name=f"fc{i}", **init))
@@ -24,6 +24,18 @@ class _MLP(nn.Module):
 
 def mlp(num_classes: int, input_shape: tuple[int, ...], *, widths=(128, 128)) -> Model:
     """MLP 784-128-128-10 of FedSparsify (Stripelis et al. 2022), 118,282 parameters."""
+    return _mlp(num_classes, input_shape, widths, nn.initializers.glorot_uniform())
+
+
+def sa(num_classes: int, input_shape: tuple[int, ...], *, widths=(32,)) -> Model:
+    """Sentiment analyser of Complement Sparsification (AAAI 2023), 24,707 parameters.
+
+    Its input are 768 features of a text, see `data.text`.
+    """
+    return _mlp(num_classes, input_shape, widths, nn.initializers.he_uniform())
+
+
+def _mlp(num_classes, input_shape, widths, init_fn):
     if any(width < 1 for width in widths):
         raise ValueError(f"widths={tuple(widths)}, expected at least 1 each")
-    return image_model(_MLP(num_classes, tuple(widths)), input_shape)
+    return image_model(_MLP(num_classes, tuple(widths), init_fn), input_shape)

@@ -13,7 +13,7 @@ from sparsefl_jax.models.cnn import (
     simple_cnn,
     small_cnn,
 )
-from sparsefl_jax.models.mlp import mlp
+from sparsefl_jax.models.mlp import mlp, sa
 from sparsefl_jax.models.resnet import resnet18
 from sparsefl_jax.models.vgg import vgg16
 
@@ -26,6 +26,7 @@ MODELS = {
         conv4,
         ic,
         fedsparsify_cnn,
+        sa,
         femnist_cnn,
         simple_cnn,
         small_cnn,
@@ -41,7 +42,7 @@ def build(name: str, num_classes: int, input_shape: tuple[int, ...], **kwargs) -
     Args:
       name: a key of `MODELS`.
       num_classes: outputs of the last layer.
-      input_shape: of one sample, (H, W, C).
+      input_shape: of one sample, (H, W, C) or (D,).
       **kwargs: what the model's factory takes by keyword.
 
     Returns:

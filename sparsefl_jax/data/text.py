@@ -1,0 +1,308 @@
+"""Texts become features that no training changes, once, and these an .npz data set.
+
+    python -m sparsefl_jax.data.text glue/sst2 sst2.npz --hash 768
+    python -m sparsefl_jax.data.text tweets.csv tweets.npz --text=tweet --label=mood
+        --user=author --encoder=models/distilbert-base-uncased
+
+The source is a CSV file (.csv, or .tsv with tabs) or a prepared TFDS data set with one
+text and one label. `--encoder` is a folder that holds a Hugging Face encoder and its
+tokenizer; nothing is ever downloaded. `--hash` counts words in as many buckets, and
+knows nothing of their meaning. A CSV gives no test set: its runs take
+`--config.test_split=within`, which holds out a fifth of each client's own samples.
+"""
+
+import argparse
+import csv
+import itertools
+import os
+import sys
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsefl_jax.data import tfds_source
+
+_TABLES = {".csv": ",", ".tsv": "\t"}
+
+
+class Texts(NamedTuple):
+    """Labelled texts, all of one split."""
+
+    texts: list[str]
+    y: np.ndarray  # [n] int32
+    class_names: list[str]
+    users: np.ndarray | None  # [n] int32
+
+
+def read_table(
+    path, text: str, label: str, user: str | None = None, *, header=True, encoding=None
+) -> Texts:
+    """Reads columns of a CSV file.
+
+    Args:
+      path: ends in .csv, or in .tsv if tabs separate the columns.
+      text, label, user: names of columns; without a header their numbers, from "0".
+      header: whether the first line names the columns.
+      encoding: of the file; None: UTF-8.
+
+    Returns:
+      `Texts`; labels, and users, are numbered in sorted order, as numbers where they
+      all are integers.
+
+    Raises:
+      ValueError: the file is no such table, or lacks a column or an entry.
+      OSError: it can not be read.
+    """
+    wanted = {"text": text, "label": label} | ({"user": user} if user else {})
+    columns, path = [], Path(path)
+    try:
+        with path.open(newline="", encoding=encoding or "utf-8-sig") as file:
+            lines = csv.reader(file, delimiter=_TABLES[path.suffix])
+            first = next(lines, [])
+            names = first if header else [str(i) for i in range(len(first))]
+            for what, name in wanted.items():
+                if name not in names:
+                    told = f"expected one of {', '.join(names)}"
+                    raise ValueError(f"{what}={name!r} is no column; {told}")
+            places = [names.index(name) for name in wanted.values()]
+            for line in lines if header else itertools.chain([first], lines):
+                if line:  # an empty line at the end is usual
+                    if len(line) <= max(places) or not all(line[i] for i in places[1:]):
+                        told = "lacks a text, label or user"
+                        raise ValueError(f"line {lines.line_num} {told}")
+                    columns.append([line[i] for i in places])
+    except (ValueError, LookupError, csv.Error) as error:
+        raise ValueError(f"table {str(path)!r} can not be used: {error}") from None
+    if not columns:
+        raise ValueError(f"table {str(path)!r} has no texts")
+    texts, labels, *users = zip(*columns, strict=True)
+    class_names, y = _numbered(labels)
+    return Texts(list(texts), y, class_names, _numbered(users[0])[1] if user else None)
+
+
+def hashed(texts: Sequence[str], num_features: int) -> np.ndarray:
+    """Counts each text's words in hashed buckets, signed, and scales to length 1.
+
+    scikit-learn's HashingVectorizer (Weinberger et al., ICML 2009, arXiv:0902.2206)
+    with its defaults: lower case, words of two letters and more. It learns nothing, so
+    that it is the same everywhere and carries nothing from one user to another.
+
+    Args:
+      texts: n strings.
+      num_features: D, at least 1.
+
+    Returns:
+      [n, D] float32; zeros for a text without words.
+
+    Raises:
+      ValueError: D is out of range, or scikit-learn is not installed.
+
+    Example:
+      >>> hashed(["good good film", "!"], 8).round(2).tolist()
+      [[0.0, 0.0, 0.89, 0.0, 0.0, 0.0, 0.45, 0.0], [0.0] * 8]
+    """
+    if num_features < 1:
+        raise ValueError(f"hash={num_features}; it must be at least 1")
+    try:
+        from sklearn.feature_extraction.text import HashingVectorizer
+    except ImportError:
+        needed = "scikit-learn: pip install 'sparsefl_jax[hashing]'"
+        raise ValueError(f"--hash needs {needed}") from None
+    vectorizer = HashingVectorizer(n_features=num_features, dtype=np.float32)
+    return vectorizer.transform(texts).toarray()
+
+
+def load_encoder(folder):
+    """Loads a Hugging Face encoder and its tokenizer from a folder, never a network.
+
+    Args:
+      folder: holds `config.json`, weights and a tokenizer, as `save_pretrained` writes.
+
+    Returns:
+      `(tokenizer, model)`, the model in float32 and frozen.
+
+    Raises:
+      ValueError: the folder holds no such thing, or transformers is not installed.
+    """
+    if not (Path(folder) / "config.json").is_file():
+        raise ValueError(
+            f"encoder={str(folder)!r} is no folder with a config.json; expected is one "
+            "that holds a Hugging Face encoder and its tokenizer"
+        )
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    try:
+        import torch  # noqa: F401
+        import transformers
+    except ImportError as error:
+        needed = "torch and transformers: pip install 'sparsefl_jax[text]'"
+        raise ValueError(f"--encoder needs {needed} ({error})") from None
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(
+            folder, local_files_only=True
+        )
+        model = transformers.AutoModel.from_pretrained(folder, local_files_only=True)
+    except Exception as error:  # noqa: BLE001  damaged files raise many kinds
+        reason = " ".join(str(error).split())
+        raise ValueError(f"encoder={str(folder)!r} can not be used: {reason}") from None
+    return tokenizer, model.float().eval().requires_grad_(False)
+
+
+def embed(
+    texts: Sequence[str], tokenizer, model, *, batch_size=64, max_length=512, show=False
+) -> np.ndarray:
+    """Takes an encoder's last hidden state at each text's first token ([CLS]).
+
+    Args:
+      texts: n strings.
+      tokenizer, model: as `load_encoder` returns them.
+      batch_size: texts at a time.
+      max_length: tokens at which a text is cut.
+      show: whether to show a progress bar.
+
+    Returns:
+      [n, D] float32, D the encoder's width: 768 for DistilBERT.
+
+    Raises:
+      ValueError: `batch_size` is out of range.
+    """
+    from tqdm import tqdm
+
+    if batch_size < 1:
+        raise ValueError(f"batch_size={batch_size}; it must be at least 1")
+    # Texts of like length together leave little padding to compute.
+    order = np.argsort([len(text) for text in texts], kind="stable")
+    parts = []
+    for start in tqdm(range(0, len(texts), batch_size), disable=not show):
+        some = [texts[i] for i in order[start : start + batch_size]]
+        tokens = tokenizer(
+            some,
+            padding=True,
+            truncation=True,
+            max_length=max_length,
+            return_tensors="pt",
+        )
+        parts.append(np.asarray(model(**tokens).last_hidden_state[:, 0], np.float32))
+    return np.concatenate(parts)[np.argsort(order)]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Writes the .npz of a source, and says in a line what it holds.
+
+    Args:
+      argv: the arguments; None: those of the command line.
+
+    Returns:
+      The exit code: 0, or 2 where something is wrong or missing.
+
+    Example:
+      >>> main(["no/such.csv", "out.npz", "--text=a", "--label=b", "--hash=8"])
+      2
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        print(_convert(arguments))
+    except (ValueError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _parser():
+    parser = argparse.ArgumentParser(
+        prog="python -m sparsefl_jax.data.text",
+        description="Turn labelled texts into features in an .npz data set.",
+    )
+    add = parser.add_argument
+    add("source", help="a .csv or .tsv file, or a prepared TFDS data set (glue/sst2)")
+    add("out", type=Path, help="the .npz file to write")
+    add("--text", metavar="COLUMN", help="of a CSV: the texts")
+    add("--label", metavar="COLUMN", help="of a CSV: the classes, names or numbers")
+    add("--user", metavar="COLUMN", help="of a CSV: who wrote each text")
+    add("--no_header", action="store_true", help="columns are numbers, from 0")
+    add("--encoding", help="of a CSV, such as latin-1 (default: UTF-8)")
+    add("--data_dir", help="where TFDS data sets lie (default: TFDS_DATA_DIR)")
+    add("--batch_size", type=int, default=64, help="texts at a time (default: 64)")
+    how = parser.add_mutually_exclusive_group(required=True)
+    how.add_argument(
+        "--encoder", metavar="DIR", type=Path, help="of a Hugging Face model"
+    )
+    how.add_argument("--hash", metavar="N", type=int, help="hash words to N features")
+    return parser
+
+
+def _convert(arguments) -> str:
+    if arguments.out.suffix != ".npz":
+        raise ValueError(f"out={str(arguments.out)!r}; its name must end in .npz")
+    if not arguments.out.parent.is_dir():
+        raise ValueError(f"out={str(arguments.out)!r}; its folder does not exist")
+    if arguments.encoder:
+        tokenizer, model = load_encoder(arguments.encoder)
+        how = {"batch_size": arguments.batch_size, "show": True}
+        features = partial(embed, tokenizer=tokenizer, model=model, **how)
+        made = f"first token of {arguments.encoder.resolve().name}"
+    else:
+        features = partial(hashed, num_features=arguments.hash)
+        made = f"words hashed to {arguments.hash} features"
+    train, test = _read(arguments)
+    arrays = {"x": features(train.texts), "y": train.y}
+    if test:
+        arrays |= {"x_test": features(test.texts), "y_test": test.y}
+    if train.users is not None:
+        arrays["users"] = train.users
+    arrays |= {"class_names": train.class_names, "features": made}
+    np.savez_compressed(arguments.out, **arrays)
+    return _told(arguments.out, arrays)
+
+
+def _read(arguments) -> tuple[Texts, Texts | None]:
+    """The training texts of the source, and its test texts."""
+    columns = arguments.text, arguments.label, arguments.user
+    if Path(arguments.source).suffix in _TABLES:
+        if None in columns[:2]:
+            raise ValueError("--text and --label are needed for a CSV file")
+        how = {"header": not arguments.no_header, "encoding": arguments.encoding}
+        return read_table(arguments.source, *columns, **how), None
+    if any(columns):
+        raise ValueError(
+            f"source={arguments.source!r} has no columns to name; a CSV file ends in "
+            f"{' or '.join(_TABLES)}"
+        )
+    arrays, names = tfds_source.read_texts(arguments.source, arguments.data_dir)
+    texts, y, texts_test, y_test = arrays
+    test = Texts(texts_test, np.array(y_test, np.int32), names, None)
+    return Texts(texts, np.array(y, np.int32), names, None), test
+
+
+def _told(path, arrays) -> str:
+    sizes = [f"{len(arrays['y']):,} training texts"]
+    if "users" in arrays:
+        sizes += [f"of {len(np.unique(arrays['users'])):,} users"]
+    if "y_test" in arrays:
+        sizes += [f"and {len(arrays['y_test']):,} test texts"]
+    classes = ", ".join(f"{i} {name}" for i, name in enumerate(arrays["class_names"]))
+    return (
+        f"{path}: {' '.join(sizes)}; {arrays['features']}; classes {classes}; "
+        f"{path.stat().st_size / 1e6:.1f} MB"
+    )
+
+
+def _numbered(names):
+    """Returns names in order, and each entry's number.
+
+    Example:
+      >>> _numbered(["10", "9", "10"])
+      (['9', '10'], array([1, 0, 1], dtype=int32))
+    """
+    try:
+        order = sorted(set(names), key=lambda name: (int(name), name))
+    except ValueError:
+        order = sorted(set(names))
+    number = {name: i for i, name in enumerate(order)}
+    return order, np.array([number[name] for name in names], np.int32)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,190 @@
+"""LEAF's JSON: its layouts, pixels and users, what is refused, and a run on it."""
+
+import json
+
+import jax
+import numpy as np
+import pytest
+
+from sparsefl_jax import configuration, experiment
+from sparsefl_jax.data import leaf, sources
+from sparsefl_jax.data.federated import federate
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
+
+
+def levels(user, count, width=784):
+    """Grey levels 0 to 255 that differ by user and sample."""
+    seed = sum(map(ord, user))
+    rng = np.random.default_rng(seed)
+    return rng.integers(0, 256, (count, width), dtype=np.uint8)
+
+
+def content(sizes, change=None, width=784):
+    """What LEAF writes for these users; `change` alters it before it is written."""
+    told = {
+        "users": list(sizes),
+        "num_samples": list(sizes.values()),
+        "user_data": {
+            user: {
+                "x": (levels(user, size, width) / 255).tolist(),
+                "y": [(i + len(user)) % 5 for i in range(size)],
+            }
+            for user, size in sizes.items()
+        },
+    }
+    if change:
+        change(told)
+    return told
+
+
+def write(folder, files):
+    for name, told in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(told))
+    return str(folder)
+
+
+TRAIN = {"train/0.json": content({"b": 3, "ace": 2}), "train/1.json": content({"d": 4})}
+TEST = {"test/0.json": content({"d": 1, "b": 2, "never": 1, "empty": 0})}
+
+
+def test_users_keep_their_samples_in_both_splits(tmp_path):
+    data = sources.load(write(tmp_path / "femnist", TRAIN | TEST))
+    assert data.name == "femnist" and data.num_classes == 5
+    assert data.users.tolist() == [0, 0, 0, 1, 1, 2, 2, 2, 2]
+    assert data.users_test.tolist() == [2, 0, 0, 3]
+    assert data.x.dtype == np.uint8 and data.x.shape == (9, 28, 28, 1)
+    np.testing.assert_array_equal(data.x[3:5].reshape(2, -1), levels("ace", 2))
+    np.testing.assert_array_equal(data.x_test[1:3].reshape(2, -1), levels("b", 2))
+    assert data.y.tolist() == [1, 2, 3, 3, 4, 1, 2, 3, 4]
+    fed = federate(data, "natural", test_split="natural")
+    assert fed.train.size.tolist() == [3, 2, 4] and fed.test.size.tolist() == [2, 0, 1]
+
+
+@pytest.mark.parametrize("place", ["", "all_data/", "data/all_data/"])
+def test_without_a_test_split_a_fifth_of_each_user_is_held_out(tmp_path, place):
+    sizes = {"a": 10, "bb": 5, "c": 1, "dd": 3}
+    folder = write(tmp_path, {f"{place}all_data_0.json": content(sizes)})
+    data = sources.load(folder)
+    assert not len(data.x_test) and data.users_test is None
+    with pytest.raises(
+        ValueError, match="test_split='natural' needs x_test .*'within'"
+    ):
+        federate(data, "natural", test_split="natural")
+    fed = federate(data, "natural", test_split="within")
+    assert fed.train.size.tolist() == [8, 4, 1, 2]  # who has one sample trains on it
+    assert fed.test.size.tolist() == [2, 1, 0, 1] and len(fed.x_test) == 4
+    fed = federate(data, "natural", test_split="within", min_samples=5)
+    assert fed.train.size.tolist() == [8, 4] and len(fed.x_test) == 3
+
+
+def test_pixels_become_bytes_only_without_loss(tmp_path):
+    def blur(told):
+        told["user_data"]["d"]["x"][0][0] = 0.5
+
+    files = {"train/1.json": content({"d": 4}, blur)}
+    data = sources.load(write(tmp_path, TRAIN | TEST | files))
+    assert data.x.dtype == data.x_test.dtype == np.float32
+    assert data.x[5, 0, 0, 0] == 0.5
+    expected = levels("ace", 2).astype(np.float32) / np.float32(255)
+    np.testing.assert_array_equal(data.x[3:5].reshape(2, -1), expected)
+
+
+def test_other_lengths_are_features(tmp_path):
+    data = sources.load(write(tmp_path, {"0.json": content({"a": 5}, width=60)}))
+    assert data.x.shape == (5, 60) and data.x.dtype == np.float32
+    np.testing.assert_allclose(data.x, levels("a", 5, 60) / 255, rtol=1e-6)
+
+
+def test_files_are_parsed_once(tmp_path, monkeypatch):
+    folder = write(tmp_path / "femnist", TRAIN | TEST)
+    before = sources.load(folder)
+    monkeypatch.setattr(leaf, "_users", None)
+    after = sources.load(folder)
+    assert isinstance(after.x, np.memmap)
+    for one, other in zip(before, after, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def drop(key):
+    return lambda told: told.pop(key)
+
+
+def replace(key, value):
+    return lambda told: told["user_data"]["a"].update({key: value})
+
+
+REFUSED = [
+    (drop("users"), "it lacks 'users'"),
+    (drop("num_samples"), "it lacks 'num_samples'"),
+    (drop("user_data"), "it lacks 'user_data'"),
+    (lambda told: told["users"].append("b"), "it has 2 users and 1 num_samples"),
+    (lambda told: told.update(users=7), "it is damaged"),
+    (lambda told: told.update(users=["b"]), "lacks x or y of user 'b'"),
+    (lambda told: told["user_data"]["a"].pop("y"), "lacks x or y of user 'a'"),
+    (lambda told: told.update(num_samples=[4]), "num_samples 4, 3 x and 3 y"),
+    (replace("y", [0, 1]), "num_samples 3, 3 x and 2 y"),
+    (replace("y", [0, 1, "2"]), "not integers"),
+    (replace("y", [0, 1, -1]), "labels from -1"),
+    (replace("y", [0, 1, 2**32]), "labels from 0 to 4294967296"),
+    (replace("x", [[0.0] * 784, [0.0] * 784, [0.0]]), "rows of several lengths"),
+    (replace("x", [0.0, 0.0, 0.0]), r"float64 \(3,\)"),
+    (replace("x", [[[0.0]]] * 3), r"\(3, 1, 1\), not \[n, D\]"),
+    (replace("x", [[float("nan")] * 784] * 3), "not finite"),
+    (replace("x", [[1e39] * 784] * 3), "not finite"),
+    (replace("x", [["id", "a text"]] * 3), "texts; .* sparsefl_jax.data.text"),
+    (replace("x", ["a text"] * 3), "texts; .* sparsefl_jax.data.text"),
+    (lambda told: told.update(users=[], num_samples=[]), "hold no samples"),
+]
+
+
+@pytest.mark.parametrize("change, told", REFUSED, ids=lambda v: str(v)[:40])
+def test_bad_content_is_one_line(tmp_path, change, told):
+    folder = write(tmp_path, {"train/0.json": content({"a": 3}, change)})
+    with pytest.raises(ValueError, match=told) as caught:
+        sources.load(folder)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_files_are_one_line(tmp_path):
+    folder = write(
+        tmp_path / "mixed", TRAIN | {"train/2.json": content({"e": 1}, None, 9)}
+    )
+    cases = {folder: r"shapes \[\(9,\), \(28, 28, 1\)\]"}
+    for name, text in {
+        "cut": '{"users": ["a"',
+        "list": "[]",
+        "bytes": "\udcff",
+    }.items():
+        file = tmp_path / name / "0.json"
+        file.parent.mkdir()
+        file.write_text(text, errors="surrogateescape")
+        cases[str(file.parent)] = f"{name}/0.json'?: it is damaged"
+    (tmp_path / "hollow").mkdir()
+    cases[str(tmp_path / "hollow")] = "no folder of LEAF's files; expected are train/"
+    cases[str(tmp_path / "absent")] = "no folder of LEAF's files"
+    for name, told in cases.items():
+        with pytest.raises(ValueError, match=told) as caught:
+            sources.load(name)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_configuration_names_the_folder_and_a_wider_head(tmp_path):
+    sizes = dict.fromkeys("abcde", 6)
+    config = configuration.default_config()
+    config.dataset = write(tmp_path / "femnist", {"all_data/0.json": content(sizes)})
+    config.partition.name, config.num_clients = "natural", 0
+    config.test_split, config.cohort_size, config.num_classes = "within", 2, 62
+    config.model.name, config.model.widths = "mlp", (4,)
+    parts = experiment.build(configuration.complete(config))
+    params, _ = jax.eval_shape(parts.model.init, jax.random.key(0))
+    assert params["fc2"]["kernel"].shape == (4, 62)
+    assert parts.data.train.size.tolist() == [5] * 5
+    config.num_classes = 4
+    with pytest.raises(ValueError, match="allowed are 0 to 3 for num_classes=4"):
+        experiment.build(config)
