@@ -63,6 +63,8 @@ OTHERS = {
     "hetero_jmwst": {"densities": (0.25, 0.5)},
     "heterofl": {},
     "fjord": {"widths": (0.25, 0.5, 1.0)},
+    "prunefl": {"reconfigure_every": 2, "max_density": 0.4},
+    "prunefl_initial": {"max_iterations": 4, "reconfigure_every": 2},
     "spafl": {"keep_optimizer": True},
     "local_only": {},
 }

@@ -28,6 +28,8 @@ from sparsefl_jax.algorithms import (
     local_only,
     nst,
     pdst,
+    prunefl,
+    prunefl_initial,
     sensitivity,
     spafl,
     spdst,
@@ -44,6 +46,7 @@ from tests.fedsparsify_by_hand import (
     purges_on_clients,
     purges_on_server,
 )
+from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
 from tests.spafl_by_hand import ALPHA, trains_thresholds
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
@@ -194,6 +197,12 @@ def frozen_and_dense(world):
     is_fedavg(dense)
 
 
+def adapts(world):
+    """FedAvg within the mask in round 0; the rule, by hand, in those that follow."""
+    fedavg_by_hand(world)
+    accumulates(world)
+
+
 def votes(world, every):
     """The server's mask moves in every `every`-th round only, and has the density."""
     is_fedavg(at.make_world(jmwst, {"density": 0.5, "prune_rate": 0.0}))
@@ -319,6 +328,8 @@ TABLE = {
     "hetero_jmwst": Row(
         hetero_jmwst, TIERS, functools.partial(nests, factory=hetero_jmwst)
     ),
+    "prunefl": Row(prunefl, FEDERATED, adapts),
+    "prunefl_initial": Row(prunefl_initial, SEARCH, searches),
     "spafl": Row(spafl, {"alpha": ALPHA}, trains_thresholds),
     "local_only": Row(local_only, {"alpha": ALPHA}, trains_thresholds),
     "heterofl": Row(heterofl, {}, slices),

@@ -1,0 +1,124 @@
+"""PruneFL's stage 1: one client trains and prunes until the density settles."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax import aggregate as sums
+from sparsefl_jax.algorithm import Algorithm
+from sparsefl_jax.algorithms.flash.common import KERNELS, Server
+from sparsefl_jax.algorithms.flash.frozen import spdst
+from sparsefl_jax.algorithms.prunefl.rule import make_rule
+from sparsefl_jax.algorithms.prunefl.search import prune
+from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import SparseModel
+
+
+def prunefl_initial(
+    loss_fn,
+    optimizer,
+    *,
+    num_batches: int = 10,
+    reconfigure_every: int = 50,
+    max_iterations: int = 1000,
+    start_accuracy: float = 0.15,
+    prune_rate: float = 0.3,
+    layer_time: tuple[float, ...] | None = None,
+    constant_time: float = 0.0,
+    max_density: float = 1.0,
+    prunable=KERNELS,
+    index: str = "bitmap",
+) -> Algorithm:
+    """PruneFL's initial pruning: a round in which one client does all the work.
+
+    It trains on its first `num_batches` minibatches over and over; a pass over them is
+    an iteration. From the first iteration on in which it gets a share of at least
+    `start_accuracy` right, every `reconfigure_every` iterations, it applies the rule of
+    `rule.make_rule` to the squares of its gradients, summed over all steps since the
+    last time. It ends after `max_iterations`, or when five times in a row the density
+    has changed by no more than a tenth.
+
+    The next stage starts from the mask and the trained weights. Down: the model. Up:
+    alive weights and their positions, dense leaves, statistics. Of several clients the
+    server takes the mean of the weights on the union of the masks. A reconfiguration is
+    charged n log2(n) FLOPs over the n prunable weights.
+
+    Args:
+      loss_fn: as `local.cross_entropy` returns it.
+      optimizer: the client's, as `local.make_optimizer` returns it.
+      num_batches: minibatches that it uses, of those it has; 20 samples each in the
+        paper.
+      reconfigure_every: iterations between reconfigurations.
+      max_iterations: when to end at the latest.
+      start_accuracy: accuracy on the minibatches, while it trains on them, that starts
+        the pruning; 1.5 / classes in the paper.
+      prune_rate: share of a layer's alive weights that may go at a time.
+      layer_time, constant_time, prunable, index: as in `prunefl`.
+      max_density: as in `prunefl`; 1 in the paper.
+
+    Raises:
+      ValueError: an argument is out of range; by `update`, `layer_time` is not as long
+        as there are layers.
+
+    Example:
+      >>> for_62_classes = prunefl_initial(None, None, start_accuracy=1.5 / 62)
+    """
+    for name, value in {
+        "num_batches": num_batches,
+        "reconfigure_every": reconfigure_every,
+        "max_iterations": max_iterations,
+    }.items():
+        if value < 1 or value != int(value):
+            raise ValueError(f"{name}={value}, expected an integer from 1")
+    if not 0 <= start_accuracy <= 1:
+        raise ValueError(f"start_accuracy={start_accuracy}, expected in [0, 1]")
+    search = partial(
+        prune,
+        loss_fn=loss_fn,
+        prunable=prunable,
+        num_batches=num_batches,
+        every=reconfigure_every,
+        limit=max_iterations,
+        start_accuracy=start_accuracy,
+        reconfigure=make_rule(
+            prunable=prunable,
+            prune_rate=prune_rate,
+            layer_time=layer_time,
+            constant_time=constant_time,
+            max_density=max_density,
+        ),
+    )
+
+    # Its init, broadcast and deploy serve a mask that changes as well.
+    frozen = spdst(loss_fn, optimizer, prunable=prunable, index=index)
+
+    def update(key, ctx, downlink, client, batches):
+        model = unpack_model(downlink)
+        select = masks.prunable(model.params, prunable)
+        found = search(key, optimizer(ctx.round), model, batches)
+        trained = SparseModel(found.state.params, found.mask, found.state.stats)
+        metrics = {**found.state.sums, "work": found.work}
+        metrics["iterations"] = found.iteration.astype(jnp.float32)
+        return pack_model(trained, select, index=index), client, metrics
+
+    def contribute(ctx, uplink):
+        sent = unpack_model(uplink)
+        return {
+            "mean": sums.weighted_sum(
+                (sent.params, sent.stats), ctx.client.num_examples
+            ),
+            "masks": jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask),
+        }
+
+    def aggregate(key, ctx, server, total):
+        del key
+        old, nobody = server.model, total["mean"]["weight"] == 0
+        params, stats = sums.weighted_mean(total["mean"], (old.params, old.stats))
+        union = jax.tree.map(
+            lambda votes, m: jnp.where(nobody, m, votes > 0), total["masks"], old.mask
+        )
+        return Server(SparseModel(params, union, stats), ctx.round + 1), {}
+
+    return frozen._replace(update=update, contribute=contribute, aggregate=aggregate)

@@ -1,0 +1,169 @@
+"""What both stages share: the reconfiguration, and the sums of gradients it needs.
+
+The set that the greedy rule ends at is found without sorting, as the maximum of a ratio
+of sums: Dinkelbach, "On Nonlinear Fractional Programming", Management Science 1967.
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+from jax import lax
+
+from sparsefl_jax import local
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity.allocate import floor_count
+from sparsefl_jax.types import Array, PyTree, SparseModel, Work
+
+
+def make_rule(
+    *,
+    prunable,
+    prune_rate: float,
+    layer_time: tuple[float, ...] | None,
+    constant_time: float,
+    max_density: float,
+) -> Callable:
+    """The reconfiguration of a model: which weights stay, go and come back.
+
+    1. The floor(rate n_l) smallest of a layer's n_l alive weights may go; the others
+       stay, as the dense leaves do.
+    2. What may go and what is pruned are candidates, in the order of g^2 / c_l: the
+       accumulated squared gradient over the time that a weight of layer l takes.
+    3. Candidates join from the top while that increases the sum of g^2 over all that
+       is alive over `constant_time` + sum of c_l, and while no more than `max_density`
+       of the prunable weights are. Ties join by layer, then by index.
+
+    A weight that was alive keeps its value, others start at 0.
+
+    Args:
+      prunable: globs of the leaves that can be pruned, the layers.
+      prune_rate: share of a layer's alive weights that may go.
+      layer_time: c_l of each layer, in tree order; None: 1 for all.
+      constant_time: what a round takes apart from the weights.
+      max_density: share of the prunable weights that may be alive. Where more than
+        that stay in step 1, nothing joins.
+
+    Returns:
+      `reconfigure(model: SparseModel, squared, halvings) -> SparseModel`; `squared` is
+      a float32 tree like the parameters, the rate `prune_rate` * 0.5^`halvings`.
+
+    Raises:
+      ValueError: an argument is out of range; by `reconfigure`, `layer_time` is not as
+        long as there are layers.
+
+    Example:
+      >>> rule = make_rule(prunable=('w',), prune_rate=0.5, layer_time=None,
+      ...                  constant_time=1.0, max_density=1.0)
+      >>> model = SparseModel({'w': jnp.array([3., 0., 1., 0.])},
+      ...                     {'w': jnp.array([True, False, True, False])}, {})
+      >>> rule(model, {'w': jnp.array([4., 3., 1., 1.])}, jnp.float32(0)).mask['w']
+      Array([ True,  True, False, False], dtype=bool)
+    """
+    if not 0 <= prune_rate <= 1:
+        raise ValueError(f"prune_rate={prune_rate}, expected in [0, 1]")
+    if not 0 < max_density <= 1:
+        raise ValueError(f"max_density={max_density}, expected in (0, 1]")
+    if not 0 <= constant_time < float("inf"):
+        raise ValueError(f"constant_time={constant_time}, expected at least 0")
+    if layer_time is not None and not all(0 < c < float("inf") for c in layer_time):
+        raise ValueError(f"layer_time={layer_time}, expected numbers above 0")
+
+    def reconfigure(model: SparseModel, squared: PyTree, halvings) -> SparseModel:
+        select = masks.prunable(model.params, prunable)
+        sizes = masks.layer_sizes(model.params, select)
+        times = (1.0,) * len(sizes) if layer_time is None else layer_time
+        if len(times) != len(sizes):
+            raise ValueError(
+                f"layer_time={layer_time}, expected one number for each of "
+                f"{', '.join(masks.layer_paths(select))}"
+            )
+        rate = jnp.float32(prune_rate) * jnp.float32(0.5) ** halvings
+        stay = _largest_alive(model, select, rate)
+        room = int(max_density * sizes.sum()) - jnp.sum(masks.counts(stay, select))
+        join = _worthwhile(squared, stay, select, times, constant_time, room)
+        mask = jax.tree.map(jnp.logical_or, stay, join)
+        return model._replace(params=masks.apply(model.params, mask), mask=mask)
+
+    return reconfigure
+
+
+def _largest_alive(model: SparseModel, select: PyTree, rate: Array) -> PyTree:
+    """The mask without the floor(rate n_l) smallest alive weights of every layer."""
+    height = jax.tree.map(
+        lambda w, m: jnp.where(m, jnp.abs(w), jnp.float32(-1)), model.params, model.mask
+    )
+    alive = masks.counts(model.mask, select)
+    return masks.largest(
+        height, alive - floor_count(rate * alive.astype(jnp.float32)), select
+    )
+
+
+def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> PyTree:
+    """The mask of the candidates that join those who stay."""
+    gain = masks.layers(squared, select)
+    free = [~m for m in masks.layers(stay, select)]
+    times = [jnp.float32(c) for c in times]
+    worth = [
+        jnp.where(f, g / c, jnp.float32(-1))
+        for g, f, c in zip(gain, free, times, strict=True)
+    ]
+
+    def ratio(above):
+        """Gain over time of all that stays and of the candidates worth more."""
+        total, time = jnp.float32(0), jnp.float32(constant)
+        for g, f, c, v in zip(gain, free, times, worth, strict=True):
+            alive = ~f | (v > above)
+            total += jnp.sum(jnp.where(alive, g, jnp.zeros_like(g)))
+            time += c * jnp.sum(alive, dtype=jnp.int32).astype(jnp.float32)
+        total += sum(
+            jnp.sum(g)
+            for g, chosen in zip(
+                jax.tree.leaves(squared), jax.tree.leaves(select), strict=True
+            )
+            if not chosen
+        )
+        return jnp.where(time > 0, total / time, jnp.float32(0))
+
+    # Greedy ends at those who are worth more than the ratio that they lead to.
+    above, _ = lax.while_loop(
+        lambda pair: pair[1] > pair[0],
+        lambda pair: (pair[1], ratio(pair[1])),
+        (jnp.float32(-1), ratio(jnp.float32(jnp.inf))),
+    )
+    flat = jnp.concatenate([v.reshape(-1) for v in worth])
+    number = jnp.sum(flat > jnp.maximum(above, 0), dtype=jnp.int32)
+    joined = masks.top_k(flat, jnp.minimum(number, room))
+    ends = [sum(v.size for v in worth[: i + 1]) for i in range(len(worth) - 1)]
+    new = [
+        part.reshape(v.shape)
+        for part, v in zip(jnp.split(joined, ends), worth, strict=True)
+    ]
+    return masks.replace_layers(stay, select, new)
+
+
+def summing(power: int = 1) -> optax.GradientTransformation:
+    """Leaves gradients as they are; its state is the sum of them, or of their squares.
+
+    Example:
+      >>> tx = summing(2)
+      >>> _, total = tx.update(jnp.float32(3.), tx.init(jnp.float32(0.)))
+      >>> total.item()
+      9.0
+    """
+
+    def init(params):
+        return jax.tree.map(jnp.zeros_like, params)
+
+    def update(grads, total, params=None):
+        del params
+        return grads, jax.tree.map(lambda t, g: t + g**power, total, grads)
+
+    return optax.GradientTransformation(init, update)
+
+
+def work(count: Array, mask: PyTree) -> Work:
+    """The work of `count` samples where pruned weights need their gradient too."""
+    sparse = local.work(count, mask)
+    return sparse._replace(weight_grad=local.dense_work(count, mask).weight_grad)

@@ -1,0 +1,109 @@
+"""The search of PruneFL's stage 1: a client trains and prunes until all is settled."""
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+
+from sparsefl_jax import local
+from sparsefl_jax.algorithms.prunefl.rule import summing, work
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import Array, Batches, PyTree, SparseModel, Work
+
+_CHANGE, _PATIENCE = 0.1, 5  # settled: five times in a row, no more than a tenth
+
+
+class Search(NamedTuple):
+    """Where the initial pruning of a client stands."""
+
+    state: local.LocalState  # opt_state[0]: squared gradients since the last cut
+    mask: PyTree  # bool
+    work: Work
+    iteration: Array  # shape=(), int32: passes over the batches so far
+    start: Array  # shape=(), int32: that of the first cut, the limit before it is known
+    density: Array  # shape=(), float32: after the last cut, 0 before the first
+    settled: Array  # shape=(), int32: cuts in a row that hardly changed it
+
+
+def prune(
+    key,
+    tx,
+    model: SparseModel,
+    batches: Batches,
+    *,
+    loss_fn: Callable,
+    reconfigure: Callable,
+    prunable,
+    num_batches: int,
+    every: int,
+    limit: int,
+    start_accuracy: float,
+) -> Search:
+    """The whole initial pruning of one client; arguments as in `prunefl_initial`."""
+    select = masks.prunable(model.params, prunable)
+    size = float(masks.layer_sizes(model.params, select).sum())
+    sorting = jnp.float32(size * np.log2(size + 1))
+    own = jnp.minimum(local.own_steps(batches, 0), num_batches)
+    shared = jnp.minimum(batches.num_steps, num_batches)
+    tx = optax.chain(summing(2), tx)
+
+    def train(at: Search) -> Search:
+        state = local.train_steps(
+            jax.random.fold_in(key, at.iteration),
+            loss_fn,
+            tx,
+            at.state,
+            batches,
+            epoch=0,
+            first=0,
+            last=own,
+            num_trips=shared,
+            project=partial(masks.apply, mask=at.mask),
+        )
+        seen = jax.tree.map(jnp.subtract, state.sums, at.state.sums)
+        good = seen["correct"] >= start_accuracy * jnp.maximum(seen["count"], 1)
+        start = jnp.where(good, jnp.minimum(at.start, at.iteration), at.start)
+        done = jax.tree.map(jnp.add, at.work, work(seen["count"], at.mask))
+        return at._replace(state=state, start=start, work=done)
+
+    def cut(at: Search) -> Search:
+        squared, *rest = at.state.opt_state
+        before = SparseModel(at.state.params, at.mask, at.state.stats)
+        after = reconfigure(before, squared, jnp.float32(0))
+        density = masks.density(after.mask, select)
+        change = jnp.abs(density - at.density)
+        same = (at.density > 0) & (change <= jnp.float32(_CHANGE) * at.density)
+        opt_state = (jax.tree.map(jnp.zeros_like, squared), *rest)
+        return at._replace(
+            state=at.state._replace(params=after.params, opt_state=opt_state),
+            mask=after.mask,
+            work=at.work._replace(extra=at.work.extra + sorting),
+            density=density,
+            settled=jnp.where(same, at.settled + 1, jnp.int32(0)),
+        )
+
+    def iterate(at: Search) -> Search:
+        at = train(at)
+        since = at.iteration - at.start
+        due = (since >= 0) & (since % every == 0)
+        at = lax.cond(due, cut, lambda same: same, at)
+        return at._replace(iteration=at.iteration + 1)
+
+    zero = jnp.zeros((), jnp.float32)
+    begin = Search(
+        local.start(tx, model.params, model.stats),
+        model.mask,
+        work(zero, model.mask),
+        jnp.int32(0),
+        jnp.int32(limit),
+        zero,
+        jnp.int32(0),
+    )
+    return lax.while_loop(
+        lambda at: (at.iteration < limit) & (at.settled < _PATIENCE), iterate, begin
+    )

@@ -1,0 +1,287 @@
+"""PruneFL beyond the contract: the greedy rule, when it acts, what travels, the end."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import codec, configuration, experiment, local
+from sparsefl_jax.algorithms import prunefl, prunefl_initial
+from sparsefl_jax.algorithms.prunefl.rule import make_rule
+from sparsefl_jax.types import Batches, ClientInfo, Context, SparseModel
+from tests.prunefl_by_hand import greedy
+from tests.tiny import tiny_config
+
+SELECT = {"a": True, "b": False, "c": True}
+SHAPES = {"a": (5, 8), "b": (3,), "c": (30,)}
+
+
+def drawn(seed, density, coarse):
+    """A model and squared gradients; coarse ones are small integers, full of ties."""
+    rng = np.random.default_rng(seed)
+    weights = {k: rng.normal(size=s) for k, s in SHAPES.items()}
+    squared = {k: rng.exponential(size=s) ** 2 for k, s in SHAPES.items()}
+    if coarse:
+        weights = {k: np.round(2 * w) for k, w in weights.items()}
+        squared = {k: np.round(2 * g) for k, g in squared.items()}
+    mask = {k: (rng.random(s) < density) | (k == "b") for k, s in SHAPES.items()}
+    params = {k: np.where(mask[k], w, 0) for k, w in weights.items()}
+    params, squared = (
+        jax.tree.map(lambda x: x.astype(np.float32), t) for t in (params, squared)
+    )
+    return SparseModel(params, mask, {}), squared
+
+
+@pytest.mark.parametrize(
+    ("times", "constant", "max_density"),
+    [
+        ((1.0, 1.0), 0.0, 1.0),
+        ((4.0, 0.5), 16.0, 1.0),
+        ((1.0, 2.0), 256.0, 0.4),
+        ((1.0, 1.0), 1e9, 0.75),
+    ],
+)
+def test_the_rule_is_the_greedy_loop(times, constant, max_density):
+    rule = jax.jit(
+        make_rule(
+            prunable=("a", "c"),
+            prune_rate=0.3,
+            layer_time=times,
+            constant_time=constant,
+            max_density=max_density,
+        )
+    )
+    sizes = set()
+    for seed in range(12):
+        model, squared = drawn(seed, (1.0, 0.5, 0.1)[seed % 3], coarse=seed % 2)
+        new = jax.device_get(rule(model, squared, np.float32(seed % 5 / 5)))
+        layers = [[tree[k] for k in "ac"] for tree in (model.params, model.mask)]
+        want = greedy(
+            *layers,
+            [squared[k] for k in "ac"],
+            rate=0.3 * 0.5 ** (seed % 5 / 5),
+            times=times,
+            constant=constant,
+            cap=int(max_density * 70),
+            dense=squared["b"].sum(),
+        )
+        for k, mask in zip("ac", want, strict=True):
+            np.testing.assert_array_equal(new.mask[k], mask)
+            kept = np.where(mask, model.params[k], 0)
+            np.testing.assert_array_equal(new.params[k], kept)
+        assert new.mask["b"].all()
+        np.testing.assert_array_equal(new.params["b"], model.params["b"])
+        sizes.add(sum(m.sum() for m in want))
+    assert len(sizes) > 1
+
+
+@pytest.mark.parametrize(
+    ("max_density", "alive"),
+    [(1.0, 40), (0.71, 28), (0.5, 28)],  # 28 of 40 may not go
+)
+def test_where_time_is_free_the_cap_alone_decides(max_density, alive):
+    rule = jax.jit(
+        make_rule(
+            prunable=("w",),
+            prune_rate=0.3,
+            layer_time=None,
+            constant_time=1e9,
+            max_density=max_density,
+        )
+    )
+    w = {"w": 1 + jnp.arange(40, dtype=jnp.float32)}
+    new = rule(SparseModel(w, {"w": jnp.ones(40, bool)}, {}), w, jnp.float32(0))
+    assert int(new.mask["w"].sum()) == alive
+    assert new.mask["w"][-28:].all()
+
+
+def linear_loss(key, params, stats, x, y, weight):
+    """Loss sum(w * x), its gradient the mean of x; right while w[0] is below 4.25."""
+    count = jnp.sum(weight)
+    total = jnp.sum(weight[:, None] * x * params["w"][None])
+    right = jnp.where(params["w"][0] < 4.25, count, 0.0)
+    sums = {"loss": total, "correct": right, "count": count}
+    return total / jnp.maximum(count, 1), (stats, sums)
+
+
+def batches(steps, row):
+    x = jnp.broadcast_to(jnp.asarray(row, jnp.float32), (2 * steps, len(row)))
+    order = jnp.arange(2 * steps, dtype=jnp.int32).reshape(1, steps, 2)
+    return Batches(
+        x,
+        jnp.zeros((2 * steps,), jnp.int32),
+        order,
+        jnp.ones(order.shape, jnp.float32),
+        jnp.int32(steps),
+    )
+
+
+def model(width=40, alive=40):
+    mask = {"w": jnp.arange(width) < alive}
+    return SparseModel({"w": jnp.where(mask["w"], 5.0, 0.0)}, mask, {})
+
+
+def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
+    """Weight 7 is pruned and pulls hardest: three rounds, one client, every = 2."""
+    method = prunefl(
+        linear_loss,
+        local.make_optimizer(learning_rate=0.01),
+        reconfigure_every=2,
+        prunable=("w",),
+        max_density=0.5,
+        constant_time=1e6,
+    )
+    key, info = jax.random.key(0), ClientInfo(0, jnp.int32(6), jnp.float32(1))
+    server = method.init(key, model(width=8, alive=4))
+    client = method.init_client(key, server, info)
+    row = np.array([1.0, 0.5, 0.2, 0.1, 0.3, 0.3, 0.3, 2.0])
+    data, seen, update = batches(3, row), [], jax.jit(method.update)
+    for round, last in ((0, -1), (1, 0), (2, 1), (3, 2), (4, 3)):
+        ctx = Context(jnp.int32(round), jnp.int32(last), info)
+        down = codec.stable(method.broadcast(key, ctx, server))
+        up, client, metrics = update(key, ctx, down, client, data)
+        up = codec.stable(up)
+        assert metrics["work"].weight_grad["w"] == 6 > metrics["work"].forward["w"]
+        total = method.contribute(ctx, up)
+        ctx = Context(jnp.int32(round), None, None)
+        server, _ = method.aggregate(key, ctx, server, total)
+        sent = up["squared_gradients"]
+        size = codec.bits(codec.layout(up), codec.count(up))
+        seen.append((bool(down["weights"].fresh), bool(sent.sent), int(size.total)))
+        if round in (1, 2):  # three steps a round
+            squares = (round + 1) * (3 * row) ** 2
+            np.testing.assert_allclose(sent.values["w"], squares, rtol=1e-6)
+    # Four weights of 32 bits; with the gradient eight more.
+    assert seen == [
+        (True, False, 128),
+        (False, False, 128),
+        (False, True, 128 + 256),
+        (True, False, 128),
+        (False, True, 128 + 256),
+    ]
+    again = (2 * (3 * row) ** 2)[7]  # rounds 3 and 4 alone
+    np.testing.assert_allclose(sent.values["w"][7], again, rtol=1e-6)
+
+
+def test_the_mask_after_that_and_the_weight_of_what_grew():
+    method = prunefl(
+        linear_loss,
+        local.make_optimizer(learning_rate=0.01),
+        reconfigure_every=1,
+        prunable=("w",),
+        max_density=0.5,
+        constant_time=1e6,
+    )
+    server = method.init(None, model(width=8, alive=4))
+    rows = jnp.array([1.0, 0.5, 0.2, 0.1, 0.3, 0.3, 0.3, 2.0]) ** 2
+    weights = {"w": jnp.array([5.0, 4.0, 3.0, 2.0, 0, 0, 0, 0])}
+    ctx = Context(jnp.int32(7), None, None)
+    total = {
+        "mean": {"sum": (weights, {}), "weight": jnp.float32(1)},
+        "squared": {"sum": {"w": rows}, "weight": jnp.float32(1)},
+    }
+    new, _ = method.aggregate(None, ctx, server, total)
+    alive = [True, True, True, False, False, False, False, True]
+    assert new.model.mask["w"].tolist() == alive and new.mask_round == 8
+    assert new.model.params["w"].tolist() == [5, 4, 3, 0, 0, 0, 0, 0]
+    total["squared"]["weight"] = jnp.float32(0)
+    new, _ = method.aggregate(None, ctx, server, total)
+    assert new.model.mask["w"].tolist() == [True] * 4 + [False] * 4
+    assert new.mask_round == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "iterations", "alive"),
+    [
+        # No tenth is ever lost: the first cut and the five that find that.
+        ({"prune_rate": 0.0, "start_accuracy": 0.0, "reconfigure_every": 3}, 16, 40),
+        # 28, 20, 14, 10, 7, 5, 4, 3 and 3 five times more; that is 13 cuts.
+        ({"start_accuracy": 0.0, "reconfigure_every": 2}, 25, 3),
+        ({"start_accuracy": 0.0, "reconfigure_every": 2, "max_iterations": 10}, 10, 7),
+        # Two steps of 0.1: below 4.25 from the iteration with index 4 on.
+        ({"max_iterations": 4}, 4, 40),
+        ({"max_iterations": 5}, 5, 28),
+        ({"max_iterations": 5, "max_density": 0.8, "constant_time": 1e9}, 5, 32),
+    ],
+)
+def test_when_the_initial_pruning_starts_and_ends(settings, iterations, alive):
+    method = prunefl_initial(
+        linear_loss,
+        local.make_optimizer(),
+        num_batches=2,
+        prunable=("w",),
+        **settings,
+    )
+    ctx = Context(jnp.int32(0), jnp.int32(-1), None)
+    down = method.broadcast(None, ctx, method.init(None, model()))
+    data = batches(3, np.ones(40))  # one batch more than are used
+    up, _, metrics = jax.jit(method.update)(jax.random.key(0), ctx, down, (), data)
+    assert metrics["iterations"] == iterations
+    assert metrics["count"] == 4 * iterations
+    assert int(up["weights"].mask["w"].sum()) == alive
+    # What is alive went on training: 0.1 a step.
+    kept = up["weights"].values["w"][up["weights"].mask["w"]]
+    np.testing.assert_allclose(kept, 5 - 0.2 * iterations, atol=1e-4)
+
+
+def test_two_stages_from_a_configuration(tmp_path):
+    config = tiny_config(tmp_path)
+    shared = {"constant_time": 50.0, "max_density": 0.3, "reconfigure_every": 2}
+    config.first_stage = shared | {
+        "name": "prunefl_initial",
+        "num_rounds": 1,
+        "cohort_size": 1,
+        "max_iterations": 40,
+        "start_accuracy": 1.5 / 4,
+    }
+    config.algorithm = shared | {"name": "prunefl", "layer_time": (1.0, 2.0)}
+    config.num_rounds = 5
+    config.eval_every = 5
+    experiment.run(configuration.complete(config), tmp_path / "run", progress=False)
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    first, *rest = [r for r in map(json.loads, lines) if r["phase"] == "train"]
+    size, dense = 6 * 16 + 16 * 4, 16 + 4
+    assert 0 < first["density"] <= 0.3 and 10 < first["iterations"] <= 40
+    density, last_round, mask_round = first["density"], {}, 0
+    assert first["entries_up"]["weights"] == pytest.approx(density * size)
+    for t, record in enumerate(rest):
+        due, sent = t in (2, 4), record["entries_up"]
+        assert sent["weights"] == pytest.approx(3 * density * size)
+        assert sent["squared_gradients"] == due * 3 * (size + dense)
+        assert record["bits_up"] == 32 * sum(sent.values())
+        new = sum(last_round.get(k, -1) < mask_round for k in record["clients"])
+        assert record["bits_down_positions"] == new * size
+        assert (record["mismatch"] > 0) == due
+        last_round |= dict.fromkeys(record["clients"], t)
+        density, mask_round = record["density"], t + 1 if due else mask_round
+        assert density <= 0.3
+
+
+@pytest.mark.parametrize(
+    ("factory", "settings", "told"),
+    [
+        (prunefl, {"reconfigure_every": 0}, "reconfigure_every=0"),
+        (prunefl, {"half_life": 0.0}, "half_life=0.0"),
+        (prunefl, {"prune_rate": 1.5}, "prune_rate=1.5"),
+        (prunefl, {"max_density": 0.0}, "max_density=0.0"),
+        (prunefl, {"constant_time": -1.0}, "constant_time=-1.0"),
+        (prunefl, {"layer_time": (1.0, 0.0)}, r"layer_time=\(1.0, 0.0\)"),
+        (prunefl_initial, {"num_batches": 0}, "num_batches=0"),
+        (prunefl_initial, {"max_iterations": 2.5}, "max_iterations=2.5"),
+        (prunefl_initial, {"start_accuracy": 2.0}, "start_accuracy=2.0"),
+    ],
+)
+def test_arguments_out_of_range_are_named(factory, settings, told):
+    with pytest.raises(ValueError, match=told):
+        factory(None, None, **settings)
+
+
+def test_a_time_for_every_layer(tmp_path):
+    config = tiny_config(tmp_path)
+    config.first_stage = {}
+    config.algorithm = {"name": "prunefl", "layer_time": (1.0, 2.0, 3.0)}
+    with pytest.raises(ValueError, match="one number for each of .*fc1/kernel"):
+        experiment.run(configuration.complete(config), tmp_path / "a", progress=False)
+    assert not (tmp_path / "a" / "metrics.jsonl").exists()
