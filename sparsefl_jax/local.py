@@ -38,16 +38,21 @@ def cross_entropy(model) -> Callable:
       in nats per sample; `sums` holds `loss`, `correct` and `count` of valid samples.
       Keywords change what is fitted: `classes` [C] bool sets the logits of all others
       to 0 (HeteroFL); `teacher`, parameters and statistics, has the labels replaced by
-      the softmax of that network's logits, through which no gradient flows.
+      the softmax of that network's logits, through which no gradient flows;
+      `temperature` divides the logits (GraSP).
     """
 
-    def loss_fn(key, params, stats, x, y, weight, *, classes=None, teacher=None):
+    def loss_fn(
+        key, params, stats, x, y, weight, *, classes=None, teacher=None, temperature=1.0
+    ):
         def forward(params, stats):
             return model.apply(params, stats, x, train=True, weight=weight, key=key)
 
         logits, stats = forward(params, stats)
         if classes is not None:  # static branch
             logits = jnp.where(classes[None], logits, jnp.zeros_like(logits))
+        if temperature != 1:  # static branch
+            logits = logits / temperature
         valid = weight > 0
         if teacher is None:  # static branch
             losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, y)

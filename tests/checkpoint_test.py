@@ -57,7 +57,7 @@ OTHERS = {
     "fedsparsify_global": {"sparsity": 0.8, "rounds": 4, "criterion": "random"},
     "fedsparsify_local": {"sparsity": 0.8, "rounds": 4},
     "pdst": {"density": 0.5},
-    "spdst": {},
+    "spdst": {"keep_optimizer": True},
     "jmwst": {"density": 0.5, "r_int": 2},
     "hetero_spdst": {"densities": (0.25, 0.5)},
     "hetero_jmwst": {"densities": (0.25, 0.5)},
@@ -65,6 +65,8 @@ OTHERS = {
     "fjord": {"widths": (0.25, 0.5, 1.0)},
     "prunefl": {"reconfigure_every": 2, "max_density": 0.4},
     "prunefl_initial": {"max_iterations": 4, "reconfigure_every": 2},
+    "snip": {"density": 0.5},
+    "grasp": {"density": 0.5},
     "spafl": {"keep_optimizer": True},
     "local_only": {},
 }

@@ -21,6 +21,7 @@ from sparsefl_jax.algorithms import (
     fedsparsify_global,
     fedsparsify_local,
     fjord,
+    grasp,
     hetero_jmwst,
     hetero_spdst,
     heterofl,
@@ -31,6 +32,7 @@ from sparsefl_jax.algorithms import (
     prunefl,
     prunefl_initial,
     sensitivity,
+    snip,
     spafl,
     spdst,
 )
@@ -47,6 +49,7 @@ from tests.fedsparsify_by_hand import (
     purges_on_server,
 )
 from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
+from tests.snip_by_hand import flows, sensitive, votes_for
 from tests.spafl_by_hand import ALPHA, trains_thresholds
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
@@ -168,8 +171,11 @@ def keeps_velocity(world):
         data = at.inputs(world, states[round], round, 2)[-1]
         params, _, velocity = local_sgd(model, data, RATE * 0.9**round, velocity)
         place = world.cohorts[round].tolist().index(2)
-        delta = at.passings(world, round)[place].up["delta"].values
-        assert_close(delta, jax.tree.map(jnp.subtract, params, model.params))
+        up = at.passings(world, round)[place].up
+        if "delta" in up:
+            params = jax.tree.map(jnp.subtract, params, model.params)
+        sent = up["delta"].values if "delta" in up else unpack_model(up).params
+        assert_close(sent, params)
 
 
 def frozen(world):
@@ -318,10 +324,13 @@ TABLE = {
     "fedsparsify_local": Row(fedsparsify_local, SCHEDULE, purges_on_clients),
     "pdst": Row(pdst, HALF, frozen_and_dense),
     "spdst": Row(spdst, {}, frozen),
+    "spdst_keep": Row(spdst, {"keep_optimizer": True}, keeps_velocity),
     "jmwst": Row(jmwst, HALF, functools.partial(votes, every=1)),
     "jmwst_2": Row(jmwst, HALF | {"r_int": 2}, functools.partial(votes, every=2)),
     "nst": Row(nst, HALF, unites),
     "sensitivity": Row(sensitivity, HALF, hands_on),
+    "snip": Row(snip, HALF, functools.partial(votes_for, scores=sensitive)),
+    "grasp": Row(grasp, HALF, functools.partial(votes_for, scores=flows)),
     "hetero_spdst": Row(
         hetero_spdst, TIERS, functools.partial(nests, factory=hetero_spdst)
     ),

@@ -9,7 +9,7 @@ import optax
 import pytest
 
 from sparsefl_jax import configuration, local
-from sparsefl_jax.algorithms import hetero_spdst, sensitivity
+from sparsefl_jax.algorithms import hetero_spdst, sensitivity, spdst
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.types import Batches, Context, SparseModel
 
@@ -110,6 +110,26 @@ def test_group_masks_have_n_of_m_in_every_group():
     np.testing.assert_array_equal(groups.sum(1), 2)
     assert len({tuple(g) for g in groups.transpose(0, 2, 1).reshape(-1, 4)}) > 1
     np.testing.assert_array_equal(server.model.params["w"], 1.0)
+
+
+@pytest.mark.parametrize("keep", [True, False])
+def test_kept_momentum_revives_no_weight(keep):
+    """It grows where weights are masked too, whose gradient is 1 as everywhere."""
+    optimizer = local.make_optimizer("sgd", learning_rate=0.1, momentum=0.9)
+    method = spdst(linear_loss, optimizer, prunable=("w",), keep_optimizer=keep)
+    server, data = method.init(None, model()), batches(1, 1)
+    client, before = method.init_client(None, server, None), model().params["w"]
+    for round, speed in ((0, 1.0), (1, 1.9 if keep else 1.0)):
+        ctx = Context(jnp.int32(round), jnp.int32(round - 1), None)
+        down = method.broadcast(None, ctx, server)
+        up, client, _ = method.update(jax.random.key(0), ctx, down, client, data)
+        moved = before - up["weights"].values["w"]
+        np.testing.assert_allclose(moved[:20], 0.1 * speed, rtol=1e-5)
+        assert not up["weights"].values["w"][20:].any()
+        traces = [v for v in jax.tree.leaves(client) if v.shape == (40,)]
+        assert len(traces) == keep
+        for trace in traces:
+            np.testing.assert_allclose(trace, speed, rtol=1e-5)
 
 
 def test_hetero_refuses_an_unknown_submask():

@@ -96,6 +96,35 @@ def test_paths_and_patterns():
         masks.prunable(PARAMS, "*kernel")
 
 
+@pytest.mark.parametrize("patterns", [("!conv1/*", "*"), ("*", "!conv1/*")])
+def test_patterns_that_exclude(patterns):
+    chosen = jax.tree.leaves(masks.prunable(PARAMS, patterns))
+    assert chosen == [False, False, True, True]
+    for bad, told in (
+        (("*", "!bn*"), r"'!bn\*' matches no leaf"),
+        (("!fc/*",), "leave no leaf"),
+        (("fc/*", "!*c*"), "leave no leaf"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            masks.prunable(PARAMS, bad)
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(-1, 12), st.integers(0, 2**32 - 1))
+def test_largest_overall_has_its_count_whatever_the_ties(count, seed):
+    rng = np.random.default_rng(seed)
+    scores = {
+        name: rng.integers(-2, 3, shape).astype(np.float32)
+        for name, shape in (("a", (2, 3)), ("b", (4,)), ("c", (1, 1)))
+    }
+    select = {"a": True, "b": False, "c": True}
+    mask = jax.jit(lambda s, k: masks.largest_overall(s, k, select))(scores, count)
+    assert mask["b"].all() and mask["a"].shape == (2, 3)
+    flat = np.concatenate([scores["a"].ravel(), scores["c"].ravel()])
+    kept = np.concatenate([mask["a"].ravel(), mask["c"].ravel()])
+    np.testing.assert_array_equal(kept, reference_top_k(flat, min(max(count, 0), 7)))
+
+
 def test_layers_and_back():
     tree = jax.tree.unflatten(jax.tree.structure(PARAMS), [1, 2, 3, 4])
     assert masks.layers(tree, SELECT) == [2, 4]

@@ -40,29 +40,37 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
 
     Args:
       params: the parameters.
-      patterns: `fnmatch` globs on the leaf path, case-sensitive.
+      patterns: `fnmatch` globs on the leaf path, case-sensitive. One that begins with
+        `!` excludes what it matches, wherever it stands.
 
     Returns:
       A tree of Python bools with the treedef of `params`.
 
     Raises:
-      ValueError: there is no pattern, or one matches no leaf.
+      ValueError: there is no pattern, one matches no leaf, or all leaves are excluded.
 
     Example:
       >>> prunable({'fc': {'kernel': 1, 'bias': 2}})
       {'fc': {'bias': False, 'kernel': True}}
+      >>> prunable({'bn': {'bias': 1}, 'fc': {'bias': 2}}, ('*', '!bn*'))
+      {'bn': {'bias': False}, 'fc': {'bias': True}}
     """
     if isinstance(patterns, str) or not patterns:
         what = "is one string" if patterns else "is empty"
         raise ValueError(f"patterns={patterns!r} {what}, expected a tuple of globs.")
     paths = leaf_paths(params)
+    chosen, excluded = set(), set()
     for pattern in patterns:
-        if not any(fnmatch.fnmatchcase(path, pattern) for path in paths):
+        found = {p for p in paths if fnmatch.fnmatchcase(p, pattern.removeprefix("!"))}
+        if not found:
             raise ValueError(
                 f"patterns: {pattern!r} matches no leaf, expected a glob that matches"
                 f" one of {', '.join(paths)}."
             )
-    chosen = [any(fnmatch.fnmatchcase(p, g) for g in patterns) for p in paths]
+        (excluded if pattern.startswith("!") else chosen).update(found)
+    if not chosen - excluded:
+        raise ValueError(f"patterns={patterns!r} leave no leaf, expected at least one.")
+    chosen = [p in chosen - excluded for p in paths]
     return jax.tree.unflatten(jax.tree.structure(params), chosen)
 
 
@@ -272,6 +280,30 @@ def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
     """
     kept = [top_k(x, counts[i]) for i, x in enumerate(layers(scores, select))]
     return replace_layers(full(scores), select, kept)
+
+
+def largest_overall(scores: PyTree, count: Array | int, select: PyTree) -> PyTree:
+    """The mask of the `count` largest scores of all layers together.
+
+    Args:
+      scores: float tree, the larger the better; ties as in `top_k`, in tree order.
+      count: int32 scalar, clipped to [0, size]; may be traced.
+      select: tree of Python bools.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected.
+
+    Example:
+      >>> scores = {'a': jnp.array([1., 3.]), 'b': jnp.array([4., 2.])}
+      >>> mask = largest_overall(scores, 2, {'a': True, 'b': True})
+      >>> mask['a'].tolist(), mask['b'].tolist()
+      ([False, True], [True, False])
+    """
+    chosen = layers(scores, select)
+    kept = top_k(jnp.concatenate([x.reshape(-1) for x in chosen]), count)
+    parts = jnp.split(kept, np.cumsum([x.size for x in chosen])[:-1])
+    cut = [part.reshape(x.shape) for part, x in zip(parts, chosen, strict=True)]
+    return replace_layers(full(scores), select, cut)
 
 
 def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:

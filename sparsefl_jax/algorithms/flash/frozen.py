@@ -13,7 +13,14 @@ from sparsefl_jax.types import SparseModel
 ALLOCATIONS = {"uniform": allocate.uniform, "erk": allocate.erk}
 
 
-def spdst(loss_fn, optimizer, *, prunable=KERNELS, index: str = "bitmap") -> Algorithm:
+def spdst(
+    loss_fn,
+    optimizer,
+    *,
+    prunable=KERNELS,
+    index: str = "bitmap",
+    keep_optimizer: bool = False,
+) -> Algorithm:
     """Sensitivity-driven pre-defined sparse training: the mask of stage 1, frozen.
 
     Without a stage before it there is no mask, and this is FedAvg on the whole model.
@@ -24,14 +31,24 @@ def spdst(loss_fn, optimizer, *, prunable=KERNELS, index: str = "bitmap") -> Alg
     Args:
       loss_fn: as `local.cross_entropy` returns it.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      prunable: globs of the leaves that can be pruned.
+      prunable: globs of the leaves that can be pruned; the others are dense, though
+        stage 1 should have pruned them.
       index: how positions are written, see `codec.Packet`.
+      keep_optimizer: clients keep their optimizer's state from round to round.
     """
 
     def init(key, model):
         del key
-        params = masks.apply(model.params, model.mask)
-        return Server(model._replace(params=params), jnp.int32(0))
+        select = masks.prunable(model.params, prunable)
+        layers = masks.layers(model.mask, select)
+        mask = masks.replace_layers(masks.full(model.params), select, layers)
+        params = masks.apply(model.params, mask)
+        return Server(SparseModel(params, mask, model.stats), jnp.int32(0))
+
+    def init_client(key, server, info):
+        if not keep_optimizer:  # static branch
+            return no_client(key, server, info)
+        return optimizer(0).init(server.model.params)
 
     def broadcast(key, ctx, server):
         del key
@@ -42,11 +59,13 @@ def spdst(loss_fn, optimizer, *, prunable=KERNELS, index: str = "bitmap") -> Alg
     def update(key, ctx, downlink, client, batches):
         model = unpack_model(downlink)
         select = masks.prunable(model.params, prunable)
+        kept = client if keep_optimizer else None
         state, work = surgery.masked_train(
-            key, loss_fn, optimizer(ctx.round), model, batches
+            key, loss_fn, optimizer(ctx.round), model, batches, kept
         )
         trained = SparseModel(state.params, model.mask, state.stats)
         uplink = pack_model(trained, select, fresh=False, index=index)
+        client = state.opt_state if keep_optimizer else client
         return uplink, client, {**state.sums, "work": work}
 
     def contribute(ctx, uplink):
@@ -63,7 +82,9 @@ def spdst(loss_fn, optimizer, *, prunable=KERNELS, index: str = "bitmap") -> Alg
         del key, client
         return {} if info is not None else {"global": server.model}
 
-    return Algorithm(init, no_client, broadcast, update, contribute, aggregate, deploy)
+    return Algorithm(
+        init, init_client, broadcast, update, contribute, aggregate, deploy
+    )
 
 
 def pdst(

@@ -48,10 +48,12 @@ def steps(
     return training._replace(state=state, work=work)
 
 
-def masked_train(key: Key, loss_fn, tx, model: SparseModel, batches: Batches):
+def masked_train(
+    key: Key, loss_fn, tx, model: SparseModel, batches: Batches, opt_state=None
+):
     """All epochs with a frozen mask; the local state and its work."""
     project = partial(masks.apply, mask=model.mask)
-    state = local.start(tx, model.params, model.stats)
+    state = local.start(tx, model.params, model.stats, opt_state)
     state = local.train(key, loss_fn, tx, state, batches, project=project)
     return state, local.work(state.sums["count"], model.mask)
 

@@ -1,0 +1,118 @@
+"""GraSP beyond the contract: what its scores mean, its variants, every network."""
+
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import contract_world as at
+from sparsefl_jax import local, models
+from sparsefl_jax.algorithms import grasp
+from sparsefl_jax.algorithms.grasp import gradient_flow
+
+LOSS = local.cross_entropy(at.tiny_model())
+flow = jax.jit(gradient_flow, static_argnames=("loss_fn", "parts"))
+
+
+def world(key, size=12):
+    params, stats = at.tiny_model().init(key)
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(size, at.FEATURES)), jnp.float32)
+    y = jnp.asarray(rng.integers(at.CLASSES, size=size), jnp.int32)
+    params = jax.tree.map(lambda p: p + 0.1, params)
+    return params, stats, x, y, jnp.ones(size)
+
+
+def norm_at(key, params, stats, *batch):
+    """|g|^2 where every weight is multiplied by an entry of a mask."""
+    flat, unflatten = jax.flatten_util.ravel_pytree(params)
+
+    def norm(mask):
+        grads, _ = jax.grad(LOSS, 1, has_aux=True)(
+            key, unflatten(flat * mask), stats, *batch
+        )
+        return sum(jnp.sum(g**2) for g in jax.tree.leaves(grads))
+
+    return jax.jit(jax.vmap(norm)), flat.size
+
+
+def test_scores_are_half_the_slope_of_the_gradient_norm(key):
+    """Along a multiplicative mask; what is low helps the gradient by leaving."""
+    batch = world(key)
+    norm, size = norm_at(key, *batch)
+    step = 0.02 * jnp.eye(size)
+    slope = (norm(1 + step) - norm(1 - step)) / 0.04
+    scores, told = flow(LOSS, key, *batch)
+    found = jax.flatten_util.ravel_pytree(scores)[0]
+    np.testing.assert_allclose(found, slope / 2, atol=2e-4)
+    assert jnp.max(found) > 0.02 and jnp.min(found) < -0.02
+    assert told["count"] == 12
+
+
+def test_scores_hold_the_whole_hessian(key):
+    params, stats, *batch = world(key)
+    flat, unflatten = jax.flatten_util.ravel_pytree(params)
+
+    def loss(flat):
+        return LOSS(key, unflatten(flat), stats, *batch)[0]
+
+    want = flat * (jax.jit(jax.hessian(loss))(flat) @ jax.jit(jax.grad(loss))(flat))
+    scores, _ = flow(LOSS, key, params, stats, *batch)
+    found = jax.flatten_util.ravel_pytree(scores)[0]
+    np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
+
+
+def test_halves_matter_to_batch_statistics_alone(key):
+    """The losses of both halves: twice the mean loss, and four times w * Hg."""
+    params, stats, x, y, weight = world(key)
+    plain = models.build("mlp", at.CLASSES, (at.FEATURES, 1, 1), widths=(5,))
+    layers, nothing = plain.init(key)
+    x = x.reshape(-1, at.FEATURES, 1, 1)
+    same = local.cross_entropy(plain), key, layers, nothing, x, y, weight
+    whole, halves = (flow(*same, parts=n)[0] for n in (1, 2))
+    jax.tree.map(
+        lambda w, h: np.testing.assert_allclose(4 * w, h, atol=1e-5), whole, halves
+    )
+    normed = LOSS, key, params, stats, x[..., 0, 0], y, weight
+    whole, halves = (flow(*normed, parts=n)[0] for n in (1, 2))
+    gap = jax.tree.map(lambda w, h: jnp.max(jnp.abs(4 * w - h)), whole, halves)
+    assert max(jax.tree.leaves(gap)) > 0.01
+
+
+def test_temperature_divides_the_logits(key):
+    """At a high one the loss is nearly quadratic: the score falls as its square."""
+    params, stats, *batch = world(key)
+    hot = partial(LOSS, temperature=200.0)
+    _, (_, told) = hot(key, params, stats, *batch)
+    logits, _ = at.tiny_model().apply(params, stats, batch[0], train=True)
+    chosen = jax.nn.log_softmax(logits / 200)[jnp.arange(12), batch[1]]
+    assert float(told["loss"]) == pytest.approx(-float(chosen.sum()), rel=1e-5)
+    _, (_, plain) = LOSS(key, params, stats, *batch)
+    assert told["correct"] == plain["correct"] and told["loss"] != plain["loss"]
+
+
+@pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
+def test_refuses_a_temperature(temperature):
+    with pytest.raises(ValueError, match="temperature="):
+        grasp(None, None, density=0.5, temperature=temperature)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[] if n == "mnistnet" else [pytest.mark.slow])
+        for n in models.MODELS
+    ],
+)
+def test_every_network_has_a_hessian_product(key, name):
+    """Forward over reverse passes through every rule for gradients of our own."""
+    model = models.build(name, 4, (32, 32, 1))
+    params, stats = jax.eval_shape(model.init, key)
+    x = jax.ShapeDtypeStruct((4, 32, 32, 1), jnp.float32)
+    y = jax.ShapeDtypeStruct((4,), jnp.int32)
+    weight = jax.ShapeDtypeStruct((4,), jnp.float32)
+    score = partial(gradient_flow, local.cross_entropy(model), parts=2)
+    scores, _ = jax.eval_shape(score, key, params, stats, x, y, weight)
+    assert scores == params

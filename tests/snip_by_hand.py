@@ -1,0 +1,66 @@
+"""SNIP and GraSP from their formulas, for the contract test."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax import contract_world as at
+from sparsefl_jax.sparsity import masks
+from tests.by_hand import gradient
+
+
+def sensitive(params, stats, x, y):
+    """|w dL/dw|."""
+    grads, _ = gradient(params, stats, x, y)
+    return jax.tree.map(lambda w, g: np.abs(w * g), params, grads)
+
+
+def flows(params, stats, x, y, temperature=200.0):
+    """w * Hg with the whole Hessian, summed over every other sample and the rest."""
+
+    def loss(params):
+        total = 0.0
+        for half in (slice(0, None, 2), slice(1, None, 2)):
+            if len(y[half]):
+                logits, _ = at.tiny_model().apply(params, stats, x[half], train=True)
+                told = jax.nn.log_softmax(logits / temperature)
+                total -= jnp.mean(jnp.take_along_axis(told, y[half][:, None], 1))
+        return total
+
+    flat, unflatten = jax.flatten_util.ravel_pytree(params)
+    gradient = jax.grad(lambda flat: loss(unflatten(flat)))
+    return unflatten(flat * (jax.jacrev(gradient)(flat) @ gradient(flat)))
+
+
+def votes_for(world, scores):
+    """Clients name the better half of the kernels, the server the half named most."""
+    half = int(masks.layer_sizes(world.model.params, world.layers).sum()) // 2
+
+    def flat(tree):
+        leaves = masks.layers(tree, world.layers)
+        return np.concatenate([np.asarray(leaf).reshape(-1) for leaf in leaves])
+
+    states, logs = at.path(world)
+    for round in range(2):
+        votes = np.zeros(2 * half, int)
+        passings = at.passings(world, round)
+        for index, passing in zip(world.cohorts[round], passings, strict=True):
+            data = at.inputs(world, states[round], round, int(index))[-1]
+            rows = data.order[0, 0][data.weight[0, 0] > 0]
+            down = {name: packet.values for name, packet in passing.down.items()}
+            found = scores(**down, x=data.x[rows], y=data.y[rows])
+            best = np.argsort(-flat(found))[:half]
+            mask = np.isin(np.arange(2 * half), best)
+            sent = passing.up["mask"].mask
+            sent = np.concatenate([m.reshape(-1) for m in jax.tree.leaves(sent)])
+            np.testing.assert_array_equal(sent, mask)
+            assert passing.metrics["count"] == len(rows)
+            votes += mask
+        kept = flat(states[round + 1].server.mask)
+        assert kept.sum() == half and logs[round].up["mask"].entries.sum() == 3 * half
+        assert votes[kept].min() >= votes[~kept].max() > 0
+        jax.tree.map(
+            np.testing.assert_array_equal,
+            states[round + 1].server._replace(mask=world.model.mask),
+            world.model,
+        )

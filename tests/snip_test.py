@@ -1,0 +1,200 @@
+"""SNIP beyond the contract: what scores mean, exact counts, which samples, whole runs.
+
+The runs are those of GraSP too.
+"""
+
+import json
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import contract_world as at
+from sparsefl_jax import data as datasets
+from sparsefl_jax import experiment, local, results
+from sparsefl_jax.algorithms import grasp, snip, spdst
+from sparsefl_jax.algorithms.snip import saliency
+from sparsefl_jax.data.batching import batches
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import ClientInfo, Context, SparseModel
+from tests.tiny import tiny_config
+
+EVERY, SLOW = ("*",), pytest.mark.slow
+LOSS = local.cross_entropy(at.tiny_model())
+sensitivity_of = jax.jit(partial(saliency, LOSS))
+
+
+@pytest.fixture
+def model(key):
+    params, stats = at.tiny_model().init(key)
+    params = jax.tree.map(lambda p: p + 0.1, params)  # biases that have a say
+    return SparseModel(params, masks.full(params), stats)
+
+
+def samples(number):
+    """Clouds of two classes, sorted by class; as many of each."""
+    rng, y = np.random.default_rng(0), np.repeat([0, 1], number // 2)
+    x = rng.normal(size=(number, at.FEATURES)) + y[:, None]
+    return jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
+
+
+def client_batches(number, size, seed=0):
+    x, y = samples(number)
+    rows = jnp.arange(number, dtype=jnp.int32)
+    return batches(
+        jax.random.key(seed), x, y, rows, jnp.int32(number),
+        epochs=1, batch_size=size, num_steps=jnp.int32(-(-number // size)),
+    )  # fmt: skip
+
+
+def context(number):
+    info = ClientInfo(jnp.int32(0), jnp.int32(number), jnp.float32(1))
+    return Context(jnp.int32(0), jnp.int32(-1), info)
+
+
+def told_by(stage, model, data, number):
+    """A client's uplink and metrics in round 0."""
+    ctx, key = context(number), jax.random.key(7)
+    down = stage.broadcast(key, ctx, stage.init(key, model))
+    up, _, metrics = jax.jit(stage.update)(key, ctx, down, None, data)
+    return up["mask"], metrics
+
+
+def test_saliency_is_the_slope_along_a_multiplicative_mask(key, model):
+    x, y = samples(10)
+    weight = jnp.asarray(np.arange(10) < 7, jnp.float32)
+    params = model.params
+    scores, told = sensitivity_of(key, params, model.stats, x, y, weight)
+    assert told["count"] == 7
+    flat, unflatten = jax.flatten_util.ravel_pytree(params)
+
+    @jax.jit
+    @jax.vmap
+    def loss(mask):
+        params = unflatten(flat * mask)
+        return LOSS(key, params, model.stats, x[:7], y[:7], weight[:7])[0]
+
+    step = 0.02 * jnp.eye(flat.size)
+    slope = (loss(1 + step) - loss(1 - step)) / 0.04
+    found = jax.flatten_util.ravel_pytree(scores)[0]
+    np.testing.assert_allclose(found, jnp.abs(slope), atol=1e-4)
+    assert jnp.max(found) > 0.02  # 200 times the tolerance
+
+
+@pytest.mark.parametrize(
+    ("factory", "size", "density", "kept"),
+    [
+        (snip, 118282, 0.1, 11828),  # FedSparsify's MLP: n d = 11828.2
+        (grasp, 118282, 0.1, 11829),
+        (grasp, 10, 0.9, 9),  # int(10 * (1 - 0.9)) is 0 in floating point
+    ],
+)
+def test_as_many_stay_as_the_rule_says(factory, size, density, kept):
+    params = {"w": jnp.ones(size), "v": jnp.ones(3)}
+    stage = factory(None, None, density=density, prunable=("w",))
+    server = SparseModel(params, masks.full(params), {})
+    ctx = Context(jnp.int32(0), None, None)
+    for votes in (jnp.zeros(size), jnp.arange(size) % 2.0):  # ties of many
+        total = {"sum": {"w": votes, "v": None}, "weight": jnp.float32(1)}
+        new, _ = stage.aggregate(jax.random.key(0), ctx, server, total)
+        assert int(new.mask["w"].sum()) == kept and new.mask["v"].all()
+    total["weight"] = jnp.float32(0)
+    new, _ = stage.aggregate(jax.random.key(0), ctx, server, total)
+    assert new.mask["w"].all()  # nobody sent: as it was
+
+
+def test_equal_votes_are_decided_by_lot():
+    params = {"w": jnp.ones(100)}
+    stage = snip(None, None, density=0.5, prunable=("w",))
+    total = {"sum": {"w": jnp.ones(100)}, "weight": jnp.float32(2)}
+    ctx = Context(jnp.int32(0), None, None)
+    server = SparseModel(params, masks.full(params), {})
+    mask = stage.aggregate(jax.random.key(0), ctx, server, total)[0].mask["w"]
+    assert 10 < int(mask[:50].sum()) < 40
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_first_samples_are_of_one_class(model, first):
+    """In the client's own order; without the flag the batch is drawn at random."""
+    x, y = samples(20)
+    stage = snip(LOSS, None, density=0.5, prunable=EVERY, first_samples=first)
+    sent, metrics = told_by(stage, model, client_batches(20, 8), 20)
+    batch = x[:8], y[:8], jnp.ones(8)
+    scores, told = sensitivity_of(None, model.params, model.stats, *batch)
+    size = sum(p.size for p in jax.tree.leaves(model.params))
+    want = masks.largest_overall(scores, size // 2, masks.prunable(model.params, EVERY))
+    differ = jax.tree.map(lambda a, b: int((a != b).sum()), sent.mask, want)
+    assert (sum(jax.tree.leaves(differ)) == 0) == first
+    assert (float(metrics["loss"]) == pytest.approx(float(told["loss"]))) == first
+
+
+def test_first_samples_of_a_client_with_fewer(model):
+    """Only its own count, whatever stands behind them."""
+    stage = snip(LOSS, None, density=0.5, first_samples=True)
+    data = client_batches(6, 8)
+    x = jnp.concatenate([data.x, jnp.full((4, at.FEATURES), jnp.nan)])
+    y = jnp.concatenate([data.y, jnp.full(4, 3, jnp.int32)])
+    want, _ = told_by(stage, model, data, 6)
+    sent, metrics = told_by(stage, model, data._replace(x=x, y=y), 6)
+    jax.tree.map(np.testing.assert_array_equal, sent.mask, want.mask)
+    assert metrics["count"] == 6
+
+
+def test_a_partition_by_class_leaves_clients_sorted():
+    x, y = np.zeros((80, 2, 2, 1), np.uint8), np.arange(80) % 4
+    data = datasets.federate(datasets.make_dataset(x, y, x, y), "shards", 4, k=2)
+    for rows in data.train.index:
+        assert len(set(np.asarray(data.y)[rows[:10]].tolist())) == 1
+
+
+def test_leaves_that_stage_two_does_not_prune_are_dense(key, model):
+    bare = jax.tree.map(lambda m: jnp.zeros_like(m), model.mask)
+    server = spdst(None, None).init(key, model._replace(mask=bare))
+    for name, layer in server.model.params.items():
+        np.testing.assert_array_equal(layer["bias"], model.params[name]["bias"])
+        assert not layer["kernel"].any()
+    assert server.model.mask["fc1"]["bias"].all()
+
+
+@pytest.mark.parametrize("factory", [snip, grasp])
+def test_refusals(factory):
+    for kwargs, told in (
+        ({"density": 0.0}, "density=0.0"),
+        ({"density": 1.5}, "density=1.5"),
+        ({"density": 0.5, "index": "none"}, "index='none', expected one of bitmap"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            factory(None, None, **kwargs)
+    with pytest.raises(TypeError, match="density"):
+        factory(None, None)
+
+
+@pytest.mark.parametrize("name", ["snip", pytest.param("grasp", marks=SLOW)])
+def test_two_stages(tmp_path, name):
+    """Exact density in every round; bits and FLOPs of stage 1 by hand."""
+    config = tiny_config(tmp_path)
+    shape = {"num_rounds": 1, "cohort_size": 1, "batch_size": 10}
+    config.first_stage = {"name": name, "density": 0.3, "prunable": EVERY} | shape
+    config.algorithm = {"name": "spdst", "prunable": EVERY, "keep_optimizer": True}
+    config.optimizer.momentum = 0.9
+    experiment.run(config, tmp_path / "a", progress=False)
+    lines = (tmp_path / "a/metrics.jsonl").read_text().splitlines()
+    first, *rest = [r for r in map(json.loads, lines) if r["phase"] == "train"]
+    size, kernels = 6 * 16 + 16 + 16 * 4 + 4, 6 * 16 + 16 * 4
+    kept = round(0.3 * size)
+    assert first["bits_up"] == size and first["bits_down"] == 32 * size
+    assert first["samples"] == 10
+    training = 6 * kernels * 10 * (3 if name == "grasp" else 1)
+    assert first["flops"] == pytest.approx(training + size * np.log2(size + 1))
+    assert len(rest) == 4
+    for record in rest:
+        assert sum(record["entries_up"].values()) == 3 * kept
+        assert record["mismatch"] == 0
+    end = results.load(tmp_path / "a").models["global"]
+    weights, mask = (
+        np.concatenate([v.ravel() for v in jax.tree.leaves(tree)])
+        for tree in (end.params, end.mask)
+    )
+    assert mask.sum() == kept and not weights[~mask].any() and weights[mask].all()
