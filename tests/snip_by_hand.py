@@ -15,6 +15,7 @@ def sensitive(params, stats, x, y):
     return jax.tree.map(lambda w, g: np.abs(w * g), params, grads)
 
 
+@jax.jit
 def flows(params, stats, x, y, temperature=200.0):
     """w * Hg with the whole Hessian, summed over every other sample and the rest."""
 
