@@ -10,6 +10,7 @@ from sparsefl_jax.contract import ContractError, check_algorithm
 from sparsefl_jax.data import federate, from_arrays, make_preprocess
 from sparsefl_jax.data import load as load_dataset
 from sparsefl_jax.devices import keep_compilations, use_cpu_cores
+from sparsefl_jax.export import export_run, load_sparse, save_sparse
 from sparsefl_jax.local import cross_entropy, make_optimizer
 from sparsefl_jax.loop import Limits, Run, run, segments
 from sparsefl_jax.models import Model, compact
@@ -44,15 +45,18 @@ __all__ = [
     "check_algorithm",
     "compact",
     "cross_entropy",
+    "export_run",
     "federate",
     "from_arrays",
     "keep_compilations",
     "load",
     "load_clients",
     "load_dataset",
+    "load_sparse",
     "make_optimizer",
     "make_preprocess",
     "run",
+    "save_sparse",
     "segments",
     "stratified_sampler",
     "uniform_sampler",

@@ -252,16 +252,23 @@ def build_data(config):
 
 def build_model(config, data):
     """The model of a configuration, reading raw samples of `data`."""
+    network, reading = describe_model(config, data)
+    augment = tuple(config.augment)
+    preprocess = datasets.make_preprocess(**reading, augment=augment)
+    return models.build(**network).reading(preprocess)
+
+
+def describe_model(config, data) -> tuple[dict, dict]:
+    """The arguments of `models.build`, and of `make_preprocess` outside training."""
     name, settings = _settings(config.model, models.MODELS)
-    model = models.build(name, data.num_classes, data.x.shape[1:], **settings)
-    preprocess = datasets.make_preprocess(
-        data.mean if config.normalize else None,
-        data.std if config.normalize else None,
-        scale=config.input_scale,
-        scramble=config.scramble,
-        augment=tuple(config.augment),
-    )
-    return model.reading(preprocess)
+    sizes = {"num_classes": data.num_classes, "input_shape": data.x.shape[1:]}
+    reading = {
+        "mean": data.mean if config.normalize else None,
+        "std": data.std if config.normalize else None,
+        "scale": config.input_scale,
+        "scramble": config.scramble,
+    }
+    return {"name": name} | sizes | settings, reading
 
 
 def build_budgets(config):

@@ -124,7 +124,9 @@ def make_evaluation(
 
     renew = lambda key, sparse: sparse  # noqa: E731
     if model.static_stats:  # those of the pooled training samples
-        renew = make_recalibration(model, data.x[_used(data.train)], devices=devices)
+        renew = make_recalibration(
+            model, data.x[used_rows(data.train)], devices=devices
+        )
 
     def of_server(key, models):
         told = {which: {} for which in samples}
@@ -209,14 +211,14 @@ def check_metric(metric: str, stages, model, data) -> None:
 def _validation(data) -> Samples:
     """The samples held out of training, one client's after another's."""
     index, size = data.val
-    rows = _used(data.val)
+    rows = used_rows(data.val)
     first = np.cumsum(size) - size
     moved = first[:, None] + np.arange(index.shape[1])
     split = Rows(np.minimum(moved, len(rows) - 1).astype(np.int32), size)
     return Samples(data.x[rows], data.y[rows], split)
 
 
-def _used(split: Rows) -> np.ndarray:
+def used_rows(split: Rows) -> np.ndarray:
     """The rows of all clients, one client's after another's."""
     valid = np.arange(split.index.shape[1]) < split.size[:, None]
     return split.index[valid]

@@ -1,0 +1,27 @@
+"""Finished models as safetensors files, and back.
+
+`python -m sparsefl_jax.export RUN` writes the file of a run, `load_sparse` reads it
+where there is neither the run nor its data. Needs the extra `export`.
+"""
+
+from sparsefl_jax.export.files import (
+    INDEXES,
+    Exported,
+    Sizes,
+    Tensor,
+    load_sparse,
+    save_sparse,
+    sizes_table,
+)
+from sparsefl_jax.export.runs import export_run
+
+__all__ = [
+    "INDEXES",
+    "Exported",
+    "Sizes",
+    "Tensor",
+    "export_run",
+    "load_sparse",
+    "save_sparse",
+    "sizes_table",
+]

@@ -1,0 +1,90 @@
+"""The model of a run as a file."""
+
+from pathlib import Path
+
+import jax
+
+from sparsefl_jax import configuration, evaluate, results, workdir
+from sparsefl_jax.algorithm import target
+from sparsefl_jax.export.files import Sizes, save_sparse
+from sparsefl_jax.recalibrate import make_recalibration
+
+
+def export_run(
+    run: str | Path,
+    path: str | Path | None = None,
+    *,
+    index: str = "bitmap",
+    name: str | None = None,
+    client: int | None = None,
+    best: bool = False,
+) -> tuple[Path, Sizes]:
+    """Writes the model that a run deploys, with all that it takes to use it elsewhere.
+
+    Static normalisation statistics are made from the pooled training samples first, as
+    before an evaluation.
+
+    Args:
+      run: the directory, finished or not; its data set has to be there.
+      path: the file; None: `model.safetensors` or `client_K.safetensors` in the run's
+        directory.
+      index: as in `save_sparse`.
+      name: which of the deployed models; None: that at the target density.
+      client: the id of a client whose own model is taken; None: the server's.
+      best: whether to take the server's models of the best evaluation, not the last.
+
+    Returns:
+      The file's path and what it takes.
+
+    Raises:
+      ValueError: in one line, if there is no such run, model or client.
+
+    Example:
+      >>> export_run("no/such/run")
+      Traceback (most recent call last):
+        ...
+      ValueError: workdir='no/such/run', expected the directory of a run
+    """
+    config = workdir.read_config(run)
+    deployed = _deployed(run, client, best)
+    if name is None:
+        name = next(n for n, model in deployed.items() if model is target(deployed))
+    sparse = configuration.lookup("name", name, deployed)
+    data = configuration.build_data(config)
+    model = configuration.build_model(config, data)
+    if model.static_stats:
+        x = data.x[evaluate.used_rows(data.train)]
+        key = jax.random.key(config.seed)
+        sparse = make_recalibration(model, x)(key, sparse)
+    network, reading = configuration.describe_model(config, data)
+    about = {
+        "method": config.algorithm.name,
+        "dataset": config.dataset,
+        "seed": config.seed,
+        "name": name,
+        "client": client,
+        "best": best,
+    }
+    if path is None:
+        file = "model" if client is None else f"client_{client}"
+        path = Path(run) / f"{file}.safetensors"
+    sizes = save_sparse(
+        path, sparse, index=index, network=network, reading=reading, run=about
+    )
+    return Path(path), sizes
+
+
+def _deployed(run: str | Path, client: int | None, best: bool) -> dict:
+    """The models to choose from, by name."""
+    if client is not None:
+        if best:
+            raise ValueError(f"best=True with client={client}, expected one of them")
+        return results.load_clients(run, [client])[0]
+    result = results.load(run)
+    if not best:
+        return result.models
+    if result.best is None:
+        raise ValueError(
+            f"run={str(run)!r} has had no evaluation yet, expected best=False"
+        )
+    return result.best.models
