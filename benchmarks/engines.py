@@ -22,7 +22,6 @@ from sparsefl_jax.types import SparseModel
 _LIMIT = 2**28  # bytes that BCOO may take for its products, which it keeps one by one
 
 
-
 class Network(NamedTuple):
     """What is measured, and the steps of its forward pass."""
 
@@ -171,5 +170,3 @@ def too_large(engine: str, case: Case, batch: int) -> bool:
     shares = jax.tree.map(lambda v: v.mean(), case.sparse.mask)
     each = jax.tree.map(lambda macs, share: 4 * batch * macs * share, macs, shares)
     return max(jax.tree.leaves(each)) > _LIMIT
-
-
