@@ -319,8 +319,8 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(export.runs.workdir, "read_config", lambda run: config)
     path, _ = export.export_run(run, tmp_path / "model")
     back = sfl.load_sparse(path).sparse
-    rows = evaluate.used_rows(data.train)
-    want = recalibrate.recalibrate(jax.random.key(9), model, blank, data.x[rows])
+    x = jnp.asarray(data.x[evaluate.used_rows(data.train)])
+    want = recalibrate.recalibrate(jax.random.key(9), model, blank, x)
     assert same(back.params, blank.params) and not same(back.stats, blank.stats)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), back.stats, want.stats
