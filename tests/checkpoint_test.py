@@ -69,6 +69,7 @@ OTHERS = {
     "grasp": {"density": 0.5},
     "spafl": {"keep_optimizer": True},
     "local_only": {},
+    "pqsu": {"density": 0.5},
 }
 
 

@@ -31,6 +31,7 @@ from sparsefl_jax.algorithms import (
     pdst,
     prunefl,
     prunefl_initial,
+    pqsu,
     sensitivity,
     snip,
     spafl,
@@ -50,6 +51,7 @@ from tests.fedsparsify_by_hand import (
 )
 from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
 from tests.snip_by_hand import flows, sensitive, votes_for
+from tests.pqsu_by_hand import uploads_what_helps
 from tests.spafl_by_hand import ALPHA, trains_thresholds
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
@@ -345,6 +347,7 @@ TABLE = {
     "fjord": Row(fjord, GRID, drops_widths),
     "fjord_round": Row(fjord, GRID | {"draw": "round"}, drops_widths),
     "fjord_distill": Row(fjord, GRID | {"distill": True}, drops_widths),
+    "pqsu": Row(pqsu, HALF, uploads_what_helps),
 }
 
 

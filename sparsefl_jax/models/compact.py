@@ -30,7 +30,7 @@ _ONES = {"kernel": 0, "bias": 1, "scale": 1}
 _ONES |= {"mean": 0, "var": 1, "batch_mean": 0, "batch_var": 1}
 
 
-class _Link(NamedTuple):
+class Link(NamedTuple):
     """A layer, the normalisation behind it, and the only layer that reads it."""
 
     layer: str
@@ -79,15 +79,15 @@ def compact(
     _check_shapes(sparse, build(name, num_classes, input_shape, **kwargs), name)
     sparse = sparse._replace(params=jax.tree.map(_masked, sparse.params, sparse.mask))
     flat = SparseModel(*(traverse_util.flatten_dict(t, sep="/") for t in sparse))
-    links = _links(sparse.params, kwargs.get("variant"))
-    for link in links:
+    shrinking = links(sparse.params, kwargs.get("variant"))
+    for link in shrinking:
         if f"{link.norm}/scale" in flat.params and not _statistics(flat.stats, link):
             raise ValueError(
                 f"norm={kwargs.get('norm')!r} of model {name!r} mixes channels, "
                 "expected 'batch', 'static' or None to compact it"
             )
         _shrink(flat, link)
-    widths = tuple(flat.params[f"{link.layer}/kernel"].shape[-1] for link in links)
+    widths = tuple(flat.params[f"{link.layer}/kernel"].shape[-1] for link in shrinking)
     model = build(name, num_classes, input_shape, **kwargs | {"widths": widths})
     small = SparseModel(*(traverse_util.unflatten_dict(t, sep="/") for t in flat))
     return model, small
@@ -115,34 +115,39 @@ def _masked(value: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(mask, value, 0).astype(value.dtype)
 
 
-def _links(params: PyTree, variant: str | None) -> list[_Link]:
+def links(params: PyTree, variant: str | None = None) -> list[Link]:
     """The layers that can shrink, front to back, by the names that all models use.
 
     Layers are numbered: conv1, conv2, ..., then fc1, fc2, ..., and bn`i` stands behind
     the i-th of all of them. A block holds conv1 and conv2.
+
+    Raises:
+      ValueError: a layer has another name.
     """
     blocks = sorted(name for name in params if "conv2" in params[name])
     if blocks:
         norm = "bn2" if variant == "preactivation" else "bn1"
-        return [_Link(f"{b}/conv1", f"{b}/{norm}", f"{b}/conv2") for b in blocks]
+        return [Link(f"{b}/conv1", f"{b}/{norm}", f"{b}/conv2") for b in blocks]
 
     def place(name):
-        word, number = re.fullmatch(r"(conv|fc)(\d*)", name).groups()
-        return word, int(number or 0)
+        found = re.fullmatch(r"(conv|fc)(\d*)", name)
+        if not found:
+            raise ValueError(f"layer {name!r}, expected conv or fc and a number")
+        return found[1], int(found[2] or 0)
 
     layers = sorted((n for n in params if "kernel" in params[n]), key=place)
     pairs = enumerate(itertools.pairwise(layers), 1)
-    return [_Link(layer, f"bn{i}", reader) for i, (layer, reader) in pairs]
+    return [Link(layer, f"bn{i}", reader) for i, (layer, reader) in pairs]
 
 
-def _statistics(stats: dict, link: _Link) -> list[np.ndarray]:
+def _statistics(stats: dict, link: Link) -> list[np.ndarray]:
     """Mean and variance of the normalisation; [] where it has none."""
     names = (("mean", "var"), ("batch_mean", "batch_var"))
     paths = ([f"{link.norm}/{name}" for name in pair] for pair in names)
     return next(([stats[p] for p in pair] for pair in paths if pair[0] in stats), [])
 
 
-def _shrink(flat: SparseModel, link: _Link) -> None:
+def _shrink(flat: SparseModel, link: Link) -> None:
     """Takes a layer's dead outputs out, and what reads them, in place."""
     kernel = flat.params[f"{link.layer}/kernel"]
     reader = f"{link.reader}/kernel"
@@ -168,7 +173,7 @@ def _shrink(flat: SparseModel, link: _Link) -> None:
     flat.mask[reader] = joined(open_rows, merged != 0)
 
 
-def _constant(flat: SparseModel, link: _Link, width: int) -> np.ndarray:
+def _constant(flat: SparseModel, link: Link, width: int) -> np.ndarray:
     """What each output of the layer would be if its kernel were zero, float64 [C]."""
     params = flat.params
     value = np.zeros(width) + params.get(f"{link.layer}/bias", 0.0)

@@ -1,0 +1,173 @@
+"""FL-PQSU: pruned filters, quantised messages, and uploads only where they help.
+
+Xu et al., "Accelerating Federated Learning for IoT in Big Data Analytics With Pruning,
+Quantization and Selective Updating", IEEE Access 2021; as Jiang and Borcea run it in
+"Complement Sparsification", AAAI 2023, https://arxiv.org/abs/2303.06237.
+"""
+
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax import aggregate as sums
+from sparsefl_jax import local
+from sparsefl_jax.algorithm import Algorithm
+from sparsefl_jax.codec import Message, Packet
+from sparsefl_jax.sparsity import filters, masks
+from sparsefl_jax.sparsity import quantize as affine
+from sparsefl_jax.types import Array, EmptyState, SparseModel
+
+DIRECTIONS = {"both": ("down", "up"), "up": ("up",), "none": ()}
+
+
+class Client(NamedTuple):
+    """What a client that uploads selectively remembers."""
+
+    loss: Array  # shape=(), float32: its loss when it last uploaded, inf before
+
+
+def pqsu(
+    loss_fn,
+    optimizer,
+    *,
+    density: float,
+    prunable=filters.KERNELS,
+    quantize: str = "both",
+    selective: bool = True,
+    weighting: str = "uniform",
+) -> Algorithm:
+    """PQSU: a network of fewer filters is trained, and sent in 8 bits a weight.
+
+    Once, at the start, each hidden layer keeps the ceil(density C) of its C filters or
+    neurons with the largest L1 norm in the model of the stage before: a dense one,
+    pre-trained; without a stage before, the initial one. See `sparsity.filters`: inputs
+    that read a pruned filter go too, so that a kernel between two hidden layers is left
+    with near density^2 of its entries. A mask of the stage before is not used.
+
+    Clients train within the mask, from the weights as they arrive. A client uploads
+    only if its loss, the mean over its last local epoch as it trained, is below that at
+    its last upload; the first time it always does. The server's mean is over those who
+    did; where nobody did, its model stays. `uploaded`: the share of clients that did.
+
+    Down: the weights alive, in uint8, with a scale and a zero point of 32 bits each for
+    every leaf; at a client's first participation a bit per filter, from which the mask
+    follows. Up: the same weights, trained. Both: normalisation statistics, float32. The
+    server's own model is never rounded.
+
+    Args:
+      loss_fn: as `local.cross_entropy` returns it.
+      optimizer: the clients', as `local.make_optimizer` returns it.
+      density: share of the filters of a hidden layer that stays, (0, 1].
+      prunable: globs of the kernels that lose filters; only hidden layers do.
+      quantize: 'both' directions, 'up' alone (Complement Sparsification's variant), or
+        'none'; weights that are not quantised travel in float32.
+      selective: False: all clients upload in every round.
+      weighting: of those who upload, see `aggregate.WEIGHTINGS`.
+
+    Raises:
+      ValueError: an argument is none of these; by `init` as in `filters.largest`.
+
+    Example:
+      >>> method = pqsu(None, None, density=0.5, quantize="up")
+    """
+    if not 0 < density <= 1:
+        raise ValueError(f"density={density}, expected in (0, 1]")
+    if quantize not in DIRECTIONS:
+        ways = ", ".join(DIRECTIONS)
+        raise ValueError(f"quantize={quantize!r}, expected one of {ways}")
+    weight = sums.weigh(weighting)
+
+    def init(key, model: SparseModel):
+        del key
+        mask = filters.largest(model.params, density, prunable)
+        return SparseModel(masks.apply(model.params, mask), mask, model.stats)
+
+    def init_client(key, server, info):
+        del key, server, info
+        return Client(jnp.float32(jnp.inf)) if selective else EmptyState()
+
+    def broadcast(key, ctx, server):
+        del key
+        kept = filters.kept(server.mask, prunable)
+        nothing = jax.tree.map(jnp.zeros_like, kept)
+        positions = Packet(nothing, kept, ctx.last_round < 0, bits=0, index="bitmap")
+        return _pack(server, "down" in DIRECTIONS[quantize]) | {"filters": positions}
+
+    def update(key, ctx, downlink, client, batches):
+        model = _unpack(downlink)
+        state, loss = _train(key, loss_fn, optimizer(ctx.round), model, batches)
+        sent = jnp.bool_(True)
+        if selective:  # static branch
+            sent = loss < client.loss
+            client = Client(jnp.where(sent, loss, client.loss))
+        trained = SparseModel(state.params, model.mask, state.stats)
+        uplink = _pack(trained, "up" in DIRECTIONS[quantize], sent)
+        work = local.work(state.sums["count"], model.mask)
+        told = {"work": work, "uploaded": sent.astype(jnp.float32)}
+        return uplink, client, {**state.sums, **told}
+
+    def contribute(ctx, uplink):
+        model, own = _unpack(uplink), weight(ctx.client)
+        own = jnp.where(uplink["weights"].sent, own, jnp.zeros_like(own))
+        return sums.weighted_sum((model.params, model.stats), own)
+
+    def aggregate(key, ctx, server, total):
+        del key, ctx
+        params, stats = sums.weighted_mean(total, (server.params, server.stats))
+        return server._replace(params=params, stats=stats), {}
+
+    def deploy(key, server, client, info):
+        del key, client
+        return {} if info is not None else {"global": server}  # no personal models
+
+    return Algorithm(
+        init, init_client, broadcast, update, contribute, aggregate, deploy
+    )
+
+
+def _pack(model: SparseModel, quantized: bool, sent=True) -> Message:
+    """Weights alive, the grid of their codes where they are quantised, statistics."""
+    message, weights, bits = {"stats": Packet(model.stats, sent=sent)}, model.params, 32
+    if quantized:
+        (weights, grid), bits = affine.quantize(weights, 8), 8
+        message["grid"] = Packet(grid, sent=sent)
+    weights = masks.apply(weights, model.mask)
+    # Its receiver knows the mask, from 'filters' or as the sender of it.
+    message["weights"] = Packet(weights, model.mask, fresh=False, sent=sent, bits=bits)
+    return message
+
+
+def _unpack(message: Message) -> SparseModel:
+    """What the receiver of `_pack` holds."""
+    values, mask = message["weights"].values, message["weights"].mask
+    if "grid" in message:
+        values = affine.dequantize(values, message["grid"].values)
+    return SparseModel(masks.apply(values, mask), mask, message["stats"].values)
+
+
+def _train(key, loss_fn, tx, model: SparseModel, batches):
+    """All epochs within the mask; the state, and the mean loss of the last epoch."""
+    project = partial(masks.apply, mask=model.mask)
+    state = local.start(tx, model.params, model.stats)
+    last = batches.order.shape[0] - 1
+    if last:  # static branch
+        order, weight = batches.order[:last], batches.weight[:last]
+        earlier = batches._replace(order=order, weight=weight)
+        state = local.train(key, loss_fn, tx, state, earlier, project=project)
+    before = state.sums
+    state = local.train_steps(
+        jax.random.fold_in(key, last),
+        loss_fn,
+        tx,
+        state,
+        batches,
+        epoch=last,
+        first=0,
+        last=local.own_steps(batches, last),
+        num_trips=batches.num_steps,
+        project=project,
+    )
+    new = jax.tree.map(jnp.subtract, state.sums, before)
+    return state, new["loss"] / jnp.maximum(new["count"], 1.0)

@@ -1,0 +1,96 @@
+"""Structured pruning as a mask: whole filters and neurons, and all that reads them.
+
+Pruned are outputs of hidden layers that one layer alone reads: in a chain all hidden
+layers, in a network with shortcuts the first convolution of each block. The masked
+network computes what `models.compact` makes of it; normalisation is not masked.
+
+Source: Li et al., "Pruning Filters for Efficient ConvNets", ICLR 2017,
+https://arxiv.org/abs/1608.08710.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.models.compact import Link, links
+from sparsefl_jax.sparsity import masks, width
+from sparsefl_jax.types import Array, PyTree
+
+KERNELS = ("*kernel",)
+
+
+def largest(params: PyTree, density: float, prunable=KERNELS) -> PyTree:
+    """The mask of each layer's ceil(density C) filters with the largest L1 norm.
+
+    It is False on the kernel and bias entries of the other filters, and on the inputs
+    through which the next layer reads them. Of equal norms the first filter stays.
+
+    Args:
+      params: kernels `[..., I, O]`, in layers named as in the models here.
+      density: share of the C filters of a layer, (0, 1].
+      prunable: globs of the kernels that lose filters; only hidden layers do.
+
+    Returns:
+      A bool tree.
+
+    Raises:
+      ValueError: no hidden layer is prunable, or a layer has another name.
+
+    Example:
+      >>> shapes = {'fc1': (1, 2), 'fc2': (2, 1)}
+      >>> params = {k: {'kernel': jnp.ones(s)} for k, s in shapes.items()}
+      >>> largest(params, 0.5)['fc2']['kernel'].tolist()
+      [[True], [False]]
+    """
+    leaves = _by_path(params)
+    mask = _by_path(masks.full(params))
+    for link in _pruned(params, prunable):
+        norms = _over_inputs(jnp.sum, jnp.abs(leaves[f"{link.layer}/kernel"]))
+        kept = masks.top_k(norms, width.num_kept(density, norms.size))
+        reader = f"{link.reader}/kernel"
+        # A dense layer reads a flattened image, its channels fastest.
+        read = jnp.tile(kept, leaves[reader].shape[-2] // kept.size)[:, None]
+        mask[reader] = _cut(mask[reader], read)
+        for path in (f"{link.layer}/kernel", f"{link.layer}/bias"):
+            if path in mask:
+                mask[path] = _cut(mask[path], kept)
+    return jax.tree.unflatten(jax.tree.structure(params), list(mask.values()))
+
+
+def kept(mask: PyTree, prunable=KERNELS) -> dict[str, Array]:
+    """The filters left in a mask, [C] bool by layer; the mask follows from them.
+
+    Args:
+      mask, prunable: what `largest` returned and was given.
+
+    Example:
+      >>> mask = {k: {'kernel': jnp.ones((1, 1), bool)} for k in ('fc1', 'fc2')}
+      >>> kept(mask)
+      {'fc1': Array([ True], dtype=bool)}
+    """
+    leaves, pruned = _by_path(mask), _pruned(mask, prunable)
+    return {
+        link.layer: _over_inputs(jnp.any, leaves[f"{link.layer}/kernel"])
+        for link in pruned
+    }
+
+
+def _pruned(params: PyTree, prunable) -> list[Link]:
+    chosen = masks.layer_paths(masks.prunable(params, prunable))
+    found = [link for link in links(params) if f"{link.layer}/kernel" in chosen]
+    if not found:
+        raise ValueError(f"prunable={prunable}, expected the kernel of a hidden layer")
+    return found
+
+
+def _by_path(tree: PyTree) -> dict[str, Array]:
+    return dict(zip(masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True))
+
+
+def _over_inputs(reduce, kernel: Array) -> Array:
+    """A reduction over all axes but the last, [C]."""
+    return reduce(kernel, tuple(range(kernel.ndim - 1)))
+
+
+def _cut(mask: Array, alive: Array) -> Array:
+    """The mask where its last axes are alive."""
+    return mask & jnp.expand_dims(alive, tuple(range(mask.ndim - alive.ndim)))

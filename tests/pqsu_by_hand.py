@@ -1,0 +1,116 @@
+"""PQSU's client and server by NumPy, for the contract test."""
+
+import jax
+import numpy as np
+
+from sparsefl_jax import contract_world as at
+from tests.by_hand import gradient as cross_entropy_gradient
+
+RATE, MOMENTUM, DENSITY = 0.1, 0.9, 0.5
+
+
+def uploads_what_helps(world):
+    """All rounds by hand, each from where the one before ended; one upload is left."""
+    states, logs = at.path(world)
+    kept = check_mask(world, states[0].server)
+    uploads = []
+    for round, (state, new) in enumerate(zip(states, states[1:], strict=False)):
+        server, sums, loss = state.server, None, state.clients.loss.copy()
+        for place, index in enumerate(world.cohorts[round]):
+            passing = at.passings(world, round)[place]
+            start = jax.tree.map(rounded, server.params, server.mask)
+            data = at.inputs(world, state, round, index)[-1]
+            params, stats, own = train(start, server, data, RATE * 0.9**round)
+            uploads.append(bool(own < loss[index]))
+            assert uploads[-1] == all(p.sent for p in passing.up.values())
+            assert uploads[-1] == any(p.sent for p in passing.up.values())
+            assert uploads[-1] == logs[round].clients["uploaded"][place]
+            first = not any(index in ids for ids in world.cohorts[:round])
+            assert passing.down["filters"].fresh == first
+            same(passing.down["filters"].mask["fc1"], kept)
+            sent = read(passing.up)
+            # One step of the grid where rounding fell on the other side.
+            jax.tree.map(within_a_step, sent, params, passing.up["grid"].values.scale)
+            if uploads[-1]:
+                loss[index] = own
+                mine = (sent, stats)
+                sums = [mine] if sums is None else [*sums, mine]
+        mean = jax.tree.map(lambda *v: np.mean(v, 0), *sums)
+        close((new.server.params, new.server.stats), mean)
+        close(new.clients.loss, loss, 1e-5)
+        same(new.server.mask, server.mask)
+    assert 0 < uploads.count(False) < 4
+
+
+def check_mask(world, server):
+    """Of 16 hidden neurons the 8 with the largest L1 norm, and what reads them."""
+    weights = jax.device_get(world.model.params)
+    norms = np.abs(weights["fc1"]["kernel"]).sum(0)
+    kept = np.zeros(at.HIDDEN, bool)
+    kept[np.argsort(-norms)[: at.HIDDEN // 2]] = True
+    mask = jax.tree.map(lambda v: np.ones(v.shape, bool), weights)
+    mask["fc1"]["kernel"] &= kept
+    mask["fc1"]["bias"] &= kept
+    mask["fc2"]["kernel"] &= kept[:, None]
+    same(server.mask, mask)
+    same(server.params, jax.tree.map(lambda v, m: np.where(m, v, 0), weights, mask))
+    return kept
+
+
+def rounded(values, mask):
+    """What comes out of 256 steps from the least to the largest value, 0 among them."""
+    low, high = min(values.min(), 0), max(values.max(), 0)
+    scale = np.float32((high - low) / 255) or np.float32(1)
+    zero = np.round(-low / scale)
+    codes = np.clip(np.round(values / scale) + zero, 0, 255)
+    return np.where(mask, scale * (codes - zero), 0).astype(np.float32)
+
+
+def read(message):
+    """The weights of a message: alive codes, less the zero point, times the scale."""
+
+    def leaf(codes, mask, scale, zero):
+        assert codes.dtype == np.uint8
+        return np.where(mask, scale * (codes.astype(np.float32) - zero), 0)
+
+    packet, grid = message["weights"], message["grid"].values
+    return jax.tree.map(leaf, packet.values, packet.mask, grid.scale, grid.zero)
+
+
+def train(params, server, data, rate):
+    """SGD with momentum within the mask; also the mean loss on the way."""
+    velocity = jax.tree.map(np.zeros_like, params)
+    stats, total, count = server.stats, 0.0, 0
+    for order, weight in zip(data.order[0], data.weight[0], strict=True):
+        rows = order[np.asarray(weight) > 0]
+        if not rows.size:
+            break
+        x, y = data.x[rows], data.y[rows]
+        total, count = total + loss(params, x, y), count + rows.size
+        grads, stats = cross_entropy_gradient(params, stats, x, y)
+        velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
+        params = jax.tree.map(
+            lambda p, v, m: np.where(m, p - rate * v, 0), params, velocity, server.mask
+        )
+    return params, stats, total / count
+
+
+def loss(params, x, y):
+    """The sum of the cross-entropy over a batch."""
+    first, second = params["fc1"], params["fc2"]
+    hidden = np.asarray(x) @ first["kernel"] + first["bias"]
+    logits = np.tanh(hidden - 0.5 * hidden.mean(0)) @ second["kernel"] + second["bias"]
+    return np.sum(np.log(np.exp(logits).sum(1)) - logits[np.arange(len(y)), y])
+
+
+def within_a_step(got, want, scale):
+    assert np.abs(got - want).max() <= scale * 1.001
+    assert np.mean(np.abs(got - want) > scale * 0.501) < 0.1
+
+
+def close(got, want, atol=1e-6):
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 0, atol), got, want)
+
+
+def same(got, want):
+    jax.tree.map(np.testing.assert_array_equal, got, want)

@@ -1,0 +1,245 @@
+"""PQSU: which filters stay, who uploads, what travels, and that it learns."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsefl_jax import codec, configuration, costs, experiment, models, results
+from sparsefl_jax import contract_world as at
+from sparsefl_jax.algorithms import fedavg, pqsu
+from sparsefl_jax.algorithms.pqsu import Client
+from sparsefl_jax.codec import Packet
+from sparsefl_jax.sparsity import filters, masks
+from sparsefl_jax.types import Batches, ClientInfo, Context, EmptyState, SparseModel
+from tests.tiny import tiny_config
+
+
+@pytest.fixture(autouse=True)
+def _quick_compilation():
+    """Most of the time here is compilation; unoptimised it is cheaper."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def drawn(model):
+    """Random weights of a network's shapes, without running its initialiser."""
+    rng = np.random.default_rng(0)
+    params, stats = jax.eval_shape(model.init, jax.random.key(0))
+    return jax.tree.map(
+        lambda v: jnp.asarray(rng.normal(size=v.shape), jnp.float32), (params, stats)
+    )
+
+
+def test_filters_with_the_largest_norm_stay():
+    shape, widths = (28, 28, 1), (6, 5, 7)
+    model = models.build("lenet5_caffe", 10, shape, widths=widths, lowering="plain")
+    params, stats = drawn(model)
+    mask = filters.largest(params, 0.5)
+    kept = {}
+    for name in ("conv1", "conv2", "fc1"):
+        kernel = np.asarray(params[name]["kernel"])
+        columns = np.abs(kernel.reshape(-1, kernel.shape[-1])).sum(0)
+        count = -(-columns.size // 2)  # 3 of 6, 3 of 5, 4 of 7
+        kept[name] = np.isin(np.arange(columns.size), np.argsort(columns)[-count:])
+        assert kept[name].sum() == count
+    images, pixels = kept["conv1"], np.tile(kept["conv2"], 16)  # 4x4 positions
+    want = {
+        "conv1": np.ones((5, 5, 1, 1), bool) & images,
+        "conv2": images[:, None] & kept["conv2"] & np.ones((5, 5, 1, 1), bool),
+        "fc1": pixels[:, None] & kept["fc1"],
+        "fc2": kept["fc1"][:, None] & np.ones(10, bool),
+    }
+    for name, expected in want.items():
+        np.testing.assert_array_equal(mask[name]["kernel"], expected)
+        if "bias" in mask[name]:  # fc1 has none
+            biases = kept.get(name, np.ones(10, bool))
+            np.testing.assert_array_equal(mask[name]["bias"], biases)
+    told = filters.kept(mask)
+    jax.tree.map(np.testing.assert_array_equal, told, kept)
+    sparse = SparseModel(masks.apply(params, mask), mask, stats)
+    _, small = models.compact(
+        sparse, "lenet5_caffe", 10, shape, widths=widths, lowering="plain"
+    )
+    assert [small.params[k]["kernel"].shape[-1] for k in kept] == [3, 3, 4]
+    assert all(m.all() for m in jax.tree.leaves(small.mask))
+
+
+def test_some_layers_can_be_spared_and_blocks_keep_their_width():
+    sizes = {"fc1": (8, 6), "fc2": (6, 6), "fc3": (6, 4)}
+    params = {k: {"kernel": jnp.ones(s)} for k, s in sizes.items()}
+    mask = filters.largest(params, 0.5, ("fc2/kernel",))
+    assert mask["fc1"]["kernel"].all() and mask["fc2"]["kernel"].sum() == 6 * 3
+    assert list(filters.kept(mask, ("fc2/kernel",))) == ["fc2"]
+    assert mask["fc3"]["kernel"].sum() == 3 * 4
+    block = {
+        "conv1": {"kernel": jnp.ones((3, 3, 4, 8))},
+        "bn1": {"scale": jnp.ones(8), "bias": jnp.ones(8)},
+        "conv2": {"kernel": jnp.ones((3, 3, 8, 8))},
+        "shortcut": {"kernel": jnp.ones((1, 1, 4, 8))},
+    }
+    stem, head = jnp.ones((3, 3, 3, 4)), jnp.ones((8, 10))
+    params = {"conv1": {"kernel": stem}, "block": block, "fc": {"kernel": head}}
+    mask = filters.largest(params, 0.5)
+    want = jax.tree.map(lambda v: np.ones(v.shape, bool), params)
+    want["block"]["conv1"]["kernel"][..., 4:] = False
+    want["block"]["conv2"]["kernel"][:, :, 4:] = False
+    jax.tree.map(np.testing.assert_array_equal, mask, want)
+    full = filters.largest(params, 1.0)
+    assert all(m.all() for m in jax.tree.leaves(full))
+
+
+def test_ties_leave_the_first_filters():
+    params = {
+        "fc1": {"kernel": jnp.array([[1.0, -2.0, 2.0, 0.5, 1.0]])},
+        "fc2": {"kernel": jnp.ones((5, 2))},
+    }
+    found = filters.kept(filters.largest(params, 0.6))["fc1"]
+    assert found.tolist() == [True, True, True, False, False]
+
+
+def test_refuses():
+    for density in (0, 1.5, float("nan")):
+        with pytest.raises(ValueError, match=f"density={density}, expected in"):
+            pqsu(None, None, density=density)
+    with pytest.raises(ValueError, match="quantize='down', expected one of both, up"):
+        pqsu(None, None, density=0.5, quantize="down")
+    with pytest.raises(ValueError, match="weighting='mean'"):
+        pqsu(None, None, density=0.5, weighting="mean")
+    params = {"fc1": {"kernel": jnp.ones((2, 2))}, "fc2": {"kernel": jnp.ones((2, 2))}}
+    for renamed, prunable, said in (
+        ({"head": params["fc1"]} | params, ("*kernel",), "layer 'head', expected"),
+        (params, ("fc2/*",), r"prunable=\('fc2/\*',\), expected the kernel of a hid"),
+        ({"fc1": params["fc1"]}, ("*kernel",), "expected the kernel of a hidden"),
+    ):
+        method = pqsu(None, None, density=0.5, prunable=prunable)
+        with pytest.raises(ValueError, match=said):
+            method.init(None, SparseModel(renamed, masks.full(renamed), {}))
+
+
+def one_client(method, kept, rows, epochs, value=10.0):
+    """What a client answers, whose loss is the sum of its two weights plus its rows."""
+    weights = {"w": jnp.full((2,), value, jnp.float32)}
+    downlink = {
+        "weights": Packet(weights, masks.full(weights), fresh=False),
+        "stats": Packet({}),
+    }
+    order = jnp.tile(jnp.arange(4, dtype=jnp.int32).reshape(1, 2, 2), (epochs, 1, 1))
+    weight = jnp.ones(order.shape).at[:, 1, 1].set(0.0)  # three samples
+    x = jnp.asarray(rows, jnp.float32)[:, None]
+    data = Batches(x, jnp.zeros(4, jnp.int32), order, weight, jnp.int32(2))
+    info = ClientInfo(jnp.int32(0), jnp.int32(3), jnp.float32(1))
+    ctx = Context(jnp.int32(0), jnp.int32(-1), info)
+    return method.update(jax.random.key(0), ctx, downlink, kept, data), ctx
+
+
+def loss_fn(key, params, stats, x, y, weight):
+    del key, y
+    losses = jnp.where(weight > 0, jnp.sum(params["w"]) + x[:, 0], 0.0)
+    count, total = jnp.sum(weight), jnp.sum(losses)
+    sums = {"loss": total, "correct": jnp.float32(0), "count": count}
+    return total / jnp.maximum(count, 1), (stats, sums)
+
+
+# Each step takes 1 from both weights, that is 2 from the loss: from 20 on, 20, 18, 16,
+# 14. Rows 1, 2, 6: an epoch's mean is (2 a + 1 + 2 + (a - 2) + 6) / 3 from loss a.
+@pytest.mark.parametrize(
+    ("epochs", "before", "loss"),
+    [(1, np.inf, 67 / 3), (2, np.inf, 55 / 3), (2, 18.4, 55 / 3), (2, 18.3, None)],
+)
+def test_the_last_epochs_loss_decides(epochs, before, loss):
+    method = pqsu(loss_fn, lambda round: optax.sgd(1.0), density=0.5, quantize="none")
+    kept, rows = Client(jnp.float32(before)), [1.0, 2.0, 6.0, np.nan]
+    (uplink, kept, told), ctx = one_client(method, kept, rows, epochs)
+    sent = loss is not None
+    assert all(bool(p.sent) == sent for p in uplink.values())
+    assert float(told["uploaded"]) == sent and float(told["count"]) == 3 * epochs
+    assert float(kept.loss) == pytest.approx(loss if sent else before)
+    assert uplink["weights"].values["w"].tolist() == [10.0 - 2 * epochs] * 2
+    summand = method.contribute(ctx, uplink)
+    assert float(summand["weight"]) == sent
+    assert float(summand["sum"][0]["w"][0]) == sent * (10 - 2 * epochs)
+    if epochs == 2:  # as a diverged client, which must not count
+        diverged = one_client(method, Client(jnp.float32(1e9)), [np.nan] * 4, epochs)
+        assert not any(p.sent for p in diverged[0][0].values())
+        assert np.isfinite(diverged[0][1].loss)
+        assert not jax.tree.leaves(method.contribute(ctx, diverged[0][0]))[0].any()
+        always = pqsu(loss_fn, lambda _: optax.sgd(1.0), density=0.5, selective=False)
+        assert always.init_client(None, None, None) == EmptyState()
+        uplink = one_client(always, EmptyState(), rows, epochs)[0][0]
+        assert all(p.sent for p in uplink.values())
+
+
+@pytest.fixture(scope="module")
+def world():
+    return at.make_world(pqsu, {"density": 0.5})
+
+
+def record(world, log, passing):
+    layouts = {"down": codec.layout(passing.down), "up": codec.layout(passing.up)}
+    macs = at.tiny_model().macs
+    return costs.round_record(log, layouts, macs, ["fc1/kernel", "fc2/kernel"], 4)
+
+
+def test_a_round_in_which_nobody_uploads_keeps_the_model(world):
+    states, _ = at.path(world)
+    easy = Client(np.zeros(len(at.SIZES), np.float32))
+    state = states[1]._replace(clients=easy)
+    new, log = at.run(world, state, 1)
+    jax.tree.map(np.testing.assert_array_equal, new.server, state.server)
+    np.testing.assert_array_equal(new.clients.loss, 0)
+    np.testing.assert_array_equal(log.clients["uploaded"], 0)
+    log = jax.tree.map(lambda v: v[0], log)
+    told = record(world, log, at.passings(world, 1)[0])
+    assert told["bits_up_by_client"] == [0, 0, 0]
+    assert min(told["bits_down_by_client"]) > 0
+
+
+def test_bits_of_a_round(world):
+    alive = 8 * 8 + 8 + 8 * 4 + 4  # of 8 inputs, 16 neurons of which 8 stay, 4 classes
+    weights, statistics = 8 * alive + 4 * (32 + 32), 32 * 16
+    _, logs = at.path(world)
+    for round, ids in enumerate(world.cohorts[:3]):
+        new = [i not in world.cohorts[:round] for i in ids]
+        told = record(world, logs[round], at.passings(world, round)[0])
+        down = [weights + statistics + 16 * n for n in new]
+        assert told["bits_down_by_client"] == down
+        up = (weights + statistics) * logs[round].clients["uploaded"]
+        assert told["bits_up_by_client"] == up.tolist()
+        assert told["bits_down_positions"] == 16 * sum(new)
+    ctx = Context(jnp.int32(0), jnp.int32(0), None)
+    server = at.start(world).server
+    for quantize, down in (("both", weights), ("up", 32 * alive), ("none", 32 * alive)):
+        method = pqsu(None, None, density=0.5, quantize=quantize)
+        message = method.broadcast(None, ctx, server)
+        bits = codec.bits(codec.layout(message), codec.count(message))
+        assert int(bits.total) == down + statistics
+
+
+def test_without_its_three_parts_it_is_fedavg():
+    kwargs = {"density": 1.0, "quantize": "none", "selective": False}
+    mine = at.make_world(pqsu, kwargs | {"weighting": "examples"})
+    plain = at.make_world(fedavg, {})
+    got, want = (at.run(w, at.start(w), 0)[0].server for w in (mine, plain))
+    for a, b in ((got.params, want.params), (got.stats, want.stats)):
+        jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 0, 1e-6), a, b)
+
+
+def test_a_whole_run_prunes_what_fedavg_trained(tmp_path):
+    config = tiny_config(tmp_path)
+    config.optimizer.learning_rate, config.num_rounds = 0.3, 6
+    config.first_stage, config.algorithm = {}, {"name": "fedavg"}
+    experiment.run(configuration.complete(config), tmp_path / "dense", progress=False)
+    dense = results.load(tmp_path / "dense").models["global"]
+    config.first_stage = {"name": "fedavg"}
+    config.algorithm = {"name": "pqsu", "density": 0.25}
+    experiment.run(configuration.complete(config), tmp_path / "run", progress=False)
+    run = results.load(tmp_path / "run")
+    sparse, want = run.models["global"], filters.largest(dense.params, 0.25)
+    jax.tree.map(np.testing.assert_array_equal, sparse.mask, want)
+    assert np.sum(filters.kept(sparse.mask)["fc1"]) == 4
+    evaluated = run.metrics["eval"]
+    accuracy = evaluated["accuracy"][evaluated["stage"] == 1]
+    assert accuracy[-1] > max(0.5, accuracy[0])

@@ -1,0 +1,112 @@
+"""Codes on a grid: how far off values are, what is exact, and that they travel."""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefl_jax import codec, encoders
+from sparsefl_jax.codec import Packet
+from sparsefl_jax.sparsity import quantize
+
+
+@pytest.fixture(autouse=True)
+def strict():
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+def back(values, bits=8):
+    codes, grid = quantize.quantize(jnp.asarray(values, jnp.float32), bits)
+    assert codes.dtype == jnp.uint8 and grid.zero.dtype == jnp.int32
+    return np.asarray(quantize.dequantize(codes, grid)), codes, grid
+
+
+def test_codes_by_hand():
+    # 255 steps of 0.01 from -0.55: 0 is the 55th. Halves are rounded to even codes.
+    values = [-0.55, 0.0, 0.012, 0.018, 2.0]
+    found, codes, grid = back(values)
+    assert codes.tolist() == [0, 55, 56, 57, 255]
+    assert grid.zero == 55 and float(grid.scale) == pytest.approx(0.01)
+    np.testing.assert_allclose(found, [-0.55, 0, 0.01, 0.02, 2.0], atol=1e-6)
+    assert back([0.0, 0.5, 1.5, 3.0], bits=2)[1].tolist() == [0, 0, 2, 3]
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 8),
+    st.sampled_from([1e-30, 1e-3, 1.0, 1e6]),
+    st.sampled_from([-3.0, -1.0, 0.0, 0.3, 2.0]),
+    st.integers(0, 2**31),
+)
+def test_no_value_is_off_by_more_than_half_a_step(bits, size, shift, seed):
+    rng = np.random.default_rng(seed)
+    values = size * (rng.normal(size=40) + shift).astype(np.float32)
+    values[0] = 0.0
+    found, codes, grid = back(values, bits)
+    assert found[0] == 0.0 and int(codes.max()) < 2**bits
+    ends = max(values.max(), 0) - min(values.min(), 0)
+    assert float(grid.scale) == pytest.approx(ends / (2**bits - 1), rel=1e-5)
+    # A few ulp of the largest value beside the half step.
+    slack = 1e-5 * float(grid.scale) + 1e-6 * np.abs(values).max()
+    assert np.abs(found - values).max() <= float(grid.scale) / 2 + slack
+
+
+@pytest.mark.parametrize("constant", [0.0, 1e-45, 0.7, -0.7, 1.0])
+def test_a_constant_comes_back(constant):
+    found, _, grid = back(np.full((2, 3), constant))
+    np.testing.assert_allclose(found, constant, rtol=1e-6, atol=1e-44)
+    assert found.shape == (2, 3) and np.isfinite(grid.scale)
+
+
+def test_a_tensor_of_one_sign_is_not_clipped():
+    # Scales of a normalisation: 255 steps between them alone could not name a zero.
+    values = np.linspace(0.99, 1.01, 9, dtype=np.float32)
+    assert np.abs(back(values)[0] - values).max() <= 1.01 / 255 / 2 + 1e-6
+    assert np.abs(back(-values)[0] + values).max() <= 1.01 / 255 / 2 + 1e-6
+
+
+def test_each_leaf_has_its_own_grid_and_none_need_have_entries():
+    tree = {"a": jnp.array([3.0, -1.0]), "b": jnp.full((3,), 100.0), "c": jnp.zeros(0)}
+    codes, grid = jax.jit(quantize.quantize)(tree)
+    assert jax.tree.map(jnp.shape, codes) == jax.tree.map(jnp.shape, tree)
+    assert float(grid.scale["b"]) == pytest.approx(100 / 255)
+    assert grid.zero == {"a": 64, "b": 0, "c": 0} and codes["b"].tolist() == [255] * 3
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_a_diverged_tensor_shows(wrong):
+    assert np.isnan(back([1.0, wrong, 2.0])[0]).all()
+
+
+@pytest.mark.parametrize("bits", [0, 9, 2.5])
+def test_refuses(bits):
+    with pytest.raises(ValueError, match=f"bits={bits}, expected an int from 1 to 8"):
+        quantize.quantize(jnp.zeros(2), bits)
+
+
+@pytest.mark.parametrize("bits", [8, 3])
+def test_codes_travel_in_their_bits(bits):
+    rng = np.random.default_rng(0)
+    tree = {"w": rng.normal(size=(7, 5)), "b": rng.normal(size=5)}
+    tree = jax.tree.map(lambda v: jnp.asarray(v, jnp.float32), tree)
+    mask = jax.tree.map(lambda v: v > -0.5, tree)
+    codes, grid = quantize.quantize(tree, bits)
+    codes = jax.tree.map(lambda c, m: jnp.where(m, c, jnp.zeros_like(c)), codes, mask)
+    alive = sum(int(m.sum()) for m in jax.tree.leaves(mask))
+    for packet, charged in (
+        (Packet(codes, mask, bits=bits, index="none"), bits * alive),
+        (Packet(grid), 2 * 2 * 32),
+    ):
+        count, layout = codec.count({"p": packet}), codec.layout({"p": packet})
+        assert int(codec.bits(layout, count).total) == charged
+        data = encoders.encode(packet)
+        assert len(data) == math.ceil(charged / 8)
+        blank = jax.tree.map(np.zeros_like, packet.values)
+        found = encoders.decode(data, dataclasses.replace(packet, values=blank)).values
+        jax.tree.map(np.testing.assert_array_equal, found, packet.values)
