@@ -24,6 +24,7 @@ def base(options: set[str]):
     config.test_split, config.normalize = "within", False
     config.num_rounds, config.epochs, config.batch_size = 500, 5, 64
     config.optimizer.name, config.optimizer.learning_rate = "adam", 0.01
+    config.density = 0.5
     method = next((name for name in METHODS if name in options), "cs")
     _ALGORITHMS[method](config)
     return config
@@ -35,7 +36,8 @@ def finish(config):
 
 
 def _complement(config) -> None:
-    config.algorithm = {"name": "complement", "sparsity": 0.5}
+    config.algorithm = {"name": "complement"}
+    config.algorithm.density = config.get_oneway_ref("density")
 
 
 def _fedavg(config) -> None:
@@ -43,21 +45,27 @@ def _fedavg(config) -> None:
 
 
 def _prunefl(config) -> None:
-    """Plain SGD on batches of 20 at its own rate, as in PruneFL's code for FEMNIST."""
+    """Plain SGD on batches of 20 at its own rate, as in PruneFL's code for FEMNIST.
+
+    The density is what may be kept: time that is all constant decides nothing.
+    """
     config.optimizer.name, config.optimizer.learning_rate = "sgd", 0.25
     config.epochs, config.batch_size = 1, 20
-    config.density = 0.5
     config.first_stage = {"name": "prunefl_initial", "num_rounds": 1, "cohort_size": 1}
     config.algorithm = {"name": "prunefl"}
     for stage in (config.first_stage, config.algorithm):
+        stage.constant_time = 1e9
         stage.max_density = config.get_oneway_ref("density")
 
 
 def _pqsu(config) -> None:
-    """A fifth of the rounds trains the dense model that is then pruned."""
+    """A fifth of the rounds trains the dense model that is then pruned.
+
+    0.7 of the filters leave half of IC's parameters, as inputs go with outputs.
+    """
     config.first_stage = {"name": "fedavg", "num_rounds": 100}
     config.num_rounds = 400
-    config.algorithm = {"name": "pqsu", "density": 0.5, "quantize": "up"}
+    config.algorithm = {"name": "pqsu", "density": 0.7, "quantize": "up"}
 
 
 _ALGORITHMS = {

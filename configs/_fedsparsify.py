@@ -6,6 +6,7 @@ from sparsefl_jax.configuration import complete, default_config
 METHODS = ("global", "local", "fedavg", "fedprox", "random", "snip", "grasp", "prunefl")
 CLIENTS = ("clients10", "clients100")
 PARTITIONS = ("iid", "noniid")
+ONE_CLIENT = {"num_rounds": 1, "cohort_size": 1, "epochs": 1}
 
 
 def parse(arg: str) -> set[str]:
@@ -13,12 +14,13 @@ def parse(arg: str) -> set[str]:
     return _options.parse(arg, METHODS, CLIENTS, PARTITIONS)
 
 
-def base(options: set[str], *, classes: int):
+def base(options: set[str], *, classes: int, without_norm=("*",)):
     """10 of 10 or of 100 clients, 200 rounds of 4 epochs, judged on the test set.
 
     Args:
       options: as `parse` gives them.
       classes: how many each client has in the non-IID split.
+      without_norm: globs of the leaves but normalisation's, which SNIP prunes.
     """
     config = default_config()
     config.num_clients = 100 if "clients100" in options else 10
@@ -28,8 +30,11 @@ def base(options: set[str], *, classes: int):
         config.partition = {"name": "iid"}
     config.num_rounds, config.epochs, config.batch_size = 200, 4, 32
     config.eval_every = 1
+    config.density = 0.1
     method = next((name for name in METHODS if name in options), "global")
     _ALGORITHMS[method](config)
+    if method == "snip":
+        config.first_stage.prunable = config.algorithm.prunable = without_norm
     return config
 
 
@@ -40,7 +45,8 @@ def finish(config):
 
 def _progressive(config, name="fedsparsify_global", **settings) -> None:
     rounds = config.get_oneway_ref("num_rounds")
-    config.algorithm = {"name": name, "sparsity": 0.9, "rounds": rounds} | settings
+    config.algorithm = {"name": name, "rounds": rounds} | settings
+    config.algorithm.density = config.get_oneway_ref("density")
 
 
 def _fedavg(config) -> None:
@@ -51,15 +57,20 @@ def _fedprox(config) -> None:
     config.algorithm = {"name": "fedprox", "mu": 0.001}
 
 
-def _at_start(config, name: str) -> None:
+def _at_start(config, name: str, prunable=("*",), **settings) -> None:
     """A mask from one random client before round 1, frozen from then on."""
-    config.first_stage = {"name": name, "sparsity": 0.9}
-    config.first_stage |= {"num_rounds": 1, "cohort_size": 1, "epochs": 1}
-    config.algorithm = {"name": "spdst"}
+    config.first_stage = ONE_CLIENT | {"name": name, "prunable": prunable} | settings
+    config.first_stage.density = config.get_oneway_ref("density")
+    config.algorithm = {"name": "spdst", "keep_optimizer": True, "prunable": prunable}
 
 
 def _prunefl(config) -> None:
-    config.algorithm = {"name": "prunefl"}
+    """The density is what may be kept: time that is all constant decides nothing."""
+    config.first_stage = ONE_CLIENT | {"name": "prunefl_initial", "max_iterations": 250}
+    config.algorithm = {"name": "prunefl", "half_life": 1000.0}
+    for stage in (config.first_stage, config.algorithm):
+        stage.constant_time = 1e9
+        stage.max_density = config.get_oneway_ref("density")
 
 
 _ALGORITHMS = {
@@ -69,6 +80,6 @@ _ALGORITHMS = {
     "fedavg": _fedavg,
     "fedprox": _fedprox,
     "snip": lambda config: _at_start(config, "snip"),
-    "grasp": lambda config: _at_start(config, "grasp"),
+    "grasp": lambda config: _at_start(config, "grasp", temperature=1.0, halves=False),
     "prunefl": _prunefl,
 }

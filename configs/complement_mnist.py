@@ -5,10 +5,10 @@ python launch.py --config=configs/complement_mnist.py[:METHOD]
 METHOD is cs (default), fedavg, prunefl or pqsu. It stands in for the paper's FEMNIST
 (AAAI 2023, Tables 3 and 5, Figure 5; `complement_femnist.py`), with ten digits of 539
 real writers under the same head of 62 outputs. `data/mnist_writers.npz` holds
-`writer_train`, who wrote each image (--config.writers=FILE). The pruned share is
---config.algorithm.sparsity; --config.density is what prunefl keeps,
---config.algorithm.density what pqsu keeps. On FEMNIST, best round: FedAvg 76.3, CS 72.5
-(p = .5), PruneFL 55.5, PQSU 57.9. Measured: see the README.
+`writer_train`, who wrote each image (--config.writers=FILE). What is left is
+--config.density, 1 - p; for pqsu --config.algorithm.density of the filters. On FEMNIST,
+best round: FedAvg 76.3, CS 72.5 (p = .5), PruneFL 55.5, PQSU 57.9. Measured: see the
+README.
 """
 
 from configs import _complement as complement

@@ -6,9 +6,9 @@ METHOD is cs (default), fedavg, prunefl or pqsu. It stands in for the paper's tw
 (`complement_twitter.py`): movie reviews of two classes, dealt out at random since they
 have no users, their words hashed to 768 features instead of a DistilBERT's. They stand
 in `data/sst2.npz`, made by
-`python -m sparsefl_jax.data.text --tfds=glue/sst2 --hash=768 data/sst2.npz`.
-The pruned share is --config.algorithm.sparsity. Judged on the validation sentences.
-Measured: see the README.
+`python -m sparsefl_jax.data.text glue/sst2 data/sst2.npz --hash=768`.
+What is left is --config.density, 1 - p; for pqsu --config.algorithm.density of the
+neurons. Judged on the validation sentences. Measured: see the README.
 """
 
 from configs import _complement as complement

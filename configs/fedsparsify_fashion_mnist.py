@@ -4,9 +4,10 @@ python launch.py --config=configs/fedsparsify_fashion_mnist.py[:METHOD][,...]
 
 METHOD is global (default), local, fedavg, fedprox, random, snip, grasp or prunefl; with
 clients100 10 of 100 take part, with iid the split is at random, else two classes a
-client. The sparsity is --config.algorithm.sparsity (--config.first_stage.sparsity for
-snip and grasp). Round 200, one seed: FedAvg .7489, FedSparsify-Global .740 / .735 /
-.749 / .735 / .687 at S = .8 / .85 / .9 / .95 / .99. Measured: see the README.
+client. What is left is --config.density, 1 - S. Round 200, one seed: FedAvg .7489,
+FedSparsify-Global .740 / .735 / .749 / .735 / .687 at S = .8 / .85 / .9 / .95 / .99.
+SNIP and GraSP score a random batch; `--config.first_stage.first_samples` takes a
+client's first samples, which are of one class. Measured: see the README.
 """
 
 from configs import _fedsparsify as fedsparsify

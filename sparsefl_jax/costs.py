@@ -153,25 +153,25 @@ def complement_flops(macs: int, outputs: int) -> int:
 
 
 def complement_saving(
-    macs: int, outputs: int, sparsity: float, client_sparsity: float
+    macs: int, outputs: int, density: float, client_density: float
 ) -> float:
     """View: the share of `complement_flops` that Complement Sparsification saves.
 
     The forward pass is charged at the server's density, the hidden state's derivative
-    whole, the weights' at the server's density and the client's (Tables 4 and 5),
-    though a client's weights are dense after its first step.
+    whole, the weights' at the sum of both densities (Tables 4 and 5), though a client's
+    weights are dense after its first step.
 
     Args:
       macs: multiply-adds of one sample through the layer.
       outputs: its outputs, of which each has a bias.
-      sparsity: p, of the server's model.
-      client_sparsity: of what the client sends.
+      density: 1 - p, of the server's model.
+      client_density: 1 - c, of what the client sends.
 
     Example:
-      >>> round(complement_saving(96, 3, 0.5, 0.887), 3)
+      >>> round(complement_saving(96, 3, 0.5, 0.113), 3)
       0.291
     """
-    saved = 2 * macs * (2 * sparsity + client_sparsity - 1)
+    saved = 2 * macs * (2 - 2 * density - client_density)
     return saved / complement_flops(macs, outputs)
 
 

@@ -50,12 +50,12 @@ def stop_after(monkeypatch, rounds):
 
 
 OTHERS = {
-    "complement": {"sparsity": 0.5},
+    "complement": {"density": 0.5},
     "fedavg": {"keep_optimizer": True},
     "fedpm": {},
     "fedprox": {"mu": 0.01},
-    "fedsparsify_global": {"sparsity": 0.8, "rounds": 4, "criterion": "random"},
-    "fedsparsify_local": {"sparsity": 0.8, "rounds": 4},
+    "fedsparsify_global": {"density": 0.2, "rounds": 4, "criterion": "random"},
+    "fedsparsify_local": {"density": 0.2, "rounds": 4},
     "pdst": {"density": 0.5},
     "spdst": {"keep_optimizer": True},
     "jmwst": {"density": 0.5, "r_int": 2},

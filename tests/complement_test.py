@@ -9,7 +9,7 @@ from sparsefl_jax import costs
 from sparsefl_jax.algorithms import complement
 from sparsefl_jax.message import unpack_model
 from sparsefl_jax.models import build
-from tests.complement_by_hand import RATIO, SPARSITY
+from tests.complement_by_hand import DENSITY, RATIO
 
 # Tables 2 to 5: emergent client sparsity of every layer, and of the model; FLOPs saved.
 IC_CLIENTS = {
@@ -66,7 +66,7 @@ def test_flops_of_tables_4_and_5(name):
     for p, (sparsity, full) in clients.items():
         assert np.average(sparsity, weights=sizes) == pytest.approx(full, abs=1.1e-3)
         shares = [
-            100 * costs.complement_saving(*layer, p, c)
+            100 * costs.complement_saving(*layer, 1 - p, 1 - c)
             for layer, c in zip(found, sparsity, strict=True)
         ]
         printed, printed_full = saved[p]
@@ -76,7 +76,7 @@ def test_flops_of_tables_4_and_5(name):
 
 
 def test_supports_of_server_and_clients_do_not_meet():
-    world = at.make_world(complement, {"sparsity": SPARSITY})
+    world = at.make_world(complement, {"density": DENSITY})
     for round in range(4):
         for passing in at.passings(world, round):
             down, up = (unpack_model(m) for m in (passing.down, passing.up))
@@ -87,33 +87,33 @@ def test_supports_of_server_and_clients_do_not_meet():
             assert any(met) == (round == 0)
 
 
-def test_logged_client_sparsity_is_that_of_the_uplink():
-    world = at.make_world(complement, {"sparsity": SPARSITY})
+def test_logged_client_density_is_that_of_the_uplink():
+    world = at.make_world(complement, {"density": DENSITY})
     passing = at.passings(world, 1)[0]
     sent, metrics = unpack_model(passing.up).params, passing.metrics
     kernels = {name: np.asarray(sent[name]["kernel"]) for name in ("fc1", "fc2")}
     for name, kernel in kernels.items():
-        logged = metrics[f"client_sparsity/{name}/kernel"]
-        assert logged == pytest.approx(np.mean(kernel == 0), abs=1e-6)
+        logged = metrics[f"client_density/{name}/kernel"]
+        assert logged == pytest.approx(np.mean(kernel != 0), abs=1e-6)
     every = np.concatenate([k.ravel() for k in kernels.values()])
-    assert metrics["client_sparsity"] == pytest.approx(np.mean(every == 0), abs=1e-6)
+    assert metrics["client_density"] == pytest.approx(np.mean(every != 0), abs=1e-6)
 
 
 def test_both_models_are_deployed_the_pruned_one_first():
-    world = at.make_world(complement, {"sparsity": SPARSITY})
+    world = at.make_world(complement, {"density": DENSITY})
     server = at.path(world)[0][-1].server
     deployed = world.algorithm.deploy(world.key, server, None, None)
     assert list(deployed) == ["global", "unpruned"]
     pruned, whole = (m.params["fc1"]["kernel"] for m in deployed.values())
-    assert np.mean(pruned == 0) > SPARSITY - 0.05 > np.mean(whole == 0)
+    assert np.mean(pruned != 0) < DENSITY + 0.05 < np.mean(whole != 0)
 
 
 @pytest.mark.parametrize(
     "kwargs, named",
     [
-        ({"sparsity": 1.0}, "sparsity=1.0"),
-        ({"sparsity": -0.1}, "sparsity=-0.1"),
-        ({"sparsity": 0.5, "aggregation_ratio": 0.0}, "aggregation_ratio=0.0"),
+        ({"density": 0.0}, "density=0.0"),
+        ({"density": 1.1}, "density=1.1"),
+        ({"density": 0.5, "aggregation_ratio": 0.0}, "aggregation_ratio=0.0"),
     ],
 )
 def test_refuses(kwargs, named):

@@ -29,9 +29,9 @@ from sparsefl_jax.algorithms import (
     local_only,
     nst,
     pdst,
+    pqsu,
     prunefl,
     prunefl_initial,
-    pqsu,
     sensitivity,
     snip,
     spafl,
@@ -40,18 +40,18 @@ from sparsefl_jax.algorithms import (
 from sparsefl_jax.message import unpack_model
 from sparsefl_jax.sparsity import masks
 from tests.by_hand import gradient as cross_entropy_gradient
-from tests.complement_by_hand import SPARSITY as PRUNED
+from tests.complement_by_hand import DENSITY as KEPT
 from tests.complement_by_hand import complements
 from tests.fedpm_by_hand import trains_scores
 from tests.fedsparsify_by_hand import (
+    DENSITY,
     ROUNDS,
-    SPARSITY,
     purges_on_clients,
     purges_on_server,
 )
+from tests.pqsu_by_hand import uploads_what_helps
 from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
 from tests.snip_by_hand import flows, sensitive, votes_for
-from tests.pqsu_by_hand import uploads_what_helps
 from tests.spafl_by_hand import ALPHA, trains_thresholds
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
@@ -313,7 +313,7 @@ HALF, TIERS = {"density": 0.5}, {"densities": (0.3, 0.4, 0.5)}
 
 GRID = {"widths": (0.3, 0.4, 0.5)}
 
-SCHEDULE = {"sparsity": SPARSITY, "rounds": ROUNDS}
+SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
 
 TABLE = {
     "fedavg": Row(fedavg, {}, fedavg_by_hand),
@@ -321,7 +321,7 @@ TABLE = {
     "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
     "fedpm": Row(fedpm, {}, trains_scores),
     "fedprox": Row(fedprox, {"mu": 0.5}, is_pulled),
-    "complement": Row(complement, {"sparsity": PRUNED}, complements),
+    "complement": Row(complement, {"density": KEPT}, complements),
     "fedsparsify_global": Row(fedsparsify_global, SCHEDULE, purges_on_server),
     "fedsparsify_local": Row(fedsparsify_local, SCHEDULE, purges_on_clients),
     "pdst": Row(pdst, HALF, frozen_and_dense),

@@ -6,7 +6,7 @@ import numpy as np
 from sparsefl_jax import contract_world as at
 from sparsefl_jax.message import unpack_model
 
-SPARSITY, ROUNDS = 0.75, 3  # the fourth round of the world lies beyond the schedule
+DENSITY, ROUNDS = 0.25, 3  # the fourth round of the world lies beyond the schedule
 
 
 def flat(tree):
@@ -16,7 +16,8 @@ def flat(tree):
 def zeros(round, size):
     """int(s_t n) of Eq. (1), t = round + 1."""
     t = min(round + 1, ROUNDS)
-    return int((SPARSITY - SPARSITY * (1 - (t - 1) / (ROUNDS - 1)) ** 3) * size)
+    last = 1 - DENSITY
+    return int((last - last * (1 - (t - 1) / (ROUNDS - 1)) ** 3) * size)
 
 
 def purged(params, round):

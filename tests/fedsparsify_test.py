@@ -11,7 +11,7 @@ from sparsefl_jax.algorithms import fedsparsify_global, fedsparsify_local
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks, schedules
 from sparsefl_jax.types import Context, SparseModel
-from tests.fedsparsify_by_hand import ROUNDS, SPARSITY, flat
+from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
 
 # The paper's Tables 1 and 2: non-zero parameters after round 200 and millions sent.
 CIFAR = {
@@ -30,11 +30,11 @@ FASHION = {
 }
 DENSE = {"fedsparsify_cnn": 6441, "mlp": 473}
 NETWORKS = {"fedsparsify_cnn": ((32, 32, 3), CIFAR), "mlp": ((28, 28, 1), FASHION)}
-SCHEDULE = {"sparsity": SPARSITY, "rounds": ROUNDS}
+SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
 
 
 def test_schedule_has_the_values_of_equation_1():
-    s = schedules.polynomial(0.9, 200)
+    s = schedules.polynomial(0.1, 200)
     printed = {1: 0, 2: 0.0135, 10: 0.1167, 50: 0.5146, 100: 0.7858, 150: 0.8857}
     for t, value in printed.items():
         assert s[t - 1] == pytest.approx(value, abs=5e-5)
@@ -42,16 +42,16 @@ def test_schedule_has_the_values_of_equation_1():
 
 
 def test_schedule_moves_every_few_rounds_only():
-    s = schedules.polynomial(0.9, 40, frequency=10)
+    s = schedules.polynomial(0.1, 40, frequency=10)
     steps = np.flatnonzero(np.diff(s)) + 2  # the round that begins a step
     np.testing.assert_array_equal(steps, [10, 20, 30, 40])
-    assert s[8] == 0 and s[9] == schedules.polynomial(0.9, 40)[9]
+    assert s[8] == 0 and s[9] == schedules.polynomial(0.1, 40)[9]
 
 
 @pytest.mark.parametrize(
     "kwargs, named",
     [
-        ({"sparsity": 1.0}, "sparsity=1.0"),
+        ({"density": 0.0}, "density=0.0"),
         ({"rounds": 1}, "rounds=1"),
         ({"frequency": 0}, "frequency=0"),
         ({"power": 0.0}, "power=0.0"),
@@ -59,11 +59,11 @@ def test_schedule_moves_every_few_rounds_only():
 )
 def test_refuses(kwargs, named):
     with pytest.raises(ValueError, match=named):
-        fedsparsify_global(None, None, **{"sparsity": 0.9, "rounds": 10} | kwargs)
+        fedsparsify_global(None, None, **{"density": 0.1, "rounds": 10} | kwargs)
     with pytest.raises(ValueError, match="criterion='size'"):
-        fedsparsify_global(None, None, sparsity=0.9, rounds=10, criterion="size")
+        fedsparsify_global(None, None, density=0.1, rounds=10, criterion="size")
     with pytest.raises(ValueError, match="merge='sum'"):
-        fedsparsify_local(None, None, sparsity=0.9, rounds=10, merge="sum")
+        fedsparsify_local(None, None, density=0.1, rounds=10, merge="sum")
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -84,7 +84,7 @@ def test_counts_of_tables_1_and_2(name):
     total = {"sum": (params, stats), "weight": np.float32(1)}
     assert costs.exchanged([size + moving] * 201, 10) // 10**6 == DENSE[name]
     for sparsity, (alive, millions) in printed.items():
-        method = fedsparsify_global(None, None, sparsity=sparsity, rounds=200)
+        method = fedsparsify_global(None, None, density=1 - sparsity, rounds=200)
         server = method.init(
             jax.random.key(0), SparseModel(params, masks.full(params), stats)
         )
@@ -94,7 +94,7 @@ def test_counts_of_tables_1_and_2(name):
             new, _ = method.aggregate(None, ctx, server, total)
             return flat(new.model.mask).sum() + moving
 
-        wanted = size - schedules.zeros(schedules.polynomial(sparsity, 200), size)
+        wanted = schedules.alive(schedules.polynomial(1 - sparsity, 200), size)
         assert left(199) == alive and left(57) == wanted[57] + moving
         sizes = [size + moving, *(int(n) + moving for n in wanted)]
         assert costs.exchanged(sizes, 10) // 10**6 == millions
@@ -109,7 +109,7 @@ def test_random_order_is_drawn_once_and_ignores_magnitude():
         assert not (mask & ~before).any()
         before = mask
         np.testing.assert_array_equal(flat(server.scores), flat(states[0].scores))
-    lowest = np.argsort(flat(server.scores))[: int(SPARSITY * mask.size)]
+    lowest = np.argsort(flat(server.scores))[: int((1 - DENSITY) * mask.size)]
     assert not mask[lowest].any() and len(states) == 5
 
 
@@ -119,7 +119,7 @@ def test_majority_keeps_the_sparsity_that_averaging_loses():
         for merge in ("majority", "average")
     ]
     vote, union = (flat(at.path(w)[0][-1].server.model.mask).mean() for w in worlds)
-    assert vote < union and union > 1 - SPARSITY
+    assert vote < union and union > DENSITY
 
 
 def test_masked_entries_do_not_come_back_by_momentum():

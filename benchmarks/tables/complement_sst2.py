@@ -11,8 +11,8 @@ _CONFIG = "configs/complement_sst2.py"
 TABLE = Table(
     rows={
         "fedavg": Row(f"{_CONFIG}:fedavg", "76.9"),
-        "cs0.5": Row(f"{_CONFIG}:cs", "74.3", {"algorithm.sparsity": 0.5}),
-        "cs0.9": Row(f"{_CONFIG}:cs", "", {"algorithm.sparsity": 0.9}),
+        "cs0.5": Row(f"{_CONFIG}:cs", "74.3", {"density": 0.5}),
+        "cs0.9": Row(f"{_CONFIG}:cs", "", {"density": 0.1}),
     },
     order=(
         *runs("fedavg cs0.5 cs0.9", 0),

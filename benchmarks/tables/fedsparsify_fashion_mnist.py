@@ -7,34 +7,25 @@ baselines in figures only.
 from benchmarks.tables import Row, Table, runs
 
 _CONFIG = "configs/fedsparsify_fashion_mnist.py"
-_PRINTED = {".8": "74.0", ".85": "73.5", ".9": "74.9", ".95": "73.5", ".99": "68.7"}
+_PRINTED = {".2": "74.0", ".15": "73.5", ".1": "74.9", ".05": "73.5", ".01": "68.7"}
+_OTHERS = ("local", "random", "snip", "grasp", "prunefl")
 
 
-def _global(sparsity: str) -> Row:
-    overrides = {"algorithm.sparsity": float(sparsity)}
-    return Row(f"{_CONFIG}:global", _PRINTED[sparsity], overrides)
+def _row(method: str, density: str, printed: str = "") -> Row:
+    return Row(f"{_CONFIG}:{method}", printed, {"density": float(density)})
 
 
-def _other(method: str, sparsity: float) -> Row:
-    stage = "first_stage" if method in ("snip", "grasp") else "algorithm"
-    return Row(f"{_CONFIG}:{method}", "", {f"{stage}.sparsity": sparsity})
-
-
+_GLOBAL = "fedavg global.1 global.01 global.05 global.2 global.15"
 TABLE = Table(
     rows={
         "fedavg": Row(f"{_CONFIG}:fedavg", "74.89"),
-        **{f"global{s}": _global(s) for s in _PRINTED},
-        **{
-            method + sparsity: _other(method, float(sparsity))
-            for method in ("local", "random", "snip", "grasp")
-            for sparsity in (".9", ".99")
-        },
+        **{f"global{d}": _row("global", d, printed) for d, printed in _PRINTED.items()},
+        **{m + d: _row(m, d) for m in _OTHERS for d in (".1", ".01")},
     },
     order=(
-        *runs("fedavg global.9 global.99 global.95 global.8 global.85", 0),
-        *runs("local.9 local.99 random.9 random.99", 0),
-        *runs("snip.9 snip.99 grasp.9 grasp.99", 0),
-        *runs("fedavg global.9 global.99 global.95 global.8 global.85", 1),
-        *runs("fedavg global.9 global.99 global.95 global.8 global.85", 2),
+        *runs(_GLOBAL, 0),
+        *runs(" ".join(m + d for m in _OTHERS for d in (".1", ".01")), 0),
+        *runs(_GLOBAL, 1),
+        *runs(_GLOBAL, 2),
     ),
 )

@@ -18,10 +18,10 @@ from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
 from sparsefl_jax.algorithms.flash import spdst as spdst
 from sparsefl_jax.algorithms.grasp import grasp as grasp
 from sparsefl_jax.algorithms.heterofl import heterofl as heterofl
+from sparsefl_jax.algorithms.pqsu import pqsu as pqsu
 from sparsefl_jax.algorithms.prunefl import prunefl as prunefl
 from sparsefl_jax.algorithms.prunefl import prunefl_initial as prunefl_initial
 from sparsefl_jax.algorithms.snip import snip as snip
-from sparsefl_jax.algorithms.pqsu import pqsu as pqsu
 from sparsefl_jax.algorithms.spafl import local_only as local_only
 from sparsefl_jax.algorithms.spafl import spafl as spafl
 

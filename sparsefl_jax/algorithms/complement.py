@@ -30,7 +30,7 @@ def complement(
     loss_fn,
     optimizer,
     *,
-    sparsity: float,
+    density: float,
     aggregation_ratio: float = 1.5,
     index: str = "bitmap",
 ) -> Algorithm:
@@ -47,7 +47,7 @@ def complement(
       loss_fn: as `local.cross_entropy` returns it.
       optimizer: the clients', as `local.make_optimizer` returns it; its state is new in
         every round.
-      sparsity: p, the share of every tensor that the server prunes, in [0, 1).
+      density: 1 - p, the share of every tensor that the server keeps, in (0, 1].
       aggregation_ratio: eta', by which the clients' mean is scaled before it is added,
         above 0; the paper's theory wants it between 1 and 1 / learning rate.
       index: how positions are written, see `codec.Packet`.
@@ -56,10 +56,10 @@ def complement(
       ValueError: an argument is out of range.
 
     Example:
-      >>> method = complement(None, None, sparsity=0.5)
+      >>> method = complement(None, None, density=0.5)
     """
-    if not 0 <= sparsity < 1:
-        raise ValueError(f"sparsity={sparsity}, expected 0 <= sparsity < 1")
+    if not 0 < density <= 1:
+        raise ValueError(f"density={density}, expected in (0, 1]")
     if not 0 < aggregation_ratio < float("inf"):
         raise ValueError(
             f"aggregation_ratio={aggregation_ratio}, expected a finite number above 0"
@@ -92,7 +92,7 @@ def complement(
         trained = SparseModel(state.params, sent, state.stats)
         uplink = pack_model(trained, masks.everything(sent), index=index)
         work = local.dense_work(state.sums["count"], state.params)
-        return uplink, client, {**state.sums, "work": work, **_sparsity(sent)}
+        return uplink, client, {**state.sums, "work": work, **_densities(sent)}
 
     def contribute(ctx, uplink):
         sent = unpack_model(uplink)
@@ -112,7 +112,7 @@ def complement(
         mean, stats = sums.weighted_mean(total, (stays, old.stats))
         ratio = jnp.where(first, 1.0, aggregation_ratio)
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
-        mask = jax.tree.map(lambda w: _kept(w, sparsity), params)
+        mask = jax.tree.map(lambda w: _kept(w, density), params)
         model = SparseModel(masks.apply(params, mask), mask, stats)
         return Server(model, params, ctx.round + 1), {}
 
@@ -130,17 +130,17 @@ def complement(
     )
 
 
-def _kept(w: Array, sparsity: float) -> Array:
+def _kept(w: Array, density: float) -> Array:
     """What reaches the percentile of |w|, and is not zero."""
     magnitude = jnp.abs(w)
-    return (magnitude >= jnp.quantile(magnitude, sparsity)) & (w != 0)
+    return (magnitude >= jnp.quantile(magnitude, 1 - density)) & (w != 0)
 
 
-def _sparsity(sent: PyTree) -> dict[str, Array]:
-    """What a client left out of every kernel, and of all together: Tables 2 and 3."""
+def _densities(sent: PyTree) -> dict[str, Array]:
+    """What a client sent of every kernel, and of all together: Tables 2 and 3."""
     kernels = jax.tree.map(lambda m: m.ndim > 1, sent)
     shares = zip(
         masks.layer_paths(kernels), masks.layer_densities(sent, kernels), strict=True
     )
-    of_layers = {f"client_sparsity/{path}": 1 - share for path, share in shares}
-    return {"client_sparsity": 1 - masks.density(sent, kernels)} | of_layers
+    of_layers = {f"client_density/{path}": share for path, share in shares}
+    return {"client_density": masks.density(sent, kernels)} | of_layers

@@ -35,7 +35,7 @@ def fedsparsify_global(
     loss_fn,
     optimizer,
     *,
-    sparsity: float,
+    density: float,
     rounds: int,
     frequency: int = 1,
     power: float = 3.0,
@@ -53,7 +53,7 @@ def fedsparsify_global(
     Args:
       loss_fn: as `local.cross_entropy` returns it.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      sparsity: share of prunable entries that are zero after the last round, [0, 1).
+      density: share of prunable entries that is left after the last round, (0, 1].
       rounds: over which it is reached, see `schedules.polynomial`; it stays after them.
       frequency: rounds between two purges, at least 1.
       power: of the schedule; the larger, the earlier it purges.
@@ -67,13 +67,13 @@ def fedsparsify_global(
       ValueError: an argument is out of range.
 
     Example:
-      >>> method = fedsparsify_global(None, None, sparsity=0.9, rounds=200)
+      >>> method = fedsparsify_global(None, None, density=0.1, rounds=200)
     """
     if criterion not in CRITERIA:
         raise ValueError(
             f"criterion={criterion!r}, expected one of {', '.join(CRITERIA)}"
         )
-    schedule = schedules.polynomial(sparsity, rounds, frequency=frequency, power=power)
+    schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
 
     def init(key, model):
         scores, select = {}, masks.prunable(model.params, prunable)
@@ -110,7 +110,7 @@ def fedsparsify_local(
     loss_fn,
     optimizer,
     *,
-    sparsity: float,
+    density: float,
     rounds: int,
     frequency: int = 1,
     power: float = 3.0,
@@ -128,18 +128,18 @@ def fedsparsify_local(
     Args:
       merge: 'majority' keeps what at least half of the cohort kept, zeros counting in
         the mean; 'average' whatever anyone kept.
-      loss_fn, optimizer, sparsity, rounds, frequency, power, keep_optimizer, prunable,
+      loss_fn, optimizer, density, rounds, frequency, power, keep_optimizer, prunable,
         index: as in `fedsparsify_global`.
 
     Raises:
       ValueError: an argument is out of range.
 
     Example:
-      >>> method = fedsparsify_local(None, None, sparsity=0.9, rounds=200)
+      >>> method = fedsparsify_local(None, None, density=0.1, rounds=200)
     """
     if merge not in MERGES:
         raise ValueError(f"merge={merge!r}, expected one of {', '.join(MERGES)}")
-    schedule = schedules.polynomial(sparsity, rounds, frequency=frequency, power=power)
+    schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
 
     def init(key, model):
         del key
@@ -205,8 +205,9 @@ def _train(key, ctx, loss_fn, optimizer, downlink, client, batches):
 def _purge(scores, round, schedule, select) -> PyTree:
     """The mask without int(s n) of the lowest scores, ties kept."""
     size = int(masks.layer_sizes(scores, select).sum())
-    alive = jnp.asarray(size - schedules.zeros(schedule, size))
-    return masks.at_least(scores, alive[jnp.minimum(round, len(alive) - 1)], select)
+    counts = jnp.asarray(schedules.alive(schedule, size))
+    count = counts[jnp.minimum(round, len(counts) - 1)]
+    return masks.at_least(scores, count, select)
 
 
 def _next(ctx, server, model) -> Server:

@@ -1,4 +1,4 @@
-"""How sparsity grows over the rounds; on the host, exact, one number a round.
+"""How much is pruned over the rounds; on the host, exact, one number a round.
 
 A count such as int(s n) must not depend on how float32 rounds s n, so schedules are
 float64 tables [T] that the compiled program looks up.
@@ -8,40 +8,40 @@ import numpy as np
 
 
 def polynomial(
-    sparsity: float,
+    density: float,
     rounds: int,
     *,
-    start: float = 0.0,
+    start: float = 1.0,
     frequency: int = 1,
     power: float = 3.0,
 ) -> np.ndarray:
-    """Sparsity after rounds 1 to T: fast first, then ever slower.
+    """The share that is pruned after rounds 1 to T: fast first, then ever slower.
 
     `s_t = S_T + (S_0 - S_T) (1 - (F floor(t / F) - 1) / (T - 1))^n`, which is S_0 up to
     round 1 and S_T in round T (Stripelis et al., FedSparsify, 2022, Eq. 1; Zhu and
     Gupta, 2017).
 
     Args:
-      sparsity: S_T, the share of entries that are zero in the end, [0, 1).
+      density: 1 - S_T, the share of entries that is left in the end, (0, 1].
       rounds: T, at least 2.
-      start: S_0, in [0, sparsity].
+      start: 1 - S_0, in [density, 1].
       frequency: F, rounds between two steps of the schedule, at least 1.
       power: n, above 0.
 
     Returns:
-      [T] float64; item t - 1 is for round t.
+      [T] float64, s_t; item t - 1 is for round t.
 
     Raises:
       ValueError: an argument is out of range.
 
     Example:
-      >>> print(polynomial(0.9, 200)[[0, 1, 9, 49, 199]].round(4))
+      >>> print(polynomial(0.1, 200)[[0, 1, 9, 49, 199]].round(4))
       [0.     0.0135 0.1167 0.5146 0.9   ]
     """
-    if not 0 <= sparsity < 1:
-        raise ValueError(f"sparsity={sparsity}, expected 0 <= sparsity < 1")
-    if not 0 <= start <= sparsity:
-        raise ValueError(f"start={start}, expected in [0, sparsity={sparsity}]")
+    if not 0 < density <= 1:
+        raise ValueError(f"density={density}, expected in (0, 1]")
+    if not density <= start <= 1:
+        raise ValueError(f"start={start}, expected in [density={density}, 1]")
     for name, value, least in (("rounds", rounds, 2), ("frequency", frequency, 1)):
         if value != int(value) or value < least:
             raise ValueError(f"{name}={value}, expected an integer from {least}")
@@ -49,14 +49,15 @@ def polynomial(
         raise ValueError(f"power={power}, expected a finite number above 0")
     t = np.arange(1, rounds + 1)
     done = np.clip((t // frequency * frequency - 1) / (rounds - 1), 0, 1)
-    return sparsity + (start - sparsity) * (1 - done) ** power
+    first, last = 1 - start, 1 - density
+    return last + (first - last) * (1 - done) ** power
 
 
-def zeros(schedule: np.ndarray, size: int) -> np.ndarray:
-    """The entries of `size` that are zero by a schedule, int(s n); [T] int32.
+def alive(pruned: np.ndarray, size: int) -> np.ndarray:
+    """The entries of `size` that a schedule leaves, n - int(s n); [T] int32.
 
     Example:
-      >>> zeros(np.array([0.0, 0.0135]), 1000).tolist()
-      [0, 13]
+      >>> alive(np.array([0.0, 0.0135]), 1000).tolist()
+      [1000, 987]
     """
-    return (np.asarray(schedule, np.float64) * size).astype(np.int32)
+    return size - (np.asarray(pruned, np.float64) * size).astype(np.int32)
