@@ -82,7 +82,7 @@ def test_halves_matter_to_batch_statistics_alone(key):
 
 
 def test_temperature_divides_the_logits(key):
-    """At a high one the loss is nearly quadratic: the score falls as its square."""
+    """And nothing else: the predictions stay."""
     params, stats, *batch = world(key)
     hot = partial(LOSS, temperature=200.0)
     _, (_, told) = hot(key, params, stats, *batch)
