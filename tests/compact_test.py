@@ -62,7 +62,7 @@ def images(shape, count=4):
 
 def check(sparse, name, shape, **kwargs):
     """Outputs are equal; returns the smaller network and its weights."""
-    kwargs = kwargs if name == "mlp" else kwargs | PLAIN
+    kwargs = kwargs if name in ("mlp", "sa") else kwargs | PLAIN
     x = images(shape)
     model, small = compact(sparse, name, 10, shape, **kwargs)
     want = outputs(build(name, 10, shape, **kwargs), sparse, x)
@@ -158,6 +158,7 @@ def test_resnet_shrinks_inside_its_blocks(variant, base, density):
 
 
 SMALL = {
+    "sa": ((12,), {"widths": (20,)}),
     "mnistnet": ((14, 14, 1), {"softmax_output": True}),
     "ic": ((14, 14, 1), {}),
     "femnist_cnn": ((8, 8, 1), {}),

@@ -82,12 +82,13 @@ def test_bad_tables_are_one_line(tmp_path, rows, change, told):
 # --- features
 
 
-def test_hashed_words():
-    x = text.hashed(["Good good film", "film good GOOD", "film", "?"], 64)
-    assert x.shape == (4, 64) and x.dtype == np.float32
+def test_hashed_letters():
+    x = text.hashed(["Good good film", "film good GOOD", "film", ""], 4096)
+    assert x.shape == (4, 4096) and x.dtype == np.float32
     np.testing.assert_array_equal(x[0], x[1])  # order and case carry nothing
+    assert (x[2] != 0).sum() == 7  # " fi", "fil", "ilm", "lm ", " fil", "film", "ilm "
     np.testing.assert_allclose(np.linalg.norm(x, axis=1), [1, 1, 1, 0], rtol=1e-6)
-    assert x[0] @ x[2] == pytest.approx(1 / np.sqrt(5))  # counts 2 and 1
+    assert x[0] @ x[2] == pytest.approx(1 / np.sqrt(5))  # counts 2 and 1, 7 of each
     with pytest.raises(ValueError, match="hash=0; it must be at least 1"):
         text.hashed(["a"], 0)
 
@@ -146,7 +147,7 @@ def test_a_table_becomes_a_data_set(tmp_path, capsys):
     assert fed.train.size.tolist() == [1] and fed.test.size.tolist() == [1]
     with np.load(out) as kept:
         assert kept["class_names"].tolist() == ["0", "4", "10"]
-        assert str(kept["features"]) == "words hashed to 16 features"
+        assert str(kept["features"]) == "letters hashed to 16 features"
 
 
 def test_an_encoder_is_used_from_the_command(tmp_path, monkeypatch):
