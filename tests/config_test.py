@@ -1,0 +1,64 @@
+"""Every method of every environment of FedSparsify and Complement Sparsification."""
+
+import importlib
+
+import pytest
+
+from configs import _complement, _fedsparsify, _options
+from sparsefl_jax import configuration, fields, models
+
+OPTIONS = {
+    "fedsparsify_fashion_mnist": (_fedsparsify.METHODS, ("", "clients100", "iid")),
+    "fedsparsify_cifar10": (_fedsparsify.METHODS, ("", "clients100", "iid")),
+    "complement_mnist": (_complement.METHODS, ("",)),
+    "complement_femnist": (_complement.METHODS, ("",)),
+    "complement_twitter": (_complement.METHODS, _complement.PARTICIPATION),
+    "complement_sst2": (_complement.METHODS, ("",)),
+}
+
+
+@pytest.mark.parametrize("file", OPTIONS)
+def test_every_method_builds_at_the_density_that_is_asked_for(file):
+    methods, others = OPTIONS[file]
+    get_config = importlib.import_module(f"configs.{file}").get_config
+    seen = set()
+    for method in methods:
+        for other in others:
+            config = get_config(f"{method},{other}")
+            fields.check(config)
+            stages = configuration.build_stages(config, None)
+            assert stages[-1].cohort_size in (10, 436)
+            seen.add(str(config.algorithm) + str(config.first_stage.get("name")))
+            config.density = 0.3
+            asked = {
+                section.get(key)
+                for section in (config.first_stage, config.algorithm)
+                for key in ("density", "max_density")
+            }
+            prunes = method not in ("fedavg", "fedprox", "pqsu")
+            assert (0.3 in asked) == prunes
+            assert config.model.name in models.MODELS
+    assert len(seen) == len(methods)
+
+
+def test_both_stages_prune_the_same_leaves():
+    for file in ("fedsparsify_fashion_mnist", "fedsparsify_cifar10"):
+        get_config = importlib.import_module(f"configs.{file}").get_config
+        for method in ("snip", "grasp"):
+            config = get_config(method)
+            assert config.first_stage.prunable == config.algorithm.prunable
+            model = models.build(
+                config.model.name, 10, (32, 32, 3) if "cifar" in file else (28, 28, 1)
+            )
+            spared = "!bn*" in config.algorithm.prunable
+            assert spared == ("bn1" in model.macs and method == "snip")
+
+
+def test_options_of_a_group_exclude_each_other():
+    groups = ("a", "b"), ("c",)
+    assert _options.parse("b,c", *groups) == {"b", "c"}
+    assert _options.parse("", *groups) == set()
+    with pytest.raises(ValueError, match="option 'd', expected of a, b, c"):
+        _options.parse("d", *groups)
+    with pytest.raises(ValueError, match="options 'a,b', expected one of a, b"):
+        _options.parse("a,b", *groups)
