@@ -12,6 +12,7 @@ import optax
 from jax import lax
 
 from sparsefl_jax import local
+from sparsefl_jax.codec import split
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.sparsity.allocate import floor_count
 from sparsefl_jax.types import Array, PyTree, SparseModel, Work
@@ -31,9 +32,9 @@ def make_rule(
        stay, as the dense leaves do.
     2. What may go and what is pruned are candidates, in the order of g^2 / c_l: the
        accumulated squared gradient over the time that a weight of layer l takes.
-    3. Candidates join from the top while that increases the sum of g^2 over all that
-       is alive over `constant_time` + sum of c_l, and while no more than `max_density`
-       of the prunable weights are. Ties join by layer, then by index.
+    3. Candidates join from the top while that increases (sum of g^2) / (`constant_time`
+       + sum of c_l), both over all that is alive, and while no more than `max_density`
+       of the prunable weights is alive. Ties join by layer, then by index.
 
     A weight that was alive keeps its value, others start at 0.
 
@@ -105,6 +106,8 @@ def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> P
     gain = masks.layers(squared, select)
     free = [~m for m in masks.layers(stay, select)]
     times = [jnp.float32(c) for c in times]
+    others = jax.tree.leaves(split(squared, select)[1])
+    dense = sum((jnp.sum(g) for g in others), jnp.float32(0))
     worth = [
         jnp.where(f, g / c, jnp.float32(-1))
         for g, f, c in zip(gain, free, times, strict=True)
@@ -112,18 +115,11 @@ def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> P
 
     def ratio(above):
         """Gain over time of all that stays and of the candidates worth more."""
-        total, time = jnp.float32(0), jnp.float32(constant)
+        total, time = dense, jnp.float32(constant)
         for g, f, c, v in zip(gain, free, times, worth, strict=True):
             alive = ~f | (v > above)
             total += jnp.sum(jnp.where(alive, g, jnp.zeros_like(g)))
             time += c * jnp.sum(alive, dtype=jnp.int32).astype(jnp.float32)
-        total += sum(
-            jnp.sum(g)
-            for g, chosen in zip(
-                jax.tree.leaves(squared), jax.tree.leaves(select), strict=True
-            )
-            if not chosen
-        )
         return jnp.where(time > 0, total / time, jnp.float32(0))
 
     # Greedy ends at those who are worth more than the ratio that they lead to.
