@@ -48,8 +48,9 @@ def save(
 
     best = snapshot.best
     arrays = {"state": _flat(snapshot.state), "models": _nested(models)}
+    order = {"models": list(models)}  # orbax sorts names, but the first one is special
     if best is not None:
-        arrays["best"] = _nested(best.models)
+        arrays["best"], order["best"] = _nested(best.models), list(best.models)
     about = about | {
         "format": FORMAT,
         "stage": snapshot.stage,
@@ -58,6 +59,7 @@ def save(
         "flops": snapshot.flops,
         "ended_by": snapshot.ended_by,
         "best": best and best._asdict() | {"models": None},
+        "order": order,
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "checksums": {name: checksum(tree) for name, tree in arrays.items()},
     }
@@ -129,12 +131,13 @@ def _saved(arrays: dict, about: dict) -> Saved:
     def state(shapes):
         return _unflat(arrays["state"], shapes)
 
+    order = about.get("order", arrays)  # which older checkpoints lack
     best = about["best"]
     if best is not None:
-        best = Best(**best | {"models": _models(arrays["best"])})
+        best = Best(**best | {"models": _models(arrays["best"], order["best"])})
     counters = {k: about[k] for k in ("stage", "round", "bits", "flops", "ended_by")}
     snapshot = Snapshot(state=state, best=best, **counters)
-    return Saved(snapshot, _models(arrays["models"]), about)
+    return Saved(snapshot, _models(arrays["models"], order["models"]), about)
 
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:
@@ -179,10 +182,11 @@ def _nested(models: dict[str, SparseModel]) -> dict:
     }
 
 
-def _models(nested: dict) -> dict[str, SparseModel]:
+def _models(nested: dict, order) -> dict[str, SparseModel]:
+    """The inverse of `_nested`, with the names in an order."""
     return {
-        name: SparseModel(*(parts.get(part, {}) for part in SparseModel._fields))
-        for name, parts in nested.items()
+        name: SparseModel(*(nested[name].get(part, {}) for part in SparseModel._fields))
+        for name in order
     }
 
 

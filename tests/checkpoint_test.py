@@ -8,9 +8,12 @@ import sys
 import time
 from pathlib import Path
 
+import jax
+import numpy as np
 import pytest
 
 from sparsefl_jax import checkpoint, configuration, experiment, interrupt, loop
+from sparsefl_jax.types import SparseModel
 from tests.tiny import tiny_config
 
 ROOT = Path(__file__).parent.parent
@@ -149,3 +152,18 @@ def logged(run):
     """Bytes of metrics so far."""
     metrics = run / "metrics.jsonl"
     return metrics.stat().st_size if metrics.exists() else 0
+
+
+def test_models_keep_their_order(tmp_path):
+    def model(value):
+        leaf = np.full(2, value, np.float32)
+        return SparseModel({"w": leaf}, {"w": leaf > 0}, {})
+
+    models = {name: model(i) for i, name in enumerate(("w1", "w0.4", "a", "w0.5"))}
+    best = loop.Best(0.5, "test", 0.5, 0, 1, dict(reversed(models.items())))
+    at = loop.Snapshot(0, 1, {"a": np.ones(1)}, 0, 0.0, best)
+    checkpoint.save(tmp_path, at, models, jax.random.key(0), {})
+    saved = checkpoint.read(tmp_path, state=False)
+    assert list(saved.models) == list(models)
+    assert list(saved.snapshot.best.models) == list(models)[::-1]
+    assert saved.models["a"].params["w"].tolist() == [2, 2]
