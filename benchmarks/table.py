@@ -24,7 +24,7 @@ from sparsefl_jax import devices
 devices.use_cpu_cores()  # before JAX starts
 
 from benchmarks.tables import Table  # noqa: E402
-from sparsefl_jax import configuration, experiment, interrupt, workdir  # noqa: E402
+from sparsefl_jax import configuration, experiment, interrupt, report, workdir  # noqa: E402
 from sparsefl_jax.command import one_line  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
@@ -59,8 +59,9 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
             path = runs / f"{row}_seed{seed}"
             print(f"{name}: {row}, seed {seed}", file=sys.stderr, flush=True)
             experiment.run(config, path, resume=(path / "config.json").exists())
+        found = {"row": row, "seed": seed} | entry(path, table.best)
         extra = table.extra(path) if table.extra else {}
-        publish(table, name, {"row": row, "seed": seed} | entry(path) | extra, root)
+        publish(table, name, found | extra, root)
 
 
 def wanted(table: Table, only=None, seeds=None) -> list[tuple[str, int]]:
@@ -108,8 +109,13 @@ def same(old, new) -> bool:
     )
 
 
-def entry(path: Path) -> dict:
-    """What the table keeps of a finished run."""
+def entry(path: Path, best: bool = False) -> dict:
+    """What the table keeps of a finished run.
+
+    Args:
+      path: its directory.
+      best: whether the density is that of the best round, not of the last.
+    """
     file = path / "summary.json"
     told = json.loads(file.read_text())
     bits, flops, dense = (
@@ -117,7 +123,9 @@ def entry(path: Path) -> dict:
         for keys in (("bits_up", "bits_down"), ("flops",), ("flops_dense",))
     )
     date = datetime.date.fromtimestamp(file.stat().st_mtime)
-    headline = next(iter(told["accuracy"].values()))
+    name, headline = next(iter(told["accuracy"].items()))
+    if best:
+        headline = _judged(path, headline["best_round"])[name]
     return {
         "accuracy": told["accuracy"],
         # Of personal models as SpaFL counts it: the mean over layers and clients.
@@ -128,6 +136,13 @@ def entry(path: Path) -> dict:
         "date": date.isoformat(),
         **{key: told[key] for key in ("commit", "device", "versions")},
     }
+
+
+def _judged(path: Path, round: int) -> dict:
+    """What a run's last stage says of its models after a round."""
+    records = report.read_lines(path / "metrics.jsonl")
+    of_round = (r for r in records if r["phase"] == "eval" and r["round"] == round)
+    return max(of_round, key=lambda record: record["stage"])["models"]
 
 
 def results(name: str, root=ROOT) -> dict[tuple[str, int], dict]:

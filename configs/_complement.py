@@ -12,11 +12,12 @@ def parse(arg: str) -> set[str]:
     return _options.parse(arg, METHODS, PARTICIPATION)
 
 
-def base(options: set[str]):
+def base(options: set[str], *, classes: int):
     """Each user a client with a fifth of its samples held out; Adam, five epochs.
 
     Args:
       options: as `parse` gives them.
+      classes: outputs of the network.
     """
     config = default_config()
     config.num_clients, config.cohort_size = 0, 10
@@ -27,6 +28,8 @@ def base(options: set[str]):
     config.density = 0.5
     method = next((name for name in METHODS if name in options), "cs")
     _ALGORITHMS[method](config)
+    if method == "prunefl":
+        config.first_stage.start_accuracy = 1.5 / classes
     return config
 
 

@@ -66,7 +66,7 @@ def _at_start(config, name: str, prunable=("*",), **settings) -> None:
 
 def _prunefl(config) -> None:
     """The density is what may be kept: time that is all constant decides nothing."""
-    config.first_stage = ONE_CLIENT | {"name": "prunefl_initial", "max_iterations": 250}
+    config.first_stage = ONE_CLIENT | {"name": "prunefl_initial"}
     config.algorithm = {"name": "prunefl", "half_life": 1000.0}
     for stage in (config.first_stage, config.algorithm):
         stage.constant_time = 1e9

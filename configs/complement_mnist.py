@@ -16,7 +16,7 @@ from configs import _complement as complement
 
 def get_config(arg: str = ""):
     """The configuration of a comma-separated `arg`; see above."""
-    config = complement.base(complement.parse(arg))
+    config = complement.base(complement.parse(arg), classes=62)
     config.dataset, config.writers = "mnist", "data/mnist_writers.npz"
     config.num_classes = 62
     config.model.name = "ic"

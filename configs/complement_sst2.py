@@ -16,7 +16,7 @@ from configs import _complement as complement
 
 def get_config(arg: str = ""):
     """The configuration of a comma-separated `arg`; see above."""
-    config = complement.base(complement.parse(arg))
+    config = complement.base(complement.parse(arg), classes=2)
     config.dataset = "data/sst2.npz"
     config.num_clients, config.partition = 400, {"name": "iid"}
     config.test_split = "partition"

@@ -16,7 +16,7 @@ from configs import _complement as complement
 def get_config(arg: str = ""):
     """The configuration of a comma-separated `arg`; see above."""
     options = complement.parse(arg)
-    config = complement.base(options)
+    config = complement.base(options, classes=3)
     config.dataset = "data/twitter.npz"
     config.partition.min_samples = 70
     if "users10" not in options:

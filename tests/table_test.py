@@ -148,6 +148,22 @@ def test_a_finished_run_is_taken_up_under_any_name(root, calls):
     assert tables.find(elsewhere.parent, config) is None
 
 
+def test_the_density_is_that_of_the_round_whose_accuracy_counts(tmp_path):
+    def judged(round, density):
+        models = {"personal": {"density": 0.1, "layer_density": density}}
+        return {"phase": "eval", "stage": 0, "round": round, "models": models}
+
+    lines = [json.dumps(judged(*at)) for at in ((1, 0.9), (2, 0.6), (3, 0.3))]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    told = {"accuracy": {"personal": {"best_round": 2, "layer_density": 0.3}}}
+    told |= {"density": 0.1, "seconds": 60.0}
+    told |= dict.fromkeys(("commit", "device", "versions"), "")
+    told["stages"] = [{"bits_up": 0, "bits_down": 0, "flops": 1, "flops_dense": 2}]
+    (tmp_path / "summary.json").write_text(json.dumps(told))
+    assert tables.entry(tmp_path, best=True)["density"] == 0.6
+    assert tables.entry(tmp_path)["density"] == 0.3
+
+
 NAMES = sorted(p.stem for p in (tables.ROOT / "benchmarks/tables").glob("[!_]*.py"))
 
 
