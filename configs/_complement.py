@@ -12,18 +12,19 @@ def parse(arg: str) -> set[str]:
     return _options.parse(arg, METHODS, PARTICIPATION)
 
 
-def base(options: set[str], *, classes: int):
+def base(options: set[str], *, classes: int, rounds: int = 500):
     """Each user a client with a fifth of its samples held out; Adam, five epochs.
 
     Args:
       options: as `parse` gives them.
       classes: outputs of the network.
+      rounds: T, of both stages together where the first trains a dense model.
     """
     config = default_config()
     config.num_clients, config.cohort_size = 0, 10
     config.partition = {"name": "natural", "min_samples": 2}
     config.test_split, config.normalize = "within", False
-    config.num_rounds, config.epochs, config.batch_size = 500, 5, 64
+    config.num_rounds, config.epochs, config.batch_size = rounds, 5, 64
     config.optimizer.name, config.optimizer.learning_rate = "adam", 0.01
     config.density = 0.5
     method = next((name for name in METHODS if name in options), "cs")
@@ -66,8 +67,9 @@ def _pqsu(config) -> None:
 
     0.7 of the filters leave half of IC's parameters, as inputs go with outputs.
     """
-    config.first_stage = {"name": "fedavg", "num_rounds": 100}
-    config.num_rounds = 400
+    dense = config.num_rounds // 5
+    config.first_stage = {"name": "fedavg", "num_rounds": dense}
+    config.num_rounds -= dense
     config.algorithm = {"name": "pqsu", "density": 0.7, "quantize": "up"}
 
 

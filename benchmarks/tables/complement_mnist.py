@@ -1,4 +1,4 @@
-"""Complement Sparsification, Tables 3 and 5, Figure 5: IC, 10 users a round, T = 500.
+"""Complement Sparsification, Tables 3 and 5, Figure 5: IC, 10 users a round, T = 200.
 
 MNIST by writer in the place of FEMNIST. The pruned model on all held-out samples, best
 round. The paper's own figures are behind its accuracy: what clients left out of their
