@@ -10,9 +10,7 @@ Source: Fig. 3 to 5 of Kim et al., "SpaFL: Communication-Efficient Federated Lea
 with Sparse Models and Low Computational Overhead", NeurIPS 2024.
 """
 
-import json
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -29,9 +27,8 @@ from sparsefl_jax.report.lines import (
     short,
 )
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.report.masks import Snapshot, open_packed
+from sparsefl_jax.report.masks import Snapshot, open_snapshots
 
-_NAME = re.compile(r"filters_(\d+)_(\d+)\.npy")
 _MAX_PATTERNS = 6  # layers whose patterns are drawn client by client
 _PIXELS = 800  # at least as many as an axes of cells has
 
@@ -67,18 +64,8 @@ def read_filters(run_dir: str | Path) -> KeptFilters | None:
       >>> read_filters("no/such/run") is None
       True
     """
-    folder = Path(run_dir) / "masks"
-    if not (folder / "filters.json").is_file():
-        return None
-    layers = json.loads((folder / "filters.json").read_text())
-    width = math.ceil(sum(layers["sizes"]) / 8)
-    snapshots = [
-        Snapshot(*map(int, match.groups()), open_packed(path, ndim=2, width=width))
-        for path in folder.iterdir()
-        if (match := _NAME.fullmatch(path.name))
-    ]
-    ordered = sorted(snapshots, key=lambda s: s[:2])
-    return KeptFilters(layers["names"], layers["sizes"], ordered)
+    found = open_snapshots(run_dir, "filters.json", {"filters": 2})
+    return found and KeptFilters(*found)
 
 
 def plot_filters(run: Run, folder: Path) -> list[Path]:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-_NAME = re.compile(r"(server|clients)_(\d+)_(\d+)\.npy")
+_NAME = re.compile(r"([a-z]+)_(\d+)_(\d+)\.npy")
 _PIECE = 1 << 20  # bits of a layer that are compared at a time, of every mask
 
 
@@ -57,19 +57,38 @@ def read_masks(run_dir: str | Path) -> KeptMasks | None:
       >>> read_masks("no/such/run") is None
       True
     """
+    found = open_snapshots(run_dir, "layers.json", {"server": 1, "clients": 2})
+    return found and KeptMasks(*found)
+
+
+def open_snapshots(run_dir: str | Path, layers: str, kinds: dict[str, int]):
+    """Opens packed bits of some kinds, of which a JSON file names the layers.
+
+    Args:
+      run_dir: the folder of a run.
+      layers: the file in its folder `masks`.
+      kinds: of each what its files are called by, and its number of axes.
+
+    Returns:
+      Names and sizes of the layers, then by kind a list of snapshots in order; None
+      where the file of the layers is absent.
+
+    Raises:
+      ValueError: a file is damaged, or not as long as the layers need.
+    """
     folder = Path(run_dir) / "masks"
-    if not (folder / "layers.json").is_file():
+    if not (folder / layers).is_file():
         return None
-    layers = json.loads((folder / "layers.json").read_text())
-    width = math.ceil(sum(layers["sizes"]) / 8)
-    found = {"server": [], "clients": []}
+    told = json.loads((folder / layers).read_text())
+    width = math.ceil(sum(told["sizes"]) / 8)
+    found = {kind: [] for kind in kinds}
     for path in folder.iterdir():
-        if match := _NAME.fullmatch(path.name):
-            kind, stage, done = match.groups()
-            packed = open_packed(path, ndim=1 if kind == "server" else 2, width=width)
-            found[kind].append(Snapshot(int(stage), int(done), packed))
-    ordered = {k: sorted(v, key=lambda s: s[:2]) for k, v in found.items()}
-    return KeptMasks(layers["names"], layers["sizes"], **ordered)
+        match = _NAME.fullmatch(path.name)
+        if match and match[1] in kinds:
+            packed = open_packed(path, ndim=kinds[match[1]], width=width)
+            found[match[1]].append(Snapshot(int(match[2]), int(match[3]), packed))
+    ordered = (sorted(found[kind], key=lambda s: s[:2]) for kind in kinds)
+    return told["names"], told["sizes"], *ordered
 
 
 def pairwise_mismatch(
