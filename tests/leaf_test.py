@@ -143,7 +143,7 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("change, told", REFUSED, ids=lambda v: str(v)[:40])
+@pytest.mark.parametrize("change, told", REFUSED, ids=range(len(REFUSED)))
 def test_bad_content_is_one_line(tmp_path, change, told):
     folder = write(tmp_path, {"train/0.json": content({"a": 3}, change)})
     with pytest.raises(ValueError, match=told) as caught:
