@@ -177,7 +177,15 @@ def test_padding_biases_and_overlapping_windows(name):
 
 
 def test_every_model_is_tested():
-    assert {*SMALL, "lenet5_caffe", "conv4", "mlp", "resnet18"} == set(MODELS)
+    others = {"lenet5_caffe", "conv4", "mlp", "resnet18", "fedsparsify_cnn"}
+    assert {*SMALL, *others} == set(MODELS)
+
+
+def test_normalisation_behind_the_activation_is_refused():
+    data, widths = (8, 8, 3), (4, 4, 4, 4, 4, 4, 8)
+    sparse = start("fedsparsify_cnn", data, widths=widths)
+    with pytest.raises(ValueError, match="behind the activation"):
+        compact(sparse, "fedsparsify_cnn", 10, data, widths=widths)
 
 
 @pytest.mark.parametrize("layer", ["conv1", "conv2", "fc1", "fc2"])

@@ -160,7 +160,7 @@ class _FedSparsify(nn.Module):
                 continue
             x = max_pool(x)
             if i < 6:  # Keras' constants
-                normalise = BatchNorm(momentum=0.99, epsilon=1e-3, name=f"bn{i // 2}")
+                normalise = BatchNorm(momentum=0.99, epsilon=1e-3, name=f"bn{i}")
                 x = normalise(x, train=train, weight=weight)
         x = x.reshape(x.shape[0], -1)
         x = nn.relu(dense(x, self.widths[6], name="fc1", **init))

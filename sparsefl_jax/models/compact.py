@@ -63,7 +63,8 @@ def compact(
 
     Raises:
       ValueError: `sparse` has other shapes than the network of that name, or a layer is
-        normalised over several channels, which pruned ones have a part in.
+        normalised over several channels, which pruned ones have a part in, or behind
+        its activation.
 
     Example:
       >>> model = build("mlp", 10, (28, 28, 1))
@@ -85,6 +86,11 @@ def compact(
             raise ValueError(
                 f"norm={kwargs.get('norm')!r} of model {name!r} mixes channels, "
                 "expected 'batch', 'static' or None to compact it"
+            )
+        if {f"{link.layer}/bias", f"{link.norm}/scale"} <= set(flat.params):
+            raise ValueError(
+                f"model {name!r} normalises behind the activation, expected one that "
+                "does so before it"
             )
         _shrink(flat, link)
     widths = tuple(flat.params[f"{link.layer}/kernel"].shape[-1] for link in shrinking)
