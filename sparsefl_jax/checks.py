@@ -10,12 +10,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import evaluate, store
+from sparsefl_jax import estimate_memory, evaluate, store
 from sparsefl_jax.algorithm import target
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.kinds import typed
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import Batches, ClientInfo, Context, PyTree, SparseModel
+from sparsefl_jax.types import ClientInfo, Context, PyTree, SparseModel
 
 
 class Traced(NamedTuple):
@@ -24,6 +24,7 @@ class Traced(NamedTuple):
     down: PyTree  # dict[str, Packet] of jax.ShapeDtypeStruct
     up: PyTree
     model: SparseModel
+    memory: estimate_memory.Memory
 
 
 def run(
@@ -35,18 +36,21 @@ def run(
     budgets=None,
     metric="auto",
     client_store="auto",
+    memory_gb=None,
+    devices=None,
 ) -> list[Traced]:
     """Refuses, in one line and before any compilation, what can not be run.
 
     Args:
-      stages, model, data, eval_every, chunk, budgets, metric, client_store: as
-        `loop.run` takes them.
+      stages, model, data, eval_every, chunk, budgets, metric, client_store, memory_gb,
+        devices: as `loop.run` takes them.
 
     Returns:
       What a round of each stage looks like.
 
     Raises:
-      ValueError: a number is out of range, or the parts do not fit each other.
+      ValueError: a number is out of range, or the parts do not fit each other or the
+        memory.
     """
     num_clients = len(data.train.size)
     if not stages:
@@ -65,15 +69,25 @@ def run(
     _check_budgets(budgets, num_clients)
     store.check(client_store)
     shapes = jax.eval_shape(lambda key: initial_model(key, model), jax.random.key(0))
+    how = {
+        "eval_every": eval_every,
+        "chunk": chunk,
+        "budgets": budgets,
+        "client_store": client_store,
+        "memory_gb": memory_gb,
+        "devices": devices,
+    }
     traced = []
     for stage in stages:
-        traced.append(trace(stage, shapes, data))
-        shapes = traced[-1].model
+        down, up, deployed, work = trace(stage, shapes, data)
+        memory = estimate_memory.of_stage(stage, shapes, work, model, data, **how)
+        traced.append(Traced(down, up, deployed, memory))
+        shapes = deployed
     evaluate.check_metric(metric, stages, model, data)
     return traced
 
 
-def trace(stage, model: SparseModel, data) -> Traced:
+def trace(stage, model: SparseModel, data):
     """One client's round and the server's, by shape; nothing is computed.
 
     Args:
@@ -81,40 +95,47 @@ def trace(stage, model: SparseModel, data) -> Traced:
       model: what the stage starts from, arrays or shapes.
       data: a `FederatedData`.
 
+    Returns:
+      What travels down and up, what is deployed, and the `ClientWork`.
+
     Raises:
       ValueError: whatever the model, the optimizer, the method and the sampler refuse.
     """
     method, rows = stage.algorithm, data.train.index.shape[1]
     steps = int(steps_per_epoch(rows, stage.batch_size, stage.drop_last))
     order = (stage.epochs, steps, stage.batch_size)
+    shape, key, ctx = jax.ShapeDtypeStruct, jax.random.key(0), example_context()
 
-    def one_round(key, model):
-        ctx = example_context()
-        batches = Batches(
-            jnp.zeros((rows, *data.x.shape[1:]), data.x.dtype),
-            jnp.zeros((rows, *data.y.shape[1:]), jnp.int32),
-            jnp.zeros(order, jnp.int32),
-            jnp.ones(order, jnp.float32),
-            jnp.int32(steps),
-        )
+    def before(key, model):
         server = method.init(key, model)
-        client = method.init_client(key, server, ctx.client)
-        down = method.broadcast(key, ctx, server)
-        up, _, _ = method.update(key, ctx, down, client, batches)
-        total = method.contribute(ctx, up)
-        ctx = Context(ctx.round, None, None)
+        return server, method.init_client(key, server, ctx.client)
+
+    def after(key, server, total):
+        ctx = Context(example_context().round, None, None)
         server, _ = method.aggregate(key, ctx, server, total)
-        models = method.deploy(key, server, None, None)
-        return Traced(down, up, target(models))
+        return target(method.deploy(key, server, None, None))
 
     if stage.sampler is not None:
-        ids = jax.eval_shape(stage.sampler, jax.random.key(0), jnp.int32(0))
+        ids = jax.eval_shape(stage.sampler, key, jnp.int32(0))
         if ids.shape != (stage.cohort_size,):
             raise ValueError(
                 f"the sampler draws {ids.shape}, expected cohort_size="
                 f"{stage.cohort_size} ids"
             )
-    return jax.eval_shape(one_round, jax.random.key(0), model)
+    server, row = jax.eval_shape(before, key, model)
+    samples = (
+        shape((rows, *data.x.shape[1:]), data.x.dtype),
+        shape((rows, *data.y.shape[1:]), jnp.int32),
+        shape(order, jnp.int32),
+        shape(order, jnp.float32),
+    )
+    work = estimate_memory.ClientWork(
+        jax.jit(estimate_memory.client_function(method)),  # is traced only once
+        (ctx.round, jnp.int32(steps), server),
+        (key, row, ctx.last_round, ctx.client, *samples),
+    )
+    down, up, total, *_ = jax.eval_shape(work.function, *work.shared, *work.own)
+    return down, up, jax.eval_shape(after, key, server, total), work
 
 
 def initial_model(key, model) -> SparseModel:

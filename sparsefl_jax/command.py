@@ -136,8 +136,8 @@ def guarded(app, flags, main) -> None:
             main(argv)
         except (ValueError, OSError) as error:
             refuse(error)
-        except FloatingPointError as error:
-            sys.exit(f"error: {error}")
+        except (FloatingPointError, MemoryError) as error:
+            sys.exit(f"error: {one_line(error)}")
         except RuntimeError as error:  # XLA's own errors are a kind of these
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise

@@ -35,7 +35,9 @@ def default_config():
     leaves it to the partition. `density` is for configurations to refer to; `budgets`
     holds pairs of a budget and the share of the clients that have it.
     `metric` says whose accuracy counts, see `evaluate.METRICS`; `client_store` where
-    what clients keep lives, see `store.STORES`, and may change when a run is resumed.
+    what clients keep lives, see `store.STORES`; `memory_gb` is what the devices may
+    hold together, which an 'auto' `chunk` fills, see `estimate_memory.choose`. These
+    three may change when a run is resumed.
     `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
     finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
     `until` ends a run early, at a segment's end. In `observe_rounds` of the main stage
@@ -86,6 +88,7 @@ def default_config():
         metric="auto",
         chunk="auto",
         client_store="auto",
+        memory_gb=config_dict.placeholder(float),
         seeds=1,
         init_from=config_dict.placeholder(str),
         init_what="model",

@@ -12,15 +12,12 @@ import jax
 import numpy as np
 
 from sparsefl_jax import (
-    begin,
     checks,
     costs,
     estimate_traffic,
-    loop,
     machine,
     sampling,
     simulate,
-    store,
     timings,
 )
 from sparsefl_jax.formats import align, format_seconds, format_si
@@ -30,7 +27,6 @@ from sparsefl_jax.types import Key, SparseModel
 # Shares of the matmul rate that networks reached, see benchmarks/README.md.
 SHARES = (0.2, 1.4)
 _DRAWS = 5_000_000  # rounds x clients that are drawn to expect the samples of a round
-_COPIES = 5  # of the weights: themselves, gradients, optimizer, update, sum
 
 
 class _Samples(NamedTuple):
@@ -51,6 +47,7 @@ def describe(
     budgets=None,
     eval_every: int = 1,
     client_store: str = "auto",
+    memory_gb: float | None = None,
     known: dict | None = None,
     key: Key | None = None,
     traced: list[checks.Traced] | None = None,
@@ -59,8 +56,8 @@ def describe(
     """Plans a run. Nothing is trained, and nothing expensive is compiled.
 
     Args:
-      stages, model, data, chunk, devices, budgets, eval_every, client_store: as in
-        `loop.run`.
+      stages, model, data, chunk, devices, budgets, eval_every, client_store, memory_gb:
+        as in `loop.run`.
       known: what `timings.recall` gave.
       key: the run's; its very cohorts are drawn then.
       traced: what `checks.run` gave, if the caller has asked it.
@@ -80,15 +77,16 @@ def describe(
     rate = timings.matmul_rate(8192 if big else 1024, 0.3, devices)
     known = (known or {}).get("stages", [])
     if traced is None:
-        how = eval_every, chunk, budgets, "auto", client_store
+        how = eval_every, chunk, budgets, "auto", client_store, memory_gb, devices
         traced = checks.run(stages, model, data, *how)
     sparse, told = _example_model(model) if initial is None else initial, []
     for index, stage in enumerate(stages):
-        plan = simulate.make_plan(stage, {}, devices, chunk)
+        plan = simulate.make_plan(stage, {}, devices, traced[index].memory.chunk)
         samples = _samples(simulate.stage_key(run_key, index), plan, data)
         traffic = estimate_traffic.expect(stage, sparse, traced[index], budgets)
         each = _stage(plan, model, data, sparse, samples, traffic, eval_every)
-        each |= _memory(plan, model, data, budgets, sparse, eval_every, client_store)
+        memory = traced[index].memory
+        each |= {"memory": memory.parts(), "client_store": memory.client_store}
         measured = known[index] if len(known) == len(stages) else None
         told.append(each | _time(each, plan, rate, len(devices), measured))
         sparse = traffic.handed_on
@@ -188,50 +186,6 @@ def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
         "flops_dense": 6 * dense * samples.own,
         "flops_executed": 6 * dense * samples.executed,
         "flops_evaluation": 2.0 * dense * len(data.y_test) * len(models) * evaluations,
-    }
-
-
-def _memory(plan, model, data, budgets, sparse, eval_every, client_store) -> dict:
-    """Bytes by part, on all devices together; replicas count as often as they stand.
-
-    The working set is an estimate: some copies of the weights, what the backward pass
-    keeps of a batch, and a client's samples, for every client that runs at a time. It
-    also tells where all clients' rows live, and how many the devices hold of them.
-    """
-    devices, batch_size = plan.mesh.size, plan.stage.batch_size
-    info = simulate.client_info(data, budgets)
-    state = begin.shapes(plan.stage.algorithm, sparse, info)
-    pace = loop.pace(plan, state.clients, model, data, eval_every, client_store)
-
-    def kept(params, stats, x, key):
-        def logits(params):
-            return model.apply(params, stats, x, train=True, key=key)
-
-        return jax.vjp(logits, params)[1:]
-
-    x = jax.ShapeDtypeStruct((batch_size, *data.x.shape[1:]), data.x.dtype)
-    key = jax.random.key(0)
-    activations = jax.eval_shape(kept, sparse.params, sparse.stats, x, key)
-    samples = data.train.index.shape[1] * data.x[:1].nbytes
-    one = _COPIES * store.num_bytes(sparse.params) + samples
-    rows = store.num_bytes(state.clients)
-    clients = store.device_bytes(state.clients, devices)
-    if pace.working is not None:  # the next segment's are fetched while one runs
-        clients = 2 * pace.working * (rows // info.index.size)
-    population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
-    return {
-        "memory": {
-            "population": devices * (population + 12 * info.index.size),
-            "test set": data.x_test.nbytes + data.y_test.nbytes,
-            "clients": clients,
-            "server": devices * store.num_bytes(state.server),
-            "working set": devices * plan.chunk * (one + store.num_bytes(activations)),
-        },
-        "client_store": {
-            "where": "device" if pace.working is None else "host",
-            "bytes": rows,
-            "working": pace.working,
-        },
     }
 
 

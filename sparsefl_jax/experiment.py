@@ -63,7 +63,7 @@ def build(config, started: bool = False) -> Parts:
     budgets = configuration.build_budgets(config)
     stages = configuration.build_stages(config, local.cross_entropy(model), budgets)
     how = config.eval_every, config.chunk, budgets, config.metric, config.client_store
-    traced = checks.run(stages, model, data, *how)
+    traced = checks.run(stages, model, data, *how, config.memory_gb)
     initial = None
     if config.init_from is not None and not started:
         key, _ = jax.random.split(jax.random.key(config.seed))
@@ -83,6 +83,7 @@ def plan(config, parts: Parts) -> str:
         budgets=parts.budgets,
         eval_every=config.eval_every,
         client_store=config.client_store,
+        memory_gb=config.memory_gb,
         known=timings.recall(timings.digest(config)),
         key=jax.random.key(config.seed),
         traced=parts.traced,
@@ -113,6 +114,7 @@ def run(config, workdir, *, resume: bool = False, progress: bool = True) -> dict
     Raises:
       ValueError: in one line, before any compilation, on what can not be run.
       FloatingPointError: if a loss is not finite; the last checkpoint stays.
+      MemoryError: if the devices' memory does not suffice; the last checkpoint stays.
       OSError: if a file can not be written; the run can be resumed.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
@@ -152,7 +154,7 @@ def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
 
 def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
     """Runs to the end, or to an interruption, from the last checkpoint if any."""
-    key, here = jax.random.key(config.seed), machine.facts(config.chunk)
+    key, here = jax.random.key(config.seed), machine.facts(_chunks(parts))
     saved = checkpoint.read(path, key)
     at = saved.snapshot if saved else loop.Snapshot(0, 0, None, 0, 0.0)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
@@ -166,6 +168,7 @@ def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
         sinks.open_sinks(config.sinks, path, before["position"]) as log,
         Progress(sum(lengths), sum(lengths[: at.stage]) + at.round, show=progress) as b,
         interrupt.listening("ending after this segment; again to leave at once") as by,
+        timings.compiling() as compiled,
     ):
         _forget_masks(path, at)
         np.save(path / "partition.npy", datasets.partition_counts(parts.data))
@@ -173,7 +176,7 @@ def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
             now = time.perf_counter()
             about["seconds"] = before["seconds"] + now - begin
             if segment.records:
-                log.write(segment.records, about["seconds"])
+                log.write(segment.records, about["seconds"], compiled())
                 b.update(segment.records)
             if segment.snapshot is None:  # the loop is about to say what failed
                 continue
@@ -187,10 +190,7 @@ def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
             if by() and not at.ended_by:
                 where = f"round {at.round} of stage {at.stage}"
                 raise interrupt.StoppedError(f"ended after {where}, all saved", by())
-        told = _finish(config, path, at, about)
-        if saved is None:  # a resumed run compiles in its middle
-            lines = report.read_lines(path / "timing.jsonl")
-            timings.remember(timings.digest(config), timings.measured(lines))
+        told = _finish(config, parts, path, at, about)
         if by():  # what would come next, other seeds say, is not to begin
             raise interrupt.StoppedError("the run has finished", by())
     return told
@@ -207,6 +207,7 @@ def _segments(config, parts: Parts, key, at: loop.Snapshot):
         budgets=parts.budgets,
         metric=config.metric,
         client_store=config.client_store,
+        memory_gb=config.memory_gb,
         until=loop.Limits(**config.until),
         initial=parts.initial,
         observe_rounds=config.observe_rounds,
@@ -215,11 +216,26 @@ def _segments(config, parts: Parts, key, at: loop.Snapshot):
     )
 
 
-def _finish(config, path: Path, at: loop.Snapshot, about: dict) -> dict:
+def _chunks(parts: Parts) -> str:
+    """The chunk of every stage."""
+    return ", ".join(str(traced.memory.chunk) for traced in parts.traced)
+
+
+def _finish(config, parts: Parts, path: Path, at: loop.Snapshot, about: dict) -> dict:
     """Writes what only a finished run has."""
     metrics = report.read_lines(path / "metrics.jsonl")
+    timing = timings.measured(report.read_lines(path / "timing.jsonl"))
+    timings.remember(timings.digest(config), timing)
     facts = {k: about[k] for k in ("seconds", "commit")} | {"ended_by": at.ended_by}
-    told = summary.summarize(config, metrics, at.best, facts)
+    took = [
+        {
+            "chunk": traced.memory.chunk,
+            "memory": traced.memory.parts(),
+            "compile_seconds": stage["compile_seconds"],
+        }
+        for traced, stage in zip(parts.traced, timing["stages"], strict=False)
+    ]
+    told = summary.summarize(config, metrics, at.best, facts, took)
     directory.write(path / "summary.json", json.dumps(told, indent=2))
     _draw(path)
     return told

@@ -139,6 +139,8 @@ def _check_ranges(config) -> None:
     for name, value in config.until.items():
         if value is not None and value <= 0:
             raise ValueError(f"until.{name}={value}, expected above 0")
+    if config.memory_gb is not None and config.memory_gb <= 0:
+        raise ValueError(f"memory_gb={config.memory_gb}, expected above 0")
     if config.seed + config.seeds > 2**31:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"

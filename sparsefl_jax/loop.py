@@ -12,8 +12,10 @@ from sparsefl_jax import (
     checks,
     codec,
     costs,
+    estimate_memory,
     evaluate,
     observe,
+    pace,
     sampling,
     simulate,
     store,
@@ -22,9 +24,6 @@ from sparsefl_jax.algorithm import Stage, target
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Key, PyTree, SparseModel
 
-# Effective FLOP/s per device that size a segment; only responsiveness depends on it.
-GUESSED_RATE = {"cpu": 5e10, "gpu": 5e12, "tpu": 5e12}
-SEGMENT_SECONDS = 4.0
 SNAPSHOTS = 50  # masks of the server that are told of a stage, at most
 
 
@@ -100,7 +99,7 @@ def run(
       callback: `(records) -> None`, called after every segment with its new records.
 
     Raises:
-      ValueError, FloatingPointError: as `segments` does.
+      ValueError, MemoryError, FloatingPointError: as `segments` does.
 
     Example: see the README.
     """
@@ -124,6 +123,7 @@ def segments(
     budgets=None,
     metric: str = "auto",
     client_store: str = "auto",
+    memory_gb: float | None = None,
     devices=None,
     until: Limits | None = None,
     initial: SparseModel | None = None,
@@ -144,6 +144,8 @@ def segments(
       metric: whose accuracy counts, a name in `evaluate.METRICS`.
       client_store: where what clients keep lives, a name in `store.STORES`; it changes
         no result.
+      memory_gb: what the devices may hold together, 1e9 bytes; 'auto' chunks fill it,
+        see `estimate_memory.choose`.
       devices: default all.
       until: where to end early; there is an evaluation at that end.
       initial: what the first stage starts from; None: a fresh network.
@@ -157,13 +159,14 @@ def segments(
     Raises:
       ValueError: before any compilation, if a stage asks for what the data or the
         devices do not have, or the run to resume has ended.
+      MemoryError: the devices' memory does not suffice; names a chunk that takes less.
       FloatingPointError: if a loss or a weight is not finite; names round and clients.
         A `Segment` without a snapshot holds the records before that round.
     """
     if resume is not None and resume.ended_by:
         raise ValueError(f"resume: the run has ended, by {resume.ended_by}")
     if traced is None:
-        how = eval_every, chunk, budgets, metric, client_store
+        how = eval_every, chunk, budgets, metric, client_store, memory_gb, devices
         traced = checks.run(stages, model, data, *how)
     init_key, run_key = jax.random.split(key)
     sparse = checks.initial_model(init_key, model) if initial is None else initial
@@ -177,7 +180,6 @@ def segments(
             model, data, budgets=budgets, metric=metric, devices=devices
         ),
         eval_every=eval_every,
-        chunk=chunk,
         budgets=budgets,
         client_store=client_store,
         devices=devices,
@@ -186,7 +188,8 @@ def segments(
     )
     while at.stage < len(stages):
         key = simulate.stage_key(run_key, at.stage)
-        at, models = yield from _stage(key, work, sparse, at)
+        with estimate_memory.explained(traced[at.stage].memory, at.stage):
+            at, models = yield from _stage(key, work, sparse, at)
         if at.ended_by:
             return
         sparse = target(models)
@@ -202,7 +205,6 @@ class _Work(NamedTuple):
     data: Any
     evaluation: Callable
     eval_every: int
-    chunk: int | str
     budgets: Any
     client_store: str
     devices: Any
@@ -218,11 +220,12 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     stage, data = work.stages[at.stage], work.data
     layers = jax.tree.map(lambda m: m > 0, work.model.macs)
     observed = work.observe_rounds if work.is_last(at.stage) else ()
-    plan = simulate.make_plan(stage, layers, work.devices, work.chunk, bool(observed))
+    chunk = work.traced[at.stage].memory.chunk
+    plan = simulate.make_plan(stage, layers, work.devices, chunk, bool(observed))
     population = simulate.make_population(plan, data, work.budgets)
     rows = begin.shapes(stage.algorithm, sparse, population.info).clients
     how = work.eval_every, work.client_store, observed, at.round
-    length, working = pace(plan, rows, work.model, data, *how)
+    length, working = pace.pace(plan, rows, work.model, data, *how)
     state = begin.start(key, plan, sparse, population, at.state, working)
     segment = simulate.make_segment(plan)
     if working is None:
@@ -268,50 +271,6 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
         if at.ended_by:
             break
     return at, models
-
-
-class Pace(NamedTuple):
-    """How a stage is cut into segments."""
-
-    length: int  # rounds per compiled scan
-    working: int | None  # rows of a working set; None if all are on the device
-
-
-def pace(
-    plan: simulate.Plan,
-    rows: PyTree,
-    model,
-    data,
-    eval_every: int,
-    client_store: str,
-    observe_rounds=(),
-    done: int = 0,
-) -> Pace:
-    """Cuts a stage into segments of some seconds whose rows fit the devices.
-
-    Their length divides the stage, the evaluation interval and the observed rounds, so
-    that these fall on segment ends and no shorter last segment compiles again.
-
-    Args:
-      plan: of the stage.
-      rows: all clients', arrays or shapes.
-      model, data, eval_every, client_store: as `segments` takes them.
-      observe_rounds: of this stage.
-      done: rounds after which a run goes on, perhaps begun on other devices.
-    """
-    stage, devices = plan.stage, list(plan.mesh.devices.flat)
-    samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
-    flops = 6.0 * costs.macs_per_sample(model.macs) * samples
-    seconds = flops / (GUESSED_RATE.get(devices[0].platform, 5e10) * len(devices))
-    most = max(1, int(SEGMENT_SECONDS / max(seconds, 1e-9)))
-    on_host = store.chosen(client_store, rows, devices) == "host"
-    if on_host:
-        most = min(most, store.most_rounds(rows, stage.cohort_size, devices))
-    common = math.gcd(stage.num_rounds, eval_every, *observe_rounds)
-    length = max(d for d in range(1, common + 1) if common % d == 0 and d <= most)
-    length = math.gcd(done, length)
-    size = len(data.train.size), stage.cohort_size, length, len(devices)
-    return Pace(length, store.working_size(*size) if on_host else None)
 
 
 def _account(work: _Work, layers, logs, at: Snapshot):

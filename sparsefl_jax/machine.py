@@ -23,13 +23,13 @@ def precision() -> str:
     return jax.config.jax_default_matmul_precision or "default"
 
 
-def facts(chunk: int | str) -> dict:
+def facts(chunks: str) -> dict:
     """All that a resumed run must share with its beginning to be so bit for bit."""
     return {
         "device kind": jax.devices()[0].device_kind,
         "device count": jax.device_count(),
         "processor": devices.processor(),
-        "chunk": chunk,
+        "chunk": chunks,
         "matmul precision": precision(),
         "commit": commit(),
         **versions(),

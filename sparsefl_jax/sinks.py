@@ -60,14 +60,20 @@ class JsonLines:
         for file, size in zip((self._metrics, self._timing), sizes, strict=True):
             file.truncate(size)
 
-    def write(self, records: list[dict], seconds: float) -> None:
-        """Appends the records of one segment; `seconds` since the run's start."""
+    def write(
+        self, records: list[dict], seconds: float, compile_seconds: float = 0.0
+    ) -> None:
+        """Appends the records of one segment; `seconds` since the run's start.
+
+        `compile_seconds` of the segment's time went into compiling.
+        """
         rounds = _num_rounds(records)
         line = {
             "stage": records[-1]["stage"],
             "round": records[-1]["round"],
             "seconds": seconds,
             "rounds_per_second": rounds / (seconds - self._seconds),
+            "compile_seconds": compile_seconds,
         }
         _append(self._metrics, "".join(map(_line, records)))
         _append(self._timing, _line(line))
@@ -157,9 +163,12 @@ _COUNTERS = ("stage", "round")  # what the step stands for
 
 
 class Sinks(NamedTuple):
-    """All logs of a run: `write(records, seconds)`, and `position()` to go on from."""
+    """All logs of a run: `write(records, seconds, compile_seconds)`, and `position()`.
 
-    write: Callable[[list[dict], float], None]
+    A run goes on from a position.
+    """
+
+    write: Callable[..., None]
     position: Callable[[], dict]
 
 
@@ -201,7 +210,8 @@ def open_sinks(
 
     Yields:
       `Sinks`. `write` takes the records of one segment, as `metrics.jsonl` has them,
-      and the seconds since the run's start, interruptions not counted.
+      the seconds since the run's start, interruptions not counted, and those of the
+      segment that went into compiling.
 
     Raises:
       ValueError: `check` refuses a name, or a file is shorter than its position.
@@ -215,19 +225,22 @@ def open_sinks(
       ...     (Path(path) / "metrics.jsonl").read_text()
       ...     sinks.position()
       '{"stage": 0, "phase": "train", "round": 1, "loss": null}\n'
-      {'metrics.jsonl': 57, 'timing.jsonl': 67, 'rounds': 1, 'seconds': 0.5}
+      {'metrics.jsonl': 57, 'timing.jsonl': 91, 'rounds': 1, 'seconds': 0.5}
     """
     check(names)
     workdir = Path(workdir)
     with contextlib.ExitStack() as stack:
         lines = JsonLines(workdir, position)
         stack.callback(lines.close)
-        sinks: list[Sink] = [lines]
+        sinks: list[Sink] = []
         for name in names:
             sinks.append(SINKS[name](workdir, position))
             stack.callback(sinks[-1].close)
 
-        def write(records: list[dict], seconds: float) -> None:
+        def write(
+            records: list[dict], seconds: float, compile_seconds: float = 0.0
+        ) -> None:
+            lines.write(records, seconds, compile_seconds)
             for sink in sinks:
                 sink.write(records, seconds)
 

@@ -5,11 +5,17 @@ from collections.abc import Sequence
 
 import jax
 
-from sparsefl_jax import machine
+from sparsefl_jax import devices, machine
 from sparsefl_jax.loop import Best
 
 
-def summarize(config, metrics: list[dict], best: Best | None, about: dict) -> dict:
+def summarize(
+    config,
+    metrics: list[dict],
+    best: Best | None,
+    about: dict,
+    took: Sequence[dict] = (),
+) -> dict:
     """Totals per stage, accuracy per deployed model; keys as in `report.table`.
 
     Args:
@@ -17,12 +23,14 @@ def summarize(config, metrics: list[dict], best: Best | None, about: dict) -> di
       metrics: all records.
       best: the best models.
       about: what the host adds: `seconds`, `commit`, `ended_by`.
+      took: of each stage `chunk`, `memory`, estimated bytes by part, `compile_seconds`.
     """
     train = [r for r in metrics if r["phase"] == "train"]
     evals = [r for r in metrics if r["phase"] == "eval"]
     evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
     names = [config.first_stage["name"]] if config.first_stage else []
     names = [*names, config.algorithm.name][: metrics[-1]["stage"] + 1]
+    took = list(took) or [{} for _ in names]
     return {
         "method": config.algorithm.name,
         "model": config.model.name,
@@ -31,9 +39,13 @@ def summarize(config, metrics: list[dict], best: Best | None, about: dict) -> di
         "seed": config.seed,
         "rounds": len(train),
         "stages": [
-            {"name": name} | _totals([r for r in train if r["stage"] == index])
-            for index, name in enumerate(names)
+            {"name": name} | _totals([r for r in train if r["stage"] == index]) | more
+            for index, (name, more) in enumerate(zip(names, took, strict=True))
         ],
+        "memory": {
+            "estimated": max(sum(s.get("memory", {}).values()) for s in took),
+            **devices.peak_memory(jax.devices()),
+        },
         "accuracy": _accuracy(evals),
         "client_accuracy": evals[-1]["client_accuracy"],
         "best": best and best._asdict() | {"models": sorted(best.models)},
@@ -65,17 +77,22 @@ def over_seeds(summaries: list[dict]) -> dict:
             accuracy[name][key] = statistics.fmean(values)
             accuracy[name][f"{key}_std"] = statistics.stdev(values)
     shared = ("method", "model", "dataset", "partition", "rounds", "versions", "device")
-    return {key: first[key] for key in shared if key in first} | {
-        "seeds": [summary["seed"] for summary in summaries],
-        "accuracy": accuracy,
-        "client_accuracy": _means([s["client_accuracy"] for s in summaries]),
-        "stages": [
-            _means(of_seeds)
-            for of_seeds in zip(*(s["stages"] for s in summaries), strict=False)
-        ],
-        "ended_by": ", ".join(dict.fromkeys(s["ended_by"] for s in summaries)),
-        "seconds": sum(summary["seconds"] for summary in summaries),
-    }
+    peak = {key: summaries[-1][key] for key in ("memory",) if key in first}
+    return (
+        {key: first[key] for key in shared if key in first}
+        | peak
+        | {
+            "seeds": [summary["seed"] for summary in summaries],
+            "accuracy": accuracy,
+            "client_accuracy": _means([s["client_accuracy"] for s in summaries]),
+            "stages": [
+                _means(of_seeds)
+                for of_seeds in zip(*(s["stages"] for s in summaries), strict=False)
+            ],
+            "ended_by": ", ".join(dict.fromkeys(s["ended_by"] for s in summaries)),
+            "seconds": sum(summary["seconds"] for summary in summaries),
+        }
+    )
 
 
 def _means(of_seeds: Sequence[dict]) -> dict:
@@ -83,7 +100,7 @@ def _means(of_seeds: Sequence[dict]) -> dict:
     means = {}
     for key in of_seeds[0]:
         values = [each[key] for each in of_seeds]
-        same = len(set(values)) == 1
+        same = all(value == values[0] for value in values)
         means[key] = values[0] if same else statistics.fmean(values)
     return means
 

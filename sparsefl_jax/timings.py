@@ -7,6 +7,7 @@ import os
 import statistics
 import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import jax
@@ -19,6 +20,11 @@ from sparsefl_jax import devices as device_settings
 _FREE = ("seed", "seeds", "partition_seed", "data_dir", "num_rounds")
 _FREE += ("until", "checkpoint_minutes", "observe_rounds", "sinks", "init_from")
 _FREE += ("init_what", "final_learning_rate", "lr_horizon", "lr_delay")
+_COMPILING = {
+    "/jax/core/compile/jaxpr_trace_duration",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    "/jax/core/compile/backend_compile_duration",
+}
 _KEPT = 200  # configurations; the oldest make room
 
 
@@ -77,34 +83,72 @@ def digest(config) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
+@contextlib.contextmanager
+def compiling() -> Iterator[Callable[[], float]]:
+    """Counts the seconds in which JAX makes programs.
+
+    That is tracing, lowering, and compiling or loading from the cache; what happens at
+    the same time or inside one another counts once.
+
+    Yields:
+      `taken()`, the seconds since the last call.
+
+    Example:
+      >>> with compiling() as taken:
+      ...     _ = jax.jit(lambda x: x + 1.5)(2.0)
+      ...     taken() > 0, taken()
+      (True, 0)
+    """
+    spans = []
+
+    def listen(event, start, end, **_):
+        if event not in _COMPILING:
+            return
+        while spans and spans[-1][1] > start:  # inner ones end before the outer one
+            start = min(start, spans.pop()[0])
+        spans.append((start, end))
+
+    def taken():
+        seconds = sum(end - start for start, end in spans)
+        spans.clear()
+        return seconds
+
+    jax.monitoring.register_event_time_span_listener(listen)
+    try:
+        yield taken
+    finally:
+        jax.monitoring.unregister_event_time_span_listener(listen)
+
+
 def measured(segments: list[dict]) -> dict:
     """What a run's `timing.jsonl` tells: a round's seconds and those of compiling.
 
     Args:
-      segments: the lines of `timing.jsonl` of one process, in order.
+      segments: the lines of `timing.jsonl` in order.
 
     Returns:
-      `{'stages': [{'compile_seconds': float | None, 'seconds_per_round': float}, ...]}`
-      with the evaluations in the rounds' time. A stage of one segment does not tell its
-      compilation from its rounds: both are in `seconds_per_round` then.
+      `{'stages': [{'compile_seconds': float, 'seconds_per_round': float}, ...]}` with
+      the evaluations in the rounds' time, the median over segments.
 
     Example:
-      >>> measured([{'stage': 0, 'round': 2, 'seconds': 9.0, 'rounds_per_second': 0.22},
-      ...           {'stage': 0, 'round': 4, 'seconds': 11.0, 'rounds_per_second': 1}])
+      >>> measured([
+      ...     {'stage': 0, 'round': 2, 'seconds': 9.0, 'compile_seconds': 7.0},
+      ...     {'stage': 0, 'round': 4, 'seconds': 11.0, 'compile_seconds': 0.0},
+      ... ])
       {'stages': [{'compile_seconds': 7.0, 'seconds_per_round': 1.0}]}
     """
-    spans, before = {}, {"seconds": 0.0}
+    stages, before = {}, {"seconds": 0.0}
     for line in segments:
-        own = spans.setdefault(line["stage"], [])
-        rounds = line["round"] - (before["round"] if own else 0)
-        own.append((rounds, line["seconds"] - before["seconds"]))
+        compile_seconds, each = stages.setdefault(line["stage"], ([], []))
+        rounds = line["round"] - (before["round"] if each else 0)
+        compile_seconds.append(line.get("compile_seconds", 0.0))
+        seconds = line["seconds"] - before["seconds"] - compile_seconds[-1]
+        each.append(max(0.0, seconds) / rounds)
         before = line
-    told = []
-    for _, own in sorted(spans.items()):
-        (rounds, first), later = own[0], own[1:]
-        each = statistics.median(seconds / n for n, seconds in later or own)
-        compiling = max(0.0, first - rounds * each) if later else None
-        told.append({"compile_seconds": compiling, "seconds_per_round": each})
+    told = [
+        {"compile_seconds": sum(c), "seconds_per_round": statistics.median(each)}
+        for _, (c, each) in sorted(stages.items())
+    ]
     return {"stages": told}
 
 

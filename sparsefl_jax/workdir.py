@@ -8,7 +8,8 @@ from pathlib import Path
 
 from sparsefl_jax.configuration import default_config
 
-FREE = ("client_store",)  # fields that change nothing of what a run gives
+# Fields that change nothing of what a run gives, or its last bits.
+FREE = ("client_store", "chunk", "memory_gb")
 _OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
 
 

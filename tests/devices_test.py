@@ -81,3 +81,20 @@ def test_devices_may_differ_for_longer_than_xla_waits(patient):
     done = run(MEETING, XLA_FLAGS=" ".join(flags))
     assert (done.returncode == 0) == patient
     assert ("met" in done.stdout) == patient
+
+
+def test_peak_memory_adds_up_devices_and_follows_the_process():
+    class Device:
+        def __init__(self, stats):
+            self.stats = stats
+
+        def memory_stats(self):
+            return self.stats
+
+    two = [Device({"peak_bytes_in_use": n}) for n in (3, 4)]
+    before = devices.peak_memory(two)
+    assert before["devices"] == 7
+    assert devices.peak_memory([*two, Device(None)])["devices"] is None
+    held = bytearray(300_000_000)
+    assert devices.peak_memory(two)["process"] > 250_000_000
+    del held

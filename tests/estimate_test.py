@@ -76,7 +76,10 @@ def test_fedavg_and_memory_by_hand(world):
     assert told["memory"]["test set"] == 100 * (INPUTS * 4 + 4)
     assert told["memory"]["clients"] == 0  # plain SGD has nothing to keep
     assert told["memory"]["server"] == devices * 4 * DENSE
-    assert told["memory"]["working set"] > devices * 5 * 4 * DENSE
+    assert told["memory"]["sum"] == devices * 4 * (DENSE + 1)  # and its weight
+    # Weights and their change, and the images of the largest client.
+    least = devices * (2 * 4 * DENSE + max(SIZES) * INPUTS * 4)
+    assert least < told["memory"]["working set"] < 2 * least
     assert plan["model"]["parameters"] == DENSE
     assert plan["clients"]["train"] == {"min": 12, "median": 28.5, "max": 70}
 

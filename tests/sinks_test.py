@@ -63,9 +63,27 @@ def test_lines_of_records_and_of_segments(tmp_path):
     lines = [json.loads(line) for line in metrics.splitlines()]
     assert lines == [record for records in segments() for record in records]
     assert [json.loads(line) for line in timing.splitlines()] == [
-        {"stage": 0, "round": 2, "seconds": 0.5, "rounds_per_second": 4.0},
-        {"stage": 1, "round": 2, "seconds": 1.0, "rounds_per_second": 4.0},
-        {"stage": 1, "round": 4, "seconds": 1.5, "rounds_per_second": 4.0},
+        {
+            "stage": 0,
+            "round": 2,
+            "seconds": 0.5,
+            "rounds_per_second": 4.0,
+            "compile_seconds": 0.0,
+        },
+        {
+            "stage": 1,
+            "round": 2,
+            "seconds": 1.0,
+            "rounds_per_second": 4.0,
+            "compile_seconds": 0.0,
+        },
+        {
+            "stage": 1,
+            "round": 4,
+            "seconds": 1.5,
+            "rounds_per_second": 4.0,
+            "compile_seconds": 0.0,
+        },
     ]
     assert position == {
         "metrics.jsonl": len(metrics),

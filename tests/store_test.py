@@ -145,8 +145,8 @@ def test_the_store_is_no_part_of_what_a_run_is():
     old, new = configuration.default_config(), configuration.default_config()
     new.client_store = "host"
     assert workdir.difference(old, new) == ""
-    new.chunk = "2"
-    assert workdir.difference(old, new) == "chunk is 'auto' there and '2' here"
+    new.epochs = 2
+    assert workdir.difference(old, new) == "epochs is 1 there and 2 here"
 
 
 def test_a_name_that_is_no_store_is_refused(world, key):

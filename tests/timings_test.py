@@ -1,7 +1,9 @@
 """What is kept of earlier runs survives damage, and what they tell is right."""
 
 import json
+import time
 
+import jax
 import pytest
 
 from sparsefl_jax import timings
@@ -64,10 +66,29 @@ def test_what_changes_the_program_changes_the_name():
 
 
 def test_compilation_is_told_from_rounds():
-    lines = [(0, 1, 30.0), (1, 10, 60.0), (1, 20, 70.0), (1, 30, 82.0)]
-    keys = ("stage", "round", "seconds")
+    lines = [(0, 1, 30.0, 25.0), (1, 10, 60.0, 20.0)]
+    lines += [(1, 20, 70.0, 0.0), (1, 30, 84.0, 2.0)]
+    keys = ("stage", "round", "seconds", "compile_seconds")
     told = timings.measured([dict(zip(keys, line, strict=True)) for line in lines])
     assert told["stages"] == [
-        {"compile_seconds": None, "seconds_per_round": 30.0},
-        {"compile_seconds": pytest.approx(19.0), "seconds_per_round": 1.1},
+        {"compile_seconds": 25.0, "seconds_per_round": 5.0},
+        {"compile_seconds": 22.0, "seconds_per_round": pytest.approx(1.0)},
     ]
+
+
+def test_time_spent_on_programs_counts_once_and_only_while_it_is_asked_for():
+    span = "/jax/core/compile/jaxpr_trace_duration"
+    tell = jax.monitoring.record_event_time_span
+    with timings.compiling() as taken:
+        tell(span, 100.0, 101.0)
+        tell(span, 101.5, 102.0)
+        tell(span, 99.0, 103.0)  # both were inside
+        tell("/jax/core/compile/backend_compile_duration", 104.0, 110.0)
+        tell("/another/event", 104.0, 500.0)
+        assert taken() == pytest.approx(4.0 + 6.0)
+        assert taken() == 0
+        start = time.perf_counter()
+        jax.jit(lambda x: x * 3.25 - 1)(1.0)
+        assert 0 < taken() < time.perf_counter() - start
+    tell(span, 0.0, 1.0)
+    assert taken() == 0

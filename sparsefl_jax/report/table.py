@@ -8,7 +8,8 @@
                     bits_positions, flops, flops_dense, flops_executed}: bits and FLOPs
                     of all clients and rounds of the stage. values + positions =
                     up + down. `flops`: multiplied at the actual masks; `flops_dense`:
-                    that work without masks; `flops_executed`: what the simulator ran
+                    that work without masks; `flops_executed`: what the simulator ran;
+                    chunk, memory {part: bytes}, estimated, compile_seconds
     accuracy        {model name: {final, best, best_round, density}}, the headline
                     first; shares in [0, 1], rounds of the last stage
     best            {stage, round, accuracy, chosen_by}: the headline's, on the test
@@ -16,6 +17,8 @@
     ended_by        'rounds', or the limit that came first: 'gbit', 'pflop', 'accuracy'
     client_accuracy {p10, median, mean}: over the clients' own test splits, in [0, 1]
     seconds         float, wall clock; rounds_per_second: float
+    memory          {estimated, devices, process}: bytes; of the largest stage as
+                    estimated, and the peaks measured (None where devices tell none)
     versions        {package: version}
 
 Of several seeds it holds `seeds`, a list of int, and in `accuracy` the means over them,
@@ -60,12 +63,14 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     accuracy = align(accuracy_rows(summary)) + accuracy_notes(summary)
     stages = summary.get("stages", [])
     footer = [f"time  {duration(summary)}"] if "seconds" in summary else []
+    footer += [f"peak  {peak}"] if (peak := memory(summary)) else []
     footer += [f"with  {made_with(summary)}"] if made_with(summary) else []
     blocks = [
         [heading(summary)] if heading(summary) else [],
         accuracy,
         align(communication_rows(stages)),
         align(computation_rows(stages)),
+        align(memory_rows(stages)),
         footer,
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -122,11 +127,40 @@ def computation_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
     return _stage_rows(stages, "training FLOPs", _FLOPS, "")
 
 
+def memory_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
+    """Estimated bytes by part and stage below a head; [] where they are not known."""
+    known = [stage for stage in stages if stage.get("memory")]
+    if not known:
+        return []
+    rows = [["memory, estimated", "chunk", *known[0]["memory"]]]
+    for stage in known:
+        parts = [format_si(size, "B") for size in stage["memory"].values()]
+        rows.append([stage["name"], format_si(stage["chunk"]), *parts])
+    return rows
+
+
+def memory(summary: Mapping[str, Any]) -> str:
+    """The most memory taken, in one line: estimated, and measured where it can be."""
+    told = summary.get("memory") or {}
+    texts = {
+        "process": "of host memory",
+        "devices": "on the devices",
+        "estimated": "estimated",
+    }
+    parts = [
+        f"{format_si(told[k], 'B')} {text}" for k, text in texts.items() if told.get(k)
+    ]
+    return ", ".join(parts)
+
+
 def duration(summary: Mapping[str, Any]) -> str:
-    """The wall clock, and the rounds per second where known."""
+    """The wall clock, what of it was compilation, and the rounds per second."""
     speed = summary.get("rounds_per_second")
     rate = f", {speed:.3g} rounds/s" if speed is not None else ""
-    return format_seconds(summary.get("seconds")) + rate
+    stages = summary.get("stages", [])
+    compiling = [s["compile_seconds"] for s in stages if s.get("compile_seconds")]
+    part = f", {format_seconds(sum(compiling))} of it compilation" if compiling else ""
+    return format_seconds(summary.get("seconds")) + part + rate
 
 
 def made_with(summary: Mapping[str, Any]) -> str:

@@ -1,0 +1,57 @@
+"""How a stage is cut into segments."""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsefl_jax import costs, simulate, store
+from sparsefl_jax.types import PyTree
+
+# Effective FLOP/s per device that size a segment; only responsiveness depends on it.
+GUESSED_RATE = {"cpu": 5e10, "gpu": 5e12, "tpu": 5e12}
+SEGMENT_SECONDS = 4.0
+
+
+class Pace(NamedTuple):
+    """How a stage is cut into segments."""
+
+    length: int  # rounds per compiled scan
+    working: int | None  # rows of a working set; None if all are on the device
+
+
+def pace(
+    plan: simulate.Plan,
+    rows: PyTree,
+    model,
+    data,
+    eval_every: int,
+    client_store: str,
+    observe_rounds=(),
+    done: int = 0,
+) -> Pace:
+    """Cuts a stage into segments of some seconds whose rows fit the devices.
+
+    Their length divides the stage, the evaluation interval and the observed rounds, so
+    that these fall on segment ends and no shorter last segment compiles again.
+
+    Args:
+      plan: of the stage.
+      rows: all clients', arrays or shapes.
+      model, data, eval_every, client_store: as `segments` takes them.
+      observe_rounds: of this stage.
+      done: rounds after which a run goes on, perhaps begun on other devices.
+    """
+    stage, devices = plan.stage, list(plan.mesh.devices.flat)
+    samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
+    flops = 6.0 * costs.macs_per_sample(model.macs) * samples
+    seconds = flops / (GUESSED_RATE.get(devices[0].platform, 5e10) * len(devices))
+    most = max(1, int(SEGMENT_SECONDS / max(seconds, 1e-9)))
+    on_host = store.chosen(client_store, rows, devices) == "host"
+    if on_host:
+        most = min(most, store.most_rounds(rows, stage.cohort_size, devices))
+    common = math.gcd(stage.num_rounds, eval_every, *observe_rounds)
+    length = max(d for d in range(1, common + 1) if common % d == 0 and d <= most)
+    length = math.gcd(done, length)
+    size = len(data.train.size), stage.cohort_size, length, len(devices)
+    return Pace(length, store.working_size(*size) if on_host else None)
