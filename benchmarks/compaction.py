@@ -11,22 +11,17 @@ the median over the turns. Weights are random, as they change no time; from a ru
 the filters of the client with the median number of them, at its last kept round.
 """
 
-import argparse
 import functools
-import math
-import statistics
-import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
 
-from benchmarks import throughput  # makes the cores devices, so it comes first
-
-import jax  # isort: skip
+import jax
 import numpy as np
 
 import sparsefl_jax as sfl
-from sparsefl_jax import begin, costs, evaluate, sampling, simulate, workdir
+from benchmarks import measure, workload
+from benchmarks.throughput import SETUPS
+from sparsefl_jax import costs, evaluate, workdir
 from sparsefl_jax.report import filters
 from sparsefl_jax.sparsity import masks
 
@@ -43,14 +38,6 @@ HEAD = (
     "compacted",
     "ratio",
 )
-
-
-class Timed(NamedTuple):
-    """Calls a second of both networks, medians, and how many times faster one is."""
-
-    masked: float
-    compacted: float
-    ratio: float
 
 
 def pruned(model: sfl.Model, active: dict[str, np.ndarray]) -> sfl.SparseModel:
@@ -118,47 +105,29 @@ def inference(model, sparse, x, y) -> Callable:
 
 def training(model, sparse, setup, data) -> tuple[Callable, int]:
     """One round with the mask fixed, and its steps."""
-    optimizer = sfl.make_optimizer("sgd", learning_rate=0.001, momentum=0.9)
-    method = sfl.spdst(sfl.cross_entropy(model), optimizer)
-    cohort = setup.cohort or 4 * jax.device_count()
-    stage = sfl.Stage(method, 1, cohort, 1, setup.batch_size)
-    plan = simulate.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
-    population = simulate.make_population(plan, data)
-    key = jax.random.key(0)
-    sparse = jax.tree.map(jax.numpy.asarray, sparse)
-    held = [begin.start(key, plan, sparse, population)]
-    rounds = np.zeros(1, np.int32)
-    ids = sampling.cohorts(key, stage, setup.clients, rounds)
-    segment = simulate.make_segment(plan)
-
-    def one_round():
-        held[0], log = segment(key, population, held[0], rounds, ids)
-        jax.block_until_ready((held, log))
-
-    return one_round, cohort * math.ceil(setup.samples / setup.batch_size)
+    setup = setup._replace(method=sfl.spdst, momentum=0.9)
+    one = workload.prepare(setup, model=model, data=data)
+    return workload.going(one, sparse), one.steps
 
 
-def in_turns(masked: Callable, compacted: Callable, each: int, repeats: int) -> Timed:
-    """Times both, one after the other and the other way round; the first is compiling.
+def both(calls, each: int, repeats: int) -> dict:
+    """Rates of both networks by median seconds, and the median ratio of the turns.
 
     Args:
-      masked, compacted: what to call.
+      calls: of the masked and of the compacted network.
       each: what one call works off.
       repeats: turns.
     """
-    calls, times = (masked, compacted), np.zeros((repeats + 1, 2))
-    for turn in range(repeats + 1):
-        for which in (0, 1) if turn % 2 else (1, 0):
-            start = time.perf_counter()
-            calls[which]()
-            times[turn, which] = time.perf_counter() - start
-    slow, fast = times[1:].T
-    ratio = statistics.median(slow / fast)
-    return Timed(each / statistics.median(slow), each / statistics.median(fast), ratio)
+    names = "masked", "compacted"
+    seconds = measure.in_turns(dict(zip(names, calls, strict=True)), repeats)
+    timed = {name: measure.summary(seconds[name]) for name in names}
+    rates = {f"{name}_rate": each / timed[name]["median_seconds"] for name in names}
+    ratio = float(np.median(seconds["masked"] / seconds["compacted"]))
+    return timed | rates | {"ratio": ratio}
 
 
-def measure(name: str, kwargs: dict, active, samples: int, repeats: int) -> list[str]:
-    """A row of the table.
+def compared(name: str, kwargs: dict, active, samples: int, repeats: int) -> dict:
+    """All figures of a network.
 
     Args:
       name, kwargs: the network, of `NETWORKS`, and its arguments.
@@ -166,42 +135,41 @@ def measure(name: str, kwargs: dict, active, samples: int, repeats: int) -> list
       samples: test images.
       repeats: turns.
     """
-    setup = throughput.SETUPS[name]
-    args = (setup.model, 10, setup.shape)
+    setup, network = SETUPS[name], workload.NETWORKS[name]
+    args = (name, network.classes, network.shape)
     model = sfl.build_model(*args, **kwargs)
     if not isinstance(active, dict):
         active = uniform(model, active)
     sparse = pruned(model, active)
     smaller, small = sfl.compact(sparse, *args, **kwargs)
-    rng = np.random.default_rng(0)
-    count = setup.clients * setup.samples
-    x = rng.integers(0, 256, (count, *setup.shape), dtype=np.uint8)
-    y = rng.integers(0, 10, count)
-    data = sfl.from_arrays(
-        x,
-        y,
-        x_test=x[:samples],
-        y_test=y[:samples],
-        num_classes=10,
-        num_clients=setup.clients,
-        test_split="pooled",
-    )
+    data = workload.make_data(setup)
+    data = data._replace(x_test=data.x[:samples], y_test=data.y[:samples])
     read = sfl.make_preprocess(data.mean, data.std)
     pair = [(model.reading(read), sparse), (smaller.reading(read), small)]
-    check(pair, x[:32])
+    check(pair, data.x[:32])
     passes = [inference(*one, data.x_test, data.y_test) for one in pair]
-    inferred = in_turns(*passes, len(data.y_test), repeats)
     rounds, steps = zip(*(training(*one, setup, data) for one in pair), strict=True)
-    trained = in_turns(*rounds, steps[0], repeats)
+    return {
+        "network": name,
+        "kept": [100 * float(v.mean()) for v in active.values()],
+        "parameters": [count_entries(m.params) for m in (sparse, small)],
+        "macs": [costs.macs_per_sample(m.macs) for m in (model, smaller)],
+        "inference": both(passes, len(data.y_test), repeats),
+        "training": both(rounds, steps[0], repeats),
+    }
+
+
+def row(r: dict) -> list[str]:
+    inferred, trained = r["inference"], r["training"]
     return [
-        name,
-        ", ".join(f"{100 * v.mean():.0f}" for v in active.values()),
-        " -> ".join(f"{count_entries(m.params):,}" for m in (sparse, small)),
-        " -> ".join(f"{costs.macs_per_sample(m.macs):,}" for m in (model, smaller)),
-        *(f"{v:.0f}" for v in inferred[:2]),
-        f"{inferred.ratio:.2f}",
-        *(f"{v:.1f}" for v in trained[:2]),
-        f"{trained.ratio:.2f}",
+        r["network"],
+        ", ".join(f"{kept:.0f}" for kept in r["kept"]),
+        " -> ".join(f"{count:,}" for count in r["parameters"]),
+        " -> ".join(f"{count:,}" for count in r["macs"]),
+        *(f"{inferred[key]:.0f}" for key in ("masked_rate", "compacted_rate")),
+        f"{inferred['ratio']:.2f}",
+        *(f"{trained[key]:.1f}" for key in ("masked_rate", "compacted_rate")),
+        f"{trained['ratio']:.2f}",
     ]
 
 
@@ -222,32 +190,40 @@ def count_entries(tree) -> int:
     return sum(v.size for v in jax.tree.leaves(tree))
 
 
+def draw(results: list[dict], figure) -> None:
+    """Bars: how many times as fast the compacted network is."""
+    ax, places = figure.subplots(), np.arange(len(results))
+    for shift, what in ((-0.2, "inference"), (0.2, "training")):
+        ratios = [r[what]["ratio"] for r in results]
+        bars = ax.bar(places + shift, ratios, 0.4, label=what)
+        ax.bar_label(bars, fmt="%.2f")
+    ax.set_xticks(places, [r["network"] for r in results])
+    ax.set(ylabel="times as fast as masked", title="Pruned filters taken out")
+    ax.legend()
+
+
 def main():
-    """Prints Markdown: a row for each network, and where it was measured."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Prints Markdown; writes JSON, Markdown and a plot."""
+    parser = measure.parser(__doc__, repeats=7)
     parser.add_argument("--only", nargs="*", choices=NETWORKS)
     parser.add_argument("--density", type=float, default=0.35, help="filters kept")
     parser.add_argument(
         "--run", type=Path, help="folder of a run whose filters to take"
     )
     parser.add_argument("--samples", type=int, default=1000, help="test images")
-    parser.add_argument("--repeats", type=int, default=7)
     args = parser.parse_args()
     if not 0 < args.density <= 1:
         parser.error(f"density={args.density}, expected in (0, 1]")
-    rows = [(name, {}, args.density) for name in args.only or ("lenet5_caffe", "conv4")]
+    cases = [
+        (name, {}, args.density) for name in args.only or ("lenet5_caffe", "conv4")
+    ]
     if args.run:
-        rows = [of_run(args.run)]
-    about = throughput.machine()
-    print(
-        f"`--repeats {args.repeats}`; {about['cpu']} ({about['devices']}), jax"
-        f" {about['jax']}, Python {about['python']}, commit {about['commit']},"
-        f" {about['date']}:\n"
-    )
-    print(f"| {' | '.join(HEAD)} |\n{'|---' * len(HEAD)}|")
-    for row in rows:
-        cells = measure(*row, args.samples, args.repeats)
-        print(f"| {' | '.join(cells)} |", flush=True)
+        cases = [of_run(args.run)]
+    about = measure.machine(repeats=args.repeats)
+    results = [compared(*case, args.samples, args.repeats) for case in cases]
+    table = measure.markdown(HEAD, map(row, results))
+    draws = functools.partial(draw, results)
+    measure.publish("compaction", args.out, about, results, table, draws)
 
 
 if __name__ == "__main__":

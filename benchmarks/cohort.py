@@ -1,0 +1,116 @@
+"""Rounds a second and peak memory by the number of clients in a round.
+
+    python -m benchmarks.cohort                       # 1 to 10,000 clients, 3 minutes
+    python -m benchmarks.cohort --models mlp --cohorts 10 1000 --repeats 9
+
+FedAvg over 10,000 clients of one minibatch each. The server sees only a sum, so what a
+round holds is that of a chunk of clients: memory must not grow with the cohort, but for
+the log, some hundred bytes a client. Every cohort has a process of its own, whose peak
+is that of all it did, imports, data and compilation included; beside it stand the
+temporary buffers as XLA plans them.
+"""
+
+import json
+import subprocess
+import sys
+from functools import partial
+
+from benchmarks import measure, workload
+from benchmarks.workload import Setup
+from sparsefl_jax.report.figure import COLORS
+
+MODELS = {
+    "tiny": Setup("mlp", 10_000, 20, widths=(8,), batch_size=20),
+    "mlp": Setup("mlp", 10_000, 20, batch_size=20),
+}
+COHORTS = (1, 10, 100, 1000, 10_000)
+HEAD = (
+    *("model", "clients a round", "rounds/s: best", "median", "steps/s: best"),
+    *("median", "peak of the process, MB", "temporaries, MB", "compile s"),
+)
+
+
+def run(name: str, cohort: int, repeats: int, chunk="auto") -> dict:
+    """All figures of a cohort, in this process."""
+    one = workload.prepare(MODELS[name]._replace(cohort=cohort), chunk)
+    timed = measure.summary(measure.in_turns({"": workload.going(one)}, repeats)[""])
+    return timed | {
+        "model": name,
+        "cohort": cohort,
+        "rounds_per_second": 1 / timed["minimum_seconds"],
+        "rounds_per_second_median": 1 / timed["median_seconds"],
+        "steps_per_second": one.steps / timed["minimum_seconds"],
+        "steps_per_second_median": one.steps / timed["median_seconds"],
+        "peak_bytes": measure.peak_memory(),
+        "planned_bytes": one.bytes,
+        "compile_seconds": one.compile_seconds,
+    }
+
+
+def apart(*arguments) -> dict:
+    """The machine and the result of `run`, from a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.cohort", "--inner"]
+    command.append(json.dumps(arguments))
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def row(r: dict) -> list[str]:
+    return [
+        r["model"],
+        f"{r['cohort']:,}",
+        f"{r['rounds_per_second']:.2f}",
+        f"{r['rounds_per_second_median']:.2f}",
+        f"{r['steps_per_second']:,.0f}",
+        f"{r['steps_per_second_median']:,.0f}",
+        f"{r['peak_bytes'] / 1e6:,.0f}",
+        f"{r['planned_bytes']['temporaries'] / 1e6:,.2f}",
+        f"{r['compile_seconds']:.1f}",
+    ]
+
+
+def draw(results: list[dict], figure) -> None:
+    """Steps a second, and memory, by cohort."""
+    rates, memory = figure.subplots(1, 2)
+    for color, name in zip(COLORS, MODELS, strict=False):
+        own = [r for r in results if r["model"] == name]
+        cohorts = [r["cohort"] for r in own]
+        look = {"color": color, "label": name}
+        rates.plot(cohorts, [r["steps_per_second"] for r in own], "o-", **look)
+        memory.plot(cohorts, [r["peak_bytes"] / 1e6 for r in own], "o-", **look)
+    rates.set(xscale="log", yscale="log", title="Client steps a second")
+    memory.set(xscale="log", title="Peak memory of the process [MB]")
+    memory.set_ylim(bottom=0)
+    for ax in (rates, memory):
+        ax.set_xlabel("clients a round")
+    rates.legend()
+
+
+def main():
+    """Prints Markdown; writes JSON, Markdown and a plot."""
+    parser = measure.parser(__doc__, repeats=3)
+    parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
+    parser.add_argument("--cohorts", nargs="+", type=int, default=COHORTS)
+    parser.add_argument("--chunk", default="auto")
+    parser.add_argument("--inner", type=json.loads, help="used by itself")
+    args = parser.parse_args()
+    if args.inner:
+        told = {"result": run(*args.inner), "machine": measure.machine()}
+        return print(json.dumps(told))
+    largest = min(setup.clients for setup in MODELS.values())
+    if not all(1 <= cohort <= largest for cohort in args.cohorts):
+        parser.error(f"cohorts={args.cohorts}, expected each from 1 to {largest}")
+    results = []
+    for name in args.models:
+        for cohort in args.cohorts:
+            told = apart(name, cohort, args.repeats, args.chunk)
+            results.append(told["result"])
+            print(*row(results[-1]), sep="  ", flush=True)
+    about = {"repeats": args.repeats} | told["machine"]
+    table = measure.markdown(HEAD, map(row, results))
+    draws = partial(draw, results)
+    measure.publish("cohort", args.out, about, results, table, draws, (10, 4))
+
+
+if __name__ == "__main__":
+    main()

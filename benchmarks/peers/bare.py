@@ -1,0 +1,61 @@
+"""FedAvg as a plain PyTorch loop: one process, all cores on one client's minibatch.
+
+Channels-last, nothing allocated in a round but by autograd; weights are loaded and
+summed tensor list by tensor list, the optimizer is PyTorch's fused SGD. Samples are
+float32 already, where the package reads bytes.
+"""
+
+import numpy as np
+import torch
+
+from benchmarks import samples
+from benchmarks.peers import networks
+from benchmarks.peers.turns import Turns, cores, setup
+
+
+def make_round(at: dict, model: torch.nn.Module):
+    """`() -> None`: the next round of `model`, whose server starts as it is."""
+    x, y, rows = samples.draw(at["clients"], at["samples"], at["shape"], at["classes"])
+    x = torch.from_numpy(x).float().div_(255).sub_(0.5)  # [n, H, W, C]
+    y, rows = torch.from_numpy(y), torch.from_numpy(rows)
+    held = [v.detach() for v in model.state_dict().values() if v.is_floating_point()]
+    server, total = ([v.clone() for v in held] for _ in range(2))
+    optimizer = torch.optim.SGD(model.parameters(), lr=at["rate"], fused=True)
+    rng = np.random.default_rng(1)
+
+    def train(client: int) -> None:
+        own = rows[client][torch.randperm(rows.shape[1])]
+        for batch in own.split(at["batch"]):
+            optimizer.zero_grad()
+            logits = model(x[batch].permute(0, 3, 1, 2))  # channels-last, no copy
+            torch.nn.functional.cross_entropy(logits, y[batch]).backward()
+            optimizer.step()
+
+    def one_round() -> None:
+        torch._foreach_zero_(total)
+        for client in rng.choice(at["clients"], at["cohort"], replace=False):
+            torch._foreach_copy_(held, server)
+            train(client)
+            torch._foreach_add_(total, held)
+        torch._foreach_div_(total, at["cohort"])
+        torch._foreach_copy_(server, total)
+
+    return one_round
+
+
+def main():
+    """Rounds in turns, see `turns`."""
+    turns, at = Turns(), setup()
+    torch.manual_seed(0)
+    torch.set_num_threads(cores())
+    model = networks.build(at["model"], at["shape"], at["classes"])
+    model = model.to(memory_format=torch.channels_last).train()
+    one_round = make_round(at, model)
+    turns.tell(version=f"torch {torch.__version__}", parameters=networks.count(model))
+    while turns.wait():
+        one_round()
+        turns.tell()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,171 @@
+"""The same federated rounds here and in other simulators, in turns: ratios of speed.
+
+    python -m benchmarks.peers.compare --python /tmp/peers/bin/python      # 3 minutes
+    python -m benchmarks.peers.compare --python /tmp/peers/bin/python --all
+
+`--python` is the interpreter of an environment with the peers, see README.md beside
+this file. FedAvg, one epoch of plain SGD, the same random samples. For each pair both
+processes stay alive and run a round each, one after the other, while the other waits;
+a ratio is the median over the turns of the peer's seconds to this package's.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks import measure, throughput
+from benchmarks.workload import NETWORKS, Setup
+
+ROOT = Path(__file__).parents[2]
+RATE = 0.01
+PEERS = {
+    "PyTorch loop": "benchmarks.peers.bare",
+    "pfl-research": "benchmarks.peers.pfl_research",
+    "Flower": "benchmarks.peers.flower",
+}
+_LOOP = ("mlp", "lenet5_caffe", "ic", "conv4", "mnistnet", "resnet18", "vgg16")
+SETUPS = {"pfl": throughput.SETUPS["pfl"]} | {
+    name: throughput.SETUPS[name]._replace(cohort=8) for name in _LOOP
+}
+OF = {name: list(PEERS) if name == "pfl" else ["PyTorch loop"] for name in SETUPS}
+SETUPS["resnet18"] = SETUPS["resnet18"]._replace(samples=64)
+HEAD = (
+    *("set-up", "peer", "ours, steps/s: best", "median", "peer, steps/s: best"),
+    *("median", "ours / peer", "compile s"),
+)
+
+
+class Worker:
+    """A process that runs a round when called; leaving it ends the process."""
+
+    def __init__(self, command: list[str], setup: Setup, log):
+        network = NETWORKS[setup.model]
+        told = {
+            "model": setup.model,
+            "shape": network.shape,
+            "classes": network.classes,
+            "batch": setup.batch,
+            "clients": setup.clients,
+            "samples": setup.samples,
+            "cohort": setup.cohort,
+            "rate": RATE,
+        }
+        paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
+        env = os.environ | {
+            "PEER_SETUP": json.dumps(told),
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        }
+        pipe = subprocess.PIPE
+        self.command, self.log = command, log
+        self.process = subprocess.Popen(
+            command, stdin=pipe, stdout=pipe, stderr=log, text=True, env=env, cwd=ROOT
+        )
+        self.facts = self._answer()
+
+    def __call__(self) -> None:
+        """Runs a round."""
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self._answer()
+
+    def _answer(self) -> dict:
+        line = self.process.stdout.readline()
+        if not line:
+            raise SystemExit(f"{' '.join(self.command)} ended, see {self.log.name}")
+        return json.loads(line)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        self.process.stdin.close()
+        try:
+            self.process.wait(60)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def pair(ours: list[str], peer: list[str], setup: Setup, repeats: int, log) -> dict:
+    """Both commands' rounds in turns."""
+    with Worker(ours, setup, log) as one, Worker(peer, setup, log) as other:
+        counts = one.facts["parameters"], other.facts["parameters"]
+        if counts[0] != counts[1]:
+            raise SystemExit(
+                f"{setup.model} has {counts[0]} and {counts[1]} parameters"
+            )
+        seconds = measure.in_turns({"ours": one, "peer": other}, repeats)
+        facts, version = one.facts, other.facts["version"]
+    timed = {name: measure.summary(values) for name, values in seconds.items()}
+    for each in timed.values():
+        each["steps_per_second"] = facts["steps"] / each["minimum_seconds"]
+        each["steps_per_second_median"] = facts["steps"] / each["median_seconds"]
+    return timed | {
+        "ratio": float(np.median(seconds["peer"] / seconds["ours"])),
+        "peer_version": version,
+        "compile_seconds": facts["compile_seconds"],
+        "machine": facts["machine"],
+    }
+
+
+def row(name: str, peer: str, r: dict) -> list[str]:
+    return [
+        name,
+        f"{peer} ({r['peer_version']})",
+        *(
+            f"{r[who][key]:,.1f}"
+            for who in ("ours", "peer")
+            for key in ("steps_per_second", "steps_per_second_median")
+        ),
+        f"{r['ratio']:.2f}",
+        f"{r['compile_seconds']:.1f}",
+    ]
+
+
+def draw(results: dict, figure) -> None:
+    """Bars: ours / peer."""
+    ax = figure.subplots()
+    pairs = [(f"{name}, {peer}", r) for (name, peer), r in results.items()][::-1]
+    bars = ax.barh([label for label, _ in pairs], [r["ratio"] for _, r in pairs])
+    ax.bar_label(bars, fmt="%.2f", padding=3)
+    ax.axvline(1, color="black", linewidth=1)
+    ax.set(title="Speed beside other simulators", xlabel="ours / peer", xscale="log")
+
+
+def main():
+    """Prints Markdown; writes JSON, Markdown and a plot."""
+    parser = measure.parser(__doc__, repeats=5)
+    parser.add_argument("--python", required=True, help="of the peers' environment")
+    parser.add_argument("--only", nargs="+", choices=SETUPS, default=["pfl", "mlp"])
+    parser.add_argument("--all", action="store_true", help="every set-up")
+    parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
+    parser.add_argument("--samples", type=int, help="of a client")
+    parser.add_argument("--cohort", type=int)
+    args = parser.parse_args()
+    args.out.mkdir(parents=True, exist_ok=True)
+    changed = {k: getattr(args, k) for k in ("samples", "cohort") if getattr(args, k)}
+    results, ours = {}, [sys.executable, "-m", "benchmarks.peers.ours"]
+    with (args.out / "peers.log").open("w") as log:
+        for name in SETUPS if args.all else args.only:
+            for peer in (peer for peer in OF[name] if peer in args.peers):
+                command = [args.python, "-m", PEERS[peer]]
+                setup = SETUPS[name]._replace(**changed)
+                result = pair(ours, command, setup, args.repeats, log)
+                results[name, peer] = result
+                print(*row(name, peer, result), sep="  ", flush=True)
+    if not results:
+        parser.error(f"peers={args.peers}, expected those of the set-ups: {OF}")
+    about = {"repeats": args.repeats} | result["machine"]
+    table = measure.markdown(HEAD, [row(*key, r) for key, r in results.items()])
+    told = [{"setup": a, "peer": b} | r for (a, b), r in results.items()]
+    size = (7.2, 1.5 + 0.4 * len(results))
+    measure.publish("peers", args.out, about, told, table, partial(draw, results), size)
+
+
+if __name__ == "__main__":
+    main()

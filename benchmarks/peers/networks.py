@@ -1,0 +1,119 @@
+"""The package's networks in PyTorch, for images [B, C, H, W]."""
+
+from torch import nn
+
+
+def mlp(channels: int, classes: int) -> nn.Module:
+    layers, inputs = [nn.Flatten()], 784 * channels
+    for _ in range(2):
+        layers += [nn.Linear(inputs, 128), nn.ReLU()]
+        inputs = 128
+    return nn.Sequential(*layers, nn.Linear(inputs, classes))
+
+
+def mnistnet(channels: int, classes: int) -> nn.Module:
+    layers = []
+    for inputs, outputs in ((channels, 10), (10, 20)):
+        layers += [nn.Conv2d(inputs, outputs, 5), nn.MaxPool2d(3, 1), nn.ReLU()]
+    layers += [nn.Flatten(), nn.Linear(5120, 50), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(50, classes))
+
+
+def lenet5_caffe(channels: int, classes: int) -> nn.Module:
+    layers = []
+    for inputs, outputs in ((channels, 20), (20, 50)):
+        conv = nn.Conv2d(inputs, outputs, 5, bias=False)
+        layers += [conv, nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Flatten(), nn.Linear(800, 500, bias=False), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(500, classes, bias=False))
+
+
+def conv4(channels: int, classes: int) -> nn.Module:
+    layers, inputs = [], channels
+    for i, outputs in enumerate((64, 64, 128, 128)):
+        conv = nn.Conv2d(inputs, outputs, 5, bias=False)
+        layers += [conv, nn.BatchNorm2d(outputs), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if i % 2 else []
+        inputs = outputs
+    layers, inputs = [*layers, nn.Flatten()], 512
+    for _ in range(2):
+        fc = nn.Linear(inputs, 128, bias=False)
+        layers += [fc, nn.BatchNorm1d(128), nn.ReLU()]
+        inputs = 128
+    return nn.Sequential(*layers, nn.Linear(inputs, classes, bias=False))
+
+
+def ic(channels: int, classes: int) -> nn.Module:
+    layers, inputs = [], channels
+    for i, outputs in enumerate((32, 64, 64)):
+        layers += [nn.Conv2d(inputs, outputs, 3), nn.ReLU()]
+        layers += [] if i == 1 else [nn.MaxPool2d(2)]
+        inputs = outputs
+    layers += [nn.Flatten(), nn.Linear(1024, 100), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(100, classes))
+
+
+def simple_cnn(channels: int, classes: int) -> nn.Module:
+    return nn.Sequential(
+        *(nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU()),
+        *(nn.MaxPool2d(2), nn.Flatten(), nn.Linear(12544, 128), nn.ReLU()),
+        nn.Linear(128, classes),
+    )
+
+
+def _conv_norm(inputs: int, outputs: int, size: int, stride: int = 1) -> list:
+    conv = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
+    return [conv, nn.BatchNorm2d(outputs)]
+
+
+class _Block(nn.Module):
+    """Two 3x3 convolutions around a shortcut, 1x1 where the shape changes."""
+
+    def __init__(self, inputs: int, outputs: int, stride: int):
+        super().__init__()
+        self.inside = nn.Sequential(
+            *_conv_norm(inputs, outputs, 3, stride),
+            nn.ReLU(inplace=True),
+            *_conv_norm(outputs, outputs, 3),
+        )
+        changes = stride > 1 or inputs != outputs
+        self.shortcut = nn.Sequential(
+            *(_conv_norm(inputs, outputs, 1, stride) if changes else [])
+        )
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        return self.relu(self.inside(x) + self.shortcut(x))
+
+
+def _head(inputs: int, classes: int) -> list:
+    return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
+
+
+def resnet18(channels: int, classes: int) -> nn.Module:
+    layers, inputs = [*_conv_norm(channels, 64, 3), nn.ReLU(inplace=True)], 64
+    for stage, outputs in enumerate((64, 128, 256, 512)):
+        layers.append(_Block(inputs, outputs, 2 if stage else 1))
+        layers.append(_Block(outputs, outputs, 1))
+        inputs = outputs
+    return nn.Sequential(*layers, *_head(512, classes))
+
+
+def vgg16(channels: int, classes: int) -> nn.Module:
+    layers, inputs = [], channels
+    for outputs, depth in ((64, 2), (128, 2), (256, 3), (512, 3), (512, 3)):
+        for _ in range(depth):
+            layers += [*_conv_norm(inputs, outputs, 3), nn.ReLU(inplace=True)]
+            inputs = outputs
+        layers.append(nn.MaxPool2d(2))
+    return nn.Sequential(*layers, *_head(512, classes))
+
+
+def build(name: str, shape, classes: int) -> nn.Module:
+    """A network by the package's name for it; `shape` is (H, W, C)."""
+    return globals()[name](shape[-1], classes)
+
+
+def count(model: nn.Module) -> int:
+    """Its parameters."""
+    return sum(p.numel() for p in model.parameters())

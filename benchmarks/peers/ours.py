@@ -1,0 +1,40 @@
+"""FedAvg in this package, as one of the peers: the real engine, all cores."""
+
+from functools import partial
+
+import jax
+
+import sparsefl_jax as sfl
+from benchmarks import measure, workload
+from benchmarks.peers.turns import Turns, setup
+
+
+def main():
+    """Rounds in turns, see `turns`."""
+    turns, at = Turns(), setup()
+    one = workload.prepare(
+        workload.Setup(
+            at["model"],
+            at["clients"],
+            at["samples"],
+            at["cohort"],
+            partial(sfl.fedavg, weighting="uniform"),
+            batch_size=at["batch"],
+        )
+    )
+    call = workload.going(one)
+    shapes, _ = jax.eval_shape(one.model.init, jax.random.key(0))
+    turns.tell(
+        version=f"jax {jax.__version__}",
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
+        steps=one.steps,
+        compile_seconds=one.compile_seconds,
+        machine=measure.machine(),
+    )
+    while turns.wait():
+        call()
+        turns.tell()
+
+
+if __name__ == "__main__":
+    main()

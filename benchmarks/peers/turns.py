@@ -1,0 +1,36 @@
+"""The peers' side of a comparison: a round whenever the other process asks for one.
+
+A worker gets the set-up as JSON in the environment, writes a line of facts once it is
+ready, then for every line that it reads runs a round and writes a line. What libraries
+print goes to the error stream.
+"""
+
+import json
+import os
+import sys
+
+
+def setup() -> dict:
+    """What to train: model, shape, classes, batch, clients, samples, cohort, rate."""
+    return json.loads(os.environ["PEER_SETUP"])
+
+
+def cores() -> int:
+    """That this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+class Turns:
+    """One end of the pipe."""
+
+    def __init__(self):
+        self._out = os.fdopen(os.dup(1), "w")
+        os.dup2(2, 1)
+
+    def tell(self, **facts) -> None:
+        """Says that the worker is ready, or a round is done."""
+        print(json.dumps(facts), file=self._out, flush=True)
+
+    def wait(self) -> bool:
+        """Whether another round is asked for."""
+        return bool(sys.stdin.readline())

@@ -1,0 +1,163 @@
+"""Federated rounds through the real engine, on random samples: what is timed."""
+
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+import sparsefl_jax as sfl
+from benchmarks import samples
+from sparsefl_jax import begin, checks, costs, sampling, simulate
+
+
+class Network(NamedTuple):
+    """The usual batch and samples of a network."""
+
+    batch_size: int
+    shape: tuple[int, ...] = (28, 28, 1)
+    classes: int = 10
+
+
+CIFAR = (32, 32, 3)
+NETWORKS = {
+    "mlp": Network(32),
+    "mnistnet": Network(32),
+    "lenet5_caffe": Network(64),
+    "conv4": Network(16, CIFAR),
+    "ic": Network(64),
+    "fedsparsify_cnn": Network(32, CIFAR),
+    "sa": Network(64, (768,), 3),
+    "femnist_cnn": Network(20, classes=62),
+    "simple_cnn": Network(10, CIFAR),
+    "small_cnn": Network(32, CIFAR),
+    "resnet18": Network(32, CIFAR),
+    "vgg16": Network(32, CIFAR),
+}
+
+
+class Setup(NamedTuple):
+    """A network and how it is trained."""
+
+    model: str  # of `NETWORKS`
+    clients: int
+    samples: int  # of every client
+    cohort: int = 0  # 0: four clients a device
+    method: Callable = sfl.fedavg
+    momentum: float | None = None
+    widths: tuple[int, ...] | None = None  # of the network; None: its own
+    batch_size: int = 0  # 0: the network's
+    budgets: tuple[float, ...] = (1.0,)  # dealt to the clients in turn
+
+    @property
+    def batch(self) -> int:
+        """Samples of a minibatch."""
+        return self.batch_size or NETWORKS[self.model].batch_size
+
+    @property
+    def drawn(self) -> int:
+        """Clients of a round."""
+        return self.cohort or 4 * jax.device_count()
+
+
+class Round(NamedTuple):
+    """A compiled round."""
+
+    start: Callable  # (SparseModel | None) -> state
+    step: Callable  # (state, t) -> (state, log)
+    steps: int  # minibatches of the cohort
+    model: Any
+    stage: sfl.Stage
+    data: Any
+    compile_seconds: float
+    bytes: dict[str, int]  # as XLA plans them: arguments, results, temporaries
+
+    @property
+    def flops(self) -> float:
+        """FLOPs of a step through the dense network: 6 for each multiply-add."""
+        return 6.0 * costs.macs_per_sample(self.model.macs) * self.stage.batch_size
+
+
+def make_data(setup: Setup):
+    """Random samples, `setup.samples` for each client."""
+    network = NETWORKS[setup.model]
+    x, y, rows = samples.draw(
+        setup.clients, setup.samples, network.shape, network.classes
+    )
+    return sfl.from_arrays(
+        x,
+        y,
+        x_test=x[:10],
+        y_test=y[:10],
+        num_classes=network.classes,
+        partition=list(rows),
+        test_split="pooled",
+    )
+
+
+def make_model(setup: Setup, data):
+    network = NETWORKS[setup.model]
+    kwargs = {} if setup.widths is None else {"widths": setup.widths}
+    model = sfl.build_model(setup.model, network.classes, network.shape, **kwargs)
+    return model.reading(sfl.make_preprocess(data.mean, data.std))
+
+
+def prepare(setup: Setup, chunk="auto", model=None, data=None) -> Round:
+    """Compiles a round of one epoch; the same cohort takes part in every round."""
+    data = make_data(setup) if data is None else data
+    model = make_model(setup, data) if model is None else model
+    optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=setup.momentum)
+    method = setup.method(sfl.cross_entropy(model), optimizer)
+    stage = sfl.Stage(method, 1, setup.drawn, 1, setup.batch)
+    plan = simulate.make_plan(
+        stage, jax.tree.map(lambda m: m > 0, model.macs), chunk=chunk
+    )
+    budgets = np.resize(np.float32(setup.budgets), setup.clients)
+    population = simulate.make_population(plan, data, budgets)
+    key = jax.random.key(0)
+
+    def start(sparse=None):
+        sparse = checks.initial_model(key, model) if sparse is None else sparse
+        sparse = jax.tree.map(jax.numpy.asarray, sparse)
+        return begin.start(key, plan, sparse, population)
+
+    ids = sampling.cohorts(key, stage, setup.clients, np.zeros(1, np.int32))
+    arguments = key, population, start(), np.zeros(1, np.int32), ids
+    begun = time.perf_counter()
+    compiled = simulate.make_segment(plan).lower(*arguments).compile()
+    seconds = time.perf_counter() - begun
+
+    def step(state, t):
+        return compiled(key, population, state, np.int32([t]), ids)
+
+    planned = compiled.memory_analysis()
+    sizes = {
+        "arguments": planned.argument_size_in_bytes,
+        "results": planned.output_size_in_bytes,
+        "temporaries": planned.temp_size_in_bytes,
+    }
+    steps = setup.drawn * -(-setup.samples // setup.batch)
+    return Round(start, step, steps, model, stage, data, seconds, sizes)
+
+
+def going(one: Round, sparse=None) -> Callable:
+    """A function whose calls run round after round from a fresh state.
+
+    Args:
+      one: from `prepare`.
+      sparse: what the first round starts from; None: a fresh network.
+
+    Returns:
+      `() -> RoundLog`, which waits for the devices.
+    """
+    state, t = one.start(sparse), 0
+
+    def call():
+        nonlocal state, t
+        state, log = one.step(state, t)
+        t += 1
+        jax.block_until_ready((state, log))
+        return log
+
+    return call

@@ -1,0 +1,239 @@
+"""Every benchmark at tiny settings: what it counts, and what it writes."""
+
+import io
+import json
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from benchmarks import (
+    cohort,
+    compaction,
+    density,
+    measure,
+    methods,
+    roofline,
+    throughput,
+    workload,
+)
+from benchmarks.peers import compare, turns
+from sparsefl_jax import checks, models, timings
+
+TINY = workload.Setup("mlp", 8, 12, 4, widths=(4,), batch_size=8)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch):
+    """Nothing here is about speed."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    monkeypatch.setattr(timings, "matmul_rate", lambda: 1e11)
+    monkeypatch.setattr(measure, "copy_rate", lambda: 1e10)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def written(module, name, folder, monkeypatch, *arguments) -> dict:
+    """The JSON that a benchmark leaves beside its table and its plot."""
+    argv = [name, "--repeats", "2", "--out", str(folder), *arguments]
+    monkeypatch.setattr(sys, "argv", argv)
+    module.main()
+    told = json.loads((folder / f"{name}.json").read_text())
+    assert {"devices", "processor", "jax", "commit", "date"} <= told["machine"].keys()
+    assert told["machine"]["repeats"] == 2
+    assert "| --- |" in (folder / f"{name}.md").read_text()
+    assert (folder / f"{name}.png").stat().st_size > 5_000
+    return told["results"]
+
+
+def test_calls_take_turns_and_the_first_of_each_is_not_timed():
+    seen = []
+    calls = {name: lambda name=name: seen.append(name) for name in "ab"}
+    seconds = measure.in_turns(calls, 3)
+    assert "".join(seen) == "ab" + "ba" + "ab" + "ba"
+    assert {name: len(values) for name, values in seconds.items()} == {"a": 3, "b": 3}
+    told = measure.summary([0.5, 0.25, 4.0])
+    want = {"median_seconds": 0.5, "minimum_seconds": 0.25, "repeats": 3}
+    assert told == want
+
+
+def test_rates_and_memory_are_measured(monkeypatch):
+    monkeypatch.undo()
+    assert 1e6 < measure.copy_rate(2**16, 0.01) < 1e13
+    assert measure.peak_memory() > 50e6  # JAX alone takes more
+
+
+def test_the_set_ups_of_published_work():
+    told = {
+        name: (s.model, s.method, s.clients, s.drawn, s.batch)
+        for name, s in throughput.FIVE.items()
+    }
+    purging = told["mlp_fedsparsify"][1]
+    assert purging.func is sfl.fedsparsify_global
+    assert told == {
+        "pfl": ("simple_cnn", sfl.fedavg, 1000, 50, 10),
+        "femnist": ("femnist_cnn", sfl.fedavg, 3400, 10, 20),
+        "resnet18_100": ("resnet18", sfl.fedavg, 100, 10, 32),
+        "lenet5_spafl": ("lenet5_caffe", sfl.spafl, 100, 10, 64),
+        "mlp_fedsparsify": ("mlp", purging, 100, 10, 32),
+    }
+    assert throughput.FIVE["pfl"].samples == 50
+
+
+def test_a_round_goes_on_where_the_one_before_ended():
+    one = workload.prepare(TINY)
+    call = workload.going(one)
+    logs = [jax.device_get(call()) for _ in range(2)]
+    assert one.steps == 4 * 2  # 12 samples by 8
+    assert one.flops == 6 * (784 * 4 + 4 * 10) * 8
+    assert [int(log.executed_steps[0]) for log in logs] == [8, 8]
+    np.testing.assert_array_equal(logs[0].ids, logs[1].ids)
+    assert logs[1].clients["loss"].sum() < logs[0].clients["loss"].sum()
+
+
+def test_throughput(tmp_path, monkeypatch):
+    tiny = TINY._replace(method=throughput.FIVE["mlp_fedsparsify"].method)
+    monkeypatch.setitem(throughput.SETUPS, "mlp", tiny)
+    told = written(throughput, "throughput", tmp_path, monkeypatch, "--only", "mlp")
+    (r,) = told.values()
+    assert r["steps_per_second"] == pytest.approx(8 / r["minimum_seconds"])
+    assert r["steps_per_second_median"] == pytest.approx(8 / r["median_seconds"])
+    gflops = r["steps_per_second"] * 6 * (784 * 4 + 4 * 10) * 8 / 1e9
+    assert r["gflops"] == pytest.approx(gflops)
+    assert r["fraction"] == pytest.approx(gflops / 100)
+    assert r["compile_seconds"] > 0
+
+
+def test_memory_does_not_grow_with_the_cohort(tmp_path, monkeypatch):
+    def inside(*arguments):
+        return {"result": cohort.run(*arguments), "machine": measure.machine()}
+
+    small = TINY._replace(clients=256, samples=8, widths=(32,))
+    monkeypatch.setitem(cohort.MODELS, "tiny", small)
+    monkeypatch.setitem(cohort.MODELS, "mlp", small)
+    monkeypatch.setattr(cohort, "apart", inside)  # a process takes seconds to start
+    arguments = "--models", "tiny", "--cohorts", "8", "256"
+    few, many = written(cohort, "cohort", tmp_path, monkeypatch, *arguments)
+    assert (few["cohort"], many["cohort"]) == (8, 256)
+    assert many["steps_per_second"] == pytest.approx(256 * many["rounds_per_second"])
+    model = 4 * (784 * 32 + 32 + 32 * 10 + 10)
+    grown = (few["planned_bytes"], many["planned_bytes"])
+    grown = grown[1]["temporaries"] - grown[0]["temporaries"]
+    assert grown < 248 * 1024 < 3 * model < few["planned_bytes"]["temporaries"]
+
+
+def test_bits_and_flops_follow_the_density(tmp_path, monkeypatch):
+    tiny = TINY._replace(samples=8)
+    monkeypatch.setattr(density, "Setup", lambda *_: tiny)
+    arguments = "--densities", "0.1"
+    told = written(density, "density", tmp_path, monkeypatch, *arguments)
+    dense, sparse = told["by_density"]
+    kernels, biases = (784 * 4, 4 * 10), 4 + 10
+    mask = density.masked(workload.make_model(tiny, workload.make_data(tiny)), 0.1).mask
+    assert all(mask[layer]["bias"].all() for layer in mask)
+    alive = sum(int(mask[layer]["kernel"].sum()) for layer in mask)
+    assert abs(alive - 0.1 * sum(kernels)) < 70  # four standard deviations
+    assert dense["bits_up"] == 4 * 32 * (sum(kernels) + biases)
+    assert sparse["bits_up"] == sparse["bits_down"] == 4 * 32 * (alive + biases)
+    assert sparse["bits_down_first"] - sparse["bits_down"] == 4 * sum(kernels)
+    assert sparse["bits_of_dense"] == pytest.approx(
+        (alive + biases) / (sum(kernels) + biases)
+    )
+    assert sparse["density"] == pytest.approx(alive / sum(kernels))
+    passes = 6 * 4 * 8  # FLOPs of a multiply-add, clients, samples
+    assert dense["flops"] == dense["flops_dense"] == passes * sum(kernels)
+    assert sparse["flops"] == pytest.approx(passes * alive)
+    assert sparse["flops_executed"] == dense["flops_dense"]  # what the hardware does
+
+
+@pytest.mark.parametrize("name", sfl.ALGORITHMS)
+def test_every_method_can_be_timed(name):
+    kwargs = methods.arguments(name, 2)
+    data = workload.make_data(TINY)
+    model = workload.make_model(TINY, data)
+    optimizer = sfl.make_optimizer("sgd", learning_rate=0.1)
+    method = sfl.ALGORITHMS[name](sfl.cross_entropy(model), optimizer, **kwargs)
+    shapes = jax.eval_shape(lambda key: checks.initial_model(key, model), KEY)
+    checks.trace(sfl.Stage(method, 1, 4, 1, 8), shapes, data)
+
+
+KEY = jax.random.key(0)
+
+
+def test_methods(tmp_path, monkeypatch):
+    monkeypatch.setattr(methods, "Setup", lambda *_, momentum: TINY)
+    only = "--only", "fedprox"
+    told = written(methods, "methods", tmp_path, monkeypatch, *only)
+    (r,) = told.values()
+    assert r["repeats"] == r["fedavg"]["repeats"] == 2
+    ratio = r["compile_seconds"] / r["fedavg_compile_seconds"]
+    assert r["compile_times_fedavg"] == pytest.approx(ratio)
+
+
+def test_roofline(tmp_path, monkeypatch):
+    monkeypatch.setattr(roofline, "Setup", lambda *_: TINY)
+    told = written(roofline, "roofline", tmp_path, monkeypatch, "--only", "mlp")
+    assert told["rates"] == {"matmul_flops": 1e11, "copy_bytes": 1e10}
+    r = told["networks"]["mlp"]
+    assert r["parameters"] == 784 * 4 + 4 + 4 * 10 + 10
+    moved = r["steps_per_second"] * 6 * 4 * r["parameters"]
+    assert r["of_copy"] == pytest.approx(moved / 1e10)
+    flops = r["steps_per_second"] * 6 * 8 * (784 * 4 + 4 * 10)
+    assert r["of_matmul"] == pytest.approx(flops / 1e11)
+
+
+def test_every_network_has_a_usual_batch():
+    missing = models.MODELS.keys() - workload.NETWORKS.keys()
+    assert not missing
+
+
+@pytest.mark.slow
+def test_compaction(tmp_path, monkeypatch):
+    monkeypatch.setitem(compaction.SETUPS, "mlp", TINY._replace(widths=None))
+    arguments = "--only", "mlp", "--samples", "20", "--density", "0.25"
+    (r,) = written(compaction, "compaction", tmp_path, monkeypatch, *arguments)
+    left = 32 + 1  # a constant stands for the units that were taken out
+    small = 784 * left + left + left * left + left + left * 10 + 10
+    assert r["parameters"] == [118_282, small]
+    assert r["kept"] == [25, 25, 100]
+    seconds = r["inference"]["masked"]["median_seconds"]
+    assert r["inference"]["masked_rate"] == pytest.approx(20 / seconds)
+
+
+PEER = """
+import sys, time
+from benchmarks.peers.turns import Turns, setup
+turns, seconds = Turns(), float(sys.argv[1])
+print("noise of a library")
+facts = {"steps": setup()["cohort"], "compile_seconds": 0.0, "machine": {}}
+turns.tell(version="1", parameters=int(sys.argv[2]), **facts)
+while turns.wait():
+    time.sleep(seconds)
+    turns.tell()
+"""
+
+
+def test_two_processes_run_rounds_in_turns(tmp_path):
+    (tmp_path / "peer.py").write_text(PEER)
+    command = [sys.executable, str(tmp_path / "peer.py")]
+    with (tmp_path / "log").open("w") as log:
+        pair = [*command, "0.01", "7"], [*command, "0.2", "7"]
+        told = compare.pair(*pair, TINY, 3, log)
+        with pytest.raises(SystemExit, match="mlp has 7 and 8 parameters"):
+            compare.pair(pair[0], [*command, "0", "8"], TINY, 1, log)
+        with pytest.raises(SystemExit, match="ended, see"):
+            compare.pair(pair[0], [sys.executable, "-c", "1"], TINY, 1, log)
+    assert told["ratio"] > 2
+    peer = told["peer"]
+    assert peer["minimum_seconds"] >= 0.2
+    assert peer["steps_per_second"] == pytest.approx(4 / peer["minimum_seconds"])
+    assert "noise" in (tmp_path / "log").read_text()
+    assert compare.row("mlp", "one", told)[-2] == f"{told['ratio']:.2f}"
+
+
+def test_a_worker_stops_at_the_end_of_its_input(monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
+    monkeypatch.setattr(turns.Turns, "__init__", lambda self: None)
+    assert [turns.Turns().wait() for _ in range(2)] == [True, False]
