@@ -7,7 +7,8 @@ FedAvg over 10,000 clients of one minibatch each. The server sees only a sum, so
 round holds is that of a chunk of clients: memory must not grow with the cohort, but for
 the log, some hundred bytes a client. Every cohort has a process of its own, whose peak
 is that of all it did, imports, data and compilation included; beside it stand the
-temporary buffers as XLA plans them.
+temporary buffers as XLA plans them. One client takes one device, so that all others
+hold the samples once more.
 """
 
 import json
@@ -72,7 +73,8 @@ def row(r: dict) -> list[str]:
 def draw(results: list[dict], figure) -> None:
     """Steps a second, and memory, by cohort."""
     rates, memory = figure.subplots(1, 2)
-    for color, name in zip(COLORS, MODELS, strict=False):
+    measured = dict.fromkeys(r["model"] for r in results)
+    for color, name in zip(COLORS, measured, strict=False):
         own = [r for r in results if r["model"] == name]
         cohorts = [r["cohort"] for r in own]
         look = {"color": color, "label": name}
@@ -80,7 +82,7 @@ def draw(results: list[dict], figure) -> None:
         memory.plot(cohorts, [r["peak_bytes"] / 1e6 for r in own], "o-", **look)
     rates.set(xscale="log", yscale="log", title="Client steps a second")
     memory.set(xscale="log", title="Peak memory of the process [MB]")
-    memory.set_ylim(bottom=0)
+    memory.set_ylim(0, 1.2 * max(r["peak_bytes"] for r in results) / 1e6)
     for ax in (rates, memory):
         ax.set_xlabel("clients a round")
     rates.legend()

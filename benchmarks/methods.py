@@ -4,8 +4,8 @@
     python -m benchmarks.methods --model mlp --only spafl fedpm --repeats 9
 
 Rounds of a method and of FedAvg are timed in turns; a ratio is the median of the turns.
-Compiling is beside that of the FedAvg in those turns, which is compiled once; the row
-of FedAvg itself, compiled a second time, tells how far the machine is from quiet.
+FedAvg is compiled once, before all others; its own row, compiled a second time, tells
+how far the machine is from quiet.
 Everything is trained by SGD with momentum. Methods of one round before the main stage
 are timed as rounds too; PruneFL's first client has one pass over its samples.
 """
