@@ -38,8 +38,7 @@ def masked(model, density: float) -> sfl.SparseModel:
 
 def record(one: workload.Round, log) -> dict:
     """What the ledger writes of a round."""
-    shapes = jax.eval_shape(lambda: checks.initial_model(jax.random.key(0), one.model))
-    traced = checks.trace(one.stage, shapes, one.data)
+    (traced,) = checks.run([one.stage], one.model, one.data)
     layouts = {"down": codec.layout(traced.down), "up": codec.layout(traced.up)}
     names = masks.layer_paths(jax.tree.map(lambda m: m > 0, one.model.macs))
     log = jax.tree.map(lambda v: v[0], jax.device_get(log._replace(masks=())))
