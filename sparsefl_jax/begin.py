@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax import simulate, store
+from sparsefl_jax import disk_store, simulate, store
 from sparsefl_jax.types import ClientInfo, Key, SparseModel
 
 
@@ -51,36 +51,82 @@ def start(
     population: simulate.Population,
     restore=None,
     working: int | None = None,
+    where: str = "host",
 ) -> simulate.State:
     """The state before the first round of a stage with root key `key`.
 
     Args:
       key, plan, model, population: of the stage.
       restore: `(shapes) -> state`, which replaces the computation: a saved state in the
-        structure, shapes and dtypes that it is given. `model` may be shapes then.
-      working: if clients' rows live on the host, how many the device holds at a time.
+        structure, shapes and dtypes that it is given; its rows may be a
+        `disk_store.Saved`. `model` may be shapes then.
+      working: if clients' rows do not live on the device, how many it holds at a time.
+      where: 'host' or 'disk', where they live then.
     """
     algorithm, info = plan.stage.algorithm, population.info
     shape = shapes(algorithm, model, info)
     placed = simulate.shardings(plan, shape)
-    if working is not None:
-        placed = placed._replace(clients=NamedSharding(plan.mesh, P("clients")))
+    some = NamedSharding(plan.mesh, P("clients"))
+    size = len(info.index), plan.stage.cohort_size, 1, plan.mesh.size
+    size = store.working_size(*size)
+    disk = functools.partial(
+        on_disk, key, algorithm, info, shape.clients, size, sharding=some
+    )
+    if working is None:
+        where = "device"
     if restore is not None:
         state = restore(shape)
-        if working is None:
-            return jax.device_put(state, placed)
-        clients = store.writable(state.clients)
+        clients = _moved(state, where, disk)
+        if where == "device":
+            clients = jax.device_put(clients, placed.clients)
     else:
         init, rows = _makers(key, algorithm)
         model = jax.device_put(model, NamedSharding(plan.mesh, P()))
         server = jax.jit(init, out_shardings=placed.server)(model)
-        make = functools.partial(jax.jit(rows, out_shardings=placed.clients), server)
-        state = simulate.State(
-            server, (), np.full(shape.last_round.shape, -1, np.int32)
-        )
-        if working is None:
-            clients = make(info)
-        else:
+        last_round = np.full(shape.last_round.shape, -1, np.int32)
+        state = simulate.State(server, (), last_round)
+        if where == "device":
+            clients = jax.jit(rows, out_shardings=placed.clients)(server, info)
+        elif where == "host":
+            make = functools.partial(jax.jit(rows, out_shardings=some), server)
             clients = store.fill(make, shape.clients, info, working)
+        else:
+            clients = disk(server)
     rest = jax.device_put(state._replace(clients=()), placed._replace(clients=()))
     return rest._replace(clients=clients)
+
+
+def on_disk(
+    key: Key, algorithm, info: ClientInfo, shapes, size: int, first, sharding=None
+) -> disk_store.Rows:
+    """All clients' rows, none of which stands in a file yet.
+
+    Args:
+      key: the stage's root key.
+      algorithm, info: of the stage and of all clients.
+      shapes: of all rows [N, ...].
+      size: rows that are made at a time.
+      first: the server as the stage's `init` returned it.
+      sharding: of the rows that are made.
+    """
+    _, rows = _makers(key, algorithm)
+    rows, info = jax.jit(rows, out_shardings=sharding), jax.device_get(info)
+
+    def make(server, ids):
+        return rows(server, store.take(info, ids))
+
+    first = jax.tree.map(np.array, first)  # the state's gets donated
+    return disk_store.Rows(shapes, first, make, size)
+
+
+def _moved(state: simulate.State, where: str, disk: Callable):
+    """All clients' rows of a saved state, where they are to live; `disk` opens that."""
+    saved = state.clients
+    if where != "disk" and not isinstance(saved, disk_store.Saved):
+        return store.writable(saved) if where == "host" else saved
+    if not isinstance(saved, disk_store.Saved):  # everybody's: `first` makes none
+        everyone = np.arange(len(state.last_round), dtype=np.int32)
+        saved = disk_store.Saved(state.server, everyone, saved)
+    rows = disk(saved.first)
+    rows.load(saved)
+    return rows if where == "disk" else rows.take(np.arange(rows.num_clients))

@@ -3,10 +3,13 @@
 `checkpoint/` holds, written by orbax and replaced as a whole, the items `state` (flat,
 by path), `models` and `best` (nested, by the model's name) and `about`, JSON: where the
 run stands, what it ran on, and a checksum of every array. Nothing is ever unpickled.
+What clients keep stands in `clients/STEP/`, see `disk_store`: orbax would copy it in
+memory.
 """
 
 import contextlib
 import logging
+import shutil
 import zlib
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +17,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from sparsefl_jax import disk_store
 from sparsefl_jax.loop import Best, Snapshot
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Key, PyTree, SparseModel
@@ -46,8 +50,8 @@ def save(
     """
     import orbax.checkpoint as ocp
 
-    best = snapshot.best
-    arrays = {"state": _flat(snapshot.state), "models": _nested(models)}
+    best, (state, clients) = snapshot.best, _parted(snapshot.state)
+    arrays = {"state": _flat(state), "models": _nested(models)}
     order = {"models": list(models)}  # orbax sorts names, but the first one is special
     if best is not None:
         arrays["best"], order["best"] = _nested(best.models), list(best.models)
@@ -67,8 +71,14 @@ def save(
     try:
         with _manager(workdir) as manager:
             step = (manager.latest_step() or 0) + 1
+            if clients is not None:  # whole before the checkpoint that names it
+                told = disk_store.save(workdir / "clients" / str(step), clients)
+                about["clients"] = told
             items["about"] = ocp.args.JsonSave(about)
             manager.save(step, args=ocp.args.Composite(**items))
+        for old in (workdir / "clients").glob("*"):
+            if old.name != str(step):
+                shutil.rmtree(old)
     except Exception as error:  # orbax and its storage raise many kinds
         raise OSError(
             f"{workdir / 'checkpoint'} could not be written: {_first_line(error)}"
@@ -104,7 +114,10 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
                 for name in names
             }
             whole = all(checksum(arrays[name]) == names[name] for name in names)
-            saved = _saved(arrays, about)
+            clients = workdir / "clients" / str(step)
+            if state and "clients" in about:
+                whole = whole and disk_store.whole(clients, about["clients"])
+            saved = _saved(arrays, about, clients)
     except Exception as error:  # as above
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from error
     if not whole:
@@ -124,12 +137,34 @@ def checksum(tree: PyTree) -> int:
     return total
 
 
-def _saved(arrays: dict, about: dict) -> Saved:
+def _parted(state):
+    """A state for orbax, and clients' rows if they hold anything.
+
+    Of rows on the disk those of clients that never took part are not written; instead,
+    in their place in the state, the server that they are made from.
+    """
+    clients = state.clients
+    if isinstance(clients, disk_store.Rows):
+        return state._replace(clients=clients.first), clients
+    if not any(leaf.size for leaf in jax.tree.leaves(clients)):
+        return state, None
+    return state._replace(clients=()), clients
+
+
+def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
     if about["format"] != FORMAT:
         raise ValueError(f"its format is {about['format']}, expected {FORMAT}")
 
     def state(shapes):
-        return _unflat(arrays["state"], shapes)
+        told = about.get("clients")
+        if told is None:
+            return _unflat(arrays["state"], shapes)
+        ids, clients = disk_store.load(folder, told, shapes.clients)
+        first = () if ids is None else shapes.server
+        state = _unflat(arrays["state"], shapes._replace(clients=first))
+        if ids is not None:
+            clients = disk_store.Saved(state.clients, ids, clients)
+        return state._replace(clients=clients)
 
     order = about.get("order", arrays)  # which older checkpoints lack
     best = about["best"]

@@ -76,6 +76,11 @@ def memory(devices) -> int:
     stats = [device.memory_stats() or {} for device in devices]
     if all("bytes_limit" in each for each in stats):
         return sum(each["bytes_limit"] for each in stats)
+    return host_memory()
+
+
+def host_memory() -> int:
+    """Bytes that the host has available."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable"):

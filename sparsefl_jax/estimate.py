@@ -308,10 +308,12 @@ def _rows(client_store: dict) -> str:
 def _notes(stages: list[dict]) -> list[str]:
     """What is expected, what is bounded, and what stands where."""
     notes = []
-    sizes = {s["client_store"]["working"] for s in stages} - {None}
+    stores = [s["client_store"] for s in stages if s["client_store"]["working"]]
+    sizes = {store["working"] for store in stores}
     if sizes:
+        places = " or ".join(sorted({store["where"] for store in stores}))
         notes.append(
-            "Clients' rows on the host: the devices hold those of up to "
+            f"Clients' rows on the {places}: the devices hold those of up to "
             f"{' or '.join(map(str, sorted(sizes)))} clients for a segment, and as "
             "many for the next."
         )

@@ -101,11 +101,11 @@ def of_stage(
     info, num_devices = simulate.client_info(data, budgets), plan.mesh.size
     state = begin.shapes(stage.algorithm, sparse, info)
     how = model, data, eval_every, client_store
-    working = pace.pace(plan, state.clients, *how).working
+    paced = pace.pace(plan, state.clients, *how)
     rows = store.num_bytes(state.clients)
     clients = store.device_bytes(state.clients, num_devices)
-    if working is not None:  # the next segment's are fetched while one runs
-        clients = 2 * working * (rows // info.index.size)
+    if paced.working is not None:  # the next segment's are fetched while one runs
+        clients = 2 * paced.working * (rows // info.index.size)
     population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
     client, summand = _working_set(work)
     limit = budget(memory_gb, plan.mesh.devices.flat)
@@ -123,9 +123,9 @@ def of_stage(
         devices=num_devices,
         share=share,
         client_store={
-            "where": "device" if working is None else "host",
+            "where": paced.where,
             "bytes": rows,
-            "working": working,
+            "working": paced.working,
         },
     )
     several = limit is not None if chunk == "auto" else int(chunk) > 1

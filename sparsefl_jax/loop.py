@@ -74,7 +74,8 @@ class Run(NamedTuple):
     """What is left of a run.
 
     `server` and `clients` are those of the last stage, `models` what it deploys, and
-    `metrics` all records in order, as `metrics.jsonl` has them.
+    `metrics` all records in order, as `metrics.jsonl` has them. On the disk, `clients`
+    are a `disk_store.Rows`.
     """
 
     server: PyTree
@@ -225,8 +226,8 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     population = simulate.make_population(plan, data, work.budgets)
     rows = begin.shapes(stage.algorithm, sparse, population.info).clients
     how = work.eval_every, work.client_store, observed, at.round
-    length, working = pace.pace(plan, rows, work.model, data, *how)
-    state = begin.start(key, plan, sparse, population, at.state, working)
+    length, working, where = pace.pace(plan, rows, work.model, data, *how)
+    state = begin.start(key, plan, sparse, population, at.state, working, where)
     segment = simulate.make_segment(plan)
     if working is None:
         segment = store.on_device(segment)

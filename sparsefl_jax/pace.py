@@ -18,6 +18,7 @@ class Pace(NamedTuple):
 
     length: int  # rounds per compiled scan
     working: int | None  # rows of a working set; None if all are on the device
+    where: str  # rows live: 'device', 'host' or 'disk'
 
 
 def pace(
@@ -47,11 +48,12 @@ def pace(
     flops = 6.0 * costs.macs_per_sample(model.macs) * samples
     seconds = flops / (GUESSED_RATE.get(devices[0].platform, 5e10) * len(devices))
     most = max(1, int(SEGMENT_SECONDS / max(seconds, 1e-9)))
-    on_host = store.chosen(client_store, rows, devices) == "host"
-    if on_host:
+    where = store.chosen(client_store, rows, devices)
+    if where != "device":
         most = min(most, store.most_rounds(rows, stage.cohort_size, devices))
     common = math.gcd(stage.num_rounds, eval_every, *observe_rounds)
     length = max(d for d in range(1, common + 1) if common % d == 0 and d <= most)
     length = math.gcd(done, length)
     size = len(data.train.size), stage.cohort_size, length, len(devices)
-    return Pace(length, store.working_size(*size) if on_host else None)
+    working = None if where == "device" else store.working_size(*size)
+    return Pace(length, working, where)

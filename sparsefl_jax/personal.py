@@ -98,8 +98,8 @@ def make_judge(
         for first in range(0, len(ids), group):
             some = ids[first : first + group]
             take = np.resize(some, group)  # one shape, so one program
-            each = state.clients, info, tuple(samples.split)
-            each = jax.tree.map(lambda v, take=take: v[take], each)
+            facts = store.take((info, tuple(samples.split)), take)
+            each = store.take(state.clients, take), *facts
             told = judge(key, state.server, on_device, each)
             for name, judged in jax.device_get(told).items():
                 if name not in known:

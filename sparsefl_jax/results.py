@@ -13,6 +13,7 @@ from sparsefl_jax import (
     checkpoint,
     checks,
     configuration,
+    disk_store,
     local,
     personal,
     simulate,
@@ -102,10 +103,19 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
         if not 0 <= index < len(info.index):
             raise ValueError(f"clients={index}, expected ids below {len(info.index)}")
     sparse = jax.eval_shape(lambda key: checks.initial_model(key, model), key)
-    state = saved.snapshot.state(begin.shapes(algorithm, sparse, info))
+    shapes = begin.shapes(algorithm, sparse, info)
+    state = saved.snapshot.state(shapes)
+    everyone = state.clients
+    if isinstance(everyone, disk_store.Saved):
+        stage_key = simulate.stage_key(jax.random.split(key)[1], saved.snapshot.stage)
+        wanted = everyone.only(clients)
+        parts = stage_key, algorithm, info, shapes.clients, 1, wanted.first
+        everyone = begin.on_disk(*parts)
+        everyone.load(wanted)
 
     def deploy(index):
-        row, mine = jax.tree.map(lambda v: v[index], (state.clients, info))
+        taken = [store.take(v, np.array([index])) for v in (everyone, info)]
+        row, mine = jax.tree.map(lambda v: v[0], taken)
         like = jax.eval_shape(algorithm.init_client, key, state.server, mine)
         own = jax.random.fold_in(key, index)
         return algorithm.deploy(own, state.server, store.unpack(row, like), mine)

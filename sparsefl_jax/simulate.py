@@ -316,7 +316,7 @@ def make_round(plan: Plan) -> Callable:
             jnp.append(v, sizes.shape[0])[order]
             for v in (ids, ids if places is None else places)
         )
-        sizes = jnp.append(sizes, 0)[dealt]
+        sizes = jnp.take(sizes, dealt, mode="fill", fill_value=0)
         steps = steps_per_epoch(sizes, stage.batch_size, stage.drop_last)
         steps = jnp.max(steps, -1).astype(jnp.int32)  # [G, D]
         clients, total, log = map_cohort(

@@ -1,9 +1,9 @@
-"""Client rows at rest: packed, and either on the device or on the host.
+"""Client rows at rest: packed, and on the device, on the host or on the disk.
 
 Booleans take one bit, everything else its own dtype. Rows on the host are NumPy arrays
-[N, ...]. Of these the device holds two working sets at most: the rows of the clients of
-the segment that runs, and meanwhile those of the next, in which the rows that both
-share are replaced when the segment ends.
+[N, ...], on the disk a `disk_store.Rows`. Of these the device holds two working sets at
+most: the rows of the clients of the segment that runs, and meanwhile those of the next,
+in which the rows that both share are replaced when the segment ends.
 """
 
 import functools
@@ -20,14 +20,18 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax import devices as hardware
+from sparsefl_jax import disk_store
 from sparsefl_jax.types import Array, PyTree
 
 STORES = {  # where clients' rows live
-    "auto": "on the device, on the host if they would fill half of the device's memory",
+    "auto": "on the device, if they fill at most half of its memory, else on the host, "
+    "on the disk if they would fill that",
     "device": "all on the device",
     "host": "on the host, on the device only those of clients that take part",
+    "disk": "on the disk those of clients that ever took part, on the device as above",
 }
 _MOST = 0.5  # of the devices' memory, for all rows
+_MOST_OF_HOST = 0.8  # of the host's
 _WORKING = 0.25  # of the devices' memory, for two working sets
 
 
@@ -69,10 +73,9 @@ def check(client_store: str) -> None:
 
 
 def chosen(client_store: str, rows: PyTree, devices: Sequence) -> str:
-    """Where rows live: 'host' or 'device', which 'auto' leaves to the memory.
+    """Where rows live: 'device', 'host' or 'disk'; 'auto' leaves it to the memory.
 
-    On CPUs, too, half of the memory is the limit: a checkpoint copies what is on the
-    device.
+    On CPUs, too, half of the memory is the limit of what is on the device.
 
     Args:
       client_store: a name in `STORES`.
@@ -92,8 +95,10 @@ def chosen(client_store: str, rows: PyTree, devices: Sequence) -> str:
         return "device"  # there is nothing to keep
     if client_store != "auto":
         return client_store
-    full = device_bytes(rows, len(devices)) > _MOST * hardware.memory(devices)
-    return "host" if full else "device"
+    if device_bytes(rows, len(devices)) <= _MOST * hardware.memory(devices):
+        return "device"
+    fits = num_bytes(rows) <= _MOST_OF_HOST * hardware.host_memory()
+    return "host" if fits else "disk"
 
 
 def num_bytes(tree: PyTree) -> int:
@@ -202,8 +207,7 @@ def fill(make: Callable, shapes: PyTree, info: PyTree, size: int) -> PyTree:
     info = jax.device_get(info)
     for first in range(0, num_clients, size):
         ids = np.minimum(np.arange(first, first + size), num_clients)
-        some = jax.tree.map(lambda v, i=ids: np.take(v, i, 0, mode="clip"), info)
-        scatter(rows, ids, make(some))
+        scatter(rows, ids, make(take(info, ids)))
     return rows
 
 
@@ -212,8 +216,18 @@ def writable(rows: PyTree) -> PyTree:
     return jax.tree.map(lambda v: np.require(v, requirements="W"), rows)
 
 
+def take(rows: PyTree, ids: np.ndarray) -> PyTree:
+    """Rows [W, ...] of these clients out of all; any for an id of nobody."""
+    if isinstance(rows, disk_store.Rows):
+        return rows.take(ids)
+    return jax.tree.map(lambda v: v[np.minimum(ids, len(v) - 1)], rows)
+
+
 def scatter(rows: PyTree, ids: np.ndarray, new: PyTree) -> None:
-    """Writes rows [W, ...] of these clients into all [N, ...], in place."""
+    """Writes rows [W, ...] of these clients into all, in place."""
+    if isinstance(rows, disk_store.Rows):
+        rows.scatter(ids, jax.device_get(new))
+        return
 
     def write(all_rows, some):
         count = np.searchsorted(ids, len(all_rows))
@@ -233,7 +247,7 @@ def on_device(segment: Callable) -> Callable:
 
 
 def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
-    """Lets segments run on rows that live on the host.
+    """Lets segments run on rows that live on the host or on the disk.
 
     Args:
       segment: from `simulate.make_segment`.
@@ -243,9 +257,9 @@ def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
     Returns:
       `run(key, population, state, rounds [R], cohorts [R, K], following, ahead)`, which
       gives the new state, the log, and what to hand to the next call as `ahead`.
-      `state.clients` are NumPy arrays that it changes in place. `following` are the
-      cohorts of the next segment, whose rows are fetched while this one runs; None if
-      none comes.
+      `state.clients` are NumPy arrays or a `disk_store.Rows`, which it changes in
+      place. `following` are the cohorts of the next segment, whose rows are fetched
+      while this one runs; None if none comes.
     """
     placed = NamedSharding(mesh, P("clients"))
 
@@ -259,19 +273,18 @@ def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
 
         return lax.scan(some, new, places)[0]
 
-    def fetch(rows, cohorts) -> Working:
-        ids, places = find(cohorts, size, jax.tree.leaves(rows)[0].shape[0])
-        some = jax.tree.map(lambda v: np.take(v, ids, axis=0, mode="clip"), rows)
-        return Working(ids, places, jax.device_put(some, placed))
+    def fetch(rows, cohorts, num_clients) -> Working:
+        ids, places = find(cohorts, size, num_clients)
+        return Working(ids, places, jax.device_put(take(rows, ids), placed))
 
     def run(key, population, state, rounds, cohorts, following=None, ahead=None):
-        clients = state.clients
-        here = fetch(clients, cohorts) if ahead is None else ahead
+        clients, num_clients = state.clients, state.last_round.shape[0]
+        here = ahead or fetch(clients, cohorts, num_clients)
         state = state._replace(clients=here.rows)
         state, log = segment(key, population, state, rounds, cohorts, here.places)
         ahead = None
         if following is not None:
-            ahead = fetch(clients, following)
+            ahead = fetch(clients, following, num_clients)
             moved = shared(here.ids, ahead.ids, cohorts.shape[1])
             rows = forward(state.clients, ahead.rows, moved)
             ahead = ahead._replace(rows=rows)

@@ -12,7 +12,14 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import checkpoint, configuration, experiment, interrupt, loop
+from sparsefl_jax import (
+    checkpoint,
+    configuration,
+    experiment,
+    interrupt,
+    loop,
+    simulate,
+)
 from sparsefl_jax.types import SparseModel
 from tests.tiny import tiny_config
 
@@ -33,7 +40,8 @@ def config(tmp_path):
 def contents(run):
     """Everything in a run's directory that must not depend on how it came about."""
     files = {p.relative_to(run): p.read_bytes() for g in SAME for p in run.glob(g)}
-    return files, checkpoint.read(run).about["checksums"]
+    about = checkpoint.read(run).about
+    return files, about["checksums"], about.get("clients")
 
 
 def stop_after(monkeypatch, rounds):
@@ -161,7 +169,7 @@ def test_models_keep_their_order(tmp_path):
 
     models = {name: model(i) for i, name in enumerate(("w1", "w0.4", "a", "w0.5"))}
     best = loop.Best(0.5, "test", 0.5, 0, 1, dict(reversed(models.items())))
-    at = loop.Snapshot(0, 1, {"a": np.ones(1)}, 0, 0.0, best)
+    at = loop.Snapshot(0, 1, simulate.State({}, (), np.ones(1)), 0, 0.0, best)
     checkpoint.save(tmp_path, at, models, jax.random.key(0), {})
     saved = checkpoint.read(tmp_path, state=False)
     assert list(saved.models) == list(models)
