@@ -254,8 +254,8 @@ def law_resume(world: World) -> None:
             folder, Snapshot(0, 1, states[1], 0, 0.0), models, world.key, {}
         )
         saved = checkpoint.read(folder, world.key)
+        state = saved.snapshot.state(jax.eval_shape(lambda s: s, states[1]))
     same(world, "resume", "models", saved.models, models, tolerance=0.0)
-    state = saved.snapshot.state(jax.eval_shape(lambda s: s, states[1]))
     got, _ = at.through(world, state, (1, 2, 3))
     same(world, "resume", "state", got, states[4], tolerance=0.0)
 
