@@ -39,8 +39,8 @@ NETWORKS = {
         (32, 32, 3),
         32,
         (
-            *("conv1", "relu", "conv2", "relu", "pool", "bn1"),
-            *("conv3", "relu", "conv4", "relu", "pool", "bn2"),
+            *("conv1", "relu", "conv2", "relu", "pool", "bn2"),
+            *("conv3", "relu", "conv4", "relu", "pool", "bn4"),
             *("conv5", "relu", "conv6", "relu", "pool", "fc1", "relu", "fc2"),
         ),
         pad=1,

@@ -91,7 +91,7 @@ SMALL = {
     "lenet5_caffe": ((16, 16, 1), {}),
     "conv4": ((28, 28, 3), {}),
     "ic": ((14, 14, 1), {}),
-    "fedsparsify_cnn": ((8, 8, 3), {"widths": (4, 4, 4, 4, 4, 4, 8)}),
+    "fedsparsify_cnn": ((8, 8, 3), {"widths": (4, 4, 4, 4, 4, 4, 8), "dropout": 0.0}),
     "sa": ((16,), {}),
     "femnist_cnn": ((8, 8, 1), {}),
     "simple_cnn": ((8, 8, 3), {}),
