@@ -7,7 +7,7 @@ devices.use_cpu_cores()  # before JAX starts
 from absl import app, flags, logging  # noqa: E402
 from ml_collections import config_flags  # noqa: E402
 
-from sparsefl_jax import command  # noqa: E402
+from sparsefl_jax import command, processes  # noqa: E402
 
 CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go.")
@@ -15,6 +15,12 @@ RESUME = flags.DEFINE_bool("resume", False, "Go on with the run in --workdir.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the plan, train nothing.")
 PREPARE = flags.DEFINE_string("prepare", None, "A TFDS data set to get and write.")
 LIST = flags.DEFINE_bool("list", False, "Name methods, models, data sets, configs.")
+DISTRIBUTED = flags.DEFINE_bool(
+    "distributed", False, "One of several processes, as a launcher or these flags tell."
+)
+COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
+PROCESSES = flags.DEFINE_integer("processes", None, "How many there are.")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which one this is, from 0.")
 
 
 def main(argv):
@@ -22,6 +28,9 @@ def main(argv):
     logging.set_verbosity(logging.WARNING)
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
+    which = COORDINATOR.value, PROCESSES.value, PROCESS_ID.value
+    if DISTRIBUTED.value or which != (None, None, None):
+        processes.start(*which)
     if LIST.value:
         return print(command.catalogue())
     if PREPARE.value:

@@ -10,7 +10,7 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax import disk_store, simulate, store
+from sparsefl_jax import disk_store, processes, simulate, store
 from sparsefl_jax.types import ClientInfo, Key, SparseModel
 
 
@@ -78,10 +78,10 @@ def start(
         state = restore(shape)
         clients = _moved(state, where, disk)
         if where == "device":
-            clients = jax.device_put(clients, placed.clients)
+            clients = processes.put(clients, placed.clients)
     else:
         init, rows = _makers(key, algorithm)
-        model = jax.device_put(model, NamedSharding(plan.mesh, P()))
+        model = processes.put(model, NamedSharding(plan.mesh, P()))
         server = jax.jit(init, out_shardings=placed.server)(model)
         last_round = np.full(shape.last_round.shape, -1, np.int32)
         state = simulate.State(server, (), last_round)
@@ -92,7 +92,7 @@ def start(
             clients = store.fill(make, shape.clients, info, working)
         else:
             clients = disk(server)
-    rest = jax.device_put(state._replace(clients=()), placed._replace(clients=()))
+    rest = processes.put(state._replace(clients=()), placed._replace(clients=()))
     return rest._replace(clients=clients)
 
 

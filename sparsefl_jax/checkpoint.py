@@ -233,12 +233,22 @@ def _manager(workdir: Path, read_only: bool = False):
     log = logging.getLogger("absl")  # what fails is said by who calls, in one line
     level = log.level
     log.setLevel(logging.CRITICAL)
+    own = jax.process_index()  # orbax would wait for all processes
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=own,
+        active_processes={own},
+        barrier_sync_key_prefix=f"process{own}",
+    )
+    path = (workdir / "checkpoint").absolute()
+    if not read_only:
+        path.mkdir(exist_ok=True)  # which orbax does for all processes only
     options = ocp.CheckpointManagerOptions(
+        create=False,
         max_to_keep=None if read_only else 1,
         enable_async_checkpointing=False,
         read_only=read_only,
+        multiprocessing_options=alone,
     )
-    path = (workdir / "checkpoint").absolute()
     try:
         with ocp.CheckpointManager(path, options=options) as manager:
             yield manager

@@ -13,7 +13,7 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 
 def run(config, workdir: str | None, resume: bool = False) -> None:
     """Runs a configuration, or goes on with a run, and prints its table."""
-    from sparsefl_jax import devices, experiment, fields, interrupt, report
+    from sparsefl_jax import devices, experiment, fields, interrupt, processes, report
     from sparsefl_jax.workdir import read_config
 
     if resume and workdir is None:
@@ -32,23 +32,27 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
     try:
         summary = experiment.run(config, workdir, resume=resume)
     except interrupt.StoppedError as error:
-        print(
-            f"{error}; to go on:\n"
-            f"python launch.py --resume --workdir={shlex.quote(str(workdir))}",
-            file=sys.stderr,
-        )
+        if processes.leads():
+            print(
+                f"{error}; to go on:\n"
+                f"python launch.py --resume --workdir={shlex.quote(str(workdir))}",
+                file=sys.stderr,
+            )
         sys.exit(error.code)
-    print(report.summary_table(summary))
+    if processes.leads():
+        print(report.summary_table(summary))
 
 
 def dry_run(config) -> None:
     """Prints the plan of a configuration, and trains nothing."""
-    from sparsefl_jax import devices, experiment
+    from sparsefl_jax import devices, experiment, processes
 
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
     devices.keep_compilations()
-    print(experiment.plan(config, experiment.build(config)))
+    told = experiment.plan(config, experiment.build(config))
+    if processes.leads():
+        print(told)
 
 
 def prepare(name: str) -> None:
@@ -122,6 +126,7 @@ def guarded(app, flags, main) -> None:
     """
     if os.environ.get("SPARSEFL_DEBUG"):
         return app.run(main)
+    from sparsefl_jax import processes
 
     def parse(argv):
         try:
@@ -137,16 +142,16 @@ def guarded(app, flags, main) -> None:
         except (ValueError, OSError) as error:
             refuse(error)
         except (FloatingPointError, MemoryError) as error:
-            sys.exit(f"error: {one_line(error)}")
+            processes.leave(f"error: {one_line(error)}")
         except RuntimeError as error:  # XLA's own errors are a kind of these
-            if "RESOURCE_EXHAUSTED" not in str(error):
+            if "RESOURCE_EXHAUSTED" not in str(error) and not processes.lost(error):
                 raise
-            sys.exit(f"error: {one_line(error)}")
+            processes.leave(f"error: {one_line(error)}")
         except KeyboardInterrupt:
-            sys.exit("interrupted; the metrics so far are kept")
+            processes.leave("interrupted; the metrics so far are kept")
 
     def refuse(error):
         print(f"error: {one_line(error)}", file=sys.stderr)
-        sys.exit(2)
+        processes.leave(2)
 
     return app.run(run, flags_parser=parse)

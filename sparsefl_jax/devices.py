@@ -65,6 +65,8 @@ def processor() -> str:
 def memory(devices) -> int:
     """Bytes that these devices have together; of CPUs what the host has available.
 
+    Devices of other processes count as those of this one.
+
     Args:
       devices: a sequence of JAX devices of one kind.
 
@@ -73,9 +75,12 @@ def memory(devices) -> int:
       >>> memory(jax.devices()) > 0
       True
     """
-    stats = [device.memory_stats() or {} for device in devices]
+    from sparsefl_jax import processes
+
+    own = processes.local(devices)
+    stats = [device.memory_stats() or {} for device in own]
     if all("bytes_limit" in each for each in stats):
-        return sum(each["bytes_limit"] for each in stats)
+        return sum(each["bytes_limit"] for each in stats) * len(devices) // len(own)
     return host_memory()
 
 

@@ -16,7 +16,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax import observe, personal
+from sparsefl_jax import observe, personal, processes
 from sparsefl_jax.algorithm import target
 from sparsefl_jax.data.federated import Rows
 from sparsefl_jax.recalibrate import make_recalibration
@@ -47,7 +47,7 @@ def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Calla
     def cut(v):
         v = np.concatenate([v, np.repeat(v[:1], padding, 0)])
         v = v.reshape(mesh.size, -1, batch_size, *v.shape[1:])
-        return jax.device_put(v, NamedSharding(mesh, P("samples")))
+        return processes.put(v, NamedSharding(mesh, P("samples")))
 
     x, y = cut(np.asarray(x)), cut(np.asarray(y, np.int32))
 
@@ -72,8 +72,9 @@ def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Calla
         return sharded(masks.apply(sparse.params, sparse.mask), sparse.stats, x, y)
 
     def evaluate(sparse: SparseModel):
-        sparse = jax.device_put(sparse, NamedSharding(mesh, P()))
-        return tuple(np.asarray(v).reshape(-1)[:count] for v in run(sparse, x, y))
+        sparse = processes.put(sparse, NamedSharding(mesh, P()))
+        told = processes.fetch(run(sparse, x, y))
+        return tuple(v.reshape(-1)[:count] for v in told)
 
     return evaluate
 

@@ -24,6 +24,7 @@ from sparsefl_jax import (
     local,
     loop,
     machine,
+    processes,
     report,
     results,
     sinks,
@@ -101,6 +102,9 @@ def plan(config, parts: Parts) -> str:
 def run(config, workdir, *, resume: bool = False, progress: bool = True) -> dict:
     """Runs a configuration and writes its files to `workdir`.
 
+    Of several processes, which all call it alike, the first one writes; to go on all
+    have to read the same `workdir`.
+
     Args:
       config: as `configuration.default_config` makes it.
       workdir: a directory, created if absent.
@@ -121,15 +125,19 @@ def run(config, workdir, *, resume: bool = False, progress: bool = True) -> dict
     fields.check(config)
     if config.seeds > 1:
         return _run_seeds(config, workdir, resume, progress)
+    processes.check_same("the configuration", config.to_json_best_effort())
     parts = None if resume else build(config)  # refuses before anything is written
+    if not processes.leads():
+        return _follow(config, parts, Path(workdir))
     with directory.claimed(workdir, config, resume) as path:
-        if (path / "summary.json").exists():
-            if not (path / "report.html").exists():
-                _draw(path)
-            return json.loads((path / "summary.json").read_text())
-        begun = (path / "checkpoint").exists()
-        parts = parts or build(config, started=begun)
-        return _run(config, parts, path, progress)
+        done, begun = ((path / n).exists() for n in ("summary.json", "checkpoint"))
+        processes.lead([done, begun])
+        if not done:
+            parts = parts or build(config, started=begun)
+            return processes.lead(_run(config, parts, path, progress))
+        if not (path / "report.html").exists():
+            _draw(path)
+        return processes.lead(json.loads((path / "summary.json").read_text()))
 
 
 def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
@@ -140,6 +148,10 @@ def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
         singles[-1].seed, singles[-1].seeds = seed, 1
     if not resume:
         build(singles[0])  # refuses before anything is written
+    if not processes.leads():
+        for single in singles:
+            run(single, Path(workdir) / f"seed_{single.seed}", resume=True)
+        return processes.lead()
     with directory.claimed(workdir, config, resume) as root:
         told = []
         for single in singles:
@@ -149,14 +161,13 @@ def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
         both = summary.over_seeds(told)
         directory.write(root / "summary.json", json.dumps(both, indent=2))
         report.plot_comparison(report.read_groups([root]), root / "comparison")
-    return both
+    return processes.lead(both)
 
 
 def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
     """Runs to the end, or to an interruption, from the last checkpoint if any."""
     key, here = jax.random.key(config.seed), machine.facts(_chunks(parts))
-    saved = checkpoint.read(path, key)
-    at = saved.snapshot if saved else loop.Snapshot(0, 0, None, 0, 0.0)
+    saved, at = _resumed(path, key, parts)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if progress:
         said = _resumption(saved, here) if saved else plan(config, parts)
@@ -183,17 +194,59 @@ def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
             at = segment.snapshot
             _keep_masks(path, at, segment.masks, parts.model)
             due = now - saved_at >= 60 * config.checkpoint_minutes
-            if due or by() or at.ended_by:
+            due, stop = processes.most(due, by())
+            if due or stop or at.ended_by:
                 about["position"] = log.position()
-                checkpoint.save(path, at, segment.models, key, about)
+                whole = at._replace(state=processes.fetch(at.state))
+                checkpoint.save(path, whole, segment.models, key, about)
                 saved_at = time.perf_counter()
-            if by() and not at.ended_by:
-                where = f"round {at.round} of stage {at.stage}"
-                raise interrupt.StoppedError(f"ended after {where}, all saved", by())
+            _stop(stop, at)
         told = _finish(config, parts, path, at, about)
-        if by():  # what would come next, other seeds say, is not to begin
-            raise interrupt.StoppedError("the run has finished", by())
+        (stop,) = processes.most(by())
+        if stop:  # what would come next, other seeds say, is not to begin
+            raise interrupt.StoppedError("the run has finished", stop)
     return told
+
+
+def _follow(config, parts: Parts | None, path: Path) -> dict:
+    """What the other processes do: the same rounds, and no files."""
+    done, begun = processes.lead()
+    if done:
+        return processes.lead()
+    parts = parts or build(config, started=begun)
+    key = jax.random.key(config.seed)
+    _, at = _resumed(path if begun else None, key, parts)
+    with interrupt.listening("asking all processes to end after this segment") as by:
+        for segment in () if at.ended_by else _segments(config, parts, key, at):
+            if segment.snapshot is None:
+                continue
+            at = segment.snapshot
+            due, stop = processes.most(0, by())
+            if due or stop or at.ended_by:
+                processes.fetch(at.state)
+            _stop(stop, at)
+        (stop,) = processes.most(by())
+        if stop:
+            raise interrupt.StoppedError("the run has finished", stop)
+    return processes.lead()
+
+
+def _resumed(path: Path | None, key, parts: Parts):
+    """The checkpoint, if there is one, and where the run begins or goes on."""
+    saved = checkpoint.read(path, key) if path else None
+    at = saved.snapshot if saved else loop.Snapshot(0, 0, None, 0, 0.0)
+    if processes.several():
+        processes.check_same("the checkpoint", [at.stage, at.round, at.bits])
+        data = parts.data
+        arrays = data.x, data.y, data.train, data.x_test, data.y_test
+        processes.check_same("the data set", checkpoint.checksum(arrays))
+    return saved, at
+
+
+def _stop(signum: int, at: loop.Snapshot) -> None:
+    if signum and not at.ended_by:
+        where = f"round {at.round} of stage {at.stage}"
+        raise interrupt.StoppedError(f"ended after {where}, all saved", signum)
 
 
 def _segments(config, parts: Parts, key, at: loop.Snapshot):

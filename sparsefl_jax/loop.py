@@ -16,6 +16,7 @@ from sparsefl_jax import (
     evaluate,
     observe,
     pace,
+    processes,
     sampling,
     simulate,
     store,
@@ -226,7 +227,9 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     population = simulate.make_population(plan, data, work.budgets)
     rows = begin.shapes(stage.algorithm, sparse, population.info).clients
     how = work.eval_every, work.client_store, observed, at.round
-    length, working, where = pace.pace(plan, rows, work.model, data, *how)
+    # By the memory of process 0, which may not be that of another.
+    paced = processes.lead(pace.pace(plan, rows, work.model, data, *how))
+    length, working, where = paced
     state = begin.start(key, plan, sparse, population, at.state, working, where)
     segment = simulate.make_segment(plan)
     if working is None:
@@ -248,7 +251,7 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
             key, population, state, rounds, ids, following, ahead
         )
         rounds, ids = later, following
-        logs = jax.device_get(logs)
+        logs = processes.fetch(logs)
         models = stage.algorithm.deploy(key, state.server, None, None)
         records, at, failure = _account(work, layers, logs, at)
         seen = None if seen is None else [*seen, *logs.ids.ravel()]

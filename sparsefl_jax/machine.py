@@ -28,6 +28,7 @@ def facts(chunks: str) -> dict:
     return {
         "device kind": jax.devices()[0].device_kind,
         "device count": jax.device_count(),
+        "process count": jax.process_count(),
         "processor": devices.processor(),
         "chunk": chunks,
         "matmul precision": precision(),

@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax import observe, store
+from sparsefl_jax import observe, processes, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Array, ClientInfo, PyTree, SparseModel
 
@@ -101,7 +101,7 @@ def make_judge(
             facts = store.take((info, tuple(samples.split)), take)
             each = store.take(state.clients, take), *facts
             told = judge(key, state.server, on_device, each)
-            for name, judged in jax.device_get(told).items():
+            for name, judged in processes.fetch(told).items():
                 if name not in known:
                     known[name] = _blank(judged, len(samples.split.size))
                 for old, new in zip(known[name], judged, strict=True):

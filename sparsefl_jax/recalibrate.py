@@ -17,6 +17,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from sparsefl_jax import processes
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Array, Key, PyTree, SparseModel
 
@@ -82,7 +83,7 @@ def make_recalibration(
     """
     devices = list(devices or jax.devices())
     mesh = Mesh(np.array(devices), ("batches",))
-    x = jax.device_put(x, NamedSharding(mesh, P()))
+    x = processes.put(x, NamedSharding(mesh, P()))
 
     def on_device(key, sparse, x, place):
         out = _sums(key, model, batch_size, len(devices), sparse, x, place[0])
@@ -102,8 +103,7 @@ def make_recalibration(
         return _renew(sparse, jax.tree.map(lambda v: jnp.sum(v, 0), each))
 
     def recalibrated(key, sparse):
-        key, sparse = jax.device_put((key, sparse), NamedSharding(mesh, P()))
-        return renewed(key, sparse, x)
+        return renewed(key, processes.put(sparse, NamedSharding(mesh, P())), x)
 
     return recalibrated
 

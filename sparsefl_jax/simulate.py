@@ -17,7 +17,7 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax import codec, observe, store
+from sparsefl_jax import codec, observe, processes, store
 from sparsefl_jax.algorithm import Stage, target
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.sparsity import masks
@@ -83,9 +83,12 @@ def make_plan(
 ) -> Plan:
     """Chooses devices and chunk: on CPU one client per core, elsewhere the cohort.
 
-    A cohort smaller than the mesh runs on a sub-mesh.
+    A cohort smaller than the mesh runs on a sub-mesh, unless that would leave out a
+    process: all of them have to take part.
     """
-    devices = list(devices or jax.devices())[: stage.cohort_size]
+    devices = list(devices or jax.devices())
+    if not processes.several():
+        devices = devices[: stage.cohort_size]
     share = -(-stage.cohort_size // len(devices))
     if chunk == "auto":
         chunk = 1 if devices[0].platform == "cpu" else share
@@ -97,7 +100,7 @@ def make_population(plan: Plan, data, budgets=None) -> Population:
     """Puts the training data on the plan's devices, replicated."""
     info = client_info(data, budgets)
     population = Population(data.x, data.y, data.train.index, info)
-    return jax.device_put(population, NamedSharding(plan.mesh, P()))
+    return processes.put(population, NamedSharding(plan.mesh, P()))
 
 
 def client_info(data, budgets=None) -> ClientInfo:

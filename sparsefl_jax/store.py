@@ -20,7 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax import devices as hardware
-from sparsefl_jax import disk_store
+from sparsefl_jax import disk_store, processes
 from sparsefl_jax.types import Array, PyTree
 
 STORES = {  # where clients' rows live
@@ -233,7 +233,7 @@ def scatter(rows: PyTree, ids: np.ndarray, new: PyTree) -> None:
         count = np.searchsorted(ids, len(all_rows))
         all_rows[ids[:count]] = some[:count]
 
-    jax.tree.map(write, rows, jax.device_get(new))
+    jax.tree.map(write, rows, processes.fetch(new))
 
 
 def on_device(segment: Callable) -> Callable:
@@ -275,7 +275,7 @@ def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
 
     def fetch(rows, cohorts, num_clients) -> Working:
         ids, places = find(cohorts, size, num_clients)
-        return Working(ids, places, jax.device_put(take(rows, ids), placed))
+        return Working(ids, places, processes.put(take(rows, ids), placed))
 
     def run(key, population, state, rounds, cohorts, following=None, ahead=None):
         clients, num_clients = state.clients, state.last_round.shape[0]

@@ -1,0 +1,269 @@
+"""Two processes over gloo, and eight devices, give what one device gives."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsefl_jax import experiment, processes
+from tests.tiny import tiny_config
+
+ROOT = Path(__file__).parent.parent
+SECONDS = 300  # after which whatever still runs is killed; busy machines need many
+
+# One of two processes: what they agree on, then the runs whose configurations it reads.
+DRIVER = """
+import json, sys
+from pathlib import Path
+from sparsefl_jax import processes
+
+port, index, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
+processes.start(f"localhost:{port}", 2, index)
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
+from sparsefl_jax import experiment, workdir
+
+assert processes.several() and processes.leads() == (index == 0)
+assert processes.local(jax.devices()) == jax.local_devices()
+assert processes.most(index, 1 - index, 5) == (1, 1, 5)
+assert processes.lead({"who": index}) == {"who": 0}
+mesh = Mesh(np.array(jax.devices()), ("clients",))
+rows = np.arange(8.0, dtype=np.float32).reshape(4, 2)
+sharded = processes.put(rows, NamedSharding(mesh, P("clients")))
+assert sharded.addressable_data(0).shape == (2, 2)
+np.testing.assert_array_equal(processes.fetch({"a": sharded})["a"], rows)
+processes.check_same("the weather", "fine")
+try:
+    processes.check_same("the weather", index)
+except ValueError as error:
+    assert "the weather of process 1 differs" in str(error)
+else:
+    raise AssertionError("not refused")
+
+experiment._draw = lambda path: None  # plots take seconds
+for source in sys.argv[4:]:
+    config = workdir.read_config(folder / source)
+    told = experiment.run(config, folder / f"{source}_two", progress=False)
+    (folder / f"{source}_{index}.json").write_text(json.dumps(told))
+"""
+
+
+def begin_all(arguments, devices=1):
+    """Starts a Python process for each list of arguments, with CPU devices of its own.
+
+    What is not over after `SECONDS` is killed by `ended`.
+    """
+    flags = f"--xla_force_host_platform_device_count={devices}"
+    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
+    return [
+        subprocess.Popen(
+            [sys.executable, *map(str, each)],
+            cwd=ROOT,
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for each in arguments
+    ]
+
+
+def ended(begun):
+    """Exit codes and standard errors, in order."""
+    until = time.monotonic() + SECONDS
+    try:
+        told = [p.communicate(timeout=max(1, until - time.monotonic())) for p in begun]
+    finally:
+        for process in begun:
+            process.kill()
+    return [process.returncode for process in begun], [error for _, error in told]
+
+
+def free_port():
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        return free.getsockname()[1]
+
+
+def wrote(config, path):
+    """Leaves a configuration where `workdir.read_config` looks for it."""
+    path.mkdir()
+    (path / "config.json").write_text(config.to_json_best_effort())
+
+
+def records(path):
+    return [json.loads(line) for line in (path / "metrics.jsonl").open()]
+
+
+def close(one, other):
+    """Whether two nests of records are equal, numbers to 1e-6."""
+    if isinstance(one, dict):
+        same = one.keys() == other.keys()
+        return same and all(close(one[key], other[key]) for key in one)
+    if isinstance(one, list):
+        both = zip(one, other, strict=True)
+        return len(one) == len(other) and all(close(a, b) for a, b in both)
+    if isinstance(one, float):
+        return np.isclose(one, other, rtol=1e-6, atol=1e-6, equal_nan=True)
+    return one == other
+
+
+def configurations(folder):
+    """A method whose rows are masks, after a stage of one client; a personal one."""
+    masked = tiny_config(folder)
+    masked.algorithm = {"name": "nst", "density": 0.5}
+    personal = tiny_config(folder)
+    personal.algorithm = {"name": "spafl", "alpha": 0.1}
+    personal.first_stage, personal.num_rounds = {}, 2
+    return {"nst": masked, "spafl": personal}
+
+
+@pytest.mark.parametrize("name", ["spafl", pytest.param("nst", marks=pytest.mark.slow)])
+def test_two_processes_give_what_one_gives(name, tmp_path, monkeypatch):
+    config = configurations(tmp_path)[name]
+    wrote(config, tmp_path / name)
+    start = ["-c", DRIVER, free_port()]
+    begun = begin_all([*start, index, tmp_path, name] for index in (0, 1))
+    monkeypatch.setattr(experiment, "_draw", lambda path: None)
+    experiment.run(config, tmp_path / f"{name}_one", progress=False)
+    codes, errors = ended(begun)
+    assert codes == [0, 0], "\n".join(errors)
+    one, two = (records(tmp_path / f"{name}_{count}") for count in ("one", "two"))
+    assert close(one, two)
+    told = [json.loads((tmp_path / f"{name}_{i}.json").read_text()) for i in (0, 1)]
+    assert told[0] == told[1] and told[0]["device"].startswith("2 x")
+    assert (tmp_path / f"{name}_two" / "checkpoint").is_dir()
+
+
+def launched(path):
+    """Both processes of a run by the command line, which goes on in a directory."""
+    flags = ["--resume", f"--workdir={path}", f"--coordinator=localhost:{free_port()}"]
+    return begin_all(
+        ["launch.py", *flags, "--processes=2", f"--process_id={i}"] for i in (0, 1)
+    )
+
+
+def has_written(begun, path):
+    """Waits until a run has told of a round."""
+    metrics, until = path / "metrics.jsonl", time.monotonic() + SECONDS
+    while not (metrics.exists() and metrics.stat().st_size):
+        assert time.monotonic() < until and begun[0].poll() is None, ended(begun)
+        time.sleep(0.01)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["device", "host"])
+def test_interrupted_by_one_and_resumed_by_both(store, tmp_path):
+    config = configurations(tmp_path)["nst"]
+    config.num_rounds, config.client_store = 60, store
+    experiment.run(config, tmp_path / "one", progress=False)
+    wrote(config, tmp_path / "two")
+    begun = launched(tmp_path / "two")
+    has_written(begun, tmp_path / "two")
+    begun[1].send_signal(signal.SIGINT)  # only one of them is told
+    codes, errors = ended(begun)
+    assert codes == [130, 130], "\n".join(errors)
+    assert "all saved" in errors[0] and "--resume" not in errors[1]
+    before = len(records(tmp_path / "two"))
+    assert 0 < before < len(records(tmp_path / "one"))
+    codes, errors = ended(launched(tmp_path / "two"))
+    assert codes == [0, 0] and "resuming after round" in errors[0], "\n".join(errors)
+    assert close(records(tmp_path / "one"), records(tmp_path / "two"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dies", [0, 1])
+def test_who_is_left_alone_ends(dies, tmp_path):
+    config = configurations(tmp_path)["spafl"]
+    config.num_rounds = 10_000
+    wrote(config, tmp_path / "run")
+    begun = launched(tmp_path / "run")
+    has_written(begun, tmp_path / "run")
+    begun[dies].kill()
+    begun[1 - dies].wait(processes.HEARTBEAT + processes.SHUTDOWN)
+    codes, _ = ended(begun)
+    assert codes[1 - dies] not in (0, -signal.SIGKILL)
+
+
+@pytest.mark.slow
+def test_what_one_refuses_ends_both(tmp_path):
+    config = configurations(tmp_path)["spafl"]
+    for name, config.seed in (("a", 0), ("b", 1)):
+        wrote(config, tmp_path / name)
+    port = free_port()
+    start = ["-c", DRIVER, port]
+    codes, errors = ended(
+        begin_all([*start, i, tmp_path, name] for i, name in enumerate("ab"))
+    )
+    assert 0 not in codes
+    assert "the configuration of process 1 differs" in errors[0]
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (("here", 2, 0), "coordinator='here', expected host:port"),
+        (("here:12", None, 0), "processes=None, expected at least 1"),
+        (("here:12", 2, 2), "process_id=2, expected an integer from 0 to 1"),
+        ((None, 2, 0), "coordinator=None, expected host:port"),
+    ],
+)
+def test_start_refuses(arguments, told):
+    with pytest.raises(ValueError, match=told):
+        processes.start(*arguments)
+
+
+def test_no_launcher_is_refused_in_one_line():
+    ((code,), (error,)) = ended(begin_all([["launch.py", "--distributed", "--list"]]))
+    assert code == 2 and error.startswith("error: no launcher of several processes")
+    assert len(error.splitlines()) == 1
+
+
+# One round on one device and on eight; rows are sharded and never gathered.
+EIGHT = r"""
+import re
+import jax
+import numpy as np
+import sparsefl_jax as sfl
+from sparsefl_jax import begin, checks, sampling, simulate
+from tests.store_test import METHODS, make_world
+
+data, model, parts = make_world(24)
+methods = METHODS | {"fedavg": sfl.fedavg}
+key, rounds = jax.random.key(0), np.zeros(1, np.int32)
+layers = jax.tree.map(lambda m: m > 0, model.macs)
+assert len(jax.devices()) == 8
+for name, method in methods.items():
+    told = []
+    for count in (1, 8):
+        stage = sfl.Stage(method(*parts), 1, 11, batch_size=4)
+        plan = simulate.make_plan(stage, layers, jax.devices()[:count])
+        population = simulate.make_population(plan, data)
+        start = checks.initial_model(key, model)
+        state = begin.start(key, plan, start, population)
+        ids = sampling.cohorts(key, stage, 24, rounds)
+        arguments = key, population, state, rounds, ids
+        run = simulate.make_segment(plan).lower(*arguments).compile()
+        state, log = run(*arguments)
+        told.append(jax.device_get((state, log)))
+        for leaf in jax.tree.leaves(state.clients):
+            assert leaf.addressable_shards[0].data.shape[0] == 24 // count
+    assert plan.mesh.size == 8
+    assert not re.search(r"f32\[24,[^ ]* all-gather", run.as_text()), name
+    for one, eight in zip(*map(jax.tree.leaves, told), strict=True):
+        np.testing.assert_allclose(one, eight, rtol=1e-6, atol=1e-6)
+"""
+
+
+def test_eight_devices_give_what_one_gives():
+    codes, errors = ended(begin_all([["-c", EIGHT]], devices=8))
+    assert codes == [0], errors[0]
