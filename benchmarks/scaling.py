@@ -1,7 +1,7 @@
 """How a round's time changes with the number of devices.
 
     python -m benchmarks.scaling                        # on 1, 2, 4 and 8 devices
-    python -m benchmarks.scaling --setup conv4 --counts 1 2 --out scaling.json
+    python -m benchmarks.scaling --setup conv4 --counts 1 2
 
 Weak scaling gives every device as many clients a round however many devices there are,
 strong scaling shares a cohort of fixed size. Each count runs in a process of its own,
@@ -13,37 +13,32 @@ count. More CPU devices than cores share these, and can not be faster.
 import argparse
 import json
 import os
-import statistics
 import subprocess
 import sys
-import time
 from pathlib import Path
 
-from benchmarks import throughput  # makes the cores devices, so it comes first
+from benchmarks import measure, workload  # makes the cores devices, so it is first
 
 import jax  # isort: skip
 
+from benchmarks.throughput import SETUPS
+from benchmarks.workload import Setup
+
+KINDS = ("weak", "strong")
 HEAD = ("devices", "clients a round", "ms a round", "steps/s", "speed-up", "efficiency")
 
 
-def measure(setup: throughput.Setup, count: int, repeats: int) -> dict:
-    """Times single rounds on the first `count` devices; the first one compiles."""
-    devices = jax.devices()[:count]
-    built = throughput.build(setup, "auto", devices)
-    segment, key, population, state, rounds, ids, steps, _ = built
-    seconds = []
-    for _ in range(repeats + 1):
-        start = time.perf_counter()
-        state, log = segment(key, population, state, rounds, ids)
-        jax.block_until_ready((state, log))
-        seconds.append(time.perf_counter() - start)
+def timed(setup: Setup, count: int, repeats: int) -> dict:
+    """Times single rounds on the first `count` devices."""
+    one = workload.prepare(setup, devices=jax.devices()[:count])
+    told = measure.summary(measure.in_turns({"": workload.going(one)}, repeats)[""])
     return {
-        "devices": len(devices),
+        "devices": count,
         "clients": setup.cohort,
-        "steps": steps,
-        "seconds": statistics.median(seconds[1:]),
-        "seconds_best": min(seconds[1:]),
-        "seconds_compiling": seconds[0] - statistics.median(seconds[1:]),
+        "steps": one.steps,
+        "seconds": told["median_seconds"],
+        "seconds_best": told["minimum_seconds"],
+        "seconds_compiling": one.compile_seconds,
     }
 
 
@@ -53,7 +48,7 @@ def child(args) -> None:
     if len(jax.devices()) < count:
         found = len(jax.devices())
         sys.exit(f"error: counts={count}, expected at most the {found} devices found")
-    setup = throughput.SETUPS[args.setup]
+    setup = SETUPS[args.setup]
     setup = setup._replace(samples=args.samples or setup.samples)
     told = {}
     for name, cohort in (
@@ -61,8 +56,8 @@ def child(args) -> None:
         ("strong", args.clients * args.most),
     ):
         sized = setup._replace(cohort=cohort, clients=max(setup.clients, cohort))
-        told[name] = measure(sized, count, args.repeats)
-    print(json.dumps({"machine": throughput.machine(), **told}))
+        told[name] = timed(sized, count, args.repeats)
+    print(json.dumps({"machine": measure.machine(), **told}))
 
 
 def on(count: int) -> dict:
@@ -106,17 +101,27 @@ def table(results: list[dict]) -> str:
     return "\n".join(lines)
 
 
+def draw(figure, told: list[dict]) -> None:
+    """Steps per second by devices, and the line of as many times as there are."""
+    ax = figure.subplots()
+    ax.set(xlabel="devices", ylabel="client steps/s", title="Scaling")
+    for name in KINDS:
+        each = [one[name] for one in told]
+        rates = [one["steps"] / one["seconds"] for one in each]
+        ax.plot([one["devices"] for one in each], rates, marker="o", label=name)
+    ax.set_ylim(bottom=0)
+    ax.legend()
+
+
 def main():
-    """Prints two tables in Markdown, and writes JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--setup", choices=throughput.SETUPS, default="mlp")
+    """Prints two tables in Markdown; writes JSON, Markdown and a plot."""
+    parser = measure.parser(__doc__)
+    parser.add_argument("--setup", choices=SETUPS, default="mlp")
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--clients", type=int, default=4, help="a device and round")
     parser.add_argument("--samples", type=int, help="a client's, default the set-up's")
-    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--most", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     for name in ("clients", "repeats", "samples"):
         value = getattr(args, name)
@@ -128,25 +133,12 @@ def main():
         return child(args)
     sys.argv += ["--most", str(max(args.counts))]
     told = [on(count) for count in args.counts]
-    about = told[0]["machine"]
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 0
-    print(
-        f"`{args.setup}`, `--repeats {args.repeats}`, medians; {about['cpu']}, {cores}"
-        f" of them usable, {about['devices'].partition(' x ')[2]} devices, jax"
-        f" {about['jax']}, Python {about['python']}, commit {about['commit']},"
-        f" {about['date']}."
+    text = "\n\n".join(
+        f"{name.capitalize()} scaling:\n\n{table([one[name] for one in told])}"
+        for name in KINDS
     )
-    cpu = about["devices"].endswith(" cpu")
-    if cpu and max(args.counts) > cores:
-        print(
-            f"With {cores} cores more than {cores} devices can not be faster than {cores}."
-        )
-    for name in ("weak", "strong"):
-        print(f"\n{name.capitalize()} scaling:\n\n{table([t[name] for t in told])}")
-    if args.out:
-        results = {name: [t[name] for t in told] for name in ("weak", "strong")}
-        kept = {"machine": about | {"cores": cores}, "setup": args.setup, **results}
-        args.out.write_text(json.dumps(kept, indent=1))
+    about = told[0]["machine"] | {"setup": args.setup, "counts": args.counts}
+    measure.publish("scaling", args.out, about, told, text, lambda f: draw(f, told))
 
 
 if __name__ == "__main__":

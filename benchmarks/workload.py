@@ -103,16 +103,15 @@ def make_model(setup: Setup, data):
     return model.reading(sfl.make_preprocess(data.mean, data.std))
 
 
-def prepare(setup: Setup, chunk="auto", model=None, data=None) -> Round:
+def prepare(setup: Setup, chunk="auto", model=None, data=None, devices=None) -> Round:
     """Compiles a round of one epoch; the same cohort takes part in every round."""
     data = make_data(setup) if data is None else data
     model = make_model(setup, data) if model is None else model
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=setup.momentum)
     method = setup.method(sfl.cross_entropy(model), optimizer)
     stage = sfl.Stage(method, 1, setup.drawn, 1, setup.batch)
-    plan = simulate.make_plan(
-        stage, jax.tree.map(lambda m: m > 0, model.macs), chunk=chunk
-    )
+    layers = jax.tree.map(lambda m: m > 0, model.macs)
+    plan = simulate.make_plan(stage, layers, devices, chunk)
     budgets = np.resize(np.float32(setup.budgets), setup.clients)
     population = simulate.make_population(plan, data, budgets)
     key = jax.random.key(0)
