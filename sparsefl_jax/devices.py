@@ -75,13 +75,28 @@ def memory(devices) -> int:
       >>> memory(jax.devices()) > 0
       True
     """
-    from sparsefl_jax import processes
+    limit = _told(devices, "bytes_limit")
+    return host_memory() if limit is None else limit
 
-    own = processes.local(devices)
-    stats = [device.memory_stats() or {} for device in own]
-    if all("bytes_limit" in each for each in stats):
-        return sum(each["bytes_limit"] for each in stats) * len(devices) // len(own)
-    return host_memory()
+
+def local(devices) -> list:
+    """Those of some devices that this process has; only these tell of themselves.
+
+    Example:
+      >>> import jax
+      >>> local(jax.devices()) == jax.devices()
+      True
+    """
+    import jax
+
+    return [each for each in devices if each.process_index == jax.process_index()]
+
+
+def _told(devices, name: str) -> int | None:
+    """A memory statistic of devices together, None where they do not tell it."""
+    devices, own = list(devices), local(devices)
+    each = [(device.memory_stats() or {}).get(name) for device in own]
+    return None if None in each else sum(each) * len(devices) // len(own)
 
 
 def host_memory() -> int:
@@ -96,6 +111,8 @@ def host_memory() -> int:
 def peak_memory(devices) -> dict[str, int | None]:
     """The most bytes so far: `devices` together where they tell it, and the `process`.
 
+    Devices of other processes count as those of this one.
+
     Args:
       devices: a sequence of JAX devices of one kind.
 
@@ -104,9 +121,8 @@ def peak_memory(devices) -> dict[str, int | None]:
       >>> peak_memory(jax.devices())["process"] > 10_000_000
       True
     """
-    peaks = [(d.memory_stats() or {}).get("peak_bytes_in_use") for d in devices]
     return {
-        "devices": None if None in peaks else sum(peaks),
+        "devices": _told(devices, "peak_bytes_in_use"),
         "process": _peak_of_process(),
     }
 

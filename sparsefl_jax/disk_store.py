@@ -20,7 +20,7 @@ import jax
 import numpy as np
 from jax import lax
 
-from sparsefl_jax import devices
+from sparsefl_jax import devices, processes
 from sparsefl_jax.types import PyTree
 
 _BLOCK = 2**26  # bytes that are read or written at a time
@@ -94,7 +94,7 @@ class Rows:
         for first in range(0, len(missing), self._size):
             some = missing[first : first + self._size]
             made = self._make(self.first, np.resize(ids[some], self._size))
-            made = jax.tree.leaves(jax.device_get(made))
+            made = jax.tree.leaves(processes.fetch(made))
             for leaf, new in zip(taken, made, strict=True):
                 leaf[some] = new[: len(some)]
         return self._treedef.unflatten(taken)

@@ -130,11 +130,12 @@ def run(config, workdir, *, resume: bool = False, progress: bool = True) -> dict
     if not processes.leads():
         return _follow(config, parts, Path(workdir))
     with directory.claimed(workdir, config, resume) as path:
-        done, begun = ((path / n).exists() for n in ("summary.json", "checkpoint"))
-        processes.lead([done, begun])
+        done = (path / "summary.json").exists()
+        saved = None if done else checkpoint.read(path, jax.random.key(config.seed))
+        processes.lead([done, saved is not None])
         if not done:
-            parts = parts or build(config, started=begun)
-            return processes.lead(_run(config, parts, path, progress))
+            parts = parts or build(config, started=saved is not None)
+            return processes.lead(_run(config, parts, saved, path, progress))
         if not (path / "report.html").exists():
             _draw(path)
         return processes.lead(json.loads((path / "summary.json").read_text()))
@@ -164,10 +165,16 @@ def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
     return processes.lead(both)
 
 
-def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
+def _run(
+    config,
+    parts: Parts,
+    saved: checkpoint.Saved | None,
+    path: Path,
+    progress: bool,
+) -> dict:
     """Runs to the end, or to an interruption, from the last checkpoint if any."""
     key, here = jax.random.key(config.seed), machine.facts(_chunks(parts))
-    saved, at = _resumed(path, key, parts)
+    at = _start(saved, parts)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if progress:
         said = _resumption(saved, here) if saved else plan(config, parts)
@@ -197,8 +204,7 @@ def _run(config, parts: Parts, path: Path, progress: bool) -> dict:
             due, stop = processes.most(due, by())
             if due or stop or at.ended_by:
                 about["position"] = log.position()
-                whole = at._replace(state=processes.fetch(at.state))
-                checkpoint.save(path, whole, segment.models, key, about)
+                checkpoint.save(path, _whole(at), segment.models, key, about)
                 saved_at = time.perf_counter()
             _stop(stop, at)
         told = _finish(config, parts, path, at, about)
@@ -213,9 +219,10 @@ def _follow(config, parts: Parts | None, path: Path) -> dict:
     done, begun = processes.lead()
     if done:
         return processes.lead()
-    parts = parts or build(config, started=begun)
     key = jax.random.key(config.seed)
-    _, at = _resumed(path if begun else None, key, parts)
+    saved = checkpoint.read(path, key) if begun else None
+    parts = parts or build(config, started=begun)
+    at = _start(saved, parts)
     with interrupt.listening("asking all processes to end after this segment") as by:
         for segment in () if at.ended_by else _segments(config, parts, key, at):
             if segment.snapshot is None:
@@ -223,7 +230,7 @@ def _follow(config, parts: Parts | None, path: Path) -> dict:
             at = segment.snapshot
             due, stop = processes.most(0, by())
             if due or stop or at.ended_by:
-                processes.fetch(at.state)
+                _whole(at)
             _stop(stop, at)
         (stop,) = processes.most(by())
         if stop:
@@ -231,16 +238,22 @@ def _follow(config, parts: Parts | None, path: Path) -> dict:
     return processes.lead()
 
 
-def _resumed(path: Path | None, key, parts: Parts):
-    """The checkpoint, if there is one, and where the run begins or goes on."""
-    saved = checkpoint.read(path, key) if path else None
+def _start(saved: checkpoint.Saved | None, parts: Parts) -> loop.Snapshot:
+    """Where the run begins or goes on, the same for all processes."""
     at = saved.snapshot if saved else loop.Snapshot(0, 0, None, 0, 0.0)
     if processes.several():
         processes.check_same("the checkpoint", [at.stage, at.round, at.bits])
         data = parts.data
         arrays = data.x, data.y, data.train, data.x_test, data.y_test
         processes.check_same("the data set", checkpoint.checksum(arrays))
-    return saved, at
+    return at
+
+
+def _whole(at: loop.Snapshot) -> loop.Snapshot:
+    """With a state that process 0 can write; all processes call it."""
+    if not processes.several():
+        return at  # it is written some at a time, never copied as a whole
+    return at._replace(state=processes.fetch(at.state))
 
 
 def _stop(signum: int, at: loop.Snapshot) -> None:

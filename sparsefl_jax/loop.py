@@ -222,14 +222,14 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     stage, data = work.stages[at.stage], work.data
     layers = jax.tree.map(lambda m: m > 0, work.model.macs)
     observed = work.observe_rounds if work.is_last(at.stage) else ()
-    chunk = work.traced[at.stage].memory.chunk
+    # Chunk and pace are by the memory of process 0, which may not be that of another.
+    chunk = processes.lead(work.traced[at.stage].memory.chunk)
     plan = simulate.make_plan(stage, layers, work.devices, chunk, bool(observed))
     population = simulate.make_population(plan, data, work.budgets)
     rows = begin.shapes(stage.algorithm, sparse, population.info).clients
     how = work.eval_every, work.client_store, observed, at.round
-    # By the memory of process 0, which may not be that of another.
-    paced = processes.lead(pace.pace(plan, rows, work.model, data, *how))
-    length, working, where = paced
+    paced = pace.pace(plan, rows, work.model, data, *how)
+    length, working, where = processes.lead(paced)
     state = begin.start(key, plan, sparse, population, at.state, working, where)
     segment = simulate.make_segment(plan)
     if working is None:

@@ -10,6 +10,7 @@ In a single process all of this costs nothing and changes nothing.
 
 import json
 import os
+import re
 import sys
 import zlib
 
@@ -43,19 +44,21 @@ def start(
 
     Example:
       >>> start("10.0.0.1:4321", 2, 0)  # doctest: +SKIP
-      >>> start("10.0.0.1:4321", 2)
+      >>> start("10.0.0.1:4321", 2, 2)
       Traceback (most recent call last):
-      ValueError: process_id=None, expected an integer from 0 to 1
+        ...
+      ValueError: coordinator='10.0.0.1:4321', processes=2, process_id=2, expected all
+      three: host:port, P, and an integer from 0 to P - 1
     """
-    if (count, index) != (None, None) and coordinator is None:
-        raise ValueError("coordinator=None, expected host:port of process 0")
-    if coordinator is not None:
-        _check(coordinator, count, index)
+    told = coordinator, count, index
+    if told != (None, None, None) and not _whole(*told):
+        raise ValueError(
+            f"coordinator={coordinator!r}, processes={count}, process_id={index}, "
+            "expected all three: host:port, P, and an integer from 0 to P - 1"
+        )
     try:
         jax.distributed.initialize(
-            coordinator,
-            count,
-            index,
+            *told,
             heartbeat_timeout_seconds=HEARTBEAT,
             shutdown_timeout_seconds=SHUTDOWN,
         )
@@ -70,15 +73,10 @@ def start(
     most(0)
 
 
-def _check(coordinator: str, count: int | None, index: int | None) -> None:
-    if not coordinator.rpartition(":")[2].isdecimal() or coordinator.startswith(":"):
-        raise ValueError(f"coordinator={coordinator!r}, expected host:port")
-    if count is None or count < 1:
-        raise ValueError(f"processes={count}, expected at least 1")
-    if index is None or not 0 <= index < count:
-        raise ValueError(
-            f"process_id={index}, expected an integer from 0 to {count - 1}"
-        )
+def _whole(coordinator: str | None, count: int | None, index: int | None) -> bool:
+    if None in (coordinator, count, index):
+        return False
+    return bool(re.fullmatch(r".+:\d+", coordinator)) and 0 <= index < count
 
 
 def several() -> bool:
@@ -89,16 +87,6 @@ def several() -> bool:
 def leads() -> bool:
     """Whether this process is the one that writes."""
     return jax.process_index() == 0
-
-
-def local(devices) -> list:
-    """Those of some devices that this process has.
-
-    Example:
-      >>> local(jax.devices()) == jax.devices()
-      True
-    """
-    return [each for each in devices if each.process_index == jax.process_index()]
 
 
 def put(tree: PyTree, sharding: PyTree) -> PyTree:
@@ -112,7 +100,7 @@ def put(tree: PyTree, sharding: PyTree) -> PyTree:
         return jax.device_put(tree, sharding)
 
     def one(leaf, sharding):
-        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        if _spread(leaf):
             return jax.device_put(leaf, sharding)
         leaf = np.asarray(leaf)
         leaf = leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
@@ -129,11 +117,15 @@ def fetch(tree: PyTree) -> PyTree:
     """
 
     def one(leaf):
-        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable:
+        if _spread(leaf) and not leaf.is_fully_replicated:
             return multihost_utils.process_allgather(leaf, tiled=True)
         return jax.device_get(leaf)
 
     return jax.tree.map(one, tree) if several() else jax.device_get(tree)
+
+
+def _spread(leaf) -> bool:
+    return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
 def most(*numbers: int) -> tuple[int, ...]:

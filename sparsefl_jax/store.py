@@ -225,15 +225,16 @@ def take(rows: PyTree, ids: np.ndarray) -> PyTree:
 
 def scatter(rows: PyTree, ids: np.ndarray, new: PyTree) -> None:
     """Writes rows [W, ...] of these clients into all, in place."""
+    new = processes.fetch(new)
     if isinstance(rows, disk_store.Rows):
-        rows.scatter(ids, jax.device_get(new))
+        rows.scatter(ids, new)
         return
 
     def write(all_rows, some):
         count = np.searchsorted(ids, len(all_rows))
         all_rows[ids[:count]] = some[:count]
 
-    jax.tree.map(write, rows, processes.fetch(new))
+    jax.tree.map(write, rows, new)
 
 
 def on_device(segment: Callable) -> Callable:

@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax import devices as device_settings
-from sparsefl_jax import processes
 
 # What changes neither the compiled round nor the size of the cohort's clients much.
 _FREE = ("seed", "seeds", "partition_seed", "data_dir", "num_rounds")
@@ -46,7 +45,7 @@ def matmul_rate(size: int = 3072, seconds: float = 1.0, devices=None) -> float:
       True
     """
     devices = list(devices or jax.devices())
-    own = processes.local(devices)
+    own = device_settings.local(devices)
     mesh = jax.sharding.Mesh(np.array(own), ("clients",))
     spec = jax.sharding.PartitionSpec("clients")
 

@@ -16,6 +16,7 @@ from benchmarks import (
     measure,
     methods,
     roofline,
+    scaling,
     throughput,
     workload,
 )
@@ -122,6 +123,21 @@ def test_memory_does_not_grow_with_the_cohort(tmp_path, monkeypatch):
     grown = (few["planned_bytes"], many["planned_bytes"])
     grown = grown[1]["temporaries"] - grown[0]["temporaries"]
     assert grown < 248 * 1024 < 3 * model < few["planned_bytes"]["temporaries"]
+
+
+def test_devices_get_as_many_clients_each_or_share_them(tmp_path, monkeypatch):
+    def inside(*arguments):
+        return {"results": scaling.run(*arguments), "machine": measure.machine()}
+
+    monkeypatch.setitem(scaling.SETUPS, "mlp", TINY)
+    monkeypatch.setattr(scaling, "apart", inside)  # a process takes seconds to start
+    arguments = "--counts", "1", "2", "--clients", "2"
+    told = written(scaling, "scaling", tmp_path, monkeypatch, *arguments)
+    known = [(r["kind"], r["devices"], r["cohort"], r["steps"]) for r in told]
+    weak, strong = [(1, 2, 4), (2, 4, 8)], [(1, 4, 8), (2, 4, 8)]
+    assert known == [("weak", *r) for r in weak] + [("strong", *r) for r in strong]
+    with pytest.raises(SystemExit, match="counts=3, expected at most 2 devices"):
+        scaling.run(3, {"weak": 4}, "mlp", None, 1)
 
 
 def test_bits_and_flops_follow_the_density(tmp_path, monkeypatch):

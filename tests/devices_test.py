@@ -85,6 +85,8 @@ def test_devices_may_differ_for_longer_than_xla_waits(patient):
 
 def test_peak_memory_adds_up_devices_and_follows_the_process():
     class Device:
+        process_index = 0
+
         def __init__(self, stats):
             self.stats = stats
 

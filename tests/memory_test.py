@@ -131,7 +131,7 @@ def test_what_does_not_fit_is_refused_before_compilation(world):
 
 def test_an_accelerator_has_its_own_limit(world, monkeypatch):
     class Device:
-        platform = "gpu"
+        platform, process_index = "gpu", 0
 
         def __init__(self, limit):
             self.limit = limit

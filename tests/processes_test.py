@@ -9,10 +9,11 @@ import sys
 import time
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import experiment, processes
+from sparsefl_jax import checkpoint, experiment, processes
 from tests.tiny import tiny_config
 
 ROOT = Path(__file__).parent.parent
@@ -30,10 +31,10 @@ processes.start(f"localhost:{port}", 2, index)
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from sparsefl_jax import experiment, workdir
+from sparsefl_jax import devices, experiment, workdir
 
 assert processes.several() and processes.leads() == (index == 0)
-assert processes.local(jax.devices()) == jax.local_devices()
+assert devices.local(jax.devices()) == jax.local_devices()
 assert processes.most(index, 1 - index, 5) == (1, 1, 5)
 assert processes.lead({"who": index}) == {"who": 0}
 mesh = Mesh(np.array(jax.devices()), ("clients",))
@@ -109,7 +110,7 @@ def close(one, other):
     if isinstance(one, dict):
         same = one.keys() == other.keys()
         return same and all(close(one[key], other[key]) for key in one)
-    if isinstance(one, list):
+    if isinstance(one, (list, tuple)):
         both = zip(one, other, strict=True)
         return len(one) == len(other) and all(close(a, b) for a, b in both)
     if isinstance(one, float):
@@ -118,7 +119,7 @@ def close(one, other):
 
 
 def configurations(folder):
-    """A method whose rows are masks, after a stage of one client; a personal one."""
+    """A method whose rows are masks, after a stage of one client; personal ones."""
     masked = tiny_config(folder)
     masked.algorithm = {"name": "nst", "density": 0.5}
     personal = tiny_config(folder)
@@ -127,21 +128,32 @@ def configurations(folder):
     return {"nst": masked, "spafl": personal}
 
 
-@pytest.mark.parametrize("name", ["spafl", pytest.param("nst", marks=pytest.mark.slow)])
-def test_two_processes_give_what_one_gives(name, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    "name, stores",
+    [
+        ("spafl", ("device", "disk")),
+        pytest.param("spafl", ("host",), marks=pytest.mark.slow),
+        pytest.param("nst", ("device", "host", "disk"), marks=pytest.mark.slow),
+    ],
+)
+def test_two_processes_give_what_one_gives(name, stores, tmp_path, monkeypatch):
     config = configurations(tmp_path)[name]
-    wrote(config, tmp_path / name)
+    for config.client_store in stores:
+        wrote(config, tmp_path / config.client_store)
     start = ["-c", DRIVER, free_port()]
-    begun = begin_all([*start, index, tmp_path, name] for index in (0, 1))
+    begun = begin_all([*start, index, tmp_path, *stores] for index in (0, 1))
     monkeypatch.setattr(experiment, "_draw", lambda path: None)
-    experiment.run(config, tmp_path / f"{name}_one", progress=False)
+    experiment.run(config, tmp_path / "one", progress=False)
     codes, errors = ended(begun)
     assert codes == [0, 0], "\n".join(errors)
-    one, two = (records(tmp_path / f"{name}_{count}") for count in ("one", "two"))
-    assert close(one, two)
-    told = [json.loads((tmp_path / f"{name}_{i}.json").read_text()) for i in (0, 1)]
-    assert told[0] == told[1] and told[0]["device"].startswith("2 x")
-    assert (tmp_path / f"{name}_two" / "checkpoint").is_dir()
+    for store in stores:
+        assert close(records(tmp_path / "one"), records(tmp_path / f"{store}_two"))
+        told = [
+            json.loads((tmp_path / f"{store}_{i}.json").read_text()) for i in (0, 1)
+        ]
+        assert told[0] == told[1] and told[0]["device"].startswith("2 x")
+        saved = [checkpoint.read(tmp_path / each) for each in ("one", f"{store}_two")]
+        assert close(*(jax.tree.map(np.ndarray.tolist, s.models) for s in saved))
 
 
 def launched(path):
@@ -161,7 +173,7 @@ def has_written(begun, path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("store", ["device", "host"])
+@pytest.mark.parametrize("store", ["device", "host", "disk"])
 def test_interrupted_by_one_and_resumed_by_both(store, tmp_path):
     config = configurations(tmp_path)["nst"]
     config.num_rounds, config.client_store = 60, store
@@ -211,10 +223,11 @@ def test_what_one_refuses_ends_both(tmp_path):
 @pytest.mark.parametrize(
     "arguments, told",
     [
-        (("here", 2, 0), "coordinator='here', expected host:port"),
-        (("here:12", None, 0), "processes=None, expected at least 1"),
-        (("here:12", 2, 2), "process_id=2, expected an integer from 0 to 1"),
-        ((None, 2, 0), "coordinator=None, expected host:port"),
+        (("here", 2, 0), "coordinator='here', .* expected all three: host:port"),
+        ((":12", 2, 0), "coordinator=':12'"),
+        (("here:12", None, 0), "processes=None"),
+        (("here:12", 2, 2), "process_id=2, .* an integer from 0 to P - 1"),
+        ((None, 2, 0), "coordinator=None"),
     ],
 )
 def test_start_refuses(arguments, told):
@@ -264,6 +277,7 @@ for name, method in methods.items():
 """
 
 
+@pytest.mark.slow
 def test_eight_devices_give_what_one_gives():
     codes, errors = ended(begin_all([["-c", EIGHT]], devices=8))
     assert codes == [0], errors[0]

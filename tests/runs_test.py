@@ -7,6 +7,7 @@ import sys
 
 import jax
 import numpy as np
+import orbax.checkpoint as ocp
 import pytest
 
 import sparsefl_jax as sfl
@@ -105,6 +106,27 @@ def test_a_start_that_does_not_fit_is_refused(finished, config, tmp_path):
     config.init_from = str(tmp_path)
     with pytest.raises(ValueError, match="expected the directory of a finished run"):
         experiment.build(config)
+
+
+def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
+    finished, config, tmp_path, monkeypatch
+):
+    config.init_from, config.checkpoint_minutes = str(finished / "seed_3"), 0.0
+    config.first_stage, config.algorithm = {}, {"name": "spdst"}
+    config.num_rounds = 2
+    config = configuration.complete(config)
+    experiment.run(config, tmp_path / "whole", progress=False)
+
+    def killed(*args, **kwargs):
+        raise SystemExit
+
+    monkeypatch.setattr(ocp.CheckpointManager, "save", killed)
+    with pytest.raises(SystemExit):
+        experiment.run(config, tmp_path / "cut", progress=False)
+    monkeypatch.undo()
+    assert not list((tmp_path / "cut/checkpoint").iterdir())
+    experiment.run(config, tmp_path / "cut", resume=True, progress=False)
+    assert records_of(tmp_path / "cut") == records_of(tmp_path / "whole")
 
 
 def test_limits_end_a_run_and_are_named(finished, config, tmp_path):
