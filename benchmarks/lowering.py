@@ -5,10 +5,11 @@
     python benchmarks/lowering.py --models conv4 ic --seconds 0.2
 
 One client on each CPU core, or `--clients` under vmap on an accelerator, all at the
-same time and inside a loop, as in a run. Figures are effective GFLOP/s of all devices:
-the direct convolution's operations over the shortest time. Layers and backends that
-were not timed keep their entries. A full run takes half an hour, most of it compiling;
-nothing else should run meanwhile.
+same time and inside a loop, as in a run. First every pass by itself; then, as passes in
+one form share work, the fastest mix beside each Winograd form in all three passes.
+Figures are effective GFLOP/s of all devices: the direct convolution's operations over
+the shortest time. Layers and backends that were not timed keep their entries. A full
+run takes half an hour, most of it compiling; nothing else should run meanwhile.
 """
 
 import argparse
@@ -32,27 +33,20 @@ import numpy as np  # noqa: E402
 from jax import lax  # noqa: E402
 from jax.sharding import Mesh, PartitionSpec  # noqa: E402
 
+from benchmarks import workload  # noqa: E402
 from sparsefl_jax import models  # noqa: E402
 from sparsefl_jax.models import convolution, lowerings  # noqa: E402
 
-# The batch and the image that each network is trained with.
-MODELS = {
-    "lenet5_caffe": (64, (28, 28, 1)),
-    "conv4": (16, (32, 32, 3)),
-    "ic": (64, (28, 28, 1)),
-    "resnet18": (32, (32, 32, 3)),
-    "simple_cnn": (10, (32, 32, 3)),
-    "mnistnet": (32, (28, 28, 1)),
-    "small_cnn": (32, (32, 32, 3)),
-}
-# Winograd compiles slowly: it has to win clearly.
-HANDICAP = {name: 0.85 for name in lowerings.NAMES if name.startswith("winograd")}
+MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
+WINOGRAD = [name for name in lowerings.NAMES if name.startswith("winograd")]
+# Winograd compiles slower and rounds more: it has to win clearly.
+HANDICAP = dict.fromkeys(WINOGRAD, 0.9)
 TABLE = Path(convolution.__file__).with_name("lowerings.json")
 
 
 def find_layers(name: str) -> list[convolution.Layer]:
     """The convolutions of a model that have a choice, the first one first."""
-    batch, shape = MODELS[name]
+    batch, shape, classes = workload.NETWORKS[name]
     found = {}
 
     def record(call, args, kwargs, context):
@@ -64,7 +58,7 @@ def find_layers(name: str) -> list[convolution.Layer]:
         return call(*args, **kwargs)
 
     with nn.intercept_methods(record):
-        models.build(name, 10, shape)
+        models.build(name, classes, shape)
     return [layer for layer in found if layer.size > 1]
 
 
@@ -84,6 +78,22 @@ def one_pass(name, lowering, layer):
     return lambda x, g: lowerings.weight_grad(lowering, x, g, like, stride, pad), (x, g)
 
 
+def all_passes(lowering, layer, needs_input_grad):
+    """The function of all passes of a layer, and the shapes of its three operands."""
+
+    def run(x, w, g):
+        def conv(x, w):
+            kwargs = {"stride": layer.stride, "pad": layer.pad}
+            return convolution.convolve(x, w, lowering=lowering, **kwargs)
+
+        y, transpose = jax.vjp(conv, x, w)
+        dx, dw = transpose(g)
+        return (y, dx, dw) if needs_input_grad else (y, dw)
+
+    shapes = one_pass("forward", lowering[0], layer)[1]
+    return run, (*shapes, one_pass("weight_grad", lowering[2], layer)[1][1])
+
+
 def seconds_per_step(run, shapes, clients, budget):
     """The shortest time of a step of `run` over several loops of `budget` seconds."""
     devices = np.array(jax.devices())
@@ -91,7 +101,7 @@ def seconds_per_step(run, shapes, clients, budget):
 
     def step(_, operands):
         # A scalar of the whole result in every operand: nothing is hoisted or dropped.
-        trace = 1e-9 * run(*operands).mean()
+        trace = 1e-9 * sum(v.mean() for v in jax.tree.leaves(run(*operands)))
         return tuple(v + trace for v in operands)
 
     def loop(length, *operands):
@@ -121,27 +131,42 @@ def seconds_per_step(run, shapes, clients, budget):
 
 
 def measure(layer, needs_input_grad, clients, budget):
-    """The fastest lowering of each pass; prints a line per pass."""
-    best = []
+    """The fastest lowering of a layer; prints a line per pass and one for all."""
     flops = 2 * layer.size**2 * layer.inputs * layer.outputs
     flops *= layer.batch * layer.out[0] * layer.out[1] * clients * jax.device_count()
-    same = [convolution.Lowering(name, name, name) for name in lowerings.NAMES]
-    forms = [convolution.available(layer, lowering) for lowering in same]
+
+    def fastest(title, programs, flops):
+        """The key of the fastest of `programs`, {key: (run, shapes)}."""
+        speed = {}
+        for key, (run, shapes) in programs.items():
+            seconds = seconds_per_step(run, shapes, clients, budget)
+            speed[key] = flops / seconds / 1e9
+        figures = "  ".join(f"{_text(k)} {v:.0f}" for k, v in speed.items())
+        print(f"{layer.key:30} {title:12} {figures}", flush=True)
+        return max(speed, key=lambda k: speed[k] * HANDICAP.get(_text(k), 1.0))
+
+    same = {n: convolution.Lowering(n, n, n) for n in lowerings.NAMES}
+    forms = {n: convolution.available(layer, lowering) for n, lowering in same.items()}
+    mix = []
     for i, name in enumerate(convolution.Lowering._fields):
         if name == "input_grad" and not needs_input_grad:
-            best.append("patches")
+            mix.append("patches")
             continue
-        speed = {}
-        for lowering in dict.fromkeys(form[i] for form in forms):
-            if (name, lowering) == ("forward", "plain"):  # the same as canonical
-                continue
-            run, shapes = one_pass(name, lowering, layer)
-            seconds = seconds_per_step(run, shapes, clients, budget)
-            speed[lowering] = flops / seconds / 1e9
-        best.append(max(speed, key=lambda k: speed[k] * HANDICAP.get(k, 1.0)))
-        figures = "  ".join(f"{k} {v:.0f}" for k, v in speed.items())
-        print(f"{layer.key:30} {name:12} {figures}", flush=True)
-    return best
+        names = dict.fromkeys(form[i] for form in forms.values())
+        if name == "forward":  # the same as canonical
+            names.pop("plain")
+        programs = {n: one_pass(name, n, layer) for n in names}
+        mix.append(fastest(name, programs, flops))
+    mixes = [convolution.Lowering(*mix)]
+    mixes += [same[n] for n in WINOGRAD if forms[n] == same[n]]
+    programs = {m: all_passes(m, layer, needs_input_grad) for m in mixes}
+    return list(fastest("all", programs, (2 + needs_input_grad) * flops))
+
+
+def _text(name) -> str:
+    """A form's name; that of a form in all passes, or the passes' names joined."""
+    names = [name] if isinstance(name, str) else dict.fromkeys(name)
+    return "+".join(names)
 
 
 def hardware() -> str:

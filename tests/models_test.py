@@ -156,6 +156,68 @@ def test_max_pool_equals_reduce_window(size, stride, side):
     np.testing.assert_allclose(got_dx, want_dx, atol=1e-6)
 
 
+def test_equal_entries_of_a_window_share_its_gradient():
+    x = jnp.float32([[1, 2], [2, 2]]).reshape(1, 2, 2, 1)
+    dx = jax.grad(lambda x: our.max_pool(x).sum())(x)
+    np.testing.assert_allclose(dx.ravel(), [0, 1 / 3, 1 / 3, 1 / 3], rtol=1e-6)
+
+
+def test_second_derivatives_of_dense_and_pooling():
+    two = {"window_shape": (2, 2), "strides": (2, 2)}
+
+    class Network(nn.Module):
+        plain: bool
+
+        @nn.compact
+        def __call__(self, x):
+            pool = partial(nn.max_pool, **two) if self.plain else our.max_pool
+            x = pool(jnp.sin(x)).reshape(x.shape[0], -1)
+            return (
+                nn.Dense(5, name="fc1")(x)
+                if self.plain
+                else our.dense(x, 5, name="fc1")
+            )
+
+    x = normal(0, 3, 4, 4, 2)
+    variables = Network(False).init(jax.random.key(0), x)
+
+    @quick_jit
+    def second(x, variables):
+        def products(plain):
+            def loss(x, v):
+                return (Network(plain).apply(v, x) ** 3).sum()
+
+            grad = jax.grad(loss, (0, 1))
+            forward = jax.jvp(grad, (x, variables), (x, variables))
+            slope = jax.grad(lambda x: jnp.vdot(grad(x, variables)[0], x))(x)
+            return forward, slope
+
+        return products(False), products(True)
+
+    got, want = second(x, variables)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5), got, want)
+
+
+def test_the_loop_of_steps_updates_a_dense_kernel_in_place():
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            x = nn.relu(our.dense(x, 37, name="fc1"))
+            return our.dense(x, 53, name="fc2")
+
+    network, x = Network(), normal(0, 4, 29)
+    variables = network.init(jax.random.key(0), x)
+
+    def step(_, v):
+        grads = jax.grad(lambda v: (network.apply(v, x) ** 2).sum())(v)
+        return jax.tree.map(lambda p, g: p - 0.1 * g, v, grads)
+
+    program = jax.jit(lambda v: lax.fori_loop(0, 9, step, v), donate_argnums=0)
+    text = program.lower(variables).compile().as_text()
+    copies = [line for line in text.splitlines() if " copy(" in line]
+    assert not [line for line in copies if "f32[37,53]" in line]
+
+
 def test_max_pool_larger_than_the_image():
     with pytest.raises(ValueError, match="size=3 is larger than the image"):
         our.max_pool(jnp.ones((1, 2, 4, 1)), 3, 1)

@@ -63,8 +63,30 @@ def dense(
     """A dense layer [B, I] -> [B, features], initialised as PyTorch does by default."""
     bias_init = bias_init or _torch_bias(x.shape[-1])
     return nn.Dense(
-        features, use_bias=bias, kernel_init=init, bias_init=bias_init, name=name
+        features,
+        use_bias=bias,
+        kernel_init=init,
+        bias_init=bias_init,
+        dot_general=lambda x, kernel, *_, **__: _matmul(x, kernel),
+        name=name,
     )(x)
+
+
+@jax.custom_vjp
+def _matmul(x: Array, kernel: Array) -> Array:
+    return x @ kernel
+
+
+def _matmul_backward(residual, g):
+    x, kernel = residual
+    dx = g @ kernel.T
+    # With the kernel's last reader before its gradient, XLA updates it in place.
+    g += 0.0 * dx[0, 0]
+    return dx, x.T @ g
+
+
+# The forward rules here never call the function itself: else jvp of grad fails.
+_matmul.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _matmul_backward)
 
 
 def _torch_bias(fan_in: int):
@@ -105,11 +127,55 @@ def max_pool(x: Array, size: int = 2, stride: int = 2) -> Array:
         x = _sliding_max(x.reshape(batch, height, width * channels), size, 1, 1)
         x = _sliding_max(x, size, channels, 2)
         return x.reshape(batch, height - size + 1, width - size + 1, channels)
+    if stride == size:
+        return _disjoint_max(x, size)
     for axis in (1, 2):
         reach = (x.shape[axis] - size) // stride * stride + 1
         views = [lax.slice_in_dim(x, i, i + reach, stride, axis) for i in range(size)]
         x = functools.reduce(jnp.maximum, views)
     return x
+
+
+def _windows(x: Array, size: int) -> Array:
+    """Disjoint windows [B, h, size, w, size, C] of x [B, H, W, C]."""
+    batch, height, width, channels = x.shape
+    h, w = height // size, width // size
+    x = x[:, : h * size, : w * size]
+    return x.reshape(batch, h, size, w, size, channels)
+
+
+def _corners(windows: Array) -> list[Array]:
+    """The entries of windows one by one, each [B, h, w, C]."""
+    sides = range(windows.shape[2])
+    return [windows[:, :, i, :, j] for i in sides for j in sides]
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _disjoint_max(x: Array, size: int) -> Array:
+    """The maximum of windows that neither overlap nor leave gaps, [B, h, w, C]."""
+    return functools.reduce(jnp.maximum, _corners(_windows(x, size)))
+
+
+def _disjoint_max_forward(x, size):
+    y = functools.reduce(jnp.maximum, _corners(_windows(x, size)))
+    return y, (x, y)
+
+
+def _disjoint_max_backward(size, residual, g):
+    # Autodiff would add as many padded arrays as a window has entries.
+    x, y = residual
+    windows = _windows(x, size)
+    hits = [(v == y).astype(g.dtype) for v in _corners(windows)]
+    share = g / functools.reduce(jnp.add, hits)
+    share, top = (v[:, :, None, :, None] for v in (share, y))
+    batch, h, _, w, _, channels = windows.shape
+    dx = jnp.where(windows == top, share, 0.0)
+    dx = dx.reshape(batch, h * size, w * size, channels)
+    rest = [(0, n - m) for n, m in zip(x.shape, dx.shape, strict=True)]
+    return (jnp.pad(dx, rest),)
+
+
+_disjoint_max.defvjp(_disjoint_max_forward, _disjoint_max_backward)
 
 
 def _views(x: Array, size: int, hop: int, axis: int) -> list[Array]:

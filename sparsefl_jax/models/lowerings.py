@@ -45,8 +45,10 @@ def input_grad(name, x, g, w, stride, pad):
         return jax.linear_transpose(lambda v: plain(v, w, stride, pad), x)(g)[0]
     if name == "patches":
         return _fold(jnp.tensordot(g, w, ((3,), (3,))), x.shape[1:3], stride, pad)
-    flipped = jnp.flip(w, (0, 1)).swapaxes(2, 3)
-    return forward(name, g, flipped, 1, w.shape[0] - 1 - pad)
+    if name == "canonical":
+        flipped = jnp.flip(w, (0, 1)).swapaxes(2, 3)
+        return plain(g, flipped, 1, w.shape[0] - 1 - pad)
+    return _winograd_input_grad(int(name[-1]), x, g, w, pad)
 
 
 def weight_grad(name, x, g, w, stride, pad):
@@ -121,69 +123,99 @@ def cook_toom(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
     gaps = points[:, None] - points[None] + np.eye(a - 1)
     factor = np.append(gaps.prod(1), 1.0)
-    # Rounding restores the exact zeros and ones, which cost nothing in `_combine`.
+    # Rounding restores the exact zeros and ones.
     b = np.round(np.linalg.inv(evaluate(a)) * factor[None], 9)
     return b, evaluate(size) / factor[:, None], evaluate(m)
 
 
-def _combine(matrix, views):
-    """A matrix times a list of arrays, unrolled so that XLA fuses it."""
+def _on_both_axes(matrix, v):
+    """matrix V matrix^T for v [n * n, ..., C], matrix [a, n] -> [a * a, ..., C].
 
-    def dot(row):
-        pairs = [(c, v) for c, v in zip(row, views, strict=True) if c]
-        terms = [v if c == 1 else v * np.float32(c) for c, v in pairs]
-        return functools.reduce(jnp.add, terms)
-
-    return [dot(row) for row in matrix]
-
-
-def _both_axes(matrix, grid):
-    """matrix X matrix^T for X a list of rows of arrays."""
-    columns = [_combine(matrix, row) for row in grid]
-    rows = [_combine(matrix, column) for column in zip(*columns, strict=True)]
-    return [list(row) for row in zip(*rows, strict=True)]
-
-
-def _points(matrix, grid):
-    """Transforms a grid of [B, th, tw, C] tiles -> [a * a, B * th * tw, C]."""
-    grid = _both_axes(matrix, grid)
-    return jnp.stack([v.reshape(-1, v.shape[-1]) for row in grid for v in row])
+    Two matmuls: XLA:CPU computes sums of views one by one, with all their indexing.
+    """
+    rows, size = matrix.shape
+    matrix, highest = jnp.asarray(matrix, jnp.float32), lax.Precision.HIGHEST
+    first = jnp.tensordot(matrix, v.reshape(size, -1), 1, precision=highest)
+    each = jnp.broadcast_to(matrix, (rows, rows, size))
+    both = jnp.matmul(each, first.reshape(rows, size, -1), precision=highest)
+    return both.reshape(rows * rows, *v.shape[1:])
 
 
 def _tiles(m, x, size, pad):
-    """Overlapping tiles of the padded image, transformed; counts of tiles; surplus."""
+    """Overlapping tiles of the padded image on the points: [a * a, B * th * tw, I].
+
+    Also the tiles along each axis, and by how much they exceed the output.
+    """
     out = [n + 2 * pad - size + 1 for n in x.shape[1:3]]
-    count = [-(-n // m) for n in out]
-    surplus = [m * t - n for t, n in zip(count, out, strict=True)]
-    x = jnp.pad(x, ((0, 0), (pad, pad + surplus[0]), (pad, pad + surplus[1]), (0, 0)))
+    count, surplus = _cover(m, out)
+    edges = [(pad, pad + n) for n in surplus]
+    x = jnp.pad(x, ((0, 0), *edges, (0, 0)))
+    tiles = _cut(m, x, m + size - 1, count)
+    return _on_both_axes(cook_toom(m, size)[0].T, tiles), count, surplus
+
+
+def _grad_tiles(m, g, size):
+    """The tiles of the output's gradient on the points: [a * a, B * th * tw, O]."""
+    count, surplus = _cover(m, g.shape[1:3])
+    g = jnp.pad(g, ((0, 0), *((0, n) for n in surplus), (0, 0)))
+    return _on_both_axes(cook_toom(m, size)[2], _cut(m, g, m, count)), count
+
+
+def _cover(m, sides):
+    """How many tiles of side m cover each axis, and by how much they exceed it."""
+    count = [-(-n // m) for n in sides]
+    return count, [m * t - n for t, n in zip(count, sides, strict=True)]
+
+
+def _cut(m, x, size, count):
+    """Tiles of `size` m apart, of x [B, H, W, C] -> [size * size, B * th * tw, C]."""
     h, w = (m * (t - 1) + 1 for t in count)
-    a = m + size - 1
-    grid = [[x[:, i : i + h : m, j : j + w : m] for j in range(a)] for i in range(a)]
-    return _points(cook_toom(m, size)[0].T, grid), count, surplus
+    sides = range(size)
+    views = [x[:, i : i + h : m, j : j + w : m] for i in sides for j in sides]
+    return jnp.stack([v.reshape(-1, v.shape[-1]) for v in views])
+
+
+def _filters(m, w):
+    """The kernel [k, k, I, O] on the points: [a * a, I, O]."""
+    size, _, inputs, outputs = w.shape
+    flat = w.reshape(size * size, inputs, outputs)
+    return _on_both_axes(cook_toom(m, size)[1], flat)
+
+
+def _assemble(y, m, batch, count):
+    """Joins tiles [m, m, B * th * tw, C] -> [B, m * th, m * tw, C]."""
+    y = y.reshape(m, m, batch, *count, -1).transpose(2, 3, 0, 4, 1, 5)
+    return y.reshape(batch, m * count[0], m * count[1], -1)
 
 
 def _winograd(m, x, w, pad):
-    size, _, inputs, outputs = w.shape
-    a, (_, transform, inverse) = m + size - 1, cook_toom(m, size)
-    tiles, count, surplus = _tiles(m, x, size, pad)
-    transform = transform.astype(np.float32)
-    filters = jnp.einsum("ai,ijco,bj->abco", transform, w, transform)
-    values = tiles @ filters.reshape(a * a, inputs, outputs)
-    # A matmul, as XLA:CPU would fuse sums into what comes next, with all its indexing.
-    back = np.kron(inverse.T, inverse.T).astype(np.float32)
-    y = jnp.tensordot(back, values, 1, precision=lax.Precision.HIGHEST)
-    y = y.reshape(m, m, x.shape[0], *count, outputs).transpose(2, 3, 0, 4, 1, 5)
-    h, w = (m * t for t in count)
-    y = y.reshape(x.shape[0], h, w, outputs)
-    return y[:, : h - surplus[0], : w - surplus[1]]
+    tiles, count, surplus = _tiles(m, x, w.shape[0], pad)
+    y = _on_both_axes(cook_toom(m, w.shape[0])[2].T, tiles @ _filters(m, w))
+    y = _assemble(y, m, x.shape[0], count)
+    return y[:, : y.shape[1] - surplus[0], : y.shape[2] - surplus[1]]
+
+
+def _winograd_input_grad(m, x, g, w, pad):
+    """The transpose of `_winograd`; both gradients share what became of g."""
+    size = w.shape[0]
+    tiles, count = _grad_tiles(m, g, size)
+    values = jnp.einsum("pto,pio->pti", tiles, _filters(m, w))
+    spread = _on_both_axes(cook_toom(m, size)[0], values)
+    a, reach = m + size - 1, -(-(size - 1) // m)
+    spread = spread.reshape(a, a, x.shape[0], *count, -1)
+    total = 0  # tiles overlap: their parts of side m, each shifted by whole tiles
+    for i in range(reach + 1):
+        for j in range(reach + 1):
+            part = spread[i * m : (i + 1) * m, j * m : (j + 1) * m]
+            fill = [(0, m - n) for n in part.shape[:2]]
+            shift = [(k, reach - k) for k in (i, j)]
+            total += jnp.pad(part, (*fill, (0, 0), *shift, (0, 0)))
+    dx = _assemble(total, m, x.shape[0], [t + reach for t in count])
+    return dx[:, pad : pad + x.shape[1], pad : pad + x.shape[2]]
 
 
 def _winograd_weight_grad(m, x, g, size, pad):
-    a, (_, transform, inverse) = m + size - 1, cook_toom(m, size)
-    tiles, _, surplus = _tiles(m, x, size, pad)
-    g = jnp.pad(g, ((0, 0), (0, surplus[0]), (0, surplus[1]), (0, 0)))
-    grid = [[g[:, i::m, j::m] for j in range(m)] for i in range(m)]
-    values = jnp.einsum("ptc,pto->pco", tiles, _points(inverse, grid))
-    values = values.reshape(a, a, x.shape[3], g.shape[3])
-    transform = transform.astype(np.float32)
-    return jnp.einsum("ai,abco,bj->ijco", transform, values, transform)
+    tiles, _, _ = _tiles(m, x, size, pad)
+    values = jnp.einsum("pti,pto->pio", tiles, _grad_tiles(m, g, size)[0])
+    dw = _on_both_axes(cook_toom(m, size)[1].T, values)
+    return dw.reshape(size, size, *dw.shape[1:])
