@@ -38,6 +38,7 @@ SETUPS = FIVE | {
     "mnistnet": Setup("mnistnet", 100, 600),
     "ic": Setup("ic", 100, 640),
     "conv4": Setup("conv4", 20, 160),
+    "fedsparsify_cnn": Setup("fedsparsify_cnn", 20, 128),
     "resnet18": Setup("resnet18", 20, 128),
     "vgg16": Setup("vgg16", 20, 64),
 }

@@ -28,7 +28,10 @@ PEERS = {
     "pfl-research": "benchmarks.peers.pfl_research",
     "Flower": "benchmarks.peers.flower",
 }
-_LOOP = ("mlp", "lenet5_caffe", "ic", "conv4", "mnistnet", "resnet18", "vgg16")
+_LOOP = (
+    *("mlp", "lenet5_caffe", "ic", "femnist", "conv4", "mnistnet"),
+    *("fedsparsify_cnn", "resnet18", "vgg16"),
+)
 SETUPS = {"pfl": throughput.SETUPS["pfl"]} | {
     name: throughput.SETUPS[name]._replace(cohort=8) for name in _LOOP
 }

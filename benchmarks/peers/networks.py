@@ -53,6 +53,26 @@ def ic(channels: int, classes: int) -> nn.Module:
     return nn.Sequential(*layers, nn.Linear(100, classes))
 
 
+def femnist_cnn(channels: int, classes: int) -> nn.Module:
+    layers = []
+    for inputs, outputs in ((channels, 32), (32, 64)):
+        conv = nn.Conv2d(inputs, outputs, 5, padding=2)
+        layers += [conv, nn.ReLU(), nn.MaxPool2d(2)]
+    layers += [nn.Flatten(), nn.Linear(3136, 2048), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(2048, classes))
+
+
+def fedsparsify_cnn(channels: int, classes: int) -> nn.Module:
+    layers, inputs = [], channels
+    for i, outputs in enumerate((64, 64, 128, 128, 128, 128)):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.ReLU()]
+        layers += [nn.MaxPool2d(2)] if i % 2 else []
+        layers += [nn.BatchNorm2d(outputs, 1e-3, 0.01)] if i in (1, 3) else []
+        inputs = outputs
+    layers += [nn.Flatten(), nn.Linear(2048, 512), nn.ReLU(), nn.Dropout(0.2)]
+    return nn.Sequential(*layers, nn.Linear(512, classes))
+
+
 def simple_cnn(channels: int, classes: int) -> nn.Module:
     return nn.Sequential(
         *(nn.Conv2d(channels, 32, 3), nn.ReLU(), nn.Conv2d(32, 64, 3), nn.ReLU()),

@@ -77,16 +77,22 @@ def _matmul(x: Array, kernel: Array) -> Array:
     return x @ kernel
 
 
+def _matmul_forward(x, kernel):
+    # Not the function itself: else jvp of grad fails. Without a kernel there is no dx.
+    residual = x.value, kernel.value if x.perturbed else None
+    return x.value @ kernel.value, residual
+
+
 def _matmul_backward(residual, g):
     x, kernel = residual
+    if kernel is None:  # the network's input
+        return jnp.zeros_like(x), x.T @ g
     dx = g @ kernel.T
     # With the kernel's last reader before its gradient, XLA updates it in place.
-    g += 0.0 * dx[0, 0]
-    return dx, x.T @ g
+    return dx, x.T @ (g + 0.0 * dx[0, 0])
 
 
-# The forward rules here never call the function itself: else jvp of grad fails.
-_matmul.defvjp(lambda x, kernel: (x @ kernel, (x, kernel)), _matmul_backward)
+_matmul.defvjp(_matmul_forward, _matmul_backward, symbolic_zeros=True)
 
 
 def _torch_bias(fan_in: int):
