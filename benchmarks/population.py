@@ -1,6 +1,6 @@
 """What a round costs as the population grows: a hundred clients to a million.
 
-    python -m benchmarks.population [--out result.json]
+    python -m benchmarks.population                  # 5 minutes
     python -m benchmarks.population --only stateless --most 10000
 
 FedAvg of a small MLP on random images, 20 clients a round with a batch of 16 each, in
@@ -12,22 +12,21 @@ resident memory stands beside what it was before the clients were made; of the d
 it counts mapped pages, which the system takes back when it needs them.
 """
 
-import argparse
 import json
-import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
-from benchmarks import throughput  # makes the cores devices, so it comes first
-
-import jax  # isort: skip
+import jax
 import numpy as np
 
 import sparsefl_jax as sfl
+from benchmarks import measure
 from sparsefl_jax import begin, checks, data, disk_store, sampling, simulate, store
+from sparsefl_jax.report.figure import COLORS
 
 COHORT, ROUNDS, BATCH = 20, 20, 16
 SHAPE, IMAGES = (28, 28, 1), 4096
@@ -48,19 +47,11 @@ CASES = [
     *(Case("disk", 10**n, where="disk") for n in (4, 5, 6)),
     *(Case("disk", 10**n, 320, "disk") for n in (5, 6)),
 ]
-HEAD = {
-    "clients": "clients",
-    "row": "kept by each",
-    "where": "where",
-    "milliseconds": "a round, ms: best",
-    "milliseconds_median": "median",
-    "start_seconds": "start, s",
-    "compile_seconds": "compile, s",
-    "base": "resident before",
-    "peak": "peak",
-    "device": "arrays on devices",
-    "files": "files",
-}
+HEAD = (
+    *("clients", "kept by each, KiB", "where", "ms a round: best", "median"),
+    *("start, s", "compile s", "resident before, MiB", "peak", "arrays on devices"),
+    "files",
+)
 
 
 def population(num_clients: int):
@@ -76,7 +67,7 @@ def population(num_clients: int):
     return few._replace(train=data.federated.Rows(index, size))
 
 
-def measure(case: Case, repeats: int) -> dict:
+def run(case: Case, repeats: int) -> dict:
     """Times segments; the first one is the compilation. Bytes are of this process."""
     model = sfl.build_model("mlp", 10, SHAPE, widths=(case.width,))
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
@@ -104,21 +95,16 @@ def measure(case: Case, repeats: int) -> dict:
         else store.on_host(segment, plan.mesh, working)
     )
     state, seconds = timed(segment, key, clients, state, stage, case.clients, repeats)
-    best, typical = min(seconds[1:]), statistics.median(seconds[1:])
+    each = measure.summary(np.array(seconds[1:]) / ROUNDS)
     on_disk = isinstance(state.clients, disk_store.Rows)
-    return (
-        case._asdict()
-        | told
-        | {
-            "row": store.num_bytes(rows) // case.clients,
-            "milliseconds": 1e3 * best / ROUNDS,
-            "milliseconds_median": 1e3 * typical / ROUNDS,
-            "compile_seconds": seconds[0] - typical,
-            "peak": resident("VmHWM"),
-            "device": on_devices(),
-            "files": state.clients.num_bytes if on_disk else 0,
-        }
-    )
+    told |= {
+        "row": store.num_bytes(rows) // case.clients,
+        "compile_seconds": seconds[0] - ROUNDS * each["median_seconds"],
+        "peak": resident("VmHWM"),
+        "device": on_devices(),
+        "files": state.clients.num_bytes if on_disk else 0,
+    }
+    return case._asdict() | each | told
 
 
 def timed(segment, key, clients, state, stage, num_clients: int, repeats: int):
@@ -154,52 +140,70 @@ def on_devices() -> int:
     )
 
 
-def line(told: dict) -> str:
-    """A row of the table."""
-    cells = []
-    for name in HEAD:
-        value = told[name]
-        if name == "row":
-            cells.append(f"{value / 2**10:,.0f} KiB")
-        elif name in ("base", "peak", "device", "files"):
-            cells.append(f"{value / 2**20:,.0f} MiB")
-        elif name == "clients":
-            cells.append(f"{value:,}")
-        else:
-            cells.append(value if name == "where" else f"{value:.2f}")
-    return f"| {' | '.join(cells)} |"
+def apart(case: Case, repeats: int) -> dict:
+    """The machine and the result of `run`, from a process of its own."""
+    command = [sys.executable, "-m", "benchmarks.population", "--inner"]
+    command.append(json.dumps([case, repeats]))
+    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def row(r: dict) -> list[str]:
+    return [
+        f"{r['clients']:,}",
+        f"{r['row'] / 2**10:,.0f}",
+        r["where"] if r["row"] else "-",
+        f"{1e3 * r['minimum_seconds']:.2f}",
+        f"{1e3 * r['median_seconds']:.2f}",
+        f"{r['start_seconds']:.2f}",
+        f"{r['compile_seconds']:.2f}",
+        *(f"{r[key] / 2**20:,.0f}" for key in ("base", "peak", "device", "files")),
+    ]
+
+
+def draw(results: list[dict], figure) -> None:
+    """Time of a round, and memory, by population."""
+    times, memory = figure.subplots(1, 2)
+    kinds = dict.fromkeys((r["kind"], r["width"]) for r in results)
+    for color, (kind, width) in zip(COLORS, kinds, strict=False):
+        own = [r for r in results if (r["kind"], r["width"]) == (kind, width)]
+        kept = f", {own[0]['row'] / 2**10:,.0f} KiB" if own[0]["row"] else ""
+        look = {"color": color, "label": f"{kind}{kept}"}
+        counts = [r["clients"] for r in own]
+        times.plot(counts, [1e3 * r["minimum_seconds"] for r in own], "o-", **look)
+        memory.plot(counts, [r["peak"] / 2**20 for r in own], "o-", **look)
+    times.set(xscale="log", title="A round [ms]")
+    memory.set(xscale="log", yscale="log", title="Peak of the process [MiB]")
+    for ax in (times, memory):
+        ax.set_xlabel("clients")
+    times.set_ylim(bottom=0)
+    times.legend()
 
 
 def main():
-    """Prints Markdown, a row for each population, and writes JSON where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    """Prints Markdown; writes JSON, Markdown and a plot."""
+    parser = measure.parser(__doc__, repeats=7)
     kinds = ("stateless", "host", "disk")
-    parser.add_argument("--only", nargs="*", choices=kinds, default=kinds)
+    parser.add_argument("--only", nargs="+", choices=kinds, default=kinds)
     parser.add_argument("--most", type=int, default=10**6, help="clients")
-    parser.add_argument("--repeats", type=int, default=7)
-    parser.add_argument("--out", type=Path)
-    parser.add_argument("--case", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--inner", type=json.loads, help="used by itself")
     args = parser.parse_args()
-    if args.case is not None:
-        print(json.dumps(measure(CASES[args.case], args.repeats)))
-        return
-    about, results = throughput.machine(), []
-    print(
-        f"`--repeats {args.repeats}`; {about['cpu']} ({about['devices']}), jax"
-        f" {about['jax']}, Python {about['python']}, commit {about['commit']},"
-        f" {about['date']}:\n\n| {' | '.join(HEAD.values())} |\n{'|---' * len(HEAD)}|"
-    )
-    for number, case in enumerate(CASES):
-        if case.kind not in args.only or case.clients > args.most:
-            continue
-        command = [sys.executable, "-m", "benchmarks.population"]
-        command += ["--case", str(number), "--repeats", str(args.repeats)]
-        said = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=True)
-        results.append(json.loads(said.stdout.splitlines()[-1]))
-        print(line(results[-1]), flush=True)
-        if args.out:
-            told = {"machine": about, "results": results}
-            args.out.write_text(json.dumps(told, indent=1))
+    if args.inner:
+        case, repeats = args.inner
+        told = {"result": run(Case(*case), repeats), "machine": measure.machine()}
+        return print(json.dumps(told))
+    chosen = [c for c in CASES if c.kind in args.only and c.clients <= args.most]
+    if not chosen:
+        parser.error(f"most={args.most}, expected at least 100")
+    results = []
+    for case in chosen:
+        told = apart(case, args.repeats)
+        results.append(told["result"])
+        print(*row(results[-1]), sep="  ", flush=True)
+    about = {"repeats": args.repeats} | told["machine"]
+    table = measure.markdown(HEAD, map(row, results))
+    draws = partial(draw, results)
+    measure.publish("population", args.out, about, results, table, draws, (10, 4))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import io
 import json
 import sys
+from pathlib import Path
 
 import jax
 import numpy as np
@@ -15,6 +16,7 @@ from benchmarks import (
     density,
     measure,
     methods,
+    population,
     roofline,
     scaling,
     throughput,
@@ -123,6 +125,29 @@ def test_memory_does_not_grow_with_the_cohort(tmp_path, monkeypatch):
     grown = (few["planned_bytes"], many["planned_bytes"])
     grown = grown[1]["temporaries"] - grown[0]["temporaries"]
     assert grown < 248 * 1024 < 3 * model < few["planned_bytes"]["temporaries"]
+
+
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+def test_a_population_is_kept_where_it_should_be(tmp_path, monkeypatch):
+    def inside(*arguments):
+        told = population.run(*arguments)
+        return {"result": told, "machine": measure.machine()}
+
+    cases = [
+        population.Case("stateless", 100, 3),
+        population.Case("host", 100, 3, "host"),
+        population.Case("disk", 5000, 3, "disk"),
+    ]
+    monkeypatch.setattr(population, "CASES", cases)
+    monkeypatch.setattr(population, "ROUNDS", 2)
+    monkeypatch.setattr(population, "apart", inside)  # a process takes seconds to start
+    told = written(population, "population", tmp_path, monkeypatch)
+    model = 4 * (784 * 3 + 3 + 3 * 10 + 10)
+    assert [r["row"] for r in told] == [0, model, model]
+    # Three segments of two rounds of 20 clients: at most 120 of 5000 have a row.
+    assert told[0]["files"] == told[1]["files"] == 0
+    assert 40 * model <= told[2]["files"] < 1000 * model
+    assert all(r["peak"] >= r["base"] > 0 for r in told)
 
 
 def test_devices_get_as_many_clients_each_or_share_them(tmp_path, monkeypatch):
