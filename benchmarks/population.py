@@ -1,6 +1,6 @@
 """What a round costs as the population grows: a hundred clients to a million.
 
-    python -m benchmarks.population                  # 5 minutes
+    python -m benchmarks.population                  # 2 minutes
     python -m benchmarks.population --only stateless --most 10000
 
 FedAvg of a small MLP on random images, 20 clients a round with a batch of 16 each, in

@@ -72,6 +72,7 @@ class Round(NamedTuple):
     data: Any
     compile_seconds: float
     bytes: dict[str, int]  # as XLA plans them: arguments, results, temporaries
+    program: str  # as XLA compiled it
 
     @property
     def flops(self) -> float:
@@ -137,7 +138,9 @@ def prepare(setup: Setup, chunk="auto", model=None, data=None, devices=None) -> 
         "temporaries": planned.temp_size_in_bytes,
     }
     steps = setup.drawn * -(-setup.samples // setup.batch)
-    return Round(start, step, steps, model, stage, data, seconds, sizes)
+    return Round(
+        start, step, steps, model, stage, data, seconds, sizes, compiled.as_text()
+    )
 
 
 def going(one: Round, sparse=None) -> Callable:

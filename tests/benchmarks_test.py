@@ -17,6 +17,7 @@ from benchmarks import (
     measure,
     methods,
     population,
+    profile,
     roofline,
     scaling,
     throughput,
@@ -148,6 +149,15 @@ def test_a_population_is_kept_where_it_should_be(tmp_path, monkeypatch):
     assert told[0]["files"] == told[1]["files"] == 0
     assert 40 * model <= told[2]["files"] < 1000 * model
     assert all(r["peak"] >= r["base"] > 0 for r in told)
+
+
+def test_a_profile_finds_the_layers(tmp_path, monkeypatch):
+    monkeypatch.setitem(profile.SETUPS, "mlp", TINY)
+    told = written(profile, "profile", tmp_path, monkeypatch, "--setup", "mlp")
+    seconds = {(r["layer"], r["pass"]): r["seconds"] for r in told}
+    layers = {(name, way) for name in ("fc1", "fc2") for way in ("forward", "backward")}
+    assert layers | {("rest", "-")} <= seconds.keys()
+    assert all(0 < v < 1 for v in seconds.values())
 
 
 def test_devices_get_as_many_clients_each_or_share_them(tmp_path, monkeypatch):
