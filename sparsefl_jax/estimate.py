@@ -25,7 +25,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Key, SparseModel
 
 # Shares of the matmul rate that networks reached, see benchmarks/README.md.
-SHARES = (0.2, 1.4)
+SHARES = (0.2, 2.4)
 _DRAWS = 5_000_000  # rounds x clients that are drawn to expect the samples of a round
 
 
