@@ -1,12 +1,17 @@
 """Times every lowering of every convolution and writes the table that `auto` reads.
 
-    python benchmarks/lowering.py                    # print only
-    python benchmarks/lowering.py --write            # and keep it in lowerings.json
-    python benchmarks/lowering.py --models conv4 ic --seconds 0.2
+    python -m benchmarks.lowering                    # print only
+    python -m benchmarks.lowering --write            # and keep it in lowerings.json
+    python -m benchmarks.lowering --models conv4 ic --seconds 0.2
+    python -m benchmarks.lowering --clients 10 --dtype bfloat16      # an accelerator
 
 One client on each CPU core, or `--clients` under vmap on an accelerator, all at the
 same time and inside a loop, as in a run. First every pass by itself; then, as passes in
 one form share work, the fastest mix beside each Winograd form in all three passes.
+Under vmap `patches` is a batched matmul, Winograd several, and `canonical` and `plain`
+are grouped convolutions. `in turn` is `plain` one client after another, as with
+`--config.chunk=1 --config.model.lowering=plain`; it is printed, never kept. Neither is
+Winograd in bfloat16, which computes in float32.
 Figures are effective GFLOP/s of all devices: the direct convolution's operations over
 the shortest time. Layers and backends that were not timed keep their entries. A full
 run takes half an hour, most of it compiling; nothing else should run meanwhile.
@@ -34,14 +39,17 @@ from jax import lax  # noqa: E402
 from jax.sharding import Mesh, PartitionSpec  # noqa: E402
 
 from benchmarks import workload  # noqa: E402
-from sparsefl_jax import models  # noqa: E402
+from sparsefl_jax import machine, models  # noqa: E402
 from sparsefl_jax.models import convolution, lowerings  # noqa: E402
+from sparsefl_jax.models.base import DTYPES  # noqa: E402
 
 MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
 WINOGRAD = [name for name in lowerings.NAMES if name.startswith("winograd")]
 # Winograd compiles slower and rounds more: it has to win clearly.
 HANDICAP = dict.fromkeys(WINOGRAD, 0.9)
 TABLE = Path(convolution.__file__).with_name("lowerings.json")
+
+IN_TURN = "in turn"
 
 
 def find_layers(name: str) -> list[convolution.Layer]:
@@ -71,11 +79,15 @@ def one_pass(name, lowering, layer):
     if name == "forward":
         return lambda x, w: lowerings.forward(lowering, x, w, stride, pad), (x, w)
     if name == "input_grad":
-        like = jnp.zeros(x, jnp.float32)  # read for its shape only
-        run = functools.partial(lowerings.input_grad, lowering, like)
-        return lambda g, w: run(g, w, stride, pad), (g, w)
-    like = jnp.zeros(w, jnp.float32)
-    return lambda x, g: lowerings.weight_grad(lowering, x, g, like, stride, pad), (x, g)
+        run = functools.partial(lowerings.input_grad, lowering)
+        return lambda g, w: run(_like(x, g), g, w, stride, pad), (g, w)
+    run = functools.partial(lowerings.weight_grad, lowering)
+    return lambda x, g: run(x, g, _like(w, g), stride, pad), (x, g)
+
+
+def _like(shape, array):
+    """What is read for its shape and dtype only."""
+    return jnp.zeros(shape, array.dtype)
 
 
 def all_passes(lowering, layer, needs_input_grad):
@@ -94,8 +106,11 @@ def all_passes(lowering, layer, needs_input_grad):
     return run, (*shapes, one_pass("weight_grad", lowering[2], layer)[1][1])
 
 
-def seconds_per_step(run, shapes, clients, budget):
-    """The shortest time of a step of `run` over several loops of `budget` seconds."""
+def seconds_per_step(run, shapes, clients, budget, dtype, mapped=jax.vmap):
+    """The shortest time of a step of `run` over several loops of `budget` seconds.
+
+    `mapped` turns a function of one client into that of a device's clients.
+    """
     devices = np.array(jax.devices())
     spec = PartitionSpec("clients")
 
@@ -107,7 +122,7 @@ def seconds_per_step(run, shapes, clients, budget):
     def loop(length, *operands):
         client = functools.partial(lax.fori_loop, 0, length, step)
         first = tuple(v[0] for v in operands)
-        out = client(first) if clients == 1 else jax.vmap(client)(operands)
+        out = client(first) if clients == 1 else mapped(client)(operands)
         return tuple(v[None] for v in out) if clients == 1 else out
 
     mesh, rest = Mesh(devices, ("clients",)), (spec,) * len(shapes)
@@ -116,7 +131,7 @@ def seconds_per_step(run, shapes, clients, budget):
     keys = jax.random.split(jax.random.key(0), len(shapes))
     lead = devices.size * clients
     operands = [
-        0.1 * jax.random.normal(key, (lead, *shape), jnp.float32)
+        0.1 * jax.random.normal(key, (lead, *shape), dtype)
         for key, shape in zip(keys, shapes, strict=True)
     ]
 
@@ -130,7 +145,12 @@ def seconds_per_step(run, shapes, clients, budget):
     return min(timed(length) for _ in range(3))
 
 
-def measure(layer, needs_input_grad, clients, budget):
+def in_turn(client):
+    """One client after another."""
+    return lambda operands: lax.map(client, operands)
+
+
+def measure(layer, needs_input_grad, clients, budget, dtype):
     """The fastest lowering of a layer; prints a line per pass and one for all."""
     flops = 2 * layer.size**2 * layer.inputs * layer.outputs
     flops *= layer.batch * layer.out[0] * layer.out[1] * clients * jax.device_count()
@@ -139,11 +159,14 @@ def measure(layer, needs_input_grad, clients, budget):
         """The key of the fastest of `programs`, {key: (run, shapes)}."""
         speed = {}
         for key, (run, shapes) in programs.items():
-            seconds = seconds_per_step(run, shapes, clients, budget)
+            mapped = in_turn if key == IN_TURN else jax.vmap
+            seconds = seconds_per_step(run, shapes, clients, budget, dtype, mapped)
             speed[key] = flops / seconds / 1e9
         figures = "  ".join(f"{_text(k)} {v:.0f}" for k, v in speed.items())
         print(f"{layer.key:30} {title:12} {figures}", flush=True)
-        return max(speed, key=lambda k: speed[k] * HANDICAP.get(_text(k), 1.0))
+        speed.pop(IN_TURN, None)
+        handicap = HANDICAP if dtype == "float32" else dict.fromkeys(WINOGRAD, 0.0)
+        return max(speed, key=lambda k: speed[k] * handicap.get(_text(k), 1.0))
 
     same = {n: convolution.Lowering(n, n, n) for n in lowerings.NAMES}
     forms = {n: convolution.available(layer, lowering) for n, lowering in same.items()}
@@ -156,10 +179,14 @@ def measure(layer, needs_input_grad, clients, budget):
         if name == "forward":  # the same as canonical
             names.pop("plain")
         programs = {n: one_pass(name, n, layer) for n in names}
+        if clients > 1:
+            programs[IN_TURN] = one_pass(name, "plain", layer)
         mix.append(fastest(name, programs, flops))
     mixes = [convolution.Lowering(*mix)]
     mixes += [same[n] for n in WINOGRAD if forms[n] == same[n]]
     programs = {m: all_passes(m, layer, needs_input_grad) for m in mixes}
+    if clients > 1:
+        programs[IN_TURN] = all_passes(same["plain"], layer, needs_input_grad)
     return list(fastest("all", programs, (2 + needs_input_grad) * flops))
 
 
@@ -179,11 +206,11 @@ def hardware() -> str:
     return f"{jax.device_count()} x {kind}, {platform.machine()}"
 
 
-def store(layers: dict[convolution.Layer, list[str]]):
+def store(section: str, layers: dict[convolution.Layer, list[str]]):
     table = json.loads(TABLE.read_text())
-    backend = table.setdefault(jax.default_backend(), {"layers": {}})
-    backend["layers"] |= {layer.key: names for layer, names in layers.items()}
-    backend |= {"hardware": hardware(), "date": datetime.date.today().isoformat()}
+    held = table.setdefault(section, {"layers": {}})
+    held["layers"] |= {layer.key: names for layer, names in layers.items()}
+    held |= {"hardware": hardware(), "date": datetime.date.today().isoformat()}
     text = json.dumps(table, indent=1)
     # One line per layer.
     text = re.sub(r"\[[^]]*]", lambda m: json.dumps(json.loads(m[0])), text)
@@ -194,19 +221,24 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
     parser.add_argument("--clients", type=int, default=1, help="per device, under vmap")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--seconds", type=float, default=0.1, help="of one loop")
     parser.add_argument("--write", action="store_true", help="keep the table")
     parser.add_argument("--missing", action="store_true", help="only layers not held")
     args = parser.parse_args()
-    held = json.loads(TABLE.read_text()).get(jax.default_backend(), {"layers": {}})
+    how = f"{args.dtype}, precision {machine.precision()}, clients {args.clients}"
+    print(f"{hardware()}, {how}, jax {jax.__version__}, commit {machine.commit()}")
+    section = convolution.section(jax.default_backend(), args.dtype)
+    held = json.loads(TABLE.read_text()).get(section, {"layers": {}})
     for name in args.models:
         best = {}
         for position, layer in enumerate(find_layers(name)):
             if not (args.missing and layer.key in held["layers"]):
                 needed = position > 0  # the first layer's input has no gradient
-                best[layer] = measure(layer, needed, args.clients, args.seconds)
+                how = needed, args.clients, args.seconds, args.dtype
+                best[layer] = measure(layer, *how)
         if args.write:
-            store(best)
+            store(section, best)
 
 
 if __name__ == "__main__":

@@ -4,13 +4,14 @@
     python -m benchmarks.throughput --all               # and every other one
     python -m benchmarks.throughput --only resnet18_100 --samples 500  # of a client
     python -m benchmarks.throughput --compare lenet5_fedavg lenet5_spafl
+    python -m benchmarks.throughput --dtype bfloat16    # float32 parameters
 
 FedAvg with plain SGD on random images, where a set-up names no other method; a step is
 one client's minibatch: forward, both gradients, update. GFLOP/s are six times the
 network's multiply-adds per sample, so normalisation, pooling and the federated work
-count as lost time. The rate beside it is a square float32 matmul on every device at
-once, timed before and after each set-up. `--compare` takes rounds of two set-ups in
-turns, so that a noisy machine is as noisy for both.
+count as lost time. The rate beside it is a square matmul in the same dtype on every
+device at once, timed before and after each set-up. `--compare` takes rounds of two
+set-ups in turns, so that a noisy machine is as noisy for both.
 """
 
 from functools import partial
@@ -21,6 +22,7 @@ import sparsefl_jax as sfl
 from benchmarks import measure, workload
 from benchmarks.workload import Setup
 from sparsefl_jax import timings
+from sparsefl_jax.models.base import DTYPES
 
 SPAFL = Setup("lenet5_caffe", 100, 640, cohort=10, momentum=0.9)
 FEDSPARSIFY = partial(sfl.fedsparsify_global, density=0.1, rounds=200)
@@ -50,10 +52,11 @@ HEAD = (
 
 def run(setup: Setup, repeats: int, chunk) -> dict:
     """Times single rounds; the compilation stands apart."""
-    before = timings.matmul_rate() / 1e9
+    matmul_rate = partial(timings.matmul_rate, dtype=setup.dtype)
+    before = matmul_rate() / 1e9
     one = workload.prepare(setup, chunk)
     timed = measure.summary(measure.in_turns({"": workload.going(one)}, repeats)[""])
-    rate = max(before, timings.matmul_rate() / 1e9)
+    rate = max(before, matmul_rate() / 1e9)
     best = one.steps / timed["minimum_seconds"]
     return timed | {
         "steps": one.steps,
@@ -112,12 +115,13 @@ def main():
     parser.add_argument("--compare", nargs=2, choices=SETUPS)
     parser.add_argument("--samples", type=int, help="of a client")
     parser.add_argument("--chunk", default="auto")
+    parser.add_argument("--dtype", choices=DTYPES, default="float32")
     args = parser.parse_args()
     names = args.compare or (list(SETUPS) if args.all else args.only)
-    chosen = {name: SETUPS[name] for name in names}
+    chosen = {name: SETUPS[name]._replace(dtype=args.dtype) for name in names}
     if args.samples:
         chosen = {k: v._replace(samples=args.samples) for k, v in chosen.items()}
-    about = measure.machine(repeats=args.repeats)
+    about = measure.machine(repeats=args.repeats, dtype=args.dtype)
     if args.compare:
         print(about)
         return compare(chosen, args.repeats, args.chunk)

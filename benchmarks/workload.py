@@ -49,6 +49,7 @@ class Setup(NamedTuple):
     widths: tuple[int, ...] | None = None  # of the network; None: its own
     batch_size: int = 0  # 0: the network's
     budgets: tuple[float, ...] = (1.0,)  # dealt to the clients in turn
+    dtype: str = "float32"  # that the network computes in
 
     @property
     def batch(self) -> int:
@@ -100,7 +101,9 @@ def make_data(setup: Setup):
 def make_model(setup: Setup, data):
     network = NETWORKS[setup.model]
     kwargs = {} if setup.widths is None else {"widths": setup.widths}
-    model = sfl.build_model(setup.model, network.classes, network.shape, **kwargs)
+    model = sfl.build_model(
+        setup.model, network.classes, network.shape, dtype=setup.dtype, **kwargs
+    )
     return model.reading(sfl.make_preprocess(data.mean, data.std))
 
 

@@ -31,6 +31,8 @@ def default_config():
     A file in `configs/` starts from here and returns `complete(config)`. The
     sub-dictionaries `model`, `partition`, `algorithm`, `first_stage`, `optimizer` and
     `server_optimizer` take the keyword arguments of what their `name` names.
+    `model.dtype` is what the network computes in, 'float32' or 'bfloat16'; all that is
+    kept and sent is float32.
     `num_classes` gives the network more outputs than there are labels. `num_clients` 0
     leaves it to the partition. `density` is for configurations to refer to; `budgets`
     holds pairs of a budget and the share of the clients that have it.
@@ -60,7 +62,7 @@ def default_config():
         input_scale=255.0,
         normalize=True,
         scramble=False,
-        model=config_dict.create(name="small_cnn"),
+        model=config_dict.create(name="small_cnn", dtype="float32"),
         algorithm=config_dict.create(name="fedavg"),
         first_stage=config_dict.create(),
         optimizer=config_dict.create(

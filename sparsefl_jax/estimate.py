@@ -74,7 +74,7 @@ def describe(
     _, run_key = jax.random.split(jax.random.key(0) if key is None else key)
     devices = list(devices or jax.devices())
     big = devices[0].platform != "cpu"
-    rate = timings.matmul_rate(8192 if big else 1024, 0.3, devices)
+    rate = timings.matmul_rate(8192 if big else 1024, 0.3, devices, model.dtype)
     known = (known or {}).get("stages", [])
     if traced is None:
         how = eval_every, chunk, budgets, "auto", client_store, memory_gb, devices
@@ -91,7 +91,7 @@ def describe(
         told.append(each | _time(each, plan, rate, len(devices), measured))
         sparse = traffic.handed_on
     return {
-        "devices": _devices(devices, rate),
+        "devices": _devices(devices, model.dtype, rate),
         "model": {
             "parameters": sum(p.size for p in jax.tree.leaves(sparse.params)),
             "macs": costs.macs_per_sample(model.macs),
@@ -102,10 +102,11 @@ def describe(
     }
 
 
-def _devices(devices: list, rate: float) -> dict:
+def _devices(devices: list, dtype: str, rate: float) -> dict:
     return {
         "count": len(devices),
         "kind": devices[0].device_kind,
+        "dtype": dtype,
         "precision": machine.precision(),
         "matmul_flops": rate,
     }
@@ -241,8 +242,8 @@ def text(plan: dict) -> str:
     train, total = clients["train"], plan["total"]
     lines = [
         f"devices   {devices['count']} x {devices['kind']},"
-        f" {format_si(devices['matmul_flops'], 'FLOP/s')} in float32 matmuls together,"
-        f" precision {devices['precision']}",
+        f" {format_si(devices['matmul_flops'], 'FLOP/s')} in {devices['dtype']} matmuls"
+        f" together, precision {devices['precision']}",
         f"model     {format_si(plan['model']['parameters'])} parameters,"
         f" {format_si(plan['model']['macs'])} multiply-adds a sample",
         f"clients   {clients['number']} with {train['min']} to {train['max']} training"

@@ -12,6 +12,7 @@ import optax
 
 from sparsefl_jax import configuration, local, sinks, store
 from sparsefl_jax.kinds import typed
+from sparsefl_jax.models.base import check_dtype
 
 INIT_WHAT = {
     "model": "weights and mask",
@@ -156,5 +157,6 @@ def _check_ranges(config) -> None:
                 f"1 to num_rounds={config.num_rounds}"
             )
     configuration.lookup("init_what", config.init_what, INIT_WHAT)
+    check_dtype("model.dtype", config.model.get("dtype", "float32"))
     sinks.check(config.sinks)
     store.check(config.client_store)

@@ -53,6 +53,7 @@ def summarize(
         "rounds_per_second": len(train) / about["seconds"],
         "versions": machine.versions(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "compute_dtype": config.model.get("dtype", "float32"),
         "matmul_precision": machine.precision(),
     } | about
 

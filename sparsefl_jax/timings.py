@@ -28,14 +28,17 @@ _COMPILING = {
 _KEPT = 200  # configurations; the oldest make room
 
 
-def matmul_rate(size: int = 3072, seconds: float = 1.0, devices=None) -> float:
-    """FLOP/s of square float32 matmuls, one on every device at the same time.
+def matmul_rate(
+    size: int = 3072, seconds: float = 1.0, devices=None, dtype: str = "float32"
+) -> float:
+    """FLOP/s of square matmuls, one on every device at the same time.
 
     Args:
       size: rows of the matrices.
       seconds: how long to measure, beside the compilation.
       devices: default all. Of several processes this one alone measures, on its own,
         and the rest count as these.
+      dtype: of the matrices.
 
     Returns:
       The rate of all devices together, of the best repetition.
@@ -54,7 +57,7 @@ def matmul_rate(size: int = 3072, seconds: float = 1.0, devices=None) -> float:
 
     run = jax.jit(jax.shard_map(chain, mesh=mesh, in_specs=spec, out_specs=spec))
     a = jax.device_put(
-        jnp.ones((mesh.size, size, size), jnp.float32),
+        jnp.ones((mesh.size, size, size), dtype),
         jax.sharding.NamedSharding(mesh, spec),
     )
     jax.block_until_ready(run(a))

@@ -86,15 +86,20 @@ def write(path: Path, text: str) -> None:
 def difference(old, new) -> str:
     """The first field in which two configurations differ, '' if none but in `FREE`.
 
+    A field that one lacks, as it has come since, has its default there.
+
     Example:
       >>> from ml_collections import config_dict
       >>> old, new = (config_dict.create(a=1, b={"c": c}) for c in (2, 3))
       >>> difference(old, new)
       'b.c is 2 there and 3 here'
     """
-    old, new = (flatten(json.loads(c.to_json_best_effort())) for c in (old, new))
+    default, old, new = (
+        flatten(json.loads(c.to_json_best_effort()))
+        for c in (default_config(), old, new)
+    )
     for name in sorted((old | new).keys() - FREE):
-        there, here = old.get(name), new.get(name)
+        there, here = (c.get(name, default.get(name)) for c in (old, new))
         if there != here:
             return f"{name} is {there!r} there and {here!r} here"
     return ""

@@ -33,7 +33,7 @@ TINY = workload.Setup("mlp", 8, 12, 4, widths=(4,), batch_size=8)
 def _quick(monkeypatch):
     """Nothing here is about speed."""
     jax.config.update("jax_disable_most_optimizations", True)
-    monkeypatch.setattr(timings, "matmul_rate", lambda: 1e11)
+    monkeypatch.setattr(timings, "matmul_rate", lambda **_: 1e11)
     monkeypatch.setattr(measure, "copy_rate", lambda: 1e10)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

@@ -12,6 +12,8 @@ import jax.numpy as jnp
 from sparsefl_jax.recalibrate import is_static
 from sparsefl_jax.types import PyTree
 
+DTYPES = ("float32", "bfloat16")
+
 
 class Model(NamedTuple):
     """A network as pure functions.
@@ -25,12 +27,14 @@ class Model(NamedTuple):
         one sample's forward pass, 0 for biases and normalisation.
     static_stats: whether statistics are to be made before an evaluation, by
         `recalibrate`; training gives back those of the last batch.
+    dtype: what `apply` computes in, of `DTYPES`.
     """
 
     init: Callable
     apply: Callable
     macs: PyTree  # Python ints, same treedef as params
     static_stats: bool = False
+    dtype: str = "float32"
 
     @classmethod
     def from_flax(cls, module: nn.Module, example) -> "Model":
@@ -87,6 +91,44 @@ class Model(NamedTuple):
 
         macs, stats = _count_macs(variables)
         return cls(init, apply, macs, any(jax.tree.leaves(is_static(stats))))
+
+    def computing(self, dtype: str) -> "Model":
+        """The same network computed in `dtype`; to be called before `reading`.
+
+        Only `apply` changes: it casts parameters and input. Parameters, their gradients
+        (through the transpose of the cast), statistics and logits stay float32.
+
+        Args:
+          dtype: 'float32' or 'bfloat16'.
+
+        Returns:
+          A `Model`.
+
+        Raises:
+          ValueError: on another dtype.
+
+        >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+        >>> model = Model.from_flax(nn.Dense(1, use_bias=False), example)
+        >>> params = {"kernel": jnp.full((3, 1), 1 + 2**-9)}
+        >>> x, half = jnp.ones((1, 3)), model.computing("bfloat16")
+        >>> [m.apply(params, {}, x, train=False)[0].item() for m in (model, half)]
+        [3.005859375, 3.0]
+        """
+        check_dtype("dtype", dtype)
+        if dtype == self.dtype:
+            return self
+
+        def cast(v):
+            floating = jnp.issubdtype(v.dtype, jnp.floating)
+            return jnp.asarray(v, dtype) if floating else v
+
+        def apply(params, stats, x, **kwargs):
+            params, x = jax.tree.map(cast, (params, x))
+            logits, new = self.apply(params, stats, x, **kwargs)
+            new = jax.tree.map(lambda v, old: v.astype(old.dtype), new, stats)
+            return logits.astype(jnp.float32), new
+
+        return self._replace(apply=apply, dtype=dtype)
 
     def reading(self, preprocess: Callable) -> "Model":
         """The same network fed with raw samples, which `preprocess` turns into input.
@@ -147,6 +189,16 @@ def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
     """The model of a module that takes float32 images of a shape (H, W, C)."""
     example = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
     return Model.from_flax(module, example)
+
+
+def check_dtype(name: str, dtype: str) -> None:
+    """Refuses, under the name of an argument, what is not of `DTYPES`.
+
+    Raises:
+      ValueError: in one line.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"{name}={dtype!r}, expected {' or '.join(map(repr, DTYPES))}")
 
 
 def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:

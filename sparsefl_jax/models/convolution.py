@@ -3,7 +3,7 @@
 Inside a loop XLA:CPU has no fast gradient convolution, and under vmap over clients a
 convolution becomes a grouped one, which is slow everywhere. So the forward pass and
 both gradients each take one of the forms of `lowerings.py`. None wins everywhere:
-`auto` looks the layer up in `lowerings.json`, which `benchmarks/lowering.py` writes.
+`auto` looks the layer up in `lowerings.json`, which `benchmarks.lowering` writes.
 """
 
 import functools
@@ -68,15 +68,16 @@ def convolve(
     not, unless the lowering is `plain`.
 
     Args:
-      x: [B, H, W, I] float32.
-      kernel: [k, k, I, O] float32.
+      x: [B, H, W, I], float32 or bfloat16.
+      kernel: [k, k, I, O], of the same dtype.
       stride: the same for both axes.
       pad: zeros on each of the four sides.
       lowering: `auto`, one name of `lowerings.NAMES`, or a `Lowering`. Where a form
         does not exist (strided or 1x1 kernels) the nearest one that does is taken.
+        `auto` never takes Winograd for bfloat16; by its name it computes in float32.
 
     Returns:
-      [B, h, w, O] float32, h = (H + 2 pad - k) // stride + 1.
+      [B, h, w, O] in x's dtype, h = (H + 2 pad - k) // stride + 1.
 
     Raises:
       ValueError: if a lowering is unknown or the kernel larger than the padded image.
@@ -92,7 +93,7 @@ def convolve(
             f"kernel size {layer.size} exceeds the image {sides}, pad={pad}"
         )
     if lowering == "auto":
-        lowering = choose(layer)
+        lowering = choose(layer, dtype=x.dtype.name)
     elif isinstance(lowering, str):
         lowering = Lowering(lowering, lowering, lowering)
     for name in lowering:
@@ -133,13 +134,24 @@ def conv_general_dilated(
 
 @functools.cache
 def table() -> dict:
-    """`lowerings.json`: backend -> {hardware, date, layers: {key: three names}}."""
+    """`lowerings.json`: `section` -> {hardware, date, layers: {key: three names}}."""
     file = resources.files("sparsefl_jax.models").joinpath("lowerings.json")
     return json.loads(file.read_text())
 
 
+def section(backend: str, dtype: str) -> str:
+    """Where the table holds what was timed on a backend in a dtype.
+
+    >>> section("gpu", "float32"), section("gpu", "bfloat16")
+    ('gpu', 'gpu bfloat16')
+    """
+    return backend if dtype == "float32" else f"{backend} {dtype}"
+
+
 @functools.cache
-def choose(layer: Layer, backend: str | None = None) -> Lowering:
+def choose(
+    layer: Layer, backend: str | None = None, dtype: str = "float32"
+) -> Lowering:
     """The lowering that was fastest for a layer, or for the layer most like it.
 
     Without a measurement accelerators take `patches`, which under vmap over clients is
@@ -149,7 +161,7 @@ def choose(layer: Layer, backend: str | None = None) -> Lowering:
     Lowering(forward='patches', input_grad='patches', weight_grad='patches')
     """
     backend = backend or jax.default_backend()
-    held = table().get(backend, {}).get("layers", {})
+    held = table().get(section(backend, dtype), {}).get("layers", {})
     if layer.key in held:
         return Lowering(*held[layer.key])
     near = min(held, key=lambda key: _distance(layer, parse(key)), default=None)

@@ -36,7 +36,7 @@ def conv(
 
     `bias_init` defaults to PyTorch's, which has the bound of its kernel.
     """
-    return nn.Conv(
+    y = nn.Conv(
         features,
         (size, size),
         strides=(stride, stride),
@@ -47,8 +47,10 @@ def conv(
         conv_general_dilated=functools.partial(
             convolution.conv_general_dilated, lowering=lowering
         ),
+        promote_dtype=_promote,
         name=name,
     )(x)
+    return _rounded(y, x)
 
 
 def dense(
@@ -62,14 +64,27 @@ def dense(
 ) -> Array:
     """A dense layer [B, I] -> [B, features], initialised as PyTorch does by default."""
     bias_init = bias_init or _torch_bias(x.shape[-1])
-    return nn.Dense(
+    y = nn.Dense(
         features,
         use_bias=bias,
         kernel_init=init,
         bias_init=bias_init,
         dot_general=lambda x, kernel, *_, **__: _matmul(x, kernel),
+        promote_dtype=_promote,
         name=name,
     )(x)
+    return _rounded(y, x)
+
+
+def _promote(x, kernel, bias, dtype):
+    """Operands of one dtype, but the bias in float32: its gradient is a long sum."""
+    x, kernel = nn.dtypes.promote_dtype(x, kernel, dtype=dtype)
+    return x, kernel, None if bias is None else bias.astype(jnp.float32)
+
+
+def _rounded(y, x):
+    """y behind its bias, in the dtype of x again; x may also hold integers."""
+    return y.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else y
 
 
 @jax.custom_vjp
@@ -244,12 +259,12 @@ class BatchNorm(nn.Module):
         """Normalises the last axis.
 
         Args:
-          x: [B, ..., C] float32.
+          x: [B, ..., C].
           train: with the batch's own statistics, which update the running ones.
           weight: [B], 0 for padding, anything else valid; None: all valid.
 
         Returns:
-          [B, ..., C] float32; the rows of padding are finite where x is.
+          [B, ..., C] in x's dtype; the rows of padding are finite where x is.
         """
         shape = x.shape[-1:]
         scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
@@ -269,12 +284,12 @@ class BatchNorm(nn.Module):
         factor = scale * lax.rsqrt(now_var + self.epsilon)
         axes = tuple(range(x.ndim - 1))
         offset = jnp.expand_dims(bias - now_mean * factor, axes)
-        return x * jnp.expand_dims(factor, axes) + offset
+        return (x * jnp.expand_dims(factor, axes) + offset).astype(x.dtype)
 
 
 def _moments(x, weight):
-    """The number of valid samples, and the mean and variance over them, [C]."""
-    axes = tuple(range(x.ndim - 1))
+    """The number of valid samples, and mean and variance over them, float32 [C]."""
+    axes, x = tuple(range(x.ndim - 1)), x.astype(jnp.float32)
     if weight is None:
         count = jnp.full((), x.shape[0], jnp.float32)
     else:

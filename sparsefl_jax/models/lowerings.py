@@ -8,7 +8,9 @@ Every form of every pass is an operation that is fast forward:
   matmuls (Lavin and Gray, CVPR 2016, arXiv:1509.09308), matrices by Cook-Toom;
 - `plain`: what `jax.lax` does by itself.
 
-Layouts: activations NHWC, kernels HWIO, float32. `I` and `O` count channels.
+Layouts: activations NHWC, kernels HWIO. `I` and `O` count channels. Results have the
+dtype of the operands; Winograd computes in float32 whatever that is, as its transforms
+take differences of large numbers.
 """
 
 import functools
@@ -36,11 +38,11 @@ def forward(name, x, w, stride, pad):
     if name == "patches":
         columns = _patches(x, w.shape[0], stride, pad)
         return jnp.tensordot(columns, w.reshape(-1, w.shape[3]), 1)
-    return _winograd(int(name[-1]), x, w, pad)
+    return _winograd(int(name[-1]), x, w, pad).astype(x.dtype)
 
 
 def input_grad(name, x, g, w, stride, pad):
-    """The gradient by x (only its shape is read), from g [B, h, w, O]."""
+    """The gradient by x (only shape and dtype are read), from g [B, h, w, O]."""
     if name == "plain":
         return jax.linear_transpose(lambda v: plain(v, w, stride, pad), x)(g)[0]
     if name == "patches":
@@ -48,11 +50,11 @@ def input_grad(name, x, g, w, stride, pad):
     if name == "canonical":
         flipped = jnp.flip(w, (0, 1)).swapaxes(2, 3)
         return plain(g, flipped, 1, w.shape[0] - 1 - pad)
-    return _winograd_input_grad(int(name[-1]), x, g, w, pad)
+    return _winograd_input_grad(int(name[-1]), x, g, w, pad).astype(x.dtype)
 
 
 def weight_grad(name, x, g, w, stride, pad):
-    """The gradient by w (only its shape is read), from g [B, h, w, O]."""
+    """The gradient by w (only shape and dtype are read), from g [B, h, w, O]."""
     if name == "plain":
         return jax.linear_transpose(lambda v: plain(x, v, stride, pad), w)(g)[0]
     if name == "canonical":  # channels as batch, the batch as channels, g as kernel
@@ -61,7 +63,7 @@ def weight_grad(name, x, g, w, stride, pad):
     if name == "patches":
         columns = _patches(x, w.shape[0], stride, pad)
         return jnp.tensordot(columns, g, ((0, 1, 2), (0, 1, 2))).reshape(w.shape)
-    return _winograd_weight_grad(int(name[-1]), x, g, w.shape[0], pad)
+    return _winograd_weight_grad(int(name[-1]), x, g, w.shape[0], pad).astype(w.dtype)
 
 
 def plain(x, w, stride, pad):

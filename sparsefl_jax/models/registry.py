@@ -36,20 +36,29 @@ MODELS = {
 }
 
 
-def build(name: str, num_classes: int, input_shape: tuple[int, ...], **kwargs) -> Model:
+def build(
+    name: str,
+    num_classes: int,
+    input_shape: tuple[int, ...],
+    *,
+    dtype: str = "float32",
+    **kwargs,
+) -> Model:
     """Builds a model by its name.
 
     Args:
       name: a key of `MODELS`.
       num_classes: outputs of the last layer.
       input_shape: of one sample, (H, W, C) or (D,).
+      dtype: what it computes in, 'float32' or 'bfloat16', see `Model.computing`.
       **kwargs: what the model's factory takes by keyword.
 
     Returns:
       A `Model`.
 
     Raises:
-      ValueError: if the name or a keyword is unknown, or an image is too small.
+      ValueError: if the name, the dtype or a keyword is unknown, or an image is too
+        small.
 
     >>> model = build("mlp", 10, (28, 28, 1))
     >>> model.macs["fc3"]
@@ -62,6 +71,6 @@ def build(name: str, num_classes: int, input_shape: tuple[int, ...], **kwargs) -
     if unknown := [k for k in kwargs if k not in allowed]:
         raise ValueError(
             f"model {name!r} has no argument {unknown[0]!r}; allowed: "
-            f"{', '.join(allowed)}"
+            f"{', '.join((*allowed, 'dtype'))}"
         )
-    return MODELS[name](num_classes, input_shape, **kwargs)
+    return MODELS[name](num_classes, input_shape, **kwargs).computing(dtype)

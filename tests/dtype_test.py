@@ -1,0 +1,244 @@
+"""Computing in bfloat16: what is rounded, what stays float32, what is never taken."""
+
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from benchmarks import lowering
+from sparsefl_jax import (
+    configuration,
+    experiment,
+    local,
+    loop,
+    models,
+    summary,
+    workdir,
+)
+from sparsefl_jax.models import Model, convolution, layers
+from sparsefl_jax.models.convolution import Layer, choose, convolve
+from tests.tiny import tiny_config
+
+HALF = jnp.bfloat16
+QUICK = {"xla_backend_optimization_level": 0}  # for what is run once
+IMAGE = (12, 10, 3)
+
+
+class Net(nn.Module):
+    """Every layer that networks here share, with biases."""
+
+    kind: str
+
+    @nn.compact
+    def __call__(self, x, train, weight=None):
+        x = layers.conv(x, 8, 3, name="conv1", pad=1, bias=True)
+        x = layers.norm(x, self.kind, name="bn1", train=train, weight=weight)
+        x = layers.max_pool(nn.relu(x))
+        x = layers.conv(x, 6, 3, name="conv2", stride=2)
+        x = layers.max_pool(x, 2, 1).reshape(x.shape[0], -1)
+        return layers.dense(x, 5, name="fc1")
+
+
+def build(kind):
+    """The network in float32 and in bfloat16, and a loss of parameters."""
+    model = Model.from_flax(Net(kind), jax.ShapeDtypeStruct((1, *IMAGE), jnp.float32))
+    params, stats = model.init(jax.random.key(0))
+    rng = np.random.default_rng(0)
+    x = jnp.asarray(rng.normal(size=(16, *IMAGE)) + 1, jnp.float32)
+    y = jnp.asarray(rng.integers(0, 5, 16), jnp.int32)
+    weight = jnp.asarray(np.arange(16) < 13, jnp.float32)
+
+    def gradients(model):
+        loss_fn = local.cross_entropy(model)
+        loss = lambda params: loss_fn(None, params, stats, x, y, weight)  # noqa: E731
+        return jax.grad(loss, has_aux=True), params
+
+    return model, model.computing("bfloat16"), gradients
+
+
+def equations(jaxpr):
+    """All equations, those of inner programs too."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for value in jax.tree.leaves(equation.params, is_leaf=lambda v: v is not None):
+            inner = getattr(value, "jaxpr", value)
+            if hasattr(inner, "eqns"):
+                yield from equations(inner)
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+def test_gradients_are_float32_and_those_of_the_network_in_float32(kind):
+    full, half, gradients = build(kind)
+    (want, (stats, sums)), (got, (new, mine)) = (
+        jax.jit(f, compiler_options=QUICK)(params)
+        for f, params in map(gradients, (full, half))
+    )
+    for leaf in jax.tree.leaves((got, new, mine)):
+        assert leaf.dtype == jnp.float32
+    assert mine["loss"] != sums["loss"]
+    assert mine["loss"] == pytest.approx(float(sums["loss"]), rel=0.01)
+    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 0.01, 0.01), new, stats)
+
+    def close(a, b):
+        assert np.linalg.norm(a - b) < 0.05 * np.linalg.norm(b) + 1e-3
+
+    jax.tree.map(close, got, want)
+
+
+@pytest.mark.parametrize("kind", ["batch", "group"])
+def test_products_are_of_bfloat16_and_long_sums_of_float32(kind):
+    _, half, gradients = build(kind)
+    function, params = gradients(half)
+    found = {"products": set(), "sums": set()}
+    for equation in equations(jax.make_jaxpr(function)(params).jaxpr):
+        dtypes = {v.aval.dtype.name for v in equation.invars if hasattr(v, "aval")}
+        if equation.primitive.name in ("dot_general", "conv_general_dilated"):
+            found["products"] |= dtypes
+        elif equation.primitive.name == "reduce_sum":
+            found["sums"] |= dtypes - {"int32", "bool"}
+    assert found == {"products": {"bfloat16"}, "sums": {"float32"}}
+
+
+def test_moments_are_summed_in_float32():
+    """Here the variance is the small difference of two large means."""
+    x = (4 + 0.25 * jax.random.normal(jax.random.key(0), (64, 9, 9, 2))).astype(HALF)
+    norm = layers.BatchNorm(static=True)
+    held = norm.init(jax.random.key(0), x, train=False)
+
+    def stats(x):
+        y, new = norm.apply(held, x, train=True, mutable=["batch_stats"])
+        assert y.dtype == x.dtype
+        return new["batch_stats"]
+
+    got, want = stats(x), stats(x.astype(jnp.float32))
+    for name in want:
+        np.testing.assert_allclose(got[name], want[name], 1e-5)
+    assert want["batch_var"].max() < 0.07
+
+
+def test_what_is_not_floating_is_not_cast():
+    seen = []
+
+    def apply(params, stats, x, **_):
+        seen.extend(leaf.dtype.name for leaf in (params["table"], params["ids"], x))
+        return params["table"][x], stats
+
+    model = Model(None, apply, {}).computing("bfloat16")
+    params = {"table": jnp.ones((3, 2)), "ids": jnp.arange(3)}
+    logits, _ = model.apply(params, {}, jnp.array([2], jnp.int32), train=False)
+    assert seen == ["bfloat16", "int32", "int32"] and logits.dtype == jnp.float32
+    assert model.computing("bfloat16") is model
+
+
+def test_auto_never_takes_winograd_and_by_name_it_computes_in_float32():
+    known = [convolution.parse(key) for key in convolution.table()["cpu"]["layers"]]
+    assert any("winograd" in name for layer in known for name in choose(layer, "cpu"))
+    for layer in known:
+        for backend in ("cpu", "gpu"):
+            names = choose(layer, backend, "bfloat16")
+            assert not any(name.startswith("winograd") for name in names)
+    rng = np.random.default_rng(0)
+    x, kernel = (
+        jnp.asarray(rng.normal(size=shape), HALF)
+        for shape in ((2, 9, 11, 3), (5, 5, 3, 4))
+    )
+
+    @partial(jax.jit, static_argnums=0, compiler_options=QUICK)
+    def passes(lowering, x, kernel):
+        y, vjp = jax.vjp(lambda *v: convolve(*v, pad=2, lowering=lowering), x, kernel)
+        g = jnp.sin(jnp.arange(y.size)).reshape(y.shape).astype(HALF)
+        return y, *vjp(g.astype(y.dtype))
+
+    want = passes("plain", x.astype(jnp.float32), kernel.astype(jnp.float32))
+    jaxpr = jax.make_jaxpr(lambda *v: convolve(*v, pad=2))(x, kernel)
+    assert "bf16" in str(jaxpr) and "f32" not in str(jaxpr)
+    for name in ("winograd4", "patches", "canonical", "plain"):
+        for a, b in zip(passes(name, x, kernel), want, strict=True):
+            assert a.dtype == HALF
+            error = np.abs(np.asarray(a, np.float32) - b).max() / np.abs(b).max()
+            # Col2im alone adds up products that have been rounded.
+            assert error < (0.02 if name == "patches" else 0.004), name
+
+
+@pytest.mark.parametrize("method", ["fedavg", "spafl"])
+def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
+    told = {}
+    for dtype in ("float32", "bfloat16"):
+        config = tiny_config(tmp_path)
+        config.model = {"name": "mlp", "widths": (16,), "dtype": dtype}
+        config.algorithm, config.first_stage = {"name": method}, {}
+        config.num_rounds = config.eval_every = 1
+        config = configuration.complete(config)
+        data = configuration.build_data(config)
+        model = configuration.build_model(config, data)
+        stages = configuration.build_stages(config, local.cross_entropy(model))
+        how = {"eval_every": 1, "client_store": "device"}
+        (segment,) = loop.segments(jax.random.key(0), stages, model, data, **how)
+        held = jax.tree.leaves((segment.snapshot.state, segment.models))
+        kinds = {v.dtype.name for v in held if jnp.issubdtype(v.dtype, jnp.floating)}
+        assert kinds == {"float32"}
+        told[dtype] = segment.records[0]
+        said = summary.summarize(config, segment.records, None, {"seconds": 1.0}, ())
+        assert said["compute_dtype"] == dtype
+    full, half = told["float32"], told["bfloat16"]
+    assert half["bits_up"] == full["bits_up"] and half["bits_down"] == full["bits_down"]
+    assert half["loss"] != full["loss"]
+    assert half["loss"] == pytest.approx(full["loss"], rel=0.02)
+
+
+def test_the_plan_says_in_what_a_run_computes(tmp_path):
+    config = tiny_config(tmp_path)
+    config.model.dtype = "bfloat16"
+    plan = experiment.plan(config, experiment.build(config))
+    assert "in bfloat16 matmuls together, precision highest" in plan
+
+
+def test_runs_from_before_the_field_go_on_in_float32(tmp_path):
+    config = tiny_config(tmp_path)
+    (tmp_path / "config.json").write_text(config.to_json_best_effort())
+    old = workdir.read_config(tmp_path)
+    assert "dtype" not in old.model
+    config.model.dtype = "float32"
+    assert not workdir.difference(old, config)
+    config.model.dtype = "bfloat16"
+    told = "model.dtype is 'float32' there and 'bfloat16' here"
+    assert workdir.difference(old, config) == told
+
+
+def test_other_dtypes_are_refused(tmp_path):
+    config = tiny_config(tmp_path)
+    config.model.dtype, told = (
+        "float16",
+        "='float16', expected 'float32' or 'bfloat16'$",
+    )
+    with pytest.raises(ValueError, match="^model.dtype" + told):
+        experiment.build(config)
+    with pytest.raises(ValueError, match="^dtype" + told):
+        models.build("mlp", 2, (3,), dtype="float16")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_the_table_keeps_neither_turns_nor_winograd_in_bfloat16(dtype, monkeypatch):
+    def seconds(run, shapes, clients, budget, dtype, mapped):
+        like = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
+        jaxpr = jax.make_jaxpr(run)(*like)
+        assert {aval.dtype.name for aval in jaxpr.out_avals} == {dtype}
+        winograd = str(jaxpr).count("dot_general") > 3
+        return 1 if mapped is lowering.in_turn else 3 - winograd
+
+    monkeypatch.setattr(lowering, "seconds_per_step", seconds)
+    kept = lowering.measure(Layer(2, 6, 6, 3, 4, 3, 1, 1), True, 3, 0.0, dtype)
+    won = [name.startswith("winograd") for name in kept]
+    assert won == [dtype == "float32"] * 3
+
+
+def test_clients_in_turn_compute_what_they_compute_side_by_side():
+    def client(operands):
+        return jnp.cumsum(operands[0]) * operands[1]
+
+    operands = jnp.arange(6.0).reshape(3, 2), jnp.array([1.0, 2.0, 3.0])
+    want = jax.vmap(client)(operands)
+    np.testing.assert_array_equal(lowering.in_turn(client)(operands), want)
