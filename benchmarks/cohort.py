@@ -12,8 +12,6 @@ hold the samples once more.
 """
 
 import json
-import subprocess
-import sys
 from functools import partial
 
 from benchmarks import measure, workload
@@ -46,14 +44,6 @@ def run(name: str, cohort: int, repeats: int, chunk="auto") -> dict:
         "planned_bytes": one.bytes,
         "compile_seconds": one.compile_seconds,
     }
-
-
-def apart(*arguments) -> dict:
-    """The machine and the result of `run`, from a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.cohort", "--inner"]
-    command.append(json.dumps(arguments))
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
 
 
 def row(r: dict) -> list[str]:
@@ -105,7 +95,8 @@ def main():
     results = []
     for name in args.models:
         for cohort in args.cohorts:
-            told = apart(name, cohort, args.repeats, args.chunk)
+            inner = name, cohort, args.repeats, args.chunk
+            told = measure.apart("cohort", inner)
             results.append(told["result"])
             print(*row(results[-1]), sep="  ", flush=True)
     about = {"repeats": args.repeats} | told["machine"]

@@ -9,6 +9,8 @@ import json
 import os
 import resource
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import devices
+from sparsefl_jax import devices, timings
 from sparsefl_jax import machine as hardware
 from sparsefl_jax.report.figure import canvas
 
@@ -39,6 +41,26 @@ def machine(**settings) -> dict:
         "commit": hardware.commit(),
         "date": datetime.date.today().isoformat(),
     }
+
+
+def apart(benchmark: str, arguments: Sequence, **environment) -> dict:
+    """What a benchmark prints with `--inner`, from a process of its own.
+
+    Args:
+      benchmark: its module's name.
+      arguments: JSON can hold them.
+      **environment: variables that the process has beside this one's.
+
+    Raises:
+      SystemExit: the process failed; it has said why.
+    """
+    command = [sys.executable, "-m", f"benchmarks.{benchmark}", "--inner"]
+    command.append(json.dumps(arguments))
+    env = os.environ | environment
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=env)
+    if done.returncode:
+        raise SystemExit(done.returncode)
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def in_turns(calls: dict[str, Callable], repeats: int) -> dict[str, np.ndarray]:
@@ -73,20 +95,9 @@ def copy_rate(size: int = 2**28, seconds: float = 1.0) -> float:
       size: bytes of what a device copies; it must be larger than the caches.
       seconds: how long to measure.
     """
-    mesh = jax.sharding.Mesh(np.array(jax.devices()), ("clients",))
-    spec = jax.sharding.PartitionSpec("clients")
-    run = jax.jit(jax.shard_map(jnp.negative, mesh=mesh, in_specs=spec, out_specs=spec))
-    a = jax.device_put(
-        np.ones((mesh.size, size // 4), np.float32),
-        jax.sharding.NamedSharding(mesh, spec),
-    )
-    jax.block_until_ready(run(a))
-    best, begin = float("inf"), time.perf_counter()
-    while time.perf_counter() - begin < seconds:
-        start = time.perf_counter()
-        jax.block_until_ready(run(a))
-        best = min(best, time.perf_counter() - start)
-    return 2 * a.nbytes / best
+    devices, numbers = jax.devices(), size // 4
+    best = timings.best_seconds(jnp.negative, (numbers,), devices, seconds)
+    return 2 * 4 * numbers * len(devices) / best
 
 
 def peak_memory() -> int:

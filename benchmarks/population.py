@@ -13,8 +13,6 @@ it counts mapped pages, which the system takes back when it needs them.
 """
 
 import json
-import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
@@ -140,14 +138,6 @@ def on_devices() -> int:
     )
 
 
-def apart(case: Case, repeats: int) -> dict:
-    """The machine and the result of `run`, from a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.population", "--inner"]
-    command.append(json.dumps([case, repeats]))
-    done = subprocess.run(command, stdout=subprocess.PIPE, check=True)
-    return json.loads(done.stdout.splitlines()[-1])
-
-
 def row(r: dict) -> list[str]:
     return [
         f"{r['clients']:,}",
@@ -197,7 +187,7 @@ def main():
         parser.error(f"most={args.most}, expected at least 100")
     results = []
     for case in chosen:
-        told = apart(case, args.repeats)
+        told = measure.apart("population", (case, args.repeats))
         results.append(told["result"])
         print(*row(results[-1]), sep="  ", flush=True)
     about = {"repeats": args.repeats} | told["machine"]

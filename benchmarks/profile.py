@@ -22,7 +22,7 @@ from benchmarks import measure, workload
 from benchmarks.throughput import SETUPS
 
 HEAD = ("layer", "pass", "ms a step", "share, %")
-NESTED = ("while", "call", "conditional", "fusion.call")
+NESTED = ("while", "call", "conditional")
 
 
 def scopes(program: str) -> dict[str, tuple[str, str]]:

@@ -12,7 +12,6 @@ first count. More CPU devices than cores share these, and can not be faster.
 
 import json
 import os
-import subprocess
 import sys
 from functools import partial
 
@@ -54,18 +53,11 @@ def run(count: int, cohorts: dict, name: str, samples: int | None, repeats: int)
     return results
 
 
-def apart(count: int, *arguments) -> dict:
-    """The machine and the results of `run`, from a process with so many devices."""
-    flags = os.environ.get("XLA_FLAGS", "").split()
-    flags = [flag for flag in flags if "host_platform_device_count" not in flag]
-    flags.append(f"--xla_force_host_platform_device_count={count}")
-    command = [sys.executable, "-m", "benchmarks.scaling", "--inner"]
-    command.append(json.dumps([count, *arguments]))
-    environment = os.environ | {"XLA_FLAGS": " ".join(flags)}
-    done = subprocess.run(command, stdout=subprocess.PIPE, env=environment)
-    if done.returncode:
-        sys.exit(done.returncode)
-    return json.loads(done.stdout.splitlines()[-1])
+def flags(count: int) -> str:
+    """XLA_FLAGS of a process with so many CPU devices."""
+    given = os.environ.get("XLA_FLAGS", "").split()
+    given = [flag for flag in given if "host_platform_device_count" not in flag]
+    return " ".join([*given, f"--xla_force_host_platform_device_count={count}"])
 
 
 def rows(results: list[dict]) -> list[list[str]]:
@@ -130,7 +122,8 @@ def main():
     for count in args.counts:
         cohorts = {"weak": count, "strong": max(args.counts)}
         cohorts = {kind: args.clients * devices for kind, devices in cohorts.items()}
-        told = apart(count, cohorts, args.setup, args.samples, args.repeats)
+        inner = count, cohorts, args.setup, args.samples, args.repeats
+        told = measure.apart("scaling", inner, XLA_FLAGS=flags(count))
         results += told["results"]
     results.sort(key=lambda r: r["kind"], reverse=True)  # weak first, counts in order
     about = told["machine"] | {"repeats": args.repeats, "setup": args.setup}

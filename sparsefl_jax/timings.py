@@ -48,25 +48,48 @@ def matmul_rate(
       True
     """
     devices = list(devices or jax.devices())
-    own = device_settings.local(devices)
-    mesh = jax.sharding.Mesh(np.array(own), ("clients",))
-    spec = jax.sharding.PartitionSpec("clients")
 
     def chain(a):
-        return jax.lax.fori_loop(0, 4, lambda _, b: (a[0] @ b) * 1e-3, a[0])[None]
+        return jax.lax.fori_loop(0, 4, lambda _, b: (a @ b) * 1e-3, a)
 
-    run = jax.jit(jax.shard_map(chain, mesh=mesh, in_specs=spec, out_specs=spec))
-    a = jax.device_put(
-        jnp.ones((mesh.size, size, size), dtype),
-        jax.sharding.NamedSharding(mesh, spec),
+    own = device_settings.local(devices)
+    best = best_seconds(chain, (size, size), own, seconds, dtype)
+    return 4 * 2 * size**3 * len(devices) / best
+
+
+def best_seconds(
+    function: Callable, shape: tuple[int, ...], devices, seconds: float, dtype="float32"
+) -> float:
+    """The shortest time of a function of one array, on all devices at the same time.
+
+    Args:
+      function: of ones of `shape` and `dtype`, one array for each device.
+      shape, dtype: of that array.
+      devices: this process's own.
+      seconds: how long to measure, beside the compilation.
+
+    Returns:
+      Seconds.
+
+    Example:
+      >>> best_seconds(jnp.negative, (8,), jax.devices(), 0.01) > 0
+      True
+    """
+    mesh = jax.sharding.Mesh(np.array(devices), ("clients",))
+    spec = jax.sharding.PartitionSpec("clients")
+    each = jax.shard_map(
+        lambda a: function(a[0])[None], mesh=mesh, in_specs=spec, out_specs=spec
     )
+    run = jax.jit(each)
+    a = np.ones((mesh.size, *shape), jnp.dtype(dtype))
+    a = jax.device_put(a, jax.sharding.NamedSharding(mesh, spec))
     jax.block_until_ready(run(a))
     best, begin = float("inf"), time.perf_counter()
     while time.perf_counter() - begin < seconds:
         start = time.perf_counter()
         jax.block_until_ready(run(a))
         best = min(best, time.perf_counter() - start)
-    return 4 * 2 * size**3 * len(devices) / best
+    return best
 
 
 def digest(config) -> str:

@@ -111,13 +111,13 @@ def test_throughput(tmp_path, monkeypatch):
 
 
 def test_memory_does_not_grow_with_the_cohort(tmp_path, monkeypatch):
-    def inside(*arguments):
+    def inside(_, arguments):
         return {"result": cohort.run(*arguments), "machine": measure.machine()}
 
     small = TINY._replace(clients=256, samples=8, widths=(32,))
     monkeypatch.setitem(cohort.MODELS, "tiny", small)
     monkeypatch.setitem(cohort.MODELS, "mlp", small)
-    monkeypatch.setattr(cohort, "apart", inside)  # a process takes seconds to start
+    monkeypatch.setattr(measure, "apart", inside)  # a process takes seconds to start
     arguments = "--models", "tiny", "--cohorts", "8", "256"
     few, many = written(cohort, "cohort", tmp_path, monkeypatch, *arguments)
     assert (few["cohort"], many["cohort"]) == (8, 256)
@@ -130,7 +130,7 @@ def test_memory_does_not_grow_with_the_cohort(tmp_path, monkeypatch):
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
 def test_a_population_is_kept_where_it_should_be(tmp_path, monkeypatch):
-    def inside(*arguments):
+    def inside(_, arguments):
         told = population.run(*arguments)
         return {"result": told, "machine": measure.machine()}
 
@@ -141,7 +141,7 @@ def test_a_population_is_kept_where_it_should_be(tmp_path, monkeypatch):
     ]
     monkeypatch.setattr(population, "CASES", cases)
     monkeypatch.setattr(population, "ROUNDS", 2)
-    monkeypatch.setattr(population, "apart", inside)  # a process takes seconds to start
+    monkeypatch.setattr(measure, "apart", inside)  # a process takes seconds to start
     told = written(population, "population", tmp_path, monkeypatch)
     model = 4 * (784 * 3 + 3 + 3 * 10 + 10)
     assert [r["row"] for r in told] == [0, model, model]
@@ -160,12 +160,19 @@ def test_a_profile_finds_the_layers(tmp_path, monkeypatch):
     assert all(0 < v < 1 for v in seconds.values())
 
 
+def test_a_process_of_its_own_has_its_own_devices():
+    inner = 1, {"weak": 1}, "mlp", 32, 1
+    told = measure.apart("scaling", inner, XLA_FLAGS=scaling.flags(1))
+    assert told["machine"]["devices"].startswith("1 x")
+    assert [(r["kind"], r["steps"]) for r in told["results"]] == [("weak", 1)]
+
+
 def test_devices_get_as_many_clients_each_or_share_them(tmp_path, monkeypatch):
-    def inside(*arguments):
+    def inside(_, arguments, **environment):
         return {"results": scaling.run(*arguments), "machine": measure.machine()}
 
     monkeypatch.setitem(scaling.SETUPS, "mlp", TINY)
-    monkeypatch.setattr(scaling, "apart", inside)  # a process takes seconds to start
+    monkeypatch.setattr(measure, "apart", inside)  # a process takes seconds to start
     arguments = "--counts", "1", "2", "--clients", "2"
     told = written(scaling, "scaling", tmp_path, monkeypatch, *arguments)
     known = [(r["kind"], r["devices"], r["cohort"], r["steps"]) for r in told]
