@@ -9,9 +9,10 @@ One client on each CPU core, or `--clients` under vmap on an accelerator, all at
 same time and inside a loop, as in a run. First every pass by itself; then, as passes in
 one form share work, the fastest mix beside each Winograd form in all three passes.
 Under vmap `patches` is a batched matmul, Winograd several, and `canonical` and `plain`
-are grouped convolutions. `in turn` is `plain` one client after another, as with
-`--config.chunk=1 --config.model.lowering=plain`; it is printed, never kept. Neither is
-Winograd in bfloat16, which computes in float32.
+are grouped convolutions; `pallas` is timed on a GPU alone. `in turn` is `plain` one
+client after another, as with `--config.chunk=1 --config.model.lowering=plain`; it is
+printed, never kept. Neither is Winograd in bfloat16, which computes in float32. A form
+that does not fit or compile is left out with its reason.
 Figures are effective GFLOP/s of all devices: the direct convolution's operations over
 the shortest time. Layers and backends that were not timed keep their entries. A full
 run takes half an hour, most of it compiling; nothing else should run meanwhile.
@@ -44,9 +45,8 @@ from sparsefl_jax.models import convolution, lowerings  # noqa: E402
 from sparsefl_jax.models.base import DTYPES  # noqa: E402
 
 MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
-WINOGRAD = [name for name in lowerings.NAMES if name.startswith("winograd")]
 # Winograd compiles slower and rounds more: it has to win clearly.
-HANDICAP = dict.fromkeys(WINOGRAD, 0.9)
+HANDICAP = dict.fromkeys(lowerings.WINOGRAD, 0.9)
 TABLE = Path(convolution.__file__).with_name("lowerings.json")
 
 IN_TURN = "in turn"
@@ -160,12 +160,17 @@ def measure(layer, needs_input_grad, clients, budget, dtype):
         speed = {}
         for key, (run, shapes) in programs.items():
             mapped = in_turn if key == IN_TURN else jax.vmap
-            seconds = seconds_per_step(run, shapes, clients, budget, dtype, mapped)
-            speed[key] = flops / seconds / 1e9
+            how = clients, budget, dtype, mapped
+            try:
+                speed[key] = flops / seconds_per_step(run, shapes, *how) / 1e9
+            except jax.errors.JaxRuntimeError as error:  # memory, or the compiler
+                reason = str(error).partition("\n")[0]
+                print(f"{layer.key:30} {title:12} {_text(key)} failed: {reason}")
         figures = "  ".join(f"{_text(k)} {v:.0f}" for k, v in speed.items())
         print(f"{layer.key:30} {title:12} {figures}", flush=True)
         speed.pop(IN_TURN, None)
-        handicap = HANDICAP if dtype == "float32" else dict.fromkeys(WINOGRAD, 0.0)
+        barred = dict.fromkeys(lowerings.WINOGRAD, 0.0)
+        handicap = HANDICAP if dtype == "float32" else barred
         return max(speed, key=lambda k: speed[k] * handicap.get(_text(k), 1.0))
 
     same = {n: convolution.Lowering(n, n, n) for n in lowerings.NAMES}
@@ -183,7 +188,7 @@ def measure(layer, needs_input_grad, clients, budget, dtype):
             programs[IN_TURN] = one_pass(name, "plain", layer)
         mix.append(fastest(name, programs, flops))
     mixes = [convolution.Lowering(*mix)]
-    mixes += [same[n] for n in WINOGRAD if forms[n] == same[n]]
+    mixes += [same[n] for n in lowerings.WINOGRAD if forms[n] == same[n]]
     programs = {m: all_passes(m, layer, needs_input_grad) for m in mixes}
     if clients > 1:
         programs[IN_TURN] = all_passes(same["plain"], layer, needs_input_grad)

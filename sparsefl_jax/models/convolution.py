@@ -64,8 +64,8 @@ def convolve(
 ) -> Array:
     """Convolves images with square kernels.
 
-    Reverse mode of any order and forward over reverse work; forward mode alone does
-    not, unless the lowering is `plain`.
+    Reverse mode of any order (of the first in `pallas`) and forward over reverse work;
+    forward mode alone does not, unless the lowering is `plain`.
 
     Args:
       x: [B, H, W, I], float32 or bfloat16.
@@ -73,7 +73,8 @@ def convolve(
       stride: the same for both axes.
       pad: zeros on each of the four sides.
       lowering: `auto`, one name of `lowerings.NAMES`, or a `Lowering`. Where a form
-        does not exist (strided or 1x1 kernels) the nearest one that does is taken.
+        does not exist (strided or 1x1 kernels; `pallas` without a GPU) the nearest one
+        that does is taken.
         `auto` never takes Winograd for bfloat16; by its name it computes in float32.
 
     Returns:
@@ -198,14 +199,17 @@ def _distance(a: Layer, b: Layer) -> float:
 
 
 def available(layer: Layer, lowering: Lowering) -> Lowering:
-    """Replaces forms that do not exist for a layer's size, stride or padding."""
+    """Replaces forms that do not exist for a layer's shape or on this backend."""
     if layer.size == 1:
         return Lowering(*("plain" if n == "plain" else "patches" for n in lowering))
+    if jax.default_backend() != "gpu":
+        lowering = ("patches" if n == "pallas" else n for n in lowering)
     forward, input_grad, weight_grad = lowering
     if layer.stride > 1:  # gradients of the other forms would work on a dilated g
         forward = "canonical" if forward.startswith("winograd") else forward
         input_grad = "plain" if input_grad == "plain" else "patches"
-        weight_grad = "plain" if weight_grad == "plain" else "patches"
+        kept = ("plain", "pallas")
+        weight_grad = weight_grad if weight_grad in kept else "patches"
     if layer.pad >= layer.size and input_grad != "plain":
         input_grad = "patches"
     return Lowering(forward, input_grad, weight_grad)

@@ -6,6 +6,7 @@ Every form of every pass is an operation that is fast forward:
 - `patches`: shifted views side by side and one matmul; its transpose is col2im;
 - `winograd2`, `winograd3`, `winograd4`: minimal filtering F(m x m, k x k) as batched
   matmuls (Lavin and Gray, CVPR 2016, arXiv:1509.09308), matrices by Cook-Toom;
+- `pallas`: `patches` without the patches in memory, for GPUs (`implicit.py`);
 - `plain`: what `jax.lax` does by itself.
 
 Layouts: activations NHWC, kernels HWIO. `I` and `O` count channels. Results have the
@@ -20,7 +21,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-NAMES = ("plain", "canonical", "patches", "winograd2", "winograd3", "winograd4")
+WINOGRAD = ("winograd2", "winograd3", "winograd4")
+NAMES = ("plain", "canonical", "patches", *WINOGRAD, "pallas")
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 _WIDE = 17
 # With infinity: small rationals, in the order that keeps float32 errors smallest.
@@ -38,6 +40,8 @@ def forward(name, x, w, stride, pad):
     if name == "patches":
         columns = _patches(x, w.shape[0], stride, pad)
         return jnp.tensordot(columns, w.reshape(-1, w.shape[3]), 1)
+    if name == "pallas":
+        return _implicit().forward(x, w, stride, pad)
     return _winograd(int(name[-1]), x, w, pad).astype(x.dtype)
 
 
@@ -47,9 +51,9 @@ def input_grad(name, x, g, w, stride, pad):
         return jax.linear_transpose(lambda v: plain(v, w, stride, pad), x)(g)[0]
     if name == "patches":
         return _fold(jnp.tensordot(g, w, ((3,), (3,))), x.shape[1:3], stride, pad)
-    if name == "canonical":
+    if name in ("canonical", "pallas"):
         flipped = jnp.flip(w, (0, 1)).swapaxes(2, 3)
-        return plain(g, flipped, 1, w.shape[0] - 1 - pad)
+        return forward(name, g, flipped, 1, w.shape[0] - 1 - pad)
     return _winograd_input_grad(int(name[-1]), x, g, w, pad).astype(x.dtype)
 
 
@@ -63,6 +67,8 @@ def weight_grad(name, x, g, w, stride, pad):
     if name == "patches":
         columns = _patches(x, w.shape[0], stride, pad)
         return jnp.tensordot(columns, g, ((0, 1, 2), (0, 1, 2))).reshape(w.shape)
+    if name == "pallas":
+        return _implicit().weight_grad(x, g, w.shape[0], stride, pad).astype(w.dtype)
     return _winograd_weight_grad(int(name[-1]), x, g, w.shape[0], pad).astype(w.dtype)
 
 
@@ -71,6 +77,13 @@ def plain(x, w, stride, pad):
     return lax.conv_general_dilated(
         x, w, (stride, stride), ((pad, pad),) * 2, dimension_numbers=DIMENSIONS
     )
+
+
+def _implicit():
+    """Pallas is imported where it is used: not every jaxlib has Triton."""
+    from sparsefl_jax.models import implicit
+
+    return implicit
 
 
 def _patches(x, size, stride, pad):
