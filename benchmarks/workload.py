@@ -81,8 +81,8 @@ class Round(NamedTuple):
         return 6.0 * costs.macs_per_sample(self.model.macs) * self.stage.batch_size
 
 
-def make_data(setup: Setup):
-    """Random samples, `setup.samples` for each client."""
+def make_data(setup: Setup, tests: int = 10):
+    """Random samples, `setup.samples` for each client, `tests` for evaluation."""
     network = NETWORKS[setup.model]
     x, y, rows = samples.draw(
         setup.clients, setup.samples, network.shape, network.classes
@@ -90,8 +90,8 @@ def make_data(setup: Setup):
     return sfl.from_arrays(
         x,
         y,
-        x_test=x[:10],
-        y_test=y[:10],
+        x_test=x[:tests],
+        y_test=y[:tests],
         num_classes=network.classes,
         partition=list(rows),
         test_split="pooled",
@@ -107,13 +107,18 @@ def make_model(setup: Setup, data):
     return model.reading(sfl.make_preprocess(data.mean, data.std))
 
 
+def make_stage(setup: Setup, model, rounds: int) -> sfl.Stage:
+    """One epoch of every client of a cohort."""
+    optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=setup.momentum)
+    method = setup.method(sfl.cross_entropy(model), optimizer)
+    return sfl.Stage(method, rounds, setup.drawn, 1, setup.batch)
+
+
 def prepare(setup: Setup, chunk="auto", model=None, data=None, devices=None) -> Round:
     """Compiles a round of one epoch; the same cohort takes part in every round."""
     data = make_data(setup) if data is None else data
     model = make_model(setup, data) if model is None else model
-    optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=setup.momentum)
-    method = setup.method(sfl.cross_entropy(model), optimizer)
-    stage = sfl.Stage(method, 1, setup.drawn, 1, setup.batch)
+    stage = make_stage(setup, model, 1)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     plan = simulate.make_plan(stage, layers, devices, chunk)
     budgets = np.resize(np.float32(setup.budgets), setup.clients)

@@ -21,6 +21,7 @@ from benchmarks import (
     roofline,
     scaling,
     throughput,
+    whole,
     workload,
 )
 from benchmarks.peers import compare, turns
@@ -108,6 +109,25 @@ def test_throughput(tmp_path, monkeypatch):
     assert r["gflops"] == pytest.approx(gflops)
     assert r["fraction"] == pytest.approx(gflops / 100)
     assert r["compile_seconds"] > 0
+
+
+def test_a_whole_run_is_timed_from_its_start(tmp_path, monkeypatch):
+    def inside(_, arguments, **environment):
+        assert environment == {"JAX_ENABLE_COMPILATION_CACHE": "false"}
+        *how, begun = arguments
+        told = whole.run(*how, begun - 100)  # as if the process had begun by then
+        return {"result": told, "machine": measure.machine()}
+
+    monkeypatch.setitem(throughput.SETUPS, "mlp", TINY)
+    monkeypatch.setattr(measure, "apart", inside)
+    arguments = "--only", "mlp", "--rounds", "5", "--eval_every", "2"
+    r, again = written(whole, "whole", tmp_path, monkeypatch, *arguments)
+    rounds, seconds = zip(*r["course"], strict=True)
+    assert rounds == (2, 4, 5) and r["steps_per_round"] == 8
+    assert 100 < seconds[0] <= seconds[1] <= seconds[2] == r["seconds"]
+    assert 0 < r["compile_seconds"] < seconds[2] - 100
+    assert whole.rate(r | {"course": [(2, 10.0), (4, 11.0), (5, 11.5)]}) == 2.0
+    assert whole.rate(r | {"course": [(2, 10.0)]}) is None
 
 
 def test_memory_does_not_grow_with_the_cohort(tmp_path, monkeypatch):
