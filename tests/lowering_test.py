@@ -1,0 +1,69 @@
+"""The benchmark that writes the table of lowerings, with times that are made up."""
+
+import json
+import shutil
+import sys
+
+import jax
+import pytest
+
+from benchmarks import lowering
+from sparsefl_jax.models.convolution import Layer
+
+LAYER = Layer(2, 6, 6, 3, 4, 3, pad=1)
+HELD = "64x12x12x20 5x5x50 s1 p0"
+
+
+@pytest.fixture
+def table(tmp_path, monkeypatch):
+    """A copy of the table, and one layer to time."""
+    path = tmp_path / "lowerings.json"
+    shutil.copy(lowering.TABLE, path)
+    monkeypatch.setattr(lowering, "TABLE", path)
+    monkeypatch.setattr(lowering, "find_layers", lambda _: [LAYER, LAYER])
+    return path
+
+
+def call(monkeypatch, run, *arguments):
+    """Runs the benchmark; `run(text of the program)` gives seconds or raises."""
+
+    def seconds(program, shapes, *_):
+        return run(str(jax.make_jaxpr(program)(*map(jax.numpy.ones, shapes))))
+
+    monkeypatch.setattr(lowering, "seconds_per_step", seconds)
+    arguments = "--models", "ic", *arguments
+    monkeypatch.setattr(sys, "argv", ["lowering", *arguments])
+    lowering.main()
+
+
+def patches_first(text):
+    return 1.0 if "concatenate" in text else 2.0
+
+
+def test_the_fastest_is_kept_and_other_layers_stay(table, monkeypatch, capsys):
+    before = json.loads(table.read_text())
+    call(monkeypatch, patches_first)
+    assert json.loads(table.read_text()) == before
+    call(monkeypatch, patches_first, "--write")
+    layers = json.loads(table.read_text())["cpu"]["layers"]
+    kept = layers.pop(LAYER.key)
+    assert (kept[0], kept[2]) == ("patches", "patches")
+    assert layers == before["cpu"]["layers"] and HELD in layers
+    assert f'"{LAYER.key}": {json.dumps(kept)}' in table.read_text()  # on one line
+    capsys.readouterr()
+    call(monkeypatch, patches_first, "--write", "--missing")
+    assert LAYER.key not in capsys.readouterr().out
+
+
+def test_a_form_that_fails_is_left_out_and_named(table, monkeypatch, capsys):
+    def run(text):
+        if "concatenate" in text:
+            raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room\nand more")
+        return 1.0
+
+    call(monkeypatch, run, "--write")
+    out = capsys.readouterr().out
+    assert "patches failed: RESOURCE_EXHAUSTED: no room\n" in out
+    assert "and more" not in out
+    kept = json.loads(table.read_text())["cpu"]["layers"][LAYER.key]
+    assert "patches" not in (kept[0], kept[2])
