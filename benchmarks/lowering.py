@@ -7,7 +7,8 @@
 
 One client on each CPU core, or `--clients` under vmap on an accelerator, all at the
 same time and inside a loop, as in a run. First every pass by itself; then, as passes in
-one form share work, the fastest mix beside each Winograd form in all three passes.
+one form share work, the fastest mix beside each Winograd form in all three passes;
+last the fastest of these a few images at a time, whose tiles may fit into the cache.
 Under vmap `patches` is a batched matmul, Winograd several, and `canonical` and `plain`
 are grouped convolutions; `pallas` is timed on a GPU alone. `in turn` is `plain` one
 client after another, as with `--config.chunk=1 --config.model.lowering=plain`; it is
@@ -46,7 +47,9 @@ from sparsefl_jax.models.base import DTYPES  # noqa: E402
 
 MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
 # Winograd compiles slower and rounds more: it has to win clearly.
-HANDICAP = dict.fromkeys(lowerings.WINOGRAD, 0.9)
+HANDICAP = 0.9
+# Of a gain of up to a quarter through parts of a batch nothing was left in a network.
+PARTS, PARTS_HANDICAP = (2, 4, 8, 16, 32), 0.8
 TABLE = Path(convolution.__file__).with_name("lowerings.json")
 
 IN_TURN = "in turn"
@@ -151,12 +154,12 @@ def in_turn(client):
 
 
 def measure(layer, needs_input_grad, clients, budget, dtype):
-    """The fastest lowering of a layer; prints a line per pass and one for all."""
+    """The fastest lowering of a layer; prints a line per pass and two for all."""
     flops = 2 * layer.size**2 * layer.inputs * layer.outputs
     flops *= layer.batch * layer.out[0] * layer.out[1] * clients * jax.device_count()
 
-    def fastest(title, programs, flops):
-        """The key of the fastest of `programs`, {key: (run, shapes)}."""
+    def rates(title, programs, flops):
+        """GFLOP/s of `programs`, {key: (run, shapes)}."""
         speed = {}
         for key, (run, shapes) in programs.items():
             mapped = in_turn if key == IN_TURN else jax.vmap
@@ -168,15 +171,16 @@ def measure(layer, needs_input_grad, clients, budget, dtype):
                 print(f"{layer.key:30} {title:12} {_text(key)} failed: {reason}")
         figures = "  ".join(f"{_text(k)} {v:.0f}" for k, v in speed.items())
         print(f"{layer.key:30} {title:12} {figures}", flush=True)
-        speed.pop(IN_TURN, None)
-        barred = dict.fromkeys(lowerings.WINOGRAD, 0.0)
-        handicap = HANDICAP if dtype == "float32" else barred
-        return max(speed, key=lambda k: speed[k] * handicap.get(_text(k), 1.0))
+        return speed
+
+    def fastest(speed):
+        speed = {k: v * _worth(k, dtype) for k, v in speed.items() if k != IN_TURN}
+        return max(speed, key=speed.get)
 
     same = {n: convolution.Lowering(n, n, n) for n in lowerings.NAMES}
     forms = {n: convolution.available(layer, lowering) for n, lowering in same.items()}
     mix = []
-    for i, name in enumerate(convolution.Lowering._fields):
+    for i, name in enumerate(convolution.Lowering._fields[:3]):
         if name == "input_grad" and not needs_input_grad:
             mix.append("patches")
             continue
@@ -186,19 +190,38 @@ def measure(layer, needs_input_grad, clients, budget, dtype):
         programs = {n: one_pass(name, n, layer) for n in names}
         if clients > 1:
             programs[IN_TURN] = one_pass(name, "plain", layer)
-        mix.append(fastest(name, programs, flops))
-    mixes = [convolution.Lowering(*mix)]
-    mixes += [same[n] for n in lowerings.WINOGRAD if forms[n] == same[n]]
+        mix.append(fastest(rates(name, programs, flops)))
+    winograd = [same[n] for n in lowerings.WINOGRAD if forms[n] == same[n]]
+    mixes = [convolution.Lowering(*mix), *winograd]
     programs = {m: all_passes(m, layer, needs_input_grad) for m in mixes}
     if clients > 1:
         programs[IN_TURN] = all_passes(same["plain"], layer, needs_input_grad)
-    return list(fastest("all", programs, (2 + needs_input_grad) * flops))
+    flops *= 2 + needs_input_grad
+    speed = rates("all", programs, flops)
+    tiled = {m: speed[m] for m in winograd if m in speed}
+    if clients == 1 and tiled:
+        images = [layer.batch // n for n in PARTS if layer.batch % n == 0]
+        parts = [fastest(tiled)._replace(images=n) for n in images]
+        programs = {m: all_passes(m, layer, needs_input_grad) for m in parts}
+        speed |= rates("all in parts", programs, flops)
+    best = fastest(speed)
+    return [*best.names, best.images] if best.images else list(best.names)
 
 
-def _text(name) -> str:
-    """A form's name; that of a form in all passes, or the passes' names joined."""
-    names = [name] if isinstance(name, str) else dict.fromkeys(name)
-    return "+".join(names)
+def _worth(key, dtype) -> float:
+    """What a form's speed counts, as one that is hardly faster is not worth it."""
+    if "winograd" not in _text(key):
+        return 1.0
+    worth = HANDICAP if dtype == "float32" else 0.0
+    return worth * PARTS_HANDICAP if " by " in _text(key) else worth
+
+
+def _text(key) -> str:
+    """A form's name; of a `Lowering` the passes' names joined, and its images."""
+    if isinstance(key, str):
+        return key
+    names = "+".join(dict.fromkeys(key.names))
+    return f"{names} by {key.images}" if key.images else names
 
 
 def hardware() -> str:

@@ -156,6 +156,36 @@ def test_passes_choose_independently(position):
     assert count(lambda g: jax.vjp(want, x, kernel)[1](g), y) == 3
 
 
+@pytest.mark.parametrize("images", [1, 2, 6])
+def test_a_few_images_at_a_time(images):
+    x, kernel = (v[0] for v in operands(3, clients=1))
+    x = jnp.concatenate([x, x[::-1] + 1, 2 * x])
+    lowering = Lowering("winograd2", "patches", "winograd2", images)
+
+    @quick_jit
+    def run(x, kernel):
+        plain = functools.partial(reference, stride=1, pad=1)
+        form = functools.partial(convolve, pad=1, lowering=lowering)
+        return passes(plain, x, kernel), passes(form, x, kernel)
+
+    want, got = run(x, kernel)
+    assert_close(got, want, 2e-5)
+    form = functools.partial(convolve, pad=1, lowering=lowering)
+    assert str(jax.make_jaxpr(form)(x, kernel)).count("scan[") == (images < 6)
+
+
+def test_images_at_a_time_divide_the_batch():
+    layer = Layer(20, 9, 9, 3, 4, 3, pad=1)
+    tried = {0: 0, 1: 1, 3: 4, 4: 4, 6: 5, 9: 10, 16: 0, 20: 0, 50: 0}
+    names = ("canonical", "patches", "patches")
+    got = {n: convolution.available(layer, Lowering(*names, n)).images for n in tried}
+    assert got == tried
+    pointwise = layer._replace(size=1, pad=0)
+    assert convolution.available(pointwise, Lowering(*names, 4)).images == 0
+    with pytest.raises(ValueError, match="lowering.images=-1, expected at least 0"):
+        convolve(*operands(3), lowering=Lowering(*names, -1))
+
+
 @pytest.mark.parametrize("padding", ["SAME", "VALID", ((1, 2), (0, 1))])
 @pytest.mark.parametrize("options", [{}, {"feature_group_count": 3}, {"strides": 2}])
 def test_as_the_convolution_of_flax(padding, options):
@@ -183,8 +213,13 @@ def test_the_table_holds_layers_and_known_names():
     assert len(layers) >= 10
     for key, names in layers.items():
         assert convolution.parse(key).key == key
-        assert set(names) <= set(lowerings.NAMES) and len(names) == 3
-        assert choose(convolution.parse(key), "cpu") == Lowering(*names)
+        lowering = Lowering(*names)
+        assert set(lowering.names) <= set(lowerings.NAMES)
+        layer = convolution.parse(key)
+        assert lowering.images in range(layer.batch)
+        assert (
+            choose(layer, "cpu") == lowering == convolution.available(layer, lowering)
+        )
 
 
 def test_auto_takes_what_the_table_says():
@@ -212,4 +247,4 @@ def test_shapes_the_table_does_not_hold():
     assert choose(odd._replace(pad=3), "cpu").input_grad == "canonical"
     # A batch far from all that was measured must not take forms that need memory.
     assert choose(resnet._replace(batch=10_000), "cpu").forward == "canonical"
-    assert set(choose(resnet, "gpu")) == {"patches"}
+    assert set(choose(resnet, "gpu").names) == {"patches"}

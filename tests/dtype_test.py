@@ -142,7 +142,7 @@ def test_auto_never_takes_winograd_and_by_name_it_computes_in_float32():
     assert "bf16" in jaxpr and "f32" not in jaxpr
     for layer in known:
         for backend in ("cpu", "gpu"):
-            names = choose(layer, backend, "bfloat16")
+            names = choose(layer, backend, "bfloat16").names
             assert not any(name.startswith("winograd") for name in names)
     rng = np.random.default_rng(0)
     x, kernel = (
@@ -233,7 +233,7 @@ def test_the_table_keeps_neither_turns_nor_winograd_in_bfloat16(dtype, monkeypat
 
     monkeypatch.setattr(lowering, "seconds_per_step", seconds)
     kept = lowering.measure(Layer(2, 6, 6, 3, 4, 3, 1, 1), True, 3, 0.0, dtype)
-    won = [name.startswith("winograd") for name in kept]
+    won = [name.startswith("winograd") for name in kept[:3]]
     assert won == [dtype == "float32"] * 3
 
 

@@ -26,6 +26,13 @@ class Lowering(NamedTuple):
     forward: str
     input_grad: str
     weight_grad: str
+    # Of the batch at a time, so that what a pass holds stays in the cache; 0: all.
+    images: int = 0
+
+    @property
+    def names(self) -> tuple[str, str, str]:
+        """Of the three passes."""
+        return self[:3]
 
 
 class Layer(NamedTuple):
@@ -74,7 +81,7 @@ def convolve(
       pad: zeros on each of the four sides.
       lowering: `auto`, one name of `lowerings.NAMES`, or a `Lowering`. Where a form
         does not exist (strided or 1x1 kernels; `pallas` without a GPU) the nearest one
-        that does is taken.
+        that does is taken, and of `images` the largest number that divides the batch.
         `auto` never takes Winograd for bfloat16; by its name it computes in float32.
 
     Returns:
@@ -97,13 +104,21 @@ def convolve(
         lowering = choose(layer, dtype=x.dtype.name)
     elif isinstance(lowering, str):
         lowering = Lowering(lowering, lowering, lowering)
-    for name in lowering:
+    for name in lowering.names:
         if name not in lowerings.NAMES:
             allowed = ", ".join(("auto", *lowerings.NAMES))
             raise ValueError(f"lowering={name!r} is not one of: {allowed}")
-    if set(lowering) == {"plain"}:
+    if lowering.images < 0:
+        raise ValueError(f"lowering.images={lowering.images}, expected at least 0")
+    if set(lowering.names) == {"plain"}:
         return lowerings.plain(x, kernel, stride, pad)
-    return _convolution(stride, pad, available(layer, lowering))(x, kernel)
+    lowering = available(layer, lowering)
+    conv = _convolution(stride, pad, lowering.names)
+    if not lowering.images:
+        return conv(x, kernel)
+    parts = x.reshape(-1, lowering.images, *x.shape[1:])
+    y = lax.map(lambda part: conv(part, kernel), parts)
+    return y.reshape(layer.batch, *layer.out, layer.outputs)
 
 
 def conv_general_dilated(
@@ -135,7 +150,7 @@ def conv_general_dilated(
 
 @functools.cache
 def table() -> dict:
-    """`lowerings.json`: `section` -> {hardware, date, layers: {key: three names}}."""
+    """`lowerings.json`: `section` -> {hardware, date, layers: {key: a Lowering}}."""
     file = resources.files("sparsefl_jax.models").joinpath("lowerings.json")
     return json.loads(file.read_text())
 
@@ -159,7 +174,7 @@ def choose(
     one batched matmul.
 
     >>> choose(Layer(32, 8, 8, 16, 16, 1), "cpu")
-    Lowering(forward='patches', input_grad='patches', weight_grad='patches')
+    Lowering(forward='patches', input_grad='patches', weight_grad='patches', images=0)
     """
     backend = backend or jax.default_backend()
     held = table().get(section(backend, dtype), {}).get("layers", {})
@@ -201,10 +216,12 @@ def _distance(a: Layer, b: Layer) -> float:
 def available(layer: Layer, lowering: Lowering) -> Lowering:
     """Replaces forms that do not exist for a layer's shape or on this backend."""
     if layer.size == 1:
-        return Lowering(*("plain" if n == "plain" else "patches" for n in lowering))
+        names = ("plain" if n == "plain" else "patches" for n in lowering.names)
+        return Lowering(*names)
+    names = lowering.names
     if jax.default_backend() != "gpu":
-        lowering = ("patches" if n == "pallas" else n for n in lowering)
-    forward, input_grad, weight_grad = lowering
+        names = ("patches" if n == "pallas" else n for n in names)
+    forward, input_grad, weight_grad = names
     if layer.stride > 1:  # gradients of the other forms would work on a dilated g
         forward = "canonical" if forward.startswith("winograd") else forward
         input_grad = "plain" if input_grad == "plain" else "patches"
@@ -212,18 +229,27 @@ def available(layer: Layer, lowering: Lowering) -> Lowering:
         weight_grad = weight_grad if weight_grad in kept else "patches"
     if layer.pad >= layer.size and input_grad != "plain":
         input_grad = "patches"
-    return Lowering(forward, input_grad, weight_grad)
+    images = _divisor(layer.batch, lowering.images) if lowering.images else 0
+    return Lowering(forward, input_grad, weight_grad, images % layer.batch)
+
+
+def _divisor(number: int, wanted: int) -> int:
+    """The divisor of `number` whose ratio to `wanted` is nearest to one."""
+    divisors = (n for n in range(1, number + 1) if number % n == 0)
+    return min(divisors, key=lambda n: abs(math.log(n / wanted)))
 
 
 @functools.cache
-def _convolution(stride: int, pad: int, lowering: Lowering):
+def _convolution(stride: int, pad: int, names: tuple[str, str, str]):
+    forward_name, input_grad, weight_grad = names
+
     def forward(x, w):
-        return lowerings.forward(lowering.forward, x, w, stride, pad)
+        return lowerings.forward(forward_name, x, w, stride, pad)
 
     def backward(residual, g):
         x, w = residual
-        dx = lowerings.input_grad(lowering.input_grad, x, g, w, stride, pad)
-        return dx, lowerings.weight_grad(lowering.weight_grad, x, g, w, stride, pad)
+        dx = lowerings.input_grad(input_grad, x, g, w, stride, pad)
+        return dx, lowerings.weight_grad(weight_grad, x, g, w, stride, pad)
 
     # The forward rule calls the lowering, never `conv`: else jvp of grad fails.
     conv = jax.custom_vjp(forward)
