@@ -23,6 +23,7 @@ TRIED = {
     (5, 1): ("winograd3",),
     (5, 2): ("winograd4",),
 }
+PARTED = Lowering("patches", "patches", "patches", 1)
 # Every form is compiled once and run once, so compiling is all the time there is.
 quick_jit = functools.partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0}
@@ -116,8 +117,8 @@ def test_vmap_over_clients_equals_a_loop(name):
     assert_close(got, [np.stack(v) for v in zip(*loop, strict=True)], 2e-5)
 
 
-@pytest.mark.parametrize("name", ["plain", "canonical", "patches", "winograd2"])
-def test_second_derivatives(name):
+@pytest.mark.parametrize("form", ["plain", "canonical", "patches", "winograd2", PARTED])
+def test_second_derivatives(form):
     x, kernel = operands(3)
 
     @quick_jit
@@ -132,7 +133,7 @@ def test_second_derivatives(name):
             forward = jax.jvp(jax.grad(loss, 1), (x, kernel), (x, kernel))[1]
             return forward, jax.grad(slope)(x, kernel)
 
-        mine = functools.partial(convolve, pad=1, lowering=name)
+        mine = functools.partial(convolve, pad=1, lowering=form)
         plain = functools.partial(reference, stride=1, pad=1)
         return products(mine), products(plain)
 
