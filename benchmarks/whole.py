@@ -8,6 +8,7 @@ compilation cache: imports, random data, compilation, rounds, and evaluations on
 test samples. What `launch.py` adds is a checkpoint every few minutes and the plots.
 """
 
+import itertools
 import json
 import time
 from functools import partial
@@ -45,6 +46,8 @@ def run(name: str, rounds: int, eval_every: int, chunk, begun: float) -> dict:
     steps = setup.drawn * -(-setup.samples // setup.batch)
     return {
         "name": name,
+        "setup": f"{setup.clients}, {setup.drawn}, {setup.batch}",
+        "tests": len(data.x_test),
         "rounds": rounds,
         "eval_every": eval_every,
         "steps_per_round": steps,
@@ -61,10 +64,10 @@ def rate(r: dict) -> float | None:
 
 
 def row(r: dict) -> list[str]:
-    setup, after = throughput.SETUPS[r["name"]], rate(r)
+    after = rate(r)
     return [
         r["name"],
-        f"{setup.clients}, {setup.drawn}, {setup.batch}",
+        r["setup"],
         f"{r['rounds']:,}, evaluated every {r['eval_every']}",
         f"{r['seconds']:.1f}",
         f"{r['compile_seconds']:.1f}",
@@ -77,9 +80,13 @@ def row(r: dict) -> list[str]:
 def draw(results: list[dict], figure) -> None:
     """Rounds done by the seconds since the process started."""
     ax = figure.subplots()
-    for color, r in zip(COLORS, results, strict=False):
+    names = list(dict.fromkeys(r["name"] for r in results))
+    for r in results:
         rounds, seconds = zip(*r["course"], strict=True)
-        ax.plot(seconds, rounds, color=color, label=r["name"])
+        color = COLORS[names.index(r["name"]) % len(COLORS)]
+        ax.plot(seconds, rounds, color=color)
+    for color, name in zip(itertools.cycle(COLORS), names, strict=False):
+        ax.plot([], color=color, label=name)
     ax.set(title="A whole run", xlabel="seconds since its start", ylabel="rounds")
     ax.set_xlim(left=0)
     ax.legend()

@@ -87,11 +87,12 @@ def make_data(setup: Setup, tests: int = 10):
     x, y, rows = samples.draw(
         setup.clients, setup.samples, network.shape, network.classes
     )
+    test = np.arange(tests) % len(x)
     return sfl.from_arrays(
         x,
         y,
-        x_test=x[:tests],
-        y_test=y[:tests],
+        x_test=x[test],
+        y_test=y[test],
         num_classes=network.classes,
         partition=list(rows),
         test_split="pooled",

@@ -124,6 +124,7 @@ def test_a_whole_run_is_timed_from_its_start(tmp_path, monkeypatch):
     r, again = written(whole, "whole", tmp_path, monkeypatch, *arguments)
     rounds, seconds = zip(*r["course"], strict=True)
     assert rounds == (2, 4, 5) and r["steps_per_round"] == 8
+    assert r["tests"] == 10_000
     assert 100 < seconds[0] <= seconds[1] <= seconds[2] == r["seconds"]
     assert 0 < r["compile_seconds"] < seconds[2] - 100
     assert whole.rate(r | {"course": [(2, 10.0), (4, 11.0), (5, 11.5)]}) == 2.0

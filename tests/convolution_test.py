@@ -24,6 +24,7 @@ TRIED = {
     (5, 2): ("winograd4",),
 }
 PARTED = Lowering("patches", "patches", "patches", 1)
+TILED = Lowering("winograd2", "patches", "winograd2", 1)
 # Every form is compiled once and run once, so compiling is all the time there is.
 quick_jit = functools.partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0}
@@ -102,13 +103,13 @@ def test_winograd_gives_way_in_strided_layers(name):
     assert got == Lowering("canonical", "patches", "patches")
 
 
-@pytest.mark.parametrize("name", lowerings.NAMES)
-def test_vmap_over_clients_equals_a_loop(name):
+@pytest.mark.parametrize("form", [*lowerings.NAMES[:-1], TILED])
+def test_vmap_over_clients_equals_a_loop(form):
     x, kernel = operands(3, clients=2)
 
     @quick_jit
     def run(x, kernel):
-        f = functools.partial(convolve, pad=1, lowering=name)
+        f = functools.partial(convolve, pad=1, lowering=form)
         g = functools.partial(reference, stride=1, pad=1)
         loop = [passes(g, x[i], kernel[i]) for i in range(2)]
         return jax.vmap(functools.partial(passes, f))(x, kernel), loop
@@ -183,8 +184,19 @@ def test_images_at_a_time_divide_the_batch():
     assert got == tried
     pointwise = layer._replace(size=1, pad=0)
     assert convolution.available(pointwise, Lowering(*names, 4)).images == 0
+    empty = layer._replace(batch=0)
+    assert convolution.available(empty, Lowering(*names)).images == 0
     with pytest.raises(ValueError, match="lowering.images=-1, expected at least 0"):
         convolve(*operands(3), lowering=Lowering(*names, -1))
+
+
+def test_parts_of_a_bfloat16_batch_are_added_in_float32():
+    x, kernel = jnp.ones((32, 11, 13, 1), jnp.bfloat16), jnp.zeros((3, 3, 1, 1))
+    lowering = PARTED._replace(images=1)
+    form = functools.partial(convolve, lowering=lowering)
+    dw = jax.grad(lambda w: form(x, w).sum(dtype=jnp.float32))
+    # 99 of each image: sums in bfloat16, with its 8 bits, would drift.
+    assert (dw(kernel.astype(jnp.bfloat16)) == 32 * 99).all()
 
 
 @pytest.mark.parametrize("padding", ["SAME", "VALID", ((1, 2), (0, 1))])

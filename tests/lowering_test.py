@@ -8,9 +8,11 @@ import jax
 import pytest
 
 from benchmarks import lowering
+from sparsefl_jax.models import implicit
 from sparsefl_jax.models.convolution import Layer
 
 LAYER = Layer(2, 6, 6, 3, 4, 3, pad=1)
+PATCHES = "concatenate[dimension=3]"
 HELD = "64x12x12x20 5x5x50 s1 p0"
 
 
@@ -37,7 +39,7 @@ def call(monkeypatch, run, *arguments):
 
 
 def patches_first(text):
-    return 1.0 if "concatenate" in text else 2.0
+    return 1.0 if PATCHES in text else 2.0
 
 
 def test_the_fastest_is_kept_and_other_layers_stay(table, monkeypatch, capsys):
@@ -71,7 +73,7 @@ def test_parts_of_a_batch_have_to_win_clearly(gain, images, monkeypatch, capsys)
 
 def test_a_form_that_fails_is_left_out_and_named(table, monkeypatch, capsys):
     def run(text):
-        if "concatenate" in text:
+        if PATCHES in text:
             raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: no room\nand more")
         return 1.0
 
@@ -81,3 +83,24 @@ def test_a_form_that_fails_is_left_out_and_named(table, monkeypatch, capsys):
     assert "and more" not in out
     kept = json.loads(table.read_text())["cpu"]["layers"][LAYER.key]
     assert "patches" not in (kept[0], kept[2])
+
+    def fail(_):
+        raise NotImplementedError("nothing works")
+
+    with pytest.raises(SystemExit, match="no form of forward has run"):
+        call(monkeypatch, fail, "--write")
+    assert "winograd4 failed: nothing works" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["forward", "input_grad", "weight_grad"])
+def test_pallas_is_timed_only_where_it_is_right(name, monkeypatch, capsys):
+    assert lowering._agrees(name, "pallas", LAYER, "float32")
+    assert capsys.readouterr().out == ""
+    right = getattr(implicit, "weight_grad" if name == "weight_grad" else "forward")
+    wrong = lambda *operands: 1.5 * right(*operands)  # noqa: E731
+    monkeypatch.setattr(implicit, right.__name__, wrong)
+    assert not lowering._agrees(name, "pallas", LAYER, "float32")
+    assert "pallas is left out: error 0." in capsys.readouterr().out
+    monkeypatch.setattr(implicit, right.__name__, None)
+    assert not lowering._agrees(name, "pallas", LAYER, "float32")
+    assert "'NoneType' object is not callable" in capsys.readouterr().out

@@ -71,8 +71,8 @@ def convolve(
 ) -> Array:
     """Convolves images with square kernels.
 
-    Reverse mode of any order (of the first in `pallas`) and forward over reverse work;
-    forward mode alone does not, unless the lowering is `plain`.
+    Reverse mode of any order (only of the first in `pallas`) and forward over reverse
+    work; forward mode alone does not, unless the lowering is `plain`.
 
     Args:
       x: [B, H, W, I], float32 or bfloat16.
@@ -81,7 +81,8 @@ def convolve(
       pad: zeros on each of the four sides.
       lowering: `auto`, one name of `lowerings.NAMES`, or a `Lowering`. Where a form
         does not exist (strided or 1x1 kernels; `pallas` without a GPU) the nearest one
-        that does is taken, and of `images` the largest number that divides the batch.
+        that is taken. Of `images` it is the divisor of the batch whose ratio to it is
+        nearest to one; 1x1 kernels and `plain` in all passes take the whole batch.
         `auto` never takes Winograd for bfloat16; by its name it computes in float32.
 
     Returns:
@@ -117,7 +118,9 @@ def convolve(
     if not lowering.images:
         return conv(x, kernel)
     parts = x.reshape(-1, lowering.images, *x.shape[1:])
-    y = lax.map(lambda part: conv(part, kernel), parts)
+    # The gradients of the parts by the kernel are added in float32.
+    wide = kernel.astype(jnp.float32)
+    y = lax.map(lambda part: conv(part, wide.astype(kernel.dtype)), parts)
     return y.reshape(layer.batch, *layer.out, layer.outputs)
 
 
@@ -150,7 +153,10 @@ def conv_general_dilated(
 
 @functools.cache
 def table() -> dict:
-    """`lowerings.json`: `section` -> {hardware, date, layers: {key: a Lowering}}."""
+    """`lowerings.json`: `section` -> {hardware, date, layers}.
+
+    Of each layer the fields of a `Lowering`, by its key.
+    """
     file = resources.files("sparsefl_jax.models").joinpath("lowerings.json")
     return json.loads(file.read_text())
 
@@ -182,7 +188,8 @@ def choose(
         return Lowering(*held[layer.key])
     near = min(held, key=lambda key: _distance(layer, parse(key)), default=None)
     if near and _distance(layer, parse(near)) < math.log(16):
-        return Lowering(*held[near])
+        lowering, same = Lowering(*held[near]), layer[1:] == parse(near)[1:]
+        return lowering if same else lowering._replace(images=0)
     if layer.size == 1 or backend != "cpu":
         return Lowering("patches", "patches", "patches")
     # A valid convolution's canonical input gradient also computes the padded border.
@@ -230,7 +237,8 @@ def available(layer: Layer, lowering: Lowering) -> Lowering:
     if layer.pad >= layer.size and input_grad != "plain":
         input_grad = "patches"
     images = _divisor(layer.batch, lowering.images) if lowering.images else 0
-    return Lowering(forward, input_grad, weight_grad, images % layer.batch)
+    images = images if images < layer.batch else 0
+    return Lowering(forward, input_grad, weight_grad, images)
 
 
 def _divisor(number: int, wanted: int) -> int:

@@ -27,7 +27,8 @@ from jax.experimental.pallas import triton
 # wants powers of two, and at least 16 for its matrix units.
 ROWS, COLUMNS, DEPTH = 64, 64, 32
 # The gradient by the kernel is a small matrix that sums over all pixels: parts of this
-# many are summed by programs of their own, or most of the GPU would stand idle.
+# many (a multiple of `DEPTH`) are summed by programs of their own, or most of the GPU
+# would stand idle.
 PIXELS = 4096
 
 
@@ -60,11 +61,12 @@ class _Patches(NamedTuple):
     def load(self, x_ref, position, term, valid):
         """Its entries at indices that broadcast, 0 where not `valid` or in the pad."""
         height, width, inputs = self.image
-        tap, channel = term // inputs, term % inputs
-        pixel, column = position // self.out[1], position % self.out[1]
-        batch, row = pixel // self.out[0], pixel % self.out[0]
-        row = row * self.stride - self.pad + tap // self.size
-        column = column * self.stride - self.pad + tap % self.size
+        tap, channel = _divided(term, inputs)
+        pixel, column = _divided(position, self.out[1])
+        batch, row = _divided(pixel, self.out[0])
+        down, across = _divided(tap, self.size)
+        row = row * self.stride - self.pad + down
+        column = column * self.stride - self.pad + across
         inside = (row >= 0) & (row < height) & (column >= 0) & (column < width)
         index = ((batch * height + row) * width + column) * inputs + channel
         return triton.load(x_ref.at[index], mask=inside & valid, other=0.0)
@@ -127,13 +129,19 @@ def weight_grad(x, g, size, stride, pad):
     return dw.reshape(size, size, x.shape[3], outputs)
 
 
+def _divided(index, side):
+    """Quotient and rest; `//` would also select by sign, which Triton reads badly."""
+    side = jnp.full_like(index, side)
+    return lax.div(index, side), lax.rem(index, side)
+
+
 def _of(x, size, stride, pad):
     out = tuple((n + 2 * pad - size) // stride + 1 for n in x.shape[1:3])
     return _Patches(x.shape[1:], out, size, stride, pad)
 
 
 def _side(outputs):
-    """The columns of a block: no more than cover the outputs."""
+    """The columns of a block: no more than needed to cover the outputs."""
     return min(COLUMNS, max(16, pl.next_power_of_2(outputs)))
 
 
@@ -155,7 +163,8 @@ def _load(ref, row, column, rows, columns):
 
 def _store(ref, block, row, column, rows, columns, start=0):
     inside = (row < rows) & (column < columns)
-    index = start + row * columns + column
+    # Beyond the array where nothing is stored: the interpreter ignores the mask there.
+    index = jnp.where(inside, start + row * columns + column, ref.shape[0])
     triton.store(ref.at[index], block.astype(ref.dtype), mask=inside)
 
 

@@ -80,7 +80,7 @@ def plain(x, w, stride, pad):
 
 
 def _implicit():
-    """Pallas is imported where it is used: not every jaxlib has Triton."""
+    """Pallas takes a while to import, and is rarely used."""
     from sparsefl_jax.models import implicit
 
     return implicit
