@@ -13,6 +13,7 @@ collectives. Under the profiler a round is slower: shares carry over, millisecon
 import collections
 import re
 import tempfile
+from collections.abc import Container
 from functools import partial
 from pathlib import Path
 
@@ -51,8 +52,11 @@ def scopes(program: str) -> dict[str, tuple[str, str]]:
     return found
 
 
-def traced(call, folder) -> list[tuple[str, float]]:
-    """Operations of one device in order, each with its seconds, while `call` runs."""
+def traced(call, folder, program: Container[str]) -> list[tuple[str, float]]:
+    """Operations of one device in order, each with its seconds, while `call` runs.
+
+    Its thread is the one that shows most operations of the `program`.
+    """
     with jax.profiler.trace(folder):
         call()
     (file,) = Path(folder).rglob("*.xplane.pb")
@@ -68,7 +72,7 @@ def traced(call, folder) -> list[tuple[str, float]]:
         for line in lines
         if not line.name.startswith("python")
     ]
-    events = max(known, key=len)
+    events = max(known, key=lambda line: sum(name in program for _, name in line))
     pairs = zip(events, events[1:], strict=False)
     return [(name, (after - start) / 1e9) for (start, name), (after, _) in pairs]
 
@@ -78,9 +82,9 @@ def run(setup: workload.Setup, repeats: int) -> tuple[dict, dict]:
     one = workload.prepare(setup)
     call = workload.going(one)
     call()
-    with tempfile.TemporaryDirectory() as folder:
-        operations = traced(lambda: [call() for _ in range(repeats)], folder)
     where = scopes(one.program)
+    with tempfile.TemporaryDirectory() as folder:
+        operations = traced(lambda: [call() for _ in range(repeats)], folder, where)
     steps = repeats * one.steps / min(jax.device_count(), setup.drawn)
     layers, each = collections.Counter(), collections.Counter()
     for name, seconds in operations:
