@@ -87,8 +87,7 @@ def main():
     parser.add_argument("--inner", type=json.loads, help="used by itself")
     args = parser.parse_args()
     if args.inner:
-        told = {"result": run(*args.inner), "machine": measure.machine()}
-        return print(json.dumps(told))
+        return measure.tell(run(*args.inner))
     largest = min(setup.clients for setup in MODELS.values())
     if not all(1 <= cohort <= largest for cohort in args.cohorts):
         parser.error(f"cohorts={args.cohorts}, expected each from 1 to {largest}")

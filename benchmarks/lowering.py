@@ -10,11 +10,11 @@ same time and inside a loop, as in a run. First every pass by itself; then, as p
 one form share work, the fastest mix beside each Winograd form in all three passes;
 last the fastest of these a few images at a time, whose tiles may fit into the cache.
 Under vmap `patches` is a batched matmul, Winograd several, and `canonical` and `plain`
-are grouped convolutions; `pallas` is timed only on a GPU, where it gives what
-`plain` does. `in turn` is `plain` one
-client after another, as with `--config.chunk=1 --config.model.lowering=plain`; it is
-printed, never kept. Neither is Winograd in bfloat16, which computes in float32. A form
-that does not fit or compile is left out with its reason.
+are grouped convolutions. `pallas` is timed only on a GPU, once it gives what `plain`
+does there. `in turn` is `plain` one client after another, as with `--config.chunk=1
+--config.model.lowering=plain`; it is printed, never kept. Neither is Winograd in
+bfloat16, which computes in float32. A form that does not fit or compile is left out
+with its reason.
 Figures are effective GFLOP/s of all devices: the direct convolution's operations over
 the shortest time. Layers and backends that were not timed keep their entries. A full
 run takes half an hour, most of it compiling; nothing else should run meanwhile.
@@ -199,9 +199,9 @@ def _rates(layer, clients, budget, dtype, title, programs, flops):
     speed = {}
     for key, (run, shapes) in programs.items():
         mapped = in_turn if key == IN_TURN else jax.vmap
-        how = clients, budget, dtype, mapped
         try:
-            speed[key] = flops / seconds_per_step(run, shapes, *how) / 1e9
+            seconds = seconds_per_step(run, shapes, clients, budget, dtype, mapped)
+            speed[key] = flops / seconds / 1e9
         except Exception as error:  # memory, the compiler, or Pallas on the way to it
             reason = str(error).partition("\n")[0]
             print(f"{layer.key:30} {title:12} {_text(key)} failed: {reason}")
@@ -288,8 +288,7 @@ def main():
         for position, layer in enumerate(find_layers(name)):
             if not (args.missing and layer.key in held["layers"]):
                 needed = position > 0  # the first layer's input has no gradient
-                how = needed, args.clients, args.seconds, args.dtype
-                best = measure(layer, *how)
+                best = measure(layer, needed, args.clients, args.seconds, args.dtype)
                 if args.write:
                     store(section, layer, best)
 

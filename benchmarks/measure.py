@@ -43,8 +43,13 @@ def machine(**settings) -> dict:
     }
 
 
+def tell(result) -> None:
+    """Prints a result and where it was taken, for the process that called `apart`."""
+    print(json.dumps({"result": result, "machine": machine()}))
+
+
 def apart(benchmark: str, arguments: Sequence, **environment) -> dict:
-    """What a benchmark prints with `--inner`, from a process of its own.
+    """What a benchmark `tell`s with `--inner`, from a process of its own.
 
     Args:
       benchmark: its module's name.

@@ -180,8 +180,7 @@ def main():
     args = parser.parse_args()
     if args.inner:
         case, repeats = args.inner
-        told = {"result": run(Case(*case), repeats), "machine": measure.machine()}
-        return print(json.dumps(told))
+        return measure.tell(run(Case(*case), repeats))
     chosen = [c for c in CASES if c.kind in args.only and c.clients <= args.most]
     if not chosen:
         parser.error(f"most={args.most}, expected at least 100")

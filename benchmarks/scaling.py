@@ -112,8 +112,7 @@ def main():
     parser.add_argument("--inner", type=json.loads, help="used by itself")
     args = parser.parse_args()
     if args.inner:
-        told = {"results": run(*args.inner), "machine": measure.machine()}
-        return print(json.dumps(told))
+        return measure.tell(run(*args.inner))
     for name in ("counts", "clients", "samples", "repeats"):
         value = getattr(args, name)
         if value is not None and min(value if name == "counts" else [value]) < 1:
@@ -124,7 +123,7 @@ def main():
         cohorts = {kind: args.clients * devices for kind, devices in cohorts.items()}
         inner = count, cohorts, args.setup, args.samples, args.repeats
         told = measure.apart("scaling", inner, XLA_FLAGS=flags(count))
-        results += told["results"]
+        results += told["result"]
     results.sort(key=lambda r: r["kind"], reverse=True)  # weak first, counts in order
     about = told["machine"] | {"repeats": args.repeats, "setup": args.setup}
     table = measure.markdown(HEAD, rows(results))

@@ -80,13 +80,13 @@ def row(r: dict) -> list[str]:
 def draw(results: list[dict], figure) -> None:
     """Rounds done by the seconds since the process started."""
     ax = figure.subplots()
-    names = list(dict.fromkeys(r["name"] for r in results))
-    for r in results:
-        rounds, seconds = zip(*r["course"], strict=True)
-        color = COLORS[names.index(r["name"]) % len(COLORS)]
-        ax.plot(seconds, rounds, color=color)
+    names = dict.fromkeys(r["name"] for r in results)
     for color, name in zip(itertools.cycle(COLORS), names, strict=False):
-        ax.plot([], color=color, label=name)
+        courses = [r["course"] for r in results if r["name"] == name]
+        for i, course in enumerate(courses):
+            rounds, seconds = zip(*course, strict=True)
+            label = None if i else name  # once in the legend
+            ax.plot(seconds, rounds, color=color, label=label)
     ax.set(title="A whole run", xlabel="seconds since its start", ylabel="rounds")
     ax.set_xlim(left=0)
     ax.legend()
@@ -103,8 +103,7 @@ def main():
     parser.add_argument("--inner", type=json.loads, help="used by itself")
     args = parser.parse_args()
     if args.inner:
-        told = {"result": run(*args.inner), "machine": measure.machine()}
-        return print(json.dumps(told))
+        return measure.tell(run(*args.inner))
     if args.rounds < 1 or args.eval_every < 1:
         parser.error(f"rounds={args.rounds}, eval_every={args.eval_every}: at least 1")
     results = []

@@ -185,12 +185,12 @@ def test_a_process_of_its_own_has_its_own_devices():
     inner = 1, {"weak": 1}, "mlp", 32, 1
     told = measure.apart("scaling", inner, XLA_FLAGS=scaling.flags(1))
     assert told["machine"]["devices"].startswith("1 x")
-    assert [(r["kind"], r["steps"]) for r in told["results"]] == [("weak", 1)]
+    assert [(r["kind"], r["steps"]) for r in told["result"]] == [("weak", 1)]
 
 
 def test_devices_get_as_many_clients_each_or_share_them(tmp_path, monkeypatch):
     def inside(_, arguments, **environment):
-        return {"results": scaling.run(*arguments), "machine": measure.machine()}
+        return {"result": scaling.run(*arguments), "machine": measure.machine()}
 
     monkeypatch.setitem(scaling.SETUPS, "mlp", TINY)
     monkeypatch.setattr(measure, "apart", inside)  # a process takes seconds to start

@@ -79,11 +79,10 @@ def convolve(
       kernel: [k, k, I, O], of the same dtype.
       stride: the same for both axes.
       pad: zeros on each of the four sides.
-      lowering: `auto`, one name of `lowerings.NAMES`, or a `Lowering`. Where a form
-        does not exist (strided or 1x1 kernels; `pallas` without a GPU) the nearest one
-        that is taken. Of `images` it is the divisor of the batch whose ratio to it is
-        nearest to one; 1x1 kernels and `plain` in all passes take the whole batch.
-        `auto` never takes Winograd for bfloat16; by its name it computes in float32.
+      lowering: `auto`, one name of `lowerings.NAMES`, or a `Lowering`; `available`
+        says what is taken where a form does not exist. `plain` in all passes takes the
+        whole batch, whatever `images` says. `auto` never takes Winograd for bfloat16;
+        by its name it computes in float32.
 
     Returns:
       [B, h, w, O] in x's dtype, h = (H + 2 pad - k) // stride + 1.
@@ -103,14 +102,7 @@ def convolve(
         )
     if lowering == "auto":
         lowering = choose(layer, dtype=x.dtype.name)
-    elif isinstance(lowering, str):
-        lowering = Lowering(lowering, lowering, lowering)
-    for name in lowering.names:
-        if name not in lowerings.NAMES:
-            allowed = ", ".join(("auto", *lowerings.NAMES))
-            raise ValueError(f"lowering={name!r} is not one of: {allowed}")
-    if lowering.images < 0:
-        raise ValueError(f"lowering.images={lowering.images}, expected at least 0")
+    lowering = _checked(lowering)
     if set(lowering.names) == {"plain"}:
         return lowerings.plain(x, kernel, stride, pad)
     lowering = available(layer, lowering)
@@ -122,6 +114,18 @@ def convolve(
     wide = kernel.astype(jnp.float32)
     y = lax.map(lambda part: conv(part, wide.astype(kernel.dtype)), parts)
     return y.reshape(layer.batch, *layer.out, layer.outputs)
+
+
+def _checked(lowering: str | Lowering) -> Lowering:
+    if isinstance(lowering, str):
+        lowering = Lowering(lowering, lowering, lowering)
+    for name in lowering.names:
+        if name not in lowerings.NAMES:
+            allowed = ", ".join(("auto", *lowerings.NAMES))
+            raise ValueError(f"lowering={name!r} is not one of: {allowed}")
+    if lowering.images < 0:
+        raise ValueError(f"lowering.images={lowering.images}, expected at least 0")
+    return lowering
 
 
 def conv_general_dilated(
@@ -221,7 +225,12 @@ def _distance(a: Layer, b: Layer) -> float:
 
 
 def available(layer: Layer, lowering: Lowering) -> Lowering:
-    """Replaces forms that do not exist for a layer's shape or on this backend."""
+    """Replaces forms that do not exist for a layer's shape or on this backend.
+
+    1x1 kernels know `plain` and `patches`, strided ones no Winograd and few gradients,
+    and without a GPU there is no `pallas`. `images` becomes a divisor of the batch, the
+    one whose ratio to it is nearest to one.
+    """
     if layer.size == 1:
         names = ("plain" if n == "plain" else "patches" for n in lowering.names)
         return Lowering(*names)
