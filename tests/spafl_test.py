@@ -7,7 +7,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import codec, costs, models
-from sparsefl_jax.algorithms import spafl
+from sparsefl_jax.algorithms import local_only, spafl
 from sparsefl_jax.algorithms.spafl.spafl import moved_by_importance
 from sparsefl_jax.algorithms.spafl.thresholds import Trained
 from sparsefl_jax.sparsity import masks, ste
@@ -152,6 +152,37 @@ def test_thresholds_follow_the_regularisers_recursion(method_ste):
     want = {1: 0.0022, 10: 0.0217, 40: 0.084, 150: 0.284, 500: 0.740}
     for round, threshold in want.items():
         assert seen[round] == pytest.approx(threshold, abs=6e-4 if round > 10 else 6e-5)
+
+
+@pytest.mark.parametrize("reset", ["same", "previous"])
+@pytest.mark.parametrize("factory", [spafl, local_only])
+def test_a_layer_that_died_is_alive_when_the_next_round_begins(factory, reset):
+    """The official code evaluates every client in between, which revives it there."""
+
+    def loss(key, params, stats, *batch):
+        value, told = quiet_loss(key, params, stats, *batch)
+        return value + jnp.sum(params["w"]), told
+
+    method = factory(
+        loss, sfl.make_optimizer(learning_rate=0.5), prunable=("w",), reset=reset
+    )
+    model = SparseModel({"w": jnp.full((4, 3), 5.0)}, {"w": jnp.ones((4, 3), bool)}, {})
+    info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
+    ctx, key = Context(jnp.int32(1), jnp.int32(0), info), jax.random.key(0)
+    ones = jnp.ones((1, 1, 1))
+    data = Batches(ones[0], jnp.zeros(1, jnp.int32), ones.astype(int) * 0, ones, 1)
+    server = method.init(key, model)
+    if factory is spafl:
+        server = server._replace(thresholds={"w": jnp.full(3, 0.5)})
+    down = method.broadcast(key, ctx, server)
+    fresh = method.init_client(key, server, info)
+    dead = fresh.trained._replace(thresholds={"w": jnp.full(3, 9.0)})
+    after = [
+        method.update(key, ctx, down, client, data)[1].trained
+        for client in (fresh, fresh._replace(trained=dead))
+    ]
+    assert not np.array_equal(after[0].params["w"], model.params["w"])
+    jax.tree.map(np.testing.assert_array_equal, *after)
 
 
 def test_the_warm_up_silences_round_0():

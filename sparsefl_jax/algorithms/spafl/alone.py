@@ -52,6 +52,7 @@ def local_only(
 
     def update(key, ctx, downlink, client, batches):
         del downlink
+        client = client_side.revived(client)
         client, metrics = client_side.train(
             key, ctx, client, batches, loss_fn, optimizer, options
         )

@@ -101,13 +101,11 @@ def spafl(
         return message
 
     def update(key, ctx, downlink, client, batches):
-        thresholds = client_side.received(
-            client, downlink["thresholds"].values, options
-        )
         params = client.trained.params
         if extract:
             params = moved_by_importance(params, downlink["delta"].values, divisor)
-        client = client._replace(trained=client_side.Trained(params, thresholds))
+        received = client_side.Trained(params, downlink["thresholds"].values)
+        client = client._replace(trained=received)
         client, metrics = client_side.train(
             key, ctx, client, batches, loss_fn, optimizer, options
         )

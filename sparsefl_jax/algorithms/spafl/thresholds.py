@@ -95,20 +95,15 @@ def _kernels(trained: Trained) -> dict[str, Array]:
     return {p: v for p, v in zip(paths, leaves, strict=True) if p in trained.thresholds}
 
 
-def received(client: Client, thresholds: dict[str, Array], options: Options):
-    """The thresholds that a client starts a round from.
+def revived(client: Client) -> Client:
+    """A client whose dead layers have thresholds 0.
 
-    With reset 'previous' it discards those of a layer that was dead when it last ran.
+    So an evaluation leaves it in the official code, which evaluates all after a round;
+    no `reset` finds a layer dead that died in an earlier round.
     """
-    if options.reset == "same":
-        return thresholds
-    kernels = _kernels(client.trained)
-    return {
-        path: jnp.where(
-            ste.is_dead(kernels[path], client.trained.thresholds[path]), 0.0, new
-        )
-        for path, new in thresholds.items()
-    }
+    kernels, thresholds = _kernels(client.trained), client.trained.thresholds
+    thresholds = {p: ste.revived(kernels[p], t) for p, t in thresholds.items()}
+    return client._replace(trained=client.trained._replace(thresholds=thresholds))
 
 
 def train(key, ctx, client: Client, batches, loss_fn, optimizer, options: Options):
