@@ -41,7 +41,7 @@ def get_config(arg: str = ""):
     config.partition = {"name": "dirichlet", "alpha": 0.2}
     config.model.name = "lenet5_caffe"
     config.input_scale, config.normalize = 1.0, False
-    if config.algorithm.name == "fedpm":  # frozen weights can not shrink to raw pixels
+    if config.algorithm.name == "fedpm":  # on raw ones it has 51 %
         config.input_scale = 255.0
     config.num_rounds, config.epochs, config.batch_size = 500, 5, 64
     return spafl.finish(config)
