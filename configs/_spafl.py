@@ -59,17 +59,25 @@ def _fedpm(config) -> None:
 
 def _heterofl(config) -> None:
     """Everyone has half the width; momentum, decay and clipping of its own paper."""
-    config.optimizer.momentum = 0.9
-    config.optimizer.weight_decay, config.optimizer.clip = 5e-4, 1.0
+    _sliced(config)
     config.budgets = ((0.5, 1.0),)
     config.algorithm = {"name": "heterofl"}
 
 
 def _fjord(config) -> None:
-    """A width from U(0.4, 0.6) by client and round; the decay of its own paper."""
-    config.optimizer.weight_decay = 1e-4
+    """A width from U(0.4, 0.6) by client and round; HeteroFL's optimizer.
+
+    Its own (no momentum, no clipping) ends 1.5 points below the paper on Fashion-MNIST;
+    momentum without clipping diverges there.
+    """
+    _sliced(config)
     widths = (0.4, 0.45, 0.5, 0.55, 0.6)
     config.algorithm = {"name": "fjord", "widths": widths, "draw": "round"}
+
+
+def _sliced(config) -> None:
+    config.optimizer.momentum = 0.9
+    config.optimizer.weight_decay, config.optimizer.clip = 5e-4, 1.0
 
 
 _BASELINES = {
