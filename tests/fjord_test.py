@@ -138,8 +138,10 @@ def test_a_step_moves_the_statistics_of_its_width_alone():
     assert len(moved) > 1
 
 
-def test_the_mean_over_those_who_sent_an_entry_weighs_by_samples():
-    method = fjord(local.cross_entropy(TINY), OPTIMIZER, widths=GRID)
+@pytest.mark.parametrize("weighting, part", [("examples", 3), ("uniform", 1)])
+def test_the_mean_is_over_those_who_sent_an_entry(weighting, part):
+    loss_fn = local.cross_entropy(TINY)
+    method = fjord(loss_fn, OPTIMIZER, widths=GRID, weighting=weighting)
     server, total, sent = method.init(KEY, start()), None, []
     one = jax.jit(lambda ctx, key: one_client(method, server, ctx, data(3), key)[1])
     for budget, size in ((1.0, 6), (0.5, 2)):
@@ -152,9 +154,10 @@ def test_the_mean_over_those_who_sent_an_entry_weighs_by_samples():
     (first, rows_one), (second, rows_two) = sent
     got, one, two = (p["fc1"]["kernel"] for p in (new.params, first, second))
     assert not np.allclose(one[:, :8], two[:, :8], atol=1e-4)
-    np.testing.assert_allclose(got[:, :8], (3 * one + two)[:, :8] / 4, atol=1e-6)
+    mean = (part * one + two) / (part + 1)
+    np.testing.assert_allclose(got[:, :8], mean[:, :8], atol=1e-6)
     np.testing.assert_allclose(got[:, 8:], one[:, 8:], atol=1e-6)
-    both = (3 * rows_one["mean"] + rows_two["mean"])[1, :8] / 4
+    both = (part * rows_one["mean"] + rows_two["mean"])[1, :8] / (part + 1)
     np.testing.assert_allclose(new.stats["mean"][1, :8], both, atol=1e-6)
     np.testing.assert_allclose(new.stats["mean"][3], rows_one["mean"][3], atol=1e-6)
     np.testing.assert_array_equal(new.stats["mean"][0, 7:], server.stats["mean"][0, 7:])
@@ -248,6 +251,8 @@ def test_refused_arguments():
         fjord(None, None, draw="epoch")
     with pytest.raises(ValueError, match="distill=True, expected draw='batch'"):
         fjord(None, None, distill=True, draw="round")
+    with pytest.raises(ValueError, match="weighting='mean', expected one of examples"):
+        fjord(None, None, weighting="mean")
     static = start()._replace(stats={"batch_mean": jnp.zeros(16)})
     with pytest.raises(ValueError, match="norm='static', expected 'batch' or None"):
         fjord(None, None).init(KEY, static)

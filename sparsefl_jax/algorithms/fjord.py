@@ -36,14 +36,15 @@ def fjord(
     draw: str = "batch",
     distill: bool = False,
     all_widths: bool = False,
+    weighting: str = "examples",
 ) -> Algorithm:
     """FjORD: a client of budget b trains widths p of a grid, p <= p_max.
 
     p_max is the largest width within the budget, at least the smallest of the grid.
     Down and up: the slice at p_max, float32, and the statistics of all widths up to it,
     each in its slice. No positions: the slice follows from the budget. An entry becomes
-    the mean over those who sent it, by number of samples, and stays as it is where
-    nobody did; so does a statistic.
+    the mean over those who sent it and stays as it is where nobody did; so does a
+    statistic.
 
     Deployed is the slice at the largest width, the full network only if that is 1;
     personal models are slices at the client's p_max.
@@ -57,9 +58,11 @@ def fjord(
         and the number of the width downwards (the setting of SpaFL's Table 2).
       distill: a minibatch trains p_max on the labels and p on what p_max says.
       all_widths: also deploy the slices at all other widths, in falling order.
+      weighting: of those who sent an entry, see `aggregate.WEIGHTINGS`.
 
     Raises:
-      ValueError: the widths are no grid, `draw` is unknown or leaves no teacher.
+      ValueError: the widths are no grid, `draw` is unknown or leaves no teacher, or the
+        weighting is unknown.
 
     Example:
       >>> spafl = fjord(None, None, widths=(0.4, 0.45, 0.5, 0.55, 0.6), draw="round")
@@ -71,6 +74,7 @@ def fjord(
         raise ValueError(f"draw={draw!r}, expected one of {', '.join(DRAWS)}")
     if distill and draw == "round":
         raise ValueError("distill=True, expected draw='batch', which has a teacher")
+    weight = sums.weigh(weighting)
 
     def grid():
         return jnp.array(rates, jnp.float32)
@@ -158,7 +162,7 @@ def fjord(
     def contribute(ctx, uplink):
         values = {name: packet.values for name, packet in uplink.items()}
         mask = {name: packet.mask for name, packet in uplink.items()}
-        return sums.covered_sum(values, mask, ctx.client.num_examples)
+        return sums.covered_sum(values, mask, weight(ctx.client))
 
     def aggregate(key, ctx, server, total):
         del key, ctx
