@@ -4,13 +4,21 @@ from configs import _options
 from sparsefl_jax.configuration import complete, default_config
 
 METHODS = ("spafl", "local", "fedavg", "fedpm", "heterofl", "fjord")
-VARIANTS = ("without13", "thresholds_only")
+VARIANTS = {"without13": "spafl", "thresholds_only": "spafl", "initial": "fedpm"}
 PRESETS = ("paper", "release")
 
 
 def parse(arg: str) -> set[str]:
-    """The options of a configuration's argument, each known."""
-    return _options.parse(arg, METHODS, VARIANTS, PRESETS)
+    """The options of a configuration's argument: all known, a variant its method's."""
+    options = _options.parse(arg, METHODS, tuple(VARIANTS), PRESETS)
+    for variant in options & VARIANTS.keys():
+        if VARIANTS[variant] != _method(options):
+            raise ValueError(f"option {variant!r}, expected with {VARIANTS[variant]}")
+    return options
+
+
+def _method(options: set[str]) -> str:
+    return next((name for name in METHODS if name in options), "spafl")
 
 
 def base(options: set[str], *, rates: dict, release: dict, alpha: float, prunable):
@@ -26,13 +34,15 @@ def base(options: set[str], *, rates: dict, release: dict, alpha: float, prunabl
     config = default_config()
     config.num_clients, config.cohort_size = 100, 10
     config.eval_every, config.metric = 1, "clients"
-    method = next((name for name in METHODS if name in options), "spafl")
+    method = _method(options)
     config.optimizer.learning_rate = rates[method]
     if method in ("spafl", "local"):
         config.optimizer.momentum = 0.9
         config.algorithm = _thresholds(options, method, release, alpha, prunable)
     else:
         _BASELINES[method](config)
+    if "initial" in options:
+        config.algorithm["weights"] = "initial"
     return config
 
 

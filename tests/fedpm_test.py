@@ -89,10 +89,24 @@ def test_constants_have_the_size_of_the_fan_in(key):
     assert (frozen["bn"]["scale"] == 1).all() and (frozen["bn"]["bias"] == 0).all()
 
 
+def test_initial_weights_are_masked_and_stay(key):
+    model = models.build("mlp", 4, (8,), widths=(16,))
+    params, stats = model.init(key)
+    method = fedpm(None, local.make_optimizer("adam"), weights="initial")
+    server = method.init(key, SparseModel(params, masks.full(params), stats))
+    jax.tree.map(np.testing.assert_array_equal, server.frozen, params)
+    drawn = method.deploy(key, server, None, None)["global"]
+    kept, initial = (p["fc1"]["kernel"] for p in (drawn.params, params))
+    assert 0.3 < np.mean(kept != 0) < 0.7
+    np.testing.assert_array_equal(kept, np.where(kept != 0, initial, 0))
+
+
 def test_refuses():
     for epsilon in (0, 0.5, -1, math.nan):
         with pytest.raises(ValueError, match=f"epsilon={epsilon}, expected in"):
             fedpm(None, None, epsilon=epsilon)
+    with pytest.raises(ValueError, match="weights='drawn', expected one of constants"):
+        fedpm(None, None, weights="drawn")
     for leaf, said in (
         ("table", "leaf 'embed/table', expected"),
         ("bias", "no kernel"),

@@ -20,7 +20,7 @@ def test_every_method_variant_and_preset_builds(file):
     get_config = importlib.import_module(f"configs.{file}").get_config
     seen = set()
     for method in _spafl.METHODS:
-        for variant in ("", *_spafl.VARIANTS) if method == "spafl" else ("",):
+        for variant in ("", *(v for v, of in _spafl.VARIANTS.items() if of == method)):
             for preset in _spafl.PRESETS:
                 config = get_config(",".join((method, variant, preset)))
                 fields.check(config)
@@ -29,7 +29,7 @@ def test_every_method_variant_and_preset_builds(file):
                 assert stage.cohort_size == 10 and config.metric == "clients"
                 assert stage.drop_last == (file == "spafl_cifar10")
                 seen.add(str(config.algorithm))
-    assert len(seen) == 6 + 2 + 4  # SpaFL's, Local's, the others'
+    assert len(seen) == 6 + 2 + 5  # SpaFL's, Local's, the others'
     static = get_config("heterofl").model.get("norm")
     assert static == ("static" if "cifar" in file else None)
 
@@ -40,6 +40,8 @@ def test_every_method_variant_and_preset_builds(file):
         ("spaffl", "option 'spaffl', expected of spafl, local"),
         ("spafl,fedavg", "expected one of spafl, local"),
         ("paper,release", "expected one of paper, release"),
+        ("initial", "option 'initial', expected with fedpm"),
+        ("fedavg,without13", "option 'without13', expected with spafl"),
     ],
 )
 def test_what_an_argument_can_not_be(arg, told):

@@ -26,15 +26,23 @@ class Server(NamedTuple):
     stats: PyTree  # float32
 
 
+WEIGHTS = ("constants", "initial")
+
+
 def fedpm(
-    loss_fn, optimizer, *, epsilon: float = 0.01, keep_optimizer: bool = True
+    loss_fn,
+    optimizer,
+    *,
+    weights: str = "constants",
+    epsilon: float = 0.01,
+    keep_optimizer: bool = True,
 ) -> Algorithm:
     """FedPM: clients train the scores s of a mask m ~ Bernoulli(sigmoid(s)).
 
     Every weight and bias of a layer with a kernel is +-c, c = e / sqrt(fan-in), and has
     a score that starts at N(0, 1); normalisation is frozen at scale 1 and bias 0. Every
-    forward pass draws its own mask. A mask and the weights that an earlier stage would
-    hand on are not used. `unanimous`: the share of the scores that a cohort agrees on.
+    forward pass draws its own mask. A mask that an earlier stage would hand on is not
+    used. `unanimous`: the share of the scores that a cohort agrees on.
 
     Down: the scores, float32. Up: one mask drawn from the trained scores, entropy-coded
     in one go. Both: the normalisation statistics. The weights follow from the seed that
@@ -48,21 +56,27 @@ def fedpm(
     Args:
       loss_fn: as `local.cross_entropy` returns it.
       optimizer: the clients', of the scores, as `local.make_optimizer` returns it.
+      weights: 'constants', as above, or 'initial': those of the model it starts from,
+        which all know; a 0 among them counts as dropped.
       epsilon: what a mask's zero counts as in the mean, (0, 0.5).
       keep_optimizer: clients keep their optimizer's state from round to round.
 
     Raises:
-      ValueError: `epsilon` is out of range; by `init` on leaves of an unknown kind.
+      ValueError: an argument is out of range; by `init` on leaves of an unknown kind.
 
     Example:
       >>> method = fedpm(None, None, keep_optimizer=False)
     """
     if not 0 < epsilon < 0.5:
         raise ValueError(f"epsilon={epsilon}, expected in (0, 0.5)")
+    if weights not in WEIGHTS:
+        raise ValueError(f"weights={weights!r}, expected one of {', '.join(WEIGHTS)}")
 
     def init(key, model: SparseModel):
         weight_key, score_key = jax.random.split(key)
         frozen = supermask.signed_constants(weight_key, model.params)
+        if weights == "initial":  # static branch
+            frozen = model.params
         scored, _ = split(frozen, supermask.has_score(frozen))
         return Server(
             frozen, supermask.fill(score_key, scored, jax.random.normal), model.stats
