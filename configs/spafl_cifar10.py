@@ -4,15 +4,16 @@ python launch.py --config=configs/spafl_cifar10.py[:METHOD][,VARIANT][,PRESET]
 
 METHOD is spafl (default), local, fedavg, fedpm, heterofl or fjord; VARIANT is without13
 (Table 3) or thresholds_only (Table 1), of FedPM initial (it masks the network's initial
-weights, not constants); PRESET is paper (default) or release, how the official code
-differs: gradients pass the step where |importance - threshold| > 1 alone, which is
-never, so that the regulariser alone moves thresholds; eq. (13) divides by the kernel's
-area, gradients are clipped at 3, nothing is clamped, and the network reads raw pixels
-that were reshaped where they should have been transposed. Not reproduced of it: eq.
-(13) on all clients, drawn or not. Mean over clients on their own test samples, best
-round, over seeds: SpaFL 69.75 +- 2.81 (density 30.57 %), without eq. (13) 68.63 +-
-1.76, FedAvg 61.33 +- 0.15, FedPM 52.05 +- 0.06, HeteroFL 66.83 +- 1.15, FjORD 66.38 +-
-2.01, Local 57.06 +- 1.30; thresholds only 60.94 +- 3.4. Not measured: it needs a GPU.
+weights, not constants); FjORD has HeteroFL's optimizer and mean, which the paper does
+not say; PRESET is paper (default) or release, how the official code differs: gradients
+pass the step where |importance - threshold| > 1 alone, which is never, so that the
+regulariser alone moves thresholds; eq. (13) divides by the kernel's area, gradients are
+clipped at 3, nothing is clamped, and the network reads raw pixels that were reshaped
+where they should have been transposed. Not reproduced of it: eq. (13) on all clients,
+drawn or not. Mean over clients on their own test samples, best round, over seeds: SpaFL
+69.75 +- 2.81 (density 30.57 %), without eq. (13) 68.63 +- 1.76, FedAvg 61.33 +- 0.15,
+FedPM 52.05 +- 0.06, HeteroFL 66.83 +- 1.15, FjORD 66.38 +- 2.01, Local 57.06 +- 1.30;
+thresholds only 60.94 +- 3.4. Not measured: it needs a GPU.
 """
 
 from configs import _spafl as spafl

@@ -4,17 +4,18 @@ python launch.py --config=configs/spafl_cifar100.py[:METHOD][,VARIANT][,PRESET]
 
 METHOD is spafl (default), local, fedavg, fedpm, heterofl or fjord; VARIANT is without13
 (Table 3) or thresholds_only (Table 1), of FedPM initial (it masks the network's initial
-weights, not constants); PRESET is paper (default) or release, how the official code
-differs: a pre-activation network of base width 32 in place of 64, gradients pass the
-step where |importance - threshold| > 1 alone, eq. (13) divides by the kernel's area,
-gradients are clipped at 15, nothing is clamped, next to no regulariser in round 0, the
-learning rate stays above 0.0001. Not reproduced of it: eq. (13) on all clients, drawn
-or not. Mean over clients, each on 100 to 200 test samples in its own class shares, best
-round, over seeds: SpaFL 40.80 +- 0.54 (density 35.38 %), without eq. (13) 38.96 +-
-0.80, FedAvg 35.51 +- 0.10, FedPM 28.56 +- 0.15, HeteroFL 37.82 +- 0.15, FjORD 39.13 +-
-0.22, Local 33.77 +- 1.87; thresholds only 24.80 +- 1.1. The weights of 100 clients take
-4.5 GB, in host memory where a GPU has less to spare (--config.client_store=host). Not
-measured: it needs a GPU.
+weights, not constants); FjORD has HeteroFL's optimizer and mean, which the paper does
+not say; PRESET is paper (default) or release, how the official code differs: a
+pre-activation network of base width 32 in place of 64, gradients pass the step where
+|importance - threshold| > 1 alone, eq. (13) divides by the kernel's area, gradients are
+clipped at 15, nothing is clamped, next to no regulariser in round 0, the learning rate
+stays above 0.0001. Not reproduced of it: eq. (13) on all clients, drawn or not. Mean
+over clients, each on 100 to 200 test samples in its own class shares, best round, over
+seeds: SpaFL 40.80 +- 0.54 (density 35.38 %), without eq. (13) 38.96 +- 0.80, FedAvg
+35.51 +- 0.10, FedPM 28.56 +- 0.15, HeteroFL 37.82 +- 0.15, FjORD 39.13 +- 0.22, Local
+33.77 +- 1.87; thresholds only 24.80 +- 1.1. The weights of 100 clients take 4.5 GB, in
+host memory where a GPU has less to spare (--config.client_store=host). Not measured: it
+needs a GPU.
 """
 
 from configs import _spafl as spafl

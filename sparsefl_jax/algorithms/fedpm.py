@@ -57,7 +57,7 @@ def fedpm(
       loss_fn: as `local.cross_entropy` returns it.
       optimizer: the clients', of the scores, as `local.make_optimizer` returns it.
       weights: 'constants', as above, or 'initial': those of the model it starts from,
-        which all know; a 0 among them counts as dropped.
+        at no charge, as if all knew them; a 0 among them counts as dropped.
       epsilon: what a mask's zero counts as in the mean, (0, 0.5).
       keep_optimizer: clients keep their optimizer's state from round to round.
 
@@ -74,7 +74,7 @@ def fedpm(
 
     def init(key, model: SparseModel):
         weight_key, score_key = jax.random.split(key)
-        frozen = supermask.signed_constants(weight_key, model.params)
+        frozen = supermask.signed_constants(weight_key, model.params)  # or refuses
         if weights == "initial":  # static branch
             frozen = model.params
         scored, _ = split(frozen, supermask.has_score(frozen))
