@@ -18,7 +18,7 @@ ESTIMATORS = {  # where the gradient passes the unit step S(d)
     "identity": "everywhere",
     "window": "where |d| > 1 alone, as in SpaFL's official CIFAR code",
 }
-DEAD = 0.01  # keep ratio at which a layer's thresholds are set to 0
+DEAD = 1  # percent of a layer's filters alive at which its thresholds are set to 0
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
@@ -66,26 +66,43 @@ def along_outputs(values: Array, kernel: Array) -> Array:
 
 
 def is_dead(kernel: Array, threshold: Array) -> Array:
-    """Whether at most 1 % of a layer's filters are alive; shape=(), bool."""
-    return jnp.mean(importance(kernel) > threshold, dtype=jnp.float32) <= DEAD
+    """Whether at most 1 % of a layer's filters are alive; shape=(), bool.
+
+    Counted in integers: a mean in float32 takes 5 of 500 for more than 0.01.
+    """
+    alive = jnp.sum(importance(kernel) > threshold, dtype=jnp.int32)
+    return 100 * alive <= DEAD * threshold.size
 
 
-def revived(kernel: Array, threshold: Array) -> Array:
-    """The thresholds of a layer, or 0 where it is dead; the gradient passes.
+def revived(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
+    """The thresholds, 0 in layers that are dead; the gradient passes.
 
     Example:
-      >>> revived(jnp.ones((3, 2)), jnp.array([2.0, 3.0])).tolist()
+      >>> revived({'w': jnp.ones((3, 2))}, {'w': jnp.array([2.0, 3.0])})['w'].tolist()
       [0.0, 0.0]
     """
-    cut = jnp.where(is_dead(kernel, threshold), threshold, 0.0)
-    return threshold - jax.lax.stop_gradient(cut)
+
+    def one(kernel, threshold):
+        cut = jnp.where(is_dead(kernel, threshold), threshold, 0.0)
+        return threshold - jax.lax.stop_gradient(cut)
+
+    pruned = kernels(params, thresholds)
+    return {path: one(pruned[path], t) for path, t in thresholds.items()}
+
+
+def kernels(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
+    """The kernels that have thresholds, by path.
+
+    Example:
+      >>> list(kernels({'b': jnp.ones(2), 'w': jnp.ones((3, 2))}, {'w': jnp.ones(2)}))
+      ['w']
+    """
+    leaves = dict(zip(masks.leaf_paths(params), jax.tree.leaves(params), strict=True))
+    return {path: leaves[path] for path in thresholds}
 
 
 def prune(
-    params: PyTree,
-    thresholds: dict[str, Array],
-    estimator: str = "identity",
-    revive: bool = True,
+    params: PyTree, thresholds: dict[str, Array], estimator: str = "identity"
 ) -> PyTree:
     """The parameters with pruned filters at 0, differentiable in both arguments.
 
@@ -99,7 +116,6 @@ def prune(
       params: the parameters.
       thresholds: [O] by the path of a kernel [..., O].
       estimator: a name in `ESTIMATORS`.
-      revive: whether a layer that is dead is taken at thresholds 0.
 
     Example:
       >>> pruned = prune({'w': jnp.array([[1.0, 3.0]])}, {'w': jnp.array([2.0, 2.0])})
@@ -110,16 +126,14 @@ def prune(
     def one(path, kernel):
         if path not in thresholds:
             return kernel
-        threshold = thresholds[path]
-        threshold = revived(kernel, threshold) if revive else threshold
-        alive = unit_step(importance(kernel) - threshold, estimator)
+        alive = unit_step(importance(kernel) - thresholds[path], estimator)
         return kernel * along_outputs(alive, kernel)
 
     return _map_with_path(one, params)
 
 
 def filter_masks(params: PyTree, thresholds: dict[str, Array]) -> PyTree:
-    """The mask that thresholds make, True where there are none.
+    """The mask that thresholds make, True where there are none; dead layers are revived.
 
     Example:
       >>> params = {'b': jnp.ones(2), 'w': jnp.array([[1.0, 3.0]])}
@@ -127,10 +141,12 @@ def filter_masks(params: PyTree, thresholds: dict[str, Array]) -> PyTree:
       [[False, True]]
     """
 
+    thresholds = revived(params, thresholds)
+
     def one(path, leaf):
         if path not in thresholds:
             return jnp.ones(leaf.shape, bool)
-        alive = importance(leaf) > revived(leaf, thresholds[path])
+        alive = importance(leaf) > thresholds[path]
         return jnp.broadcast_to(along_outputs(alive, leaf), leaf.shape)
 
     return _map_with_path(one, params)

@@ -77,22 +77,19 @@ def _optimizer(tx: optax.GradientTransformation, options: Options):
     """
 
     def reset(updates: Trained, old: Trained):
-        kernels = _kernels(old)
+        kernels = ste.kernels(*old)
         moved = {}
         for path, step in updates.thresholds.items():
             threshold = old.thresholds[path]
             to = step - threshold if options.reset == "same" else -threshold
             dead = ste.is_dead(kernels[path], threshold)
             moved[path] = jnp.where(dead, to, step)
-        return updates._replace(thresholds=moved)
+        params = updates.params
+        if options.thresholds_only:  # a decay of the weights would move them
+            params = jax.tree.map(jnp.zeros_like, params)
+        return Trained(params, moved)
 
     return optax.chain(tx, optax.stateless(reset))
-
-
-def _kernels(trained: Trained) -> dict[str, Array]:
-    """The kernels that have thresholds, by path."""
-    paths, leaves = masks.leaf_paths(trained.params), jax.tree.leaves(trained.params)
-    return {p: v for p, v in zip(paths, leaves, strict=True) if p in trained.thresholds}
 
 
 def revived(client: Client) -> Client:
@@ -101,8 +98,7 @@ def revived(client: Client) -> Client:
     So an evaluation leaves it in the official code, which evaluates all after a round;
     no `reset` finds a layer dead that died in an earlier round.
     """
-    kernels, thresholds = _kernels(client.trained), client.trained.thresholds
-    thresholds = {p: ste.revived(kernels[p], t) for p, t in thresholds.items()}
+    thresholds = ste.revived(*client.trained)
     return client._replace(trained=client.trained._replace(thresholds=thresholds))
 
 
@@ -124,7 +120,7 @@ def train(key, ctx, client: Client, batches, loss_fn, optimizer, options: Option
     mask = ste.filter_masks(*state.params)
     # Thresholds take five operations a weight and step: |w| and its sum, and the two
     # gradients through the mask.
-    size = sum(kernel.size for kernel in _kernels(state.params).values())
+    size = sum(kernel.size for kernel in ste.kernels(*state.params).values())
     steps = count / batches.order.shape[-1]
     return Client(state.params, state.stats, kept), {
         **state.sums,
@@ -143,13 +139,14 @@ def regularised(loss_fn, round: Array, options: Options) -> Callable:
         alpha = alpha * jax.nn.sigmoid(10.0 * round - 5.0)
 
     def loss(key, trained: Trained, *rest):
-        params = trained.params
+        params, thresholds = trained
         if options.thresholds_only:
             params = jax.lax.stop_gradient(params)
-        revive = options.reset == "same"
-        pruned = ste.prune(params, trained.thresholds, options.ste, revive)
+        if options.reset == "same":
+            thresholds = ste.revived(params, thresholds)
+        pruned = ste.prune(params, thresholds, options.ste)
         value, told = loss_fn(key, pruned, *rest)
-        penalty = sum(jnp.sum(jnp.exp(-t)) for t in trained.thresholds.values())
+        penalty = sum(jnp.sum(jnp.exp(-t)) for t in thresholds.values())
         return value + alpha * penalty, told
 
     return loss
