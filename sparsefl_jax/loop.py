@@ -241,7 +241,8 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     )
     evaluation, seen = work.evaluation(stage), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
-    models = stage.algorithm.deploy(key, state.server, None, None)
+    own = simulate.deploy_key(key, at.round)
+    models = stage.algorithm.deploy(own, state.server, None, None)
     rounds, ahead = np.arange(at.round, at.round + length, dtype=np.int32), None
     ids = draw(rounds)
     while at.round < stage.num_rounds:
@@ -252,12 +253,13 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
         )
         rounds, ids = later, following
         logs = processes.fetch(logs)
-        models = stage.algorithm.deploy(key, state.server, None, None)
         records, at, failure = _account(work, layers, logs, at)
+        own = simulate.deploy_key(key, at.round)
+        models = stage.algorithm.deploy(own, state.server, None, None)
         seen = None if seen is None else [*seen, *logs.ids.ravel()]
         evaluated = None
         if not failure and _due(work, at):
-            evaluated, filters = evaluation(key, state, models, seen)
+            evaluated, filters = evaluation(own, state, models, seen)
             seen = []
             evals, at, failure = _judge(work, at, evaluated, models)
             records += evals

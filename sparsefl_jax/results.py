@@ -106,8 +106,9 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     shapes = begin.shapes(algorithm, sparse, info)
     state = saved.snapshot.state(shapes)
     everyone = state.clients
+    stage_key = simulate.stage_key(jax.random.split(key)[1], saved.snapshot.stage)
+    deploy_key = simulate.deploy_key(stage_key, saved.snapshot.round)
     if isinstance(everyone, disk_store.Saved):
-        stage_key = simulate.stage_key(jax.random.split(key)[1], saved.snapshot.stage)
         wanted = everyone.only(clients)
         parts = stage_key, algorithm, info, shapes.clients, 1, wanted.first
         everyone = begin.on_disk(*parts)
@@ -117,7 +118,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
         taken = [store.take(v, np.array([index])) for v in (everyone, info)]
         row, mine = jax.tree.map(lambda v: v[0], taken)
         like = jax.eval_shape(algorithm.init_client, key, state.server, mine)
-        own = jax.random.fold_in(key, index)
+        own = jax.random.fold_in(deploy_key, index)
         return algorithm.deploy(own, state.server, store.unpack(row, like), mine)
 
     return [jax.tree.map(np.asarray, deploy(index)) for index in clients]

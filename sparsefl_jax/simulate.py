@@ -119,6 +119,11 @@ def stage_key(key: Key, index: int) -> Key:
     return jax.random.fold_in(key, index)
 
 
+def deploy_key(key: Key, round: int) -> Key:
+    """What a stage's evaluation after a round draws from; `key`: the stage's."""
+    return jax.random.fold_in(jax.random.fold_in(key, 4), round)
+
+
 def strong(tree: PyTree) -> PyTree:
     """Removes weak types: a scan's carry must not change type, nor jit trace twice."""
     return jax.tree.map(

@@ -254,3 +254,29 @@ def test_it_learns(key):
     accuracy = [r["accuracy"] for r in run.metrics if r["phase"] == "eval"]
     losses = [r["loss"] for r in run.metrics if r["phase"] == "train"]
     assert accuracy[-1] > 0.8 and losses[-1] < losses[0] / 2
+
+
+def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
+    """Else 500 evaluations test one draw, and the best of them is of one draw."""
+    y = np.arange(24) % 4
+    x = np.eye(4, 8, dtype=np.float32)[y]
+    data = from_arrays(x, y, num_clients=2)
+    model = models.build("mlp", 4, (8,), widths=(16,))
+    method = fedpm(local.cross_entropy(model), local.make_optimizer("adam"))
+    stage = Stage(method._replace(aggregate=_unmoved), 4, 2, batch_size=12)
+
+    def masks_of(eval_every):
+        segments = loop.segments(key, [stage], model, data, eval_every=eval_every)
+        return {s.snapshot.round: s.models["global"].mask for s in segments}
+
+    every, second = masks_of(1), masks_of(2)
+    kernels = [np.asarray(mask["fc1"]["kernel"]).tobytes() for mask in every.values()]
+    assert len(set(kernels)) == 4
+    for round, mask in second.items():
+        jax.tree.map(np.testing.assert_array_equal, mask, every[round])
+
+
+def _unmoved(key, ctx, server, total):
+    """An aggregation that leaves the scores alone: what differs is the draw."""
+    del key, ctx, total
+    return server, {}

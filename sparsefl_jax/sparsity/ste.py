@@ -133,14 +133,13 @@ def prune(
 
 
 def filter_masks(params: PyTree, thresholds: dict[str, Array]) -> PyTree:
-    """The mask that thresholds make, True where there are none; dead layers are revived.
+    """The mask that thresholds make, dead layers revived; True where there are none.
 
     Example:
       >>> params = {'b': jnp.ones(2), 'w': jnp.array([[1.0, 3.0]])}
       >>> filter_masks(params, {'w': jnp.array([2.0, 2.0])})['w'].tolist()
       [[False, True]]
     """
-
     thresholds = revived(params, thresholds)
 
     def one(path, leaf):
