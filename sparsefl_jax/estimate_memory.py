@@ -100,7 +100,7 @@ def of_stage(
     plan = simulate.make_plan(stage, {}, devices, 1)
     info, num_devices = simulate.client_info(data, budgets), plan.mesh.size
     state = begin.shapes(stage.algorithm, sparse, info)
-    how = model, data, eval_every, client_store
+    how = model, data, eval_every, client_store, memory_gb
     paced = pace.pace(plan, state.clients, *how)
     rows = store.num_bytes(state.clients)
     clients = store.device_bytes(state.clients, num_devices)
@@ -184,7 +184,7 @@ def choose(
         raise ValueError(
             f"memory_gb={limit / 1e9:.3g}, expected at least "
             f"{memory.total(1) / 1e9:.3g} for one client at a time; the largest part "
-            f"is {part}, {format_si(parts[part], 'B')}: try {REMEDIES[part]}"
+            f"is {part}, {format_si(parts[part], 'B')}: try {_remedy(memory, part)}"
         )
     if given is not None:
         raise ValueError(
@@ -220,9 +220,17 @@ def advice(memory: Memory, stage: int) -> str:
         parts = memory.parts()
         part = max(parts, key=parts.get)
         size = format_si(parts[part], "B")
-        return f"{told}; the largest part is {part}, {size}: try {REMEDIES[part]}"
+        remedy = _remedy(memory, part)
+        return f"{told}; the largest part is {part}, {size}: try {remedy}"
     half = chunk // 2
     return f"{told}; --config.chunk={half} takes {format_si(memory.total(half), 'B')}"
+
+
+def _remedy(memory: Memory, part: str) -> str:
+    """What makes a part smaller; rows that are on the host already can not go there."""
+    if part == "clients" and memory.client_store.get("working"):
+        return "a smaller cohort_size or model"
+    return REMEDIES[part]
 
 
 def _working_set(work: ClientWork, together: int = 1) -> tuple[int, int]:

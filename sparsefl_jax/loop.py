@@ -184,6 +184,7 @@ def segments(
         eval_every=eval_every,
         budgets=budgets,
         client_store=client_store,
+        memory_gb=memory_gb,
         devices=devices,
         until=until or Limits(),
         observe_rounds=tuple(observe_rounds),
@@ -209,6 +210,7 @@ class _Work(NamedTuple):
     eval_every: int
     budgets: Any
     client_store: str
+    memory_gb: float | None
     devices: Any
     until: Limits
     observe_rounds: tuple[int, ...]
@@ -227,7 +229,7 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     plan = simulate.make_plan(stage, layers, work.devices, chunk, bool(observed))
     population = simulate.make_population(plan, data, work.budgets)
     rows = begin.shapes(stage.algorithm, sparse, population.info).clients
-    how = work.eval_every, work.client_store, observed, at.round
+    how = work.eval_every, work.client_store, work.memory_gb, observed, at.round
     paced = pace.pace(plan, rows, work.model, data, *how)
     length, working, where = processes.lead(paced)
     state = begin.start(key, plan, sparse, population, at.state, working, where)

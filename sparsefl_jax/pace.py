@@ -6,6 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsefl_jax import costs, simulate, store
+from sparsefl_jax import devices as hardware
 from sparsefl_jax.types import PyTree
 
 # Effective FLOP/s per device that size a segment; only responsiveness depends on it.
@@ -28,6 +29,7 @@ def pace(
     data,
     eval_every: int,
     client_store: str,
+    memory_gb: float | None = None,
     observe_rounds=(),
     done: int = 0,
 ) -> Pace:
@@ -39,7 +41,7 @@ def pace(
     Args:
       plan: of the stage.
       rows: all clients', arrays or shapes.
-      model, data, eval_every, client_store: as `segments` takes them.
+      model, data, eval_every, client_store, memory_gb: as `segments` takes them.
       observe_rounds: of this stage.
       done: rounds after which a run goes on, perhaps begun on other devices.
     """
@@ -48,9 +50,10 @@ def pace(
     flops = 6.0 * costs.macs_per_sample(model.macs) * samples
     seconds = flops / (GUESSED_RATE.get(devices[0].platform, 5e10) * len(devices))
     most = max(1, int(SEGMENT_SECONDS / max(seconds, 1e-9)))
-    where = store.chosen(client_store, rows, devices)
+    memory = hardware.memory(devices) if memory_gb is None else 1e9 * memory_gb
+    where = store.chosen(client_store, rows, memory, len(devices))
     if where != "device":
-        most = min(most, store.most_rounds(rows, stage.cohort_size, devices))
+        most = min(most, store.most_rounds(rows, stage.cohort_size, memory))
     common = math.gcd(stage.num_rounds, eval_every, *observe_rounds)
     length = max(d for d in range(1, common + 1) if common % d == 0 and d <= most)
     length = math.gcd(done, length)

@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax import observe, processes, store
+from sparsefl_jax import observe, processes, simulate, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Array, ClientInfo, PyTree, SparseModel
 
@@ -76,7 +76,7 @@ def make_judge(
       layers: tree of Python bools, the layers whose densities and filters are told.
       tested: as `evaluate.make_evaluator` gives it for these samples.
       renew: `(key, sparse) -> sparse`, what is done to a server's model before.
-      devices: over which clients are spread; None: all.
+      devices: over which clients are spread, as for training; None: all.
 
     Returns:
       `judge(key, state, seen)`, by name a `Judged` of NumPy arrays [N, ...]; `seen`
@@ -85,7 +85,7 @@ def make_judge(
     shapes = _shapes(stage.algorithm, model)
     if not jax.tree.leaves(shapes[2]):
         return _by_budget(stage.algorithm, info, samples.split, layers, tested, renew)
-    devices = devices or jax.devices()
+    devices = simulate.stage_devices(stage, devices)
     group = -(-stage.cohort_size // len(devices)) * len(devices)
     judge = _judge_some(model, stage.algorithm, layers, devices)
     on_device = jax.device_put((samples.x, np.asarray(samples.y, np.int32)))

@@ -74,6 +74,15 @@ class Plan(NamedTuple):
     observed: bool  # whether the cohort's uplink masks are kept
 
 
+def stage_devices(stage: Stage, devices=None) -> list:
+    """The devices that a stage runs on, no more than its cohort has clients.
+
+    Unless that would leave out a process: all of them have to take part.
+    """
+    devices = list(devices or jax.devices())
+    return devices if processes.several() else devices[: stage.cohort_size]
+
+
 def make_plan(
     stage: Stage,
     layers: PyTree,
@@ -81,14 +90,8 @@ def make_plan(
     chunk: int | str = "auto",
     observed: bool = False,
 ) -> Plan:
-    """Chooses devices and chunk: on CPU one client per core, elsewhere the cohort.
-
-    A cohort smaller than the mesh runs on a sub-mesh, unless that would leave out a
-    process: all of them have to take part.
-    """
-    devices = list(devices or jax.devices())
-    if not processes.several():
-        devices = devices[: stage.cohort_size]
+    """Chooses devices and chunk: on CPU one client per core, elsewhere the cohort."""
+    devices = stage_devices(stage, devices)
     share = -(-stage.cohort_size // len(devices))
     if chunk == "auto":
         chunk = 1 if devices[0].platform == "cpu" else share

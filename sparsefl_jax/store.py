@@ -9,7 +9,7 @@ in which the rows that both share are replaced when the segment ends.
 import functools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -72,7 +72,7 @@ def check(client_store: str) -> None:
         )
 
 
-def chosen(client_store: str, rows: PyTree, devices: Sequence) -> str:
+def chosen(client_store: str, rows: PyTree, memory: float, num_devices: int) -> str:
     """Where rows live: 'device', 'host' or 'disk'; 'auto' leaves it to the memory.
 
     On CPUs, too, half of the memory is the limit of what is on the device.
@@ -80,22 +80,23 @@ def chosen(client_store: str, rows: PyTree, devices: Sequence) -> str:
     Args:
       client_store: a name in `STORES`.
       rows: of all clients [N, ...], arrays or shapes.
-      devices: that the stage runs on.
+      memory: bytes that the stage's devices hold together.
+      num_devices: how many these are.
 
     Raises:
       ValueError: `client_store` is unknown.
 
     Example:
       >>> rows = {'weights': jax.ShapeDtypeStruct((10, 3), jnp.float32)}
-      >>> chosen('auto', rows, jax.devices())
-      'device'
+      >>> chosen('auto', rows, 300, 1), chosen('auto', rows, 200, 1)  # of 120 bytes
+      ('device', 'host')
     """
     check(client_store)
     if not jax.tree.leaves(rows):
         return "device"  # there is nothing to keep
     if client_store != "auto":
         return client_store
-    if device_bytes(rows, len(devices)) <= _MOST * hardware.memory(devices):
+    if device_bytes(rows, num_devices) <= _MOST * memory:
         return "device"
     fits = num_bytes(rows) <= _MOST_OF_HOST * hardware.host_memory()
     return "host" if fits else "disk"
@@ -118,11 +119,10 @@ def device_bytes(rows: PyTree, num_devices: int) -> int:
     return num_bytes(rows) * (1 if num_rows % num_devices == 0 else num_devices)
 
 
-def most_rounds(rows: PyTree, cohort_size: int, devices: Sequence) -> int:
+def most_rounds(rows: PyTree, cohort_size: int, memory: float) -> int:
     """Rounds of a segment, at least one, whose working sets fit the devices."""
     num_clients = jax.tree.leaves(rows)[0].shape[0]
-    budget = _WORKING * hardware.memory(devices)
-    fitting = int(budget * num_clients / (2 * num_bytes(rows)))
+    fitting = int(_WORKING * memory * num_clients / (2 * num_bytes(rows)))
     return sys.maxsize if fitting >= num_clients else max(1, fitting // cohort_size)
 
 

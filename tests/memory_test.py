@@ -17,6 +17,7 @@ from sparsefl_jax import (
     experiment,
     fields,
     liveness,
+    loop,
     simulate,
 )
 from tests.tiny import tiny_config
@@ -123,6 +124,9 @@ def test_what_does_not_fit_is_refused_before_compilation(world):
     with pytest.raises(ValueError, match=r"try --config\.client_store=host"):
         parts = rows.fixed | {"clients": 10**9}
         estimate_memory.choose(rows._replace(fixed=parts), "auto", 10**8)
+    there = rows._replace(fixed=parts, client_store={"where": "host", "working": 4})
+    with pytest.raises(ValueError, match="clients.*try a smaller cohort_size or model"):
+        estimate_memory.choose(there, "auto", 10**8)
     config = configuration.default_config()
     config.memory_gb = -1.0
     with pytest.raises(ValueError, match="memory_gb=-1.0, expected above 0"):
@@ -229,3 +233,26 @@ def test_summary_tells_memory_and_compilation(tmp_path):
     assert spent < summary["seconds"]
     table = sfl.report.summary_table(summary)
     assert "of it compilation" in table and "working set" in table
+
+
+def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):
+    """60 rows against 50 rows' bytes: a quarter of these is six rows, twice."""
+    x = np.zeros((180, 6), np.float32)
+    data = sfl.from_arrays(x, np.arange(180) % 3, num_clients=60)
+    model = sfl.build_model("mlp", 3, (6,), widths=(128, 128))
+    optimizer = sfl.make_optimizer("sgd", learning_rate=0.1)
+    stage = sfl.Stage(sfl.spafl(sfl.cross_entropy(model), optimizer), 12, 1)
+
+    def cut(memory_gb):
+        settings = {"eval_every": 12, "memory_gb": memory_gb}
+        (told,) = checks.run([stage], model, data, **settings)
+        ends = [
+            segment.snapshot.round
+            for segment in loop.segments(key, [stage], model, data, **settings)
+        ]
+        return told.memory.client_store, ends
+
+    store, ends = cut(1.0)
+    assert store["where"] == "device" and ends == [12]
+    store, ends = cut(50 * store["bytes"] / 60 / 1e9)
+    assert store["where"] == "host" and store["working"] == 6 and ends == [6, 12]

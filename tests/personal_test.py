@@ -14,6 +14,7 @@ from sparsefl_jax import (
     evaluate,
     experiment,
     local,
+    loop,
     models,
     personal,
     results,
@@ -99,6 +100,21 @@ def test_only_clients_that_took_part_are_judged_again(world):
     assert evaluation(other)[0]["accuracy"] == pytest.approx(np.mean(moved), abs=1e-6)
     assert 0 <= record["val_accuracy"] <= 1
     assert record["models"]["personal"]["layer_density"] == 1
+
+
+def test_a_cohort_smaller_than_the_devices_is_judged_where_it_trained(world):
+    """State of a sub-mesh and a judge on all devices do not go together."""
+    data, model, _ = world
+    method = spafl(local.cross_entropy(model), local.make_optimizer())
+    stage = Stage(method, 2, 1, batch_size=4)
+    alone, both = (
+        loop.run(KEY, [stage], model, data, devices=jax.devices()[:count])
+        for count in (1, 2)
+    )
+    assert len(jax.devices()) == 2
+    assert [r["models"] for r in alone.metrics if "models" in r] == [
+        r["models"] for r in both.metrics if "models" in r
+    ]
 
 
 def test_a_model_that_reads_the_server_or_draws_is_always_judged_again(world):

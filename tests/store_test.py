@@ -203,19 +203,17 @@ def test_a_name_that_is_no_store_is_refused(world, key):
 def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatch):
     rows = {"w": jax.ShapeDtypeStruct((8, 25), np.float32)}  # 800 bytes
     odd = {"w": jax.ShapeDtypeStruct((9, 25), np.float32)}  # 900, twice on two devices
-    monkeypatch.setattr(devices, "memory", lambda _: 1700)
-    two = jax.devices()
-    assert store.chosen("auto", rows, two) == "device"
-    assert store.chosen("auto", odd, two) == "host"
-    assert store.chosen("auto", odd, two[:1]) == "host"
-    assert store.chosen("host", {}, two) == "device"  # nothing to keep
+    assert store.chosen("auto", rows, 1700, 2) == "device"
+    assert store.chosen("auto", odd, 1700, 2) == "host"
+    assert store.chosen("auto", odd, 1700, 1) == "host"
+    assert store.chosen("host", {}, 1700, 2) == "device"  # nothing to keep
     monkeypatch.setattr(devices, "host_memory", lambda: 1100)
-    assert store.chosen("auto", odd, two) == "disk"
+    assert store.chosen("auto", odd, 1700, 2) == "disk"
     monkeypatch.setattr(devices, "host_memory", lambda: 1200)
-    assert store.chosen("auto", odd, two) == "host"
+    assert store.chosen("auto", odd, 1700, 2) == "host"
     # 425 bytes for two sets: two rows each.
-    assert store.most_rounds(rows, 1, two) == 2
-    assert store.most_rounds(rows, 3, two) == 1
+    assert store.most_rounds(rows, 1, 1700) == 2
+    assert store.most_rounds(rows, 3, 1700) == 1
 
 
 def test_the_plan_tells_where_rows_are_and_what_they_take(world):
