@@ -10,6 +10,7 @@ exact for integers and masks.
 
 import tempfile
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import jax
@@ -29,8 +30,10 @@ from sparsefl_jax.contract_compare import (
     rows,
     same,
 )
+from sparsefl_jax.contract_signature import law_signature
 from sparsefl_jax.contract_world import World, make_world
 from sparsefl_jax.loop import Snapshot
+from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Batches, PyTree
 
 
@@ -78,7 +81,7 @@ def law_types(world: World) -> None:
             fail(world, "types", f"state{path} is {b}, after a round {a}")
     for name in sorted({"loss", "correct", "count", "work"} - set(log.clients)):
         fail(world, "types", f"the metrics of `update` lack {name!r}")
-    passing = jax.eval_shape(at.client_jit(world), *at.inputs(world, state, 0, 0))
+    passing = jax.eval_shape(partial(at.client, world), *at.inputs(world, state, 0, 0))
     for path, leaf in leaves(passing.summand):
         if leaf.dtype != jnp.float32:
             fail(world, "types", f"summand{path} is {leaf.dtype}, expected float32")
@@ -87,13 +90,44 @@ def law_types(world: World) -> None:
         fail(world, "types", "the second call of a program traces it again")
 
 
-def law_chunks(world: World) -> None:
-    """One by one in the simulator = in chunks of any size = a plain loop."""
+def law_wire(world: World) -> None:
+    """Server and clients know of each other what travels: the simulator = a plain loop.
+
+    In the loop messages alone pass, and what is not sent is garbage.
+    """
     states, logs = at.path(world)
     for round in range(2):
         new = states[round + 1]
         got = new.server, logs[round].server, new.clients
-        same(world, "chunks", "loop: ", got, at.loop_round(world, round))
+        try:
+            want = at.loop_round(world, round)
+        except jax.errors.UnexpectedTracerError as error:
+            what = "a function uses what another one computed and did not return"
+            raise ContractError(f"law 'wire', {world.name}: {what}") from error
+        same(world, "wire", "loop with messages alone: ", got, want)
+
+
+def law_free(world: World) -> None:
+    """What a client sends for 0 bits is the same whatever its samples."""
+    *mine, data = at.inputs(world, at.path(world)[0][1], 1, 4)
+    here, there = (
+        at.client_by_wire(world)(*mine, some).up
+        for some in (data, data._replace(x=-data.x))
+    )
+    for name, packet in here.items():
+        pair = packet.values, there[name].values
+        if packet.mask is not None:  # positions are charged
+            both = jax.tree.map(jnp.logical_and, packet.mask, there[name].mask)
+            pair = (masks.apply(values, both) for values in pair)
+        if packet.bits == 0:
+            what = f"up[{name!r}] of 0 bits with other samples: "
+            same(world, "free", what, *pair)
+
+
+def law_chunks(world: World) -> None:
+    """One by one in the simulator = in chunks of any size."""
+    states, _ = at.path(world)
+    for round in range(2):
         for chunk in (2, 3, 5) if world.thorough else (2,):
             got = at.run(world, states[round], round, chunk=chunk)
             _same_rounds(world, "chunks", f"chunk={chunk}", got, round)
@@ -146,7 +180,7 @@ def law_padding(world: World) -> None:
     state = at.path(world)[0][1]
     for index in (1, 4):
         *mine, data = at.inputs(world, state, 1, index)
-        want = at.client_jit(world)(*mine, data)
+        want = at.client_by_wire(world)(*mine, data)
         finite(world, "padding", f"client {index}: summand", want.summand)
         longer = data._replace(num_steps=jnp.int32(data.order.shape[1]))
         for what, changed in {
@@ -154,7 +188,7 @@ def law_padding(world: World) -> None:
             "other padding": _soil(data),
             "more steps, other padding": _soil(longer),
         }.items():
-            got = at.client_jit(world)(*mine, changed)
+            got = at.client_by_wire(world)(*mine, changed)
             same(world, "padding", f"client {index}, {what}: ", got, want)
 
 
@@ -274,8 +308,11 @@ def law_start(world: World) -> None:
 
 
 LAWS: dict[str, Callable[[World], None]] = {
+    "signature": law_signature,
     "types": law_types,
     "start": law_start,
+    "wire": law_wire,
+    "free": law_free,
     "chunks": law_chunks,
     "segments": law_segments,
     "jit": law_jit,

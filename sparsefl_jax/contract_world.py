@@ -6,6 +6,7 @@ round as a plain loop over clients, with nothing of `simulate` but the keys' dis
 What a world compiles and runs is kept in it, so that all laws share it.
 """
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import NamedTuple
@@ -235,9 +236,45 @@ def client(world: World, key, round, server, row, last_round, info, data) -> Pas
 
 
 @once
-def client_jit(world: World) -> Callable:
-    """`client` of this world, compiled."""
-    return jax.jit(functools.partial(client, world))
+def client_by_wire(world: World) -> Callable:
+    """`client` as three programs, between which messages alone pass.
+
+    A value that one of them keeps for another is a tracer of its own program, and what
+    is not sent is garbage where it would arrive.
+    """
+    algorithm = world.algorithm
+
+    @jax.jit
+    def broadcast(key, ctx, server):
+        return codec.stable(algorithm.broadcast(key, ctx, server))
+
+    @jax.jit
+    def update(key, ctx, down, row, data):
+        up, row, metrics = algorithm.update(key, ctx, down, row, data)
+        return codec.stable(up), row, metrics
+
+    contribute = jax.jit(algorithm.contribute)
+
+    def run(key, round, server, row, last_round, info, data) -> Passing:
+        ctx = Context(round, last_round, info)
+        keys = jax.random.split(jax.random.fold_in(key, info.index), 3)
+        down = broadcast(keys[0], ctx, server)
+        up, row, metrics = update(keys[2], ctx, delivered(down), row, data)
+        return Passing(down, up, contribute(ctx, delivered(up)), row, metrics)
+
+    return run
+
+
+def delivered(message: codec.Message) -> codec.Message:
+    """What arrives of a message, NumPy: 9 for every value of packets not sent."""
+
+    def one(packet):
+        if packet.sent:
+            return packet
+        lost = jax.tree.map(lambda v: np.full_like(v, 9), packet.values)
+        return dataclasses.replace(packet, values=lost)
+
+    return {name: one(packet) for name, packet in jax.device_get(message).items()}
 
 
 @once
@@ -276,7 +313,7 @@ def passings(world: World, round: int) -> list[Passing]:
     """What passes between the server and the cohort in a round, by the plain loop."""
     state = path(world)[0][round]
     return [
-        jax.device_get(client_jit(world)(*inputs(world, state, round, index)))
+        jax.device_get(client_by_wire(world)(*inputs(world, state, round, index)))
         for index in world.cohorts[round].tolist()
     ]
 

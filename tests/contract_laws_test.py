@@ -1,6 +1,7 @@
 """Every law of `contract` on something that breaks it."""
 
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -98,10 +99,50 @@ def wide_codes(whole):
     return whole._replace(update=update, contribute=contribute)
 
 
+def unsent(whole):
+    """The model goes down for nothing, and is read all the same."""
+
+    def broadcast(*args):
+        down = whole.broadcast(*args)
+        return {n: replace(packet, sent=False) for n, packet in down.items()}
+
+    return whole._replace(broadcast=broadcast)
+
+
+def remembered(whole):
+    """`contribute` reads what `update` kept for it outside of the message."""
+    kept = {}
+
+    def update(*args):
+        uplink, client, metrics = whole.update(*args)
+        kept.update(uplink)
+        return {}, client, metrics
+
+    def contribute(ctx, uplink):
+        del uplink
+        return whole.contribute(ctx, kept)
+
+    return whole._replace(update=update, contribute=contribute)
+
+
+def free_of_charge(whole):
+    """What was trained is called common knowledge."""
+
+    def update(*args):
+        uplink, client, metrics = whole.update(*args)
+        free = {n: replace(packet, bits=0) for n, packet in uplink.items()}
+        return free, client, metrics
+
+    return whole._replace(update=update)
+
+
 BROKEN = {
     "types": types,
     "start": impure_start,
     "chunks segments jit devices seeds": impure_update,
+    "wire": unsent,
+    "wire ": remembered,
+    "free": free_of_charge,
     "padding": reads_padding,
     "zeros fresh": leaky_packet,
     "bytes": wide_codes,
@@ -117,6 +158,35 @@ def test_law_catches_a_broken_method(laws):
     for law in laws.split():
         with pytest.raises(contract.ContractError, match=f"law '{law}', broken: "):
             contract.LAWS[law](world)
+
+
+ANSWERS = {  # by function: what it returns in place of its answer, and what is told
+    "init": (lambda server: {"model": server, "n": 0}, "init['n'] is int"),
+    "init_client": (lambda row: {"n": 0}, "init_client['n'] is int"),
+    "broadcast": (lambda down: tuple(down.values()), "broadcast is tuple, expected"),
+    "update": (lambda told: told[:2], "update returned 2 values, expected (uplink"),
+    "update ": (
+        lambda told: ({"delta": told[0]["delta"].values}, *told[1:]),
+        "update: uplink['delta'] is dict, expected a dict[str, Packet]",
+    ),
+    "aggregate": (lambda told: told[0], "aggregate returned Server, expected (server,"),
+    "deploy": (lambda models: models["global"], "deploy is SparseModel, expected"),
+}
+
+
+@pytest.mark.parametrize("name", ANSWERS)
+def test_an_answer_of_another_kind_is_named(name):
+    change, told = ANSWERS[name]
+
+    def odd(loss_fn, optimizer):
+        whole = fedavg(loss_fn, optimizer)
+        function = getattr(whole, name.strip())
+        changed = {name.strip(): lambda *args: change(function(*args))}
+        return whole._replace(**changed)
+
+    with pytest.raises(contract.ContractError) as error:
+        contract.check_algorithm(odd)
+    assert f"law 'signature', odd: {told}" in str(error.value)
 
 
 def test_laws_catch_a_broken_simulator():
@@ -156,7 +226,7 @@ def test_laws_catch_a_broken_simulator():
 
 
 def test_laws_are_all_broken_once():
-    elsewhere = {"order", "resume", "bystanders"}
+    elsewhere = {"signature", "order", "resume", "bystanders"}
     assert set(" ".join(BROKEN).split()) | elsewhere == set(contract.LAWS)
 
 

@@ -116,7 +116,7 @@ def first_round(world):
     state = at.start(world)
     key = jax.random.fold_in(jax.random.fold_in(world.key, 3), 0)
     passings = [
-        at.client_jit(world)(*at.inputs(world, state, 0, i))
+        at.client_by_wire(world)(*at.inputs(world, state, 0, i))
         for i in world.cohorts[0].tolist()
     ]
     server, _ = at.aggregate_jit(world)(
