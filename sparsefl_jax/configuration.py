@@ -110,14 +110,39 @@ def complete(config):
 
     Unknown names are left for `build_stages` and its like to refuse. Returns `config`.
     """
-    for field, table in TABLES.items():
+    for field in TABLES:
         section = config[field]
-        found = table.get(section.get("name"))
-        for name, parameter in arguments(found).items() if found else ():
+        try:
+            found = arguments(factory(field, str(section.get("name"))))
+        except ValueError:
+            continue
+        for name, parameter in found.items():
             default = parameter.default
             if name not in section and default not in (parameter.empty, None):
                 section[name] = default
     return config
+
+
+def switch(config, field: str, given: dict):
+    """Completes a section whose name was changed: another entry, other arguments.
+
+    Arguments that the new entry takes too stay as they are, those that it does not take
+    go, and `given` comes in. Returns `config`.
+
+    Example:
+      >>> config = default_config()
+      >>> config.algorithm = {"name": "fedprox", "mu": 0.5, "weighting": "uniform"}
+      >>> config.algorithm.name = "fedavg"
+      >>> sorted(switch(config, "algorithm", {}).algorithm.items())
+      [('keep_optimizer', False), ('name', 'fedavg'), ('weighting', 'uniform')]
+    """
+    old = config[field].to_dict()
+    taken = {"name", *arguments(factory(field, old["name"]))}
+    taken |= {*STAGE} if field == "first_stage" else set()
+    new = {key: value for key, value in old.items() if key in taken}
+    with config.ignore_type():
+        config[field] = type(config)(new | given)
+    return complete(config)
 
 
 def arguments(factory) -> dict:

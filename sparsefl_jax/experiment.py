@@ -178,6 +178,8 @@ def _run(
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if progress:
         said = _resumption(saved, here) if saved else plan(config, parts)
+        if saved is None and (path / "metrics.jsonl").exists():
+            said = f"{said}\nno checkpoint was saved here: it begins again"
         print(f"{said}\nwriting to {path}", file=sys.stderr)
     lengths = [stage.num_rounds for stage in parts.stages]
     about = before | {"machine": here, "commit": before.get("commit", here["commit"])}

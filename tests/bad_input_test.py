@@ -290,7 +290,8 @@ LINES = [
     ([f"--config={MINI}", "--config.normalize=maybe"], "maybe"),
     ([f"--config={MINI}", "--config.algorithm=5"], "--config.algorithm=5"),
     ([f"--config={MINI}", "--confg=5"], "confg"),
-    (["--config=configs/no_such.py"], "configs/no_such.py"),
+    (["--config=configs/no_such.py"], "--config=configs/no_such.py: there is no such"),
+    (["--config=spafl_fmnist:release"], "you mean configs/spafl_fashion_mnist.py?"),
 ]
 FILES = [
     ("config.num_clinets = 3", "did you mean 'num_clients'"),
@@ -328,6 +329,29 @@ def test_a_command_line_is_refused(monkeypatch, capsys, arguments, told):
     code, err = launched(monkeypatch, capsys, arguments)
     assert code == 2 and err.startswith("error: ") and told in err
     assert err.count("\n") == 1 and "\\n" not in err
+
+
+def test_a_name_on_the_command_line_takes_the_arguments_of_its_own(monkeypatch):
+    """Of the section in the file stays what the new entry takes as well."""
+    values = flags.FlagValues()
+    config_flags.DEFINE_config_file("config", None, "", flag_values=values)
+    line = [
+        "launch.py",
+        f"--config={ROOT}/configs/spafl_fashion_mnist.py",
+        "--config.algorithm.name=fedprox",
+        "--config.algorithm.mu=0.5",
+        "--config.model.widths=(8, 16)",
+        "--config.model.name=mlp",
+        "--config.num_rounds=3",
+    ]
+    monkeypatch.setattr(sys, "argv", line)
+    command.parsed(SimpleNamespace(FLAGS=values), line)
+    config = values["config"].value
+    fields.check(config)
+    assert sys.argv is line and config.num_rounds == 3
+    assert config.model.name == "mlp" and config.model.widths == (8, 16)
+    told = {"name": "fedprox", "mu": 0.5, "weighting": "examples"}
+    assert config.algorithm.to_dict() == told | {"keep_optimizer": False}
 
 
 @pytest.mark.parametrize("line, told", FILES)

@@ -287,6 +287,8 @@ def test_what_can_not_be_compacted_is_refused_in_a_line():
         compact(sparse, "mlp", 10, shape)
     with pytest.raises(ValueError, match="model='lenet' is not one of"):
         compact(sparse, "lenet", 10, shape)
+    with pytest.raises(ValueError, match="expected the name of a network.*your own"):
+        compact(sparse, build("mlp", 10, shape), 10, shape)
 
 
 def test_widths_are_checked():

@@ -244,7 +244,8 @@ def test_a_run_s_model_needs_neither_the_run_nor_its_data(
     data = configuration.build_data(config)
     model, deployed = configuration.build_model(config, data), results.load(run).models
     shutil.copytree(run, tmp_path / "run")
-    path, _ = export.export_run(tmp_path / "run", tmp_path / "model", index=index)
+    start = {"name": "newcomer", "index": index}
+    path, _ = export.export_run(tmp_path / "run", tmp_path / "model", **start)
     shutil.rmtree(tmp_path / "run")
     monkeypatch.setattr(configuration, "build_data", None)
     back = sfl.load_sparse(path)
@@ -281,6 +282,8 @@ def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
     other = jax.tree.map(np.zeros_like, found.models[only])
     best = found.best._replace(models={only: other, "last": found.models[only]})
     monkeypatch.setattr(results, "load", lambda run: found._replace(best=best))
+    with pytest.raises(ValueError, match="no trained model, expected client=K, or"):
+        export.export_run(run, tmp_path / "model")
     at_best = {"path": tmp_path / "model", "best": True}
     for name, want in (("last", found.models[only]), (only, other)):
         path, _ = export.export_run(run, name=name, **at_best)
@@ -292,7 +295,8 @@ def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
 def test_the_command_writes_and_tells(finished, tmp_path, capsys):
     run, _ = finished
     out = tmp_path / "model.safetensors"
-    assert command.main([str(run), "-o", str(out), "--index", "coo"]) == 0
+    start = ["--model", "newcomer"]
+    assert command.main([str(run), *start, "-o", str(out), "--index", "coo"]) == 0
     printed = capsys.readouterr()
     sizes = sfl.load_sparse(out).sizes
     assert printed.out.rstrip() == export.sizes_table(sizes)
@@ -300,7 +304,7 @@ def test_the_command_writes_and_tells(finished, tmp_path, capsys):
     assert sizes.payload + sizes.header == out.stat().st_size
     assert printed.err == f"wrote {out}\n"
     assert command.main([str(run), "--model", "none such"]) == 2
-    assert command.main([str(run), "-o", str(tmp_path / "no/folder")]) == 2
+    assert command.main([str(run), *start, "-o", str(tmp_path / "no/folder")]) == 2
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2 and all(line.startswith("error: ") for line in told)
 
@@ -329,7 +333,7 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
 
 def test_the_header_names_what_rebuilds_the_network(finished, tmp_path):
     run, config = finished
-    path, _ = export.export_run(run, tmp_path / "model")
+    path, _ = export.export_run(run, tmp_path / "model", name="newcomer")
     content = path.read_bytes()
     size = struct.unpack("<Q", content[:8])[0]
     metadata = json.loads(content[8 : 8 + size])["__metadata__"]

@@ -109,7 +109,7 @@ def test_a_start_that_does_not_fit_is_refused(finished, config, tmp_path):
 
 
 def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
-    finished, config, tmp_path, monkeypatch
+    finished, config, tmp_path, monkeypatch, capsys
 ):
     config.init_from, config.checkpoint_minutes = str(finished / "seed_3"), 0.0
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
@@ -125,7 +125,8 @@ def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
         experiment.run(config, tmp_path / "cut", progress=False)
     monkeypatch.undo()
     assert not list((tmp_path / "cut/checkpoint").iterdir())
-    experiment.run(config, tmp_path / "cut", resume=True, progress=False)
+    experiment.run(config, tmp_path / "cut", resume=True)
+    assert "no checkpoint was saved here: it begins again" in capsys.readouterr().err
     assert records_of(tmp_path / "cut") == records_of(tmp_path / "whole")
 
 

@@ -49,6 +49,11 @@ def export_run(
     deployed = _deployed(run, client, best)
     if name is None:
         name = next(n for n, model in deployed.items() if model is target(deployed))
+        if name == "newcomer":
+            raise ValueError(
+                "this method's server has no trained model, expected client=K, or "
+                "name='newcomer' for what clients start from"
+            )
     sparse = configuration.lookup("name", name, deployed)
     data = configuration.build_data(config)
     model = configuration.build_model(config, data)

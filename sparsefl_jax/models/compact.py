@@ -62,7 +62,8 @@ def compact(
       filter whose mask is False.
 
     Raises:
-      ValueError: `sparse` has other shapes than the network of that name, or a layer is
+      ValueError: `name` is not one of `models.MODELS`: a network of your own can not be
+        built smaller by this; `sparse` has other shapes; or a layer is
         normalised over several channels, which pruned ones have a part in, or behind
         its activation.
 
@@ -76,6 +77,11 @@ def compact(
       >>> small.params["fc1"]["kernel"].shape, model.macs["fc2"]["kernel"]
       ((784, 40), 5120)
     """
+    if not isinstance(name, str):
+        raise ValueError(
+            f"name={name!r:.60}, expected the name of a network of `build_model`; one "
+            "of your own can not be built again with other widths"
+        )
     sparse = jax.tree.map(np.asarray, sparse)
     _check_shapes(sparse, build(name, num_classes, input_shape, **kwargs), name)
     sparse = sparse._replace(params=jax.tree.map(_masked, sparse.params, sparse.mask))

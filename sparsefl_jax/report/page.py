@@ -21,7 +21,7 @@ from sparsefl_jax.report.table import (
 from sparsefl_jax.workdir import write
 
 _PLOTS = {
-    "accuracy_by_round": "Accuracy on the pooled test set, after each evaluated round.",
+    "accuracy_by_round": "Test accuracy, pooled or clients' mean, by evaluated round.",
     "accuracy_by_gbit": "The same over the bits that all clients sent and received.",
     "size_by_round": "The same beside the parameters that are alive in it.",
     "density_by_round": "Share of weights alive in the deployed model's kernels.",
