@@ -5,11 +5,10 @@ from sparsefl_jax import devices
 devices.use_cpu_cores()  # before JAX starts
 
 from absl import app, flags, logging  # noqa: E402
-from ml_collections import config_flags  # noqa: E402
 
 from sparsefl_jax import command, processes  # noqa: E402
 
-CONFIG = config_flags.DEFINE_config_file("config", None, "A file in configs/.")
+CONFIG = command.define_config(flags.FLAGS)
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go.")
 RESUME = flags.DEFINE_bool("resume", False, "Go on with the run in --workdir.")
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the plan, train nothing.")

@@ -6,7 +6,7 @@ from sparsefl_jax.configuration import complete, default_config
 METHODS = ("spafl", "local", "fedavg", "fedpm", "heterofl", "fjord")
 VARIANTS = {"without13": "spafl", "thresholds_only": "spafl", "initial": "fedpm"}
 PRESETS = ("paper", "release")
-OWN = ("spafl", "local_only")  # the methods that the official code has: no baselines
+OWN = ("spafl", "local_only")  # SpaFL's clients, the only ones of the official code
 
 
 def parse(arg: str) -> set[str]:

@@ -5,14 +5,14 @@ python launch.py --config=configs/spafl_fashion_mnist.py[:METHOD][,VARIANT][,PRE
 METHOD is spafl (default), local, fedavg, fedpm, heterofl or fjord; VARIANT is without13
 (Table 3) or thresholds_only (Table 1), of FedPM initial (it masks the network's initial
 weights, not constants); FjORD has HeteroFL's optimizer and mean, which the paper does
-not say; PRESET is paper (default) or release, how the official code of spafl and local
-differs: eq. (13) divides by the kernel's area, momentum stays with the client, no
-clamping, next to no regulariser in round 0, the reset of dead layers comes one pass
-late. All but FedPM take raw pixels, 0 to 255, to which the rates belong. Mean over
-clients on their own test samples, best round, over seeds: SpaFL 89.21 +- 0.25 (density
-35.36 %), without eq. (13) 88.20 +- 1.10, FedAvg 88.73 +- 0.21, FedPM 63.27 +- 1.65,
-HeteroFL 85.97 +- 0.20, FjORD 89.08 +- 0.17, Local 84.31 +- 0.20; thresholds only 65.52
-+- 5.3. About 30 minutes on two cores. Measured: see the README.
+not say; PRESET is paper (default) or release, how the official code of spafl's clients,
+which are local's too, differs: eq. (13) divides by the kernel's area, momentum stays
+with the client, no clamping, next to no regulariser in round 0, the reset of dead
+layers comes one pass late. All but FedPM take raw pixels, 0 to 255, to which the rates
+belong. Mean over clients on their own test samples, best round, over seeds: SpaFL 89.21
++- 0.25 (density 35.36 %), without eq. (13) 88.20 +- 1.10, FedAvg 88.73 +- 0.21, FedPM
+63.27 +- 1.65, HeteroFL 85.97 +- 0.20, FjORD 89.08 +- 0.17, Local 84.31 +- 0.20;
+thresholds only 65.52 +- 5.3. About 30 minutes on two cores. Measured: see the README.
 """
 
 from configs import _spafl as spafl

@@ -1,6 +1,5 @@
 """The command line's verbs; a refusal is one line on standard error, exit code 2."""
 
-import ast
 import datetime
 import difflib
 import inspect
@@ -117,66 +116,49 @@ def _unknown_field(error: Exception) -> str:
     return said + (f"; did you mean {found[2]!r}?" if found[2] else "")
 
 
-def parsed(flags, argv: list[str]) -> list[str]:
-    """Parses the flags; what `--config.SECTION.name` names gets its own arguments.
+def define_config(values):
+    """Defines the flag `--config`: a file, with what other flags name in it.
 
-    ml_collections overrides what a file's section has. Where the name is another one
-    the other flags of that section are those of the new entry.
+    Where `--config.SECTION.name` names another entry than the file does, the section
+    gets this one's arguments before ml_collections looks for what else is overridden.
+
+    Args:
+      values: absl's `FlagValues`.
 
     Returns:
-      The arguments that are no flags.
+      What holds the configuration once the flags are parsed.
     """
+    from ml_collections.config_flags import config_flags
+
     from sparsefl_jax import configuration
 
-    for arg in argv:
-        _check_file(re.fullmatch(r"--?config=([^:]*)(?::.*)?", arg))
-    form = r"--?config\.(\w+)\.(\w+)=(.*)"
-    told = [(arg, re.fullmatch(form, arg, re.DOTALL)) for arg in argv]
-    switched = {
-        found[1]: {}
-        for _, found in told
-        if found and found[2] == "name" and found[1] in configuration.TABLES
-    }
-    rest = []
-    for arg, found in told:
-        if found and found[1] in switched and found[2] != "name":
-            switched[found[1]][found[2]] = _literal(found[3])
-        else:
-            rest.append(arg)
-    sys.argv, whole = rest, sys.argv  # ml_collections looks for its overrides there
-    try:
-        rest = flags.FLAGS(rest)
-    finally:
-        sys.argv = whole
-    for field, given in switched.items():
-        configuration.switch(flags.FLAGS["config"].value, field, given)
-    return rest
+    class Parser(config_flags.ConfigFileFlagParser):
+        def parse(self, path):
+            _check_file(path)
+            config = super().parse(path)
+            argv = values.read_flags_from_files(sys.argv, force_gnu=False)
+            for at, arg in enumerate(argv):
+                found = re.fullmatch(r"--?config\.(\w+)\.name(?:=(.*))?", arg)
+                if found and found[1] in configuration.TABLES:
+                    entry = argv[at + 1] if found[2] is None else found[2]
+                    configuration.switch(config, found[1], entry)
+            return config
+
+    told = "A file in configs/."
+    holder = config_flags.DEFINE_config_file("config", None, told, flag_values=values)
+    values["config"].parser = Parser("config")
+    return holder
 
 
-def _check_file(found: re.Match | None) -> None:
+def _check_file(path: str) -> None:
     """Refuses a configuration file that is not there, with the nearest that is."""
-    if found is None or Path(found[1]).is_file():
+    file, _, _ = path.partition(":")
+    if Path(file).is_file():
         return
     names = [path.stem for path in CONFIGS.glob("[!_]*.py")]
-    near = difflib.get_close_matches(Path(found[1]).stem, names, n=1)
+    near = difflib.get_close_matches(Path(file).stem, names, n=1)
     hint = f"did you mean configs/{near[0]}.py?" if near else "--list names configs"
-    raise ValueError(f"--config={found[1]}: there is no such file; {hint}")
-
-
-def _literal(text: str):
-    """A value as a command line gives it: a number, a tuple, or else the text.
-
-    Example:
-      >>> _literal("0.1"), _literal("(8, 16)"), _literal("false"), _literal("uniform")
-      (0.1, (8, 16), False, 'uniform')
-    """
-    words = {"true": True, "false": False, "none": None}
-    if text.lower() in words:
-        return words[text.lower()]
-    try:
-        return ast.literal_eval(text)
-    except (ValueError, SyntaxError):
-        return text
+    raise ValueError(f"--config={file}: there is no such file; {hint}")
 
 
 def guarded(app, flags, main) -> None:
@@ -194,7 +176,7 @@ def guarded(app, flags, main) -> None:
 
     def parse(argv):
         try:
-            return parsed(flags, argv)
+            return flags.FLAGS(argv)
         except (KeyError, AttributeError) as error:  # a field that is not there
             refuse(_unknown_field(error))
         except Exception as error:  # absl and ml_collections raise many kinds here

@@ -17,6 +17,11 @@ from sparsefl_jax import data as datasets
 from sparsefl_jax.algorithm import Algorithm, Stage
 
 STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
+SECTION_WIDE = {  # what a section holds beside the arguments of the entry it names
+    "first_stage": STAGE,
+    "model": ("dtype",),
+    "partition": ("test_fraction",),
+}
 TABLES = {  # what the `name` of a section is looked up in
     "algorithm": algorithms.ALGORITHMS,
     "first_stage": algorithms.ALGORITHMS,
@@ -38,8 +43,9 @@ def default_config():
     holds pairs of a budget and the share of the clients that have it.
     `metric` says whose accuracy counts, see `evaluate.METRICS`; `client_store` where
     what clients keep lives, see `store.STORES`; `memory_gb` is what the devices may
-    hold together, which an 'auto' `chunk` fills, see `estimate_memory.choose`. These
-    three may change when a run is resumed.
+    hold together, which an 'auto' `chunk` fills, see `estimate_memory.choose`, and by
+    which an 'auto' store and the length of its segments go. `client_store`, `chunk` and
+    `memory_gb` may change when a run is resumed.
     `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
     finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
     `until` ends a run early, at a segment's end. In `observe_rounds` of the main stage
@@ -112,47 +118,67 @@ def complete(config):
     """
     for field in TABLES:
         section = config[field]
-        try:
-            found = arguments(factory(field, str(section.get("name"))))
-        except ValueError:
-            continue
-        for name, parameter in found.items():
-            default = parameter.default
-            if name not in section and default not in (parameter.empty, None):
+        for name, default in _defaults(field, section.get("name")).items():
+            if name not in section and default is not None:
                 section[name] = default
     return config
 
 
-def switch(config, field: str, given: dict):
-    """Completes a section whose name was changed: another entry, other arguments.
+def switch(config, field: str, name: str):
+    """Makes a section that of another entry, with the arguments that this one takes.
 
-    Arguments that the new entry takes too stay as they are, those that it does not take
-    go, and `given` comes in. Returns `config`.
+    What the old entry had by default goes, as does what the new one does not take; what
+    a file has set stays. Arguments without a default can be set and are None.
+
+    Args:
+      config: a configuration.
+      field: a section, one of `TABLES`.
+      name: the new entry, of one's own as `module:function`.
+
+    Returns:
+      `config`.
+
+    Raises:
+      ValueError: there is no such entry.
 
     Example:
       >>> config = default_config()
       >>> config.algorithm = {"name": "fedprox", "mu": 0.5, "weighting": "uniform"}
-      >>> config.algorithm.name = "fedavg"
-      >>> sorted(switch(config, "algorithm", {}).algorithm.items())
+      >>> sorted(switch(complete(config), "algorithm", "fedavg").algorithm.items())
       [('keep_optimizer', False), ('name', 'fedavg'), ('weighting', 'uniform')]
     """
+    from ml_collections import config_dict
+
     old = config[field].to_dict()
-    taken = {"name", *arguments(factory(field, old["name"]))}
-    taken |= {*STAGE} if field == "first_stage" else set()
-    new = {key: value for key, value in old.items() if key in taken}
-    with config.ignore_type():
-        config[field] = type(config)(new | given)
-    return complete(config)
+    usual = _defaults(field, old.pop("name", None))
+    taken = arguments(factory(field, name))
+    wide, new = SECTION_WIDE.get(field, ()), {}
+    for key in (*wide, *taken):
+        if key in old and (key in wide or old[key] != usual.get(key)):
+            new[key] = old[key]
+        elif key in wide or taken[key].default in (inspect.Parameter.empty, None):
+            new[key] = config_dict.placeholder(object)
+    with config.unlocked(), config.ignore_type():
+        config[field] = config_dict.create(name=name, **new)
+        return complete(config)
+
+
+def _defaults(field: str, name) -> dict:
+    """What an entry takes where nothing is given; nothing of one that is not there."""
+    try:
+        found = arguments(factory(field, name)) if isinstance(name, str) else {}
+    except ValueError:
+        return {}
+    return {k: p.default for k, p in found.items() if p.default is not p.empty}
 
 
 def arguments(factory) -> dict:
-    """The keyword-only arguments of a factory that a configuration can set."""
-    parameters = inspect.signature(factory).parameters.items()
-    given = ("seed", "users", "labels_test", "server_optimizer")
+    """The arguments of a factory that a configuration can set."""
+    given = ("name", "num_clients", "seed", "users", "labels_test", "server_optimizer")
     return {
         name: p
-        for name, p in parameters
-        if p.kind is p.KEYWORD_ONLY and name not in given
+        for name, p in inspect.signature(factory).parameters.items()
+        if name not in given and (p.kind is p.KEYWORD_ONLY or p.default is not p.empty)
     }
 
 
@@ -170,7 +196,7 @@ def _settings(section, table=None) -> tuple[str, dict]:
     """The name and the arguments of a section, tuples for lists, unset ones left out.
 
     With a table, arguments that only other entries take are left out too: they stay
-    behind when a command line changes nothing but the name.
+    behind where a program changes nothing but the name.
     """
     settings = {
         key: tuple(value) if isinstance(value, list) else value
@@ -178,9 +204,9 @@ def _settings(section, table=None) -> tuple[str, dict]:
         if value is not None
     }
     name = settings.pop("name")
-    if table and (name in table or ":" in name):
+    if table and name in table:
         others = set().union(*(arguments(f) for f in table.values()))
-        left = others - set(arguments(table.get(name) or factory("algorithm", name)))
+        left = others - set(arguments(table[name]))
         settings = {k: v for k, v in settings.items() if k not in left}
     return name, settings
 
@@ -329,8 +355,7 @@ def build_stages(config, loss_fn, budgets=None) -> list[Stage]:
         chosen = main | {key: settings.pop(key) for key in STAGE if key in settings}
         first = build_algorithm(name, settings, loss_fn, optimizer)
         stages.append(Stage(first, **chosen))
-    own = algorithms.ALGORITHMS if ":" in config.algorithm.name else None
-    name, settings = _settings(config.algorithm, own)
+    name, settings = _settings(config.algorithm)
     if config.server_optimizer.get("name") is not None:
         chosen, arguments = _settings(config.server_optimizer)
         settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)

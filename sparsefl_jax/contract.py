@@ -58,8 +58,12 @@ def check_algorithm(factory: Callable, **kwargs) -> None:
       `update` lack 'correct'
     """
     world = make_world(factory, kwargs)
-    for law in LAWS.values():
-        law(world)
+    for name, law in LAWS.items():
+        try:
+            law(world)
+        except jax.errors.UnexpectedTracerError as error:
+            what = "a function uses what another one computed and did not return"
+            raise ContractError(f"law '{name}', {world.name}: {what}") from error
 
 
 def law_types(world: World) -> None:
@@ -99,29 +103,28 @@ def law_wire(world: World) -> None:
     for round in range(2):
         new = states[round + 1]
         got = new.server, logs[round].server, new.clients
-        try:
-            want = at.loop_round(world, round)
-        except jax.errors.UnexpectedTracerError as error:
-            what = "a function uses what another one computed and did not return"
-            raise ContractError(f"law 'wire', {world.name}: {what}") from error
+        want = at.loop_round(world, round)
         same(world, "wire", "loop with messages alone: ", got, want)
 
 
 def law_free(world: World) -> None:
     """What a client sends for 0 bits is the same whatever its samples."""
     *mine, data = at.inputs(world, at.path(world)[0][1], 1, 4)
+    others = data._replace(x=-data.x, y=(data.y + 1) % at.CLASSES)
     here, there = (
-        at.client_by_wire(world)(*mine, some).up
-        for some in (data, data._replace(x=-data.x))
+        jax.device_get(at.client_by_wire(world)(*mine, some).up)
+        for some in (data, others)
     )
     for name, packet in here.items():
-        pair = packet.values, there[name].values
-        if packet.mask is not None:  # positions are charged
-            both = jax.tree.map(jnp.logical_and, packet.mask, there[name].mask)
-            pair = (masks.apply(values, both) for values in pair)
-        if packet.bits == 0:
-            what = f"up[{name!r}] of 0 bits with other samples: "
-            same(world, "free", what, *pair)
+        other = there[name]
+        if packet.bits or not (packet.sent and other.sent):
+            continue
+        pair = packet, other
+        if packet.index in codec.POSITIONS:  # these are charged, and tell the rest
+            both = jax.tree.map(np.logical_and, packet.mask, other.mask)
+            pair = (masks.apply(p.values, both) for p in pair)
+        what = f"up[{name!r}] of 0 bits with other samples: "
+        same(world, "free", what, *pair)
 
 
 def law_chunks(world: World) -> None:

@@ -37,10 +37,12 @@ def law_signature(world: World) -> None:
     alone = Context(jnp.int32(0), None, None)
     told = _returned(method.aggregate, key, alone, server, total)
     told = _several(world, "aggregate", ("server", "metrics"), told, last=dict)
-    _arrays(world, "aggregate", told)
+    _arrays(world, "aggregate", told, or_numbers=True)
     for who in ((None, None), (row, info)):
         models = _returned(method.deploy, key, server, *who)
         _dict_of(world, "deploy", models, SparseModel)
+        if who == (None, None) and not models:
+            fail(world, "signature", "deploy of the server is {}, expected a model")
 
 
 def _returned(function: Callable, *args):
@@ -54,10 +56,12 @@ def _returned(function: Callable, *args):
     return kept[0]
 
 
-def _arrays(world: World, what: str, tree: PyTree) -> PyTree:
+def _arrays(world: World, what: str, tree: PyTree, or_numbers=False) -> PyTree:
     """The shapes of a tree of arrays."""
+    allowed = (jax.Array, np.ndarray, np.generic)
+    allowed += (int, float) if or_numbers else ()
     for path, leaf in leaves(tree):
-        if not isinstance(leaf, (jax.Array, np.ndarray, np.generic)):
+        if not isinstance(leaf, allowed):
             kind = type(leaf).__name__
             fail(world, "signature", f"{what}{path} is {kind}, expected an array")
     return _shapes(tree)
@@ -81,7 +85,7 @@ def _message(world: World, what: str, message) -> dict[str, Packet]:
 def _dict_of(world: World, what: str, told, kind: type) -> None:
     """Fails unless it is a dict from names to a kind of thing."""
     wanted = f"expected a dict[str, {kind.__name__}]"
-    if type(told) is not dict:
+    if not isinstance(told, dict):
         fail(world, "signature", f"{what} is {type(told).__name__}, {wanted}")
     for name, value in told.items():
         if not isinstance(value, kind):
@@ -92,8 +96,9 @@ def _dict_of(world: World, what: str, told, kind: type) -> None:
 def _several(world: World, what: str, names: tuple, told, last: type) -> tuple:
     """Fails unless it is a tuple with an entry for each name, the last of a type."""
     wanted = f"expected ({', '.join(names)})"
-    if type(told) is not tuple or len(told) != len(names):
-        found = f"{len(told)} values" if type(told) is tuple else type(told).__name__
+    plain = type(told) in (tuple, list)  # a NamedTuple is one value
+    if not plain or len(told) != len(names):
+        found = f"{len(told)} values" if plain else type(told).__name__
         fail(world, "signature", f"{what} returned {found}, {wanted}")
     if not isinstance(told[-1], last):
         found = type(told[-1]).__name__

@@ -266,13 +266,16 @@ def client_by_wire(world: World) -> Callable:
 
 
 def delivered(message: codec.Message) -> codec.Message:
-    """What arrives of a message, NumPy: 9 for every value of packets not sent."""
+    """What arrives of a message, NumPy: of a packet not sent 9s, on another mask."""
 
     def one(packet):
         if packet.sent:
             return packet
-        lost = jax.tree.map(lambda v: np.full_like(v, 9), packet.values)
-        return dataclasses.replace(packet, values=lost)
+        values = jax.tree.map(lambda v: np.full_like(v, 9), packet.values)
+        mask = packet.mask
+        if packet.fresh:
+            mask = jax.tree.map(np.logical_not, mask)
+        return dataclasses.replace(packet, values=values, mask=mask)
 
     return {name: one(packet) for name, packet in jax.device_get(message).items()}
 

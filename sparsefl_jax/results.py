@@ -156,12 +156,17 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
       model: the `Model` that is to start.
 
     Raises:
-      ValueError: there is no such run, it has not ended, or its model has other shapes.
+      ValueError: there is no such run, it has not ended, its server has no trained
+        model, as SpaFL's, or one of other shapes.
     """
     name = f"init_from={str(run)!r}"
     if not (Path(run) / "summary.json").exists():
         raise ValueError(f"{name}, expected the directory of a finished run")
-    old = target(load(run).models)
+    models = load(run).models
+    if "newcomer" in models and what != "mask":
+        told = "has no trained model at its server, expected init_what='mask'"
+        raise ValueError(f"{name} {told}")
+    old = target(models)
     fresh = checks.initial_model(key, model)
     kinds = [
         dict(

@@ -10,9 +10,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from absl import flags
-from ml_collections import config_dict, config_flags
+from ml_collections import config_dict
 
-from sparsefl_jax import command, configuration, experiment, fields, loop
+from sparsefl_jax import command, configuration, experiment, fields, loop, models
 from tests.tiny import tiny_config
 
 ROOT = Path(__file__).parent.parent
@@ -309,7 +309,7 @@ FILES = [
 def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
     """Exit code and standard error of `launch.py`, without a new process."""
     values = flags.FlagValues()
-    config = config_flags.DEFINE_config_file("config", None, "", flag_values=values)
+    config = command.define_config(values)
     monkeypatch.setattr(sys, "argv", ["launch.py", *arguments])
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(loop, "segments", None)
@@ -331,27 +331,67 @@ def test_a_command_line_is_refused(monkeypatch, capsys, arguments, told):
     assert err.count("\n") == 1 and "\\n" not in err
 
 
-def test_a_name_on_the_command_line_takes_the_arguments_of_its_own(monkeypatch):
-    """Of the section in the file stays what the new entry takes as well."""
+SWITCHED = [  # a file, flags, a section, what it must hold
+    (
+        "spafl_fashion_mnist.py",
+        "--config.algorithm.name=fedpm",
+        "algorithm",
+        {"name": "fedpm", "keep_optimizer": True, "epsilon": 0.01},
+    ),
+    (
+        "spafl_fashion_mnist.py",
+        "--config.algorithm.mu 0.5 --config.algorithm.name fedprox",
+        "algorithm",
+        {"name": "fedprox", "mu": 0.5, "keep_optimizer": False, "alpha": None},
+    ),
+    (
+        "spafl_fashion_mnist.py:fedavg",  # whose weighting the file has set
+        "--config.algorithm.name=fedprox --config.algorithm.keep_optimizer",
+        "algorithm",
+        {"weighting": "uniform", "keep_optimizer": True},
+    ),
+    (
+        "fedprox_cifar10.py",
+        "--config.algorithm.name=pqsu --config.algorithm.density=0.5 "
+        "--config.algorithm.quantize=none",
+        "algorithm",
+        {"density": 0.5, "quantize": "none", "mu": None},
+    ),
+    (
+        "flash_cifar10.py:mini",
+        "--config.model.name=mlp --config.model.dtype=bfloat16",
+        "model",
+        {"name": "mlp", "widths": models.MODELS["mlp"].__kwdefaults__["widths"]},
+    ),
+    (
+        "fedprox_cifar10.py",
+        "--config.first_stage.name=snip --config.first_stage.density=0.5 "
+        "--config.first_stage.num_rounds=2",
+        "first_stage",
+        {"name": "snip", "num_rounds": 2},
+    ),
+    (
+        "flash_cifar10.py:mini",
+        "--config.algorithm.name=tests.tiny:a_method --config.algorithm.strength=2",
+        "algorithm",
+        {"name": "tests.tiny:a_method", "strength": 2, "weighting": "examples"},
+    ),
+]
+
+
+@pytest.mark.parametrize("file, line, field, told", SWITCHED, ids=str)
+def test_a_name_on_the_command_line_takes_its_own_arguments(
+    monkeypatch, file, line, field, told
+):
     values = flags.FlagValues()
-    config_flags.DEFINE_config_file("config", None, "", flag_values=values)
-    line = [
-        "launch.py",
-        f"--config={ROOT}/configs/spafl_fashion_mnist.py",
-        "--config.algorithm.name=fedprox",
-        "--config.algorithm.mu=0.5",
-        "--config.model.widths=(8, 16)",
-        "--config.model.name=mlp",
-        "--config.num_rounds=3",
-    ]
-    monkeypatch.setattr(sys, "argv", line)
-    command.parsed(SimpleNamespace(FLAGS=values), line)
-    config = values["config"].value
-    fields.check(config)
-    assert sys.argv is line and config.num_rounds == 3
-    assert config.model.name == "mlp" and config.model.widths == (8, 16)
-    told = {"name": "fedprox", "mu": 0.5, "weighting": "examples"}
-    assert config.algorithm.to_dict() == told | {"keep_optimizer": False}
+    config = command.define_config(values)
+    argv = ["launch.py", f"--config={ROOT}/configs/{file}", *line.split()]
+    monkeypatch.setattr(sys, "argv", argv)
+    values(argv)
+    fields.check(config.value)
+    assert {key: config.value[field].get(key) for key in told} == told
+    if field != "model":
+        configuration.build_stages(config.value, None)
 
 
 @pytest.mark.parametrize("line, told", FILES)

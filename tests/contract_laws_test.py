@@ -85,18 +85,32 @@ def leaky_packet(whole):
     return whole._replace(update=update)
 
 
-def wide_codes(whole):
-    """Codes that do not fit the bits that are charged for them."""
+def carrying(whole, name, extra, read=None):
+    """A packet more goes up: `extra(delta, batches)`; `read(delta, packet)` uses it."""
 
-    def update(*args):
-        uplink, client, metrics = whole.update(*args)
-        code = Packet(jnp.full((3,), 99, jnp.int32), bits=4)
-        return uplink | {"code": code}, client, metrics
+    def update(key, ctx, downlink, client, batches):
+        uplink, *rest = whole.update(key, ctx, downlink, client, batches)
+        packet = extra(uplink["delta"].values, batches)
+        return uplink | {name: packet}, *rest
 
     def contribute(ctx, uplink):
-        return whole.contribute(ctx, {n: uplink[n] for n in ("delta", "stats")})
+        delta = uplink["delta"].values
+        delta = read(delta, uplink[name]) if read else delta
+        return whole.contribute(ctx, {"delta": Packet(delta), "stats": uplink["stats"]})
 
     return whole._replace(update=update, contribute=contribute)
+
+
+def wide_codes(whole):
+    """Codes that do not fit the bits that are charged for them."""
+    codes = Packet(jnp.full((3,), 99, jnp.int32), bits=4)
+    return carrying(whole, "codes", lambda delta, batches: codes)
+
+
+def signs(delta, **settings):
+    """Zeros on a mask that is the sign of the delta."""
+    mask = jax.tree.map(lambda v: v > 0, delta)
+    return Packet(jax.tree.map(jnp.zeros_like, delta), mask, bits=0, **settings)
 
 
 def unsent(whole):
@@ -125,6 +139,30 @@ def remembered(whole):
     return whole._replace(update=update, contribute=contribute)
 
 
+def unsent_mask(whole):
+    """The mask of a packet that is not sent is read all the same."""
+
+    def read(delta, packet):
+        return jax.tree.map(lambda v, m: v + 0.01 * m, delta, packet.mask)
+
+    unsent = {"sent": False, "index": "bitmap"}
+    return carrying(whole, "signs", lambda delta, _: signs(delta, **unsent), read)
+
+
+def free_labels(whole):
+    """How many samples a client has of every class."""
+
+    def counts(delta, batches):
+        return Packet(jnp.bincount(batches.y, length=at.CLASSES), bits=0)
+
+    return carrying(whole, "counts", counts)
+
+
+def free_mask(whole):
+    """A mask that nothing is charged for tells of what was trained."""
+    return carrying(whole, "signs", lambda delta, batches: signs(delta))
+
+
 def free_of_charge(whole):
     """What was trained is called common knowledge."""
 
@@ -141,8 +179,10 @@ BROKEN = {
     "start": impure_start,
     "chunks segments jit devices seeds": impure_update,
     "wire": unsent,
-    "wire ": remembered,
+    "wire ": unsent_mask,
     "free": free_of_charge,
+    "free ": free_labels,
+    "free  ": free_mask,
     "padding": reads_padding,
     "zeros fresh": leaky_packet,
     "bytes": wide_codes,
@@ -171,6 +211,7 @@ ANSWERS = {  # by function: what it returns in place of its answer, and what is 
     ),
     "aggregate": (lambda told: told[0], "aggregate returned Server, expected (server,"),
     "deploy": (lambda models: models["global"], "deploy is SparseModel, expected"),
+    "deploy ": (lambda models: {}, "deploy of the server is {}, expected a model"),
 }
 
 
@@ -187,6 +228,39 @@ def test_an_answer_of_another_kind_is_named(name):
     with pytest.raises(contract.ContractError) as error:
         contract.check_algorithm(odd)
     assert f"law 'signature', odd: {told}" in str(error.value)
+
+
+def test_what_one_function_keeps_for_another_is_named():
+    def keeping(loss_fn, optimizer):
+        return remembered(fedavg(loss_fn, optimizer))
+
+    told = "keeping: a function uses what another one computed and did not return"
+    with pytest.raises(contract.ContractError, match=told):
+        contract.check_algorithm(keeping)
+
+
+def test_numbers_from_aggregate_and_packets_not_sent_are_no_breach():
+    """Neither is a packet for 0 bits that only tells of samples while not sent."""
+
+    def fine(loss_fn, optimizer):
+        whole = fedavg(loss_fn, optimizer)
+
+        whole = carrying(
+            whole, "total", lambda _, data: Packet(data.x[0], sent=False, bits=0)
+        )
+
+        def aggregate(*args):
+            server, metrics = whole.aggregate(*args)
+            return server, metrics | {"rate": 0.5}
+
+        def update(*args):
+            return list(whole.update(*args))
+
+        return whole._replace(update=update, aggregate=aggregate)
+
+    world = at.make_world(fine, {})
+    for law in ("signature", "wire", "free"):
+        contract.LAWS[law](world)
 
 
 def test_laws_catch_a_broken_simulator():

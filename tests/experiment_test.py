@@ -79,7 +79,7 @@ def test_unknown_and_missing_arguments_are_named(config):
 
 
 def test_an_algorithm_of_ones_own(config, tmp_path):
-    config.algorithm.name = "sparsefl_jax.algorithms.fedavg:fedavg"
+    configuration.switch(config, "algorithm", "sparsefl_jax.algorithms.fedavg:fedavg")
     config.first_stage = {}
     summary = experiment.run(config, tmp_path / "a", progress=False)
     assert summary["rounds"] == 4

@@ -282,8 +282,12 @@ def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
     other = jax.tree.map(np.zeros_like, found.models[only])
     best = found.best._replace(models={only: other, "last": found.models[only]})
     monkeypatch.setattr(results, "load", lambda run: found._replace(best=best))
-    with pytest.raises(ValueError, match="no trained model, expected client=K, or"):
+    with pytest.raises(ValueError, match="no trained model, expected a client, or"):
         export.export_run(run, tmp_path / "model")
+    model = configuration.build_model(config, configuration.build_data(config))
+    with pytest.raises(ValueError, match="no trained model.*init_what='mask'"):
+        results.start_from(run, "model", jax.random.key(0), model)
+    results.start_from(run, "mask", jax.random.key(0), model)
     at_best = {"path": tmp_path / "model", "best": True}
     for name, want in (("last", found.models[only]), (only, other)):
         path, _ = export.export_run(run, name=name, **at_best)

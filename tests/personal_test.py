@@ -169,10 +169,12 @@ def test_what_a_metric_needs(world):
     evaluate.check_metric("auto", [Stage(fedavg(None, make), 1, 2)], model, without)
 
 
-def test_clients_models_are_read_back_from_a_run(tmp_path):
+@pytest.mark.parametrize("name", ["spafl", "tests.tiny:noisy"])
+def test_clients_models_are_read_back_from_a_run(tmp_path, name):
+    """Also where deploying draws: as the last evaluation of the run drew."""
     config = tiny_config(tmp_path)
     config.first_stage = {}
-    config.algorithm = {"name": "spafl", "alpha": 0.05}
+    config.algorithm = {"name": name}
     config.optimizer.momentum = 0.9
     config = configuration.complete(config)
     told = experiment.run(config, tmp_path / "run", progress=False)

@@ -51,8 +51,8 @@ def export_run(
         name = next(n for n, model in deployed.items() if model is target(deployed))
         if name == "newcomer":
             raise ValueError(
-                "this method's server has no trained model, expected client=K, or "
-                "name='newcomer' for what clients start from"
+                "this method's server has no trained model, expected a client, or the "
+                "name 'newcomer' for what clients start from"
             )
     sparse = configuration.lookup("name", name, deployed)
     data = configuration.build_data(config)

@@ -158,12 +158,8 @@ def zeros(params: PyTree, select: PyTree) -> dict[str, Array]:
       >>> zeros({'w': jnp.ones((3, 2))}, {'w': True})['w'].tolist()
       [0.0, 0.0]
     """
-    kernels = masks.layers(params, select)
-    paths = masks.layer_paths(select)
-    return {
-        path: jnp.zeros(kernel.shape[-1:], jnp.float32)
-        for path, kernel in zip(paths, kernels, strict=True)
-    }
+    chosen = zip(masks.layer_paths(select), masks.layers(params, select), strict=True)
+    return {path: jnp.zeros(kernel.shape[-1:], jnp.float32) for path, kernel in chosen}
 
 
 def _map_with_path(function, tree: PyTree) -> PyTree:
