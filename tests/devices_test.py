@@ -41,14 +41,19 @@ def run(code, **environment):
     )
 
 
-def test_use_cpu_cores_counts_devices_and_keeps_other_flags():
+def test_use_cpu_cores_counts_devices_and_keeps_what_is_set(monkeypatch):
     code = (
         "import sparsefl_jax, os; sparsefl_jax.use_cpu_cores(3); import jax;"
-        "print(jax.device_count(), os.environ['XLA_FLAGS'])"
+        "print(jax.device_count(), jax.config._read('jax_cpu_enable_async_dispatch'),"
+        "os.environ['XLA_FLAGS'])"
     )
-    done = run(code, XLA_FLAGS="--xla_cpu_enable_fast_math=false")
-    count, *flags = done.stdout.split()
-    assert count == "3", done.stderr
+    monkeypatch.delenv("JAX_CPU_ENABLE_ASYNC_DISPATCH", raising=False)
+    set_before = {"XLA_FLAGS": "--xla_cpu_enable_fast_math=false"}
+    done = run(code, **set_before)
+    count, in_advance, *flags = done.stdout.split()
+    assert (count, in_advance) == ("3", "False"), done.stderr
+    set_before["JAX_CPU_ENABLE_ASYNC_DISPATCH"] = "true"
+    assert run(code, **set_before).stdout.split()[1] == "True"
     assert flags[0] == "--xla_cpu_enable_fast_math=false"
     assert any("collective_call_terminate_timeout_seconds" in flag for flag in flags)
 
