@@ -152,8 +152,9 @@ def make_evaluation(
 
     def for_stage(stage):
         if metric == "pooled" or not personal.deployed(stage.algorithm, model):
+            which = "clients" if metric == "clients" else "pooled"
             return lambda key, state, models, seen=None: _record(
-                *of_server(key, models)
+                which, *of_server(key, models)
             )
         info = client_info(data, budgets)
         judges = {
@@ -179,7 +180,7 @@ def make_evaluation(
                         },
                         clients,
                     )
-            return _record(told, judged.filters)
+            return _record("clients", told, judged.filters)
 
         return evaluation
 
@@ -225,7 +226,7 @@ def used_rows(split: Rows) -> np.ndarray:
     return split.index[valid]
 
 
-def _record(told: dict, filters: np.ndarray):
+def _record(metric: str, told: dict, filters: np.ndarray):
     """The fields of an evaluation, and the filters."""
     models = {
         name: {key: float(np.mean(value)) for key, value in fields.items()}
@@ -235,6 +236,7 @@ def _record(told: dict, filters: np.ndarray):
     record = {
         "models": models,
         "accuracy": models[headline]["accuracy"],
+        "metric": metric,
         "client_accuracy": over_clients(told["test"][headline][1]),
     }
     if "val" in told:

@@ -254,6 +254,7 @@ def test_it_learns(key):
     accuracy = [r["accuracy"] for r in run.metrics if r["phase"] == "eval"]
     losses = [r["loss"] for r in run.metrics if r["phase"] == "train"]
     assert accuracy[-1] > 0.8 and losses[-1] < losses[0] / 2
+    assert run.metrics[-1]["metric"] == "pooled"
 
 
 def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):

@@ -47,6 +47,21 @@ def rows_of(table):
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
+def test_runs_of_several_metrics_are_told_apart(tmp_path):
+    metrics = {"a": "pooled", "b": "clients", "c": "pooled"}
+    paths = [
+        write_seed(tmp_path / name, 0, name=name, metric=metric)
+        for name, metric in metrics.items()
+    ]
+    alike = rows_of(comparison_table(read_groups([paths[0], paths[2]])))
+    assert {row["model"] for row in alike} == {"aggregated", "masked"}
+    first, *_ = rows_of(comparison_table(read_groups(paths[:1])))
+    assert first["model"] == "aggregated"
+    rows = rows_of(comparison_table(read_groups(paths)))
+    found = [row["model"] for row in rows if "aggregated" in row["model"]]
+    assert found == [f"aggregated ({metric})" for metric in metrics.values()]
+
+
 def test_equal_configurations_form_groups_and_seeds_are_not_counted_twice(tmp_path):
     a0 = write_seed(tmp_path / "a_10", 0)
     a1 = write_seed(tmp_path / "a_11", 1)

@@ -86,12 +86,13 @@ def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
 def comparison_table(groups: Sequence[Group]) -> str:
     """Groups as a Markdown table, a row for each group and deployed model.
 
-    Of several seeds, the mean and the sample deviation. Accuracy is that of the last
-    evaluation. `best` is that of the last stage's round with the best `val_accuracy`;
-    where the run has no validation split, the best on the test set. The percentiles
-    are those of the clients' own accuracies under the headline model. Bits and FLOPs
-    are those of the rounds that the runs have done, so a run that has not ended shows
-    what it has.
+    Of several seeds, the mean and the sample deviation. Accuracy is that of the
+    last evaluation; where the groups differ in whose it is, see `evaluate.METRICS`,
+    that is told behind the model. `best` is that of the last stage's round with the
+    best `val_accuracy`; where the run has no validation split, the best on the test
+    set. The percentiles are those of the clients' own accuracies under the headline
+    model. Bits and FLOPs are those of the rounds that the runs have done, so a run
+    that has not ended shows what it has.
 
     Args:
       groups: what `read_groups` returned.
@@ -103,7 +104,12 @@ def comparison_table(groups: Sequence[Group]) -> str:
       >>> print(comparison_table([]).splitlines()[0][:44])
       | run | method | model | n | rounds | accura
     """
-    rows = [_cells(group, *row) for group in groups for row in _rows(group)]
+    whose = [_metric(group) for group in groups]
+    rows = [
+        _cells(group, f"{model} ({metric})" if len(set(whose)) > 1 else model, spreads)
+        for group, metric in zip(groups, whose, strict=True)
+        for model, spreads in _rows(group)
+    ]
     rule = ["---"] * _TEXT_COLUMNS + ["--:"] * (len(_HEAD) - _TEXT_COLUMNS)
     return "\n".join(f"| {' | '.join(row)} |" for row in [_HEAD, rule, *rows])
 
@@ -167,6 +173,12 @@ def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
         return str(run_dir.resolve()), None
     rest = {k: v for k, v in run.config.items() if k not in ("seed", "seeds")}
     return json.dumps(rest, sort_keys=True), run.config.get("seed")
+
+
+def _metric(group: Group) -> str:
+    """Whose accuracy the last evaluations tell, 'pooled' or 'clients'."""
+    last = [run.evals[-1].get("metric") for run in group.runs if run.evals]
+    return ", ".join(sorted({metric or MISSING for metric in last})) or MISSING
 
 
 def _rows(group: Group) -> list[tuple[str, dict[str, Spread]]]:
