@@ -140,7 +140,8 @@ def define_config(values):
             for at, arg in enumerate(argv):
                 found = re.fullmatch(r"--?config\.(\w+)\.name(?:=(.*))?", arg)
                 if found and found[1] in configuration.TABLES:
-                    entry = argv[at + 1] if found[2] is None else found[2]
+                    following = "".join(argv[at + 1 : at + 2])
+                    entry = following if found[2] is None else found[2]
                     configuration.switch(config, found[1], entry)
             return config
 

@@ -17,8 +17,9 @@ def use_cpu_cores(count: int | None = None) -> None:
     """Makes every CPU core a JAX device, so that each trains one client at a time.
 
     Call it before JAX does anything; on machines with an accelerator it changes
-    nothing there. A call returns when its program has run, as programs in line can stop
-    each other for good. What `XLA_FLAGS` and `JAX_CPU_ENABLE_ASYNC_DISPATCH` set stays.
+    nothing there. A call returns when its program has run: programs that wait in line
+    may be what made runs stand still. What `XLA_FLAGS` and
+    `JAX_CPU_ENABLE_ASYNC_DISPATCH` set stays.
 
     Args:
       count: number of devices; None takes the cores that this process may use.
@@ -45,8 +46,8 @@ def use_cpu_cores(count: int | None = None) -> None:
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
         import jax  # only now, with the flags set
 
-        # Programs in line took all 32 places of a device, so that it never came to the
-        # collective at which the other one waited: two long runs stood still for good.
+        # Two long runs stood still at a collective. In one, looked at with a debugger,
+        # all 32 places of a device were taken, so that it never came to meet the other.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
