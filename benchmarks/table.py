@@ -140,7 +140,7 @@ def entry(path: Path, best: bool = False) -> dict:
 
 def _judged(path: Path, round: int) -> dict:
     """What a run's last stage says of its models after a round."""
-    records = report.read_lines(path / "metrics.jsonl")
+    records = report.read_records(path / "metrics.jsonl")
     of_round = (r for r in records if r["phase"] == "eval" and r["round"] == round)
     return max(of_round, key=lambda record: record["stage"])["models"]
 

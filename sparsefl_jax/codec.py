@@ -50,14 +50,24 @@ class Packet:
       index: static, how positions are written: `'none'`, `'bitmap'`, `'coo'` or
           `'csr'`. Charged with a fresh mask, also when bits = 0. `'entropy'` writes no
           positions but the values, as short as their share of ones allows: bits is
-          1, and a mask is one that the receiver can tell, as with `'none'`.
+          1. With `'none'` and `'entropy'` a mask is free, so it has to be one that the
+          receiver can tell from the round, the client's facts and keys. A packet with
+          a mask names its index; one without has `'none'`.
+      assumed: static, why values of 0 bits or positions under index `'none'` are free
+          although the receiver cannot tell them. Law `known` passes such a packet, and
+          plan, records and reports repeat the reason.
 
     Raises:
-      ValueError: `bits` or `index` is not one of those.
+      ValueError: `bits` or `index` is not one of those, a mask comes without `index`,
+          or `assumed` stands where everything is charged.
 
     Example:
-      >>> Packet({'w': jnp.zeros(3)}, index='coo').bits
-      32
+      >>> Packet({'w': jnp.zeros(3)}).index
+      'none'
+      >>> Packet(jnp.zeros(3), jnp.ones(3, bool))
+      Traceback (most recent call last):
+      ValueError: index=None, expected one of none, bitmap, coo, csr, entropy for a
+      packet with a mask.
     """
 
     values: PyTree
@@ -65,17 +75,27 @@ class Packet:
     fresh: Any = True
     sent: Any = True
     bits: int = dataclasses.field(default=32, metadata={"static": True})
-    index: str = dataclasses.field(default="none", metadata={"static": True})
+    index: str | None = dataclasses.field(default=None, metadata={"static": True})
+    assumed: str = dataclasses.field(default="", metadata={"static": True})
 
     def __post_init__(self):
+        if self.index is None and self.mask is None:
+            object.__setattr__(self, "index", "none")
         if self.index not in INDEXES:
+            where = " for a packet with a mask" if self.mask is not None else ""
             raise ValueError(
-                f"index={self.index!r}, expected one of {', '.join(INDEXES)}."
+                f"index={self.index!r}, expected one of {', '.join(INDEXES)}{where}."
             )
         if not isinstance(self.bits, int) or not 0 <= self.bits <= 32:
             raise ValueError(f"bits={self.bits!r}, expected an int from 0 to 32.")
         if self.index == "entropy" and self.bits != 1:
             raise ValueError(f"bits={self.bits!r}, expected 1 with index='entropy'.")
+        free = self.bits == 0 or (self.index == "none" and self.mask is not None)
+        if self.assumed and not free:
+            raise ValueError(
+                f"assumed={self.assumed!r}, expected bits=0, or a mask with "
+                "index='none': all of this packet is charged."
+            )
 
 
 Message = dict[str, Packet]
@@ -98,6 +118,7 @@ class Layout(NamedTuple):
     bits: int
     index: str
     masked: bool
+    assumed: str = ""
 
 
 class Bits(NamedTuple):
@@ -172,7 +193,8 @@ def count(message: Message) -> dict[str, Count]:
 
     Example:
       >>> m = {'w': jnp.array([True, False, True])}
-      >>> count({'up': Packet({'w': jnp.zeros(3)}, mask=m)})['up'].entries.tolist()
+      >>> packet = Packet({'w': jnp.zeros(3)}, m, index='bitmap')
+      >>> count({'up': packet})['up'].entries.tolist()
       [2]
     """
     counts = {}
@@ -225,9 +247,36 @@ def layout(message: Message) -> dict[str, Layout]:
                     f" {masks.leaf_paths(packet.mask)}, expected {shapes} at {paths}."
                 )
         layouts[name] = Layout(
-            tuple(paths), tuple(shapes), packet.bits, packet.index, masked
+            tuple(paths),
+            tuple(shapes),
+            packet.bits,
+            packet.index,
+            masked,
+            packet.assumed,
         )
     return layouts
+
+
+def assumptions(layouts: dict[str, dict[str, Layout]]) -> dict[str, str]:
+    """What packets leave uncharged by assumption, and why.
+
+    Args:
+      layouts: a message's `layout` by direction.
+
+    Returns:
+      The packets' reasons by 'direction/packet'.
+
+    Example:
+      >>> packet = Packet(jnp.zeros(3), bits=0, assumed='a seed tells it')
+      >>> assumptions({'down': layout({'init': packet, 'all': Packet(jnp.zeros(3))})})
+      {'down/init': 'a seed tells it'}
+    """
+    return {
+        f"{direction}/{name}": packet.assumed
+        for direction, packets in layouts.items()
+        for name, packet in packets.items()
+        if packet.assumed
+    }
 
 
 def _check_width(name: str, dtype: Any, bits: int) -> None:

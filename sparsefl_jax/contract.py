@@ -107,24 +107,40 @@ def law_wire(world: World) -> None:
         same(world, "wire", "loop with messages alone: ", got, want)
 
 
-def law_free(world: World) -> None:
-    """What a client sends for 0 bits is the same whatever its samples."""
-    *mine, data = at.inputs(world, at.path(world)[0][1], 1, 4)
-    others = data._replace(x=-data.x, y=(data.y + 1) % at.CLASSES)
-    here, there = (
-        jax.device_get(at.client_by_wire(world)(*mine, some).up)
-        for some in (data, others)
-    )
-    for name, packet in here.items():
-        other = there[name]
-        if packet.bits or not (packet.sent and other.sent):
-            continue
-        pair = packet, other
-        if packet.index in codec.POSITIONS:  # these are charged, and tell the rest
+def law_known(world: World) -> None:
+    """What is not charged follows from facts and keys, or the packet says why.
+
+    The world runs a second time from the same keys, with every sample negated and each
+    client's labels in another order. Masks whose positions are free, and values of 0
+    bits, are the same in both runs, except in a packet that is `assumed`.
+    """
+    for round in range(len(world.cohorts)):
+        runs = (at.passings(world, round, other) for other in (False, True))
+        ids = world.cohorts[round].tolist()
+        for index, *both in zip(ids, *runs, strict=True):
+            for way in ("down", "up"):
+                here, there = (getattr(passing, way) for passing in both)
+                for name, packet in here.items():
+                    where = f"{way}[{name!r}] of client {index} in round {round}"
+                    _same_uncharged(world, where, packet, there[name])
+
+
+def _same_uncharged(world: World, where: str, packet, other) -> None:
+    """Fails where what two packets do not charge differs between them."""
+    if packet.assumed or not (packet.sent and other.sent):
+        return
+    told = packet.index in codec.POSITIONS  # these are charged
+    free = {}
+    if not told:
+        free["mask, which is free,"] = packet.mask, other.mask
+    if packet.bits == 0:
+        pair = packet.values, other.values
+        if told:  # what the positions say is paid for
             both = jax.tree.map(np.logical_and, packet.mask, other.mask)
-            pair = (masks.apply(p.values, both) for p in pair)
-        what = f"up[{name!r}] of 0 bits with other samples: "
-        same(world, "free", what, *pair)
+            pair = tuple(masks.apply(values, both) for values in pair)
+        free["values of 0 bits"] = pair
+    for what, (got, want) in free.items():
+        same(world, "known", f"{where} with other samples: {what} ", got, want)
 
 
 def law_chunks(world: World) -> None:
@@ -248,19 +264,39 @@ def law_bytes(world: World) -> None:
 
 
 def law_fresh(world: World) -> None:
-    """Positions that are not paid for are known: they crossed this link before."""
-    known = {index: [] for index in range(len(at.SIZES))}
+    """Positions are paid for once: they are free where the receiver holds them.
+
+    A mask that is not charged crossed this link before. A mask that is charged is not
+    the one that the client got in the round before, nor the one that it got in this
+    round and sends back.
+    """
+    seen = {index: [] for index in range(len(at.SIZES))}
+    before = {}  # by client, the downlink masks of the round before
     for round in range(len(world.cohorts)):
         ids, passings = world.cohorts[round].tolist(), at.passings(world, round)
+        received = {}
         for index, passing in zip(ids, passings, strict=True):
+            down = {n: _mask_bytes(p) for n, p in passing.down.items() if p.sent}
+            received[index] = down
             for way in ("down", "up"):
                 for name, packet in getattr(passing, way).items():
-                    mask = [m.tobytes() for m in jax.tree.leaves(packet.mask)]
-                    free = packet.index not in codec.POSITIONS or not packet.sent
-                    if not (free or packet.fresh or mask in known[index]):
-                        what = f"{way}[{name!r}] of client {index} in round {round}"
+                    mask = _mask_bytes(packet)
+                    told = mask and packet.index in codec.POSITIONS and packet.sent
+                    if way == "down":
+                        held = before.get(index, {}).get(name) == mask
+                    else:
+                        held = mask in down.values()
+                    what = f"{way}[{name!r}] of client {index} in round {round}"
+                    if told and not packet.fresh and mask not in seen[index]:
                         fail(world, "fresh", f"{what} has a new mask and fresh=False")
-                    known[index].append(mask)
+                    if told and packet.fresh and held:
+                        fail(world, "fresh", f"{what} charges a mask that is held")
+                    seen[index].append(mask)
+        before = received
+
+
+def _mask_bytes(packet) -> list[bytes]:
+    return [leaf.tobytes() for leaf in jax.tree.leaves(packet.mask)]
 
 
 def law_seeds(world: World) -> None:
@@ -315,7 +351,7 @@ LAWS: dict[str, Callable[[World], None]] = {
     "types": law_types,
     "start": law_start,
     "wire": law_wire,
-    "free": law_free,
+    "known": law_known,
     "chunks": law_chunks,
     "segments": law_segments,
     "jit": law_jit,

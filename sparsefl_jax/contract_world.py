@@ -8,6 +8,7 @@ What a world compiles and runs is kept in it, so that all laws share it.
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -149,10 +150,13 @@ def _population() -> simulate.Population:
 
 def once(make: Callable) -> Callable:
     """Keeps what `make(world, *args)` returned in the world."""
+    signature = inspect.signature(make)
 
     @functools.wraps(make)
     def kept(world, *args):
-        name = (make.__name__, *args)
+        bound = signature.bind(world, *args)
+        bound.apply_defaults()
+        name = (make.__name__, *bound.args[1:])
         if name not in world.shared:
             world.shared[name] = make(world, *args)
         return world.shared[name]
@@ -214,11 +218,30 @@ def through(world: World, state, rounds) -> tuple[simulate.State, int]:
 
 
 @once
-def path(world: World) -> tuple[list, list]:
+def other_population(world: World) -> simulate.Population:
+    """The same clients with every sample negated and their labels in another order.
+
+    A client keeps its set of labels, not how many samples it has of each.
+    """
+    population, y = world.population, world.population.y.copy()
+    for rows, size in zip(population.index, SIZES, strict=True):
+        held, place = np.unique(np.roll(y[rows[:size]], 1), return_inverse=True)
+        y[rows[:size]] = np.roll(held, 1)[place]
+    return population._replace(x=-population.x, y=y)
+
+
+def data_of(world: World, other: bool) -> simulate.Population:
+    """The world's population, or the one with other samples."""
+    return other_population(world) if other else world.population
+
+
+@once
+def path(world: World, other: bool = False) -> tuple[list, list]:
     """The states before rounds 0 to 4 and the logs of these rounds, one by one."""
     states, logs = [start(world)], []
     for round in range(len(world.cohorts)):
-        state, log = run(world, states[-1], round)
+        population = data_of(world, other)
+        state, log = run(world, states[-1], round, population=population)
         states.append(state)
         logs.append(jax.tree.map(lambda v: v[0], log))
     return states, logs
@@ -301,22 +324,25 @@ def batches_jit(world: World) -> Callable:
     return jax.jit(make)
 
 
-def inputs(world: World, state: simulate.State, round: int, index: int) -> tuple:
+def inputs(
+    world: World, state: simulate.State, round: int, index: int, other: bool = False
+) -> tuple:
     """The arguments of `client` for one client in a round."""
     info = jax.tree.map(lambda v: v[index], world.population.info)
     key = jax.random.fold_in(jax.random.fold_in(world.key, 2), round)
     shapes = jax.eval_shape(world.algorithm.init_client, key, state.server, info)
     row = store.unpack(jax.tree.map(lambda v: v[index], state.clients), shapes)
-    data = batches_jit(world)(key, world.population, info)
+    data = batches_jit(world)(key, data_of(world, other), info)
     return key, np.int32(round), state.server, row, state.last_round[index], info, data
 
 
 @once
-def passings(world: World, round: int) -> list[Passing]:
+def passings(world: World, round: int, other: bool = False) -> list[Passing]:
     """What passes between the server and the cohort in a round, by the plain loop."""
-    state = path(world)[0][round]
+    state = path(world, other)[0][round]
+    run_client = client_by_wire(world)
     return [
-        jax.device_get(client_by_wire(world)(*inputs(world, state, round, index)))
+        jax.device_get(run_client(*inputs(world, state, round, index, other)))
         for index in world.cohorts[round].tolist()
     ]
 

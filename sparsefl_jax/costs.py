@@ -67,6 +67,10 @@ def _traffic(direction: str, layout, count, cohort: int) -> dict:
 def round_record(log, layouts: dict, macs: PyTree, names: list[str], batch_size: int):
     """One round's line of `metrics.jsonl`, a dict of plain Python values.
 
+    The ledger's fields stand at the top. A method's own metrics stand in `client`,
+    means over the cohort, and in `server`, so that none can take a field's place;
+    `assumed` says what packets leave uncharged, if any do.
+
     Args:
       log: a `simulate.RoundLog` of one round, as NumPy arrays.
       layouts: `{'down': ..., 'up': ...}` as `codec.layout` returns them.
@@ -74,9 +78,12 @@ def round_record(log, layouts: dict, macs: PyTree, names: list[str], batch_size:
       names: paths of the layers whose masks are logged, [L].
       batch_size: samples of a minibatch, for what was executed.
     """
-    metrics = dict(log.clients)
-    work, count = metrics.pop("work"), float(np.sum(metrics.pop("count")))
-    loss, correct = (float(np.sum(metrics.pop(name))) for name in ("loss", "correct"))
+    own = dict(log.clients)
+    work = own.pop("work")
+    count, loss, correct = (
+        float(np.sum(own.pop(name), dtype=np.float64))
+        for name in ("count", "loss", "correct")
+    )
     per_sample = 6 * macs_per_sample(macs)
     record = {
         "loss": loss / max(count, 1.0),
@@ -93,8 +100,14 @@ def round_record(log, layouts: dict, macs: PyTree, names: list[str], batch_size:
         "mismatch": float(log.mismatch),
         "layer_mismatch": dict(zip(names, map(float, log.layer_mismatch), strict=True)),
     }
-    record |= {name: float(np.mean(value)) for name, value in metrics.items()}
-    return record | {name: float(value) for name, value in log.server.items()}
+    own = {k: float(np.mean(v, dtype=np.float64)) for k, v in own.items()}
+    server = {name: float(value) for name, value in log.server.items()}
+    assumed = codec.assumptions(layouts)
+    return record | {
+        name: value
+        for name, value in (("client", own), ("server", server), ("assumed", assumed))
+        if value
+    }
 
 
 def values_only_bits(layout: dict, count: dict, packets, *, words: int = 1) -> int:

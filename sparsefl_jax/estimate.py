@@ -183,6 +183,7 @@ def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
         "density": traffic.alive / max(traffic.masked, 1),
         "bits_down": list(traffic.down),
         "bits_up": list(traffic.up),
+        "assumed": traffic.assumed,
         "flops": 6 * at_masks * samples.own,
         "flops_dense": 6 * dense * samples.own,
         "flops_executed": 6 * dense * samples.executed,
@@ -324,6 +325,9 @@ def _notes(stages: list[dict]) -> list[str]:
             "change (a union of clients' masks is denser); bits from no positions to "
             "positions every time."
         )
+    for index, stage in enumerate(stages):
+        for packet, reason in stage["assumed"].items():
+            notes.append(f"Not charged: {packet} in stage {index} ({reason}).")
     if any(stage["time_from"] != "measured" for stage in stages):
         low, high = SHARES
         notes.append(

@@ -26,6 +26,7 @@ class Traffic(NamedTuple):
     masked: int  # entries of these leaves
     alive: float  # of these, those that travel
     handed_on: SparseModel  # what the next stage starts from, were nothing trained
+    assumed: dict[str, str]  # what is not charged, and why, by 'direction/packet'
 
 
 def expect(stage, sparse: SparseModel, traced: checks.Traced, budgets) -> Traffic:
@@ -74,6 +75,7 @@ def expect(stage, sparse: SparseModel, traced: checks.Traced, budgets) -> Traffi
         masked=sum(sizes.values()),
         alive=sum(sizes[path] * densities[path] for path in sizes),
         handed_on=handed_on,
+        assumed=codec.assumptions(dict(zip(("down", "up"), layouts, strict=True))),
     )
 
 

@@ -291,7 +291,7 @@ def _chunks(parts: Parts) -> str:
 
 def _finish(config, parts: Parts, path: Path, at: loop.Snapshot, about: dict) -> dict:
     """Writes what only a finished run has."""
-    metrics = report.read_lines(path / "metrics.jsonl")
+    metrics = report.read_records(path / "metrics.jsonl")
     timing = timings.measured(report.read_lines(path / "timing.jsonl"))
     timings.remember(timings.digest(config), timing)
     facts = {k: about[k] for k in ("seconds", "commit")} | {"ended_by": at.ended_by}

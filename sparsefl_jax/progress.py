@@ -27,7 +27,8 @@ class Progress:
         file=None,
         every: float = 5.0,
     ):
-        self.total, self.done, self.before, self.accuracy = total, done, done, None
+        self.total, self.done, self.before = total, done, done
+        self.accuracy, self.density = None, None  # of the last evaluation's headline
         self.file = sys.stderr if file is None else file
         self.lines = show and not self.file.isatty()
         self.every, self.begin, self.said = every, time.monotonic(), -every
@@ -50,13 +51,13 @@ class Progress:
         rounds = [r for r in records if r["phase"] == "train"]
         self.done += len(rounds)
         for record in records:
-            self.accuracy = record.get("accuracy", self.accuracy)
+            if "models" in record:
+                self.accuracy = record["accuracy"]
+                self.density = next(iter(record["models"].values()))["density"]
         last = rounds[-1]
         parts = [] if self.accuracy is None else [f"accuracy {self.accuracy:.2%}"]
-        parts += [
-            f"density {last['density']:.3f}",
-            f"{last['gbit_cumulative']:.3g} Gbit",
-        ]
+        parts += [] if self.density is None else [f"density {self.density:.3f}"]
+        parts += [f"{last['gbit_cumulative']:.3g} Gbit"]
         self.bar.set_postfix_str(", ".join(parts), refresh=False)
         self.bar.update(len(rounds))
         elapsed = time.monotonic() - self.begin

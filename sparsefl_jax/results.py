@@ -22,7 +22,7 @@ from sparsefl_jax import (
 )
 from sparsefl_jax.algorithm import target
 from sparsefl_jax.loop import Best
-from sparsefl_jax.report.load import read_lines
+from sparsefl_jax.report.load import read_records
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Key, SparseModel
 
@@ -62,7 +62,7 @@ def load(run: str | Path) -> Result:
     saved = checkpoint.read(run, state=False)
     if saved is None:
         raise ValueError(f"run={str(run)!r} has no checkpoint yet")
-    metrics = arrays(read_lines(run / "metrics.jsonl"))
+    metrics = arrays(read_records(run / "metrics.jsonl"))
     return Result(config, metrics, saved.models, saved.snapshot.best)
 
 

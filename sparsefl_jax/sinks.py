@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from sparsefl_jax.configuration import lookup
+from sparsefl_jax.report.load import SCHEMA
 
 
 class Sink(Protocol):
@@ -31,7 +32,8 @@ class Sink(Protocol):
 class JsonLines:
     """`metrics.jsonl`, a line per record, and `timing.jsonl`, a line per segment.
 
-    A number that is not finite becomes null: JSON has no NaN.
+    The first line of `metrics.jsonl` is the schema of the records, see `report.load`. A
+    number that is not finite becomes null: JSON has no NaN.
 
     Args:
       workdir: an existing directory.
@@ -59,6 +61,8 @@ class JsonLines:
         self._metrics, self._timing = (io.FileIO(path, "a") for path in paths)
         for file, size in zip((self._metrics, self._timing), sizes, strict=True):
             file.truncate(size)
+        if position is None:
+            _append(self._metrics, _line({"schema": SCHEMA}))
 
     def write(
         self, records: list[dict], seconds: float, compile_seconds: float = 0.0
@@ -222,10 +226,11 @@ def open_sinks(
       >>> record = {"stage": 0, "phase": "train", "round": 1, "loss": math.nan}
       >>> with tempfile.TemporaryDirectory() as path, open_sinks((), path) as sinks:
       ...     sinks.write([record], 0.5)
-      ...     (Path(path) / "metrics.jsonl").read_text()
+      ...     print((Path(path) / "metrics.jsonl").read_text(), end="")
       ...     sinks.position()
-      '{"stage": 0, "phase": "train", "round": 1, "loss": null}\n'
-      {'metrics.jsonl': 57, 'timing.jsonl': 91, 'rounds': 1, 'seconds': 0.5}
+      {"schema": 2}
+      {"stage": 0, "phase": "train", "round": 1, "loss": null}
+      {'metrics.jsonl': 71, 'timing.jsonl': 91, 'rounds': 1, 'seconds': 0.5}
     """
     check(names)
     workdir = Path(workdir)

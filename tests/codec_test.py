@@ -56,15 +56,36 @@ def test_packet_refuses(kwargs):
         Packet({}, **kwargs)
 
 
+def test_a_mask_names_how_its_positions_travel():
+    values, mask = {"w": jnp.zeros(2)}, {"w": jnp.ones(2, bool)}
+    with pytest.raises(ValueError, match="index=None, expected one of none, bitmap"):
+        Packet(values, mask)
+    assert Packet(values, mask, index="none").index == Packet(values).index == "none"
+
+
+def test_an_assumption_needs_something_that_is_free():
+    values, mask = {"w": jnp.zeros(2)}, {"w": jnp.ones(2, bool)}
+    for free in ({"bits": 0}, {"mask": mask, "index": "none"}):
+        layout = codec.layout({"p": Packet(values, **free, assumed="so the table")})
+        assert codec.assumptions({"up": layout}) == {"up/p": "so the table"}
+    for charged in ({}, {"mask": mask, "index": "coo"}):
+        with pytest.raises(
+            ValueError, match="assumed='so', expected bits=0"
+        ):
+            Packet(values, **charged, assumed="so")
+
+
 def test_layout_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="bits=16 for float32 values 'up/w'"):
         codec.layout({"up": Packet({"w": jnp.zeros(2)}, bits=16)})
     with pytest.raises(ValueError, match="bits=16 for int8"):
         codec.layout({"up": Packet({"w": jnp.zeros(2, jnp.int8)}, bits=16)})
     with pytest.raises(ValueError, match="mask of packet 'up'"):
-        codec.layout({"up": Packet({"w": jnp.zeros(2)}, {"w": jnp.zeros(3, bool)})})
+        odd = {"w": jnp.zeros(3, bool)}
+        codec.layout({"up": Packet({"w": jnp.zeros(2)}, odd, index="coo")})
     with pytest.raises(ValueError, match="mask of packet 'up'"):
-        codec.layout({"up": Packet({"w": jnp.zeros(2)}, {"v": jnp.zeros(2, bool)})})
+        odd = {"v": jnp.zeros(2, bool)}
+        codec.layout({"up": Packet({"w": jnp.zeros(2)}, odd, index="coo")})
 
 
 def test_layout_from_shapes_equals_layout_from_arrays():
@@ -77,7 +98,8 @@ def test_count_is_int32_per_leaf_and_vmaps():
     def one(row):
         mask = {"a": row > 1, "b": jnp.ones((), jnp.bool_)}
         values = {"a": row, "b": jnp.float32(1)}
-        message = {"m": Packet(values, mask, sent=row[0] > 0), "d": Packet(values)}
+        packet = Packet(values, mask, sent=row[0] > 0, index="bitmap")
+        message = {"m": packet, "d": Packet(values)}
         return codec.count(message)
 
     rows = jnp.arange(12, dtype=jnp.float32).reshape(3, 4)

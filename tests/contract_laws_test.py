@@ -10,8 +10,9 @@ import pytest
 
 from sparsefl_jax import contract
 from sparsefl_jax import contract_world as at
-from sparsefl_jax.algorithms import fedavg
+from sparsefl_jax.algorithms import fedavg, heterofl
 from sparsefl_jax.codec import Packet
+from sparsefl_jax.sparsity import masks
 
 
 @pytest.fixture(autouse=True)
@@ -160,7 +161,56 @@ def free_labels(whole):
 
 def free_mask(whole):
     """A mask that nothing is charged for tells of what was trained."""
-    return carrying(whole, "signs", lambda delta, batches: signs(delta))
+    return carrying(whole, "signs", lambda delta, batches: signs(delta, index="none"))
+
+
+def free_top_k(whole):
+    """The natural line of a top-k method, whose positions nobody pays for."""
+
+    def update(*args):
+        uplink, client, metrics = whole.update(*args)
+        delta = uplink["delta"].values
+        magnitude = jax.tree.map(jnp.abs, delta)
+        mask = masks.largest_overall(magnitude, 20, masks.everything(delta))
+        packet = Packet(masks.apply(delta, mask), mask, index="none")
+        return uplink | {"delta": packet}, client, metrics
+
+    return whole._replace(update=update)
+
+
+def charged_again(whole):
+    """A mask that never changes is charged in every round, down and back up."""
+
+    def fixed(packet):
+        mask = jax.tree.map(lambda v: jnp.arange(v.size) % 2 < 1, packet.values)
+        mask = jax.tree.map(lambda m, v: m.reshape(v.shape), mask, packet.values)
+        return replace(
+            packet, values=masks.apply(packet.values, mask), mask=mask, index="bitmap"
+        )
+
+    def broadcast(*args):
+        down = whole.broadcast(*args)
+        return down | {"params": fixed(down["params"])}
+
+    return whole._replace(broadcast=broadcast)
+
+
+def charged_back(whole):
+    """A client is charged for sending back the very mask that it was sent."""
+    down = charged_again(whole)
+
+    def broadcast(key, ctx, server):
+        message = down.broadcast(key, ctx, server)
+        first = ctx.last_round < 0
+        return message | {"params": replace(message["params"], fresh=first)}
+
+    def update(key, ctx, downlink, client, batches):
+        uplink, client, metrics = whole.update(key, ctx, downlink, client, batches)
+        mask = downlink["params"].mask
+        delta = masks.apply(uplink["delta"].values, mask)
+        return uplink | {"delta": Packet(delta, mask, index="coo")}, client, metrics
+
+    return whole._replace(broadcast=broadcast, update=update)
 
 
 def free_of_charge(whole):
@@ -180,9 +230,12 @@ BROKEN = {
     "chunks segments jit devices seeds": impure_update,
     "wire": unsent,
     "wire ": unsent_mask,
-    "free": free_of_charge,
-    "free ": free_labels,
-    "free  ": free_mask,
+    "known": free_of_charge,
+    "known ": free_labels,
+    "known  ": free_mask,
+    "known   ": free_top_k,
+    "fresh": charged_again,
+    "fresh ": charged_back,
     "padding": reads_padding,
     "zeros fresh": leaky_packet,
     "bytes": wide_codes,
@@ -259,8 +312,35 @@ def test_numbers_from_aggregate_and_packets_not_sent_are_no_breach():
         return whole._replace(update=update, aggregate=aggregate)
 
     world = at.make_world(fine, {})
-    for law in ("signature", "wire", "free"):
+    for law in ("signature", "wire", "known"):
         contract.LAWS[law](world)
+
+
+def test_an_assumption_stands_in_the_place_of_bits():
+    """What a packet assumes to be free passes, and only with the word."""
+
+    def assuming(loss_fn, optimizer):
+        whole = fedavg(loss_fn, optimizer)
+        said = {"index": "none", "assumed": "a table printed without positions"}
+        return carrying(whole, "signs", lambda delta, batches: signs(delta, **said))
+
+    contract.LAWS["known"](at.make_world(assuming, {}))
+
+
+def test_label_sets_are_taken_as_known():
+    """HeteroFL sends its label set; no law asks for it, as its docstring says."""
+
+    def silent(loss_fn, optimizer):
+        whole = heterofl(loss_fn, optimizer)
+
+        def update(*args):
+            uplink, client, metrics = whole.update(*args)
+            del uplink["classes"]
+            return uplink, client, metrics
+
+        return whole._replace(update=update)
+
+    contract.LAWS["known"](at.make_world(silent, {}))
 
 
 def test_laws_catch_a_broken_simulator():

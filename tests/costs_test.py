@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import checks, codec, costs, local, models
+from sparsefl_jax import checks, codec, costs, local, models, simulate
 from sparsefl_jax.algorithms import fedavg, pdst, sensitivity, spdst
 from sparsefl_jax.algorithms.flash.common import Server
 from sparsefl_jax.types import Batches, ClientInfo, Context, SparseModel
@@ -152,3 +152,68 @@ def test_work_of_a_mask_is_samples_times_density():
     work = local.work(jnp.float32(8), mask)
     assert float(work.forward["w"]) == 2.0
     assert float(work.weight_grad["b"]) == 8.0
+
+
+def round_log(counts, correct, client=None, server=None):
+    """A round of a network {'w': [4]} in which nothing but metrics was logged."""
+    whole = codec.Count(
+        np.full((len(counts), 1), 4, np.int32),
+        np.ones(len(counts), bool),
+        np.ones(len(counts), bool),
+    )
+    share = {"w": np.array(counts, np.float32)}
+    work = local.Work(share, share, share, np.zeros(len(counts), np.float32))
+    sums = {"count": counts, "correct": correct, "loss": np.ones(len(counts))}
+    sums = {name: np.array(v, np.float32) for name, v in sums.items()}
+    return simulate.RoundLog(
+        ids=np.arange(len(counts), dtype=np.int32),
+        clients={**sums, "work": work, **(client or {})},
+        down={"p": whole},
+        up={"p": whole},
+        server=server or {},
+        executed_steps=np.int32(2),
+        density=np.float32(1),
+        layer_density=np.ones(1, np.float32),
+        mismatch=np.float32(0),
+        layer_mismatch=np.zeros(1, np.float32),
+        finite=np.bool_(True),
+        masks=(),
+    )
+
+
+def record_of(log, **packet):
+    layout = codec.layout({"p": codec.Packet({"w": np.zeros(4, np.float32)}, **packet)})
+    layouts = {"down": layout, "up": layout}
+    return costs.round_record(log, layouts, {"w": 4}, ["w"], batch_size=8)
+
+
+def test_a_methods_metrics_take_no_field_of_the_ledger():
+    """Two clients, each way a packet of 4 values: 2 * 4 * 32 bits, whatever is told."""
+    told = {name: np.array([7.0, 8.0], np.float32) for name in ("bits_up", "clients")}
+    log = round_log([3, 5], [1, 4], told, {"flops": np.float32(-1), "density": 2.0})
+    record = record_of(log)
+    assert record["bits_up"] == record["bits_down"] == 256
+    assert record["clients"] == [0, 1]
+    assert record["flops"] == 2 * 3 * 4 * (3 + 5)  # FLOPs of a multiply-add, passes
+    assert record["density"] == 1.0
+    assert record["client"] == {"bits_up": 7.5, "clients": 7.5}
+    assert record["server"] == {"flops": -1.0, "density": 2.0}
+    assert "assumed" not in record
+
+
+def test_train_accuracy_is_right_samples_over_samples():
+    assert record_of(round_log([3, 5], [1, 4]))["train_accuracy"] == 5 / 8
+
+
+def test_a_cohorts_samples_are_summed_exactly():
+    """In float32 2 ** 24 + 1 is 2 ** 24."""
+    counts = [2**24, 1, 1, 1]
+    record = record_of(round_log(counts, counts))
+    assert record["samples"] == 2**24 + 3
+    assert record["train_accuracy"] == 1.0
+
+
+def test_a_record_says_what_is_assumed_to_be_free():
+    record = record_of(round_log([1], [0]), bits=0, assumed="the paper does not")
+    assert record["bits_up"] == 0
+    assert record["assumed"] == {p: "the paper does not" for p in ("down/p", "up/p")}

@@ -11,7 +11,7 @@ import pytest
 
 from sparsefl_jax import configuration, experiment, local, loop
 from sparsefl_jax import data as datasets
-from sparsefl_jax.report import read_run
+from sparsefl_jax.report import read_records, read_run
 from sparsefl_jax.types import SparseModel
 from tests.tiny import tiny_config
 
@@ -60,8 +60,7 @@ def test_functions_alone_equal_the_configured_run(config, tmp_path):
     model = configuration.build_model(config, data)
     stages = configuration.build_stages(config, local.cross_entropy(model))
     run = loop.run(jax.random.key(0), stages, model, data, eval_every=2)
-    lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
-    assert run.metrics == [json.loads(line) for line in lines]
+    assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
 
 
 def test_unknown_and_missing_arguments_are_named(config):

@@ -1,7 +1,5 @@
 """Memory: the estimate against compiled programs, the budget, and running out of it."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -20,6 +18,7 @@ from sparsefl_jax import (
     loop,
     simulate,
 )
+from sparsefl_jax.report import read_records
 from tests.tiny import tiny_config
 
 CLIENTS, SAMPLES, SHAPE = 8, 24, (6, 6, 1)
@@ -178,12 +177,12 @@ def test_out_of_memory_keeps_the_run_and_names_the_chunk(tmp_path, monkeypatch):
         fail_in_round(patch, 2, error)
         with pytest.raises(MemoryError, match=r"stage 0 with chunk=4.*chunk=2 takes"):
             experiment.run(config, tmp_path / "a", progress=False)
-    lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["round"] for line in lines] == [1, 2, 2]
+    records = read_records(tmp_path / "a" / "metrics.jsonl")
+    assert [record["round"] for record in records] == [1, 2, 2]
     config.chunk = "2"
     summary = experiment.run(config, tmp_path / "a", resume=True, progress=False)
-    lines = (tmp_path / "a" / "metrics.jsonl").read_text().splitlines()
-    assert [json.loads(line)["round"] for line in lines] == [1, 2, 2, 3, 4, 4]
+    records = read_records(tmp_path / "a" / "metrics.jsonl")
+    assert [record["round"] for record in records] == [1, 2, 2, 3, 4, 4]
     assert summary["stages"][0]["chunk"] == 2
 
 

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax import checkpoint, experiment, processes
+from sparsefl_jax.report import read_records
 from tests.tiny import tiny_config
 
 ROOT = Path(__file__).parent.parent
@@ -102,7 +103,7 @@ def wrote(config, path):
 
 
 def records(path):
-    return [json.loads(line) for line in (path / "metrics.jsonl").open()]
+    return read_records(path / "metrics.jsonl")
 
 
 def close(one, other):
@@ -167,7 +168,7 @@ def launched(path):
 def has_written(begun, path):
     """Waits until a run has told of a round."""
     metrics, until = path / "metrics.jsonl", time.monotonic() + SECONDS
-    while not (metrics.exists() and metrics.stat().st_size):
+    while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 1):
         assert time.monotonic() < until and begun[0].poll() is None, ended(begun)
         time.sleep(0.01)
 

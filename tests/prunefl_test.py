@@ -1,7 +1,5 @@
 """PruneFL beyond the contract: the greedy rule, when it acts, what travels, the end."""
 
-import json
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,6 +8,7 @@ import pytest
 from sparsefl_jax import codec, configuration, experiment, local
 from sparsefl_jax.algorithms import prunefl, prunefl_initial
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
+from sparsefl_jax.report import read_records
 from sparsefl_jax.types import Batches, ClientInfo, Context, SparseModel
 from tests.prunefl_by_hand import greedy
 from tests.tiny import tiny_config
@@ -240,10 +239,10 @@ def test_two_stages_from_a_configuration(tmp_path):
     config.num_rounds = 5
     config.eval_every = 5
     experiment.run(configuration.complete(config), tmp_path / "run", progress=False)
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    first, *rest = [r for r in map(json.loads, lines) if r["phase"] == "train"]
+    lines = read_records(tmp_path / "run" / "metrics.jsonl")
+    first, *rest = [r for r in lines if r["phase"] == "train"]
     size, dense = 6 * 16 + 16 * 4, 16 + 4
-    assert 0 < first["density"] <= 0.3 and 10 < first["iterations"] <= 40
+    assert 0 < first["density"] <= 0.3 and 10 < first["client"]["iterations"] <= 40
     density, last_round, mask_round = first["density"], {}, 0
     assert first["entries_up"]["weights"] == pytest.approx(density * size)
     for t, record in enumerate(rest):

@@ -30,11 +30,13 @@ def write_filters(run, rounds, names=NAMES, sizes=SIZES):
 
 
 def with_thresholds(lines, names=NAMES):
+    yield {"schema": 2}
     for line in lines:
         if line["phase"] == "train":
             for i, name in enumerate(names):
-                line[f"threshold_mean/{name}"] = 0.001 * line["round"] * (i + 1)
-                line[f"threshold_max/{name}"] = 0.004 * line["round"] * (i + 1)
+                told = line.setdefault("server", {})
+                told[f"threshold_mean/{name}"] = 0.001 * line["round"] * (i + 1)
+                told[f"threshold_max/{name}"] = 0.004 * line["round"] * (i + 1)
         yield line
 
 

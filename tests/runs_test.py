@@ -12,6 +12,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import checkpoint, configuration, experiment, workdir
+from sparsefl_jax.report import read_records
 from tests.tiny import tiny_config
 
 
@@ -150,7 +151,7 @@ def test_limits_end_a_run_and_are_named(finished, config, tmp_path):
 
 
 def records_of(run):
-    return [json.loads(x) for x in (run / "metrics.jsonl").read_text().splitlines()]
+    return read_records(run / "metrics.jsonl")
 
 
 def test_a_directory_with_a_run_is_left_as_it_is(finished, config, tmp_path):

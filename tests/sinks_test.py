@@ -61,7 +61,8 @@ def test_lines_of_records_and_of_segments(tmp_path):
     position = write(tmp_path)
     metrics, timing = contents(tmp_path)
     lines = [json.loads(line) for line in metrics.splitlines()]
-    assert lines == [record for records in segments() for record in records]
+    told = [record for records in segments() for record in records]
+    assert lines == [{"schema": 2}, *told]
     assert [json.loads(line) for line in timing.splitlines()] == [
         {
             "stage": 0,

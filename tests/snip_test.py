@@ -3,7 +3,6 @@
 The runs are those of GraSP too.
 """
 
-import json
 from functools import partial
 
 import jax
@@ -17,6 +16,7 @@ from sparsefl_jax import experiment, local, results
 from sparsefl_jax.algorithms import grasp, snip, spdst
 from sparsefl_jax.algorithms.snip import saliency
 from sparsefl_jax.data.batching import batches
+from sparsefl_jax.report import read_records
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import ClientInfo, Context, SparseModel
 from tests.tiny import tiny_config
@@ -180,8 +180,8 @@ def test_two_stages(tmp_path, name):
     config.algorithm = {"name": "spdst", "prunable": EVERY, "keep_optimizer": True}
     config.optimizer.momentum = 0.9
     experiment.run(config, tmp_path / "a", progress=False)
-    lines = (tmp_path / "a/metrics.jsonl").read_text().splitlines()
-    first, *rest = [r for r in map(json.loads, lines) if r["phase"] == "train"]
+    lines = read_records(tmp_path / "a/metrics.jsonl")
+    first, *rest = [r for r in lines if r["phase"] == "train"]
     size, kernels = 6 * 16 + 16 + 16 * 4 + 4, 6 * 16 + 16 * 4
     kept = round(0.3 * size)
     assert first["bits_up"] == size and first["bits_down"] == 32 * size

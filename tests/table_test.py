@@ -12,6 +12,7 @@ import pytest
 from benchmarks import table as tables
 from benchmarks.tables import Row, Table, runs
 from sparsefl_jax import configuration, experiment, fields, interrupt, loop
+from sparsefl_jax.report import read_records
 
 CONFIG = """
 from sparsefl_jax import configuration
@@ -97,8 +98,8 @@ def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
 
     tables.fill(TABLE, "tiny", root=root)
     assert calls == [*first, "thin_seed1", "dense_seed1"]
-    records = (root / "runs/tables/tiny/thin_seed1/metrics.jsonl").read_text()
-    rounds = [r["round"] for r in map(json.loads, records.splitlines())]
+    records = read_records(root / "runs/tables/tiny/thin_seed1/metrics.jsonl")
+    rounds = [r["round"] for r in records]
     assert sorted(rounds) == [1, 2, 2, 3, 4, 4]  # two of them evaluations
 
     found = tables.results("tiny", root)

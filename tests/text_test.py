@@ -1,6 +1,5 @@
 """Texts to features: tables, hashing, an encoder's stand-in, the command, a run."""
 
-import json
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -11,6 +10,7 @@ import pytest
 from sparsefl_jax import configuration, experiment
 from sparsefl_jax.data import sources, text, tfds_source
 from sparsefl_jax.data.federated import federate
+from sparsefl_jax.report import read_records
 
 ROWS = [
     ("mood", "author", "tweet"),
@@ -240,5 +240,5 @@ def test_a_whole_run_on_features(tmp_path):
     config.cohort_size, config.batch_size, config.optimizer.learning_rate = 4, 1, 0.5
     run = tmp_path / "run"
     experiment.run(configuration.complete(config), run, progress=False)
-    lines = [json.loads(line) for line in (run / "metrics.jsonl").open()]
+    lines = read_records(run / "metrics.jsonl")
     assert lines[-1]["accuracy"] > 0.9

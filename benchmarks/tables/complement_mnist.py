@@ -27,8 +27,8 @@ SHOWN = ("client density", "FLOPs saved")
 def emergent(path: Path) -> dict[str, float]:
     """Client density, mean over the rounds behind the first, and what it saves."""
     rounds = [
-        record
-        for record in report.read_lines(path / "metrics.jsonl")
+        record.get("client", {})
+        for record in report.read_records(path / "metrics.jsonl")
         if record["phase"] == "train" and record["round"] > 1
     ]
     if "client_density" not in rounds[0]:

@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from sparsefl_jax import aggregate as sums
 from sparsefl_jax import local
 from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.message import pack_down, pack_up, renewed, unpack_model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Array, EmptyState, PyTree, SparseModel
 
@@ -23,7 +23,7 @@ class Server(NamedTuple):
 
     model: SparseModel
     unpruned: PyTree  # float32 like params: the aggregate that the last purge cut
-    mask_round: Array  # shape=(), int32: first round whose broadcast carries the mask
+    since: Array  # shape=(), int32: first round whose broadcast carries the mask
 
 
 def complement(
@@ -77,9 +77,8 @@ def complement(
 
     def broadcast(key, ctx, server):
         del key
-        fresh = server.mask_round > ctx.last_round
         everything = masks.everything(server.model.params)
-        return pack_model(server.model, everything, fresh=fresh, index=index)
+        return pack_down(ctx, server.model, server.since, everything, index=index)
 
     def update(key, ctx, downlink, client, batches):
         model, tx = unpack_model(downlink), optimizer(ctx.round)
@@ -90,7 +89,7 @@ def complement(
             lambda w, m: (first | ~m) & (w != 0), state.params, model.mask
         )
         trained = SparseModel(state.params, sent, state.stats)
-        uplink = pack_model(trained, masks.everything(sent), index=index)
+        uplink = pack_up(trained, model.mask, masks.everything(sent), index=index)
         work = local.dense_work(state.sums["count"], state.params)
         return uplink, client, {**state.sums, "work": work, **_densities(sent)}
 
@@ -114,7 +113,7 @@ def complement(
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
         mask = jax.tree.map(lambda w: _kept(w, density), params)
         model = SparseModel(masks.apply(params, mask), mask, stats)
-        return Server(model, params, ctx.round + 1), {}
+        return Server(model, params, renewed(ctx, old.mask, mask, server.since)), {}
 
     def deploy(key, server, client, info):
         del key, client

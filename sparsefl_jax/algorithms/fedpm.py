@@ -27,6 +27,7 @@ class Server(NamedTuple):
 
 
 WEIGHTS = ("constants", "initial")
+KNOWN_WEIGHTS = "every client is taken to know the weights that training starts from"
 
 
 def fedpm(
@@ -71,6 +72,7 @@ def fedpm(
         raise ValueError(f"epsilon={epsilon}, expected in (0, 0.5)")
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r}, expected one of {', '.join(WEIGHTS)}")
+    assumed = KNOWN_WEIGHTS if weights == "initial" else ""
 
     def init(key, model: SparseModel):
         weight_key, score_key = jax.random.split(key)
@@ -89,7 +91,7 @@ def fedpm(
     def broadcast(key, ctx, server):
         del key, ctx
         return {
-            "frozen": Packet(server.frozen, bits=0),
+            "frozen": Packet(server.frozen, bits=0, assumed=assumed),
             "scores": Packet(server.scores),
             "stats": Packet(server.stats),
         }

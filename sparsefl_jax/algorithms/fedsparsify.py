@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from sparsefl_jax import aggregate as sums
 from sparsefl_jax import local
 from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.message import pack_down, pack_up, renewed, unpack_model
 from sparsefl_jax.sparsity import masks, schedules
 from sparsefl_jax.types import Array, EmptyState, PyTree, SparseModel
 
@@ -27,7 +27,7 @@ class Server(NamedTuple):
     """The purged model, and since when its mask stands."""
 
     model: SparseModel
-    mask_round: Array  # shape=(), int32: first round whose broadcast carries the mask
+    since: Array  # shape=(), int32: first round whose broadcast carries the mask
     scores: PyTree  # float32 like params: what random purging orders by; else {}
 
 
@@ -84,7 +84,7 @@ def fedsparsify_global(
     def update(key, ctx, downlink, client, batches):
         model, state = _train(key, ctx, loss_fn, optimizer, downlink, client, batches)
         select = masks.prunable(model.params, prunable)
-        uplink = pack_model(model, select, fresh=False, index=index)
+        uplink = pack_up(model, model.mask, select, index=index)
         work = local.work(state.sums["count"], model.mask)
         return uplink, _kept(client, state), {**state.sums, "work": work}
 
@@ -150,8 +150,8 @@ def fedsparsify_local(
         select = masks.prunable(model.params, prunable)
         work = local.work(state.sums["count"], model.mask)
         scores = jax.tree.map(jnp.abs, model.params)
-        model = model._replace(mask=_purge(scores, ctx.round, schedule, select))
-        uplink = pack_model(model, select, index=index)
+        received, mask = model.mask, _purge(scores, ctx.round, schedule, select)
+        uplink = pack_up(model._replace(mask=mask), received, select, index=index)
         return uplink, _kept(client, state), {**state.sums, "work": work}
 
     def contribute(ctx, uplink):
@@ -188,8 +188,7 @@ def _kept(client, state):
 def _broadcast(prunable, index, key, ctx, server):
     del key
     select = masks.prunable(server.model.params, prunable)
-    fresh = server.mask_round > ctx.last_round
-    return pack_model(server.model, select, fresh=fresh, index=index)
+    return pack_down(ctx, server.model, server.since, select, index=index)
 
 
 def _train(key, ctx, loss_fn, optimizer, downlink, client, batches):
@@ -211,7 +210,8 @@ def _purge(scores, round, schedule, select) -> PyTree:
 
 
 def _next(ctx, server, model) -> Server:
-    return server._replace(model=_applied(model), mask_round=ctx.round + 1)
+    since = renewed(ctx, server.model.mask, model.mask, server.since)
+    return server._replace(model=_applied(model), since=since)
 
 
 def _applied(model) -> SparseModel:

@@ -36,7 +36,8 @@ def heterofl(
     network has them; `norm='static'` networks, which the paper means, have none. Up:
     the same as trained, without the classifier's columns of classes that the client
     does not hold, and a bit per class that says which. No positions: a slice follows
-    from the client's budget, which the server knows.
+    from the client's budget, which the server knows. (The contract takes a client's set
+    of labels as a known fact, so no law asks for the bits that say which.)
 
     An entry becomes the plain mean over the clients that sent it, and stays as it is
     where nobody did. Personal models are the server's at the width of `info.budget`.

@@ -15,6 +15,7 @@ from sparsefl_jax import aggregate as sums
 from sparsefl_jax import local
 from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.codec import Message, Packet
+from sparsefl_jax.message import is_new
 from sparsefl_jax.sparsity import filters, masks
 from sparsefl_jax.sparsity import quantize as affine
 from sparsefl_jax.types import Array, EmptyState, SparseModel
@@ -92,7 +93,8 @@ def pqsu(
         del key
         kept = filters.kept(server.mask, prunable)
         nothing = jax.tree.map(jnp.zeros_like, kept)
-        positions = Packet(nothing, kept, ctx.last_round < 0, bits=0, index="bitmap")
+        new = is_new(ctx, jnp.int32(0))  # the mask stands since round 0
+        positions = Packet(nothing, kept, new, bits=0, index="bitmap")
         return _pack(server, "down" in DIRECTIONS[quantize]) | {"filters": positions}
 
     def update(key, ctx, downlink, client, batches):
@@ -135,7 +137,7 @@ def _pack(model: SparseModel, quantized: bool, sent=True) -> Message:
         message["grid"] = Packet(grid, sent=sent)
     weights = masks.apply(weights, model.mask)
     # Its receiver knows the mask, from 'filters' or as the sender of it.
-    message["weights"] = Packet(weights, model.mask, fresh=False, sent=sent, bits=bits)
+    message["weights"] = Packet(weights, model.mask, sent=sent, bits=bits, index="none")
     return message
 
 

@@ -8,7 +8,7 @@ from sparsefl_jax.report.compare import (
     read_groups,
 )
 from sparsefl_jax.report.curves import plot_comparison
-from sparsefl_jax.report.load import Run, read_lines, read_run
+from sparsefl_jax.report.load import Run, read_lines, read_records, read_run
 from sparsefl_jax.report.page import write_page
 from sparsefl_jax.report.plots import plot_run
 from sparsefl_jax.report.table import summary_table
@@ -23,6 +23,7 @@ __all__ = [
     "plot_run",
     "read_groups",
     "read_lines",
+    "read_records",
     "read_run",
     "summary_table",
     "write_page",

@@ -9,7 +9,7 @@ RULES = (
     " missed a change of the mask. Not charged are what a client draws from its own"
     " index, packets of common knowledge (width 0), the round's number and a client's"
     " own facts, and the headers of the transport; aggregation is charged without"
-    " secure summation."
+    " secure summation. What else is not charged is named below, with the reason."
 )
 
 
@@ -78,6 +78,25 @@ def packet_rows(run: Run) -> list[list[str]]:
                 head = [stage_name(run, stage), direction, packet]
                 rows.append([*head, format_si(values), mean])
     return rows
+
+
+def assumptions(run: Run) -> list[str]:
+    """Returns what was left uncharged by assumption, a line for each packet.
+
+    Example:
+      >>> from pathlib import Path
+      >>> train = [dict(stage=0, round=1, assumed={"down/delta": "as in the paper"})]
+      >>> assumptions(Run(Path("a"), train, [], [0], {}, {}, None))
+      ["Not charged: 'delta', down, in stage 0 (as in the paper)."]
+    """
+    told = {}
+    for record in run.train:
+        for place, reason in record.get("assumed", {}).items():
+            told[record["stage"], *place.split("/", 1)] = reason
+    return [
+        f"Not charged: {packet!r}, {direction}, in {stage_name(run, stage)} ({reason})."
+        for (stage, direction, packet), reason in told.items()
+    ]
 
 
 def _total(records: list[Record], key: str) -> int | None:

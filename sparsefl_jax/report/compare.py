@@ -15,6 +15,7 @@ from sparsefl_jax.formats import (
     format_percent,
     format_si,
 )
+from sparsefl_jax.report.charge import assumptions
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Record, Run, read_run, run_folders
 
@@ -98,7 +99,8 @@ def comparison_table(groups: Sequence[Group]) -> str:
       groups: what `read_groups` returned.
 
     Returns:
-      A Markdown table, without a newline at the end.
+      A Markdown table, and below it what a group leaves uncharged by assumption;
+      without a newline at the end.
 
     Example:
       >>> print(comparison_table([]).splitlines()[0][:44])
@@ -111,7 +113,13 @@ def comparison_table(groups: Sequence[Group]) -> str:
         for model, spreads in _rows(group)
     ]
     rule = ["---"] * _TEXT_COLUMNS + ["--:"] * (len(_HEAD) - _TEXT_COLUMNS)
-    return "\n".join(f"| {' | '.join(row)} |" for row in [_HEAD, rule, *rows])
+    lines = [f"| {' | '.join(row)} |" for row in [_HEAD, rule, *rows]]
+    notes = [
+        f"{group.name}: {' '.join(assumed)}"
+        for group in groups
+        if (assumed := _assumed(group))
+    ]
+    return "\n".join(lines + ([""] if notes else []) + notes)
 
 
 def comparison_csv(groups: Sequence[Group]) -> str:
@@ -131,13 +139,13 @@ def comparison_csv(groups: Sequence[Group]) -> str:
     text = io.StringIO()
     out = csv.writer(text, lineterminator="\n")
     columns = [column for q in quantities for column in (q, f"{q}_std")]
-    out.writerow(["run", "method", "model", "n", "seeds", *columns])
+    out.writerow(["run", "method", "model", "n", "seeds", *columns, "assumed"])
     for group in groups:
         seeds = " ".join(str(run.config.get("seed", MISSING)) for run in group.runs)
         for model, spreads in _rows(group):
             values = [x for q in quantities for x in spreads[q]]
             head = [group.name, method_of(group.runs[0]), model, len(group.runs), seeds]
-            out.writerow([*head, *values])
+            out.writerow([*head, *values, " ".join(_assumed(group))])
     return text.getvalue()
 
 
@@ -173,6 +181,11 @@ def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
         return str(run_dir.resolve()), None
     rest = {k: v for k, v in run.config.items() if k not in ("seed", "seeds")}
     return json.dumps(rest, sort_keys=True), run.config.get("seed")
+
+
+def _assumed(group: Group) -> list[str]:
+    """What its runs leave uncharged by assumption."""
+    return list(dict.fromkeys(line for run in group.runs for line in assumptions(run)))
 
 
 def _metric(group: Group) -> str:

@@ -200,24 +200,32 @@ def thresholds_by_round(run: Run, path: Path) -> None:
     """Draws the mean and the largest threshold of every layer's filters.
 
     Args:
-      run: the records; `threshold_mean/LAYER` and `threshold_max/LAYER` of training.
+      run: the records; the server's `threshold_mean/LAYER` and `threshold_max/LAYER`.
       path: the PNG to write.
     """
-    keys = dict.fromkeys(k for r in run.train for k in r if "threshold_mean/" in k)
-    names = [key.partition("/")[2] for key in keys]
+    names = threshold_layers(run)
     colors = layer_colors(len(names))
     with canvas(path, (10.4, 4.3)) as figure:
         pair = figure.subplots(1, 2)
         for ax, kind in zip(pair, ("mean", "max"), strict=True):
             for name, color in zip(names, colors, strict=True):
                 key = f"threshold_{kind}/{name}"
-                x, y = series(run, run.train, lambda r, key=key: r.get(key))
+                x, y = series(
+                    run, run.train, lambda r, key=key: r.get("server", {}).get(key)
+                )
                 draw_line(ax, x, y, short(name), color, 1.3)
             count_rounds(ax, run)
         pair[0].set(xlabel="round", ylabel="mean threshold of the layer's filters")
         pair[1].set(xlabel="round", ylabel="largest threshold")
         name_layers(pair[1], colors)
         _name_axes(figure, "", "", titled(run, "Thresholds"))
+
+
+def threshold_layers(run: Run) -> list[str]:
+    """The layers whose global thresholds a run has logged, in order."""
+    keys = dict.fromkeys(k for r in run.train for k in r.get("server", {}))
+    head = "threshold_mean/"
+    return [key.removeprefix(head) for key in keys if key.startswith(head)]
 
 
 def _done(run: Run, snapshot: Snapshot) -> int:

@@ -1,9 +1,10 @@
 """Reads the folder of one run back: what `experiment.py` wrote, nothing else.
 
-metrics.jsonl  one JSON object per line, of phase "train" or "eval"; both hold
-               `gbit_cumulative` and `pflop_cumulative` (1e15 training FLOPs at the
-               masks) since the start; "eval" may hold `val_accuracy`, the headline
-               model's on the pooled validation split
+metrics.jsonl  `{"schema": 2}`, then one JSON object per line, of phase "train" or
+               "eval"; both hold `gbit_cumulative` and `pflop_cumulative` (1e15 training
+               FLOPs at the masks) since the start; "train" holds the ledger, and what a
+               method measures in `client` and `server`; "eval" may hold `val_accuracy`,
+               the headline model's on the pooled validation split
 summary.json   the run's totals, see `table.py`; absent while it runs
 config.json    the configuration
 partition.npy  [N, classes] int, how many samples of each class a client holds
@@ -62,7 +63,7 @@ def read_run(run_dir: str | Path) -> Run:
     if not (path / "metrics.jsonl").is_file():
         raise ValueError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
     latest = {}
-    for record in read_lines(path / "metrics.jsonl"):
+    for record in read_records(path / "metrics.jsonl"):
         latest[record["phase"], record["stage"], record["round"]] = record
     ordered = [latest[k] for k in sorted(latest)]
     num_stages = max((r["stage"] for r in ordered), default=0) + 1
@@ -118,6 +119,41 @@ def run_folders(run_dir: str | Path) -> list[Path]:
             f"run_dir={str(path)!r} expected a folder with metrics.jsonl or seed_*/."
         )
     return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
+
+
+SCHEMA = 2  # of metrics.jsonl
+_LEDGER_1 = {  # fields of training records of schema 1; others are the method's
+    *("stage", "phase", "round", "gbit_cumulative", "pflop_cumulative", "loss"),
+    *("train_accuracy", "samples", "clients", "flops", "flops_dense", "flops_executed"),
+    *("density", "layer_density", "mismatch", "layer_mismatch"),
+}
+_SERVER_1 = ("threshold_mean/", "threshold_max/", "unanimous")  # by the server
+
+
+def read_records(path: Path) -> list[Record]:
+    """Returns the records of a `metrics.jsonl`, of any schema as the newest has them.
+
+    Raises:
+      ValueError: a line is no record, or the schema is newer than this package's.
+    """
+    lines = read_lines(path)
+    schema = lines.pop(0)["schema"] if lines and "schema" in lines[0] else 1
+    if schema not in (1, SCHEMA):
+        raise ValueError(f"{path}: schema={schema!r}, expected at most {SCHEMA}.")
+    return lines if schema == SCHEMA else [_from_schema_1(line) for line in lines]
+
+
+def _from_schema_1(record: Record) -> Record:
+    """A record whose method's metrics stood among the fields of the ledger."""
+    if record["phase"] != "train":
+        return record
+    new = {"client": {}, "server": {}}
+    for name, value in record.items():
+        if name in _LEDGER_1 or name.startswith(("bits_", "entries_")):
+            new[name] = value
+        else:
+            new["server" if name.startswith(_SERVER_1) else "client"][name] = value
+    return {name: value for name, value in new.items() if value != {}}
 
 
 def read_lines(path: Path) -> list[Record]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsefl_jax.formats import MISSING, format_percent, format_si
-from sparsefl_jax.report.charge import RULES, charge_rows, packet_rows
+from sparsefl_jax.report.charge import RULES, assumptions, charge_rows, packet_rows
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.report.table import (
     accuracy_notes,
@@ -99,6 +99,7 @@ def write_page(run_dir: str | Path) -> Path:
         _section(
             "What was charged",
             f"<p>{_text(RULES)}</p>",
+            *(f"<p>{_text(line)}</p>" for line in assumptions(run)),
             _table(charge_rows(run), text=2),
             _table(packet_rows(run), text=3),
         ),

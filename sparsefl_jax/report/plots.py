@@ -10,7 +10,11 @@ from pathlib import Path
 import numpy as np
 
 from sparsefl_jax.report.figure import COLORS, axes
-from sparsefl_jax.report.filters import plot_filters, thresholds_by_round
+from sparsefl_jax.report.filters import (
+    plot_filters,
+    threshold_layers,
+    thresholds_by_round,
+)
 from sparsefl_jax.report.lines import (
     count_rounds,
     draw_layers,
@@ -49,7 +53,7 @@ def plot_run(run_dir: str | Path) -> list[Path]:
         size_by_round: len(set(_headline(run, "parameters")[1])) > 1,
         density_by_round: any(finite(r.get("density")) for r in run.train),
         mismatch_by_round: any(finite(r.get("mismatch")) for r in run.train),
-        thresholds_by_round: any("threshold_mean/" in k for r in run.train for k in r),
+        thresholds_by_round: bool(threshold_layers(run)),
         partition_by_client: run.partition is not None,
     }
     folder = run.path / "plots"

@@ -17,7 +17,7 @@ class Server(NamedTuple):
     """The global model, and the first round whose broadcast carries its mask."""
 
     model: SparseModel
-    mask_round: Array  # shape=(), int32
+    since: Array  # shape=(), int32
 
 
 class Changing(NamedTuple):
@@ -25,7 +25,7 @@ class Changing(NamedTuple):
 
     model: SparseModel  # mask: the union of the last cohort's masks
     mask: PyTree  # bool, at the target density
-    mask_round: Array  # shape=(), int32
+    since: Array  # shape=(), int32: first round whose broadcast carries its mask
 
 
 def check(*, density=1.0, prune_rate=0.0, r_int=1) -> None:

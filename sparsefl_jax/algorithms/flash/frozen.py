@@ -6,7 +6,7 @@ from sparsefl_jax import aggregate as sums
 from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.algorithms.flash.common import KERNELS, Server, check, no_client
-from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.message import pack_down, pack_up, unpack_model
 from sparsefl_jax.sparsity import allocate, masks
 from sparsefl_jax.types import SparseModel
 
@@ -53,8 +53,7 @@ def spdst(
     def broadcast(key, ctx, server):
         del key
         select = masks.prunable(server.model.params, prunable)
-        fresh = server.mask_round > ctx.last_round
-        return pack_model(server.model, select, fresh=fresh, index=index)
+        return pack_down(ctx, server.model, server.since, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         model = unpack_model(downlink)
@@ -64,7 +63,7 @@ def spdst(
             key, loss_fn, optimizer(ctx.round), model, batches, kept
         )
         trained = SparseModel(state.params, model.mask, state.stats)
-        uplink = pack_model(trained, select, fresh=False, index=index)
+        uplink = pack_up(trained, model.mask, select, index=index)
         client = state.opt_state if keep_optimizer else client
         return uplink, client, {**state.sums, "work": work}
 

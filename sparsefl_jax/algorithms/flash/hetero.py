@@ -10,7 +10,7 @@ from sparsefl_jax import aggregate as sums
 from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.algorithms.flash.common import KERNELS, check, no_client, top_mask
-from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.message import pack_down, pack_up, unpack_model
 from sparsefl_jax.sparsity import allocate, masks
 from sparsefl_jax.types import Array, PyTree, SparseModel
 
@@ -65,9 +65,8 @@ def _hetero(
     def broadcast(key, ctx, server):
         del key
         select = masks.prunable(server.model.params, prunable)
-        fresh = server.mask_round > ctx.last_round
         model = server.model._replace(mask=own_mask(ctx, server))
-        return pack_model(model, select, fresh=fresh, index=index)
+        return pack_down(ctx, model, server.mask_round, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         model, tx = unpack_model(downlink), optimizer(ctx.round)
@@ -83,7 +82,7 @@ def _hetero(
             adjust, mask = False, model.mask
             state, work = surgery.masked_train(key, loss_fn, tx, model, batches)
         trained = SparseModel(state.params, mask, state.stats)
-        uplink = pack_model(trained, select, fresh=adjust, index=index)
+        uplink = pack_up(trained, model.mask, select, index=index)
         return uplink, client, {**state.sums, "work": work}
 
     def contribute(ctx, uplink):

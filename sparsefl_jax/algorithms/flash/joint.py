@@ -17,7 +17,7 @@ from sparsefl_jax.algorithms.flash.common import (
     summand,
     target_mask,
 )
-from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.message import pack_down, pack_up, renewed, unpack_model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import SparseModel
 
@@ -62,9 +62,8 @@ def jmwst(
     def broadcast(key, ctx, server):
         del key
         select = masks.prunable(server.model.params, prunable)
-        fresh = server.mask_round > ctx.last_round
         model = server.model._replace(mask=server.mask)
-        return pack_model(model, select, fresh=fresh, index=index)
+        return pack_down(ctx, model, server.since, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         model = unpack_model(downlink)
@@ -76,7 +75,7 @@ def jmwst(
         trained = SparseModel(
             training.state.params, training.mask, training.state.stats
         )
-        uplink = pack_model(trained, select, fresh=adjust, index=index)
+        uplink = pack_up(trained, model.mask, select, index=index)
         return uplink, client, {**training.state.sums, "work": training.work}
 
     def aggregate(key, ctx, server, total):
@@ -88,8 +87,8 @@ def jmwst(
             lambda: target_mask(server, model, total, density, prunable),
             lambda: server.mask,
         )
-        changed = jnp.where(adjust, ctx.round + 1, server.mask_round)
-        return Changing(model, mask, changed), {}
+        since = renewed(ctx, server.mask, mask, server.since)
+        return Changing(model, mask, since), {}
 
     return Algorithm(
         init, no_client, broadcast, update, summand(prunable), aggregate, both
@@ -139,8 +138,7 @@ def nst(
     def broadcast(key, ctx, server):
         del key
         select = masks.prunable(server.model.params, prunable)
-        fresh = server.mask_round > ctx.last_round
-        return pack_model(server.model, select, fresh=fresh, index=index)
+        return pack_down(ctx, server.model, server.since, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)
@@ -152,14 +150,16 @@ def nst(
         trained = SparseModel(
             training.state.params, training.mask, training.state.stats
         )
-        uplink = pack_model(trained, select, index=index)
+        # The server keeps nobody's mask, so that each upload tells it.
+        uplink = pack_up(trained, None, select, index=index)
         return uplink, training.mask, {**training.state.sums, "work": training.work}
 
     def aggregate(key, ctx, server, total):
         del key
         model = mean_model(server, total)
         mask = target_mask(server, model, total, density, prunable)
-        return Changing(model, mask, ctx.round + 1), {}
+        since = renewed(ctx, server.model.mask, model.mask, server.since)
+        return Changing(model, mask, since), {}
 
     return Algorithm(
         init, init_client, broadcast, update, summand(prunable), aggregate, both

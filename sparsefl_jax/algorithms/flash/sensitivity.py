@@ -9,7 +9,7 @@ from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.algorithms.flash.common import KERNELS, Server, check, no_client
 from sparsefl_jax.codec import Packet
-from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.message import pack_down, unpack_model
 from sparsefl_jax.sparsity import allocate, masks, structured
 
 
@@ -62,8 +62,9 @@ def sensitivity(
         return Server(model._replace(mask=mask), jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        del key, ctx
-        return pack_model(server.model, masks.prunable(server.model.params, prunable))
+        del key
+        select = masks.prunable(server.model.params, prunable)
+        return pack_down(ctx, server.model, server.since, select, index="bitmap")
 
     def update(key, ctx, downlink, client, batches):
         model = unpack_model(downlink)

@@ -14,7 +14,7 @@ from sparsefl_jax.algorithms.flash.common import KERNELS, Server
 from sparsefl_jax.algorithms.flash.frozen import spdst
 from sparsefl_jax.algorithms.prunefl.rule import make_rule, summing, work
 from sparsefl_jax.codec import Packet
-from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.message import pack_up, renewed, unpack_model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import SparseModel
 
@@ -112,7 +112,7 @@ def prunefl(
             state.opt_state[0],
         )
         trained = SparseModel(state.params, model.mask, state.stats)
-        uplink = pack_model(trained, select, fresh=False, index=index)
+        uplink = pack_up(trained, model.mask, select, index=index)
         due = (ctx.round > 0) & (ctx.round % reconfigure_every == 0)
         uplink["squared_gradients"] = Packet(squared, sent=due)
         told = {**state.sums, "work": work(state.sums["count"], model.mask)}
@@ -136,7 +136,8 @@ def prunefl(
         model = lax.cond(
             due, lambda: reconfigure(model, squared["sum"], halvings), lambda: model
         )
-        return Server(model, jnp.where(due, ctx.round + 1, server.mask_round)), {}
+        since = renewed(ctx, old.mask, model.mask, server.since)
+        return Server(model, since), {}
 
     return frozen._replace(
         init_client=init_client,

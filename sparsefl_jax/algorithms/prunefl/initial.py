@@ -11,7 +11,7 @@ from sparsefl_jax.algorithms.flash.common import KERNELS, Server
 from sparsefl_jax.algorithms.flash.frozen import spdst
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
 from sparsefl_jax.algorithms.prunefl.search import prune
-from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.message import pack_up, renewed, unpack_model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import SparseModel
 
@@ -101,7 +101,8 @@ def prunefl_initial(
         trained = SparseModel(found.state.params, found.mask, found.state.stats)
         metrics = {**found.state.sums, "work": found.work}
         metrics["iterations"] = found.iteration.astype(jnp.float32)
-        return pack_model(trained, select, index=index), client, metrics
+        uplink = pack_up(trained, model.mask, select, index=index)
+        return uplink, client, metrics
 
     def contribute(ctx, uplink):
         sent = unpack_model(uplink)
@@ -119,6 +120,7 @@ def prunefl_initial(
         union = jax.tree.map(
             lambda votes, m: jnp.where(nobody, m, votes > 0), total["masks"], old.mask
         )
-        return Server(SparseModel(params, union, stats), ctx.round + 1), {}
+        since = renewed(ctx, old.mask, union, server.since)
+        return Server(SparseModel(params, union, stats), since), {}
 
     return frozen._replace(update=update, contribute=contribute, aggregate=aggregate)

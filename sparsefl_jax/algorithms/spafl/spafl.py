@@ -18,6 +18,7 @@ from sparsefl_jax.sparsity import masks, ste
 from sparsefl_jax.types import Array, PyTree, SparseModel
 
 DIVISORS = ("inputs", "kernel")
+UNCHARGED = "the paper does not charge how the thresholds moved"
 
 
 class Server(NamedTuple):
@@ -42,13 +43,14 @@ def spafl(
     clamp: bool = False,
     thresholds_only: bool = False,
     keep_optimizer: bool = False,
-    charge_delta: bool = False,
+    charge_delta: bool = True,
 ) -> Algorithm:
     """SpaFL (Algorithm 1): clients train weights and thresholds, share the latter.
 
-    Down: the global thresholds, float32, and how they moved, which the paper does not
-    charge although a client that missed a round can not know it. Up: the client's
-    thresholds. FLOPs are at the masks that a client's training ends with.
+    Down: the global thresholds and how they moved, float32; the paper does not charge
+    the latter, although a client that missed a round cannot know it. Up: the client's
+    thresholds. FLOPs are at the masks that a client's training ends with. The paper's
+    bits are `costs.values_only_bits` of the packets 'thresholds' both ways.
 
     Args:
       loss_fn: as `local.cross_entropy` returns it.
@@ -67,7 +69,8 @@ def spafl(
       clamp: keep weights in [-1, 1] and thresholds in [0, 1], as the paper states.
       thresholds_only: weights stay as they were drawn (Table 1).
       keep_optimizer: clients keep their optimizer's state from round to round.
-      charge_delta: charge what eq. (13) needs.
+      charge_delta: charge what eq. (13) needs; False: assume with the paper that it is
+        free.
 
     Raises:
       ValueError: an argument is out of range, or no kernel matches.
@@ -96,8 +99,8 @@ def spafl(
         del key, ctx
         message = {"thresholds": Packet(server.thresholds)}
         if extract:
-            bits = 32 if charge_delta else 0
-            message["delta"] = Packet(server.delta, bits=bits)
+            free = {} if charge_delta else {"bits": 0, "assumed": UNCHARGED}
+            message["delta"] = Packet(server.delta, **free)
         return message
 
     def update(key, ctx, downlink, client, batches):
