@@ -27,7 +27,7 @@ def test_the_template_runs_learns_and_is_counted(key):
     run = loop.run(key, [stage], model, data, eval_every=2)
     first, second, evaluated = run.metrics
     assert evaluated["models"]["global"]["accuracy"] > 0.9
-    # 5 x 2 weights and 2 biases in float32; 12 positions, in the first round only.
+    # 5 x 2 weights and 2 biases in float32; 10 positions, in the first round only.
     assert first["bits_up"] == second["bits_up"] == 4 * 12 * 32
-    assert first["bits_down"] == 4 * (12 * 32 + 12)
+    assert first["bits_down"] == 4 * (12 * 32 + 10)
     assert second["bits_down"] == 4 * 12 * 32
