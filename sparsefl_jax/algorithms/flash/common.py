@@ -84,9 +84,13 @@ def target_mask(server: Changing, model, total, density, prunable) -> PyTree:
 
 
 def top_mask(params: PyTree, mean: Array, density, select: PyTree) -> PyTree:
-    """The int(d_l k_l) largest |w| of every layer, with d_l from mean densities [L]."""
+    """The int(d_l k_l) largest |w| of every layer, with d_l from mean densities [L].
+
+    Below the target they stay as they are: this mask only gets sparser.
+    """
     sizes = masks.layer_sizes(params, select)
-    counts = allocate.layer_counts(allocate.recalibrate(mean, sizes, density), sizes)
+    layers = allocate.recalibrate(mean, sizes, density, raises=False)
+    counts = allocate.layer_counts(layers, sizes)
     return masks.largest(jax.tree.map(jnp.abs, params), counts, select)
 
 
