@@ -33,8 +33,9 @@ def grasp(
     weights are constants of it, as in the authors' code. To first order -2 w * Hg is
     what taking w away adds to |g|^2: the weights whose removal adds most go, the
     paper's rule, exactly int(n (1 - density)) of the n prunable ones. A weight of 0
-    scores 0, which is not low. See `one_shot` for what travels and for the batch; the authors'
-    has 25 samples of every class, FedSparsify's 32, temperature 1 and no halves.
+    scores 0, which is not low. See `one_shot` for what travels and for the batch; the
+    authors' has 25 samples of every class, FedSparsify's 32, temperature 1 and no
+    halves.
 
     FLOPs: the gradient, and as its derivative along g two products for each of its own,
     three training steps together.

@@ -15,7 +15,7 @@ from sparsefl_jax.algorithms.flash.common import (
     mean_model,
     no_client,
     summand,
-    target_mask,
+    voted_mask,
 )
 from sparsefl_jax.message import pack_model, unpack_model
 from sparsefl_jax.sparsity import masks
@@ -85,7 +85,7 @@ def jmwst(
         model = mean_model(server, total)
         mask = lax.cond(
             adjust,
-            lambda: target_mask(server, model, total, density, prunable),
+            lambda: voted_mask(server, model, total, density, prunable),
             lambda: server.mask,
         )
         changed = jnp.where(adjust, ctx.round + 1, server.mask_round)
@@ -158,7 +158,7 @@ def nst(
     def aggregate(key, ctx, server, total):
         del key
         model = mean_model(server, total)
-        mask = target_mask(server, model, total, density, prunable)
+        mask = voted_mask(server, model, total, density, prunable)
         return Changing(model, mask, ctx.round + 1), {}
 
     return Algorithm(
