@@ -69,9 +69,7 @@ def test_an_assumption_needs_something_that_is_free():
         layout = codec.layout({"p": Packet(values, **free, assumed="so the table")})
         assert codec.assumptions({"up": layout}) == {"up/p": "so the table"}
     for charged in ({}, {"mask": mask, "index": "coo"}):
-        with pytest.raises(
-            ValueError, match="assumed='so', expected bits=0"
-        ):
+        with pytest.raises(ValueError, match="assumed='so', expected bits=0"):
             Packet(values, **charged, assumed="so")
 
 

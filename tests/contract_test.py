@@ -212,13 +212,17 @@ def adapts(world):
 
 
 def votes(world, every):
-    """The server's mask moves in every `every`-th round only, and has the density."""
+    """The server's mask moves in every `every`-th round only: Eq. 3, never raised."""
     is_fedavg(at.make_world(jmwst, {"density": 0.5, "prune_rate": 0.0}))
     states, logs = at.path(world)
     sizes = masks.layer_sizes(world.model.params, world.layers)
     for round, (state, log) in enumerate(zip(states[1:], logs, strict=True)):
-        alive = int(jnp.sum(masks.counts(state.server.mask, world.layers)))
-        assert 0.5 * sizes.sum() - len(sizes) < alive <= 0.5 * sizes.sum()
+        told = [unpack_model(p.up).mask for p in at.passings(world, round)]
+        told = np.mean([masks.counts(mask, world.layers) for mask in told], 0)
+        if round % every == 0:
+            wanted = told * min(1, 0.5 * sizes.sum() / told.sum())
+            alive = np.asarray(masks.counts(state.server.mask, world.layers))
+            np.testing.assert_array_equal(alive, np.floor(wanted + 1e-4))
         assert round % every == 0 or log.mismatch == 0
         np.testing.assert_array_equal(log.up["weights"].fresh, round % every == 0)
     assert logs[0].mismatch > 0
@@ -245,16 +249,28 @@ def hands_on(world):
 
 
 def nests(world, factory):
-    """Small budgets within larger ones; equal budgets are FedAvg within the mask."""
-    for state in at.path(world)[0]:
+    """Every layer of a small budget is the same part of what it is cut from, within the
+    larger ones; equal budgets are FedAvg within the mask.
+    """
+    states, frozen = at.path(world)[0], factory is hetero_spdst
+    size = float(masks.layer_sizes(world.model.params, world.layers).sum())
+    held = np.asarray(masks.counts(world.model.mask, world.layers), np.float64)
+    for round, state in enumerate(states):
+        if round and not frozen:  # the largest mask is cut from the cohort's union
+            sent = [unpack_model(p.up).mask for p in at.passings(world, round - 1)]
+            union = jax.tree.map(lambda *m: np.any(m, axis=0), *sent)
+            held = np.asarray(masks.counts(union, world.layers), np.float64)
         deployed = world.algorithm.deploy(world.key, state.server, None, None)
-        chain = [deployed[f"d{d}"].mask for d in (0.3, 0.4, 0.5)]
+        chain = [deployed[f"d{d}"].mask for d in TIERS["densities"]]
+        for density, mask in zip(TIERS["densities"], chain, strict=True):
+            cut = held * min(1, density * size / held.sum())
+            whole = density == 0.5 and (frozen or not round)  # holds what it was given
+            want = held if whole else np.floor(cut + 1e-4)
+            np.testing.assert_array_equal(masks.counts(mask, world.layers), want)
         for small, large in itertools.pairwise(chain):
             jax.tree.map(lambda s, w: np.testing.assert_array_equal(s & ~w, False),
                          small, large)  # fmt: skip
-            assert _alive(world, small) < _alive(world, large)
-    state, frozen = at.path(world)[0][0], factory is hetero_spdst
-    deployed = world.algorithm.deploy(world.key, state.server, None, None)
+    deployed = world.algorithm.deploy(world.key, states[0].server, None, None)
     for passing, index in zip(at.passings(world, 0), world.cohorts[0], strict=True):
         budget = at.BUDGETS[index] if frozen else max(at.BUDGETS)
         assert_close(unpack_model(passing.down).mask, deployed[f"d{budget}"].mask)

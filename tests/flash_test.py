@@ -77,7 +77,7 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, rates):
     np.testing.assert_allclose(moved, 0.1 * epochs * steps * alive, atol=1e-5)
 
 
-def test_surgery_keeps_the_density_and_grows_zeros():
+def test_surgery_takes_the_smallest_and_grows_zeros_where_there_were_holes():
     before = model()
     done = surgery.sparse_learning(
         linear_loss,

@@ -11,9 +11,10 @@ from sparsefl_jax import contract_world as at
 from sparsefl_jax import local, models
 from sparsefl_jax.algorithms import grasp
 from sparsefl_jax.algorithms.grasp import gradient_flow
+from sparsefl_jax.sparsity import masks
 
 LOSS = local.cross_entropy(at.tiny_model())
-flow = jax.jit(gradient_flow, static_argnames=("loss_fn", "parts"))
+flow = jax.jit(gradient_flow, static_argnames=("loss_fn", "prunable", "parts"))
 
 
 def world(key, size=12):
@@ -51,15 +52,23 @@ def test_scores_are_half_the_slope_of_the_gradient_norm(key):
     assert told["count"] == 12
 
 
-def test_scores_hold_the_whole_hessian(key):
+@pytest.mark.parametrize("prunable", [("*",), ("*kernel",), ("fc2/kernel",)])
+def test_scores_hold_the_whole_hessian_of_what_is_scored(key, prunable):
+    """And nothing of other leaves, which are constants; they score 0."""
     params, stats, *batch = world(key)
+    select = masks.prunable(params, prunable)
     flat, unflatten = jax.flatten_util.ravel_pytree(params)
+    chosen = jax.tree.map(lambda s, p: jnp.full(p.shape, s), select, params)
+    chosen = np.flatnonzero(jax.flatten_util.ravel_pytree(chosen)[0])
 
-    def loss(flat):
-        return LOSS(key, unflatten(flat), stats, *batch)[0]
+    def loss(part):
+        return LOSS(key, unflatten(flat.at[chosen].set(part)), stats, *batch)[0]
 
-    want = flat * (jax.jit(jax.hessian(loss))(flat) @ jax.jit(jax.grad(loss))(flat))
-    scores, _ = flow(LOSS, key, params, stats, *batch)
+    part = flat[chosen]
+    slopes, curves = jax.jit(jax.grad(loss))(part), jax.jit(jax.hessian(loss))(part)
+    want = np.zeros(flat.size, np.float32)
+    want[chosen] = part * (curves @ slopes)
+    scores, _ = flow(LOSS, key, params, stats, *batch, prunable=prunable)
     found = jax.flatten_util.ravel_pytree(scores)[0]
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 

@@ -53,9 +53,9 @@ def test_by_hand(key):
     survived_a, survived_b = [2, 3], [16, 17, 18, 19]
     assert after["a"][:, survived_a].all() and after["b"][:, survived_b].all()
     for name, kept in (("a", survived_a), ("b", survived_b)):
-        expected = np.zeros(20, np.float32)
-        expected[kept] = np.asarray(params[name])[kept]
-        assert (np.asarray(new[name]) == expected[None]).all()
+        # Weights are those of before, also where one was pruned and grew again.
+        expected = np.asarray(params[name]) * np.asarray(after[name])
+        np.testing.assert_array_equal(new[name], expected)
         # Growth is uniform over the holes, those just pruned included.
         holes = np.setdiff1d(np.arange(20), kept)
         count = {"a": 5, "b": 1}[name]
@@ -63,6 +63,31 @@ def test_by_hand(key):
         assert np.abs(share - count / len(holes)).max() < 0.2
         assert share.sum() == pytest.approx(count, rel=0.3)
     assert (np.asarray(new["bias"]) == 1).all() and after["bias"].all()
+
+
+def test_what_is_pruned_and_drawn_again_keeps_its_weight(key):
+    """The 0.5 goes, two holes, and where both grow all weights are those of before."""
+    weights = {"w": jnp.array([1.0, -3.0, 0.5, 2.0, 0.0])}
+    mask, select = {"w": jnp.array([True, True, True, True, False])}, {"w": True}
+    carry = regrow.start_carry(weights, select, 0.8)
+    new, after, _ = jax.jit(
+        jax.vmap(
+            lambda k: regrow.prune_regrow(
+                k, weights, mask, jnp.float32(0.25), select=select, carry=carry
+            )
+        )
+    )(jax.random.split(key, 100))
+    grown = np.asarray(after["w"])
+    assert grown[:, [0, 1, 3]].all()
+    for holes, want in (
+        ([True, True], [1, -3, 0.5, 2, 0]),
+        ([True, False], [1, -3, 0.5, 2, 0]),
+        ([False, True], [1, -3, 0, 2, 0]),
+        ([False, False], [1, -3, 0, 2, 0]),
+    ):
+        drawn = (grown[:, [2, 4]] == holes).all(1)
+        assert drawn.any()
+        assert (np.asarray(new["w"])[drawn] == np.float32(want)).all()
 
 
 def test_total_density_is_kept_in_expectation(key):
@@ -87,13 +112,14 @@ def test_a_dense_layer_with_a_large_share_is_spared(key):
     # a is 0.1 sparse with the larger mean: it loses ceil(0.1 * 18) = 2, not 9.
     a = [float(i) for i in range(1, 19)] + [None] * 2
     params, mask = network(a, [0.1] * 8 + [None] * 12)
-    new, _, _ = calls(key, params, mask, 0.5, start(params, mask))
-    assert (new["a"] != 0).sum(1).tolist() == [16] * 100
-    assert (new["b"] != 0).sum(1).tolist() == [4] * 100
+    _, after, _ = calls(key, params, mask, 0.5, start(params, mask))
+    # What no draw of a hundred takes away was not pruned.
+    assert after["a"].all(0).tolist() == [False] * 2 + [True] * 16 + [False] * 2
+    assert after["b"].all(0).sum() == 4
     # With the smaller mean it loses what the rate says.
     params, mask = network([0.1] * 18 + [None] * 2, [5.0] * 8 + [None] * 12)
-    new, _, _ = calls(key, params, mask, 0.5, start(params, mask))
-    assert (new["a"] != 0).sum(1).tolist() == [9] * 100
+    _, after, _ = calls(key, params, mask, 0.5, start(params, mask))
+    assert after["a"].all(0).sum() == 9
 
 
 def test_freshly_grown_zeros_are_pruned_before_weights_and_ties_by_index():

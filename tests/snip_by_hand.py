@@ -17,7 +17,7 @@ def sensitive(params, stats, x, y):
 
 @jax.jit
 def flows(params, stats, x, y, temperature=200.0):
-    """w * Hg with the whole Hessian, summed over every other sample and the rest."""
+    """w * Hg with the kernels' whole Hessian, over every other sample and the rest."""
 
     def loss(params):
         total = 0.0
@@ -29,8 +29,12 @@ def flows(params, stats, x, y, temperature=200.0):
         return total
 
     flat, unflatten = jax.flatten_util.ravel_pytree(params)
+    kernels = jax.flatten_util.ravel_pytree(
+        {name: {k: 0 * v + (k == "kernel") for k, v in layer.items()}
+         for name, layer in params.items()}
+    )[0]  # fmt: skip
     gradient = jax.grad(lambda flat: loss(unflatten(flat)))
-    return unflatten(flat * (jax.jacrev(gradient)(flat) @ gradient(flat)))
+    return unflatten(flat * (jax.jacrev(gradient)(flat) @ (kernels * gradient(flat))))
 
 
 def votes_for(world, scores):

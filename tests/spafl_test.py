@@ -30,6 +30,19 @@ def test_gradients_of_hand_computed_vectors():
     np.testing.assert_allclose(for_kernel, want, atol=1e-6)
 
 
+def test_a_weight_of_zero_has_no_slope_through_its_importance():
+    """Of filter 0 (importance .15) w = 0 and .3 have g = 2 and 1: through it 0.3 / 2
+    for the 0.3 alone; the pruned filter 1 passes nothing but that, 0 at a zero.
+    """
+    kernel = jnp.array([[0.0, 0.0], [0.3, -0.2]])
+    g = jnp.array([[2.0, 5.0], [1.0, 4.0]])
+    found = jax.grad(
+        lambda k: jnp.sum(g * ste.prune({"w": k}, {"w": jnp.array([0.1, 0.3])})["w"])
+    )(kernel)
+    want = [[2.0, 0.0], [1.0 + 0.3 / 2, 0.8 / 2]]  # -1 / 2 times 4 * -0.2
+    np.testing.assert_allclose(found, want, atol=1e-6)
+
+
 def test_gradients_are_finite_differences_where_the_step_is_replaced_by_its_argument():
     """On the smooth part: S(d) = S0 + d, with S0 constant, has the same gradient."""
     key = jax.random.key(0)

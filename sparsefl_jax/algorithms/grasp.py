@@ -13,6 +13,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.snip import one_shot
+from sparsefl_jax.sparsity import masks
 
 
 def grasp(
@@ -28,11 +29,13 @@ def grasp(
 ) -> Algorithm:
     """GraSP on one batch of a client: keeps the largest w * Hg, over all layers.
 
-    H is the Hessian of the loss and g its gradient. To first order -2 w * Hg is what
-    taking w away adds to |g|^2: the weights whose removal adds most go, the paper's
-    rule, exactly int(n (1 - density)) of the n prunable ones. A weight of 0 scores 0,
-    which is not low. See `one_shot` for what travels and for the batch; the authors'
-    has 25 samples of every class, FedSparsify's 32, temperature 1 and no halves.
+    H is the Hessian of the loss in the prunable weights and g its gradient; all other
+    weights are constants of it, as in the authors' code. To first order -2 w * Hg is
+    what taking w away adds to |g|^2: the weights whose removal adds most go, the
+    paper's rule, exactly int(n (1 - density)) of the n prunable ones. A weight of 0
+    scores 0, which is not low. See `one_shot` for what travels and for the batch; the
+    authors' has 25 samples of every class, FedSparsify's 32, temperature 1 and no
+    halves.
 
     FLOPs: the gradient, and as its derivative along g two products for each of its own,
     three training steps together.
@@ -58,7 +61,8 @@ def grasp(
 
     def score(*batch):
         softened = partial(loss_fn, temperature=temperature)
-        return gradient_flow(softened, *batch, parts=2 if halves else 1)
+        parts = 2 if halves else 1
+        return gradient_flow(softened, *batch, prunable=prunable, parts=parts)
 
     return one_shot(
         score,
@@ -72,12 +76,16 @@ def grasp(
     )
 
 
-def gradient_flow(loss_fn, key, params, stats, x, y, weight, *, parts=1):
+def gradient_flow(
+    loss_fn, key, params, stats, x, y, weight, *, prunable=("*",), parts=1
+):
     """w * Hg of the summed losses of some equal parts of a batch.
 
     Returns:
-      The scores, a tree like `params`, and the sums of `loss_fn`.
+      The scores, a tree like `params`, 0 where H and g leave a leaf out, and the sums
+      of `loss_fn`.
     """
+    select = masks.prunable(params, prunable)
 
     def total(params):
         told = [
@@ -89,5 +97,11 @@ def gradient_flow(loss_fn, key, params, stats, x, y, weight, *, parts=1):
 
     gradient = jax.grad(total, has_aux=True)
     grads, sums = gradient(params)
+    grads = _only(select, grads)
     _, curved, _ = jax.jvp(gradient, (params,), (grads,), has_aux=True)
-    return jax.tree.map(jnp.multiply, params, curved), sums
+    return jax.tree.map(jnp.multiply, params, _only(select, curved)), sums
+
+
+def _only(select, tree):
+    """The selected leaves of a tree, and zeros in place of the others."""
+    return jax.tree.map(lambda s, v: v if s else jnp.zeros_like(v), select, tree)

@@ -93,7 +93,9 @@ def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
     return np.ones(len(leaves), np.float32)
 
 
-def recalibrate(densities: Array, sizes: Array, density: Array | float) -> Array:
+def recalibrate(
+    densities: Array, sizes: Array, density: Array | float, *, raises: bool = True
+) -> Array:
     """Scale measured layer densities to a global density (FLASH, Eq. 3).
 
     `r = density * sum(k) / sum(d_l k_l)`, then `d_l = min(1, r d_l)`; what is clipped
@@ -103,18 +105,25 @@ def recalibrate(densities: Array, sizes: Array, density: Array | float) -> Array
       densities: `[L]` float32, the measured ones; may be traced.
       sizes: `[L]`, entries of each layer.
       density: the target, may be traced.
+      raises: whether densities below the target are scaled up to it, as in stage 1.
+        Without it r is at most 1: the server's mask of later rounds only gets sparser.
 
     Returns:
       `[L]` float32.
 
     Example:
-      >>> print(recalibrate(jnp.array([.2, .1]), np.array([10, 20]), .2).round(3))
+      >>> measured, sizes = jnp.array([.2, .1]), np.array([10, 20])
+      >>> print(recalibrate(measured, sizes, .2).round(3))
       [0.3  0.15]
+      >>> print(recalibrate(measured, sizes, .2, raises=False).round(3))
+      [0.2 0.1]
     """
     sizes = jnp.asarray(np.asarray(sizes, np.float32))
     held = jnp.sum(densities * sizes)
     ratio = jnp.asarray(density, jnp.float32) * jnp.sum(sizes)
     ratio = ratio / jnp.where(held > 0, held, jnp.float32(1))
+    if not raises:  # static branch
+        ratio = jnp.minimum(ratio, jnp.float32(1))
     return jnp.minimum(jnp.float32(1), ratio * densities)
 
 

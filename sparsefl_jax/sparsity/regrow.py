@@ -3,7 +3,8 @@
 Source: Babakniya et al., "Revisiting Sparsity Hunting in Federated Learning" (FLASH),
 TMLR 2023, https://arxiv.org/abs/2304.01089, as its released code executes it; the
 scheme is that of Dettmers and Zettlemoyer, "Sparse Networks from Scratch", 2019. The
-paper's prose reads as if growth went by magnitude; pruned weights are 0, it is random.
+paper's prose reads as if growth went by magnitude; growth is random, also among what
+the same call has pruned, which then keeps its weight.
 """
 
 from typing import NamedTuple
@@ -86,23 +87,24 @@ def prune_regrow(
 
     Args:
       key: a typed key, for the growth.
-      params: float32 tree.
+      params: float32 tree, 0 outside the mask.
       mask: bool tree; total.
       rate: float32 scalar in [0, 1]; may be traced.
       select: tree of Python bools, the prunable leaves.
       carry: from `start_carry`, or from the call before.
 
     Returns:
-      The parameters, 0 outside the weights that survived, so also where they grew; the
-      mask; and the carry of the next call.
+      The parameters within the new mask: an entry that was pruned and grew again at
+      once keeps its weight, one that was a hole before starts at 0; the mask; and the
+      carry of the next call.
 
     Example:
       >>> w, m = {'w': jnp.array([1., -3., 0., 2.])}, {'w': jnp.arange(4) != 2}
       >>> carry = start_carry(w, {'w': True}, 0.75)
-      >>> new, _, _ = prune_regrow(jax.random.key(0), w, m, 0.25, select={'w': True},
-      ...                          carry=carry)
-      >>> new['w'].tolist()
-      [0.0, -3.0, 0.0, 2.0]
+      >>> new, grown, _ = prune_regrow(jax.random.key(0), w, m, 0.25,
+      ...                              select={'w': True}, carry=carry)
+      >>> bool((new['w'] == w['w'] * grown['w']).all())
+      True
     """
     weights, alive = masks.layers(params, select), masks.layers(mask, select)
     size = jnp.asarray(masks.layer_sizes(mask, select), jnp.float32)
@@ -125,9 +127,8 @@ def prune_regrow(
         zeros = jnp.sum(~m, dtype=jnp.int32).astype(jnp.float32)
         chance = grown[i] / jnp.maximum(zeros, 1)
         new.append(m | jax.random.bernoulli(keys[i], chance, m.shape))
-    survived = masks.replace_layers(mask, select, kept)
     mask = masks.replace_layers(mask, select, new)
-    return masks.apply(params, survived), mask, _next(carry, mask, select)
+    return masks.apply(params, mask), mask, _next(carry, mask, select)
 
 
 def _shares(weights: list, alive: list, count: Array) -> Array:

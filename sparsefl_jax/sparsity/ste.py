@@ -51,13 +51,15 @@ unit_step.defvjp(_step_forward, _step_backward)
 
 
 def importance(kernel: Array) -> Array:
-    """The mean |w| of every filter, [..., O] -> [O].
+    """The mean |w| of every filter, [..., O] -> [O]; the slope of |w| at 0 is 0.
 
     Example:
       >>> importance(jnp.array([[1.0, 0.0], [-3.0, 0.0]])).tolist()
       [2.0, 0.0]
     """
-    return jnp.mean(jnp.abs(kernel), tuple(range(kernel.ndim - 1)))
+    # JAX takes the derivative of `abs` at 0 for 1.
+    size = kernel * jax.lax.stop_gradient(jnp.sign(kernel))
+    return jnp.mean(size, tuple(range(kernel.ndim - 1)))
 
 
 def along_outputs(values: Array, kernel: Array) -> Array:

@@ -23,9 +23,9 @@ class Server(NamedTuple):
 class Changing(NamedTuple):
     """A server whose aggregate is denser than its target."""
 
-    model: SparseModel  # mask: the union of the last cohort's masks
+    model: SparseModel  # the aggregate; mask: the union of the last cohort's masks
     mask: PyTree  # bool, at the target density
-    since: Array  # shape=(), int32: first round whose broadcast carries its mask
+    since: Array  # int32, first round that broadcasts it: shape=(), or one a density
 
 
 def check(*, density=1.0, prune_rate=0.0, r_int=1) -> None:
@@ -75,19 +75,25 @@ def mean_model(server: Changing, total) -> SparseModel:
     return SparseModel(params, union, stats)
 
 
-def target_mask(server: Changing, model, total, density, prunable) -> PyTree:
-    """The server's mask: Eq. 3 on the mean layer densities, then the largest |w|."""
+def voted_mask(server: Changing, model, total, density, prunable) -> PyTree:
+    """The server's mask from the mean layer densities of the cohort's masks."""
     select = masks.prunable(model.params, prunable)
     before = masks.layer_densities(server.mask, select)
     mean = sums.weighted_mean(total["density"], before)
-    return top_mask(model.params, mean, density, select)
+    return target_mask(model, mean, density, select)
 
 
-def top_mask(params: PyTree, mean: Array, density, select: PyTree) -> PyTree:
-    """The int(d_l k_l) largest |w| of every layer, with d_l from mean densities [L]."""
-    sizes = masks.layer_sizes(params, select)
-    counts = allocate.layer_counts(allocate.recalibrate(mean, sizes, density), sizes)
-    return masks.largest(jax.tree.map(jnp.abs, params), counts, select)
+def target_mask(model: SparseModel, layers: Array, density, select: PyTree) -> PyTree:
+    """Eq. 3 on layer densities [L], then the largest |w| alive of every layer.
+
+    Densities below the target stay as they are: the server only gets sparser.
+    """
+    sizes = masks.layer_sizes(model.params, select)
+    layers = allocate.recalibrate(layers, sizes, density, raises=False)
+    size = jax.tree.map(
+        lambda w, m: jnp.where(m, jnp.abs(w), jnp.float32(-1)), model.params, model.mask
+    )
+    return masks.largest(size, allocate.layer_counts(layers, sizes), select)
 
 
 def both(key, server, client, info):

@@ -4,34 +4,29 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import lax
 
 from sparsefl_jax import aggregate as sums
 from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
-from sparsefl_jax.algorithms.flash.common import KERNELS, check, no_client, top_mask
-from sparsefl_jax.message import pack_down, pack_up, unpack_model
+from sparsefl_jax.algorithms.flash.common import (
+    KERNELS,
+    Changing,
+    check,
+    no_client,
+    target_mask,
+)
+from sparsefl_jax.message import pack_down, pack_up, renewed, unpack_model
 from sparsefl_jax.sparsity import allocate, masks
-from sparsefl_jax.types import Array, PyTree, SparseModel
+from sparsefl_jax.types import PyTree, SparseModel
 
 
-class Server(NamedTuple):
-    """The model at the largest budget, and the order in which sub-masks fill up."""
+class Nested(NamedTuple):
+    """A server whose clients hold parts of its mask, that of the largest budget."""
 
-    model: SparseModel
-    ranks: PyTree  # int32 per layer: place of an alive entry in its layer's order
-    mask_round: Array  # shape=(), int32
-
-
-def _submask(server: Server, budget, largest, prunable) -> PyTree:
-    """The nested mask of a budget: the first n_l entries of every layer's order.
-
-    The largest budget holds the server's mask itself, however many entries were drawn.
-    """
-    select = masks.prunable(server.model.params, prunable)
-    budget = jnp.where(budget >= largest, jnp.float32(1), budget)
-    counts = allocate.nested_counts(server.model.mask, select, budget)
-    return allocate.submask(server.ranks, counts, select)
+    whole: Changing
+    ranks: PyTree  # int32 per layer: place of an alive entry in the order of parts
 
 
 def _hetero(
@@ -44,29 +39,48 @@ def _hetero(
         raise ValueError("densities=(), expected at least one")
     for density in densities:
         check(density=density, prune_rate=rate, r_int=r_int or 1)
-    largest = max(densities)
+    tiers = np.sort(np.float32(densities))
+    largest = tiers[-1]
     moving = submask == "magnitude"
 
-    def order(key, model):
-        select = masks.prunable(model.params, prunable)
-        magnitude = jax.tree.map(jnp.abs, model.params)
-        return allocate.nested_ranks(magnitude if moving else key, model.mask, select)
+    def ranked(key, whole):
+        """Parts fill up by magnitude in the aggregate, or at random in the mask."""
+        select = masks.prunable(whole.model.params, prunable)
+        if not moving:  # static branch
+            return allocate.nested_ranks(key, whole.mask, select)
+        size = jax.tree.map(jnp.abs, whole.model.params)
+        return allocate.nested_ranks(size, whole.model.mask, select)
+
+    def part(server, tier):
+        """The nested mask of a density; the largest holds the server's mask itself."""
+        whole = server.whole
+        select = masks.prunable(whole.model.params, prunable)
+        source = whole.model.mask if moving else whole.mask
+        counts = allocate.nested_counts(source, select, jnp.array(tiers)[tier])
+        smaller = allocate.submask(server.ranks, counts, select)
+        return jax.tree.map(
+            lambda m, s: jnp.where(tier == len(tiers) - 1, m, s), whole.mask, smaller
+        )
+
+    def held(server, tier, round):
+        """The mask that a round broadcasts; a moving one is the largest in round 0."""
+        if moving:  # static branch: as the released code has it
+            tier = jnp.where(round == 0, jnp.int32(len(tiers) - 1), tier)
+        return part(server, tier)
 
     def init(key, model):
         model = model._replace(params=masks.apply(model.params, model.mask))
-        return Server(model, order(key, model), jnp.int32(0))
-
-    def own_mask(ctx, server):
-        budget = ctx.client.budget
-        if moving:  # the released code gives round 0 the largest mask throughout
-            budget = jnp.where(ctx.round == 0, jnp.float32(largest), budget)
-        return _submask(server, budget, jnp.float32(largest), prunable)
+        whole = Changing(model, model.mask, jnp.zeros((len(tiers),), jnp.int32))
+        return Nested(whole, ranked(key, whole))
 
     def broadcast(key, ctx, server):
         del key
-        select = masks.prunable(server.model.params, prunable)
-        model = server.model._replace(mask=own_mask(ctx, server))
-        return pack_down(ctx, model, server.mask_round, select, index=index)
+        model, _, since = server.whole
+        within = jnp.sum(jnp.array(tiers) <= ctx.client.budget, dtype=jnp.int32)
+        tier = jnp.maximum(within - 1, 0)
+        own = model._replace(mask=held(server, tier, ctx.round))
+        select = masks.prunable(model.params, prunable)
+        return pack_down(ctx, own, since[tier], select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         model, tx = unpack_model(downlink), optimizer(ctx.round)
@@ -75,11 +89,11 @@ def _hetero(
             adjust = ctx.round % r_int == 0
             state, mask, work = surgery.sparse_learning(
                 loss_fn, key, tx, model, batches, select=select,
-                density=jnp.minimum(ctx.client.budget, jnp.float32(largest)),
+                density=jnp.minimum(ctx.client.budget, largest),
                 prune_rate=rate, decay=decay, when=adjust,
             )  # fmt: skip
         else:
-            adjust, mask = False, model.mask
+            mask = model.mask
             state, work = surgery.masked_train(key, loss_fn, tx, model, batches)
         trained = SparseModel(state.params, mask, state.stats)
         uplink = pack_up(trained, model.mask, select, index=index)
@@ -87,45 +101,45 @@ def _hetero(
 
     def contribute(ctx, uplink):
         sent, weight = unpack_model(uplink), ctx.client.num_examples
-        layers = masks.layer_densities(sent.mask, masks.prunable(sent.params, prunable))
         return {
             "covered": sums.covered_sum(sent.params, sent.mask, weight),
             "stats": sums.weighted_sum(sent.stats, weight),
-            "density": sums.weighted_sum(layers, jnp.float32(1)),
         }
 
     def aggregate(key, ctx, server, total):
-        old = server.model
-        stats = sums.weighted_mean(total["stats"], old.stats)
+        old = server.whole
+        stats = sums.weighted_mean(total["stats"], old.model.stats)
         params = sums.covered_mean(total["covered"], 0.0)
-        select = masks.prunable(params, prunable)
-        adjust, mask = jnp.asarray(moving), old.mask
+        union = jax.tree.map(lambda w: w > 0, total["covered"]["weight"])
+        model, mask, adjust = SparseModel(params, union, stats), old.mask, moving
         if r_int:  # static branch
-            vote = ctx.round % r_int == 0
-            before = masks.layer_densities(old.mask, select)
-            mean = sums.weighted_mean(total["density"], before)
+            vote, select = ctx.round % r_int == 0, masks.prunable(params, prunable)
+            layers = masks.layer_densities(union, select)
             mask = lax.cond(
                 vote,
-                lambda: top_mask(params, mean, largest, select),
+                lambda: target_mask(model, layers, largest, select),
                 lambda: old.mask,
             )
-            adjust = adjust | vote
-        model = SparseModel(masks.apply(params, mask), mask, stats)
-        ranks = lax.cond(adjust, lambda: order(key, model), lambda: server.ranks)
-        changed = jnp.where(adjust, ctx.round + 1, server.mask_round)
-        return Server(model, ranks, changed), {}
+            adjust = vote | moving
+        whole = Changing(model, mask, old.since)
+        ranks = lax.cond(adjust, lambda: ranked(key, whole), lambda: server.ranks)
+        new, since = Nested(whole, ranks), []
+        for tier in range(len(tiers)):
+            before = held(server, jnp.int32(tier), ctx.round)
+            after = held(new, jnp.int32(tier), ctx.round + 1)
+            since.append(renewed(ctx, before, after, old.since[tier]))
+        return Nested(whole._replace(since=jnp.stack(since)), ranks), {}
 
     def deploy(key, server, client, info):
         del key, client
         if info is not None:  # static branch: sub-models are the server's own
             return {}
-        models = {"aggregated": server.model}
-        for density in sorted(densities):
-            mask = _submask(
-                server, jnp.float32(density), jnp.float32(largest), prunable
-            )
-            params = masks.apply(server.model.params, mask)
-            models[f"d{density}"] = server.model._replace(params=params, mask=mask)
+        model = server.whole.model
+        models = {"aggregated": model}
+        for tier, density in enumerate(sorted(densities)):
+            mask = part(server, jnp.int32(tier))
+            params = masks.apply(model.params, mask)
+            models[f"d{density}"] = model._replace(params=params, mask=mask)
         return models
 
     return Algorithm(init, no_client, broadcast, update, contribute, aggregate, deploy)
@@ -145,7 +159,7 @@ def hetero_spdst(
     Args:
       densities: the budgets that clients have, in (0, 1]; the largest is stage 1's.
       submask: 'frozen' draws the nested masks once (paper); 'magnitude' takes the
-        largest weights anew every round, as the released code does.
+        largest weights of the aggregate anew every round, as the released code does.
       loss_fn, optimizer, prunable, index: as in `spdst`.
     """
     return _hetero(
@@ -166,7 +180,9 @@ def hetero_jmwst(
     prune_rate_decay: bool = True,
     index: str = "bitmap",
 ) -> Algorithm:
-    """hetero-JMWST: the largest mask is voted on every `r_int` rounds, see `jmwst`.
+    """hetero-JMWST: the largest mask is drawn anew every `r_int` rounds, see `jmwst`.
+
+    Layers share it as they share the aggregate, which is deployed uncut.
 
     Args:
       densities: the budgets that clients have, in (0, 1]; the largest is stage 1's.

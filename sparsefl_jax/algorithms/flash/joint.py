@@ -15,7 +15,7 @@ from sparsefl_jax.algorithms.flash.common import (
     mean_model,
     no_client,
     summand,
-    target_mask,
+    voted_mask,
 )
 from sparsefl_jax.message import pack_down, pack_up, renewed, unpack_model
 from sparsefl_jax.sparsity import masks
@@ -84,7 +84,7 @@ def jmwst(
         model = mean_model(server, total)
         mask = lax.cond(
             adjust,
-            lambda: target_mask(server, model, total, density, prunable),
+            lambda: voted_mask(server, model, total, density, prunable),
             lambda: server.mask,
         )
         since = renewed(ctx, server.mask, mask, server.since)
@@ -157,7 +157,7 @@ def nst(
     def aggregate(key, ctx, server, total):
         del key
         model = mean_model(server, total)
-        mask = target_mask(server, model, total, density, prunable)
+        mask = voted_mask(server, model, total, density, prunable)
         since = renewed(ctx, server.model.mask, model.mask, server.since)
         return Changing(model, mask, since), {}
 

@@ -1,0 +1,133 @@
+"""What FLASH's servers make of uneven clients' messages, in NumPy."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.algorithms import hetero_jmwst, hetero_spdst, jmwst, nst
+from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.types import ClientInfo, Context, SparseModel
+
+SELECT = {"a": True, "b": True, "bias": False}
+LAYERS = ("a", "b")
+EXAMPLES = (300, 100)
+
+
+def client_model(seed, alive):
+    """100 weights in both layers, of which some are alive, and a bias."""
+    rng = np.random.default_rng(seed)
+    params = {name: rng.normal(size=100).astype(np.float32) for name in LAYERS}
+    mask = {name: np.isin(np.arange(100), alive[name]) for name in LAYERS}
+    params = {name: params[name] * mask[name] for name in LAYERS}
+    params["bias"], mask["bias"] = np.full(3, seed, np.float32), np.ones(3, bool)
+    return SparseModel(params, mask, {})
+
+
+def context(round=0, index=0, budget=1.0):
+    info = ClientInfo(jnp.int32(index), jnp.int32(EXAMPLES[index]), jnp.float32(budget))
+    return Context(jnp.int32(round), jnp.int32(-1), info)
+
+
+def sent(method, *models):
+    """The new server once these models came up, by `contribute` and `aggregate`."""
+    summands = [
+        method.contribute(
+            context(index=i), pack_model(jax.tree.map(jnp.asarray, model), SELECT)
+        )
+        for i, model in enumerate(models)
+    ]
+    start = jax.tree.map(jnp.ones_like, models[0])
+    old = method.init(jax.random.key(0), start)
+    nobody = Context(jnp.int32(0), None, None)
+    total = jax.tree.map(jnp.add, *summands)
+    return method.aggregate(jax.random.key(1), nobody, old, total)[0]
+
+
+def largest(values, count):
+    """The mask of the largest magnitudes."""
+    return np.isin(np.arange(len(values)), np.argsort(-np.abs(values))[:count])
+
+
+@pytest.mark.parametrize("factory", [nst, jmwst])
+@pytest.mark.parametrize(
+    ("density", "counts"),
+    [
+        (0.3, (20, 10)),  # 0.3 * 200 / 30 = 2, which raises nothing
+        (0.075, (10, 5)),  # 0.5
+        (0.11, (14, 7)),  # 22 / 30 of 20 and 10, cut off
+    ],
+)
+def test_the_servers_mask_is_equation_3_of_the_mean_densities(factory, density, counts):
+    """Of clients, not of examples: these would make 25 and 12 of 20 and 10."""
+    one = client_model(1, {"a": range(30), "b": range(15)})
+    two = client_model(2, {"a": range(25, 35), "b": range(5)})
+    method = factory(None, None, density=density, prunable=LAYERS)
+    server = sent(method, one, two)
+    for name, count in zip(LAYERS, counts, strict=True):
+        mean = (300 * one.params[name] + 100 * two.params[name]) / 400
+        union = one.mask[name] | two.mask[name]
+        np.testing.assert_allclose(server.model.params[name], mean, rtol=1e-6)
+        np.testing.assert_array_equal(server.model.mask[name], union)
+        np.testing.assert_array_equal(server.mask[name], largest(mean, count))
+    np.testing.assert_allclose(server.model.params["bias"], 1.25)
+    assert server.mask["bias"].all()
+
+
+# Both clients hold the same 30 of a, and 20 and 20 of b: a union of 30 and 40.
+ONE = client_model(1, {"a": range(30), "b": range(20)})
+TWO = client_model(2, {"a": range(30), "b": range(20, 40)})
+
+
+def covered_mean(name):
+    """By examples where both hold an entry; what nobody holds is 0, not the old 1."""
+    mean = (300 * ONE.params[name] + 100 * TWO.params[name]) / 400
+    either = ONE.params[name] + TWO.params[name]
+    return np.where(ONE.mask[name] & TWO.mask[name], mean, either)
+
+
+@pytest.mark.parametrize("submask", ["magnitude", "frozen"])
+def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
+    """Of its 70 entries 40 are the mask of 0.2: 40 / 70 of 30 and 40, not the clients'
+    mean of 30 and 20; 0.15 has 30 / 70 of them, not 30 / 39 of that mask's 17 and 22.
+    """
+    method = hetero_jmwst(
+        None, None, densities=(0.15, 0.2), prunable=LAYERS, submask=submask
+    )
+    server = sent(method, ONE, TWO)
+    deployed = method.deploy(None, server, None, None)
+    assert list(deployed) == ["aggregated", "d0.15", "d0.2"]
+    smaller = {"magnitude": (12, 17), "frozen": (13, 16)}[submask]
+    for name, most, fewer in zip(LAYERS, (17, 22), smaller, strict=True):
+        mean = covered_mean(name)
+        whole, small, large = (
+            SparseModel(
+                *(np.asarray(tree[name]) for tree in (model.params, model.mask)), {}
+            )
+            for model in deployed.values()
+        )
+        np.testing.assert_allclose(whole.params, mean, rtol=1e-6)
+        np.testing.assert_array_equal(whole.mask, ONE.mask[name] | TWO.mask[name])
+        np.testing.assert_array_equal(large.mask, largest(mean, most))
+        np.testing.assert_allclose(large.params, mean * large.mask, rtol=1e-6)
+        assert small.mask.sum() == fewer and not (small.mask & ~large.mask).any()
+        if submask == "magnitude":
+            np.testing.assert_array_equal(small.mask, largest(mean, fewer))
+    np.testing.assert_allclose(deployed["aggregated"].params["bias"], 1.25)
+
+
+@pytest.mark.parametrize("factory", [hetero_jmwst, hetero_spdst])
+def test_a_budget_receives_its_part_of_the_aggregate(factory):
+    """And the largest one the server's mask, which SPDST's never changes: all."""
+    method = factory(
+        None, None, densities=(0.15, 0.2), prunable=LAYERS, submask="magnitude"
+    )
+    server = sent(method, ONE, TWO)
+    frozen = factory is hetero_spdst
+    for budget, counts in ((0.15, (12, 17)), (0.2, (100, 100) if frozen else (17, 22))):
+        got = unpack_model(method.broadcast(None, context(1, 0, budget), server))
+        for name, count in zip(LAYERS, counts, strict=True):
+            mask, mean = np.asarray(got.mask[name]), covered_mean(name)
+            want = mask | True if count == 100 else largest(mean, count)
+            np.testing.assert_array_equal(mask, want)
+            np.testing.assert_allclose(got.params[name], mean * want, rtol=1e-6)
