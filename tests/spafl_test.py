@@ -234,11 +234,6 @@ def _penalty(options, round):
     return float(loss(None, trained, {}, None, None, jnp.ones(1))[0])
 
 
-def traffic(method, name, shape, num_classes):
-    """Bits of one client's downlink, and its entries."""
-    return messages(method, name, shape, num_classes)[:2]
-
-
 def messages(method, name, shape, num_classes):
     """Bits, counts and layout of one client's downlink."""
     model = models.build(name, num_classes, shape)
@@ -275,14 +270,18 @@ CONVOLUTIONS = ("*conv*/kernel", "*shortcut/kernel")
 def test_what_travels_is_thresholds(
     name, shape, classes, prunable, count, rounds, gbit
 ):
-    method = spafl(None, None, prunable=prunable)
-    bits, entries = traffic(method, name, shape, classes)
+    """The paper's bits: by its assumption, and as a view of what is charged."""
+    free = spafl(None, None, prunable=prunable, charge_delta=False)
+    bits, entries, layout = messages(free, name, shape, classes)
     assert int(entries["thresholds"].entries.sum()) == count
     assert 2 * 10 * rounds * int(bits.total) / 1e9 == pytest.approx(gbit, abs=1e-9)
-    charged, _ = traffic(
-        spafl(None, None, prunable=prunable, charge_delta=True), name, shape, classes
-    )
+    assert layout["delta"].assumed and layout["delta"].bits == 0
+    whole = spafl(None, None, prunable=prunable)
+    charged, entries, layout = messages(whole, name, shape, classes)
     assert int(charged.total) == 2 * int(bits.total)
+    assert not layout["delta"].assumed
+    view = costs.values_only_bits(layout, entries, ("thresholds",))
+    assert view == int(bits.total)
 
 
 @pytest.mark.parametrize(

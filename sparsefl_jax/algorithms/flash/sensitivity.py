@@ -9,7 +9,7 @@ from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.algorithms.flash.common import KERNELS, Server, check, no_client
 from sparsefl_jax.codec import Packet
-from sparsefl_jax.message import pack_down, unpack_model
+from sparsefl_jax.message import pack_down, renewed, unpack_model
 from sparsefl_jax.sparsity import allocate, masks, structured
 
 
@@ -79,7 +79,6 @@ def sensitivity(
         return sums.weighted_sum(uplink["density"].values, jnp.float32(1))
 
     def aggregate(key, ctx, server, total):
-        del ctx
         model = server.model
         select = masks.prunable(model.params, prunable)
         before = masks.layer_densities(model.mask, select)
@@ -91,7 +90,8 @@ def sensitivity(
             mask = structured.random_n_of_m(key, model.params, per_group, group, select)
         else:
             mask = masks.bernoulli(key, model.params, layers, select)
-        return server._replace(model=model._replace(mask=mask)), {}
+        since = renewed(ctx, model.mask, mask, server.since)
+        return Server(model._replace(mask=mask), since), {}
 
     def deploy(key, server, client, info):
         del key, client
