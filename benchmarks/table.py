@@ -8,6 +8,8 @@ A row and seed is a run in `runs/tables/NAME/ROW_seedS`. A stopped one goes on w
 was; a finished one found there, also under another name, is taken up if its
 configuration is the row's. Results go to `benchmarks/tables/NAME.json` and between
 `<!-- table NAME -->` and `<!-- end -->` in the README; both are for you to commit.
+An entry that the code has left behind says so under "stale": the words stand beside
+its accuracy, and its run counts as missing (move its folder away first).
 """
 
 import argparse
@@ -51,7 +53,7 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
     """
     runs = root / "runs" / "tables" / name
     for row, seed in wanted(table, only, seeds):
-        if (row, seed) in results(name, root):
+        if (row, seed) in measured(name, root):
             continue
         config = row_config(table, row, seed)
         path = find(runs, config)
@@ -152,6 +154,11 @@ def results(name: str, root=ROOT) -> dict[tuple[str, int], dict]:
     return {(e["row"], e["seed"]): e for e in entries}
 
 
+def measured(name: str, root=ROOT) -> dict[tuple[str, int], dict]:
+    """What holds of it: entries that are not stale."""
+    return {run: e for run, e in results(name, root).items() if "stale" not in e}
+
+
 def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
     """Adds a result to the table's JSON file, and draws the README's table anew."""
     entries = results(name, root) | {(new["row"], new["seed"]): new}
@@ -180,6 +187,7 @@ def markdown(table: Table, entries: list[dict]) -> str:
     lines = [_line(head), _line(["---"] + ["--:"] * (len(head) - 3) + ["---"] * 2)]
     for name, row in table.rows.items():
         of_row = [e for e in entries if e["row"] == name]
+        of_row = [e for e in of_row if "stale" not in e] or of_row
         settings = [f"`{row.config.removeprefix('configs/')}`"]
         settings += [f"`{key}={value}`" for key, value in row.overrides.items()]
         cells = _cells(of_row, table.best, table.columns)
@@ -217,11 +225,12 @@ def _accuracy(entries: list[dict], best: bool) -> str:
     Where the best round counts, that of the headline model with the final one behind.
     """
     headline, *others = entries[0]["accuracy"]
+    behind = [f"{name} {_spread(entries, name, 'final')}" for name in others]
     if best:
-        final = _spread(entries, headline, "final")
-        return f"{_spread(entries, headline, 'best')} (final {final})"
-    behind = ", ".join(f"{name} {_spread(entries, name, 'final')}" for name in others)
-    return _spread(entries, headline, "final") + (f" ({behind})" if behind else "")
+        behind = [f"final {_spread(entries, headline, 'final')}"]
+    behind += dict.fromkeys(e["stale"] for e in entries if "stale" in e)
+    shown = _spread(entries, headline, "best" if best else "final")
+    return shown + (f" ({', '.join(behind)})" if behind else "")
 
 
 def _spread(entries: list[dict], name: str, which: str) -> str:
@@ -237,7 +246,7 @@ def _line(cells) -> str:
 
 def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
     """A line for each run in order: done, begun or missing."""
-    done, lines = results(name, root), []
+    done, lines = measured(name, root), []
     for row, seed in wanted(table, only, seeds):
         begun = root / "runs" / "tables" / name / f"{row}_seed{seed}" / "config.json"
         state = "done" if (row, seed) in done else "begun" if begun.exists() else "-"

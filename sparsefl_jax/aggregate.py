@@ -3,7 +3,7 @@
 `contribute` returns a summand per client, the simulator adds them up in float32, and
 `aggregate` divides. A weight of 0 removes a client whatever its values hold, NaN
 included. Sources: McMahan et al., AISTATS 2017 (weighted mean); Babakniya et al.,
-FLASH, TMLR 2023, https://arxiv.org/abs/2304.01089 (WFA: the mean over coverers).
+FLASH, TMLR 2023, https://arxiv.org/abs/2208.13092 (WFA: the mean over coverers).
 """
 
 from collections.abc import Callable

@@ -21,7 +21,7 @@ def shapes(**kwargs):
     return tree, dict.fromkeys(tree, True)
 
 
-def test_erk_formula_of_fed_dst():
+def test_erk_formula_of_rigl():
     tree, select = shapes(conv=(5, 5, 10, 20), fc=(5120, 50))
     raw = np.array([(10 + 20 + 5 + 5) / (10 * 20 * 25), (5120 + 50) / (5120 * 50)])
     size = np.array([5000, 256000])

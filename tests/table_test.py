@@ -191,3 +191,28 @@ def test_unknown_rows_are_refused():
     with pytest.raises(ValueError, match="only='fedav'"):
         tables.wanted(TABLE, "fedav")
     assert tables.wanted(TABLE, "thin", 1) == [("thin", 0)]
+
+
+def test_what_the_code_left_behind_says_so_and_runs_again(root, monkeypatch):
+    """Beside its accuracy, until there is a new entry of the row."""
+
+    def entry(seed, accuracy, **more):
+        told = {"global": {"final": accuracy}, "cut": {"final": 0.5}}
+        numbers = dict.fromkeys(("density", "gbit", "flops_share", "minutes"), 0.25)
+        told = {"row": "dense", "seed": seed, "accuracy": told, "commit": "abc"}
+        return told | numbers | {"date": "2026-11-21"} | more
+
+    old, new = entry(0, 0.75, stale="before the repair"), entry(1, 0.875)
+    lines = tables.markdown(TABLE, [old]).splitlines()
+    assert "| 75.00 (cut 50.00, before the repair) | 0 |" in lines[2]
+    lines = tables.markdown(TABLE, [old, new]).splitlines()
+    assert "| 87.50 (cut 50.00) | 1 |" in lines[2] and "75.00" not in lines[2]
+
+    (root / "benchmarks/tables").mkdir(parents=True)
+    (root / "benchmarks/tables/tiny.json").write_text(json.dumps([old, new]))
+    begun = []
+    monkeypatch.setattr(experiment, "run", lambda c, path, **k: begun.append(path.name))
+    monkeypatch.setattr(tables, "entry", lambda path, best: entry(0, 0.625))
+    tables.fill(TABLE, "tiny", root=root, only="dense")
+    assert begun == ["dense_seed0"]
+    assert "stale" not in tables.results("tiny", root)["dense", 0]

@@ -1,6 +1,6 @@
 """FLASH, Tables 3 and 5: MNIST, LDA 0.1, 10 of 100 clients a round, T = 400.
 
-The printed rows come from the released code, so the rows are of that preset.
+The rows are of the released code's settings (`release`).
 """
 
 from benchmarks.tables import Row, Table, runs

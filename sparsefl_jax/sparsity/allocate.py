@@ -2,9 +2,9 @@
 
 Densities and counts are arrays `[L]` over the selected leaves, in tree order.
 
-Sources: Evci et al., "Rigging the Lottery", ICML 2020 (ERK), in the form of Bibikar et
-al., "Federated Dynamic Sparse Training" (FedDST), AAAI 2022; Babakniya et al., FLASH,
-TMLR 2023, https://arxiv.org/abs/2304.01089 (Eq. 3, Algorithm 4).
+Sources: Evci et al., "Rigging the Lottery" (RigL), ICML 2020,
+https://arxiv.org/abs/1911.11134 (ERK); Babakniya et al., FLASH, TMLR 2023,
+https://arxiv.org/abs/2208.13092 (Eq. 3, Algorithm 4).
 """
 
 import jax
@@ -58,10 +58,11 @@ def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
 
 
 def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
-    """Erdos-Renyi-kernel densities, scaled so that the whole has `density`.
+    """RigL's Erdos-Renyi-kernel densities, scaled so that the whole has `density`.
 
-    A layer's raw density is the sum of its axes over their product. A layer that the
-    scale would lift above 1 is dense, and the others share what is left.
+    FedDST scales sparsities instead, which shares out otherwise. A layer's raw density
+    is the sum of its axes over their product. A layer that the scale would lift above 1
+    is dense, and the others share what is left.
 
     Args:
       params: a tree of arrays or shapes.

@@ -5,7 +5,7 @@ prunable. `select` is a tree of Python bools that names the prunable leaves; the
 selected leaves, in tree order, are the *layers*, and arrays over them are `[L]`.
 
 Source of the mismatch measure: Babakniya et al., "Revisiting Sparsity Hunting in
-Federated Learning" (FLASH), TMLR 2023, https://arxiv.org/abs/2304.01089.
+Federated Learning" (FLASH), TMLR 2023, https://arxiv.org/abs/2208.13092.
 """
 
 import fnmatch

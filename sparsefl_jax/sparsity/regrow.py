@@ -1,7 +1,7 @@
 """Prune and regrow: move the alive entries of a mask during local training.
 
 Source: Babakniya et al., "Revisiting Sparsity Hunting in Federated Learning" (FLASH),
-TMLR 2023, https://arxiv.org/abs/2304.01089, as its released code executes it; the
+TMLR 2023, https://arxiv.org/abs/2208.13092, as its released code executes it; the
 scheme is that of Dettmers and Zettlemoyer, "Sparse Networks from Scratch", 2019. The
 paper's prose reads as if growth went by magnitude; growth is random, also among what
 the same call has pruned, which then keeps its weight.

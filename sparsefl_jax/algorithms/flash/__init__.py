@@ -1,7 +1,7 @@
 """FLASH: federated lottery-aware sparsity hunting.
 
 Babakniya et al., "Revisiting Sparsity Hunting in Federated Learning: Why does Sparsity
-Consensus Matter?", TMLR 2023, https://openreview.net/forum?id=iHyhdpsnyi. Stage 1 is
+Consensus Matter?", TMLR 2023, https://arxiv.org/abs/2208.13092. Stage 1 is
 `sensitivity`; stage 2 is one of `nst`, `pdst`, `spdst`, `jmwst`, or with budgets that
 differ between clients `hetero_spdst`, `hetero_jmwst`. Where the paper and the released
 code disagree, what the code does is a flag, set by the `release` presets.
