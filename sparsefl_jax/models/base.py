@@ -1,6 +1,5 @@
 """What the rest of the package sees of a network: two functions and its macs."""
 
-import inspect
 import math
 from collections.abc import Callable
 from typing import NamedTuple
@@ -9,6 +8,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.models import linen
 from sparsefl_jax.recalibrate import is_static
 from sparsefl_jax.types import PyTree
 
@@ -38,10 +38,13 @@ class Model(NamedTuple):
 
     @classmethod
     def from_flax(cls, module: nn.Module, example) -> "Model":
-        """Wraps a linen module. Nothing is computed.
+        """Wraps a linen module, and tries it out on three samples.
 
-        The module's `__call__` takes a batch, and `train` and `weight` where it has
-        arguments of that name. A dropout layer draws from the stream `dropout`.
+        The module's `__call__` takes a batch. Where it has arguments of that name it
+        is told `train` (or `training`, `is_training`), `deterministic` (or
+        `use_running_average`), and `weight` [B], 0 for padded samples. Linen's
+        `BatchNorm` leaves these out by itself. A dropout layer draws from the stream
+        `dropout`.
 
         Args:
           module: a linen module with the collections `params` and `batch_stats` only.
@@ -51,46 +54,16 @@ class Model(NamedTuple):
           A `Model`.
 
         Raises:
-          ValueError: if the module has a collection that is not supported.
+          ValueError: if the module has a collection or an argument that is not
+            supported, fails, or lets padded samples change valid ones or statistics.
 
         >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
         >>> Model.from_flax(nn.Dense(4), example).macs
         {'bias': 0, 'kernel': 12}
         """
-        accepted = inspect.signature(module.__call__).parameters
-
-        def arguments(**values):
-            return {k: v for k, v in values.items() if k in accepted}
-
-        one = jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype)
-
-        def variables(key):
-            x = jnp.zeros(one.shape, one.dtype)
-            return module.init(key, x, **arguments(train=False))
-
-        # jit drops the forward pass that linen's init runs. What is left runs once, and
-        # compiling it with optimisation takes ten times as long as without.
-        quick = {"xla_backend_optimization_level": 0}
-        compiled = jax.jit(variables, compiler_options=quick)
-
-        def init(key):
-            traced = isinstance(key, jax.core.Tracer)
-            made = variables(key) if traced else compiled(key)
-            return made["params"], made.get("batch_stats", {})
-
-        def apply(params, stats, x, *, train, weight=None, key=None):
-            held = {"params": params} | ({"batch_stats": stats} if stats else {})
-            logits, changed = module.apply(
-                held,
-                x,
-                **arguments(train=train, weight=weight),
-                rngs=None if key is None else {"dropout": key},
-                mutable=["batch_stats"] if train and stats else [],
-            )
-            return logits.astype(jnp.float32), changed.get("batch_stats", stats)
-
-        macs, stats = _count_macs(variables)
-        return cls(init, apply, macs, any(jax.tree.leaves(is_static(stats))))
+        model = wrap(module, example)
+        linen.try_out(module, model.init, model.apply, _one(example))
+        return model
 
     def computing(self, dtype: str) -> "Model":
         """The same network computed in `dtype`; to be called before `reading`.
@@ -156,6 +129,47 @@ class Model(NamedTuple):
         return self._replace(apply=apply)
 
 
+def wrap(module: nn.Module, example) -> Model:
+    """As `Model.from_flax`, of a module that is known to be right; nothing runs."""
+    told, one = linen.arguments(module), _one(example)
+
+    def variables(key):
+        x = jnp.zeros(one.shape, one.dtype)
+        return module.init(key, x, **told(False))
+
+    # jit drops the forward pass that linen's init runs. What is left runs once, and
+    # compiling it with optimisation takes ten times as long as without.
+    quick = {"xla_backend_optimization_level": 0}
+    compiled = jax.jit(variables, compiler_options=quick)
+
+    def init(key):
+        traced = isinstance(key, jax.core.Tracer)
+        made = variables(key) if traced else compiled(key)
+        return made["params"], made.get("batch_stats", {})
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        held = {"params": params} | ({"batch_stats": stats} if stats else {})
+        with linen.without_padding(weight):
+            logits, changed = module.apply(
+                held,
+                x,
+                **told(train, weight),
+                rngs=None if key is None else {"dropout": key},
+                mutable=["batch_stats"] if train and stats else [],
+            )
+        new = changed.get("batch_stats", stats)
+        new = linen.keep_unless_valid(weight, new, stats) if train else new
+        return logits.astype(jnp.float32), new
+
+    macs, stats = _count_macs(variables)
+    return Model(init, apply, macs, any(jax.tree.leaves(is_static(stats))))
+
+
+def _one(example) -> jax.ShapeDtypeStruct:
+    """The shape of one sample as a batch."""
+    return jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype)
+
+
 def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
     """Traces `module.init`: a kernel's entries times its positions; stats' shapes."""
     counts = {}
@@ -177,6 +191,8 @@ def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
     if unknown := set(shapes) - {"params", "batch_stats"}:
         allowed = "only 'params' and 'batch_stats' are supported"
         raise ValueError(f"module has the collections {sorted(unknown)}; {allowed}")
+    if "params" not in shapes:
+        raise ValueError("module has no parameters, expected something to train")
 
     def of_leaf(path, _):
         return counts.get(tuple(entry.key for entry in path), 0)
@@ -188,7 +204,7 @@ def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
 def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
     """The model of a module that takes float32 images of a shape (H, W, C)."""
     example = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
-    return Model.from_flax(module, example)
+    return wrap(module, example)
 
 
 def check_dtype(name: str, dtype: str) -> None:

@@ -1,0 +1,264 @@
+"""Users' modules: trained as Flax alone would on the batches without their padding."""
+
+from collections.abc import Callable
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import nnx
+
+from sparsefl_jax import local
+from sparsefl_jax.models import Model
+from sparsefl_jax.types import Batches
+
+SHAPE = (4, 4, 3)
+EXAMPLE = jax.ShapeDtypeStruct((1, *SHAPE), jnp.float32)
+
+
+class Net(nn.Module):
+    """A convolution, normalised, and a dense layer."""
+
+    norm: Callable = nn.BatchNorm
+
+    @nn.compact
+    def __call__(self, x, training):
+        x = nn.Conv(4, (3, 3), strides=2)(x)
+        x = nn.relu(self.norm(use_running_average=not training, momentum=0.5)(x))
+        return nn.Dense(3)(x.reshape(x.shape[0], -1))
+
+
+def normal(seed, *shape):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def by_flax(module, params, stats, batches, rate):
+    """A plain loop over batches without padding; returns the gradients as well."""
+
+    @jax.jit
+    def step(params, stats, x, y):
+        def loss(params):
+            held = {"params": params, "batch_stats": stats}
+            logits, new = module.apply(held, x, True, mutable=["batch_stats"])
+            losses = optax.softmax_cross_entropy_with_integer_labels(logits, y)
+            return losses.mean(), new["batch_stats"]
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    every = []
+    for x, y in batches:
+        grads, stats = step(params, stats, x, y)
+        params = jax.tree.map(lambda p, g: p - rate * g, params, grads)
+        every.append(grads)
+    return params, stats, every
+
+
+def close(got, want):
+    assert jax.tree.structure(got) == jax.tree.structure(want)
+    jax.tree.map(partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6), got, want)
+
+
+@pytest.mark.parametrize("norm", [nn.BatchNorm, nn.remat(nn.BatchNorm)])
+def test_training_equals_flax_on_the_batches_without_padding(norm):
+    module = Net(norm)
+    model = Model.from_flax(module, EXAMPLE)
+    params, stats = model.init(jax.random.key(0))
+    x, y = 3 + 2 * normal(1, 11, *SHAPE), np.arange(11, dtype=np.int32) % 3
+    # Eleven samples in batches of four: padding points to row 0, and has weight 0.
+    order = np.random.default_rng(2).permutation(11).astype(np.int32)
+    whole = [x[order[i : i + 4]] for i in (0, 4, 8)]
+    labels = [y[order[i : i + 4]] for i in (0, 4, 8)]
+    assert [len(batch) for batch in whole] == [4, 4, 3]
+    batches = Batches(
+        x=jnp.asarray(x),
+        y=jnp.asarray(y),
+        order=jnp.append(order, 0).reshape(1, 3, 4),
+        weight=jnp.float32([1] * 11 + [0]).reshape(1, 3, 4),
+        num_steps=jnp.int32(3),
+    )
+    rate, loss_fn = 0.05, local.cross_entropy(model)
+    tx = local.make_optimizer("sgd", learning_rate=rate)(0)
+
+    @jax.jit
+    def train(params, stats, batches):
+        state = local.start(tx, params, stats)
+        return local.train(jax.random.key(3), loss_fn, tx, state, batches)
+
+    pairs = [*zip(whole, labels, strict=True)]
+    want, want_stats, every = by_flax(module, params, stats, pairs, rate)
+    done = train(params, stats, batches)
+    close(done.stats, want_stats)
+    close(done.params, want)
+
+    # The gradient of the last batch alone, at the weights it began with.
+    @jax.jit
+    def gradient(params, stats, x, y, weight):
+        of = jax.grad(loss_fn, argnums=1, has_aux=True)
+        return of(jax.random.key(0), params, stats, x, y, weight)[0]
+
+    before, before_stats, _ = by_flax(module, params, stats, pairs[:2], rate)
+    padded = np.concatenate([whole[2], x[:1]]), np.append(labels[2], y[0])
+    weight = jnp.float32([1, 1, 1, 0])
+    close(gradient(before, before_stats, *padded, weight), every[2])
+    # Without padding it is another one: the test can fail.
+    wrong = gradient(before, before_stats, *padded, jnp.ones(4, jnp.float32))
+    assert not np.allclose(wrong["Dense_0"]["bias"], every[2]["Dense_0"]["bias"])
+
+
+def test_a_batch_of_padding_alone_keeps_the_statistics():
+    model = Model.from_flax(Net(), EXAMPLE)
+    params, stats = model.init(jax.random.key(0))
+    x, none = 5 + normal(0, 2, *SHAPE), jnp.zeros(2, jnp.float32)
+    logits, new = model.apply(params, stats, x, train=True, weight=none)
+    assert np.isfinite(logits).all()
+    jax.tree.map(np.testing.assert_array_equal, new, stats)
+
+
+class Told(nn.Module):
+    """Says what it was told, beside a dense layer."""
+
+    def answer(self, x, told):
+        return nn.Dense(1, use_bias=False)(x) * 0 + (2.0 if told else 1.0)
+
+
+class Train(Told):
+    @nn.compact
+    def __call__(self, x, train=False):
+        return self.answer(x, train)
+
+
+class Training(Told):
+    @nn.compact
+    def __call__(self, x, *, training=False):
+        return self.answer(x, training)
+
+
+class IsTraining(Told):
+    @nn.compact
+    def __call__(self, x, is_training=False):
+        return self.answer(x, is_training)
+
+
+class Deterministic(Told):
+    @nn.compact
+    def __call__(self, x, deterministic=True):
+        return self.answer(x, not deterministic)
+
+
+class Running(Told):
+    @nn.compact
+    def __call__(self, x, use_running_average: bool | None = None):
+        return self.answer(x, not use_running_average)
+
+
+@pytest.mark.parametrize("kind", Told.__subclasses__())
+def test_a_module_is_told_whether_it_trains_by_any_usual_name(kind):
+    model = Model.from_flax(kind(), jnp.ones((1, 3), jnp.float32))
+    params, _ = model.init(jax.random.key(0))
+    for train, told in ((True, 2.0), (False, 1.0)):
+        out, _ = model.apply(params, {}, jnp.ones((1, 3)), train=train)
+        assert out.item() == told
+
+
+def a_module(call):
+    """A module of this `__call__`."""
+    names = {"__call__": nn.compact(call), "__module__": __name__}
+    return type("Mine", (nn.Module,), names)()
+
+
+def norm_of_all_positions(self, x, train):
+    x = nn.Dense(2)(x.reshape(-1, x.shape[-1]))
+    return nn.BatchNorm(use_running_average=not train)(x).reshape(-1, 32)
+
+
+class OfNnx(nnx.Module):
+    def __init__(self, rngs):
+        self.norm = nnx.BatchNorm(3, rngs=rngs)
+
+    def __call__(self, x, still, mask=None):
+        x = self.norm(x, use_running_average=still, mask=mask)
+        return x.mean((1, 2))
+
+
+def bridged(self, x, train):
+    return nnx.bridge.ToLinen(OfNnx)(x, not train)
+
+
+def bridged_with_mask(self, x, train, weight=None):
+    mask = None if weight is None else (weight > 0)[:, None, None, None]
+    return nnx.bridge.ToLinen(OfNnx)(x, not train, mask)
+
+
+def one_dense(self, x):
+    return nn.Dense(2)(x.reshape(x.shape[0], -1))
+
+
+REFUSED = [
+    (lambda self, x, is_train=False: one_dense(self, x), "the argument 'is_train'"),
+    (lambda self, x, mode="train": one_dense(self, x), "the argument 'mode'"),
+    (lambda self, x, mask: one_dense(self, x), "the argument 'mask', which nothing"),
+    (lambda self, x, **how: one_dense(self, x), "the argument 'how'"),
+    (norm_of_all_positions, "normalises [48, 2], expected the 3 samples"),
+    (bridged, "in training a padded sample changes logits of Mine"),
+    (
+        lambda self, x: one_dense(self, x - x.mean(0, keepdims=True)),
+        "in training a padded sample changes logits",
+    ),
+    (
+        lambda self, x, train: one_dense(
+            self, x if train else x - x.mean(0, keepdims=True)
+        ),
+        "in evaluation a padded sample changes logits",
+    ),
+    (
+        lambda self, x: nn.BatchNorm(use_running_average=False)(one_dense(self, x)),
+        'Mine: Cannot update variable "mean"',
+    ),
+    (
+        lambda self, x: nn.Dropout(0.5, deterministic=False)(one_dense(self, x)),
+        'Mine: Dropout_0 needs PRNG for "dropout"',
+    ),
+    (lambda self, x: one_dense(self, x).sum(0), "turns 3 samples into [2]"),
+    (lambda self, x: x.mean((1, 2)), "module has no parameters"),
+]
+
+
+@pytest.mark.parametrize("call, told", REFUSED, ids=lambda v: str(v)[:50])
+def test_a_module_is_refused_in_one_line(call, told):
+    with pytest.raises(ValueError) as caught:
+        Model.from_flax(a_module(call), EXAMPLE)
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_is_no_linen_module_is_refused():
+    with pytest.raises(ValueError, match="module is a OfNnx, expected a module of fla"):
+        Model.from_flax(OfNnx(nnx.Rngs(0)), EXAMPLE)
+
+
+def norms_of_single_samples(self, x):
+    for norm in (nn.LayerNorm(), nn.GroupNorm(3), nn.InstanceNorm(), nn.RMSNorm()):
+        x = norm(x)
+    return one_dense(self, x)
+
+
+@pytest.mark.parametrize("call", [norms_of_single_samples, bridged_with_mask])
+def test_what_mixes_no_valid_sample_with_padding_passes(call):
+    Model.from_flax(a_module(call), EXAMPLE)
+
+
+def test_integers_are_tried_out_as_well():
+    def mean_of_words(self, x, deterministic):
+        x = nn.Dropout(0.1, deterministic=deterministic)(nn.Embed(9, 4)(x))
+        return nn.Dense(2)(x.mean(1))
+
+    example = jax.ShapeDtypeStruct((1, 7), jnp.int32)
+    Model.from_flax(a_module(mean_of_words), example)
+
+    def across_samples(self, x):
+        return nn.Embed(9, 4)(x + x.max(0, keepdims=True)).mean(1)
+
+    with pytest.raises(ValueError, match="a padded sample changes"):
+        Model.from_flax(a_module(across_samples), example)
