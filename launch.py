@@ -11,6 +11,12 @@ from sparsefl_jax import command, processes  # noqa: E402
 CONFIG = command.define_config(flags.FLAGS)
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go.")
 RESUME = flags.DEFINE_bool("resume", False, "Go on with the run in --workdir.")
+EXTEND = flags.DEFINE_bool(
+    "extend_at_final", False, "More rounds though the method's own schedule has ended."
+)
+ACCEPT = flags.DEFINE_bool(
+    "accept_lost_records", False, "Resume though earlier lines of the logs are lost."
+)
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the plan, train nothing.")
 PREPARE = flags.DEFINE_string("prepare", None, "A TFDS data set to get and write.")
 LIST = flags.DEFINE_bool("list", False, "Name methods, models, data sets, configs.")
@@ -36,7 +42,8 @@ def main(argv):
         return command.prepare(PREPARE.value)
     if DRY_RUN.value:
         return command.dry_run(CONFIG.value)
-    return command.run(CONFIG.value, WORKDIR.value, RESUME.value)
+    may = {"extend_at_final": EXTEND.value, "accept_lost_records": ACCEPT.value}
+    return command.run(CONFIG.value, WORKDIR.value, RESUME.value, **may)
 
 
 if __name__ == "__main__":

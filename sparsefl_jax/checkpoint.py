@@ -2,12 +2,16 @@
 
 `checkpoint/` holds, written by orbax and replaced as a whole, the items `state` (flat,
 by path), `models` and `best` (nested, by the model's name) and `about`, JSON: where the
-run stands, what it ran on, and a checksum of every array. Nothing is ever unpickled.
+run stands, what it ran on, and checksums, also of itself. Nothing is ever unpickled.
 What clients keep stands in `clients/STEP/`, see `disk_store`: orbax would copy it in
 memory.
+
+Where another version could not go on from a checkpoint, `FORMAT` grows. The models of
+all formats so far can be read; a run goes on from the present one alone.
 """
 
 import contextlib
+import json
 import logging
 import shutil
 import zlib
@@ -22,7 +26,8 @@ from sparsefl_jax.loop import Best, Snapshot
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Key, PyTree, SparseModel
 
-FORMAT = 1
+FORMAT = 2
+_LAST = {1: "831b8fe"}  # the last commit that goes on from an older format
 
 
 class Saved(NamedTuple):
@@ -74,6 +79,7 @@ def save(
             if clients is not None:  # whole before the checkpoint that names it
                 told = disk_store.save(workdir / "clients" / str(step), clients)
                 about["clients"] = told
+            about["checksum"] = _checksum_of(about)
             items["about"] = ocp.args.JsonSave(about)
             manager.save(step, args=ocp.args.Composite(**items))
         for old in (workdir / "clients").glob("*"):
@@ -90,11 +96,12 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
 
     Args:
       workdir: the run's directory.
-      key: the root key that the run is to have; None: any.
+      key: the root key of the run that is to go on; None: it is only looked at.
       state: whether to read what it takes to go on, or the models alone.
 
     Raises:
-      ValueError: in one line, if what is there is damaged, or not of this run.
+      ValueError: in one line, if what is there is damaged, or the run that is to go on
+        has another key or a checkpoint of another format.
     """
     import orbax.checkpoint as ocp
 
@@ -107,6 +114,9 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
             if step is None:
                 return None
             about = _item(manager, step, "about", ocp.args.JsonRestore())
+            refused = _refusal(about, key)
+            if refused:
+                raise _RefusedError(f"{path} {refused}")
             names = about["checksums"]
             names = {k: v for k, v in names.items() if state or k != "state"}
             arrays = {
@@ -118,13 +128,42 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
             if state and "clients" in about:
                 whole = whole and disk_store.whole(clients, about["clients"])
             saved = _saved(arrays, about, clients)
+    except _RefusedError as error:
+        raise ValueError(str(error)) from None
     except Exception as error:  # as above
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from error
     if not whole:
         raise ValueError(f"{path} is damaged: a checksum differs")
-    if key is not None and about["key"] != jax.random.key_data(key).tolist():
-        raise ValueError(f"{path} is of a run with another key")
     return saved
+
+
+class _RefusedError(Exception):
+    """A checkpoint that is whole, but not for this."""
+
+
+def _refusal(about: dict, key: Key | None) -> str:
+    """Why a checkpoint can not be used; '' if it can."""
+    found = about["format"]
+    if found != 1 and about["checksum"] != _checksum_of(about):
+        return "is damaged: a checksum differs"
+    if found > FORMAT:
+        return f"has format {found}, expected at most {FORMAT}: a later version's"
+    if key is None:
+        return ""
+    if about["key"] != jax.random.key_data(key).tolist():
+        return "is of a run with another key"
+    if found < FORMAT:
+        return (
+            f"has format {found}, expected {FORMAT}, to go on: commit {_LAST[found]} "
+            "can finish it; here it can be reported, loaded and exported"
+        )
+    return ""
+
+
+def _checksum_of(about: dict) -> int:
+    """CRC-32 of all else that it tells."""
+    told = {name: value for name, value in about.items() if name != "checksum"}
+    return zlib.crc32(json.dumps(told, sort_keys=True).encode())
 
 
 def checksum(tree: PyTree) -> int:
@@ -152,9 +191,6 @@ def _parted(state):
 
 
 def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
-    if about["format"] != FORMAT:
-        raise ValueError(f"its format is {about['format']}, expected {FORMAT}")
-
     def state(shapes):
         told = about.get("clients")
         if told is None:
@@ -181,8 +217,13 @@ def _flat(tree: PyTree) -> dict[str, np.ndarray]:
     return {path: np.asarray(leaf) for path, leaf in leaves if leaf.size}
 
 
-def _unflat(flat: dict, shapes: PyTree) -> PyTree:
-    """The inverse of `_flat`, refusing what has other paths, shapes or dtypes."""
+def _unflat(flat: dict, shapes) -> PyTree:
+    """The inverse of `_flat`, refusing what has other paths, shapes or dtypes.
+
+    A part of the state that is None among the shapes is left out.
+    """
+    left = [name for name, part in shapes._asdict().items() if part is None]
+    flat = {p: leaf for p, leaf in flat.items() if p.split("/")[0] not in left}
     paths, (leaves, treedef) = masks.leaf_paths(shapes), jax.tree.flatten(shapes)
     full = {p: leaf for p, leaf in zip(paths, leaves, strict=True) if leaf.size}
     kinds = [

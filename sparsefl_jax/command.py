@@ -12,8 +12,11 @@ from pathlib import Path
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 
-def run(config, workdir: str | None, resume: bool = False) -> None:
-    """Runs a configuration, or goes on with a run, and prints its table."""
+def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
+    """Runs a configuration, or goes on with a run, and prints its table.
+
+    `may` holds what `experiment.run` accepts in a run that goes on.
+    """
     from sparsefl_jax import devices, experiment, fields, interrupt, processes, report
     from sparsefl_jax.workdir import read_config
 
@@ -31,7 +34,7 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
         data = Path(config.dataset).stem
         workdir = f"runs/{config.algorithm.name}_{data}_{stamp}".replace(":", ".")
     try:
-        summary = experiment.run(config, workdir, resume=resume)
+        summary = experiment.run(config, workdir, resume=resume, **may)
     except interrupt.StoppedError as error:
         if processes.leads():
             print(
@@ -119,8 +122,9 @@ def _unknown_field(error: Exception) -> str:
 def define_config(values):
     """Defines the flag `--config`: a file, with what other flags name in it.
 
-    Where `--config.SECTION.name` names another entry than the file does, the section
-    gets this one's arguments before ml_collections looks for what else is overridden.
+    The file may be the `config.json` of a run. Where `--config.SECTION.name` names
+    another entry than the file does, the section gets this one's arguments before
+    ml_collections looks for what else is overridden.
 
     Args:
       values: absl's `FlagValues`.
@@ -135,7 +139,8 @@ def define_config(values):
     class Parser(config_flags.ConfigFileFlagParser):
         def parse(self, path):
             _check_file(path)
-            config = super().parse(path)
+            own = path.endswith(".json")
+            config = _config_of(path) if own else super().parse(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
             for at, arg in enumerate(argv):
                 found = re.fullmatch(r"--?config\.(\w+)\.name(?:=(.*))?", arg)
@@ -149,6 +154,47 @@ def define_config(values):
     holder = config_flags.DEFINE_config_file("config", None, told, flag_values=values)
     values["config"].parser = Parser("config")
     return holder
+
+
+def _config_of(path: str):
+    """The configuration that a run's `config.json` holds, ready for overrides."""
+    from ml_collections import config_dict
+
+    from sparsefl_jax import configuration, workdir
+
+    def open_up(section, default):
+        for name, value in section.items():
+            known = default is not None and name in default
+            if isinstance(value, config_dict.ConfigDict):
+                open_up(value, default[name] if known else None)
+            elif value is None:
+                kind = default.get_type(name) if known else object
+                section[name] = config_dict.placeholder(kind)
+
+    config = workdir.read_config(Path(path).parent)
+    with config.unlocked(), config.ignore_type():
+        open_up(config, configuration.default_config())
+    return config.lock()
+
+
+def _with_config(argv: list[str]) -> list[str]:
+    """Arguments in which overrides of a resumed run have its own configuration.
+
+    Example:
+      >>> _with_config(["x.py", "--resume", "--workdir=a", "--config.num_rounds=9"])[:3]
+      ['x.py', '--config=a/config.json', '--resume']
+    """
+    text = [arg.removeprefix("-").removeprefix("-") for arg in argv]
+    overrides = any(arg.startswith("config.") for arg in text)
+    given = any(arg.partition("=")[0] == "config" for arg in text)
+    if not overrides or given or "resume" not in text:
+        return argv
+    for at, arg in enumerate(text):
+        name, there, value = arg.partition("=")
+        if name == "workdir":
+            value = value if there else "".join(argv[at + 1 : at + 2])
+            return [argv[0], f"--config={Path(value) / 'config.json'}", *argv[1:]]
+    return argv
 
 
 def _check_file(path: str) -> None:
@@ -177,7 +223,7 @@ def guarded(app, flags, main) -> None:
 
     def parse(argv):
         try:
-            return flags.FLAGS(argv)
+            return flags.FLAGS(_with_config(argv))
         except (KeyError, AttributeError) as error:  # a field that is not there
             refuse(_unknown_field(error))
         except Exception as error:  # absl and ml_collections raise many kinds here

@@ -25,8 +25,10 @@ from sparsefl_jax import (
     loop,
     machine,
     processes,
+    records,
     report,
     results,
+    resumption,
     sinks,
     summary,
     timings,
@@ -99,7 +101,15 @@ def plan(config, parts: Parts) -> str:
     return "\n".join(lines)
 
 
-def run(config, workdir, *, resume: bool = False, progress: bool = True) -> dict:
+def run(
+    config,
+    workdir,
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    extend_at_final: bool = False,
+    accept_lost_records: bool = False,
+) -> dict:
     """Runs a configuration and writes its files to `workdir`.
 
     Of several processes, which all call it alike, the first one writes; to go on all
@@ -109,8 +119,13 @@ def run(config, workdir, *, resume: bool = False, progress: bool = True) -> dict
       config: as `configuration.default_config` makes it.
       workdir: a directory, created if absent.
       resume: whether to go on with the run that `workdir` holds; else it holds none.
+        `config` may differ in what `workdir.FREE` and `workdir.LATER` name.
       progress: whether to show the plan and a progress bar, or lines where there is no
         terminal.
+      extend_at_final: whether a resumed run may have more rounds although its method's
+        own schedule has ended.
+      accept_lost_records: whether to go on from a checkpoint although logs from before
+        it are not whole.
 
     Returns:
       The summary, as `summary.json` has it.
@@ -123,27 +138,38 @@ def run(config, workdir, *, resume: bool = False, progress: bool = True) -> dict
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     fields.check(config)
+    may = {
+        "extend_at_final": extend_at_final,
+        "accept_lost_records": accept_lost_records,
+    }
+    if any(may.values()) and not resume:
+        raise ValueError(f"{max(may, key=may.get)}=True, expected resume=True with it")
     if config.seeds > 1:
-        return _run_seeds(config, workdir, resume, progress)
+        return _run_seeds(config, workdir, resume, progress, may)
     processes.check_same("the configuration", config.to_json_best_effort())
     parts = None if resume else build(config)  # refuses before anything is written
     if not processes.leads():
-        return _follow(config, parts, Path(workdir))
+        return _follow(config, parts, Path(workdir), extend_at_final)
     with directory.claimed(workdir, config, resume) as path:
-        done = (path / "summary.json").exists()
-        saved = None if done else checkpoint.read(path, jax.random.key(config.seed))
-        processes.lead([done, saved is not None])
-        if not done:
-            parts = parts or build(config, started=saved is not None)
-            return processes.lead(_run(config, parts, saved, path, progress))
+        found = resumption.find(path, config, **may)
+        processes.lead([found.done, found.saved is not None])
+        if not found.done:
+            parts = parts or build(found.config, started=found.saved is not None)
+            return processes.lead(_run(found, parts, path, progress))
+        if progress:
+            print(*found.said, sep="\n", end="\n" * bool(found.said), file=sys.stderr)
         if not (path / "report.html").exists():
             _draw(path)
         return processes.lead(json.loads((path / "summary.json").read_text()))
 
 
-def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
+def _run_seeds(config, workdir, resume: bool, progress: bool, may: dict) -> dict:
     """One run after another, each in a directory of its own, then their means."""
-    singles = []
+    singles, changed = [], {}
+    if resume:
+        old = directory.read_config(workdir)
+        config, said = resumption.planned(config, directory.plain(old))
+        changed = directory.differences(old, config)
     for seed in range(config.seed, config.seed + config.seeds):
         singles.append(copy.deepcopy(config))
         singles[-1].seed, singles[-1].seeds = seed, 1
@@ -151,41 +177,55 @@ def _run_seeds(config, workdir, resume: bool, progress: bool) -> dict:
         build(singles[0])  # refuses before anything is written
     if not processes.leads():
         for single in singles:
-            run(single, Path(workdir) / f"seed_{single.seed}", resume=True)
+            run(single, Path(workdir) / f"seed_{single.seed}", resume=True, **may)
         return processes.lead()
     with directory.claimed(workdir, config, resume) as root:
+        begun = {
+            single.seed: (root / f"seed_{single.seed}/config.json").exists()
+            for single in singles
+        }
+        for single in singles:
+            if changed and begun[single.seed]:  # all are asked before any goes on
+                resumption.find(root / f"seed_{single.seed}", single, **may)
+        if changed:
+            directory.amend(root, config)
         told = []
         for single in singles:
-            path = root / f"seed_{single.seed}"
-            begun = (path / "config.json").exists()
-            told.append(run(single, path, resume=begun, progress=progress))
+            path, there = root / f"seed_{single.seed}", begun[single.seed]
+            how = may if there else {}
+            told.append(run(single, path, resume=there, progress=progress, **how))
         both = summary.over_seeds(told)
         directory.write(root / "summary.json", json.dumps(both, indent=2))
         report.plot_comparison(report.read_groups([root]), root / "comparison")
     return processes.lead(both)
 
 
-def _run(
-    config,
-    parts: Parts,
-    saved: checkpoint.Saved | None,
-    path: Path,
-    progress: bool,
-) -> dict:
+def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> dict:
     """Runs to the end, or to an interruption, from the last checkpoint if any."""
-    key, here = jax.random.key(config.seed), machine.facts(_chunks(parts))
-    at = _start(saved, parts)
+    config, saved = found.config, found.saved
+    chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
+    key, here = jax.random.key(config.seed), machine.facts(chunks)
+    at, data = resumption.start(saved, parts.stages, parts.data)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if progress:
-        said = _resumption(saved, here) if saved else plan(config, parts)
+        said = resumption.describe(saved, here) if saved else plan(config, parts)
         if saved is None and (path / "metrics.jsonl").exists():
             said = f"{said}\nno checkpoint was saved here: it begins again"
-        print(f"{said}\nwriting to {path}", file=sys.stderr)
+        print(said, *found.said, f"writing to {path}", sep="\n", file=sys.stderr)
     lengths = [stage.num_rounds for stage in parts.stages]
-    about = before | {"machine": here, "commit": before.get("commit", here["commit"])}
+    about = before | {
+        "machine": here,
+        "commit": before.get("commit", here["commit"]),
+        "config": directory.plain(config),
+        "data": data,
+        "lost": [*before.get("lost", ()), *found.lost],
+    }
+    if saved:
+        about["position"] = records.restore(path, before["position"])
+    directory.amend(path, config)
     begin = saved_at = time.perf_counter()
     with (
-        sinks.open_sinks(config.sinks, path, before["position"]) as log,
+        sinks.open_sinks(config.sinks, path, about["position"]) as log,
         Progress(sum(lengths), sum(lengths[: at.stage]) + at.round, show=progress) as b,
         interrupt.listening("ending after this segment; again to leave at once") as by,
         timings.compiling() as compiled,
@@ -209,22 +249,26 @@ def _run(
                 checkpoint.save(path, _whole(at), segment.models, key, about)
                 saved_at = time.perf_counter()
             _stop(stop, at)
-        told = _finish(config, parts, path, at, about)
+        told = summary.write(config, parts.traced, path, at, about)
+        _draw(path)
         (stop,) = processes.most(by())
         if stop:  # what would come next, other seeds say, is not to begin
             raise interrupt.StoppedError("the run has finished", stop)
     return told
 
 
-def _follow(config, parts: Parts | None, path: Path) -> dict:
+def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> dict:
     """What the other processes do: the same rounds, and no files."""
     done, begun = processes.lead()
     if done:
         return processes.lead()
     key = jax.random.key(config.seed)
     saved = checkpoint.read(path, key) if begun else None
+    if begun:
+        found = resumption.settle(config, saved, extend_at_final)
+        config, saved = found.config, found.saved
     parts = parts or build(config, started=begun)
-    at = _start(saved, parts)
+    at, _ = resumption.start(saved, parts.stages, parts.data)
     with interrupt.listening("asking all processes to end after this segment") as by:
         for segment in () if at.ended_by else _segments(config, parts, key, at):
             if segment.snapshot is None:
@@ -238,17 +282,6 @@ def _follow(config, parts: Parts | None, path: Path) -> dict:
         if stop:
             raise interrupt.StoppedError("the run has finished", stop)
     return processes.lead()
-
-
-def _start(saved: checkpoint.Saved | None, parts: Parts) -> loop.Snapshot:
-    """Where the run begins or goes on, the same for all processes."""
-    at = saved.snapshot if saved else loop.Snapshot(0, 0, None, 0, 0.0)
-    if processes.several():
-        processes.check_same("the checkpoint", [at.stage, at.round, at.bits])
-        data = parts.data
-        arrays = data.x, data.y, data.train, data.x_test, data.y_test
-        processes.check_same("the data set", checkpoint.checksum(arrays))
-    return at
 
 
 def _whole(at: loop.Snapshot) -> loop.Snapshot:
@@ -284,42 +317,9 @@ def _segments(config, parts: Parts, key, at: loop.Snapshot):
     )
 
 
-def _chunks(parts: Parts) -> str:
-    """The chunk of every stage."""
-    return ", ".join(str(traced.memory.chunk) for traced in parts.traced)
-
-
-def _finish(config, parts: Parts, path: Path, at: loop.Snapshot, about: dict) -> dict:
-    """Writes what only a finished run has."""
-    metrics = report.read_records(path / "metrics.jsonl")
-    timing = timings.measured(report.read_lines(path / "timing.jsonl"))
-    timings.remember(timings.digest(config), timing)
-    facts = {k: about[k] for k in ("seconds", "commit")} | {"ended_by": at.ended_by}
-    took = [
-        {
-            "chunk": traced.memory.chunk,
-            "memory": traced.memory.parts(),
-            "compile_seconds": stage["compile_seconds"],
-        }
-        for traced, stage in zip(parts.traced, timing["stages"], strict=False)
-    ]
-    told = summary.summarize(config, metrics, at.best, facts, took)
-    directory.write(path / "summary.json", json.dumps(told, indent=2))
-    _draw(path)
-    return told
-
-
 def _draw(path: Path) -> None:
     report.plot_run(path)
     report.write_page(path)
-
-
-def _resumption(saved: checkpoint.Saved, now: dict) -> str:
-    """Says where a run goes on, and whether it will be as if it had never stopped."""
-    then, at = saved.about["machine"], saved.snapshot
-    changed = [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]
-    how = f"to rounding, for {', '.join(changed)}" if changed else "bit for bit"
-    return f"resuming after round {at.round} of stage {at.stage}, {how}"
 
 
 def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:

@@ -104,7 +104,10 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
             raise ValueError(f"clients={index}, expected ids below {len(info.index)}")
     sparse = jax.eval_shape(lambda key: checks.initial_model(key, model), key)
     shapes = begin.shapes(algorithm, sparse, info)
-    state = saved.snapshot.state(shapes)
+    nothing = simulate.State(*(None for _ in simulate.State._fields))
+    state = saved.snapshot.state(
+        nothing._replace(server=shapes.server, clients=shapes.clients)
+    )
     everyone = state.clients
     stage_key = simulate.stage_key(jax.random.split(key)[1], saved.snapshot.stage)
     deploy_key = simulate.deploy_key(stage_key, saved.snapshot.round)

@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from sparsefl_jax import records as lines
 from sparsefl_jax.configuration import lookup
-from sparsefl_jax.report.load import SCHEMA
 
 
 class Sink(Protocol):
@@ -41,28 +41,26 @@ class JsonLines:
         None: start empty.
 
     Raises:
-      ValueError: a file is shorter than its position; nothing has been changed.
+      ValueError: a file does not hold what it had at its position; nothing has been
+        changed.
       OSError: a write failed, with the file's name; no part of the write stays.
     """
 
     def __init__(self, workdir: Path, position: dict | None = None):
-        paths = [workdir / "metrics.jsonl", workdir / "timing.jsonl"]
-        sizes = [(position or {}).get(path.name, 0) for path in paths]
-        for path, size in zip(paths, sizes, strict=True):
-            found = path.stat().st_size if path.exists() else 0
-            if found < size:
-                raise ValueError(
-                    f"workdir={str(workdir)!r}, expected {path.name} to hold the {size}"
-                    f" bytes that it had at the checkpoint, found {found}"
-                )
+        paths = [workdir / name for name in lines.FILES]
+        self._checks = {name: (position or {}).get(name, "") for name in lines.FILES}
+        kept = [lines.kept(path, self._checks[path.name]) for path in paths]
+        lost = "; ".join(file.lost for file in kept if file.lost)
+        if lost:
+            raise ValueError(f"workdir={str(workdir)!r}: {lost}")
         self._rounds = position["rounds"] if position else 0
         self._seconds = position["seconds"] if position else 0.0
         # Unbuffered: no buffer can write the rest of a failed line later.
         self._metrics, self._timing = (io.FileIO(path, "a") for path in paths)
-        for file, size in zip((self._metrics, self._timing), sizes, strict=True):
-            file.truncate(size)
+        for file, whole in zip((self._metrics, self._timing), kept, strict=True):
+            file.truncate(len(whole.content))
         if position is None:
-            _append(self._metrics, _line({"schema": SCHEMA}))
+            _append(self._metrics, lines.HEADER.decode())
 
     def write(
         self, records: list[dict], seconds: float, compile_seconds: float = 0.0
@@ -79,22 +77,25 @@ class JsonLines:
             "rounds_per_second": rounds / (seconds - self._seconds),
             "compile_seconds": compile_seconds,
         }
-        _append(self._metrics, "".join(map(_line, records)))
-        _append(self._timing, _line(line))
+        self._append(self._metrics, "".join(map(_line, records)))
+        self._append(self._timing, _line(line))
         self._rounds += rounds
         self._seconds = seconds
 
     def position(self) -> dict:
         """Where the files end, once they are on the disk; values that JSON can hold.
 
-        Bytes by name of file, `rounds` over all stages, `seconds` of the last segment.
+        By name of file what `records.check` gives of its lines, `rounds` over all
+        stages, `seconds` of the last segment.
         """
-        sizes = {}
         for file in (self._metrics, self._timing):
             with _naming(file.name):
                 os.fsync(file.fileno())
-            sizes[Path(file.name).name] = os.fstat(file.fileno()).st_size
-        return sizes | {"rounds": self._rounds, "seconds": self._seconds}
+        return self._checks | {"rounds": self._rounds, "seconds": self._seconds}
+
+    def _append(self, file: io.FileIO, text: str) -> None:
+        _append(file, text.encode())
+        self._checks[Path(file.name).name] += lines.check(text.encode())
 
     def close(self) -> None:
         """Closes both files."""
@@ -218,7 +219,8 @@ def open_sinks(
       segment that went into compiling.
 
     Raises:
-      ValueError: `check` refuses a name, or a file is shorter than its position.
+      ValueError: `check` refuses a name, or a file does not hold what it had at the
+        position.
       OSError: a write failed, as on a full disk; names the file.
 
     Example:
@@ -227,16 +229,16 @@ def open_sinks(
       >>> with tempfile.TemporaryDirectory() as path, open_sinks((), path) as sinks:
       ...     sinks.write([record], 0.5)
       ...     print((Path(path) / "metrics.jsonl").read_text(), end="")
-      ...     sinks.position()
+      ...     sinks.position()["rounds"]
       {"schema": 2}
       {"stage": 0, "phase": "train", "round": 1, "loss": null}
-      {'metrics.jsonl': 71, 'timing.jsonl': 91, 'rounds': 1, 'seconds': 0.5}
+      1
     """
     check(names)
     workdir = Path(workdir)
     with contextlib.ExitStack() as stack:
-        lines = JsonLines(workdir, position)
-        stack.callback(lines.close)
+        files = JsonLines(workdir, position)
+        stack.callback(files.close)
         sinks: list[Sink] = []
         for name in names:
             sinks.append(SINKS[name](workdir, position))
@@ -245,11 +247,11 @@ def open_sinks(
         def write(
             records: list[dict], seconds: float, compile_seconds: float = 0.0
         ) -> None:
-            lines.write(records, seconds, compile_seconds)
+            files.write(records, seconds, compile_seconds)
             for sink in sinks:
                 sink.write(records, seconds)
 
-        yield Sinks(write, lines.position)
+        yield Sinks(write, files.position)
 
 
 def _num_rounds(records: list[dict]) -> int:
@@ -281,9 +283,9 @@ def _scalars(value, tag: str) -> Iterator[tuple[str, float]]:
         yield tag, float(value)
 
 
-def _append(file, text: str) -> None:
+def _append(file, text: bytes) -> None:
     """Appends all of the text or, where that fails, nothing."""
-    size, rest = os.fstat(file.fileno()).st_size, memoryview(text.encode())
+    size, rest = os.fstat(file.fileno()).st_size, memoryview(text)
     try:
         with _naming(file.name):
             while rest:  # a full disk takes the part that fits first

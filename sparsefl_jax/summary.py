@@ -1,12 +1,50 @@
 """What a run came to: `summary.json`, and the means over several seeds."""
 
+import json
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 
 import jax
 
-from sparsefl_jax import devices, machine
-from sparsefl_jax.loop import Best
+from sparsefl_jax import devices, machine, report, timings, workdir
+from sparsefl_jax.loop import Best, Snapshot
+
+
+def write(config, traced: Sequence, folder: Path, at: Snapshot, about: dict) -> dict:
+    """Writes the `summary.json` of a run that has ended, and keeps what it took.
+
+    Args:
+      config: the configuration.
+      traced: of each stage, from `checks.run`.
+      folder: the run's directory.
+      at: where it ended.
+      about: as its last checkpoint has it.
+
+    Returns:
+      What it has written.
+    """
+    metrics = report.read_records(folder / "metrics.jsonl")
+    segments = report.read_lines(folder / "timing.jsonl")
+    facts = {k: about[k] for k in ("seconds", "commit")} | {"ended_by": at.ended_by}
+    facts["rounds"] = about["position"]["rounds"]
+    if about["lost"]:
+        facts["lost"] = about["lost"]
+    else:
+        timings.remember(timings.digest(config), timings.measured(segments))
+    took = [
+        {
+            "chunk": stage.memory.chunk,
+            "memory": stage.memory.parts(),
+            "compile_seconds": sum(
+                line["compile_seconds"] for line in segments if line["stage"] == index
+            ),
+        }
+        for index, stage in enumerate(traced[: at.stage + 1])
+    ]
+    told = summarize(config, metrics, at.best, facts, took)
+    workdir.write(folder / "summary.json", json.dumps(told, indent=2))
+    return told
 
 
 def summarize(
@@ -22,35 +60,37 @@ def summarize(
       config: the configuration.
       metrics: all records.
       best: the best models.
-      about: what the host adds: `seconds`, `commit`, `ended_by`.
+      about: what the host adds: `seconds`, `commit`, `ended_by`, all `rounds`, and what
+        of the records is `lost`, if anything, which then is in no total.
       took: of each stage `chunk`, `memory`, estimated bytes by part, `compile_seconds`.
     """
     train = [r for r in metrics if r["phase"] == "train"]
     evals = [r for r in metrics if r["phase"] == "eval"]
     evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
     names = [config.first_stage["name"]] if config.first_stage else []
-    names = [*names, config.algorithm.name][: metrics[-1]["stage"] + 1]
-    took = list(took) or [{} for _ in names]
+    names = [*names, config.algorithm.name]
+    took = list(took) or [{} for _ in names[: metrics[-1]["stage"] + 1]]
+    rounds = about.get("rounds", len(train))
     return {
         "method": config.algorithm.name,
         "model": config.model.name,
         "dataset": config.dataset,
         "partition": config.partition.name,
         "seed": config.seed,
-        "rounds": len(train),
+        "rounds": rounds,
         "stages": [
             {"name": name} | _totals([r for r in train if r["stage"] == index]) | more
-            for index, (name, more) in enumerate(zip(names, took, strict=True))
+            for index, (name, more) in enumerate(zip(names, took, strict=False))
         ],
         "memory": {
             "estimated": max(sum(s.get("memory", {}).values()) for s in took),
             **devices.peak_memory(jax.devices()),
         },
         "accuracy": _accuracy(evals),
-        "client_accuracy": evals[-1]["client_accuracy"],
+        "client_accuracy": evals[-1]["client_accuracy"] if evals else {},
         "best": best and best._asdict() | {"models": sorted(best.models)},
-        "density": train[-1]["density"],
-        "rounds_per_second": len(train) / about["seconds"],
+        "density": train[-1]["density"] if train else None,
+        "rounds_per_second": rounds / about["seconds"],
         "versions": machine.versions(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "compute_dtype": config.model.get("dtype", "float32"),
@@ -113,7 +153,7 @@ def _accuracy(evals: list[dict]) -> dict:
         return record.get("val_accuracy", record["models"][name]["accuracy"])
 
     accuracy = {}
-    for name, result in evals[-1]["models"].items():
+    for name, result in (evals[-1]["models"] if evals else {}).items():
         best = max(evals, key=lambda r, name=name: score(r, name))
         accuracy[name] = {
             "final": result["accuracy"],

@@ -8,8 +8,13 @@ from pathlib import Path
 
 from sparsefl_jax.configuration import default_config
 
-# Fields that change nothing of what a run gives, or its last bits.
-FREE = ("client_store", "chunk", "memory_gb")
+# Fields that change nothing of what a run gives, or its last bits. Where data lies is
+# one: a checkpoint knows the data themselves.
+FREE = ("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset")
+FREE += ("memory_gb", "sinks", "writers")
+# Fields that say how often a run is evaluated and when it ends, see `resumption`.
+LATER = ("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds")
+LATER += ("until.accuracy", "until.gbit", "until.pflop")
 _OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
 
 
@@ -84,25 +89,56 @@ def write(path: Path, text: str) -> None:
 
 
 def difference(old, new) -> str:
-    """The first field in which two configurations differ, '' if none but in `FREE`.
+    """The first field that differs and may not change while a run goes on; '' if none.
 
-    A field that one lacks, as it has come since, has its default there.
+    Args:
+      old: a configuration, `ConfigDict` or as `plain` gives it. A field that one lacks,
+        as it has come since, has its default there.
+      new: another.
 
     Example:
-      >>> from ml_collections import config_dict
-      >>> old, new = (config_dict.create(a=1, b={"c": c}) for c in (2, 3))
-      >>> difference(old, new)
+      >>> difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
       'b.c is 2 there and 3 here'
     """
-    default, old, new = (
-        flatten(json.loads(c.to_json_best_effort()))
-        for c in (default_config(), old, new)
-    )
-    for name in sorted((old | new).keys() - FREE):
-        there, here = (c.get(name, default.get(name)) for c in (old, new))
-        if there != here:
+    for name, (there, here) in differences(old, new).items():
+        if name not in FREE + LATER:
             return f"{name} is {there!r} there and {here!r} here"
     return ""
+
+
+def differences(old, new) -> dict[str, tuple]:
+    """All fields that differ, by dotted name, with both values; as in `difference`.
+
+    Example:
+      >>> differences({"num_rounds": 4, "seed": 1}, {"num_rounds": 8, "seed": 1})
+      {'num_rounds': (4, 8)}
+    """
+    default, old, new = (flatten(plain(c)) for c in (default_config(), old, new))
+    pairs = {
+        name: tuple(c.get(name, default.get(name)) for c in (old, new))
+        for name in sorted(old | new)
+    }
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def plain(config) -> dict:
+    """A configuration as JSON holds it."""
+    if isinstance(config, dict):
+        return config
+    return json.loads(config.to_json_best_effort())
+
+
+def amend(workdir: Path, config) -> None:
+    """Makes a run's directory that of a run which goes on by a configuration.
+
+    Args:
+      workdir: of a run, as `claimed` holds it.
+      config: what it goes on by; becomes its `config.json`.
+    """
+    for name in ("summary.json", "report.html"):  # in this order: a kill may come
+        (workdir / name).unlink(missing_ok=True)
+    if differences(read_config(workdir), config):
+        write(workdir / "config.json", config.to_json_best_effort(indent=2))
 
 
 def flatten(fields: dict, prefix: str = "") -> dict:

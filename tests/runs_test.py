@@ -11,7 +11,7 @@ import orbax.checkpoint as ocp
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax import checkpoint, configuration, experiment, workdir
+from sparsefl_jax import checkpoint, configuration, experiment, simulate, workdir
 from sparsefl_jax.report import read_records
 from tests.tiny import tiny_config
 
@@ -231,7 +231,7 @@ def test_a_foreign_checkpoint_is_refused(finished, config, tmp_path):
     with pytest.raises(ValueError, match="another key"):
         experiment.run(config, run, resume=True, progress=False)
     saved = checkpoint.read(run)
-    shapes = {"server": jax.ShapeDtypeStruct((3,), np.float32)}
+    shapes = simulate.State(jax.ShapeDtypeStruct((3,), np.float32), None, None)
     with pytest.raises(ValueError, match="does not fit this run"):
         saved.snapshot.state(shapes)
 

@@ -19,6 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.records import SCHEMA
+
 Record = dict[str, Any]
 
 
@@ -121,7 +123,6 @@ def run_folders(run_dir: str | Path) -> list[Path]:
     return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
 
 
-SCHEMA = 2  # of metrics.jsonl
 _LEDGER_1 = {  # fields of training records of schema 1; others are the method's
     *("stage", "phase", "round", "gbit_cumulative", "pflop_cumulative", "loss"),
     *("train_accuracy", "samples", "clients", "flops", "flops_dense", "flops_executed"),

@@ -88,6 +88,10 @@ def write_page(run_dir: str | Path) -> Path:
         _note(
             heading(run.summary) or "This run has not ended; what follows is so far."
         ),
+        *(
+            _note(f"No total holds what is lost: {x}.")
+            for x in run.summary.get("lost", ())
+        ),
         _figures(run),
         _section("Plots", _plots(run)),
         _section(

@@ -1,0 +1,170 @@
+"""A run whose logs are short, altered or gone says so, and can go on without them."""
+
+import json
+import shutil
+
+import pytest
+
+from sparsefl_jax import (
+    configuration,
+    experiment,
+    interrupt,
+    loop,
+    records,
+    report,
+    workdir,
+)
+from tests.checkpoint_test import contents, stop_after
+from tests.tiny import tiny_config
+
+LINES = [b'{"a": 1}\n', b'{"a": 2}\n', b'{"a": 3}\n', b'{"a": 4}\n']
+
+
+def damage(path, how):
+    """Changes a file of lines."""
+    lines = path.read_bytes().splitlines(keepends=True)
+    if how == "gone":
+        return path.unlink()
+    changed = {
+        "empty": [],
+        "short": lines[:2],
+        "cut": [*lines[:-1], lines[-1][:-3]],
+        "first": [b"not JSON\n", *lines[1:]],
+        "number": [lines[0], lines[1].replace(b"2", b"7", 1), *lines[2:]],
+        "removed": [lines[0], *lines[2:]],
+        "order": [lines[1], lines[0], *lines[2:]],
+        "inserted": [lines[0], b"\n", *lines[1:]],
+        "windows": [line.replace(b"\n", b"\r\n") for line in lines],
+    }
+    path.write_bytes(b"".join(changed[how]))
+
+
+@pytest.mark.parametrize(
+    ("how", "left", "told"),
+    [
+        ("gone", [], "metrics.jsonl is gone, with 4 lines"),
+        (
+            "empty",
+            [],
+            "4 of the 4 lines of metrics.jsonl are cut off or altered (1 to 4)",
+        ),
+        ("short", [0, 1], "2 of the 4 lines"),
+        (
+            "cut",
+            [0, 1, 2],
+            "1 of the 4 lines of metrics.jsonl are cut off or altered (4)",
+        ),
+        ("first", [1, 2, 3], "(1)"),
+        ("number", [0, 2, 3], "(2)"),
+        ("removed", [0, 2, 3], "(2)"),
+        ("order", [0, 1, 2, 3], "no longer in their order"),
+        ("inserted", [0, 1, 2, 3], "others stand between them"),
+        ("windows", [], "4 of the 4 lines"),
+    ],
+)
+def test_lines_that_are_as_they_were_are_kept(tmp_path, how, left, told):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(LINES))
+    (tmp_path / "timing.jsonl").write_bytes(LINES[0])
+    checks = records.check(path.read_bytes())
+    position = {"metrics.jsonl": checks, "timing.jsonl": records.check(LINES[0])}
+    assert records.lost(tmp_path, position) == []
+    damage(path, how)
+    (said,) = records.lost(tmp_path, position)
+    assert told in said
+    damaged = path.read_bytes() if path.exists() else None
+    after = records.restore(tmp_path, position)
+    assert path.read_bytes() == b"".join(LINES[i] for i in left)
+    assert records.lost(tmp_path, after) == []
+    aside = tmp_path / "metrics.jsonl.damaged"
+    assert damaged is None or aside.read_bytes() == damaged
+    assert (tmp_path / "timing.jsonl").read_bytes() == LINES[0]
+    if how == "short":  # once more, before a checkpoint has seen the new file
+        records.restore(tmp_path, position)
+        assert aside.read_bytes() == damaged
+        assert (tmp_path / "metrics.jsonl.damaged1").exists()
+
+
+def test_what_stands_behind_the_position_is_no_loss(tmp_path):
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b"".join(LINES) + b'{"a"')
+    checks = records.check(b"".join(LINES[:3]))
+    kept = records.kept(path, checks)
+    assert kept == (b"".join(LINES[:3]), checks, "")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undrawn():
+    """Plots take most of a small run's time; pages are written."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "plot_run", lambda path: [])
+        yield
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder with a run `whole`, and `stopped` after four of eight rounds."""
+    folder = tmp_path_factory.mktemp("runs")
+    config = tiny_config(folder)
+    config.first_stage, config.algorithm = {}, {"name": "spdst"}
+    config.num_rounds, config.eval_every = 8, 2
+    configuration.complete(config)
+    experiment.run(config, folder / "whole", progress=False)
+    with pytest.MonkeyPatch.context() as patch:
+        stop_after(patch, 2)
+        with pytest.raises(interrupt.StoppedError):
+            experiment.run(config, folder / "stopped", progress=False)
+    return folder
+
+
+def go_on(run, **how):
+    config = workdir.read_config(run)
+    return experiment.run(config, run, resume=True, **({"progress": False} | how))
+
+
+@pytest.mark.parametrize("how", ["first", "gone"])
+def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
+    runs, tmp_path, monkeypatch, capsys, how
+):
+    run = tmp_path / "run"
+    shutil.copytree(runs / "stopped", run)
+    for name in records.FILES:
+        damage(run / name, how)
+    before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    with monkeypatch.context() as patch:  # nothing is built, let alone trained
+        patch.delattr(experiment, "build")
+        patch.delattr(loop, "segments")
+        told = r"metrics.jsonl .*; .*timing.jsonl.*; --accept_lost_records goes on"
+        with pytest.raises(ValueError, match=told) as error:
+            go_on(run)
+    assert "\n" not in str(error.value)
+    assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+    summary = go_on(run, accept_lost_records=True, progress=True)
+    said = capsys.readouterr().err
+    assert said.count("going on without records: ") == 2
+    whole, mine = ((r / "metrics.jsonl").read_bytes() for r in (runs / "whole", run))
+    lines = whole.splitlines(keepends=True)
+    first = {"first": 1, "gone": 6}[how]  # of 4 rounds and 2 evaluations
+    assert mine == b"".join(lines[first:])
+    assert contents(run)[1:] == contents(runs / "whole")[1:]  # every array
+    assert summary["rounds"] == 8 and len(summary["lost"]) == 2
+    assert summary["stages"][0]["rounds"] == {"first": 7, "gone": 4}[how]
+    assert "lost" not in json.loads((runs / "whole/summary.json").read_text())
+    assert summary["lost"][0] in (run / "report.html").read_text()
+    assert go_on(run) == summary
+
+
+@pytest.mark.parametrize("how", ["empty", "gone"])
+def test_a_run_that_had_ended_without_any_record(runs, tmp_path, how):
+    run = tmp_path / "run"
+    shutil.copytree(runs / "whole", run)
+    (run / "summary.json").unlink()
+    for name in records.FILES:
+        damage(run / name, how)
+    summary = go_on(run, accept_lost_records=True)
+    assert summary["ended_by"] == "rounds" and summary["rounds"] == 8
+    assert len(summary["lost"]) == 2 and summary["accuracy"] == {}
+    whole = json.loads((runs / "whole/summary.json").read_text())
+    assert summary["best"] == whole["best"]
+    assert "spdst" in report.summary_table(summary)
+    assert (run / "report.html").exists()

@@ -1,0 +1,331 @@
+"""A run goes on with the data and the configuration of its checkpoint, or says why."""
+
+import json
+import shutil
+import sys
+import zlib
+
+import numpy as np
+import pytest
+from absl import flags
+
+from sparsefl_jax import (
+    checkpoint,
+    command,
+    configuration,
+    experiment,
+    interrupt,
+    loop,
+    report,
+    resumption,
+    workdir,
+)
+from tests.checkpoint_test import contents, stop_after
+from tests.tiny import tiny_config
+
+
+def four_rounds(folder):
+    """A run that evaluates every other round and keeps its best by validation."""
+    config = tiny_config(folder)
+    config.val_fraction, config.first_stage = 0.2, {}
+    config.final_learning_rate, config.lr_horizon = 0.01, 8
+    return configuration.complete(config)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def undrawn():
+    """Pages are empty: plots take most of a small run's time."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(report, "plot_run", lambda path: [])
+        patch.setattr(report, "plot_comparison", lambda groups, path: [])
+        page = lambda path: (path / "report.html").write_text("")  # noqa: E731
+        patch.setattr(report, "write_page", page)
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The directory of a finished run of four rounds; its data set lies beside it."""
+    folder = tmp_path_factory.mktemp("finished")
+    experiment.run(four_rounds(folder), folder / "run", progress=False)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of it, with data of its own."""
+    shutil.copytree(finished, tmp_path / "run")
+    shutil.copy(finished.parent / "tiny.npz", tmp_path)
+    config = workdir.read_config(tmp_path / "run")
+    config.dataset = str(tmp_path / "tiny.npz")  # the same content in another place
+    (tmp_path / "run/config.json").write_text(config.to_json_best_effort())
+    return tmp_path / "run"
+
+
+def files(run):
+    return {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
+
+
+def resume(run, **how):
+    config = workdir.read_config(run)
+    config.update(how.pop("fields", {}))
+    return experiment.run(config, run, resume=True, **({"progress": False} | how))
+
+
+def test_an_extended_run_is_the_longer_one(run, tmp_path, monkeypatch, capsys):
+    config = workdir.read_config(run)
+    config.num_rounds = 8
+    experiment.run(config, tmp_path / "whole", progress=False)
+    stop_after(monkeypatch, 1)
+    with pytest.raises(interrupt.StoppedError):
+        resume(run, fields={"num_rounds": 8}, progress=True)
+    monkeypatch.undo()
+    said = capsys.readouterr().err
+    assert "from here on num_rounds 4 -> 8" in said and "bit for bit" in said
+    assert not (run / "summary.json").exists() and not (run / "report.html").exists()
+    told = resume(run)
+    assert (told["rounds"], told["ended_by"]) == (8, "rounds")
+    assert contents(run) == contents(tmp_path / "whole")  # also the best models
+    summary = json.loads((tmp_path / "whole/summary.json").read_text())
+    assert told["best"] == summary["best"] and told["accuracy"] == summary["accuracy"]
+    assert (run / "report.html").exists()
+    assert workdir.read_config(run).num_rounds == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("y", lambda y: (y + 1) % 4),
+        ("x", lambda x: np.where(np.arange(len(x)) == 7, 0, x.T).T),  # one sample
+        ("y_test", lambda y: y[::-1]),
+    ],
+)
+def test_other_data_are_refused(run, name, change):
+    path = run.parent / "tiny.npz"
+    arrays = dict(np.load(path))
+    np.savez(path, **arrays | {name: change(arrays[name])})
+    (run / "summary.json").unlink()
+    before = files(run)
+    for fields in ({}, {"num_rounds": 8}):
+        told = f"not that of the checkpoint: (.*, )?{name}(,.*)? changed"
+        with pytest.raises(ValueError, match=told):
+            resume(run, fields=fields)
+    assert files(run) == before
+
+
+def test_another_partition_is_refused_by_its_tables(finished):
+    config = workdir.read_config(finished)
+    data = configuration.build_data(config)
+    moved = data._replace(train=data.train._replace(index=data.train.index[::-1]))
+    saved = checkpoint.read(finished)
+    stages = configuration.build_stages(config, None)
+    at, _ = resumption.start(saved, stages, data)
+    assert (at.stage, at.round) == (0, 4)
+    with pytest.raises(ValueError, match="checkpoint: train changed"):
+        resumption.start(saved, stages, moved)
+
+
+def test_an_edited_configuration_is_refused_by_its_field(run):
+    (run / "summary.json").unlink()
+    told = json.loads((run / "config.json").read_text())
+    told["optimizer"]["learning_rate"] = 0.2
+    (run / "config.json").write_text(json.dumps(told))
+    before = files(run)
+    with pytest.raises(ValueError, match="learning_rate is 0.1 there and 0.2 here"):
+        resume(run)
+    assert files(run) == before
+
+
+@pytest.fixture
+def settle(tmp_path):
+    """`settle(began, now, **snapshot) -> Found`, by fields of a configuration."""
+
+    def asked(began, now, extend_at_final=False, **at):
+        old, new = four_rounds(tmp_path), four_rounds(tmp_path)
+        for config in (old, new):
+            with config.ignore_type(), config.unlocked():
+                config.update_from_flattened_dict({"lr_horizon": None} | began)
+        new.update_from_flattened_dict(now)
+        at = {"stage": 0, "round": 2, "state": None, "bits": 10**9, "flops": 0.0} | at
+        about = {"config": workdir.plain(old)}
+        saved = checkpoint.Saved(loop.Snapshot(**at), {}, about)
+        return resumption.settle(new, saved, extend_at_final)
+
+    return asked
+
+
+def test_what_was_planned_over_the_rounds_of_old_stays(settle):
+    found = settle({}, {"num_rounds": 8})
+    assert found.config.lr_horizon == 4
+    assert "keeps its schedule over 4 rounds" in found.said[-1]
+    rate = configuration.build_optimizer(settle({}, {}).config)
+    longer = configuration.build_optimizer(found.config)
+    ones = np.ones(1, np.float32)
+    for round in (0, 3):
+        old, new = (f(round) for f in (rate, longer))
+        assert (
+            old.update(ones, old.init(ones))[0] == new.update(ones, new.init(ones))[0]
+        )
+    assert settle({}, {"num_rounds": 8, "lr_horizon": 6}).config.lr_horizon == 6
+    with pytest.raises(ValueError, match="lr_horizon=6, expected 4"):
+        settle({}, {"lr_horizon": 6})
+    again = settle({"num_rounds": 8, "lr_horizon": 4}, {"lr_horizon": None})
+    assert again.config.lr_horizon == 4
+    constant = settle({"final_learning_rate": None}, {"num_rounds": 8})
+    assert constant.config.lr_horizon is None and len(constant.said) == 1
+
+    first = {"first_stage": {"name": "sensitivity", "density": 0.5}}
+    found = settle(first, {"num_rounds": 8})
+    assert found.config.first_stage.num_rounds == 4
+    stages = configuration.build_stages(found.config, None)
+    assert [stage.num_rounds for stage in stages] == [4, 8]
+    with pytest.raises(ValueError, match="first_stage.num_rounds=8, expected 4"):
+        settle(
+            {"first_stage": first["first_stage"] | {"num_rounds": 4}},
+            {"first_stage.num_rounds": 8},
+        )
+
+
+def test_rounds_do_not_become_fewer(settle):
+    with pytest.raises(ValueError, match="num_rounds=3, expected at least the 4"):
+        settle({}, {"num_rounds": 3})
+
+
+def test_a_schedule_that_has_ended_asks(settle):
+    method = {"name": "fedsparsify_global", "density": 0.2}
+    ended, going = ({"algorithm": method | {"rounds": r}} for r in (4, 6))
+    with pytest.raises(ValueError, match=r"algorithm.rounds=4, .*--extend_at_final"):
+        settle(ended, {"num_rounds": 8})
+    settle(ended, {"num_rounds": 8}, extend_at_final=True)
+    settle(ended, {})
+    settle(going, {"num_rounds": 8})
+
+
+@pytest.mark.parametrize(
+    ("by", "began", "now", "after"),
+    [
+        ("rounds", {}, {}, "rounds"),
+        ("rounds", {}, {"num_rounds": 5}, ""),
+        ("rounds", {}, {"until.gbit": 2.0}, "rounds"),
+        ("gbit", {"until.gbit": 0.5}, {"until.gbit": 1.0}, "gbit"),  # 1 is spent
+        ("gbit", {"until.gbit": 0.5}, {"until.gbit": 1.5}, ""),
+        ("gbit", {"until.gbit": 0.5}, {"until.gbit": None}, ""),
+        ("gbit", {"until.gbit": 0.5}, {"num_rounds": 8}, "gbit"),
+        ("accuracy", {"until.accuracy": 0.5}, {"until.accuracy": 0.6}, ""),
+        ("accuracy", {"until.accuracy": 0.5}, {"until.accuracy": 0.4}, "accuracy"),
+    ],
+)
+def test_a_run_goes_on_when_its_end_is_lifted(settle, by, began, now, after):
+    found = settle(began, now, ended_by=by, round=4 if by == "rounds" else 2)
+    assert found.saved.snapshot.ended_by == after
+
+
+def test_a_limit_lifted_after_the_last_round_leaves_nothing_to_run(settle):
+    at = {"ended_by": "gbit", "round": 4}
+    found = settle({"until.gbit": 0.5}, {"until.gbit": 2.0}, **at)
+    assert found.saved.snapshot.ended_by == "rounds"
+
+
+def test_a_finished_run_says_that_nothing_is_left(run, capsys):
+    before = files(run)
+    resume(run, fields={"eval_every": 1}, progress=True)
+    assert capsys.readouterr().err == "this run has ended, by rounds\n"
+    assert files(run) == before
+
+
+def test_without_a_checkpoint_nothing_is_extended(run):
+    shutil.rmtree(run / "checkpoint")
+    before = files(run)
+    with pytest.raises(ValueError, match="has no checkpoint to extend"):
+        resume(run, fields={"num_rounds": 8})
+    assert files(run) == before
+
+
+def test_permissions_are_for_a_run_that_goes_on(run):
+    config = workdir.read_config(run)
+    for name in ("extend_at_final", "accept_lost_records"):
+        with pytest.raises(ValueError, match=f"{name}=True, expected resume=True"):
+            experiment.run(config, run.parent / "new", progress=False, **{name: True})
+
+
+def about_of(run):
+    (path,) = run.glob("checkpoint/*/about/metadata")
+    return path, json.loads(path.read_text())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bits": 0},
+        {"stage": 1},
+        {"round": 9},
+        {"flops": -1.0},
+        {"ended_by": "gbit"},
+        {"seconds": 1.0},
+        {"position": None},
+        {"format": 2.5},
+        {"checksum": 0},
+    ],
+)
+def test_what_a_checkpoint_tells_is_under_a_checksum(run, change):
+    path, about = about_of(run)
+    path.write_text(json.dumps(about | change))
+    with pytest.raises(ValueError, match="checkpoint is damaged: a checksum differs$"):
+        checkpoint.read(run)
+
+
+@pytest.mark.parametrize(
+    "change", [{"bits": -1}, {"stage": 1}, {"stage": -1}, {"round": 5}, {"flops": -1.0}]
+)
+def test_a_place_that_is_not_planned_is_refused(run, change):
+    path, about = about_of(run)
+    about |= change
+    del about["checksum"]
+    about["checksum"] = zlib.crc32(json.dumps(about, sort_keys=True).encode())
+    path.write_text(json.dumps(about))
+    (run / "summary.json").unlink()
+    before = files(run)
+    with pytest.raises(
+        ValueError, match=r"expected a place in stages of \[4\] rounds$"
+    ):
+        resume(run)
+    assert files(run) == before
+
+
+def test_overrides_alone_change_the_configuration_of_the_run(run, monkeypatch):
+    arguments = ["launch.py", "--resume", "--config.num_rounds=8"]
+    arguments += ["--config.until.gbit=2", "--config.eval_every", "4"]
+    for where in ([f"--workdir={run}"], ["--workdir", str(run)]):
+        values = flags.FlagValues()
+        flags.DEFINE_bool("resume", False, "", flag_values=values)
+        flags.DEFINE_string("workdir", None, "", flag_values=values)
+        holder = command.define_config(values)
+        argv = [*arguments, *where]
+        monkeypatch.setattr(sys, "argv", argv)
+        values(command._with_config(argv))
+        old, new = workdir.read_config(run), holder.value
+        assert list(workdir.differences(old, new)) == [
+            "eval_every",
+            "num_rounds",
+            "until.gbit",
+        ]
+        assert new.until.gbit == 2.0 and new.eval_every == 4
+
+
+@pytest.mark.slow
+def test_seeds_are_extended_together(tmp_path):
+    config = four_rounds(tmp_path)
+    config.seeds, config.num_rounds, config.eval_every, config.lr_horizon = (
+        2,
+        1,
+        1,
+        None,
+    )
+    experiment.run(config, tmp_path / "a", progress=False)
+    shutil.rmtree(tmp_path / "a/seed_1")  # as if stopped between two seeds
+    config.num_rounds = 2
+    told = experiment.run(config, tmp_path / "a", resume=True, progress=False)
+    assert told["rounds"] == 2 and told["seeds"] == [0, 1]
+    for folder in ("a", "a/seed_0", "a/seed_1"):
+        found = workdir.read_config(tmp_path / folder)
+        assert (found.num_rounds, found.lr_horizon) == (2, 1)
