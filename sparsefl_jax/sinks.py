@@ -60,7 +60,7 @@ class JsonLines:
         for file, whole in zip((self._metrics, self._timing), kept, strict=True):
             file.truncate(len(whole.content))
         if position is None:
-            _append(self._metrics, lines.HEADER.decode())
+            self._append(self._metrics, lines.HEADER.decode())
 
     def write(
         self, records: list[dict], seconds: float, compile_seconds: float = 0.0

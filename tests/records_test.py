@@ -17,7 +17,7 @@ from sparsefl_jax import (
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import tiny_config
 
-LINES = [b'{"a": 1}\n', b'{"a": 2}\n', b'{"a": 3}\n', b'{"a": 4}\n']
+LINES = [records.HEADER, b'{"a": 2}\n', b'{"a": 3}\n', b'{"a": 4}\n']
 
 
 def damage(path, how):
@@ -30,6 +30,7 @@ def damage(path, how):
         "short": lines[:2],
         "cut": [*lines[:-1], lines[-1][:-3]],
         "first": [b"not JSON\n", *lines[1:]],
+        "second": [lines[0], b"not JSON\n", *lines[2:]],
         "number": [lines[0], lines[1].replace(b"2", b"7", 1), *lines[2:]],
         "removed": [lines[0], *lines[2:]],
         "order": [lines[1], lines[0], *lines[2:]],
@@ -74,7 +75,7 @@ def test_lines_that_are_as_they_were_are_kept(tmp_path, how, left, told):
     assert told in said
     damaged = path.read_bytes() if path.exists() else None
     after = records.restore(tmp_path, position)
-    assert path.read_bytes() == b"".join(LINES[i] for i in left)
+    assert path.read_bytes() == b"".join(LINES[i] for i in sorted({0, *left}))
     assert records.lost(tmp_path, after) == []
     aside = tmp_path / "metrics.jsonl.damaged"
     assert damaged is None or aside.read_bytes() == damaged
@@ -122,7 +123,7 @@ def go_on(run, **how):
     return experiment.run(config, run, resume=True, **({"progress": False} | how))
 
 
-@pytest.mark.parametrize("how", ["first", "gone"])
+@pytest.mark.parametrize("how", ["first", "second", "gone"])
 def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
     runs, tmp_path, monkeypatch, capsys, how
 ):
@@ -144,11 +145,11 @@ def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
     assert said.count("going on without records: ") == 2
     whole, mine = ((r / "metrics.jsonl").read_bytes() for r in (runs / "whole", run))
     lines = whole.splitlines(keepends=True)
-    first = {"first": 1, "gone": 6}[how]  # of 4 rounds and 2 evaluations
-    assert mine == b"".join(lines[first:])
+    lost = {"first": 0, "second": 1, "gone": 6}[how]  # of 4 rounds and 2 evaluations
+    assert mine == b"".join([lines[0], *lines[1 + lost :]])
     assert contents(run)[1:] == contents(runs / "whole")[1:]  # every array
     assert summary["rounds"] == 8 and len(summary["lost"]) == 2
-    assert summary["stages"][0]["rounds"] == {"first": 7, "gone": 4}[how]
+    assert summary["stages"][0]["rounds"] == {"first": 8, "second": 7, "gone": 4}[how]
     assert "lost" not in json.loads((runs / "whole/summary.json").read_text())
     assert summary["lost"][0] in (run / "report.html").read_text()
     assert go_on(run) == summary
