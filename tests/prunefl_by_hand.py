@@ -146,7 +146,7 @@ def accumulates(world):
         new = states[round + 1].server
         same(new.model.mask, mask, 0)
         same(new.model.params, params)
-        assert new.mask_round == round + 1
+        assert new.since == round + 1
         _moves(old, mask)
 
 

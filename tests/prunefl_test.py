@@ -183,12 +183,12 @@ def test_the_mask_after_that_and_the_weight_of_what_grew():
     }
     new, _ = method.aggregate(None, ctx, server, total)
     alive = [True, True, True, False, False, False, False, True]
-    assert new.model.mask["w"].tolist() == alive and new.mask_round == 8
+    assert new.model.mask["w"].tolist() == alive and new.since == 8
     assert new.model.params["w"].tolist() == [5, 4, 3, 0, 0, 0, 0, 0]
     total["squared"]["weight"] = jnp.float32(0)
     new, _ = method.aggregate(None, ctx, server, total)
     assert new.model.mask["w"].tolist() == [True] * 4 + [False] * 4
-    assert new.mask_round == 0
+    assert new.since == 0
 
 
 @pytest.mark.parametrize(
