@@ -1,0 +1,102 @@
+"""Simulated rounds of SpaFL's paper: 10 of 100 clients a round, bits and FLOPs.
+
+FLOPs are as in the paper's Eq. (33): a multiply-add is one.
+"""
+
+import fnmatch
+import functools
+from typing import NamedTuple
+
+from sparsefl_jax import costs, local
+from sparsefl_jax.algorithms import fedavg, heterofl, spafl
+from sparsefl_jax.models import Model
+from tests import silent
+from tests.silent import STILL, network
+
+MNIST, CIFAR = (28, 28, 1), (32, 32, 3)
+CONVOLUTIONS = ("*conv*/kernel", "*shortcut/kernel")
+RELEASED = {"base": 32, "variant": "preactivation", "init": "torch"}
+FMNIST, CIFAR_10, CIFAR_100 = "lenet5_caffe", "conv4", "resnet18"
+
+
+class Experiment(NamedTuple):
+    """A column of Table 2."""
+
+    model: Model
+    prunable: tuple[str, ...]
+    counted: tuple[str, ...]  # what the paper counts of a network
+    rounds: int
+    epochs: int
+    samples: int  # of a client, on average
+
+
+def experiment(name) -> Experiment:
+    if name == FMNIST:
+        model = network("lenet5_caffe", 10, MNIST)
+        return Experiment(model, ("*kernel",), ("*",), 500, 5, 600)
+    if name == CIFAR_10:
+        model = network("conv4", 10, CIFAR, norm="batch")
+        return Experiment(model, ("*kernel",), ("*",), 500, 5, 500)
+    kwargs = {CIFAR_100: {}, "released": RELEASED}[name]
+    model = network("resnet18", 100, CIFAR, **kwargs)
+    return Experiment(model, CONVOLUTIONS, CONVOLUTIONS, 1500, 7, 500)
+
+
+@functools.cache
+def rounds_of(method, name, budget=1.0, **kwargs) -> silent.Rounds:
+    """Two rounds of two clients, which cost the same."""
+    this = experiment(name)
+    method = method(local.cross_entropy(this.model), STILL, **kwargs)
+    told = silent.rounds(
+        this.model, method, 2, clients=2, epochs=this.epochs, budget=budget
+    )
+    first, second = (r["bits_down_by_client"] + r["bits_up_by_client"]
+                     for r in told.records)  # fmt: skip
+    assert first == second
+    return told
+
+
+def thresholds_of(name) -> silent.Rounds:
+    """SpaFL itself, as the paper charges it."""
+    prunable = experiment(name).prunable
+    return rounds_of(spafl, name, prunable=prunable, charge_delta=False)
+
+
+def gbit(name, bits) -> float:
+    """Of all rounds of ten clients, from the bits of `rounds_of`."""
+    return bits / 4 * 10 * experiment(name).rounds / 1e9
+
+
+def flops_of(method, name, **kwargs) -> float:
+    """Of a client in all rounds."""
+    this, told = experiment(name), rounds_of(method, name, **kwargs)
+    a_round = told.total("flops") / 4 / 2 * this.samples
+    return a_round * this.rounds * 10 / 100
+
+
+def gbit_of_spafl(name) -> float:
+    return gbit(name, thresholds_of(name).total("bits_down", "bits_up"))
+
+
+def gbit_of_fedavg(name) -> float:
+    told, counted = rounds_of(fedavg, name), experiment(name).counted
+    messages = [
+        told.entries(way, packet)
+        for way, packets in (("down", ("params", "stats")), ("up", ("delta", "stats")))
+        for packet in packets
+    ]
+    entries = sum(
+        int(number.sum())
+        for leaves in messages
+        for path, number in leaves.items()
+        if any(fnmatch.fnmatch(path, glob) for glob in counted)
+    )
+    return gbit(name, 32 * entries)
+
+
+def gbit_of_heterofl(name) -> float:
+    """As if a slice at rate 0.5 were half of the network."""
+    told = rounds_of(heterofl, name, budget=0.5)
+    both = dict.fromkeys(("down", "up"), ("params", "stats"))
+    leaves = experiment(name).counted
+    return gbit(name, told.view(costs.linear_p_accounting, both, 0.5, leaves=leaves))

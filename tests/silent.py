@@ -1,0 +1,118 @@
+"""Simulated rounds of a network that learns nothing, for what can be counted.
+
+Clients have one sample each and the network answers zeros, so that a round costs no
+more than handing over its messages. Bits and FLOPs do not know the difference.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax import begin, checks, codec, costs, local, models, simulate
+from sparsefl_jax.algorithm import Stage
+from sparsefl_jax.data import from_arrays
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.types import SparseModel
+
+STILL = local.make_optimizer("sgd", learning_rate=0.0)
+
+
+class Rounds(NamedTuple):
+    """Rounds of one stage, as NumPy arrays and plain Python values."""
+
+    records: list[dict]  # of every round, as `metrics.jsonl` has them
+    logs: simulate.RoundLog  # stacked [R]
+    layouts: dict  # {'down': ..., 'up': ...}
+
+    def total(self, *fields):
+        """The sum of some fields of the records over all rounds."""
+        return sum(record[field] for record in self.records for field in fields)
+
+    def entries(self, direction, packet):
+        """Entries that travelled of every leaf, [R, K] by path."""
+        count = getattr(self.logs, direction)[packet]
+        paths = self.layouts[direction][packet].paths
+        return {path: count.entries[..., i] for i, path in enumerate(paths)}
+
+    def view(self, function, packets, *args, **kwargs):
+        """A view of `costs` on the messages of both directions."""
+        return sum(
+            function(self.layouts[way], getattr(self.logs, way), names, *args, **kwargs)
+            for way, names in packets.items()
+        )
+
+
+def network(name, num_classes, shape, **kwargs):
+    """A network's parameters and multiply-adds, with logits of 0."""
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        del params, train, weight, key
+        return jnp.zeros((x.shape[0], num_classes), jnp.float32), stats
+
+    return models.build(name, num_classes, shape, **kwargs)._replace(apply=apply)
+
+
+def shapes(model) -> SparseModel:
+    """What a network starts from, by shape."""
+    return jax.eval_shape(lambda: checks.initial_model(jax.random.key(0), model))
+
+
+def distinct(model, seed=0) -> SparseModel:
+    """Weights in (0, 1] of which no two are equal, nothing pruned."""
+    params, mask, stats = shapes(model)
+    leaves, structure = jax.tree.flatten(params)
+    sizes = [leaf.size for leaf in leaves]
+    order = np.random.default_rng(seed).permutation(sum(sizes)) + 1
+    values = np.split((order / 2**24).astype(np.float32), np.cumsum(sizes)[:-1])
+    values = [v.reshape(x.shape) for v, x in zip(values, leaves, strict=True)]
+    ones = (jax.tree.map(lambda v: np.ones(v.shape, v.dtype), v) for v in (mask, stats))
+    return SparseModel(structure.unflatten(values), *ones)
+
+
+def simulator(
+    model, method, number, *, clients=10, epochs=1, budget=1.0
+) -> Callable[[SparseModel], Rounds]:
+    """Some rounds of a method in which all clients take part.
+
+    Args:
+      model: a `Model`; the label of a client's only sample is the client's number.
+      method: an `Algorithm`.
+      number: of rounds.
+      clients: how many there are.
+      epochs: local ones.
+      budget: of every client.
+
+    Returns:
+      `run(initial) -> Rounds`, which compiles once.
+    """
+    stage = Stage(method, number, clients, epochs=epochs, batch_size=1)
+    own, x = np.arange(clients), np.zeros((clients, 1), np.float32)
+    data = from_arrays(x, own, x_test=x, y_test=own, users=own, users_test=own,
+                       partition="natural")  # fmt: skip
+    key, layers = jax.random.key(0), jax.tree.map(lambda m: m > 0, model.macs)
+    plan = simulate.make_plan(stage, layers)
+    segment = simulate.make_segment(plan)
+    people = simulate.make_population(plan, data, np.full(clients, budget))
+    rounds = np.arange(number, dtype=np.int32)
+    ids = np.tile(np.arange(clients, dtype=np.int32), (number, 1))
+
+    traced = checks.trace(stage, shapes(model), data)
+    layouts = dict(zip(("down", "up"), map(codec.layout, traced[:2]), strict=True))
+
+    def run(initial):
+        state = begin.start(key, plan, initial, people)
+        _, logs = jax.device_get(segment(key, people, state, rounds, ids))
+        each = (jax.tree.map(lambda v, i=i: v[i], logs) for i in rounds)
+        how = layouts, model.macs, masks.layer_paths(layers), 1
+        return Rounds([costs.round_record(log, *how) for log in each], logs, layouts)
+
+    return run
+
+
+def rounds(model, method, number, *, initial=None, **kwargs) -> Rounds:
+    """`simulator` run once, from `distinct` weights where none are given."""
+    initial = distinct(model) if initial is None else initial
+    return simulator(model, method, number, **kwargs)(initial)
