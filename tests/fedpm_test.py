@@ -89,6 +89,19 @@ def test_constants_have_the_size_of_the_fan_in(key):
     assert (frozen["bn"]["scale"] == 1).all() and (frozen["bn"]["bias"] == 0).all()
 
 
+def test_equal_leaves_have_signs_scores_and_draws_of_their_own(key):
+    leaf = jnp.zeros((10, 5))
+    params = {"fc1": {"kernel": leaf}, "fc2": {"kernel": leaf}}
+    frozen = supermask.signed_constants(key, params)
+    for found in (
+        frozen,
+        supermask.fill(key, params, jax.random.normal),
+        supermask.draw(key, params, jax.tree.map(jnp.ones_like, params)),
+    ):
+        one, two = (found[layer]["kernel"] for layer in ("fc1", "fc2"))
+        assert not np.array_equal(one, two)
+
+
 def test_initial_weights_are_masked_and_stay(key):
     model = models.build("mlp", 4, (8,), widths=(16,))
     params, stats = model.init(key)

@@ -5,7 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import hetero_jmwst, hetero_spdst, jmwst, nst
+from sparsefl_jax.algorithms import (
+    hetero_jmwst,
+    hetero_spdst,
+    jmwst,
+    nst,
+    sensitivity,
+)
+from sparsefl_jax.codec import Packet
 from sparsefl_jax.message import pack_model, unpack_model
 from sparsefl_jax.types import ClientInfo, Context, SparseModel
 
@@ -47,6 +54,47 @@ def sent(method, *models):
 def largest(values, count):
     """The mask of the largest magnitudes."""
     return np.isin(np.arange(len(values)), np.argsort(-np.abs(values))[:count])
+
+
+def stage_1(shapes, **kwargs):
+    """The mask of stage 1 once two clients told their layer densities."""
+    params = {name: jnp.ones(shape) for name, shape in shapes.items()}
+    model = SparseModel(params, jax.tree.map(lambda p: p > 0, params), {})
+    method = sensitivity(None, None, prunable=tuple(shapes), **kwargs)
+    server = method.init(jax.random.key(0), model)
+    summands = [
+        method.contribute(context(index=i), {"density": Packet(jnp.array(told))})
+        for i, told in enumerate(([0.5, 0.02, 0.1], [0.1, 0.08, 0.1]))
+    ]
+    total = jax.tree.map(jnp.add, *summands)
+    nobody = Context(jnp.int32(0), None, None)
+    server, _ = method.aggregate(jax.random.key(1), nobody, server, total)
+    assert (server.model.params["a"] == 1).all()  # untouched, not masked
+    return server.model.mask
+
+
+# Means .3, .05, .1 over clients, not over examples, of 2, 80 and 18 % of the weights:
+# .1 / .064 = 1.5625 and .5 / .064 = 7.8125; what lies above 1 is not shared out.
+WANTED = {0.1: (0.46875, 0.078125, 0.15625), 0.5: (1.0, 0.390625, 0.78125)}
+
+
+@pytest.mark.parametrize("density", WANTED)
+def test_stage_1_draws_equation_3(density):
+    shapes = {"a": (100, 100), "b": (4000, 100), "c": (900, 100)}
+    mask = stage_1(shapes, density=density)
+    for name, want in zip(shapes, WANTED[density], strict=True):
+        deviation = np.sqrt(want * (1 - want) / mask[name].size)
+        assert abs(np.mean(mask[name]) - want) <= 5 * deviation
+
+
+@pytest.mark.parametrize(("density", "kept"), [(0.13, (2, 1, 1)), (0.5, (4, 2, 3))])
+def test_groups_of_four_round_equation_3_to_the_nearest(density, kept):
+    """Of 2.44, 0.41 (at least 1) and 0.81; of 4, 1.56 and 3.13."""
+    shapes = {"a": (20, 5), "b": (800, 5), "c": (180, 5)}
+    mask = stage_1(shapes, density=density, group=4)
+    for name, want in zip(shapes, kept, strict=True):
+        groups = np.asarray(mask[name]).reshape(-1, 4, 5)
+        np.testing.assert_array_equal(groups.sum(1), want)
 
 
 @pytest.mark.parametrize("factory", [nst, jmwst])

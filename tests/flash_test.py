@@ -9,8 +9,9 @@ import optax
 import pytest
 
 from sparsefl_jax import configuration, local
-from sparsefl_jax.algorithms import hetero_spdst, sensitivity, spdst
+from sparsefl_jax.algorithms import hetero_spdst, nst, sensitivity, spdst
 from sparsefl_jax.algorithms.flash import surgery
+from sparsefl_jax.message import pack_model
 from sparsefl_jax.types import Batches, Context, SparseModel
 
 
@@ -22,15 +23,17 @@ def linear_loss(key, params, stats, x, y, weight):
     return total / jnp.maximum(count, 1), (stats, sums)
 
 
-def batches(epochs, steps, batch=2, width=40):
+def batches(epochs, steps, batch=2, width=40, own=None):
+    """Of `steps` that clients run together the first `own` have samples; None: all."""
     rows = steps * batch
     order = jnp.arange(rows, dtype=jnp.int32).reshape(1, steps, batch)
     order = jnp.tile(order, (epochs, 1, 1))
+    valid = jnp.arange(steps) < (steps if own is None else own)
     return Batches(
         jnp.ones((rows, width), jnp.float32),
         jnp.zeros((rows,), jnp.int32),
         order,
-        jnp.ones(order.shape, jnp.float32),
+        jnp.broadcast_to(valid.astype(jnp.float32)[None, :, None], order.shape),
         jnp.int32(steps),
     )
 
@@ -42,27 +45,41 @@ def model(width=40, alive=20):
 
 
 @pytest.mark.parametrize(
-    ("epochs", "steps", "rates"),
+    ("epochs", "steps", "own", "rates"),
     [
-        (1, 16, [0.25 * 7 / 16]),  # once, after the step with index 8 of 16
-        (1, 1, [0.0]),
-        (4, 2, [0.1875, 0.125, 0.0625]),  # after every epoch but the last
+        (1, 16, 16, [0.25 * 7 / 16]),  # once, after the step with index 8 of 16
+        (1, 16, 5, [0.25 * 2 / 5]),  # after index 2 of the client's own 5
+        (1, 1, 1, [0.0]),
+        (4, 2, 2, [0.1875, 0.125, 0.0625]),  # after every epoch but the last
     ],
 )
-def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, rates):
-    seen = []
+def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rates):
+    """Every surgery and every step has a key of its own."""
+    seen, at, keys = [], [], []
 
     def record(key, params, mask, rate, *, select, carry):
-        jax.debug.callback(lambda r: seen.append(float(r)), rate, ordered=True)
+        now = rate, params["w"][0], jax.random.key_data(key)
+
+        def write(rate, weight, key):
+            seen.append(float(rate))
+            at.append(round(10 * float(5.0 - weight)))  # steps that moved it by 0.1
+            keys.append(tuple(np.asarray(key).tolist()))
+
+        jax.debug.callback(write, *now, ordered=True)
         return params, mask, carry
+
+    def loss(key, *rest):
+        now = jax.random.key_data(key)
+        jax.debug.callback(lambda k: keys.append(tuple(np.asarray(k).tolist())), now)
+        return linear_loss(key, *rest)
 
     monkeypatch.setattr(surgery.regrow, "prune_regrow", record)
     done = surgery.sparse_learning(
-        linear_loss,
+        loss,
         jax.random.key(0),
         optax.sgd(0.1),
         model(),
-        batches(epochs, steps),
+        batches(epochs, steps, own=own),
         select={"w": True},
         density=0.5,
         prune_rate=0.25,
@@ -70,11 +87,15 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, rates):
     )
     jax.effects_barrier()
     assert seen == pytest.approx(rates)
-    assert float(done.state.sums["count"]) == epochs * steps * 2
+    made = [own // 2 + 1] if epochs == 1 else [own * (e + 1) for e in range(epochs - 1)]
+    assert at == made
+    if own == steps:  # a padded step may run again, to no effect
+        assert len(set(keys)) == len(keys) == epochs * steps + len(rates)
+    assert float(done.state.sums["count"]) == epochs * own * 2
     # Every step moved every alive weight by 0.1.
     moved = model().params["w"] - done.state.params["w"]
     alive = np.arange(40) < 20
-    np.testing.assert_allclose(moved, 0.1 * epochs * steps * alive, atol=1e-5)
+    np.testing.assert_allclose(moved, 0.1 * epochs * own * alive, atol=1e-5)
 
 
 def test_surgery_takes_the_smallest_and_grows_zeros_where_there_were_holes():
@@ -97,6 +118,28 @@ def test_surgery_takes_the_smallest_and_grows_zeros_where_there_were_holes():
     grown = mask & ~np.asarray(before.mask["w"])
     assert grown.any() and not params[grown].any() and not params[~mask].any()
     assert done.work.extra > 0
+
+
+def test_a_client_of_nst_trains_what_its_own_mask_keeps():
+    """The gradient of (sum w)^2 / 2 is the sum of the weights: its own, not all."""
+
+    def loss(key, params, stats, x, y, weight):
+        total = jnp.sum(params["w"])
+        sums = {"loss": total, "correct": total, "count": jnp.sum(weight)}
+        return total**2 / 2, (stats, sums)
+
+    optimizer = local.make_optimizer("sgd", learning_rate=0.1)
+    method = nst(loss, optimizer, density=0.5, prunable=("w",), prune_rate=0.0)
+    whole = jnp.ones(40, bool)
+    received = SparseModel({"w": jnp.arange(1.0, 41.0)}, {"w": whole}, {})
+    down, own = pack_model(received, {"w": True}), {"w": jnp.arange(40) < 4}
+    ctx = Context(jnp.int32(0), jnp.int32(-1), None)
+    up, kept, _ = method.update(jax.random.key(0), ctx, down, own, batches(1, 1))
+    want = np.zeros(40)
+    want[:4] = np.arange(1, 5) - 0.1 * 10
+    want[0] = 0
+    np.testing.assert_allclose(up["weights"].values["w"], want, atol=1e-6)
+    np.testing.assert_array_equal(up["weights"].mask["w"], kept["w"])
 
 
 def test_group_masks_have_n_of_m_in_every_group():

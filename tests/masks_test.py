@@ -151,6 +151,15 @@ def test_bernoulli_is_total_and_has_its_densities(key):
     assert not np.array_equal(one["a"][:50], one["c"])
 
 
+def test_equal_leaves_have_draws_of_their_own(key):
+    params, select = {"a": jnp.zeros(50), "b": jnp.zeros(50)}, {"a": True, "b": True}
+    for drawn in (
+        masks.bernoulli(key, params, jnp.float32(0.5), select),
+        masks.uniform_scores(key, params, select),
+    ):
+        assert not np.array_equal(drawn["a"], drawn["b"])
+
+
 def test_largest_of_random_scores_has_the_counts(key):
     params = {"a": jnp.zeros((10, 10)), "b": jnp.zeros(7)}
     select = {"a": True, "b": False}

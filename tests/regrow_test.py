@@ -122,6 +122,21 @@ def test_a_dense_layer_with_a_large_share_is_spared(key):
     assert after["a"].all(0).sum() == 9
 
 
+@pytest.mark.parametrize(("alive", "survive"), [(17, 14), (16, 8)])
+def test_below_a_fifth_of_sparsity_a_layer_is_spared(key, alive, survive):
+    """At .15 it loses ceil(.15 * 17) = 3 of 17, at .2 already half of 16."""
+    a = [float(i) for i in range(1, alive + 1)] + [None] * (20 - alive)
+    params, mask = network(a, [0.1] * 8 + [None] * 12)
+    _, after, _ = calls(key, params, mask, 0.5, start(params, mask))
+    assert after["a"].all(0).sum() == survive
+
+
+def test_equal_layers_grow_by_draws_of_their_own(key):
+    params, mask = network([1.0] * 10 + [None] * 10, [1.0] * 10 + [None] * 10)
+    _, after, _ = calls(key, params, mask, 0.5, start(params, mask))
+    assert np.any(np.asarray(after["a"]) != after["b"])
+
+
 def test_freshly_grown_zeros_are_pruned_before_weights_and_ties_by_index():
     prune = jax.jit(regrow._prune)
     params, mask = network(

@@ -1,0 +1,26 @@
+"""FedProx: the pull by hand; the contract compares it with FedAvg."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax import local
+from sparsefl_jax.algorithms import fedprox
+from sparsefl_jax.types import ClientInfo, Context, SparseModel
+from tests.flash_test import batches, linear_loss
+
+
+def test_the_gradient_of_the_pull_is_mu_times_the_distance():
+    """Two steps at rate 0.1 on a slope of 1: the second sees 1 - 0.5 * 0.1."""
+    optimizer = local.make_optimizer("sgd", learning_rate=0.1)
+    method = fedprox(linear_loss, optimizer, mu=0.5)
+    start = {"w": jnp.arange(40, dtype=jnp.float32)}
+    server = method.init(
+        None, SparseModel(start, jax.tree.map(lambda w: w == w, start), {})
+    )
+    info = ClientInfo(jnp.int32(0), jnp.int32(4), jnp.float32(1))
+    ctx = Context(jnp.int32(0), jnp.int32(-1), info)
+    client = method.init_client(None, server, info)
+    down = method.broadcast(None, ctx, server)
+    up, _, _ = method.update(jax.random.key(0), ctx, down, client, batches(1, 2))
+    np.testing.assert_allclose(up["delta"].values["w"], -0.195, atol=1e-5)
