@@ -22,6 +22,8 @@ functions for *one* client. `simulate.py` samples, vmaps, sums, scans and donate
 The server sees only the sum of what `contribute` returns, so memory is that of a chunk
 of clients, never of the cohort. `update` sees only the downlink and `contribute` only
 the uplink: what travels is what is counted. `contract.check_algorithm` checks the laws.
+A factory whose method follows a schedule of its own calls its length `rounds`: a run is
+extended beyond it only where the user asks for that.
 """
 
 from collections.abc import Callable

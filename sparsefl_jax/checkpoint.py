@@ -137,6 +137,22 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
     return saved
 
 
+def config(workdir: Path) -> dict | None:
+    """The configuration that a run has gone by; None where no checkpoint tells it."""
+    import orbax.checkpoint as ocp
+
+    if not (workdir / "checkpoint").exists():
+        return None
+    try:
+        with _manager(workdir, read_only=True) as manager:
+            about = _item(
+                manager, manager.latest_step(), "about", ocp.args.JsonRestore()
+            )
+        return None if _refusal(about, None) else about.get("config")
+    except Exception:  # whatever it is, who reads the checkpoint whole says it
+        return None
+
+
 class _RefusedError(Exception):
     """A checkpoint that is whole, but not for this."""
 

@@ -44,8 +44,8 @@ def default_config():
     `metric` says whose accuracy counts, see `evaluate.METRICS`; `client_store` where
     what clients keep lives, see `store.STORES`; `memory_gb` is what the devices may
     hold together, which an 'auto' `chunk` fills, see `estimate_memory.choose`, and by
-    which an 'auto' store and the length of its segments go. `client_store`, `chunk` and
-    `memory_gb` may change when a run is resumed.
+    which an 'auto' store and the length of its segments go. What may change when a run
+    is resumed is listed in `workdir`.
     `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
     finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
     `until` ends a run early, at a segment's end. In `observe_rounds` of the main stage

@@ -45,8 +45,9 @@ def find(
       ValueError: in one line, where it can not go on.
     """
     ended = (path / "summary.json").exists()
-    changed = workdir.differences(workdir.read_config(path), config)
-    if ended and not changed.keys() & set(workdir.LATER):
+    old = checkpoint.config(path) if ended else None
+    changed = workdir.differences(old or workdir.read_config(path), config)
+    if ended and not changed.keys() - set(workdir.FREE):
         return Found(True, config, None, [], [])
     saved = checkpoint.read(path, jax.random.key(config.seed))
     if saved is None:

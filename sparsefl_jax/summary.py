@@ -110,7 +110,7 @@ def over_seeds(summaries: list[dict]) -> dict:
       ([0, 1, 2], 0.1)
     """
     first, accuracy = summaries[0], {}
-    for name in first["accuracy"]:
+    for name in _common([summary["accuracy"] for summary in summaries]):
         of_seeds = [summary["accuracy"][name] for summary in summaries]
         accuracy[name] = {"density": statistics.fmean(a["density"] for a in of_seeds)}
         for key in ("final", "best"):
@@ -119,6 +119,7 @@ def over_seeds(summaries: list[dict]) -> dict:
             accuracy[name][f"{key}_std"] = statistics.stdev(values)
     shared = ("method", "model", "dataset", "partition", "rounds", "versions", "device")
     peak = {key: summaries[-1][key] for key in ("memory",) if key in first}
+    lost = [f"seed {s['seed']}: {x}" for s in summaries for x in s.get("lost", ())]
     return (
         {key: first[key] for key in shared if key in first}
         | peak
@@ -133,13 +134,19 @@ def over_seeds(summaries: list[dict]) -> dict:
             "ended_by": ", ".join(dict.fromkeys(s["ended_by"] for s in summaries)),
             "seconds": sum(summary["seconds"] for summary in summaries),
         }
+        | ({"lost": lost} if lost else {})
     )
+
+
+def _common(of_seeds: Sequence[dict]) -> list:
+    """The keys that all have: a seed without records has none."""
+    return [key for key in of_seeds[0] if all(key in each for each in of_seeds)]
 
 
 def _means(of_seeds: Sequence[dict]) -> dict:
     """The mean of every number; what is the same for all seeds stays as it is."""
     means = {}
-    for key in of_seeds[0]:
+    for key in _common(of_seeds):
         values = [each[key] for each in of_seeds]
         same = all(value == values[0] for value in values)
         means[key] = values[0] if same else statistics.fmean(values)

@@ -12,6 +12,7 @@ from sparsefl_jax import (
     loop,
     records,
     report,
+    summary,
     workdir,
 )
 from tests.checkpoint_test import contents, stop_after
@@ -140,7 +141,7 @@ def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
             go_on(run)
     assert "\n" not in str(error.value)
     assert before == {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
-    summary = go_on(run, accept_lost_records=True, progress=True)
+    told = go_on(run, accept_lost_records=True, progress=True)
     said = capsys.readouterr().err
     assert said.count("going on without records: ") == 2
     whole, mine = ((r / "metrics.jsonl").read_bytes() for r in (runs / "whole", run))
@@ -148,11 +149,11 @@ def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
     lost = {"first": 0, "second": 1, "gone": 6}[how]  # of 4 rounds and 2 evaluations
     assert mine == b"".join([lines[0], *lines[1 + lost :]])
     assert contents(run)[1:] == contents(runs / "whole")[1:]  # every array
-    assert summary["rounds"] == 8 and len(summary["lost"]) == 2
-    assert summary["stages"][0]["rounds"] == {"first": 8, "second": 7, "gone": 4}[how]
+    assert told["rounds"] == 8 and len(told["lost"]) == 2
+    assert told["stages"][0]["rounds"] == {"first": 8, "second": 7, "gone": 4}[how]
     assert "lost" not in json.loads((runs / "whole/summary.json").read_text())
-    assert summary["lost"][0] in (run / "report.html").read_text()
-    assert go_on(run) == summary
+    assert told["lost"][0] in (run / "report.html").read_text()
+    assert go_on(run) == told
 
 
 @pytest.mark.parametrize("how", ["empty", "gone"])
@@ -162,10 +163,21 @@ def test_a_run_that_had_ended_without_any_record(runs, tmp_path, how):
     (run / "summary.json").unlink()
     for name in records.FILES:
         damage(run / name, how)
-    summary = go_on(run, accept_lost_records=True)
-    assert summary["ended_by"] == "rounds" and summary["rounds"] == 8
-    assert len(summary["lost"]) == 2 and summary["accuracy"] == {}
+    told = go_on(run, accept_lost_records=True)
+    assert told["ended_by"] == "rounds" and told["rounds"] == 8
+    assert len(told["lost"]) == 2 and told["accuracy"] == {}
     whole = json.loads((runs / "whole/summary.json").read_text())
-    assert summary["best"] == whole["best"]
-    assert "spdst" in report.summary_table(summary)
+    assert told["best"] == whole["best"]
+    assert "spdst" in report.summary_table(told)
     assert (run / "report.html").exists()
+
+
+def test_seeds_say_whose_records_are_lost():
+    accuracy = {"global": {"final": 0.5, "best": 0.8, "density": 1.0}}
+    shared = {"seconds": 1.0, "ended_by": "rounds", "stages": []}
+    whole = shared | {"accuracy": accuracy, "client_accuracy": {"mean": 0.5}}
+    gone = shared | {"accuracy": {}, "client_accuracy": {}, "lost": ["a line"]}
+    both = summary.over_seeds([whole | {"seed": 0}, gone | {"seed": 1}])
+    assert both["lost"] == ["seed 1: a line"] and both["accuracy"] == {}
+    both = summary.over_seeds([whole | {"seed": 0}, whole | {"seed": 1}])
+    assert both["accuracy"]["global"]["final"] == 0.5 and "lost" not in both

@@ -126,14 +126,16 @@ def test_another_partition_is_refused_by_its_tables(finished):
 
 
 def test_an_edited_configuration_is_refused_by_its_field(run):
-    (run / "summary.json").unlink()
     told = json.loads((run / "config.json").read_text())
     told["optimizer"]["learning_rate"] = 0.2
     (run / "config.json").write_text(json.dumps(told))
-    before = files(run)
-    with pytest.raises(ValueError, match="learning_rate is 0.1 there and 0.2 here"):
-        resume(run)
-    assert files(run) == before
+    for stopped in (False, True):
+        if stopped:
+            (run / "summary.json").unlink()
+        before = files(run)
+        with pytest.raises(ValueError, match="learning_rate is 0.1 there and 0.2 here"):
+            resume(run)
+        assert files(run) == before
 
 
 @pytest.fixture
