@@ -146,24 +146,6 @@ def test_bits_do_not_overflow_and_keep_leading_axes():
     assert int(codec.bits(layout, count).positions.sum()) == 5000 * 11_173_962
 
 
-def test_spafl_thresholds_in_the_paper():
-    # SpaFL prints 0.1856 Gbit: 500 rounds, both ways, 10 clients, 580 thresholds.
-    sizes = (20, 50, 500, 10)
-    values = {str(i): jnp.zeros(n) for i, n in enumerate(sizes)}
-    assert 500 * 2 * 10 * int(total(Packet(values)).total) == 185_600_000
-
-
-def test_flash_saving_in_the_paper():
-    # ResNet-18 on CIFAR-10 at density 0.05: values only, 19.5 times.
-    prunable, rest = 11_159_232, 14_730
-    layout = codec.Layout(("w", "b"), ((prunable,), (rest,)), 32, "none", True)
-    count = codec.Count(
-        np.array([round(0.05 * prunable), rest]), np.array(True), np.array(True)
-    )
-    sparse = int(codec.packet_bits(layout, count).total)
-    assert 32 * (prunable + rest) / sparse == pytest.approx(19.511, abs=1e-3)
-
-
 def assert_same(a, b):
     assert jax.tree.structure(a) == jax.tree.structure(b)
     for x, y in zip(jax.tree.leaves(a), jax.tree.leaves(b), strict=True):

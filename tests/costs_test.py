@@ -1,140 +1,66 @@
-"""The papers' figures as views over simulated packets, and the ledger itself."""
+"""The ledger, and what the views over its packets count."""
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import checks, codec, costs, local, models, simulate
-from sparsefl_jax.algorithms import fedavg, pdst, sensitivity, spdst
-from sparsefl_jax.algorithms.flash.common import Server
-from sparsefl_jax.types import Batches, ClientInfo, Context, SparseModel
-
-RESNET = ("*conv*/kernel", "*shortcut/kernel")
-
-
-def abstract_model(name, shape, **kwargs):
-    model = models.build(name, 10 if name != "femnist_cnn" else 62, shape, **kwargs)
-    params, stats = jax.eval_shape(model.init, jax.random.key(0))
-    mask = jax.tree.map(lambda p: jax.ShapeDtypeStruct(p.shape, bool), params)
-    return model, SparseModel(params, mask, stats)
-
-
-def downlink(algorithm, sparse, last_round=-1):
-    """Layouts and counts of one client's downlink; the masks are really drawn."""
-    info = ClientInfo(jnp.int32(0), jnp.int32(500), jnp.float32(1))
-    ctx = Context(jnp.int32(0), jnp.int32(last_round), info)
-
-    @jax.jit
-    def send(key):
-        zeros = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), sparse)
-        zeros = zeros._replace(mask=jax.tree.map(lambda m: ~m, zeros.mask))
-        server = algorithm.init(key, zeros)
-        return codec.count(algorithm.broadcast(key, ctx, server))
-
-    def message(key):
-        zeros = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), sparse)
-        return algorithm.broadcast(key, ctx, algorithm.init(key, zeros))
-
-    layout = codec.layout(jax.eval_shape(message, jax.random.key(0)))
-    return layout, jax.device_get(send(jax.random.key(0)))
-
-
-def values_only(algorithm, sparse, packets, words=1):
-    layout, count = downlink(algorithm, sparse)
-    return costs.values_only_bits(layout, count, packets, words=words)
+from sparsefl_jax import codec, costs, local, simulate
+from sparsefl_jax.algorithms import pdst
+from tests import silent
 
 
 @pytest.fixture(scope="module")
-def resnet():
-    return abstract_model("resnet18", (32, 32, 3))[1]
+def conv4():
+    """Two rounds of two clients on Conv4 at density 0.1."""
+    model = silent.network("conv4", 10, (32, 32, 3))
+    method = pdst(local.cross_entropy(model), silent.STILL, density=0.1)
+    return silent.rounds(model, method, 2, clients=2)
 
 
-def dense_bits(sparse):
-    return values_only(fedavg(None, local.make_optimizer()), sparse, ("params",))
+def test_ledger_charges_more_than_the_papers_view(conv4):
+    both = dict.fromkeys(("down", "up"), ("weights", "dense"))
+    view = conv4.view(costs.values_only_bits, both)
+    statistics = 2 * 640 * 32
+    values = conv4.total("bits_down_values", "bits_up_values")
+    assert values == view + 2 * 2 * 2 * statistics  # rounds, clients, directions
+    assert view < 0.12 * 32 * 8 * 804_800
+    assert conv4.total("bits_down", "bits_up") == values + 2 * 804_800
 
 
-def sparse_bits(sparse, density, prunable, words=1):
-    method = pdst(None, None, density=density, prunable=prunable)
-    if words == 1:
-        return values_only(method, sparse, ("weights", "dense"))
-    layout, count = downlink(method, sparse)
-    weights = costs.values_only_bits(layout, count, ("weights",), words=words)
-    return weights + costs.values_only_bits(layout, count, ("dense",))
+def test_positions_are_charged_once_per_mask(conv4):
+    first, second = conv4.records  # a bitmap of the prunable weights for each client
+    assert first["bits_down_positions"] == 2 * 804_800
+    assert second["bits_down_positions"] == 0
+    assert first["bits_up_positions"] == second["bits_up_positions"] == 0
 
 
-def test_flash_saving_on_resnet18(resnet):
-    dense = dense_bits(resnet)
-    assert dense == 32 * 11_173_962
-    assert round(costs.saving(dense, sparse_bits(resnet, 0.05, RESNET)), 1) == 19.5
-    at_10 = costs.saving(dense, sparse_bits(resnet, 0.1, RESNET))
-    assert int(10 * at_10) / 10 == 9.8  # printed truncated
+# A packet of 6 and 4 values, from three clients of whom the second sent nothing.
+LAYOUT = {"up": codec.Layout(("w", "b"), ((2, 3), (4,)), 32, "none", True)}
+SENT = np.array([True, False, True])
+COUNT = codec.Count(np.array([[5, 4], [6, 4], [2, 4]]), np.zeros(3, bool), SENT)
 
 
-def test_zerofl_figures_and_the_ratio_of_flash_to_them(resnet):
-    dense = dense_bits(resnet)
-    low = costs.saving(dense, sparse_bits(resnet, 0.3, RESNET, words=2))
-    high = costs.saving(dense, sparse_bits(resnet, 0.25, RESNET, words=2))
-    printed = int(10 * low) / 10, int(10 * high) / 10
-    assert printed == (1.6, 1.9)
-    flash = round(costs.saving(dense, sparse_bits(resnet, 0.05, RESNET)), 1)
-    assert round(flash / printed[1], 2) == 10.26
+@pytest.mark.parametrize("words", [1, 2])
+def test_values_only_counts_what_was_sent(words):
+    bits = costs.values_only_bits(LAYOUT, {"up": COUNT}, ("up",), words=words)
+    assert bits == words * 32 * (9 + 6)
 
 
-def test_flash_saving_on_femnist():
-    _, sparse = abstract_model("femnist_cnn", (28, 28, 1))
-    prunable = ("conv2/kernel", "fc1/kernel")
-    saving = costs.saving(dense_bits(sparse), sparse_bits(sparse, 0.05, prunable))
-    assert dense_bits(sparse) == 32 * 6_603_710
-    assert round(saving, 1) == 14.6
+def test_linear_accounting_counts_what_was_sent():
+    view = costs.linear_p_accounting
+    assert view(LAYOUT, {"up": COUNT}, ("up",), 0.5) == 32 * 10 * (0.5 + 0.5)
+    rate = np.array([0.5, 0.25, 1.0])
+    assert view(LAYOUT, {"up": COUNT}, ("up",), rate) == 32 * 10 * (0.5 + 1.0)
+    assert view(LAYOUT, {"up": COUNT}, ("up",), rate, leaves=("w",)) == 32 * 6 * 1.5
 
 
-def test_ledger_charges_more_than_the_papers_view(resnet):
-    layout, count = downlink(pdst(None, None, density=0.05, prunable=RESNET), resnet)
-    bits = codec.bits(layout, count)
-    view = costs.values_only_bits(layout, count, ("weights", "dense"))
-    statistics = 2 * 4_800 * 32
-    assert int(bits.values) == view + statistics
-    assert int(bits.positions) == 11_159_232  # a bitmap of the prunable weights
-
-
-def test_stage_one_sends_a_word_per_layer_and_client(resnet):
-    method = sensitivity(None, local.make_optimizer(), density=0.1, prunable=RESNET)
-    model, _ = abstract_model("resnet18", (32, 32, 3))
-    method = sensitivity(
-        local.cross_entropy(model), local.make_optimizer(), density=0.1, prunable=RESNET
-    )
-    rows = Batches(
-        jax.ShapeDtypeStruct((8, 32, 32, 3), jnp.float32),
-        jax.ShapeDtypeStruct((8,), jnp.int32),
-        jax.ShapeDtypeStruct((10, 2, 4), jnp.int32),
-        jax.ShapeDtypeStruct((10, 2, 4), jnp.float32),
-        jax.ShapeDtypeStruct((), jnp.int32),
-    )
-
-    def uplink(key, model, batches):
-        ctx, server = checks.example_context(), method.init(key, model)
-        down = method.broadcast(key, ctx, server)
-        return method.update(key, ctx, down, (), batches)[0]
-
-    shapes = jax.eval_shape(uplink, jax.random.key(0), resnet, rows)
-    layout = codec.layout(shapes)
-    entries = np.array([[20]] * 10, np.int32)
-    sent = codec.Count(entries, np.ones(10, bool), np.ones(10, bool))
-    assert layout["density"].shapes == ((20,),)
-    assert int(codec.bits(layout, {"density": sent}).total.sum()) == 6_400
-
-
-def test_positions_are_charged_once_per_mask(resnet):
-    method = spdst(None, None, prunable=RESNET)
-    for last_round, positions in ((-1, 11_159_232), (0, 0)):
-        layout, count = downlink(method, resnet, last_round)
-        assert int(codec.bits(layout, count).positions) == positions
-
-
-def test_server_states_are_what_the_views_read(resnet):
-    server = jax.eval_shape(spdst(None, None).init, jax.random.key(0), resnet)
-    assert isinstance(server, Server)
+def test_clipped_entropy_counts_what_was_sent():
+    """8 entries, a quarter clipped: n H + log2 n of 8 ones, of 8 zeros and of half."""
+    ones = np.array([[4, 4], [2, 2], [0, 0]])
+    count = codec.Count(np.full((3, 2), 4), np.zeros(3, bool), SENT, ones)
+    bits = costs.clipped_entropy_bits({"up": count}, ("up",), epsilon=0.25)
+    quarter = 0.25 * np.log2(4) + 0.75 * np.log2(4 / 3)
+    assert bits == pytest.approx(2 * (8 * quarter + 3), rel=1e-6)
 
 
 def test_flops_follow_the_masks():

@@ -186,37 +186,6 @@ def traced(name, shape, num_classes=10, **kwargs):
     return codec.layout(down), codec.layout(up), count
 
 
-@pytest.mark.parametrize(
-    "name, shape, kwargs, leaves, rounds, printed, digits",
-    [
-        ("lenet5_caffe", (28, 28, 1), {}, ("*",), 500, 68.88, 3),
-        # Weights, normalisation and its running statistics, as the paper counts Conv4.
-        ("conv4", (32, 32, 3), {"norm": "batch"}, ("*",), 500, 129.178, 3),
-        (
-            "resnet18",
-            (32, 32, 3),
-            {"num_classes": 100, "norm": "static"},
-            ("*conv*/kernel", "*shortcut/kernel"),
-            1500,
-            5356.4,
-            1,
-        ),
-    ],
-)
-def test_figures_of_spafl_by_linear_accounting(
-    name, shape, kwargs, leaves, rounds, printed, digits
-):
-    down, up, _ = traced(name, shape, **kwargs)
-    everyone = codec.Count(None, None, np.ones((rounds, 10), bool))
-    bits = 0
-    for layout in (down, up):
-        counts = dict.fromkeys(layout, everyone)
-        bits += costs.linear_p_accounting(
-            layout, counts, ("params", "stats"), 0.5, leaves=leaves
-        )
-    assert round(bits / 1e9, digits) == printed
-
-
 def test_the_ledger_charges_a_quarter_not_half():
     down, _, count = traced("lenet5_caffe", (28, 28, 1))
     bits = codec.bits(down, jax.device_get(count()))

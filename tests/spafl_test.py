@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax import codec, costs, models
+from sparsefl_jax import codec
 from sparsefl_jax.algorithms import local_only, spafl
 from sparsefl_jax.algorithms.spafl.spafl import moved_by_importance
 from sparsefl_jax.algorithms.spafl.thresholds import Trained
@@ -234,70 +234,19 @@ def _penalty(options, round):
     return float(loss(None, trained, {}, None, None, jnp.ones(1))[0])
 
 
-def messages(method, name, shape, num_classes):
-    """Bits, counts and layout of one client's downlink."""
-    model = models.build(name, num_classes, shape)
-
-    def downlink(key):
-        params, stats = model.init(key)
-        start = SparseModel(params, masks.full(params), stats)
-        server = method.init(key, start)
-        ctx = Context(jnp.int32(0), jnp.int32(-1), None)
-        down = method.broadcast(key, ctx, server)
-        return down
-
-    shapes = jax.eval_shape(downlink, jax.random.key(0))
-    counts = jax.jit(lambda: codec.count(ones(shapes)))()
-    layout = codec.layout(shapes)
-    return codec.bits(layout, counts), counts, layout
-
-
-def ones(tree):
-    return jax.tree.map(lambda s: jnp.ones(s.shape, s.dtype), tree)
-
-
-CONVOLUTIONS = ("*conv*/kernel", "*shortcut/kernel")
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "classes", "prunable", "count", "rounds", "gbit"),
-    [
-        ("lenet5_caffe", (28, 28, 1), 10, ("*kernel",), 580, 500, 0.1856),
-        ("conv4", (32, 32, 3), 10, ("*kernel",), 650, 500, 0.208),
-        ("resnet18", (32, 32, 3), 100, CONVOLUTIONS, 4800, 1500, 4.608),
-    ],
-)
-def test_what_travels_is_thresholds(
-    name, shape, classes, prunable, count, rounds, gbit
-):
-    """The paper's bits: by its assumption, and as a view of what is charged."""
-    free = spafl(None, None, prunable=prunable, charge_delta=False)
-    bits, entries, layout = messages(free, name, shape, classes)
-    assert int(entries["thresholds"].entries.sum()) == count
-    assert 2 * 10 * rounds * int(bits.total) / 1e9 == pytest.approx(gbit, abs=1e-9)
-    assert layout["delta"].assumed and layout["delta"].bits == 0
-    whole = spafl(None, None, prunable=prunable)
-    charged, entries, layout = messages(whole, name, shape, classes)
-    assert int(charged.total) == 2 * int(bits.total)
-    assert not layout["delta"].assumed
-    view = costs.values_only_bits(layout, entries, ("thresholds",))
-    assert view == int(bits.total)
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "classes", "leaves", "rounds", "printed"),
-    [
-        ("conv4", (32, 32, 3), 10, ("*",), 500, "258.36"),
-        ("resnet18", (32, 32, 3), 100, CONVOLUTIONS, 1500, "10712.86"),
-    ],
-)
-def test_views_of_what_the_paper_prints_for_fedavg(
-    name, shape, classes, leaves, rounds, printed
-):
-    """Conv4 with statistics, of ResNet-18 the convolutions alone (printed 10712)."""
-    _, counts, layout = messages(sfl.fedavg(None, None), name, shape, classes)
-    one = costs.linear_p_accounting(layout, counts, list(layout), 1.0, leaves=leaves)
-    assert f"{2 * 10 * rounds * one / 1e9:.2f}" == printed
+def test_eq_13_needs_as_many_words_as_there_are_thresholds():
+    """They are charged, or assumed to be free; the paper's bits are a view of both."""
+    kernel = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
+    model, bits = SparseModel(kernel, masks.full(kernel), {}), {}
+    for charged in (False, True):
+        settings = {} if charged else {"charge_delta": False}
+        method = spafl(None, None, prunable=("w",), **settings)
+        down = method.broadcast(None, None, method.init(None, model))
+        layout, count = codec.layout(down), codec.count(down)
+        bits[charged] = int(codec.bits(layout, count).total)
+        assert bool(layout["delta"].assumed) != charged
+        assert costs.values_only_bits(layout, count, ("thresholds",)) == 3 * 32
+    assert bits == {False: 3 * 32, True: 2 * 3 * 32}
 
 
 @pytest.mark.parametrize(
