@@ -113,7 +113,9 @@ def timed(segment, key, clients, state, stage, num_clients: int, repeats: int):
     for _ in range(repeats + 1):
         start = time.perf_counter()
         following = np.asarray(draw(rounds + np.int32(ROUNDS)))
-        state, log, ahead = segment(key, clients, state, rounds, ids, following, ahead)
+        state, log, ahead = segment(
+            key, clients, state, rounds, ids, ROUNDS, following, ahead
+        )
         jax.block_until_ready((state.server, log))
         seconds.append(time.perf_counter() - start)
         rounds, ids = rounds + np.int32(ROUNDS), following

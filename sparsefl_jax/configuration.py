@@ -48,8 +48,9 @@ def default_config():
     is resumed is listed in `workdir`.
     `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
     finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
-    `until` ends a run early, at a segment's end. In `observe_rounds` of the main stage
-    the masks that clients send are kept. `sinks` log beside `metrics.jsonl`.
+    `until` ends a run early: with the first round after which it has cost `gbit` or
+    `pflop`, or the first evaluation that reaches `accuracy`. In `observe_rounds` of the
+    main stage the masks that clients send are kept. `sinks` log beside `metrics.jsonl`.
     """
     from ml_collections import config_dict
 

@@ -142,11 +142,8 @@ def _samples(key: Key, plan, data) -> _Samples:
     stage, sizes = plan.stage, np.asarray(data.train.size)
     rounds = min(stage.num_rounds, max(1, _DRAWS // len(sizes)))
 
-    @jax.jit
-    def draw(rounds):
-        return sampling.cohorts(key, stage, len(sizes), rounds)
-
-    ids = np.asarray(draw(np.arange(rounds, dtype=np.int32)))
+    draw = sampling.drawing(key, stage, len(sizes))
+    ids = draw(np.arange(rounds, dtype=np.int32))
     # As `simulate.deal` has it: the largest first, each block as long as its first.
     ordered = -np.sort(-sizes[ids], axis=1)
     longest = ordered[:, :: plan.chunk]

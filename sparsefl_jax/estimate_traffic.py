@@ -79,6 +79,19 @@ def expect(stage, sparse: SparseModel, traced: checks.Traced, budgets) -> Traffi
     )
 
 
+def most_bits(layout: dict[str, codec.Layout]) -> int:
+    """The bits of a message at most: whole, and its positions sent anew.
+
+    Example:
+      >>> mask = {'w': jnp.zeros(8, bool)}
+      >>> packet = codec.Packet({'w': jnp.zeros(8)}, mask, index='bitmap')
+      >>> most_bits(codec.layout({'w': packet}))  # of 8 values, a bit for each
+      264
+    """
+    count = {name: _answer(packet, {}) for name, packet in layout.items()}
+    return int(codec.bits(layout, count).total)
+
+
 def _answer(packet: codec.Layout, densities: dict) -> codec.Count:
     """What a client sends of a packet at these densities."""
     entries = [

@@ -14,6 +14,7 @@ from sparsefl_jax import (
     costs,
     estimate_memory,
     evaluate,
+    limits,
     observe,
     pace,
     processes,
@@ -22,18 +23,11 @@ from sparsefl_jax import (
     store,
 )
 from sparsefl_jax.algorithm import Stage, target
+from sparsefl_jax.limits import Cost, Limits
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Key, PyTree, SparseModel
 
 SNAPSHOTS = 50  # masks of the server that are told of a stage, at most
-
-
-class Limits(NamedTuple):
-    """Where a run ends before its rounds do, at a segment's end; None: nowhere."""
-
-    gbit: float | None = None  # 1e9 bits, both ways, all clients
-    pflop: float | None = None  # 1e15 training FLOPs at the masks
-    accuracy: float | None = None  # share, of the headline model of the last stage
 
 
 class Best(NamedTuple):
@@ -60,6 +54,11 @@ class Snapshot(NamedTuple):
     flops: float  # since the start, at the masks
     best: Best | None = None
     ended_by: str = ""  # 'rounds' or the name of a limit; '' while the run goes on
+
+    @property
+    def spent(self) -> Cost:
+        """What the run has cost."""
+        return Cost(self.bits, self.flops)
 
 
 class Segment(NamedTuple):
@@ -230,7 +229,7 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     plan = simulate.make_plan(stage, layers, work.devices, chunk, bool(observed))
     population = simulate.make_population(plan, data, work.budgets)
     rows = begin.shapes(stage.algorithm, sparse, population.info).clients
-    how = work.eval_every, work.client_store, work.memory_gb, observed, at.round
+    how = work.eval_every, work.client_store, work.memory_gb, observed
     paced = pace.pace(plan, rows, work.model, data, *how)
     length, working, where = processes.lead(paced)
     state = begin.start(key, plan, sparse, population, at.state, working, where)
@@ -239,9 +238,8 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
         segment = store.on_device(segment)
     else:
         segment = store.on_host(segment, plan.mesh, working)
-    draw = jax.jit(
-        lambda rounds: sampling.cohorts(key, stage, len(data.train.size), rounds)
-    )
+    draw = sampling.drawing(key, stage, len(data.train.size))
+    most = limits.most(stage, work.traced[at.stage], work.model, data)
     evaluation, seen = work.evaluation(stage), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
     own = simulate.deploy_key(key, at.round)
@@ -249,17 +247,20 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     rounds, ahead = np.arange(at.round, at.round + length, dtype=np.int32), None
     ids = draw(rounds)
     while at.round < stage.num_rounds:
-        later = rounds + np.int32(length)
-        following = np.asarray(draw(later)) if later[0] < stage.num_rounds else None
+        left = length - at.round % length
+        count = np.int32(limits.fitting(work.until, at.spent, most, left))
+        later = rounds + count
+        following = draw(later) if later[0] < stage.num_rounds else None
         state, logs, ahead = segment(
-            key, population, state, rounds, ids, following, ahead
+            key, population, state, rounds, ids, count, following, ahead
         )
         rounds, ids = later, following
         logs = processes.fetch(logs)
-        records, at, failure = _account(work, layers, logs, at)
+        records, at, failure = _account(work, layers, logs, count, at)
+        most = limits.seen(most, records)
         own = simulate.deploy_key(key, at.round)
         models = stage.algorithm.deploy(own, state.server, None, None)
-        seen = None if seen is None else [*seen, *logs.ids.ravel()]
+        seen = None if seen is None else [*seen, *logs.ids[:count].ravel()]
         evaluated = None
         if not failure and _due(work, at):
             evaluated, filters = evaluation(own, state, models, seen)
@@ -282,13 +283,13 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     return at, models
 
 
-def _account(work: _Work, layers, logs, at: Snapshot):
-    """The records of a segment's rounds, the snapshot after them, and what failed."""
+def _account(work: _Work, layers, logs, count: int, at: Snapshot):
+    """The records of `count` rounds, the snapshot after them, and what failed."""
     names = masks.layer_paths(layers)
     traced, batch_size = work.traced[at.stage], work.stages[at.stage].batch_size
     layouts = {"down": codec.layout(traced.down), "up": codec.layout(traced.up)}
-    records, (length,) = [], logs.finite.shape
-    for i in range(length):
+    records = []
+    for i in range(count):
         log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))
         record = costs.round_record(log, layouts, work.model.macs, names, batch_size)
         at = at._replace(
@@ -311,23 +312,18 @@ def _failure(round: int, record: dict, log) -> str:
     return f"{what} in round {round} of clients {clients.tolist()}"
 
 
-def _spent(work: _Work, at: Snapshot) -> dict[str, bool]:
-    """Which limits of what a run may cost are reached."""
-    gbit, pflop, _ = (limit or math.inf for limit in work.until)
-    return {"gbit": at.bits / 1e9 >= gbit, "pflop": at.flops / 1e15 >= pflop}
-
-
 def _due(work: _Work, at: Snapshot) -> bool:
     """Whether there is an evaluation: at its interval, or where a stage or run ends."""
     done = at.round == work.stages[at.stage].num_rounds
-    return done or at.round % work.eval_every == 0 or any(_spent(work, at).values())
+    over = any(limits.reached(work.until, at.spent).values())
+    return done or over or at.round % work.eval_every == 0
 
 
 def _judge(work: _Work, at: Snapshot, record: dict, models: dict):
     """What an evaluation means for the run; gives what `_account` gives."""
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
-    over = _spent(work, at)
+    over = limits.reached(work.until, at.spent)
     if work.is_last(at.stage):
         done = at.round == work.stages[at.stage].num_rounds
         accuracy = work.until.accuracy or math.inf

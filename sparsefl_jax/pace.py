@@ -17,7 +17,7 @@ SEGMENT_SECONDS = 4.0
 class Pace(NamedTuple):
     """How a stage is cut into segments."""
 
-    length: int  # rounds per compiled scan
+    length: int  # rounds per compiled scan, at most
     working: int | None  # rows of a working set; None if all are on the device
     where: str  # rows live: 'device', 'host' or 'disk'
 
@@ -31,19 +31,17 @@ def pace(
     client_store: str,
     memory_gb: float | None = None,
     observe_rounds=(),
-    done: int = 0,
 ) -> Pace:
     """Cuts a stage into segments of some seconds whose rows fit the devices.
 
     Their length divides the stage, the evaluation interval and the observed rounds, so
-    that these fall on segment ends and no shorter last segment compiles again.
+    that these fall on segment ends.
 
     Args:
       plan: of the stage.
       rows: all clients', arrays or shapes.
       model, data, eval_every, client_store, memory_gb: as `segments` takes them.
       observe_rounds: of this stage.
-      done: rounds after which a run goes on, perhaps begun on other devices.
     """
     stage, devices = plan.stage, list(plan.mesh.devices.flat)
     samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
@@ -56,7 +54,6 @@ def pace(
         most = min(most, store.most_rounds(rows, stage.cohort_size, memory))
     common = math.gcd(stage.num_rounds, eval_every, *observe_rounds)
     length = max(d for d in range(1, common + 1) if common % d == 0 and d <= most)
-    length = math.gcd(done, length)
     size = len(data.train.size), stage.cohort_size, length, len(devices)
     working = None if where == "device" else store.working_size(*size)
     return Pace(length, working, where)

@@ -119,3 +119,17 @@ def cohorts(key: Key, stage: Stage, num_clients: int, rounds: Array) -> Array:
     draw = stage.sampler or uniform_sampler(num_clients, stage.cohort_size)
     sampling_key = jax.random.fold_in(key, 0)
     return jax.vmap(lambda round: draw(sampling_key, round))(rounds)
+
+
+def drawing(key: Key, stage: Stage, num_clients: int) -> Callable:
+    """A compiled `cohorts` of a stage: `rounds [R] -> ids [R, K]`, NumPy.
+
+    What it gives for rounds beyond the stage is the last round's.
+    """
+
+    @jax.jit
+    def draw(rounds):
+        rounds = jnp.minimum(rounds, stage.num_rounds - 1)
+        return cohorts(key, stage, num_clients, rounds)
+
+    return lambda rounds: np.asarray(draw(rounds))

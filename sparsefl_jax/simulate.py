@@ -358,23 +358,35 @@ def make_segment(plan: Plan) -> Callable:
     """A jitted scan over rounds; the state is donated.
 
     Returns:
-      `segment(key, population, state, rounds [R], ids [R, K], places) -> (state, log)`,
-      a `RoundLog` stacked [R], but of `masks` the last round's; `places` [R, K] as
-      `make_round` has it.
+      `segment(key, population, state, rounds [R], ids [R, K], places, count) ->
+      (state, log)`, a `RoundLog` stacked [R], but of `masks` the last round's; `places`
+      [R, K] as `make_round` has it. Only the first `count` rounds run, from 1 to R, all
+      if it is None; the log holds zeros for the others.
     """
     round_fn = make_round(plan)
 
-    def segment(key, population, state, rounds, ids, places=None):
-        def body(carry, inputs):
+    def segment(key, population, state, rounds, ids, places=None, count=None):
+        @jax.jit  # is traced only once
+        def run(carry, inputs):
             state, log = round_fn(key, population, carry[0], *inputs)
             return (state, log.masks), log._replace(masks=())
+
+        def leave_out(carry, inputs):
+            _, log = jax.eval_shape(run, carry, inputs)
+            return carry, jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), log)
+
+        def body(carry, inputs):
+            runs, *inputs = inputs
+            return lax.cond(runs, run, leave_out, carry, inputs)
 
         kept = ()
         if plan.observed:
             shapes = _deployed(plan.stage.algorithm, state.server)
             size = observe.num_bytes(shapes, plan.layers)
             kept = jnp.zeros((plan.stage.cohort_size, size), jnp.uint8)
-        (state, kept), log = lax.scan(body, (state, kept), (rounds, ids, places))
+        length = rounds.shape[0]
+        runs = jnp.arange(length) < (length if count is None else count)
+        (state, kept), log = lax.scan(body, (state, kept), (runs, rounds, ids, places))
         state = lax.with_sharding_constraint(state, shardings(plan, state))
         return state, log._replace(masks=kept)
 

@@ -231,8 +231,8 @@ def scatter(rows: PyTree, ids: np.ndarray, new: PyTree) -> None:
         return
 
     def write(all_rows, some):
-        count = np.searchsorted(ids, len(all_rows))
-        all_rows[ids[:count]] = some[:count]
+        real = ids < len(all_rows)
+        all_rows[ids[real]] = some[real]
 
     jax.tree.map(write, rows, new)
 
@@ -240,9 +240,9 @@ def scatter(rows: PyTree, ids: np.ndarray, new: PyTree) -> None:
 def on_device(segment: Callable) -> Callable:
     """What `on_host` returns, for rows that are all on the device."""
 
-    def run(key, population, state, rounds, cohorts, following=None, ahead=None):
+    def run(key, population, state, rounds, cohorts, count, following=None, ahead=None):
         del following, ahead
-        return *segment(key, population, state, rounds, cohorts), None
+        return *segment(key, population, state, rounds, cohorts, None, count), None
 
     return run
 
@@ -256,11 +256,11 @@ def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
       size: W, rows of a working set, as `working_size` has it.
 
     Returns:
-      `run(key, population, state, rounds [R], cohorts [R, K], following, ahead)`, which
-      gives the new state, the log, and what to hand to the next call as `ahead`.
-      `state.clients` are NumPy arrays or a `disk_store.Rows`, which it changes in
-      place. `following` are the cohorts of the next segment, whose rows are fetched
-      while this one runs; None if none comes.
+      `run(key, population, state, rounds [R], cohorts [R, K], count, following,
+      ahead)`, which runs `count` of these rounds and gives the new state, the log, and
+      what to hand to the next call as `ahead`. `state.clients` are NumPy arrays or a
+      `disk_store.Rows`, which it changes in place. `following` are the cohorts of the
+      next segment, whose rows are fetched while this one runs; None if none comes.
     """
     placed = NamedSharding(mesh, P("clients"))
 
@@ -278,18 +278,21 @@ def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
         ids, places = find(cohorts, size, num_clients)
         return Working(ids, places, processes.put(take(rows, ids), placed))
 
-    def run(key, population, state, rounds, cohorts, following=None, ahead=None):
+    def run(key, population, state, rounds, cohorts, count, following=None, ahead=None):
         clients, num_clients = state.clients, state.last_round.shape[0]
         here = ahead or fetch(clients, cohorts, num_clients)
         state = state._replace(clients=here.rows)
-        state, log = segment(key, population, state, rounds, cohorts, here.places)
+        state, log = segment(
+            key, population, state, rounds, cohorts, here.places, count
+        )
         ahead = None
         if following is not None:
             ahead = fetch(clients, following, num_clients)
             moved = shared(here.ids, ahead.ids, cohorts.shape[1])
             rows = forward(state.clients, ahead.rows, moved)
             ahead = ahead._replace(rows=rows)
-        scatter(clients, here.ids, state.clients)
+        ran = np.isin(here.ids, cohorts[:count])
+        scatter(clients, np.where(ran, here.ids, num_clients), state.clients)
         return state._replace(clients=clients), log, ahead
 
     return run

@@ -158,10 +158,10 @@ def fail_in_round(monkeypatch, round, error):
     def failing(plan):
         segment = make(plan)
 
-        def run(key, population, state, rounds, ids, places=None):
+        def run(key, population, state, rounds, *rest):
             if plan.chunk > 1 and rounds[0] >= round:
                 raise error
-            return segment(key, population, state, rounds, ids, places)
+            return segment(key, population, state, rounds, *rest)
 
         return run
 

@@ -139,6 +139,9 @@ def configurations(folder):
 )
 def test_two_processes_give_what_one_gives(name, stores, tmp_path, monkeypatch):
     config = configurations(tmp_path)[name]
+    # The second round of three that would be one segment reaches what it may cost.
+    config.num_rounds = config.eval_every = 3
+    config.until.gbit, rounds = {"spafl": (2 * 5760e-9, 2), "nst": (3e-5, 1 + 2)}[name]
     for config.client_store in stores:
         wrote(config, tmp_path / config.client_store)
     start = ["-c", DRIVER, free_port()]
@@ -153,6 +156,7 @@ def test_two_processes_give_what_one_gives(name, stores, tmp_path, monkeypatch):
             json.loads((tmp_path / f"{store}_{i}.json").read_text()) for i in (0, 1)
         ]
         assert told[0] == told[1] and told[0]["device"].startswith("2 x")
+        assert (told[0]["ended_by"], told[0]["rounds"]) == ("gbit", rounds)
         saved = [checkpoint.read(tmp_path / each) for each in ("one", f"{store}_two")]
         assert close(*(jax.tree.map(np.ndarray.tolist, s.models) for s in saved))
 

@@ -133,18 +133,18 @@ def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
 
 def test_limits_end_a_run_and_are_named(finished, config, tmp_path):
     whole = sfl.load(finished / "seed_3").metrics["train"]
-    limits = {
-        "gbit": whole["gbit_cumulative"][2],
-        "pflop": whole["pflop_cumulative"][2],
-        "accuracy": 0.01,
+    limits = {  # an evaluation comes every two rounds of the second stage
+        "gbit": (whole["gbit_cumulative"][1], 2),
+        "pflop": (whole["pflop_cumulative"][3] - 1e-12, 4),
+        "accuracy": (0.01, 3),
     }
-    for name, value in limits.items():
+    for name, (value, last) in limits.items():
         config.until = {"gbit": None, "pflop": None, "accuracy": None} | {name: value}
         told = experiment.run(config, tmp_path / name, progress=False)
-        assert told["ended_by"] == name and told["rounds"] == 3
+        assert told["ended_by"] == name and told["rounds"] == last
         records = records_of(tmp_path / name)
-        assert records[-1]["phase"] == "eval" and records[-1]["round"] == 2
-        assert sum(r["phase"] == "eval" for r in records) == 2
+        assert records[-1]["phase"] == "eval" and records[-1]["round"] == last - 1
+        assert sum(r["phase"] == "train" for r in records) == last
     assert json.loads((finished / "seed_3/summary.json").read_text())["ended_by"] == (
         "rounds"
     )

@@ -167,6 +167,31 @@ def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
     assert state.last_round.tolist() == [1, 1]
 
 
+def test_a_segment_leaves_out_rounds_beyond_a_number(key):
+    model = linear()
+    algorithm = fedavg(
+        local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
+    )
+    stage = Stage(algorithm, 3, 2, batch_size=3)
+    plan = simulate.make_plan(stage, {"kernel": True}, observed=True)
+    params, stats = model.init(key)
+    sparse = SparseModel(params, masks.full(params), stats)
+    segment = simulate.make_segment(plan)
+    rounds, ids = np.arange(3, dtype=np.int32), np.array([[1, 0]] * 3, np.int32)
+    for count in (1, 2, 3):
+        state = begin.start(key, plan, sparse, population())
+        arguments = key, population(), state, rounds, ids, None, np.int32(count)
+        state, log = segment(*arguments)
+        kernel = state.server.params["kernel"]
+        np.testing.assert_allclose(kernel, golden(count), atol=1e-6)
+        assert log.clients["count"].tolist() == [[3, 1]] * count + [[0, 0]] * (
+            3 - count
+        )
+        assert state.last_round.tolist() == [count - 1] * 2
+        assert log.masks.tolist() == [[0b11110000]] * 2  # of the last that ran
+    assert segment._cache_size() == 1
+
+
 def test_last_round_tells_who_came_when(key):
     model = linear()
     algorithm = fedavg(

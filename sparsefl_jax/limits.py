@@ -1,0 +1,112 @@
+"""Where a run ends before its rounds do, and how many rounds may follow until then.
+
+What a round will cost is known when it has run. So that a run ends in the round that
+reaches a limit, no more rounds run at a time than fit if each costs the most it can.
+That is certain for bits. Of FLOPs the dense network's are certain, and what a method
+computes beside them is taken to be no more than in the rounds that it has run.
+"""
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsefl_jax import codec, costs, estimate_traffic
+
+_SLACK = 1e-6  # what rounding may add to a cost, as a share
+
+
+class Limits(NamedTuple):
+    """Where a run ends before its rounds do; None: nowhere.
+
+    It ends with the first round after which it has cost `gbit` or `pflop`, or with the
+    first evaluation that reaches `accuracy`.
+    """
+
+    gbit: float | None = None  # 1e9 bits, both ways, all clients
+    pflop: float | None = None  # 1e15 training FLOPs at the masks
+    accuracy: float | None = None  # share, of the headline model of the last stage
+
+
+class Cost(NamedTuple):
+    """What rounds have cost, all clients."""
+
+    bits: int = 0  # both ways
+    flops: float = 0.0  # at the masks
+
+
+class Most(NamedTuple):
+    """The most that a round of a stage costs, all clients."""
+
+    bits: int  # both ways, every packet whole and with its positions
+    flops: float  # of the largest clients, through the dense network
+    seen: float | None = (
+        None  # FLOPs of the dearest round so far, None before the first
+    )
+
+
+def reached(until: Limits, spent: Cost) -> dict[str, bool]:
+    """Which limits of what a run may cost are reached.
+
+    Example:
+      >>> reached(Limits(gbit=2.0, pflop=0.5), Cost(bits=2 * 10**9, flops=1e14))
+      {'gbit': True, 'pflop': False}
+    """
+    return {
+        "gbit": spent.bits / 1e9 >= (until.gbit or math.inf),
+        "pflop": spent.flops / 1e15 >= (until.pflop or math.inf),
+    }
+
+
+def most(stage, traced, model, data) -> Most:
+    """The most that a round of a stage costs, as it is known before any has run.
+
+    Args:
+      stage: a `Stage`.
+      traced: one round of it by shape, as `checks.run` gives it.
+      model, data: as `loop.segments` takes them.
+    """
+    packets = traced.down, traced.up
+    bits = sum(estimate_traffic.most_bits(codec.layout(each)) for each in packets)
+    sizes = np.sort(np.asarray(data.train.size, np.int64))[-stage.cohort_size :]
+    samples = stage.epochs * int(sizes.sum())
+    flops = 6.0 * costs.macs_per_sample(model.macs) * samples
+    return Most(stage.cohort_size * bits, flops)
+
+
+def seen(each: Most, records: list[dict]) -> Most:
+    """What records of rounds tell of the most that one costs.
+
+    Example:
+      >>> seen(Most(bits=8, flops=5.0, seen=6.5), [{'flops': 6.0}, {'flops': 7.0}])
+      Most(bits=8, flops=5.0, seen=7.0)
+    """
+    told = [record["flops"] for record in records]
+    told += [] if each.seen is None else [each.seen]
+    return each._replace(seen=max(told, default=None))
+
+
+def fitting(until: Limits, spent: Cost, each: Most, wanted: int) -> int:
+    """How many rounds may run at a time so that only the last can reach a limit.
+
+    Args:
+      until: the run's limits.
+      spent: what it has cost so far.
+      each: the most that one of its next rounds costs.
+      wanted: rounds, at least 1.
+
+    Returns:
+      From 1 to `wanted`.
+
+    Example:
+      >>> until, each = Limits(gbit=1.0), Most(bits=3 * 10**8, flops=0.0)
+      >>> [fitting(until, Cost(b * 10**8), each, wanted=9) for b in (0, 1, 4, 8)]
+      [4, 3, 2, 1]
+    """
+    rounds = float(wanted)
+    if until.gbit:
+        rounds = min(rounds, (until.gbit * 1e9 - spent.bits) / max(each.bits, 1))
+    if until.pflop:
+        flops = math.inf if each.seen is None else max(each.flops, each.seen, 1.0)
+        rounds = min(rounds, (until.pflop * 1e15 - spent.flops) / flops)
+    return max(1, math.ceil((1 - _SLACK) * rounds))
