@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax import codec
+from sparsefl_jax import codec, costs
 from sparsefl_jax.algorithms import local_only, spafl
 from sparsefl_jax.algorithms.spafl.spafl import moved_by_importance
 from sparsefl_jax.algorithms.spafl.thresholds import Trained
