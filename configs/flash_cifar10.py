@@ -11,7 +11,7 @@ minute a round on 2 CPU cores.
 
 `mini` is the same pipeline small: 2,000 training and 500 test images that come with the
 package, a small CNN, 20 clients, 60 rounds. It stands for no row of the paper. Measured
-with seed 0 on 2 CPU cores: 40.4 % (chance 10 %) in 80 s, compilation included.
+with seed 0 on 2 CPU cores: 40.6 % (chance 10 %); 80 s, compilation included.
 """
 
 from configs import _flash as flash

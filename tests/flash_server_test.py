@@ -179,3 +179,8 @@ def test_a_budget_receives_its_part_of_the_aggregate(factory):
             want = mask | True if count == 100 else largest(mean, count)
             np.testing.assert_array_equal(mask, want)
             np.testing.assert_allclose(got.params[name], mean * want, rtol=1e-6)
+    first, later = (
+        unpack_model(method.broadcast(None, context(round, 0, budget), server)).mask
+        for round, budget in ((0, 0.15), (1, 0.2))
+    )
+    jax.tree.map(np.testing.assert_array_equal, first, later)  # round 0: the largest
