@@ -13,7 +13,7 @@ from sparsefl_jax.algorithms import (
     sensitivity,
 )
 from sparsefl_jax.codec import Packet
-from sparsefl_jax.message import pack_model, unpack_model
+from sparsefl_jax.message import pack_up, unpack_model
 from sparsefl_jax.types import ClientInfo, Context, SparseModel
 
 SELECT = {"a": True, "b": True, "bias": False}
@@ -40,7 +40,8 @@ def sent(method, *models):
     """The new server once these models came up, by `contribute` and `aggregate`."""
     summands = [
         method.contribute(
-            context(index=i), pack_model(jax.tree.map(jnp.asarray, model), SELECT)
+            context(index=i),
+            pack_up(jax.tree.map(jnp.asarray, model), None, SELECT, index="bitmap"),
         )
         for i, model in enumerate(models)
     ]

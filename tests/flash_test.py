@@ -11,7 +11,7 @@ import pytest
 from sparsefl_jax import configuration, local
 from sparsefl_jax.algorithms import hetero_spdst, nst, sensitivity, spdst
 from sparsefl_jax.algorithms.flash import surgery
-from sparsefl_jax.message import pack_model
+from sparsefl_jax.message import pack_up
 from sparsefl_jax.types import Batches, Context, SparseModel
 
 
@@ -132,7 +132,8 @@ def test_a_client_of_nst_trains_what_its_own_mask_keeps():
     method = nst(loss, optimizer, density=0.5, prunable=("w",), prune_rate=0.0)
     whole = jnp.ones(40, bool)
     received = SparseModel({"w": jnp.arange(1.0, 41.0)}, {"w": whole}, {})
-    down, own = pack_model(received, {"w": True}), {"w": jnp.arange(40) < 4}
+    down = pack_up(received, None, {"w": True}, index="bitmap")
+    own = {"w": jnp.arange(40) < 4}
     ctx = Context(jnp.int32(0), jnp.int32(-1), None)
     up, kept, _ = method.update(jax.random.key(0), ctx, down, own, batches(1, 1))
     want = np.zeros(40)
