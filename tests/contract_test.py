@@ -53,6 +53,7 @@ from tests.pqsu_by_hand import uploads_what_helps
 from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
 from tests.snip_by_hand import flows, sensitive, votes_for
 from tests.spafl_by_hand import ALPHA, trains_thresholds
+from tests.work_by_hand import ELSEWHERE, WORK, multiplies
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
 
@@ -401,6 +402,8 @@ def test_method(name):
     world = at.make_world(row.factory, row.kwargs)
     assert not broken_laws(world)
     row.own(world)
+    if name not in ELSEWHERE:
+        multiplies(world, WORK[name])
 
 
 @pytest.mark.slow

@@ -11,6 +11,8 @@ from sparsefl_jax import contract_world as at
 from sparsefl_jax.message import unpack_model
 from sparsefl_jax.sparsity import masks
 from tests.by_hand import gradient as cross_entropy_gradient
+from tests.work_by_hand import BATCH, SORTING, densities, layers, plus, times
+from tests.work_by_hand import same as same_work
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
 TIMES, CONSTANT, CAP, PRUNE, HALF_LIFE = (1.0, 2.0), 20.0, 0.55, 0.3, 2
@@ -176,8 +178,10 @@ def searches(world):
     for passing, index in zip(at.passings(world, 1), cohort, strict=True):
         data, model = at.inputs(world, states[1], 1, index)[-1], states[1].server.model
         velocity, total = _zeros(model), _zeros(model)
+        number, work = min(at.SIZES[index], 2 * BATCH), times(0.0, layers(1.0, 1.0))
         for iteration in range(3):
             model, grads, velocity = steps(model, data, 0.9 * RATE, (0, 1), velocity)
+            work = plus(work, times(number, densities(model.mask)))
             total = jax.tree.map(lambda t, *g: t + sum(x**2 for x in g), total, *grads)
             if iteration != 1:
                 mask, params = reconfigured(world, model.params, model.mask, total)
@@ -186,6 +190,8 @@ def searches(world):
         same(sent.mask, model.mask, 0)
         same((sent.params, sent.stats), (model.params, model.stats), 1e-5)
         assert passing.metrics["iterations"] == 3
+        gradients = times(3 * number, layers(1.0, 1.0))
+        same_work(passing.metrics["work"], (work, work, gradients, 2 * SORTING))
         _moves(states[1].server.model.mask, model.mask)
         found.append(model)
     new, weights = states[2].server.model, [at.SIZES[i] for i in cohort]

@@ -121,7 +121,7 @@ def train(key, ctx, client: Client, batches, loss_fn, optimizer, options: Option
     # Thresholds take five operations a weight and step: |w| and its sum, and the two
     # gradients through the mask.
     size = sum(kernel.size for kernel in ste.kernels(*state.params).values())
-    steps = count / batches.order.shape[-1]
+    steps = jnp.sum(jnp.any(batches.weight > 0, axis=-1), dtype=jnp.float32)
     return Client(state.params, state.stats, kept), {
         **state.sums,
         "work": local.work(count, mask, extra=steps * (5.0 * size)),

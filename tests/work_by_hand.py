@@ -1,0 +1,174 @@
+"""What every method's clients multiply, in NumPy, from masks and numbers of samples."""
+
+from functools import partial
+
+import jax
+import numpy as np
+
+from sparsefl_jax import contract_world as at
+from sparsefl_jax.message import unpack_model
+
+KERNELS = at.FEATURES * at.HIDDEN + at.HIDDEN * at.CLASSES
+SORTING = KERNELS * np.log2(KERNELS + 1)
+GRID = (0.3, 0.4, 0.5)  # FjORD's widths in the contract test
+BATCH = 4
+
+
+def multiplies(world, expected):
+    """`Work` of every client in every round, pass by pass, leaf by leaf.
+
+    Args:
+      world: whose method is checked.
+      expected: `(world, round, index, passing) -> (forward, input_grad, weight_grad,
+        extra)`, trees of sums over samples.
+    """
+    for round, cohort in enumerate(world.cohorts.tolist()):
+        passings = at.passings(world, round)
+        for index, passing in zip(cohort, passings, strict=True):
+            same(passing.metrics["work"], expected(world, round, index, passing))
+
+
+def same(work, expected):
+    """Each pass and the rest, in float32."""
+    for got, want in zip(work, expected, strict=True):
+        jax.tree.map(
+            lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want
+        )
+
+
+def layers(fc1, fc2, hidden=1.0):
+    """A number for each leaf; the biases of the last layer are never pruned."""
+    return {"fc1": {"kernel": fc1, "bias": hidden}, "fc2": {"kernel": fc2, "bias": 1.0}}
+
+
+def densities(mask):
+    return jax.tree.map(lambda m: np.mean(np.asarray(m, np.float64)), mask)
+
+
+def times(number, tree):
+    return jax.tree.map(lambda share: number * share, tree)
+
+
+def plus(*trees):
+    return jax.tree.map(lambda *v: sum(v), *trees)
+
+
+def thrice(tree, extra=0.0):
+    return tree, tree, tree, extra
+
+
+def dense(world, round, index, passing):
+    return thrice(times(at.SIZES[index], layers(1.0, 1.0)))
+
+
+def received(world, round, index, passing):
+    """Frozen within the mask that came down."""
+    return thrice(times(at.SIZES[index], densities(_mask(passing.down))))
+
+
+def _mask(message):
+    if "dense" in message:
+        return unpack_model(message).mask
+    return message["weights"].mask
+
+
+def dense_gradients(world, round, index, passing):
+    """PruneFL's: those of pruned weights are needed too."""
+    sparse, _, _, extra = received(world, round, index, passing)
+    return sparse, sparse, dense(world, round, index, passing)[2], extra
+
+
+def operated(world, round, index, passing, every=1):
+    """One surgery after the step with index floor(n / 2), where the round has one."""
+    size = at.SIZES[index]
+    steps = -(-size // BATCH)
+    before = min((steps // 2 + 1) * BATCH, size)
+    if round % every:
+        return received(world, round, index, passing)
+    work = plus(
+        times(before, densities(_before(world, round, index, passing))),
+        times(size - before, _after(passing)),
+    )
+    return thrice(work, SORTING)
+
+
+def _before(world, round, index, passing):
+    """NST's own mask, that of its client's last round; else the one received."""
+    row = at.inputs(world, at.path(world)[0][round], round, index)[3]
+    return row if jax.tree.leaves(row) else _mask(passing.down)
+
+
+def _after(passing):
+    if "density" in passing.up:  # stage 1 sends nothing else
+        return layers(*passing.up["density"].values.tolist())
+    return densities(_mask(passing.up))
+
+
+def thresholds(world, round, index, passing):
+    """SpaFL's: at the mask that training ends with; five FLOPs a weight and step."""
+    params, tau = passing.client.trained
+    alive = {}
+    for layer in ("fc1", "fc2"):
+        height, level = np.abs(params[layer]["kernel"]).mean(0), tau[f"{layer}/kernel"]
+        alive[layer] = np.mean(height > level)
+        if alive[layer] <= 0.01:
+            alive[layer] = np.mean(height > 0)
+    steps = -(-at.SIZES[index] // BATCH)
+    work = times(at.SIZES[index], layers(alive["fc1"], alive["fc2"]))
+    return thrice(work, 5 * KERNELS * steps)
+
+
+def sliced(world, round, index, passing):
+    """HeteroFL's: the first units of the hidden layer, as many as the budget allows."""
+    return thrice(times(at.SIZES[index], _width(at.BUDGETS[index])))
+
+
+def _width(rate):
+    share = np.ceil(rate * at.HIDDEN) / at.HIDDEN
+    return layers(share, share, share)
+
+
+def drawn(world, round, index, passing, draw="batch", distill=False):
+    """FjORD's: every batch at its width, and at the client's own where that teaches."""
+    state = at.path(world)[0][round]
+    key, *_, info, data = at.inputs(world, state, round, index)
+    key = jax.random.split(jax.random.fold_in(key, info.index), 3)[2]
+    largest = GRID.index(at.BUDGETS[index])
+    work = []
+    for step, weight in enumerate(data.weight[0]):
+        own = jax.random.fold_in(jax.random.fold_in(key, 0), step)
+        own = jax.random.split(own)[0]
+        place = int(jax.random.randint(own, (), 0, largest + 1, np.int32))
+        if draw == "round":
+            place = int(passing.down["width"].values)
+        work.append(times(weight.sum(), _width(GRID[place])))
+        if distill:
+            work.append(times(weight.sum(), _width(GRID[largest])))
+    return thrice(plus(*work))
+
+
+def scored(world, round, index, passing, passes):
+    """SNIP's and GraSP's: one batch, dense, and the order of all weights."""
+    one = min(BATCH, at.SIZES[index])
+    return thrice(times(passes * one, layers(1.0, 1.0)), SORTING)
+
+
+# By row of the contract test. FedPM's and PruneFL's search are with their references:
+# both follow from masks that no message holds.
+WORK = {
+    **dict.fromkeys(("fedavg", "fedadam", "fedavg_keep", "fedprox"), dense),
+    **dict.fromkeys(("pdst", "spdst", "spdst_keep", "hetero_spdst", "pqsu"), received),
+    **dict.fromkeys(("fedsparsify_global", "fedsparsify_local"), received),
+    **dict.fromkeys(("sensitivity", "jmwst", "nst", "hetero_jmwst"), operated),
+    **dict.fromkeys(("spafl", "local_only"), thresholds),
+    "jmwst_2": partial(operated, every=2),
+    "complement": dense,  # its weights are so after one step
+    "prunefl": dense_gradients,
+    "heterofl": sliced,
+    "fjord": drawn,
+    "fjord_round": partial(drawn, draw="round"),
+    "fjord_distill": partial(drawn, distill=True),
+    "snip": partial(scored, passes=1),
+    "grasp": partial(scored, passes=3),
+}
+ELSEWHERE = {"fedpm", "prunefl_initial"}
