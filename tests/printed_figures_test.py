@@ -7,13 +7,11 @@ two are simulated; a schedule is simulated to its end.
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from sparsefl_jax import costs, local
 from sparsefl_jax.algorithms import (
-    complement,
     fedavg,
     fedsparsify_global,
     heterofl,
@@ -21,8 +19,9 @@ from sparsefl_jax.algorithms import (
     spdst,
 )
 from sparsefl_jax.sparsity import masks
+from tests import printed_complement, printed_spafl, silent
 from tests import printed_figures as printed
-from tests import printed_spafl, silent
+from tests.printed_complement import complement_network, outputs
 from tests.printed_figures import settle
 from tests.printed_spafl import (
     CIFAR,
@@ -37,7 +36,7 @@ from tests.printed_spafl import (
     gbit_of_spafl,
     thresholds_of,
 )
-from tests.silent import STILL, network, shapes
+from tests.silent import STILL, macs, network, shapes, size
 
 SPAFL = {FMNIST: "FMNIST", CIFAR_10: "CIFAR-10", CIFAR_100: "CIFAR-100"}
 
@@ -77,22 +76,12 @@ def some(names, *slow):
 # Constants of the networks.
 
 
-def size(model, prunable=("*",)):
-    params = shapes(model).params
-    return int(masks.layer_sizes(params, masks.prunable(params, prunable)).sum())
-
-
-def macs(model, prunable=("*kernel",)):
-    select = masks.prunable(shapes(model).params, prunable)
-    pairs = zip(jax.tree.leaves(model.macs), jax.tree.leaves(select), strict=True)
-    return sum(m for m, chosen in pairs if chosen)
-
-
 def test_networks():
     lenet, conv4, resnet, small = (
         printed_spafl.experiment(name).model for name in (*SPAFL, "released")
     )
     mnistnet = network("mnistnet", 10, MNIST)
+    inputs, _ = shapes(mnistnet).params["fc1"]["kernel"].shape
     settle(
         "test_networks",
         {
@@ -111,9 +100,7 @@ def test_networks():
             "ResNet-18, CIFAR-10: parameters": size(network("resnet18", 10, CIFAR)),
             "Table 7, FEMNIST: parameters": size(network("femnist_cnn", 62, MNIST)),
             "Table 7, MNIST: parameters": size(mnistnet),
-            "Table 7, MNIST: inputs of FC": shapes(mnistnet)
-            .params["fc1"]["kernel"]
-            .shape[0],
+            "Table 7, MNIST: inputs of FC": inputs,
         },
     )
 
@@ -259,20 +246,11 @@ def test_fedavg_of_fedsparsify(name):
 
 # Complement Sparsification: 10 clients.
 
-COMPLEMENT = {
-    "ic": lambda: network("ic", 62, MNIST),
-    "sa": lambda: network("sa", 3, (768,)),
-}
 
-
-def outputs(model, layer):
-    return shapes(model).params[layer]["bias"].size
-
-
-@pytest.mark.parametrize("name", COMPLEMENT)
+@pytest.mark.parametrize("name", printed.CLIENTS)
 def test_vanilla_flops_of_complement(name):
     """Three passes of two FLOPs a multiply-add, one a bias, which is not ours."""
-    model, (table, layers) = COMPLEMENT[name](), printed.VANILLA[name]
+    model, (table, layers) = complement_network(name), printed.VANILLA[name]
     told = silent.rounds(model, fedavg(local.cross_entropy(model), STILL), 2)
     work, samples = told.logs.clients["work"], told.total("samples")
     found = {}
@@ -290,34 +268,8 @@ def test_vanilla_flops_of_complement(name):
     assert costs.complement_flops(768 * 32 + 32, 32) == 147_744 == 148_329 - 585
 
 
-def moves(counts):
-    """A loss that has so many zeros of every kernel trained by every client.
-
-    Args:
-      counts: [clients] by layer.
-    """
-
-    def loss_fn(key, params, stats, x, y, weight):
-        del key, x
-        loss = jnp.float32(0)
-        for layer, number in counts.items():
-            kernel = params[layer]["kernel"].reshape(-1)
-            chosen = (kernel == 0) & (jnp.cumsum(kernel == 0) <= number[y[0]])
-            loss += jnp.sum(jnp.where(chosen, kernel, 0))
-        sums = {"loss": loss, "correct": loss, "count": jnp.sum(weight)}
-        return loss, (stats, sums)
-
-    return loss_fn
-
-
-def spread(share, entries, clients=10):
-    """How many entries each client sends, that together they send a share of all."""
-    total = round(share * entries * clients)
-    return np.array([total // clients + (k < total % clients) for k in range(clients)])
-
-
 @pytest.mark.parametrize(
-    "name, p", [(name, p) for name in COMPLEMENT for p in printed.PRUNED]
+    "name, p", [(name, p) for name in printed.CLIENTS for p in printed.PRUNED]
 )
 def test_complement(name, p):
     """Round 0 is dense and makes the server's mask; in round 1 clients send the rest.
@@ -325,15 +277,10 @@ def test_complement(name, p):
     Of the server's share the paper takes p itself, as here, though no percentile leaves
     40 % of 96 weights.
     """
-    model, clients = COMPLEMENT[name](), printed.CLIENTS[name]
+    model, column = complement_network(name), printed.PRUNED.index(p)
+    clients = {layer: c[column] for layer, c in printed.CLIENTS[name].items()}
+    told = printed_complement.rounds_of(model, clients, p)
     kernels = {layer: shapes(model).params[layer]["kernel"].size for layer in clients}
-    share = {layer: 1 - c[printed.PRUNED.index(p)] for layer, c in clients.items()}
-    counts = {
-        layer: jnp.asarray(spread(share[layer], n), jnp.int32)
-        for layer, n in kernels.items()
-    }
-    step = local.make_optimizer("sgd", learning_rate=1.0)
-    told = silent.rounds(model, complement(moves(counts), step, density=1 - p), 2)
     down, up = (told.entries(way, "weights") for way in ("down", "up"))
     measured = {}
     for layer, n in kernels.items():

@@ -60,6 +60,19 @@ def shapes(model) -> SparseModel:
     return jax.eval_shape(lambda: checks.initial_model(jax.random.key(0), model))
 
 
+def size(model, prunable=("*",)) -> int:
+    """Entries of the leaves that globs name."""
+    params = shapes(model).params
+    return int(masks.layer_sizes(params, masks.prunable(params, prunable)).sum())
+
+
+def macs(model, prunable=("*",)) -> int:
+    """Multiply-adds of a sample in the leaves that globs name."""
+    select = masks.prunable(shapes(model).params, prunable)
+    pairs = zip(jax.tree.leaves(model.macs), jax.tree.leaves(select), strict=True)
+    return sum(m for m, chosen in pairs if chosen)
+
+
 def distinct(model, seed=0) -> SparseModel:
     """Weights in (0, 1] of which no two are equal, nothing pruned."""
     params, mask, stats = shapes(model)
