@@ -26,8 +26,9 @@ def base(options: set[str], *, classes: int, rounds: int = 500):
     config.test_split, config.normalize = "within", False
     config.num_rounds, config.epochs, config.batch_size = rounds, 5, 64
     config.optimizer.name, config.optimizer.learning_rate = "adam", 0.01
-    config.density = 0.5
     method = next((name for name in METHODS if name in options), "cs")
+    if method in ("cs", "prunefl"):
+        config.density = 0.5
     _ALGORITHMS[method](config)
     if method == "prunefl":
         config.first_stage.start_accuracy = 1.5 / classes

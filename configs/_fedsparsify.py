@@ -30,8 +30,9 @@ def base(options: set[str], *, classes: int, without_norm=("*",)):
         config.partition = {"name": "iid"}
     config.num_rounds, config.epochs, config.batch_size = 200, 4, 32
     config.eval_every = 1
-    config.density = 0.1
     method = next((name for name in METHODS if name in options), "global")
+    if method not in ("fedavg", "fedprox"):
+        config.density = 0.1
     _ALGORITHMS[method](config)
     if method == "snip":
         config.first_stage.prunable = config.algorithm.prunable = without_norm

@@ -55,6 +55,8 @@ def _thresholds(options, method, release, alpha, prunable) -> dict:
         return {"name": "local_only"} | settings
     settings["extract"] = "without13" not in options
     settings["thresholds_only"] = "thresholds_only" in options
+    if options & {"without13", "thresholds_only"}:
+        settings.pop("divisor", None)
     return {"name": "spafl"} | settings
 
 

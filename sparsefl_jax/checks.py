@@ -77,13 +77,19 @@ def run(
         "memory_gb": memory_gb,
         "devices": devices,
     }
-    traced = []
+    traced, unread = [], budgets is not None
     for stage in stages:
         down, up, deployed, work = trace(stage, shapes, data)
+        unread = unread and not _reads_budget(stage.algorithm, work)
         memory = estimate_memory.of_stage(stage, shapes, work, model, data, **how)
         traced.append(Traced(down, up, deployed, memory))
         shapes = deployed
     evaluate.check_metric(metric, stages, model, data)
+    if unread:
+        raise ValueError(
+            "budgets are read by nothing here, expected None, or a method that reads "
+            "ctx.client.budget (fjord, heterofl, hetero_jmwst, hetero_spdst)"
+        )
     return traced
 
 
@@ -136,6 +142,58 @@ def trace(stage, model: SparseModel, data):
     )
     down, up, total, *_ = jax.eval_shape(work.function, *work.shared, *work.own)
     return down, up, jax.eval_shape(after, key, server, total), work
+
+
+def _reads_budget(method, work: estimate_memory.ClientWork) -> bool:
+    """Whether a client's part of a round fails without its budget."""
+
+    def without(*args):
+        args = [*args]
+        args[6] = args[6]._replace(budget=object())
+        return estimate_memory.client_function(method)(*args)
+
+    return not _passes(without, work)
+
+
+def reads_epochs(stage, model, data) -> bool:
+    """Whether a stage's method looks at more than the first epoch of its batches.
+
+    Args:
+      stage: a `Stage`.
+      model: a `Model`.
+      data: a `FederatedData`.
+    """
+    shapes = jax.eval_shape(lambda key: initial_model(key, model), jax.random.key(0))
+    *_, work = trace(stage, shapes, data)
+
+    def without(*args):
+        *args, order, weight = args
+        first = _FirstEpoch(order), _FirstEpoch(weight)
+        return estimate_memory.client_function(stage.algorithm)(*args, *first)
+
+    return not _passes(without, work)
+
+
+class _FirstEpoch:
+    """An array [E, ...] of which nothing but entry 0 can be read."""
+
+    def __init__(self, values):
+        self.values, self.shape = values, values.shape
+
+    def __getitem__(self, at):
+        first = at[0] if isinstance(at, tuple) else at
+        if not isinstance(first, int) or first:
+            raise IndexError
+        return self.values[at]
+
+
+def _passes(function, work: estimate_memory.ClientWork) -> bool:
+    """Whether a client's part of a round can be traced where something is missing."""
+    try:
+        jax.eval_shape(function, *work.shared, *work.own)
+    except Exception:  # whatever is done with what is missing
+        return False
+    return True
 
 
 def initial_model(key, model) -> SparseModel:

@@ -18,6 +18,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
     `may` holds what `experiment.run` accepts in a run that goes on.
     """
     from sparsefl_jax import devices, experiment, fields, interrupt, processes, report
+    from sparsefl_jax.rename import settle
     from sparsefl_jax.workdir import read_config
 
     if resume and workdir is None:
@@ -26,7 +27,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         raise ValueError(
             "--config is missing, expected configs/flash_cifar10.py:mini, say"
         )
-    config = read_config(workdir) if config is None else config
+    config = read_config(workdir) if config is None else settle(config)
     fields.check(config)
     devices.keep_compilations()
     if workdir is None:
@@ -50,10 +51,12 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
 def dry_run(config) -> None:
     """Prints the plan of a configuration, and trains nothing."""
     from sparsefl_jax import devices, experiment, processes
+    from sparsefl_jax.rename import settle
 
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
     devices.keep_compilations()
+    config = settle(config)
     told = experiment.plan(config, experiment.build(config))
     if processes.leads():
         print(told)
@@ -134,7 +137,7 @@ def define_config(values):
     """
     from ml_collections.config_flags import config_flags
 
-    from sparsefl_jax import configuration
+    from sparsefl_jax import configuration, rename
 
     class Parser(config_flags.ConfigFileFlagParser):
         def parse(self, path):
@@ -142,12 +145,14 @@ def define_config(values):
             own = path.endswith(".json")
             config = _config_of(path) if own else super().parse(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
+            names = {}
             for at, arg in enumerate(argv):
                 found = re.fullmatch(r"--?config\.(\w+)\.name(?:=(.*))?", arg)
                 if found and found[1] in configuration.TABLES:
                     following = "".join(argv[at + 1 : at + 2])
-                    entry = following if found[2] is None else found[2]
-                    configuration.switch(config, found[1], entry)
+                    names[found[1]] = following if found[2] is None else found[2]
+            if names:
+                rename.rename(config, names)
             return config
 
     told = "A file in configs/."

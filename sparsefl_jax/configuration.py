@@ -119,52 +119,13 @@ def complete(config):
     """
     for field in TABLES:
         section = config[field]
-        for name, default in _defaults(field, section.get("name")).items():
+        for name, default in defaults(field, section.get("name")).items():
             if name not in section and default is not None:
                 section[name] = default
     return config
 
 
-def switch(config, field: str, name: str):
-    """Makes a section that of another entry, with the arguments that this one takes.
-
-    What the old entry had by default goes, as does what the new one does not take; what
-    a file has set stays. Arguments without a default can be set and are None.
-
-    Args:
-      config: a configuration.
-      field: a section, one of `TABLES`.
-      name: the new entry, of one's own as `module:function`.
-
-    Returns:
-      `config`.
-
-    Raises:
-      ValueError: there is no such entry.
-
-    Example:
-      >>> config = default_config()
-      >>> config.algorithm = {"name": "fedprox", "mu": 0.5, "weighting": "uniform"}
-      >>> sorted(switch(complete(config), "algorithm", "fedavg").algorithm.items())
-      [('keep_optimizer', False), ('name', 'fedavg'), ('weighting', 'uniform')]
-    """
-    from ml_collections import config_dict
-
-    old = config[field].to_dict()
-    usual = _defaults(field, old.pop("name", None))
-    taken = arguments(factory(field, name))
-    wide, new = SECTION_WIDE.get(field, ()), {}
-    for key in (*wide, *taken):
-        if key in old and (key in wide or old[key] != usual.get(key)):
-            new[key] = old[key]
-        elif key in wide or taken[key].default in (inspect.Parameter.empty, None):
-            new[key] = config_dict.placeholder(object)
-    with config.unlocked(), config.ignore_type():
-        config[field] = config_dict.create(name=name, **new)
-        return complete(config)
-
-
-def _defaults(field: str, name) -> dict:
+def defaults(field: str, name) -> dict:
     """What an entry takes where nothing is given; nothing of one that is not there."""
     try:
         found = arguments(factory(field, name)) if isinstance(name, str) else {}
@@ -193,23 +154,46 @@ def lookup(kind: str, name: str, table):
     raise ValueError(f"{kind}={name!r}{hint}, expected one of {allowed}")
 
 
-def _settings(section, table=None) -> tuple[str, dict]:
-    """The name and the arguments of a section, tuples for lists, unset ones left out.
+def readers(field: str, *keys: str) -> list[str]:
+    """The names of a section's table whose entries take one of these arguments.
 
-    With a table, arguments that only other entries take are left out too: they stay
-    behind where a program changes nothing but the name.
+    Example:
+      >>> readers("partition", "alpha")
+      ['dirichlet', 'lda']
     """
+    taken = {n: inspect.signature(f).parameters for n, f in TABLES[field].items()}
+    return sorted(name for name, own in taken.items() if own.keys() & set(keys))
+
+
+def refuse_unread(field: str, section: dict, key: str) -> None:
+    """Refuses an argument that only other entries of a section take.
+
+    Raises:
+      ValueError: names those that do.
+
+    Example:
+      >>> refuse_unread("partition", {"name": "iid", "alpha": 0.1}, "alpha")
+      Traceback (most recent call last):
+        ...
+      ValueError: partition.alpha=0.1 is not read by 'iid' but by dirichlet, lda
+    """
+    table = TABLES.get(field, {})
+    names = sorted(name for name in table if key in arguments(table[name]))
+    if names and section["name"] not in names:
+        raise ValueError(
+            f"{field}.{key}={section[key]!r} is not read by {section['name']!r} but by "
+            f"{', '.join(names)}"
+        )
+
+
+def _settings(section) -> tuple[str, dict]:
+    """The name and the arguments of a section that are set, tuples for lists."""
     settings = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in section.to_dict().items()
         if value is not None
     }
-    name = settings.pop("name")
-    if table and name in table:
-        others = set().union(*(arguments(f) for f in table.values()))
-        left = others - set(arguments(table[name]))
-        settings = {k: v for k, v in settings.items() if k not in left}
-    return name, settings
+    return settings.pop("name"), settings
 
 
 def factory(field: str, name: str):
@@ -229,8 +213,10 @@ def factory(field: str, name: str):
     return found
 
 
-def build_algorithm(name: str, settings: dict, loss_fn, optimizer):
-    """An algorithm from its name and keyword arguments.
+def build_algorithm(
+    name: str, settings: dict, loss_fn, optimizer, field: str = "algorithm"
+):
+    """An algorithm from its name and keyword arguments; `field` is the section's name.
 
     Raises:
       ValueError: on an unknown name, a missing or unknown argument, or a value that the
@@ -240,19 +226,20 @@ def build_algorithm(name: str, settings: dict, loss_fn, optimizer):
     signature = inspect.signature(found)
     allowed = dict(list(signature.parameters.items())[2:])
     anything = any(p.kind is p.VAR_KEYWORD for p in allowed.values())
-    for key in () if anything else settings:
-        lookup(f"algorithm.{name} argument", key, allowed)
+    for key in () if anything else (key for key in settings if key not in allowed):
+        refuse_unread(field, settings | {"name": name}, key)
+        lookup(f"{field}.{name} argument", key, allowed)
     for key, parameter in allowed.items():
         needed = parameter.default is parameter.empty and not anything
         if needed and key not in settings:
-            raise ValueError(f"algorithm.{key} is missing: {name} needs it")
+            raise ValueError(f"{field}.{key} is missing: {name} needs it")
     try:
         signature.bind(loss_fn, optimizer, **settings)
     except TypeError as error:
-        raise ValueError(f"algorithm.name={name!r}: {error}") from None
+        raise ValueError(f"{field}.name={name!r}: {error}") from None
     algorithm = found(loss_fn, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
-        raise ValueError(f"algorithm.name={name!r}, expected to return an Algorithm")
+        raise ValueError(f"{field}.name={name!r}, expected to return an Algorithm")
     return algorithm
 
 
@@ -295,7 +282,7 @@ def build_data(config):
         writers=config.writers,
         num_classes=config.num_classes,
     )
-    name, settings = _settings(config.partition, datasets.PARTITIONERS)
+    name, settings = _settings(config.partition)
     return datasets.federate(
         dataset,
         name,
@@ -317,7 +304,7 @@ def build_model(config, data):
 
 def describe_model(config, data) -> tuple[dict, dict]:
     """The arguments of `models.build`, and of `make_preprocess` outside training."""
-    name, settings = _settings(config.model, models.MODELS)
+    name, settings = _settings(config.model)
     sizes = {"num_classes": data.num_classes, "input_shape": data.x.shape[1:]}
     reading = {
         "mean": data.mean if config.normalize else None,
@@ -343,6 +330,11 @@ def build_budgets(config):
             "clients) whose shares sum to 1"
         )
     ends = np.round(np.cumsum(shares) * config.num_clients).astype(int)
+    if (empty := np.diff(ends, prepend=0) == 0).any():
+        raise ValueError(
+            f"budgets={config.budgets}, expected a client of {config.num_clients} for "
+            f"each, but none has {budgets[empty][0]:g}"
+        )
     tiers = np.repeat(budgets, np.diff(ends, prepend=0)).astype(np.float32)
     return np.random.default_rng(config.seed).permutation(tiers)
 
@@ -354,7 +346,7 @@ def build_stages(config, loss_fn, budgets=None) -> list[Stage]:
     if config.first_stage:
         name, settings = _settings(config.first_stage)
         chosen = main | {key: settings.pop(key) for key in STAGE if key in settings}
-        first = build_algorithm(name, settings, loss_fn, optimizer)
+        first = build_algorithm(name, settings, loss_fn, optimizer, "first_stage")
         stages.append(Stage(first, **chosen))
     name, settings = _settings(config.algorithm)
     if config.server_optimizer.get("name") is not None:

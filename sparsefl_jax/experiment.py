@@ -32,6 +32,7 @@ from sparsefl_jax import (
     sinks,
     summary,
     timings,
+    unread,
 )
 from sparsefl_jax import data as datasets
 from sparsefl_jax import workdir as directory
@@ -62,11 +63,13 @@ def build(config, started: bool = False) -> Parts:
     """
     fields.check(config)
     data = configuration.build_data(config)
+    unread.check_data(config, data)
     model = configuration.build_model(config, data)
     budgets = configuration.build_budgets(config)
     stages = configuration.build_stages(config, local.cross_entropy(model), budgets)
     how = config.eval_every, config.chunk, budgets, config.metric, config.client_store
     traced = checks.run(stages, model, data, *how, config.memory_gb)
+    unread.check_stages(config, stages, model, data)
     initial = None
     if config.init_from is not None and not started:
         key, _ = jax.random.split(jax.random.key(config.seed))

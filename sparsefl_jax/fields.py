@@ -10,7 +10,7 @@ from types import UnionType
 
 import optax
 
-from sparsefl_jax import configuration, local, sinks, store
+from sparsefl_jax import configuration, local, sinks, store, unread
 from sparsefl_jax.kinds import typed
 from sparsefl_jax.models.base import check_dtype
 
@@ -45,7 +45,7 @@ def check(config) -> None:
 
     Raises:
       ValueError: in one line, on a field that is unknown or missing, has another type,
-        is not finite or is out of range.
+        is not finite or is out of range, or is set and read by nothing.
 
     Example:
       >>> config = configuration.default_config()
@@ -71,12 +71,14 @@ def check(config) -> None:
             kind = _TUPLES.get(field, default.get_type(field))
             typed(field, values[field], kind)
     _check_ranges(config)
+    unread.check(config)
 
 
 def _known(section: str, fields, allowed) -> None:
     """Refuses a name that is not among the allowed ones, with the nearest of these."""
     for name in fields:
         if name not in allowed:
+            configuration.refuse_unread(section[:-1], fields, name)
             near = difflib.get_close_matches(name, allowed, n=1)
             there = f"there are {', '.join(sorted(allowed))}"
             hint = f"did you mean {near[0]!r}?" if near else there
@@ -98,10 +100,7 @@ def _check_section(field: str, section: dict, default) -> None:
 
 
 def _arguments(field: str, name: str | None) -> dict:
-    """The kinds of the arguments that a section can hold beside its name.
-
-    Those of other entries may stay behind when a command line changes only the name.
-    """
+    """The kinds of the arguments that a section can hold beside its name."""
     found = {}
     if name is not None:
         typed(f"{field}.name", name, str)
@@ -111,12 +110,11 @@ def _arguments(field: str, name: str | None) -> dict:
         found |= configuration.arguments(local.make_optimizer)
         found.pop("schedule")
     elif field in configuration.TABLES and name is not None:
-        table = configuration.TABLES[field]
-        for factory in (*table.values(), configuration.factory(field, name)):
-            found |= configuration.arguments(factory)
+        found |= configuration.arguments(configuration.factory(field, name))
     kinds = {key: _kind(parameter) for key, parameter in found.items()}
     if field == "first_stage":
-        kinds |= dict.fromkeys(configuration.STAGE, int)
+        usual = configuration.default_config()
+        kinds |= {key: type(usual[key]) for key in configuration.STAGE}
     if field == "partition":
         kinds["test_fraction"] = float
     return kinds

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparsefl_jax import unread
 from sparsefl_jax.configuration import default_config
 
 # Fields that change nothing of what a run gives, or its last bits. Where data lies is
@@ -29,7 +30,8 @@ def read_config(workdir: str | Path):
     path = Path(workdir) / "config.json"
     try:
         fields = json.loads(path.read_text())
-        return config_dict.ConfigDict(default_config().to_dict() | fields)
+        config = config_dict.ConfigDict(default_config().to_dict() | fields)
+        return unread.forget(config)
     except FileNotFoundError:
         raise ValueError(
             f"workdir={str(workdir)!r}, expected the directory of a run"

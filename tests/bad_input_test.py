@@ -12,7 +12,15 @@ import pytest
 from absl import flags
 from ml_collections import config_dict
 
-from sparsefl_jax import command, configuration, experiment, fields, loop, models
+from sparsefl_jax import (
+    command,
+    configuration,
+    experiment,
+    fields,
+    loop,
+    models,
+    rename,
+)
 from tests.tiny import tiny_config
 
 ROOT = Path(__file__).parent.parent
@@ -372,7 +380,8 @@ SWITCHED = [  # a file, flags, a section, what it must hold
     ),
     (
         "flash_cifar10.py:mini",
-        "--config.algorithm.name=tests.tiny:a_method --config.algorithm.strength=2",
+        "--config.algorithm.name=tests.tiny:a_method --config.algorithm.strength=2 "
+        "--config.first_stage.name=none",
         "algorithm",
         {"name": "tests.tiny:a_method", "strength": 2, "weighting": "examples"},
     ),
@@ -388,7 +397,7 @@ def test_a_name_on_the_command_line_takes_its_own_arguments(
     argv = ["launch.py", f"--config={ROOT}/configs/{file}", *line.split()]
     monkeypatch.setattr(sys, "argv", argv)
     values(argv)
-    fields.check(config.value)
+    fields.check(rename.settle(config.value))
     assert {key: config.value[field].get(key) for key in told} == told
     if field != "model":
         configuration.build_stages(config.value, None)

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import configuration, experiment, local, loop
+from sparsefl_jax import configuration, experiment, local, loop, rename
 from sparsefl_jax import data as datasets
 from sparsefl_jax.report import read_records, read_run
 from sparsefl_jax.types import SparseModel
@@ -79,7 +79,7 @@ def test_unknown_and_missing_arguments_are_named(config):
 
 
 def test_an_algorithm_of_ones_own(config, tmp_path):
-    configuration.switch(config, "algorithm", "sparsefl_jax.algorithms.fedavg:fedavg")
+    rename.switch(config, "algorithm", "sparsefl_jax.algorithms.fedavg:fedavg")
     config.first_stage = {}
     summary = experiment.run(config, tmp_path / "a", progress=False)
     assert summary["rounds"] == 4
@@ -94,13 +94,13 @@ def test_server_optimizer_from_a_configuration(config):
     assert len(jax.tree.leaves(server.opt_state)) == 3  # Adam's count and two moments
 
 
-def test_a_name_can_be_overridden_alone(config):
+def test_a_section_is_switched_by_name(config):
     config.partition = {"name": "lda", "alpha": 0.5}
     configuration.complete(config)
-    config.partition.name = "shards"
+    rename.switch(config, "partition", "shards")
     data = configuration.build_data(config)
     assert (datasets.partition_counts(data) > 0).sum(1).tolist() == [2] * 8
-    config.partition.name, config.partition.aplha = "lda", 0.1
+    config.partition.aplha = 0.1
     with pytest.raises(ValueError, match="aplha"):
         configuration.build_data(config)
 

@@ -171,6 +171,8 @@ def changes(draw, slips=True):
     }
     if drawn["partition"]["name"] == "natural":
         drawn["num_clients"] = draw(ONE_OF((0, 1, 5)))
+    if drawn["final_learning_rate"] is None:
+        drawn["lr_horizon"], drawn["lr_delay"] = None, 0
     drawn["cohort_size"] = min(drawn["cohort_size"], drawn["num_clients"] or 5)
     optimizers = OPTIMIZERS if slips else ("sgd", "adam")  # those compile fast
     drawn["optimizer.name"] = draw(ONE_OF(("sgd", *optimizers)))

@@ -23,8 +23,8 @@ def get_config(argument=""):
     config.normalize, config.num_clients = False, 6
     config.model = {{"name": "mlp", "widths": (8,)}}
     config.algorithm = {{"name": argument}}
-    config.density = 0.5
     if argument == "pdst":
+        config.density = 0.5
         config.algorithm.density = config.get_oneway_ref("density")
     config.num_rounds, config.eval_every = 4, 2
     config.cohort_size, config.batch_size = 2, 8

@@ -85,6 +85,8 @@ def spafl(
     if divisor not in DIVISORS:
         raise ValueError(f"divisor={divisor!r}, expected one of {', '.join(DIVISORS)}")
     extract = extract and not thresholds_only
+    if divisor != "inputs" and not extract:
+        raise ValueError(f"divisor={divisor!r} is read by nothing here: no eq. (13)")
 
     def init(key, model: SparseModel):
         del key

@@ -1,0 +1,259 @@
+"""What is set and not read is refused; a renamed method keeps nothing unasked."""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from absl import flags
+
+from sparsefl_jax import (
+    checks,
+    command,
+    configuration,
+    experiment,
+    fields,
+    local,
+    rename,
+    unread,
+    workdir,
+)
+from sparsefl_jax.algorithm import Stage
+from tests.bad_input_test import change, launched, refused
+from tests.tiny import tiny_config
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+MINI = "configs/flash_cifar10.py:mini"
+SPAFL = {"name": "spafl", "alpha": 0.1}
+
+# What is set in a configuration that runs without it, and what the line must say.
+UNREAD = [
+    ({"density": 0.05}, "density=0.05 is read by nothing here: first_stage.density is"),
+    (
+        {"density": 0.05, "first_stage": {}, "algorithm": {"name": "fedavg"}},
+        "density=0.05 is read by nothing here: 'fedavg' takes none; complement, fedsp",
+    ),
+    (
+        {"algorithm": {"name": "fedavg", "density": 0.5}},
+        "algorithm.density=0.5 is not read by 'fedavg' but by complement,",
+    ),
+    (
+        {"first_stage": {"name": "sensitivity", "density": 0.5, "mu": 0.1}},
+        "first_stage.mu=0.1 is not read by 'sensitivity' but by fedprox",
+    ),
+    (
+        {"partition": {"name": "iid", "alpha": 0.1}},
+        "partition.alpha=0.1 is not read by 'iid' but by dirichlet, lda",
+    ),
+    (
+        {"partition": {"name": "iid", "test_fraction": 0.3}},
+        "partition.test_fraction=0.3 is read by nothing here: test_split='within'",
+    ),
+    (
+        {"model.norm": "batch"},
+        "model.norm='batch' is not read by 'mlp' but by conv4, resnet18, vgg16",
+    ),
+    ({"lr_horizon": 5}, "lr_horizon=5 is read by nothing here: it goes with final_le"),
+    ({"lr_delay": 1}, "lr_delay=1 is read by nothing here: it goes with final_learni"),
+    ({"lr_decay": 0.9}, "lr_decay=0.9 is read by nothing here: it goes with final_le"),
+    (
+        {"lr_decay": 0.9, "lr_horizon": 9, "final_learning_rate": 0.01},
+        "lr_horizon=9 is read by nothing here: lr_decay=0.9 is the pace",
+    ),
+    (
+        {"server_optimizer.learning_rate": 0.5},
+        "server_optimizer.learning_rate=0.5 is read by nothing here: it goes with its",
+    ),
+    (
+        {"server_optimizer.name": "adam", "algorithm": SPAFL, "first_stage": {}},
+        "server_optimizer.name='adam' is read by nothing here: fedavg, fedprox",
+    ),
+    (
+        {"data_dir": "/no/such/folder"},
+        "data_dir='/no/such/folder' is read by nothing here: ",
+    ),
+    ({"writers": "w.npz"}, "writers='w.npz' is read by nothing here: partition natu"),
+    ({"init_what": "mask"}, "init_what='mask' is read by nothing here: it goes with i"),
+    *(
+        (
+            {"first_stage": {"name": name, "epochs": 3} | more},
+            f"first_stage.epochs=3 is read by nothing here: {name!r} takes the bat",
+        )
+        for name, more in (
+            ("snip", {"density": 0.5}),
+            ("grasp", {"density": 0.5}),
+            ("prunefl_initial", {}),
+        )
+    ),
+    (
+        {
+            "first_stage": {},
+            "algorithm": SPAFL | {"divisor": "kernel", "extract": False},
+        },
+        "divisor='kernel' is read by nothing here",
+    ),
+    ({"input_scale": 1.0}, "input_scale=1.0 is read by nothing here: it divides int"),
+    (
+        {"budgets": ((0.5, 0.5), (1.0, 0.5)), "cohort_size": 2},
+        "budgets are read by nothing here, expected None, or a method that reads",
+    ),
+]
+
+
+@pytest.mark.parametrize("values, told", UNREAD, ids=lambda v: str(v)[:60])
+def test_what_nothing_reads_is_refused(tmp_path, values, told):
+    config = tiny_config(tmp_path)
+    experiment.build(config)
+    change(config, values)
+    refused(lambda: experiment.build(config), told)
+
+
+def test_a_density_is_read_where_a_section_refers_to_it(tmp_path):
+    config = tiny_config(tmp_path)
+    config.density = 0.5  # that of the first stage
+    fields.check(config)
+    config.first_stage, config.density = {}, 0.3
+    config.algorithm = {"name": "prunefl", "max_density": 0.3}
+    unread.check(config)
+
+
+def test_what_a_first_stage_reads_is_its_own(tmp_path):
+    config = tiny_config(tmp_path)
+    own = {"name": "snip", "density": 0.5, "drop_last": True, "num_rounds": 1}
+    config.epochs, config.first_stage = 3, own  # the main stage reads the epochs
+    (first, main) = experiment.build(configuration.complete(config)).stages
+    assert (first.drop_last, main.drop_last) == (True, False)
+    config.first_stage = {"name": "fedavg", "epochs": 3}
+    experiment.build(configuration.complete(config))
+
+
+def test_budgets_are_read_by_the_methods_that_slice(tmp_path):
+    config = tiny_config(tmp_path)
+    config.first_stage, config.cohort_size = {}, 2
+    config.budgets = ((0.5, 0.5), (1.0, 0.5))
+    config.algorithm = {"name": "heterofl"}
+    experiment.build(configuration.complete(config))
+
+
+def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
+    config = tiny_config(tmp_path)
+    data = configuration.build_data(config)
+    model = configuration.build_model(config, data)
+    optimizer = configuration.build_optimizer(config)
+    loss_fn = local.cross_entropy(model)
+    fedavg = configuration.build_algorithm("fedavg", {}, loss_fn, optimizer)
+    stages = [Stage(fedavg, 1, 2)]
+    refused(
+        lambda: checks.run(stages, model, data, budgets=np.full(8, 0.5)),
+        "budgets are read by nothing here",
+    )
+
+
+def test_a_tier_without_a_client_is_refused(tmp_path):
+    config = tiny_config(tmp_path)
+    config.budgets = ((0.5, 0.01), (1.0, 0.99))
+    refused(lambda: configuration.build_budgets(config), "but none has 0.5")
+
+
+def test_a_kept_run_forgets_what_it_did_not_read(tmp_path):
+    config = tiny_config(tmp_path)
+    config.first_stage, config.algorithm = {}, {"name": "fedavg"}
+    told = configuration.complete(config).to_dict() | {"density": 0.5}
+    told["partition"]["alpha"], told["model"]["norm"] = 0.1, "batch"
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    kept = workdir.read_config(tmp_path)
+    fields.check(kept)
+    assert kept.density is None and kept.model.widths == [16]
+    assert kept.partition.to_dict() == {"name": "iid"}
+    assert workdir.difference(kept, config) == ""
+
+
+def given(monkeypatch, line: str):
+    """The configuration that a command line makes."""
+    values = flags.FlagValues()
+    config = command.define_config(values)
+    file, *others = line.split()
+    argv = ["launch.py", f"--config={CONFIGS}/{file}", *others]
+    monkeypatch.setattr(sys, "argv", argv)
+    values(argv)
+    fields.check(rename.settle(config.value))
+    configuration.build_stages(config.value, None)
+    return config.value
+
+
+METHOD, STAGE = "--config.algorithm.name", "--config.first_stage.name"
+KEPT = [  # a command line, the density of both stages, another field of the method
+    (
+        f"flash_cifar10.py:mini {METHOD}=jmwst {STAGE}=sensitivity "
+        "--config.density=0.05",
+        (0.05, 0.05),
+        ("prunable", ("conv[23]/kernel", "fc1/kernel")),
+    ),
+    (
+        f"flash_cifar10.py:mini {METHOD}=fedsparsify_global {STAGE}=none "
+        "--config.algorithm.rounds=60",
+        (None, 0.1),
+        ("rounds", 60),
+    ),
+    (
+        f"flash_cifar10.py:mini,pdst {METHOD}=nst --config.density=0.05",
+        (None, 0.05),
+        ("prune_rate", 0.25),
+    ),
+    (
+        f"fedprox_cifar10.py {METHOD}=pdst --config.density=0.05",
+        (None, 0.05),
+        ("allocation", "uniform"),
+    ),
+    (  # `rounds` still follows num_rounds
+        f"fedsparsify_fashion_mnist.py {METHOD}=fedsparsify_local "
+        "--config.num_rounds=7 --config.density=0.5",
+        (None, 0.5),
+        ("rounds", 7),
+    ),
+]
+
+
+@pytest.mark.parametrize("line, densities, told", KEPT, ids=str)
+def test_a_renamed_method_takes_density_along(monkeypatch, line, densities, told):
+    config = given(monkeypatch, line)
+    both = config.first_stage.get("density"), config.algorithm.get("density")
+    assert both == densities
+    assert config.algorithm[told[0]] == told[1]
+
+
+def test_a_density_that_only_the_old_method_read_goes_with_it(monkeypatch):
+    line = f"flash_cifar10.py:mini {METHOD}=fedavg {STAGE}=none"
+    assert given(monkeypatch, line).density is None
+    with pytest.raises(ValueError, match="density=0.05 is read by nothing here: 'fed"):
+        given(monkeypatch, f"{line} --config.density=0.05")
+
+
+def test_a_renamed_method_says_what_becomes_of_the_first_stage(monkeypatch, capsys):
+    arguments = [f"--config={MINI}", f"{METHOD}=fedsparsify_global"]
+    code, err = launched(monkeypatch, capsys, arguments)
+    assert code == 2 and err.count("\n") == 1
+    assert "the first stage 'sensitivity' is that of 'spdst'" in err
+    assert f"{STAGE}=sensitivity keeps it, {STAGE}=none leaves it out" in err
+
+
+ENTRIES = [
+    *(f"flash_cifar10.py:{m}" for m in ("mini", "fedavg", "nst,mini", "hetero_jmwst")),
+    *(f"fedsparsify_cifar10.py:{m}" for m in ("fedprox", "fedavg")),
+    *(f"complement_sst2.py:{m}" for m in ("fedavg", "pqsu")),
+    *(f"spafl_cifar10.py:{m}" for m in ("spafl", "local", "fedavg", "fedpm", "fjord")),
+    "fedprox_cifar10.py",
+]
+
+
+@pytest.mark.parametrize("file", ENTRIES)
+def test_a_density_is_followed_or_refused(monkeypatch, file):
+    """The same line for every file: either a stage has the density, or it is told."""
+    try:
+        config = given(monkeypatch, f"{file} --config.density=0.2")
+    except ValueError as error:
+        assert "density=0.2 is read by nothing here" in str(error)
+        assert any(f in file for f in ("fed", "pqsu", "spafl", "local", "fjord"))
+    else:
+        assert 0.2 in unread.densities(config).values()
