@@ -262,14 +262,18 @@ def build_optimizer(config):
                 f"final_learning_rate={final}"
             )
         rounds, factor = config.lr_horizon or config.num_rounds, final / begin
-        if config.lr_decay is not None:
-            rounds, factor = 1, config.lr_decay
+        decay, end = config.lr_decay, None
+        if decay is not None:
+            if not 0 < decay < 1:
+                raise ValueError(f"lr_decay={decay}, expected in (0, 1)")
+            if final > begin:
+                raise ValueError(
+                    f"final_learning_rate={final}, expected at most "
+                    f"optimizer.learning_rate={begin}, to end lr_decay={decay}"
+                )
+            rounds, factor, end = 1, decay, final
         settings["schedule"] = optax.schedules.exponential_decay(
-            begin,
-            rounds,
-            factor,
-            transition_begin=config.lr_delay,
-            end_value=final if config.lr_decay is not None else None,
+            begin, rounds, factor, transition_begin=config.lr_delay, end_value=end
         )
     return local.make_optimizer(name, **settings)
 

@@ -65,6 +65,7 @@ def build(config, started: bool = False) -> Parts:
     data = configuration.build_data(config)
     unread.check_data(config, data)
     model = configuration.build_model(config, data)
+    fields.check_densities(config, model)
     budgets = configuration.build_budgets(config)
     stages = configuration.build_stages(config, local.cross_entropy(model), budgets)
     how = config.eval_every, config.chunk, budgets, config.metric, config.client_store

@@ -8,11 +8,14 @@ import difflib
 import inspect
 from types import UnionType
 
+import jax
+import numpy as np
 import optax
 
 from sparsefl_jax import configuration, local, sinks, store, unread
 from sparsefl_jax.kinds import typed
 from sparsefl_jax.models.base import check_dtype
+from sparsefl_jax.sparsity import masks
 
 INIT_WHAT = {
     "model": "weights and mask",
@@ -128,6 +131,31 @@ def _kind(parameter):
     if isinstance(usual, tuple) and usual:
         return tuple[type(usual[0]), ...]
     return type(usual) if isinstance(usual, int | float | str | tuple) else object
+
+
+def check_densities(config, model) -> None:
+    """Refuses a density at which nothing of the network would be left.
+
+    Args:
+      config: a configuration that `check` lets pass.
+      model: its `Model`.
+
+    Raises:
+      ValueError: in one line.
+    """
+    params, _ = jax.eval_shape(model.init, jax.random.key(0))
+    for section in (config.first_stage, config.algorithm):
+        if section.get("name") not in configuration.TABLES["algorithm"]:
+            continue  # one's own, whose density may be of anything
+        layers = masks.prunable(params, tuple(section.get("prunable", "*")))
+        size = int(masks.layer_sizes(params, layers).sum())
+        for key in ("density", "max_density", "densities"):
+            least = np.min(section.get(key) or 1.0)
+            if int(least * size) < 1:
+                raise ValueError(
+                    f"{section.name}: {key}={least:g}, expected at least "
+                    f"{1 / size:.2g} to leave one of {size} weights"
+                )
 
 
 def _check_ranges(config) -> None:

@@ -17,6 +17,9 @@ from jax import lax
 
 from sparsefl_jax.types import Array, Batches, Key, PyTree, Work
 
+# Arguments of optax's optimizers that are shares of what was before.
+_SHARES = ("momentum", "b1", "b2", "b3", "decay", "decay_rate", "rho")
+
 
 class LocalState(NamedTuple):
     """What changes from step to step on a client."""
@@ -83,7 +86,8 @@ def make_optimizer(
       name: an optimizer of optax (`sgd`, `adam`, ...).
       learning_rate: the rate where no schedule is given.
       schedule: `(round) -> rate`, an optax schedule.
-      weight_decay: decoupled from the name: added to the gradient, as in PyTorch's SGD.
+      weight_decay: the optimizer's own where it takes one (`adamw`), else added to the
+        gradient, as in PyTorch's SGD.
       clip: global gradient norm at which to clip, 0 for none.
       **kwargs: further arguments of the optimizer, such as `momentum`.
 
@@ -93,7 +97,8 @@ def make_optimizer(
 
     Raises:
       ValueError: if optax has no optimizer of that name, or it lacks an argument or
-        needs more than gradients, or a number is negative or not finite.
+        needs more than gradients, or a number is negative or not finite, or a share
+        such as `momentum` not below 1.
 
     Example:
       >>> tx = make_optimizer('sgd', learning_rate=0.5, momentum=0.9)(0)
@@ -103,9 +108,9 @@ def make_optimizer(
     """
     factory = _optax_factory(name)
     given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "clip": clip}
-    for key, value in given.items():
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"{key}={value}, expected a finite number of at least 0")
+    _check_numbers(given | kwargs)
+    if "weight_decay" in inspect.signature(factory).parameters:
+        kwargs, weight_decay = kwargs | {"weight_decay": weight_decay}, 0.0
     before = [optax.clip_by_global_norm(clip)] if clip else []
     before += [optax.add_decayed_weights(weight_decay)] if weight_decay else []
 
@@ -124,6 +129,17 @@ def make_optimizer(
         reason = str(error).splitlines()[0]
         raise ValueError(f"optimizer.name={name!r}: {reason}") from None
     return optimizer
+
+
+def _check_numbers(given: dict) -> None:
+    """Refuses a number that is negative or not finite, or a share of 1 and more."""
+    for key, value in given.items():
+        if not isinstance(value, int | float):
+            continue
+        if key in _SHARES and not 0 <= value < 1:
+            raise ValueError(f"{key}={value}, expected in [0, 1)")
+        if not 0 <= value < float("inf"):
+            raise ValueError(f"{key}={value}, expected a finite number of at least 0")
 
 
 def _optax_factory(name: str) -> Callable:

@@ -125,8 +125,9 @@ def _optimizers(config) -> Iterator[tuple]:
 
 def _rates(config) -> Iterator[tuple]:
     if config.final_learning_rate is None:
+        usual = configuration.default_config()
         for field in ("lr_horizon", "lr_delay", "lr_decay"):
-            if config[field]:
+            if config[field] != usual[field]:
                 yield field, config[field], "it goes with final_learning_rate"
     elif config.lr_decay is not None and config.lr_horizon is not None:
         yield "lr_horizon", config.lr_horizon, f"lr_decay={config.lr_decay} is the pace"

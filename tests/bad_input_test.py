@@ -27,6 +27,7 @@ ROOT = Path(__file__).parent.parent
 NAN, INF = math.nan, math.inf
 LDA, SENSITIVITY = {"name": "lda"}, {"name": "sensitivity", "density": 0.5}
 HETERO = {"name": "hetero_jmwst"}
+SPARSIFY = {"name": "fedsparsify_global", "density": 0.5}
 
 # What is changed in a configuration that runs, and what the line must say.
 REFUSED = [
@@ -134,6 +135,57 @@ REFUSED = [
     ({"optimizer.clip": -1.0}, "clip=-1.0"),
     ({"optimizer.learning_rate": 0.0, "final_learning_rate": 0.1}, "learning_rate=0.0"),
     ({"final_learning_rate": 0.0}, "final_learning_rate=0.0"),
+    *(
+        ({"final_learning_rate": 0.01, "lr_decay": v}, f"lr_decay={v}, expected in (0,")
+        for v in (-0.5, 0.0, 1.0, 2.0)
+    ),
+    (
+        {"final_learning_rate": 0.5, "lr_decay": 0.9},
+        "final_learning_rate=0.5, expected at most optimizer.learning_rate=0.1",
+    ),
+    ({"optimizer.momentum": -5.0}, "momentum=-5.0, expected in [0, 1)"),
+    ({"optimizer.momentum": 1.0}, "momentum=1.0, expected in [0, 1)"),
+    ({"optimizer": {"name": "adam", "b1": 1.0}}, "b1=1.0, expected in [0, 1)"),
+    ({"optimizer": {"name": "adam", "b2": -0.1}}, "b2=-0.1, expected in [0, 1)"),
+    ({"optimizer": {"name": "rmsprop", "decay": 2.0}}, "decay=2.0, expected in [0, 1)"),
+    ({"optimizer": {"name": "adam", "eps": -1e-8}}, "eps=-1e-08, expected a finite nu"),
+    (
+        {
+            "server_optimizer.name": "sgd",
+            "server_optimizer.momentum": -5.0,
+            "algorithm": {"name": "fedavg"},
+        },
+        "momentum=-5.0, expected in [0, 1)",
+    ),
+    *(
+        (
+            {section: {"name": name, key: value}},
+            f"{name}: {key}=1e-09, expected at least 0.0063 to leave one of 160 weig",
+        )
+        for section, name, key, value in (
+            ("first_stage", "sensitivity", "density", 1e-9),
+            ("first_stage", "snip", "density", 1e-9),
+            ("algorithm", "pdst", "density", 1e-9),
+            ("algorithm", "prunefl", "max_density", 1e-9),
+            ("algorithm", "hetero_spdst", "densities", (1e-9, 0.5)),
+        )
+    ),
+    (  # of 96 weights of one layer
+        {"first_stage.density": 0.01, "first_stage.prunable": ("fc1/kernel",)},
+        "sensitivity: density=0.01, expected at least 0.01 to leave one of 96 weights",
+    ),
+    ({"num_classes": 2**30}, "the network has 2**31 parameters or more"),
+    ({"model.widths": (2**30,)}, "the network has 2**31 parameters or more"),
+    ({"model": {"name": "sa", "widths": (2**29,)}}, "2**31 parameters or more"),
+    (
+        {"algorithm": SPARSIFY | {"rounds": 2**31 - 1}},
+        "rounds=2147483647, expected an integer from 2 to 1000000",
+    ),
+    (
+        {"algorithm": SPARSIFY | {"rounds": 4, "frequency": 5}},
+        "frequency=5, expected an integer from 1 to 4",
+    ),
+    ({"partition": {"name": "natural", "min_samples": 0}}, "min_samples=0"),
     ({"lr_horizon": 0}, "lr_horizon=0"),
     ({"lr_delay": -1}, "lr_delay=-1"),
     ({"budgets": ((0.5,),)}, "budgets=((0.5,),), expected pairs"),

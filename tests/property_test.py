@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from sparsefl_jax import configuration, experiment, loop
 from sparsefl_jax.data import TEST_SPLITS
 
-DENSITIES = (1e-9, 0.01, 0.1, 0.5, 0.999, 1.0)
+DENSITIES = (0.01, 0.05, 0.1, 0.5, 0.999, 1.0)
 ONE_OF = st.sampled_from
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
 
@@ -128,7 +128,7 @@ def methods():
         "prune_rate_decay": st.booleans(),
     }
     nested = {
-        "densities": ONE_OF(((0.5,), (0.25, 0.5), (1e-9, 1.0))),
+        "densities": ONE_OF(((0.5,), (0.25, 0.5), (0.05, 1.0))),
         "submask": ONE_OF(("frozen", "magnitude")),
     }
     often = {"r_int": ONE_OF((1, 2, 100))}

@@ -203,6 +203,8 @@ def natural(labels, num_clients=None, *, users, seed=0, min_samples=1):
       >>> [p.tolist() for p in natural(labels, users=users, min_samples=2)]
       [[1, 3], [0, 2]]
     """
+    if min_samples < 1:
+        raise ValueError(f"min_samples={min_samples}; it must be at least 1")
     if users is None:
         raise ValueError("partition='natural' needs a data set with users; it has none")
     if len(users) != len(labels):

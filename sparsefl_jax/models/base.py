@@ -186,8 +186,17 @@ def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
             counts[path] = counts.get(path, 0) + size * (out.size // width)
         return out
 
-    with nn.intercept_methods(count):
-        shapes = jax.eval_shape(variables, jax.random.key(0))
+    try:
+        with nn.intercept_methods(count):
+            shapes = jax.eval_shape(variables, jax.random.key(0))
+        size = sum(math.prod(v.shape) for v in jax.tree.leaves(shapes))
+    except OverflowError:  # of the draw of a leaf
+        size = 2**31
+    if size >= 2**31:
+        raise ValueError(
+            "the network has 2**31 parameters or more, expected fewer: smaller widths "
+            "or num_classes"
+        )
     if unknown := set(shapes) - {"params", "batch_stats"}:
         allowed = "only 'params' and 'batch_stats' are supported"
         raise ValueError(f"module has the collections {sorted(unknown)}; {allowed}")

@@ -6,6 +6,8 @@ float64 tables [T] that the compiled program looks up.
 
 import numpy as np
 
+_MOST = 10**6  # entries of a table that every program holds
+
 
 def polynomial(
     density: float,
@@ -23,9 +25,9 @@ def polynomial(
 
     Args:
       density: 1 - S_T, the share of entries that is left in the end, (0, 1].
-      rounds: T, at least 2.
+      rounds: T, from 2 to a million.
       start: 1 - S_0, in [density, 1].
-      frequency: F, rounds between two steps of the schedule, at least 1.
+      frequency: F, rounds between two steps of the schedule, from 1 to T.
       power: n, above 0.
 
     Returns:
@@ -42,9 +44,14 @@ def polynomial(
         raise ValueError(f"density={density}, expected in (0, 1]")
     if not density <= start <= 1:
         raise ValueError(f"start={start}, expected in [density={density}, 1]")
-    for name, value, least in (("rounds", rounds, 2), ("frequency", frequency, 1)):
-        if value != int(value) or value < least:
-            raise ValueError(f"{name}={value}, expected an integer from {least}")
+    for name, value, least, most in (
+        ("rounds", rounds, 2, _MOST),
+        ("frequency", frequency, 1, rounds),
+    ):
+        if value != int(value) or not least <= value <= most:
+            raise ValueError(
+                f"{name}={value}, expected an integer from {least} to {most}"
+            )
     if not 0 < power < np.inf:
         raise ValueError(f"power={power}, expected a finite number above 0")
     t = np.arange(1, rounds + 1)
