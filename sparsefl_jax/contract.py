@@ -110,9 +110,10 @@ def law_wire(world: World) -> None:
 def law_known(world: World) -> None:
     """What is not charged follows from facts and keys, or the packet says why.
 
-    The world runs a second time from the same keys, with every sample negated and each
-    client's labels in another order. Masks whose positions are free, and values of 0
-    bits, are the same in both runs, except in a packet that is `assumed`.
+    The world runs a second time from the same keys, with every sample negated and
+    shifted and each client's labels in another order. Masks whose positions are free,
+    and values of 0 bits, are the same in both runs, except in a packet that is
+    `assumed`.
     """
     for round in range(len(world.cohorts)):
         runs = (at.passings(world, round, other) for other in (False, True))
@@ -266,33 +267,38 @@ def law_bytes(world: World) -> None:
 def law_fresh(world: World) -> None:
     """Positions are paid for once: they are free where the receiver holds them.
 
-    A mask that is not charged crossed this link before. A mask that is charged is not
-    the one that the client got in the round before, nor the one that it got in this
-    round and sends back.
+    Going down, a client holds the mask that it received last; the server keeps track of
+    clients that took part in the round before. Going up, the server holds the masks
+    that the client has received in this round.
     """
-    seen = {index: [] for index in range(len(at.SIZES))}
-    before = {}  # by client, the downlink masks of the round before
+    received = {index: {} for index in range(len(at.SIZES))}  # the last masks, by name
+    before: list[int] = []  # who took part in the round before
     for round in range(len(world.cohorts)):
         ids, passings = world.cohorts[round].tolist(), at.passings(world, round)
-        received = {}
         for index, passing in zip(ids, passings, strict=True):
             down = {n: _mask_bytes(p) for n, p in passing.down.items() if p.sent}
-            received[index] = down
-            for way in ("down", "up"):
-                for name, packet in getattr(passing, way).items():
-                    mask = _mask_bytes(packet)
-                    told = mask and packet.index in codec.POSITIONS and packet.sent
-                    if way == "down":
-                        held = before.get(index, {}).get(name) == mask
-                    else:
-                        held = mask in down.values()
-                    what = f"{way}[{name!r}] of client {index} in round {round}"
-                    if told and not packet.fresh and mask not in seen[index]:
-                        fail(world, "fresh", f"{what} has a new mask and fresh=False")
-                    if told and packet.fresh and held:
-                        fail(world, "fresh", f"{what} charges a mask that is held")
-                    seen[index].append(mask)
-        before = received
+            where = f"of client {index} in round {round}"
+            held = list(received[index].values())
+            _paid_once(world, where, "down", passing.down, held, index in before)
+            _paid_once(world, where, "up", passing.up, list(down.values()), True)
+            received[index] |= down
+        before = ids
+
+
+def _paid_once(world, where: str, way: str, message, held: list, kept: bool) -> None:
+    """Fails where a message charges a mask again, or one that is new not at all."""
+    masked = {
+        name: (_mask_bytes(packet), packet)
+        for name, packet in message.items()
+        if packet.sent and packet.index in codec.POSITIONS and packet.mask is not None
+    }
+    charged = [mask for mask, packet in masked.values() if packet.fresh]
+    for name, (mask, packet) in masked.items():
+        what = f"{way}[{name!r}] {where}"
+        if not packet.fresh and mask not in held + charged:
+            fail(world, "fresh", f"{what} has a new mask and fresh=False")
+        if packet.fresh and kept and mask in held:
+            fail(world, "fresh", f"{what} charges a mask that is held")
 
 
 def _mask_bytes(packet) -> list[bytes]:

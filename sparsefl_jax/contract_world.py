@@ -221,13 +221,14 @@ def through(world: World, state, rounds) -> tuple[simulate.State, int]:
 def other_population(world: World) -> simulate.Population:
     """The same clients with every sample negated and their labels in another order.
 
-    A client keeps its set of labels, not how many samples it has of each.
+    Samples are shifted too, or their magnitudes would stay. A client keeps its set of
+    labels, not how many samples it has of each.
     """
     population, y = world.population, world.population.y.copy()
     for rows, size in zip(population.index, SIZES, strict=True):
         held, place = np.unique(np.roll(y[rows[:size]], 1), return_inverse=True)
         y[rows[:size]] = np.roll(held, 1)[place]
-    return population._replace(x=-population.x, y=y)
+    return population._replace(x=1 - population.x, y=y)
 
 
 def data_of(world: World, other: bool) -> simulate.Population:

@@ -272,7 +272,8 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
             raise FloatingPointError(failure)
         at = at._replace(state=state)
         kept = {"clients": logs.masks} if at.round in observed else {}
-        if at.round % kept_every == 0 or at.round == stage.num_rounds:
+        ends = at.ended_by or at.round == stage.num_rounds
+        if ends or at.round % kept_every == 0:
             mask = target(models).mask
             kept["server"] = np.asarray(observe.pack(mask, layers))
             if evaluated:

@@ -34,22 +34,21 @@ def pack_down(
 
 
 def pack_up(
-    model: SparseModel, received: PyTree | None, select: PyTree, *, index: str
+    model: SparseModel, received: PyTree, select: PyTree, *, index: str
 ) -> Message:
     """Packs a client's model, with positions where its mask is not the received one.
 
     Args:
       model: the model to send; weights outside its mask are sent as 0.
-      received: bool tree, the mask that the client received in this round. None where
-        the server keeps no mask of the client: positions then always travel.
+      received: bool tree, the mask that the client received in this round: the only
+        one of this client that the server knows.
       select: tree of Python bools, the prunable leaves.
       index: how positions are written, see `codec.Packet`.
 
     Returns:
       Three packets, as `pack_down` has them.
     """
-    fresh = True if received is None else differs(model.mask, received)
-    return _pack(model, select, fresh, index)
+    return _pack(model, select, differs(model.mask, received), index)
 
 
 def unpack_model(message: Message) -> SparseModel:
@@ -115,7 +114,7 @@ def differs(mask: PyTree, other: PyTree) -> Array:
     return jnp.any(jnp.array(jax.tree.leaves(pairs), jnp.bool_))
 
 
-def _pack(model: SparseModel, select: PyTree, fresh: Array | bool, index: str):
+def _pack(model: SparseModel, select: PyTree, fresh: Array, index: str):
     weights, dense = split(masks.apply(model.params, model.mask), select)
     mask, _ = split(model.mask, select)
     assumed = FREE_POSITIONS if index == "none" else ""

@@ -130,6 +130,8 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
 def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
     """Records as arrays, by phase and key; NaN where a record lacks the key.
 
+    What is assumed to be free, in words, is left out.
+
     Example:
       >>> arrays([{'phase': 'train', 'loss': 2.0}, {'phase': 'train', 'loss': 1.0}])
       {'train': {'loss': array([2., 1.])}, 'eval': {}}
@@ -137,7 +139,9 @@ def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
     told = {}
     for phase in ("train", "eval"):
         flat = [workdir.flatten(r) for r in records if r["phase"] == phase]
-        names = dict.fromkeys(name for r in flat for name in r if name != "phase")
+        names = dict.fromkeys(name for r in flat for name in r)
+        words = {"phase"} | {n for n in names if n.startswith("assumed.")}
+        names = [name for name in names if name not in words]
         told[phase] = {name: _array([r.get(name) for r in flat]) for name in names}
     return told
 

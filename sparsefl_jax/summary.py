@@ -89,13 +89,18 @@ def summarize(
         "accuracy": _accuracy(evals),
         "client_accuracy": evals[-1]["client_accuracy"] if evals else {},
         "best": best and best._asdict() | {"models": sorted(best.models)},
-        "density": train[-1]["density"] if train else None,
+        "density": _density(train[-1]) if train else None,
         "rounds_per_second": rounds / about["seconds"],
         "versions": machine.versions(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "compute_dtype": config.model.get("dtype", "float32"),
         "matmul_precision": machine.precision(),
     } | about
+
+
+def _density(record: dict) -> float:
+    """Of the clients' models where these are personal, else of the deployed one."""
+    return record.get("client", {}).get("density", record["density"])
 
 
 def over_seeds(summaries: list[dict]) -> dict:

@@ -10,7 +10,7 @@ import pytest
 
 from sparsefl_jax import contract
 from sparsefl_jax import contract_world as at
-from sparsefl_jax.algorithms import fedavg, heterofl
+from sparsefl_jax.algorithms import fedavg, heterofl, nst
 from sparsefl_jax.codec import Packet
 from sparsefl_jax.sparsity import masks
 
@@ -178,6 +178,32 @@ def free_top_k(whole):
     return whole._replace(update=update)
 
 
+def free_magnitudes(whole):
+    """A free mask tells which features of a client's samples are large."""
+
+    def large(delta, batches):
+        mask = jnp.mean(jnp.abs(batches.x), 0) > 0.8
+        return Packet(jnp.zeros(mask.shape), mask, bits=0, index="none")
+
+    return carrying(whole, "features", large)
+
+
+def turned_back(whole):
+    """Two masks take turns, and are charged for only the first time."""
+
+    def update(key, ctx, *args):
+        uplink, client, metrics = whole.update(key, ctx, *args)
+        delta = uplink["delta"].values
+        mask = jax.tree.map(
+            lambda v: jnp.arange(v.size).reshape(v.shape) % 2 == ctx.round % 2, delta
+        )
+        values, first = masks.apply(delta, mask), ctx.round < 2
+        packet = Packet(values, mask, fresh=first, index="bitmap")
+        return uplink | {"delta": packet}, client, metrics
+
+    return whole._replace(update=update)
+
+
 def charged_again(whole):
     """A mask that never changes is charged in every round, down and back up."""
 
@@ -234,8 +260,10 @@ BROKEN = {
     "known ": free_labels,
     "known  ": free_mask,
     "known   ": free_top_k,
+    "known    ": free_magnitudes,
     "fresh": charged_again,
     "fresh ": charged_back,
+    "fresh  ": turned_back,
     "padding": reads_padding,
     "zeros fresh": leaky_packet,
     "bytes": wide_codes,
@@ -325,6 +353,13 @@ def test_an_assumption_stands_in_the_place_of_bits():
         return carrying(whole, "signs", lambda delta, batches: signs(delta, **said))
 
     contract.LAWS["known"](at.make_world(assuming, {}))
+
+
+def test_a_client_that_keeps_the_union_itself_is_not_charged_for_it():
+    """NST where nothing is pruned: every mask is the one that came down."""
+    world = at.make_world(nst, {"density": 1.0, "prune_rate": 0.0})
+    contract.LAWS["fresh"](world)
+    assert not any(log.up["weights"].fresh.any() for log in at.path(world)[1])
 
 
 def test_label_sets_are_taken_as_known():

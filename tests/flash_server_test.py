@@ -41,7 +41,7 @@ def sent(method, *models):
     summands = [
         method.contribute(
             context(index=i),
-            pack_up(jax.tree.map(jnp.asarray, model), None, SELECT, index="bitmap"),
+            pack_up(jax.tree.map(jnp.asarray, model), model.mask, SELECT, index="csr"),
         )
         for i, model in enumerate(models)
     ]

@@ -132,7 +132,7 @@ def test_a_client_of_nst_trains_what_its_own_mask_keeps():
     method = nst(loss, optimizer, density=0.5, prunable=("w",), prune_rate=0.0)
     whole = jnp.ones(40, bool)
     received = SparseModel({"w": jnp.arange(1.0, 41.0)}, {"w": whole}, {})
-    down = pack_up(received, None, {"w": True}, index="bitmap")
+    down = pack_up(received, received.mask, {"w": True}, index="bitmap")
     own = {"w": jnp.arange(40) < 4}
     ctx = Context(jnp.int32(0), jnp.int32(-1), None)
     up, kept, _ = method.update(jax.random.key(0), ctx, down, own, batches(1, 1))

@@ -6,10 +6,11 @@ Mean over clients on their own test samples, best round.
 from benchmarks.tables import Row, Table, runs
 
 _CONFIG = "configs/spafl_fashion_mnist.py"
+_AS_PRINTED = {"algorithm.charge_delta": False}
 
 TABLE = Table(
     rows={
-        "spafl": Row(f"{_CONFIG}:release", "89.21 ± 0.25"),
+        "spafl": Row(f"{_CONFIG}:release", "89.21 ± 0.25", _AS_PRINTED),
         "without13": Row(f"{_CONFIG}:without13,release", "88.20 ± 1.10"),
         "local": Row(f"{_CONFIG}:local,release", "84.31 ± 0.20"),
         "fedavg": Row(f"{_CONFIG}:fedavg", "88.73 ± 0.21"),
@@ -17,7 +18,7 @@ TABLE = Table(
         "fjord": Row(f"{_CONFIG}:fjord", "89.08 ± 0.17"),
         "fedpm": Row(f"{_CONFIG}:fedpm", "63.27 ± 1.65"),
         "fedpm_initial": Row(f"{_CONFIG}:fedpm,initial", "63.27 ± 1.65"),
-        "spafl_paper": Row(f"{_CONFIG}:paper", "89.21 ± 0.25"),
+        "spafl_paper": Row(f"{_CONFIG}:paper", "89.21 ± 0.25", _AS_PRINTED),
         "thresholds_only": Row(f"{_CONFIG}:thresholds_only,release", "65.52 ± 5.3"),
     },
     order=(

@@ -43,6 +43,11 @@ def _hetero(
     largest = tiers[-1]
     moving = submask == "magnitude"
 
+    def tier_of(ctx):
+        """The largest density within a client's budget, at least the smallest."""
+        within = jnp.sum(jnp.array(tiers) <= ctx.client.budget, dtype=jnp.int32)
+        return jnp.maximum(within - 1, 0)
+
     def ranked(key, whole):
         """Parts fill up by magnitude in the aggregate, or at random in the mask."""
         select = masks.prunable(whole.model.params, prunable)
@@ -69,15 +74,17 @@ def _hetero(
         return part(server, tier)
 
     def init(key, model):
-        model = model._replace(params=masks.apply(model.params, model.mask))
+        select = masks.prunable(model.params, prunable)
+        layers = masks.layers(model.mask, select)
+        mask = masks.replace_layers(masks.full(model.params), select, layers)
+        model = SparseModel(masks.apply(model.params, mask), mask, model.stats)
         whole = Changing(model, model.mask, jnp.zeros((len(tiers),), jnp.int32))
         return Nested(whole, ranked(key, whole))
 
     def broadcast(key, ctx, server):
         del key
         model, _, since = server.whole
-        within = jnp.sum(jnp.array(tiers) <= ctx.client.budget, dtype=jnp.int32)
-        tier = jnp.maximum(within - 1, 0)
+        tier = tier_of(ctx)
         own = model._replace(mask=held(server, tier, ctx.round))
         select = masks.prunable(model.params, prunable)
         return pack_down(ctx, own, since[tier], select, index=index)
@@ -89,7 +96,7 @@ def _hetero(
             adjust = ctx.round % r_int == 0
             state, mask, work = surgery.sparse_learning(
                 loss_fn, key, tx, model, batches, select=select,
-                density=jnp.minimum(ctx.client.budget, largest),
+                density=jnp.array(tiers)[tier_of(ctx)],
                 prune_rate=rate, decay=decay, when=adjust,
             )  # fmt: skip
         else:
@@ -109,8 +116,15 @@ def _hetero(
     def aggregate(key, ctx, server, total):
         old = server.whole
         stats = sums.weighted_mean(total["stats"], old.model.stats)
-        params = sums.covered_mean(total["covered"], 0.0)
-        union = jax.tree.map(lambda w: w > 0, total["covered"]["weight"])
+        nobody = total["stats"]["weight"] == 0
+        params, union = jax.tree.map(
+            lambda new, old: jnp.where(nobody, old, new),
+            (
+                sums.covered_mean(total["covered"], 0.0),
+                jax.tree.map(lambda w: w > 0, total["covered"]["weight"]),
+            ),
+            (old.model.params, old.model.mask),
+        )
         model, mask, adjust = SparseModel(params, union, stats), old.mask, moving
         if r_int:  # static branch
             vote, select = ctx.round % r_int == 0, masks.prunable(params, prunable)
@@ -182,7 +196,7 @@ def hetero_jmwst(
 ) -> Algorithm:
     """hetero-JMWST: the largest mask is drawn anew every `r_int` rounds, see `jmwst`.
 
-    Layers share it as they share the aggregate, which is deployed uncut.
+    Its layer shares are the aggregate's; the aggregate is deployed uncut.
 
     Args:
       densities: the budgets that clients have, in (0, 1]; the largest is stage 1's.

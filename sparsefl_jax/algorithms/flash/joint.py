@@ -150,8 +150,7 @@ def nst(
         trained = SparseModel(
             training.state.params, training.mask, training.state.stats
         )
-        # The server keeps nobody's mask, so that each upload tells it.
-        uplink = pack_up(trained, None, select, index=index)
+        uplink = pack_up(trained, received.mask, select, index=index)
         return uplink, training.mask, {**training.state.sums, "work": training.work}
 
     def aggregate(key, ctx, server, total):
