@@ -31,7 +31,7 @@ from typing import NamedTuple
 
 
 class Algorithm(NamedTuple):
-    """A federated method as seven pure functions.
+    """A federated method as seven pure functions, and what is known of its masks.
 
     init: `(key, model: SparseModel) -> server`.
     init_client: `(key, server, info) -> client`; the server is as `init` made it.
@@ -46,6 +46,11 @@ class Algorithm(NamedTuple):
         Without a client the server's models, with one the personal models, `{}` if
         there are none. The first entry is the headline; `target` is what an export and
         the next stage take.
+    alive: optional, `(round) -> float` in [0, 1]. As it follows from the arguments
+        alone, the share of entries that are alive at most once `round` rounds of the
+        stage are done, a Python int from 1: of those under masks in the next downlink,
+        or in the model that is handed on. For the plan, which sees by itself what the
+        first masks are and whether they stay; it knows nothing of others without it.
     """
 
     init: Callable
@@ -55,6 +60,7 @@ class Algorithm(NamedTuple):
     contribute: Callable
     aggregate: Callable
     deploy: Callable
+    alive: Callable | None = None
 
 
 def target(models: dict):

@@ -14,8 +14,10 @@ from sparsefl_jax import disk_store, processes, simulate, store
 from sparsefl_jax.types import ClientInfo, Key, SparseModel
 
 
-def _makers(key: Key, algorithm) -> tuple[Callable, Callable]:
+def makers(key: Key, algorithm) -> tuple[Callable, Callable]:
     """`init(model) -> server` and `rows(server, info [n]) -> rows [n, ...]`, packed.
+
+    `key` is the stage's root key.
 
     Every client's key depends on the client alone and `init_client` sees the server as
     `init` returned it, so it does not matter when or in what chunks rows are made.
@@ -38,7 +40,7 @@ def _makers(key: Key, algorithm) -> tuple[Callable, Callable]:
 
 def shapes(algorithm, model: SparseModel, info: ClientInfo) -> simulate.State:
     """The state of a stage by shape; model and info are arrays or shapes."""
-    init, rows = _makers(jax.random.key(0), algorithm)
+    init, rows = makers(jax.random.key(0), algorithm)
     server = jax.eval_shape(init, model)
     last_round = jax.ShapeDtypeStruct(info.index.shape, jnp.int32)
     return simulate.State(server, jax.eval_shape(rows, server, info), last_round)
@@ -80,7 +82,7 @@ def start(
         if where == "device":
             clients = processes.put(clients, placed.clients)
     else:
-        init, rows = _makers(key, algorithm)
+        init, rows = makers(key, algorithm)
         model = processes.put(model, NamedSharding(plan.mesh, P()))
         server = jax.jit(init, out_shardings=placed.server)(model)
         last_round = np.full(shape.last_round.shape, -1, np.int32)
@@ -109,7 +111,7 @@ def on_disk(
       first: the server as the stage's `init` returned it.
       sharding: of the rows that are made.
     """
-    _, rows = _makers(key, algorithm)
+    _, rows = makers(key, algorithm)
     rows, info = jax.jit(rows, out_shardings=sharding), jax.device_get(info)
 
     def make(server, ids):

@@ -25,6 +25,7 @@ class Traced(NamedTuple):
     up: PyTree
     model: SparseModel
     memory: estimate_memory.Memory
+    work: estimate_memory.ClientWork  # of one client
 
 
 def run(
@@ -82,7 +83,7 @@ def run(
         down, up, deployed, work = trace(stage, shapes, data)
         unread = unread and not _reads_budget(stage.algorithm, work)
         memory = estimate_memory.of_stage(stage, shapes, work, model, data, **how)
-        traced.append(Traced(down, up, deployed, memory))
+        traced.append(Traced(down, up, deployed, memory, work))
         shapes = deployed
     evaluate.check_metric(metric, stages, model, data)
     if unread:

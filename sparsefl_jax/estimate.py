@@ -1,8 +1,8 @@
 """A run before round 1: bits, FLOPs, memory and time of every stage, as estimates.
 
-FLOPs dense and executed are those of the very cohorts. Bits, and FLOPs at the masks,
-are expected at the density of the first masks; time is the FLOPs executed over a share
-of the measured matmul rate, unless earlier runs tell it.
+FLOPs dense and executed are those of the very cohorts. Bits are told from and to, FLOPs
+at the masks at most, as they follow from the methods' programs and arguments; time is
+the FLOPs executed over a share of the measured matmul rate, unless earlier runs tell.
 """
 
 import math
@@ -15,6 +15,7 @@ from sparsefl_jax import (
     checks,
     costs,
     estimate_traffic,
+    limits,
     machine,
     sampling,
     simulate,
@@ -34,6 +35,7 @@ class _Samples(NamedTuple):
 
     ids: np.ndarray  # [R, K] int32
     own: float  # of the clients, in all epochs
+    steps: float  # minibatches of these
     executed: float  # with padding to full batches and to the chunk's longest client
 
 
@@ -66,8 +68,10 @@ def describe(
     Returns:
       A dict of plain Python values: `devices`, `model`, `clients`, a list `stages` and
       `total`. Bits and FLOPs are those of a round, all clients, the mean over the
-      stage's rounds; memory is in bytes of all devices together, and `client_store`
-      tells where all clients' rows live; bits and time are pairs, from and to.
+      stage's rounds; bits and time are pairs, from and to. `flops_most` is at the
+      masks; `flops`, at the density of the masks that come down, is no bound, and None
+      where clients do not send under these. Memory is in bytes of all devices together,
+      and `client_store` tells where all clients' rows live.
 
     Example: `python launch.py --config=configs/flash_cifar10.py:mini --dry_run`.
     """
@@ -80,16 +84,21 @@ def describe(
         how = eval_every, chunk, budgets, "auto", client_store, memory_gb, devices
         traced = checks.run(stages, model, data, *how)
     sparse, told = _example_model(model) if initial is None else initial, []
+    start = estimate_traffic.Start(sparse)
+    held = simulate.client_info(data, budgets).budget
     for index, stage in enumerate(stages):
         plan = simulate.make_plan(stage, {}, devices, traced[index].memory.chunk)
-        samples = _samples(simulate.stage_key(run_key, index), plan, data)
-        traffic = estimate_traffic.expect(stage, sparse, traced[index], budgets)
+        stage_key = simulate.stage_key(run_key, index)
+        samples = _samples(stage_key, plan, data)
+        traffic = estimate_traffic.expect(
+            stage, start, traced[index], stage_key, held[samples.ids]
+        )
         each = _stage(plan, model, data, sparse, samples, traffic, eval_every)
         memory = traced[index].memory
         each |= {"memory": memory.parts(), "client_store": memory.client_store}
         measured = known[index] if len(known) == len(stages) else None
         told.append(each | _time(each, plan, rate, len(devices), measured))
-        sparse = traffic.handed_on
+        start = traffic.handed_on
     return {
         "devices": _devices(devices, model.dtype, rate),
         "model": {
@@ -150,7 +159,8 @@ def _samples(key: Key, plan, data) -> _Samples:
     steps = -(-longest // stage.batch_size)
     executed = plan.chunk * stage.batch_size * float(steps.sum(1).mean())
     own = float(ordered.sum(1).mean())
-    return _Samples(ids, stage.epochs * own, stage.epochs * executed)
+    each = float((-(-ordered // stage.batch_size)).sum(1).mean())
+    return _Samples(ids, *(stage.epochs * v for v in (own, each, executed)))
 
 
 def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
@@ -162,6 +172,7 @@ def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
         for path, macs in zip(paths, macs, strict=True)
     )
     dense = costs.macs_per_sample(model.macs)
+    weights = sum(p.size for p in jax.tree.leaves(sparse.params))
     evaluations = math.ceil(stage.num_rounds / eval_every)
     models = jax.eval_shape(
         lambda key, s: stage.algorithm.deploy(
@@ -181,7 +192,10 @@ def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
         "bits_down": list(traffic.down),
         "bits_up": list(traffic.up),
         "assumed": traffic.assumed,
-        "flops": 6 * at_masks * samples.own,
+        "flops": 6 * at_masks * samples.own if traffic.within else None,
+        "flops_most": limits.most_flops(
+            model.macs, weights, samples.own, samples.steps
+        ),
         "flops_dense": 6 * dense * samples.own,
         "flops_executed": 6 * dense * samples.executed,
         "flops_evaluation": 2.0 * dense * len(data.y_test) * len(models) * evaluations,
@@ -218,7 +232,7 @@ def _total(stages: list[dict]) -> dict:
             over(lambda s, i=i: s["bits_down"][i] + s["bits_up"][i]) / 1e9
             for i in (0, 1)
         ],
-        "pflop": over(lambda s: s["flops"]) / 1e15,
+        "pflop_most": over(lambda s: s["flops_most"]) / 1e15,
         "pflop_executed": over(lambda s: s["flops_executed"]) / 1e15,
         "memory": max(sum(stage["memory"].values()) for stage in stages),
         "seconds": [
@@ -260,9 +274,11 @@ def text(plan: dict) -> str:
 
 
 def _span(values, form) -> str:
-    """One figure, or from and to where their texts differ."""
+    """One figure, or from and to where their texts differ, or at most."""
     low, high = form(values[0]), form(values[-1])
-    return low if low == high else f"{low} to {high}"
+    if low == high:
+        return low
+    return f"{low} to {high}" if values[0] else f"at most {high}"
 
 
 def _columns(stages: list[dict]) -> list[str]:
@@ -273,6 +289,12 @@ def _columns(stages: list[dict]) -> list[str]:
 
     def flops(key):
         return lambda s: format_si(s[key], "FLOP")
+
+    def at_masks(stage):
+        most = f"at most {format_si(stage['flops_most'], 'FLOP')}"
+        if stage["flops"] is None:
+            return most
+        return f"about {format_si(stage['flops'], 'FLOP')}, {most}"
 
     def memory(part):
         return lambda s: format_si(s["memory"][part], "B")
@@ -287,7 +309,7 @@ def _columns(stages: list[dict]) -> list[str]:
         "of these alive": lambda s: f"{s['density']:.3g}" if s["masked"] else "-",
         "a round: down": bits("bits_down"),
         "         up": bits("bits_up"),
-        "         at the masks": flops("flops"),
+        "         at the masks": at_masks,
         "         dense": flops("flops_dense"),
         "         executed": flops("flops_executed"),
         "         time": lambda s: _span(s["seconds_per_round"], format_seconds),
@@ -318,9 +340,10 @@ def _notes(stages: list[dict]) -> list[str]:
         )
     if any(stage["masked"] for stage in stages):
         notes.append(
-            "Bits and FLOPs at the masks: at the density of the first masks, which may "
-            "change (a union of clients' masks is denser); bits from no positions to "
-            "positions every time."
+            "Bits: at least and at most, as they follow from the program and its "
+            "arguments; a mask of which these tell nothing may be all of the model or "
+            "nothing, and positions may travel every time or never. FLOPs at the "
+            "masks: at most the dense ones and a sort of the weights at every step."
         )
     for index, stage in enumerate(stages):
         for packet, reason in stage["assumed"].items():

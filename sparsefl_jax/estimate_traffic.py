@@ -1,80 +1,98 @@
-"""The bits of a stage before it runs: the first downlinks, and uplinks by shape.
+"""The bits of a stage before it runs: at least and at most, by the masks that travel.
 
-The server is started and its first messages are counted. What clients answer is known
-by shape alone; their masks are taken to be as dense as those that they receive. Whether
-positions travel along depends on what the receiver holds, so both cases are given.
+The server is started and its first messages are counted. What they tell of later ones,
+and of the uplinks, follows from the program, see `structure`; `Algorithm.alive` tells
+the share of masks that follow from a method's arguments. A packet under any other mask
+holds nothing at least, and is whole at most. Positions travel or not, unless the
+program says which.
 """
 
 import math
+from collections import Counter
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import checks, codec
+from sparsefl_jax import begin, checks, codec, structure
 from sparsefl_jax.algorithm import target
-from sparsefl_jax.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.types import ClientInfo, Context, Key, SparseModel
+
+_DEVIATIONS = 5  # of an entry count from the share by which a mask is drawn at random
+
+
+class Start(NamedTuple):
+    """What a stage starts from."""
+
+    model: SparseModel  # of its values the sizes matter, not the meaning
+    share: float | None = None  # of the entries alive at most; None: its mask is known
 
 
 class Traffic(NamedTuple):
-    """What a stage is expected to send at the density of its first masks."""
+    """What a stage sends."""
 
-    down: tuple[float, float]  # bits of a round, positions held already or sent anew
+    down: tuple[float, float]  # bits of a round, the mean over rounds; least and most
     up: tuple[float, float]
-    densities: dict[str, float]  # share that travels of every leaf under a mask
+    densities: dict[str, float]  # expected of every leaf under a mask on its way down
     masked: int  # entries of these leaves
-    alive: float  # of these, those that travel
-    handed_on: SparseModel  # what the next stage starts from, were nothing trained
+    alive: float  # expected of these
+    within: bool  # whether clients send under the very masks that they receive
+    handed_on: Start  # what the next stage starts from
     assumed: dict[str, str]  # what is not charged, and why, by 'direction/packet'
 
 
-def expect(stage, sparse: SparseModel, traced: checks.Traced, budgets) -> Traffic:
-    """Expects the traffic of a stage.
+class _Sent(NamedTuple):
+    """Entries of a packet by leaf, int64; with a leading axis where tiers differ."""
+
+    least: np.ndarray
+    most: np.ndarray
+    total: np.ndarray  # the most of all leaves together
+
+
+def expect(stage, start: Start, traced: checks.Traced, key: Key, budgets) -> Traffic:
+    """What follows from a stage's program and arguments about its traffic.
 
     Args:
       stage: a `Stage`.
-      sparse: what it starts from; of its values the sizes matter, not the meaning.
+      start: what it starts from.
       traced: one round of it by shape, as `checks.run` gives it.
-      budgets: [N] float32 in (0, 1], or None.
+      key: the stage's root key.
+      budgets: of the clients that take part, float32 of any shape.
+
+    Raises:
+      ValueError: `Algorithm.alive` gives what is no share.
     """
-    algorithm, key = stage.algorithm, jax.random.key(0)
-    tiers, clients = np.unique(
-        np.ones(1) if budgets is None else budgets, return_counts=True
-    )
-
-    @jax.jit
-    def begin(sparse, tiers):
-        def downlink(budget):
-            info = ClientInfo(jnp.int32(0), jnp.int32(1), budget)
-            ctx = Context(jnp.int32(0), jnp.int32(-1), info)
-            return codec.count(algorithm.broadcast(key, ctx, server))
-
-        server = algorithm.init(key, sparse)
-        models = algorithm.deploy(key, server, None, None)
-        return target(models), jax.lax.map(downlink, tiers)
-
-    handed_on, down = begin(sparse, jnp.asarray(tiers, jnp.float32))
-    down, share = jax.device_get(down), clients / clients.sum()
+    told = structure.read(stage.algorithm, traced.work, start.model)
+    tiers, clients = np.unique(np.float32(budgets), return_counts=True)
+    deployed, counts = _first_round(stage.algorithm, start.model, key, tiers)
     layouts = codec.layout(traced.down), codec.layout(traced.up)
-    sizes, densities = {}, {}
-    for name, packet in layouts[0].items():
-        entries = np.tensordot(share, down[name].entries, 1)
-        for path, shape, sent in zip(packet.paths, packet.shapes, entries, strict=True):
-            if packet.masked:
-                sizes[path] = math.prod(shape)
-                densities[path] = float(sent) / max(sizes[path], 1)
-    up = {name: _answer(packet, densities) for name, packet in layouts[1].items()}
-    cohort = stage.cohort_size
+    shares, bits = _shares(stage, start, told), np.zeros((2, 2))
+    for share, rounds in shares.items():
+        down = {n: _sent(p, counts[n], share) for n, p in layouts[0].items()}
+        up = {
+            name: down.get(told.up[name].mask_of) or _sent(packet)
+            for name, packet in layouts[1].items()
+        }
+        for way, (layout, facts, sent) in enumerate(
+            zip(layouts, (told.down, told.up), (down, up), strict=True)
+        ):
+            for name in layout:
+                each = _bits(layout[name], facts[name], sent[name])
+                by_tier = np.stack([np.broadcast_to(b, tiers.shape) for b in each])
+                mean = by_tier @ clients / clients.sum()
+                bits[way] += mean * stage.cohort_size * rounds / stage.num_rounds
+    sizes, densities = _densities(layouts[0], counts, clients, shares)
+    came = [told.up[n].mask_of for n, p in layouts[1].items() if p.masked and p.paths]
+    known = told.deployed and (start.share is None or not told.reads_start)
     return Traffic(
-        down=tuple(
-            cohort * float(np.sum(share * bits)) for bits in _bits(layouts[0], down)
-        ),
-        up=tuple(cohort * float(bits) for bits in _bits(layouts[1], up)),
+        down=tuple(bits[0].tolist()),
+        up=tuple(bits[1].tolist()),
         densities=densities,
         masked=sum(sizes.values()),
         alive=sum(sizes[path] * densities[path] for path in sizes),
-        handed_on=handed_on,
+        within=bool(came) and None not in came,
+        handed_on=Start(deployed, None if known else _alive(stage, stage.num_rounds)),
         assumed=codec.assumptions(dict(zip(("down", "up"), layouts, strict=True))),
     )
 
@@ -88,26 +106,97 @@ def most_bits(layout: dict[str, codec.Layout]) -> int:
       >>> most_bits(codec.layout({'w': packet}))  # of 8 values, a bit for each
       264
     """
-    count = {name: _answer(packet, {}) for name, packet in layout.items()}
-    return int(codec.bits(layout, count).total)
+    unknown = structure.Facts(None, None, None)
+    return sum(int(_bits(p, unknown, _sent(p))[1]) for p in layout.values())
 
 
-def _answer(packet: codec.Layout, densities: dict) -> codec.Count:
-    """What a client sends of a packet at these densities."""
-    entries = [
-        round(math.prod(shape) * (densities.get(path, 1.0) if packet.masked else 1.0))
-        for path, shape in zip(packet.paths, packet.shapes, strict=True)
-    ]
-    entries = np.array(entries, np.int64)
-    ones = entries // 2 if packet.index == "entropy" else None  # the most bits
-    return codec.Count(entries, np.True_, np.True_, ones)
+def _first_round(algorithm, model: SparseModel, key: Key, tiers: np.ndarray):
+    """What the server deploys at its start, and the counts of its first messages."""
+    init, _ = begin.makers(key, algorithm)
+
+    @jax.jit
+    def first(model, tiers):
+        def downlink(budget):
+            info = ClientInfo(jnp.int32(0), jnp.int32(1), budget)
+            ctx = Context(jnp.int32(0), jnp.int32(-1), info)
+            return codec.count(algorithm.broadcast(key, ctx, server))
+
+        server = init(model)
+        models = algorithm.deploy(key, server, None, None)
+        return target(models), jax.lax.map(downlink, tiers)
+
+    return jax.device_get(first(model, tiers))
 
 
-def _bits(layout: dict, count: dict):
-    """Bits without and with positions, of the leading axes of the counts."""
-    for fresh in (False, True):
-        told = {
-            name: c._replace(fresh=np.full(np.shape(c.fresh), fresh))
-            for name, c in count.items()
-        }
-        yield codec.bits(layout, told).total
+def _alive(stage, round: int) -> float:
+    """The share that is alive at most after so many rounds."""
+    if stage.algorithm.alive is None:
+        return 1.0
+    share = float(stage.algorithm.alive(round))
+    if not 0 <= share <= 1:
+        raise ValueError(f"alive({round}) is {share}, expected in [0, 1]")
+    return share
+
+
+def _shares(stage, start: Start, told: structure.Structure) -> Counter:
+    """What share of masks is alive in how many rounds, None where they are the first.
+
+    1 where nothing is known.
+    """
+    first = 1.0
+    if told.first and (start.share is None or not told.reads_start):
+        first = None
+    elif told.inherits:
+        first = start.share
+    later = range(1, stage.num_rounds)
+    return Counter([first, *(first if told.stays else _alive(stage, t) for t in later)])
+
+
+def _sent(packet: codec.Layout, first: codec.Count | None = None, share=1.0) -> _Sent:
+    """The entries of a packet, under a mask of which this share is alive at most."""
+    sizes = np.array([math.prod(shape) for shape in packet.shapes], np.int64)
+    if not packet.masked:
+        return _Sent(sizes, sizes, sizes.sum())
+    if share is None:
+        entries = np.asarray(first.entries, np.int64)
+        return _Sent(entries, entries, entries.sum(-1))
+    size = sizes.sum()
+    drawn = _DEVIATIONS * math.sqrt(size * share * (1 - share))
+    total = np.minimum(size, math.ceil(size * share + drawn))
+    return _Sent(np.zeros_like(sizes), np.minimum(sizes, total), total)
+
+
+def _bits(packet: codec.Layout, facts: structure.Facts, sent: _Sent) -> tuple:
+    """The bits of a packet at least and at most, int64."""
+    none, half = (
+        ones if packet.index == "entropy" else None
+        for ones in (np.zeros_like(sent.least), sent.most // 2)
+    )
+    always, new = np.bool_(facts.sent is True), np.bool_(facts.fresh is True)
+    least = codec.packet_bits(packet, codec.Count(sent.least, new, always, none))
+    ever, told = np.bool_(facts.sent is not False), np.bool_(facts.fresh is not False)
+    most = codec.packet_bits(packet, codec.Count(sent.most, told, ever, half))
+    values = most.values
+    if packet.index != "entropy":
+        values = np.minimum(values, packet.bits * sent.total)
+    return least.total, values + most.positions
+
+
+def _densities(layout: dict, counts: dict, clients, shares: Counter) -> tuple:
+    """Sizes and expected densities of the leaves under a mask, by path.
+
+    A mask of which nothing is known counts as the first one.
+    """
+    sizes, densities = {}, {}
+    for name, packet in layout.items():
+        entries = clients @ counts[name].entries / clients.sum()
+        for path, shape, sent in zip(packet.paths, packet.shapes, entries, strict=True):
+            if packet.masked:
+                sizes[path] = math.prod(shape)
+                first = float(sent) / max(sizes[path], 1)
+                each = [
+                    rounds * (first if share in (None, 1.0) else share)
+                    for share, rounds in shares.items()
+                ]
+                densities[path] = sum(each) / shares.total()
+    return sizes, densities

@@ -2,13 +2,14 @@
 
 What a round will cost is known when it has run. So that a run ends in the round that
 reaches a limit, no more rounds run at a time than fit if each costs the most it can.
-That is certain for bits. Of FLOPs the dense network's are certain, and what a method
-computes beside them is taken to be no more than in the rounds that it has run.
+That is certain for bits. FLOPs are at most the dense network's and what masks take, or
+those of the dearest round so far, should a method have needed more.
 """
 
 import math
 from typing import NamedTuple
 
+import jax
 import numpy as np
 
 from sparsefl_jax import codec, costs, estimate_traffic
@@ -39,7 +40,7 @@ class Most(NamedTuple):
     """The most that a round of a stage costs, all clients."""
 
     bits: int  # both ways, every packet whole and with its positions
-    flops: float  # of the largest clients, through the dense network
+    flops: float  # of the largest clients, see `most_flops`
     seen: float | None = (
         None  # FLOPs of the dearest round so far, None before the first
     )
@@ -69,9 +70,29 @@ def most(stage, traced, model, data) -> Most:
     packets = traced.down, traced.up
     bits = sum(estimate_traffic.most_bits(codec.layout(each)) for each in packets)
     sizes = np.sort(np.asarray(data.train.size, np.int64))[-stage.cohort_size :]
-    samples = stage.epochs * int(sizes.sum())
-    flops = 6.0 * costs.macs_per_sample(model.macs) * samples
-    return Most(stage.cohort_size * bits, flops)
+    steps = int(np.sum(-(-sizes // stage.batch_size)))
+    weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
+    flops = most_flops(model.macs, weights, int(sizes.sum()), steps)
+    return Most(stage.cohort_size * bits, stage.epochs * flops)
+
+
+def most_flops(macs, weights: int, samples: float, steps: float) -> float:
+    """The FLOPs of training at most: all of it dense, and a sort at every step.
+
+    What methods compute for their masks is charged as sorts are, n log2(n) for n
+    weights, and no more often; but a method may train longer than its epochs.
+
+    Args:
+      macs: as `Model.macs`.
+      weights: n, parameters of the network.
+      samples, steps: that all clients together train on, and minibatches of these.
+
+    Example:
+      >>> most_flops({'w': 100}, weights=7, samples=2, steps=1)
+      1221.0
+    """
+    dense = 6.0 * costs.macs_per_sample(macs) * samples
+    return dense + steps * weights * math.log2(weights + 1)
 
 
 def seen(each: Most, records: list[dict]) -> Most:

@@ -65,8 +65,11 @@ def test_fedavg_and_memory_by_hand(world):
     plan = estimate.describe([stage(method, 4, 6)], model, data)
     (told,) = plan["stages"]
     assert told["bits_down"] == told["bits_up"] == 2 * [6 * 32 * DENSE]
-    assert told["masked"] == 0 and told["flops"] == told["flops_dense"]
+    assert told["masked"] == 0 and told["flops"] is None  # nothing comes under a mask
     assert told["flops_dense"] == 6 * KERNELS * 2 * sum(SIZES)  # everyone, two epochs
+    sorts = 2 * sum(-(-n // BATCH) for n in SIZES) * DENSE * np.log2(DENSE + 1)
+    assert told["flops_most"] == pytest.approx(told["flops_dense"] + sorts)
+    assert "at most" in estimate.text(plan)
     # One client a device: nobody waits for a longer one, batches are filled up.
     slots = sum(-(-n // BATCH) * BATCH for n in SIZES)
     assert told["flops_executed"] == 6 * KERNELS * 2 * slots
@@ -92,18 +95,58 @@ def test_padding_to_the_longest_of_a_chunk(world):
     assert plan["stages"][0]["flops_executed"] == 6 * KERNELS * 2 * slots
 
 
-def test_values_and_positions_at_the_first_density(world, key):
+def test_a_mask_that_stays_is_known_and_one_that_changes_is_not(world, key):
     data, model, parts = world
-    stages = [stage(sfl.nst(*parts, density=0.2), 12)]
-    (told,) = estimate.describe(stages, model, data, key=key)["stages"]
-    values = 3 * 32 * (told["density"] * KERNELS + DENSE - KERNELS)
-    assert told["density"] == pytest.approx(0.2, rel=0.1)
-    for name in ("bits_down", "bits_up"):
-        want = [values, values + 3 * KERNELS]
-        assert told[name] == pytest.approx(want, rel=1e-3)
+    dense, whole = 32 * (DENSE - KERNELS), 32 * DENSE + KERNELS
+    told = {}
+    for name in ("pdst", "nst"):
+        method = getattr(sfl, name)(*parts, density=0.2)
+        plan = estimate.describe([stage(method, 12)], model, data, key=key)
+        (told[name],) = plan["stages"]
+        run = sfl.run(key, [stage(method, 1)], model, data)
+        alive = run.metrics[0]["entries_down"]["weights"] / 3  # the run's very mask
+        assert told[name]["density"] == pytest.approx(alive / KERNELS, rel=1e-6)
+        first = 32 * alive + dense
+        if name == "pdst":
+            pair = [3 * first, 3 * (first + KERNELS)]
+            assert told[name]["bits_down"] == told[name]["bits_up"] == pair
+    low, high = (first + 11 * dense) / 12, (first + KERNELS + 11 * whole) / 12
+    assert told["nst"]["bits_down"] == pytest.approx([3 * low, 3 * high])
+    # Of its own mask a client tells the positions every time.
+    assert told["nst"]["bits_up"] == [3 * (dense + KERNELS), 3 * whole]
     leaves = INPUTS * WIDTH, WIDTH * CLASSES, WIDTH, CLASSES
-    assert told["memory"]["clients"] == 6 * sum(-(-n // 8) for n in leaves)
-    assert told["flops"] < 0.5 * told["flops_dense"]
+    assert told["nst"]["memory"]["clients"] == 6 * sum(-(-n // 8) for n in leaves)
+    assert told["pdst"]["flops"] < 0.5 * told["pdst"]["flops_dense"]
+    assert told["nst"]["flops"] is None
+
+
+def test_a_schedule_and_a_first_stage_tell_the_density(world, key):
+    data, model, parts = world
+    # Of 3 rounds the second one ends with 1 - 0.9 (1 - (1/2)^2) of the entries.
+    method = sfl.fedsparsify_global(*parts, density=0.1, rounds=3, power=2.0)
+    (told,) = estimate.describe([stage(method, 3)], model, data)["stages"]
+    shares = np.array([1, 1, 1 - 0.9 * (1 - 0.25)])
+    slack = 5 * np.sqrt(DENSE * shares * (1 - shares)) + 1
+    most = 3 * np.mean(32 * np.minimum(DENSE * shares + slack, DENSE)) + 3 * DENSE
+    assert told["bits_down"][1] == pytest.approx(most, abs=3 * 33)
+    assert told["density"] == pytest.approx(shares.mean())
+    first = stage(sfl.snip(*parts, density=0.1), 1, 1)
+    told = estimate.describe([first, stage(sfl.spdst(*parts), 4)], model, data)
+    mask, frozen = told["stages"]
+    assert mask["bits_up"] == [KERNELS, KERNELS]
+    assert frozen["density"] == pytest.approx(0.1)
+    slack = 5 * np.sqrt(KERNELS * 0.1 * 0.9) + 1
+    least = 3 * 32 * (DENSE - KERNELS)
+    most = 3 * 32 * (0.1 * KERNELS + slack) + least + 3 * KERNELS
+    for name in ("bits_down", "bits_up"):
+        assert frozen[name] == pytest.approx([least, most], abs=3 * 33)
+
+
+def test_a_share_that_is_none_is_refused(world):
+    data, model, parts = world
+    method = sfl.nst(*parts, density=0.2)._replace(alive=lambda round: 2 * round)
+    with pytest.raises(ValueError, match=r"alive\(1\) is 2.0, expected in \[0, 1\]"):
+        estimate.describe([stage(method, 3)], model, data)
 
 
 def test_clients_hold_what_their_budgets_allow(world):

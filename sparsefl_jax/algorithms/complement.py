@@ -125,7 +125,14 @@ def complement(
         return {"global": server.model, "unpruned": whole}
 
     return Algorithm(
-        init, init_client, broadcast, update, contribute, aggregate, deploy
+        init,
+        init_client,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        deploy,
+        alive=lambda round: density,
     )
 
 

@@ -101,9 +101,14 @@ def fedsparsify_global(
         mask = jax.tree.map(jnp.logical_and, mask, old.mask)
         return _next(ctx, server, SparseModel(params, mask, stats)), {}
 
+    def alive(round):
+        return 1 - schedule[min(round, rounds) - 1]
+
     client = partial(_init_client, optimizer, keep_optimizer)
     broadcast = partial(_broadcast, prunable, index)
-    return Algorithm(init, client, broadcast, update, contribute, aggregate, _deploy)
+    return Algorithm(
+        init, client, broadcast, update, contribute, aggregate, _deploy, alive
+    )
 
 
 def fedsparsify_local(
@@ -170,9 +175,15 @@ def fedsparsify_local(
         )
         return _next(ctx, server, SparseModel(params, mask, stats)), {}
 
+    def alive(round):
+        most = 2 if merge == "majority" else jnp.inf  # times what each of them kept
+        return min(1.0, most * (1 - schedule[min(round, rounds) - 1]))
+
     client = partial(_init_client, optimizer, keep_optimizer)
     broadcast = partial(_broadcast, prunable, index)
-    return Algorithm(init, client, broadcast, update, contribute, aggregate, _deploy)
+    return Algorithm(
+        init, client, broadcast, update, contribute, aggregate, _deploy, alive
+    )
 
 
 def _init_client(optimizer, keep_optimizer, key, server, info):

@@ -167,5 +167,12 @@ def one_shot(
         return {} if info is not None else {"initial": server}
 
     return Algorithm(
-        init, init_client, broadcast, update, contribute, aggregate, deploy
+        init,
+        init_client,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        deploy,
+        alive=lambda round: density,
     )

@@ -91,7 +91,14 @@ def jmwst(
         return Changing(model, mask, since), {}
 
     return Algorithm(
-        init, no_client, broadcast, update, summand(prunable), aggregate, both
+        init,
+        no_client,
+        broadcast,
+        update,
+        summand(prunable),
+        aggregate,
+        both,
+        alive=lambda round: density,
     )
 
 

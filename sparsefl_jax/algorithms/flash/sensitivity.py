@@ -97,4 +97,10 @@ def sensitivity(
         del key, client
         return {} if info is not None else {"initial": server.model}
 
-    return Algorithm(init, no_client, broadcast, update, contribute, aggregate, deploy)
+    def alive(round):
+        del round  # of a group at least one entry stays
+        return min(1.0, density + (1 / group if group else 0.0))
+
+    return Algorithm(
+        init, no_client, broadcast, update, contribute, aggregate, deploy, alive
+    )

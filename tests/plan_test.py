@@ -1,0 +1,101 @@
+"""What runs of every configuration count lies within what was planned for them."""
+
+import importlib
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+
+import configs
+from configs import _complement, _fedsparsify, _flash, _spafl
+from sparsefl_jax import estimate, experiment, loop
+
+METHODS = {
+    "flash": _flash.METHODS,
+    "spafl": (*_spafl.METHODS, "without13", "thresholds_only", "fedpm,initial"),
+    "fedsparsify": _fedsparsify.METHODS,
+    "complement": _complement.METHODS,
+    "fedprox": ("",),
+}
+FILES = sorted(p.stem for p in Path(configs.__file__).parent.glob("[a-z]*.py"))
+QUICK = {  # of each kind of knowledge one
+    ("complement_sst2", "cs"),
+    ("fedsparsify_fashion_mnist", "global"),
+    ("fedsparsify_fashion_mnist", "snip"),
+    ("flash_mnist", "spdst"),
+    ("spafl_fashion_mnist", "heterofl"),
+}
+SHAPES = {"mlp": (6, 6, 1), "sa": (24,)}  # of samples
+CLIENTS, ROUNDS = 10, 3
+
+
+def small(file, method, folder):
+    """Three rounds of a configuration on a few samples, with a narrow network."""
+    module = importlib.import_module(f"configs.{file}")
+    config = module.get_config(method) if method else module.get_config()
+    config.num_rounds = config.eval_every = ROUNDS
+    if config.first_stage:
+        config.first_stage.num_rounds = 1
+    if "max_iterations" in config.first_stage:
+        config.first_stage.max_iterations = 1  # which is no more than an epoch
+    if config.model.name not in ("mlp", "sa"):
+        config.model = {"name": "mlp"}
+        for section in (config.first_stage, config.algorithm):
+            if any("conv" in glob for glob in section.get("prunable", ())):
+                section.prunable = ("fc[12]/kernel",)
+    config.model.widths = (16, 12) if config.model.name == "mlp" else (32,)
+    config.dataset = write_samples(folder / "samples.npz", SHAPES[config.model.name])
+    config.data_dir = config.writers = config.num_classes = None
+    config.num_clients = config.cohort_size = CLIENTS
+    config.augment = ()
+    if "min_samples" in config.partition:
+        config.partition.min_samples = 1
+    if config.partition.name in ("lda", "dirichlet"):
+        config.partition.alpha = 100.0  # or a few samples would leave clients without
+    config.epochs, config.batch_size = min(config.epochs, 2), 8
+    return config
+
+
+def write_samples(path, shape):
+    rng = np.random.default_rng(0)
+    labels = np.arange(400) % 10
+    x = rng.integers(0, 256, (400, *shape), dtype=np.uint8)
+    if len(shape) == 1:
+        x = x.astype(np.float32) / 256
+    users = np.arange(300) // (300 // CLIENTS)
+    tests = {"x_test": x[300:], "y_test": labels[300:]}
+    np.savez(path, x=x[:300], y=labels[:300], users=users, **tests)
+    return str(path)
+
+
+def cases():
+    for file in FILES:
+        for method in METHODS[file.split("_")[0]]:
+            marks = () if (file, method) in QUICK else pytest.mark.slow
+            yield pytest.param(file, method, marks=marks, id=f"{file}:{method}")
+
+
+@pytest.mark.parametrize("file, method", cases())
+def test_what_is_counted_was_planned(file, method, tmp_path):
+    check(small(file, method, tmp_path))
+
+
+def check(config):
+    parts = experiment.build(config)
+    key = jax.random.key(config.seed)
+    how = {"budgets": parts.budgets, "eval_every": ROUNDS}
+    plan = estimate.describe(parts.stages, parts.model, parts.data, key=key, **how)
+    run = loop.run(key, parts.stages, parts.model, parts.data, **how)
+    train = [r for r in run.metrics if r["phase"] == "train"]
+    for index, told in enumerate(plan["stages"]):
+        rounds = [r for r in train if r["stage"] == index]
+        for name in ("bits_down", "bits_up"):
+            low, high = told[name]
+            counted = sum(r[name] for r in rounds) / len(rounds)
+            assert low <= counted <= high, (index, name)
+        counted = sum(r["flops"] for r in rounds) / len(rounds)
+        assert counted <= told["flops_most"] * (1 + 1e-6), index
+    low, high = plan["total"]["gbit"]
+    assert low <= train[-1]["gbit_cumulative"] <= high
+    return plan, train
