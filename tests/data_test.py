@@ -92,6 +92,26 @@ def test_npz(tmp_path, names):
 IMAGES, LABELS = np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1])
 
 
+BIG = 2**63 + 5
+USERS = [  # of four samples, of two test samples, and their numbers
+    ([7, -3, 7, 9], [9, 9], [7, -3, 7, 9], [9, 9]),
+    ([7, 7 + 2**32, 7, 2**40], [7 + 2**32, 7], [0, 1, 0, 2], [1, 0]),
+    (np.uint64([BIG, BIG + 1, 0, BIG]), np.int64([0, -1]), [2, 3, 1, 2], [1, 0]),
+    (np.array([2**70, 1, 2**70, 1], object), None, [1, 0, 1, 0], None),
+    (np.array(["b", "a", "b", "c"], object), [b"c", b"a"], [1, 0, 1, 2], [2, 0]),
+    ([10, 9, 10, 11], ["9", "10"], [0, 2, 0, 1], [2, 0]),
+]
+
+
+@pytest.mark.parametrize("users, users_test, numbers, numbers_test", USERS)
+def test_no_two_users_become_one(users, users_test, numbers, numbers_test):
+    given = {"x_test": IMAGES[:2], "y_test": LABELS[:2], "users_test": users_test}
+    data = sources.make_dataset(IMAGES, LABELS, users=users, **given)
+    assert data.users.dtype == np.int32 and data.users.tolist() == numbers
+    known = data.users_test if users_test is None else data.users_test.tolist()
+    assert known == numbers_test
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -107,7 +127,17 @@ IMAGES, LABELS = np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1])
         ({"x": np.array([None] * 4)}, "x has dtype object"),
         ({"x": np.zeros(4)}, r"x has shape \(4,\)"),
         ({"x": np.zeros((4, 3, 2, 1), np.uint8)}, "they must agree"),
-        ({"users": [0, 1]}, "users .* allowed are 4 integers"),
+        ({"users": [0, 1]}, r"users has shape \(2,\); allowed are 4 ids, one for each"),
+        (
+            {"users": np.array([0, 1, 2, None])},
+            r"users\[3\]=None is a NoneType; allowed",
+        ),
+        ({"users": [0, 1, 2, 3.5]}, r"users\[0\]=0.0 is a float; allowed are integers"),
+        (
+            {"users": np.array([0, 1, 2, "3"], object)},
+            r"users\[3\]='3' is a str; allow",
+        ),
+        ({"users": [True] * 4}, r"users\[0\]=True is a bool"),
     ],
 )
 def test_bad_arrays_are_named(change, message):
