@@ -1,5 +1,6 @@
 """Sources, embedded samples, the cache of decoded data, batches and augmentation."""
 
+import os
 import subprocess
 import sys
 
@@ -245,3 +246,59 @@ def test_cache_key_follows_the_files(tmp_path):
     assert key.startswith("mine-1.0.0-") and decoded.key("mine/1.0.0", *files) == key
     (tmp_path / "f").write_text("three")
     assert decoded.key("mine/1.0.0", *files) != key
+
+
+@pytest.mark.parametrize("place", ["another folder", "the same folder"])
+def test_files_of_the_same_name_size_and_time_are_told_apart(cache, tmp_path, place):
+    folders = tmp_path / "a", tmp_path / ("b" if "another" in place else "a")
+    found = []
+    for folder, text in zip(folders, ("one", "two"), strict=True):
+        folder.mkdir(exist_ok=True)
+        (folder / "new").write_text(text)
+        os.utime(folder / "new", ns=(10**18, 10**18))
+        os.replace(folder / "new", folder / "f")  # as rsync and tar do
+
+        def decode(file=folder / "f"):
+            return {"y": np.frombuffer(file.read_bytes(), np.uint8)}
+
+        arrays = decoded.through("same", folder, [folder / "f"], decode)
+        found.append(bytes(arrays["y"]).decode())
+    assert found == ["one", "two"]
+
+
+def spoil(entry, how: str) -> None:
+    """Damages an entry of the arrays x and y."""
+    file = entry / "x.npy"
+    whole = file.read_bytes()
+    if how == "flipped":
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    elif how == "cut off":
+        file.write_bytes(whole[:-1])
+    elif how == "empty":
+        file.write_bytes(b"")
+    elif how == "another array":
+        np.save(file, np.arange(3.0))
+    elif how == "swapped":
+        os.replace(entry / "y.npy", file)
+    elif how == "no facts":
+        (entry / "arrays.json").write_text("[]")
+    else:
+        file.unlink()
+
+
+HOW = ("flipped", "cut off", "empty", "another array", "swapped", "no facts", "gone")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_broken_entry_is_told_and_decoded_anew(cache, tmp_path, how):
+    (tmp_path / "f").write_text("one")
+    files = tmp_path, [tmp_path / "f"]
+    arrays = {"x": np.arange(3), "y": np.ones((0, 2), np.uint8)}
+    decoded.through("a", *files, lambda: arrays)
+    [entry] = cache.iterdir()
+    spoil(entry, how)
+    with pytest.warns(UserWarning, match="are damaged .*: decoded anew"):
+        again = decoded.through("a", *files, lambda: arrays)
+    assert again["x"].tolist() == [0, 1, 2] and again["y"].shape == (0, 2)
+    kept = decoded.through("a", *files, lambda: 1 / 0)
+    assert isinstance(kept["x"], np.memmap) and list(cache.iterdir()) == [entry]
