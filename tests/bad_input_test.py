@@ -270,7 +270,7 @@ BAD_ARRAYS = [
     ({"x": IMAGES.astype(float) + 1e39}, "x has values that are not finite"),
     ({"x": IMAGES[:, :1]}, "x_test has samples"),
     ({"x": IMAGES[:0], "y": LABELS[:0]}, "x has shape (0, 2, 3, 1)"),
-    ({"users": np.arange(39)}, "users is"),
+    ({"users": np.arange(39)}, "users has shape (39,)"),
 ]
 
 

@@ -1,5 +1,6 @@
 """Sources, embedded samples, the cache of decoded data, batches and augmentation."""
 
+import os
 import subprocess
 import sys
 
@@ -92,6 +93,26 @@ def test_npz(tmp_path, names):
 IMAGES, LABELS = np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1])
 
 
+BIG = 2**63 + 5
+USERS = [  # of four samples, of two test samples, and their numbers
+    ([7, -3, 7, 9], [9, 9], [7, -3, 7, 9], [9, 9]),
+    ([7, 7 + 2**32, 7, 2**40], [7 + 2**32, 7], [0, 1, 0, 2], [1, 0]),
+    (np.uint64([BIG, BIG + 1, 0, BIG]), np.int64([0, -1]), [2, 3, 1, 2], [1, 0]),
+    (np.array([2**70, 1, 2**70, 1], object), None, [1, 0, 1, 0], None),
+    (np.array(["b", "a", "b", "c"], object), [b"c", b"a"], [1, 0, 1, 2], [2, 0]),
+    ([10, 9, 10, 11], ["9", "10"], [0, 2, 0, 1], [2, 0]),
+]
+
+
+@pytest.mark.parametrize("users, users_test, numbers, numbers_test", USERS)
+def test_no_two_users_become_one(users, users_test, numbers, numbers_test):
+    given = {"x_test": IMAGES[:2], "y_test": LABELS[:2], "users_test": users_test}
+    data = sources.make_dataset(IMAGES, LABELS, users=users, **given)
+    assert data.users.dtype == np.int32 and data.users.tolist() == numbers
+    known = data.users_test if users_test is None else data.users_test.tolist()
+    assert known == numbers_test
+
+
 @pytest.mark.parametrize(
     "change, message",
     [
@@ -107,7 +128,17 @@ IMAGES, LABELS = np.zeros((4, 2, 2, 1), np.uint8), np.array([0, 1, 0, 1])
         ({"x": np.array([None] * 4)}, "x has dtype object"),
         ({"x": np.zeros(4)}, r"x has shape \(4,\)"),
         ({"x": np.zeros((4, 3, 2, 1), np.uint8)}, "they must agree"),
-        ({"users": [0, 1]}, "users .* allowed are 4 integers"),
+        ({"users": [0, 1]}, r"users has shape \(2,\); allowed are 4 ids, one for each"),
+        (
+            {"users": np.array([0, 1, 2, None])},
+            r"users\[3\]=None is a NoneType; allowed",
+        ),
+        ({"users": [0, 1, 2, 3.5]}, r"users\[0\]=0.0 is a float; allowed are integers"),
+        (
+            {"users": np.array([0, 1, 2, "3"], object)},
+            r"users\[3\]='3' is a str; allow",
+        ),
+        ({"users": [True] * 4}, r"users\[0\]=True is a bool"),
     ],
 )
 def test_bad_arrays_are_named(change, message):
@@ -215,3 +246,59 @@ def test_cache_key_follows_the_files(tmp_path):
     assert key.startswith("mine-1.0.0-") and decoded.key("mine/1.0.0", *files) == key
     (tmp_path / "f").write_text("three")
     assert decoded.key("mine/1.0.0", *files) != key
+
+
+@pytest.mark.parametrize("place", ["another folder", "the same folder"])
+def test_files_of_the_same_name_size_and_time_are_told_apart(cache, tmp_path, place):
+    folders = tmp_path / "a", tmp_path / ("b" if "another" in place else "a")
+    found = []
+    for folder, text in zip(folders, ("one", "two"), strict=True):
+        folder.mkdir(exist_ok=True)
+        (folder / "new").write_text(text)
+        os.utime(folder / "new", ns=(10**18, 10**18))
+        os.replace(folder / "new", folder / "f")  # as rsync and tar do
+
+        def decode(file=folder / "f"):
+            return {"y": np.frombuffer(file.read_bytes(), np.uint8)}
+
+        arrays = decoded.through("same", folder, [folder / "f"], decode)
+        found.append(bytes(arrays["y"]).decode())
+    assert found == ["one", "two"]
+
+
+def spoil(entry, how: str) -> None:
+    """Damages an entry of the arrays x and y."""
+    file = entry / "x.npy"
+    whole = file.read_bytes()
+    if how == "flipped":
+        file.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    elif how == "cut off":
+        file.write_bytes(whole[:-1])
+    elif how == "empty":
+        file.write_bytes(b"")
+    elif how == "another array":
+        np.save(file, np.arange(3.0))
+    elif how == "swapped":
+        os.replace(entry / "y.npy", file)
+    elif how == "no facts":
+        (entry / "arrays.json").write_text("[]")
+    else:
+        file.unlink()
+
+
+HOW = ("flipped", "cut off", "empty", "another array", "swapped", "no facts", "gone")
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_broken_entry_is_told_and_decoded_anew(cache, tmp_path, how):
+    (tmp_path / "f").write_text("one")
+    files = tmp_path, [tmp_path / "f"]
+    arrays = {"x": np.arange(3), "y": np.ones((0, 2), np.uint8)}
+    decoded.through("a", *files, lambda: arrays)
+    [entry] = cache.iterdir()
+    spoil(entry, how)
+    with pytest.warns(UserWarning, match="are damaged .*: decoded anew"):
+        again = decoded.through("a", *files, lambda: arrays)
+    assert again["x"].tolist() == [0, 1, 2] and again["y"].shape == (0, 2)
+    kept = decoded.through("a", *files, lambda: 1 / 0)
+    assert isinstance(kept["x"], np.memmap) and list(cache.iterdir()) == [entry]

@@ -13,6 +13,7 @@ from zipfile import BadZipFile
 import numpy as np
 
 from sparsefl_jax.data import leaf, samples, tfds_source
+from sparsefl_jax.data.users import number as number_users
 
 DATASETS = {
     "cifar10_sample": "2,000 + 500 CIFAR-10 images, embedded in the package",
@@ -116,7 +117,8 @@ def make_dataset(
       y_test: like y.
       num_classes: None: one more than the largest label.
       name: how the data set is called in reports.
-      users: [n] integers or strings, the user of each training sample.
+      users: [n] integers or strings, the user of each training sample; those beyond
+        int32, and strings, are numbered.
       users_test: [n_test], the same for the test samples.
 
     Returns:
@@ -145,14 +147,13 @@ def make_dataset(
             f"x has {x.shape[1:]} {x.dtype}; they must agree"
         )
     num_classes = _num_classes(y, y_test, num_classes)
-    users, users_test = _users(users, len(x), users_test, len(x_test))
+    ids = {"users": users, "users_test": users_test}
+    ids = number_users(ids, {"users": len(x), "users_test": len(x_test)})
     published = STATISTICS.get(name) if x.dtype == np.uint8 else None
     mean, std = published or _channel_statistics(x)
     if mean and len(mean) != x.shape[-1]:
         mean, std = _channel_statistics(x)
-    return Dataset(
-        x, y, x_test, y_test, num_classes, name, mean, std, users, users_test
-    )
+    return Dataset(x, y, x_test, y_test, num_classes, name, mean, std, **ids)
 
 
 _KEYS = {
@@ -188,7 +189,7 @@ def _read_npz(path, keys, optional=()):
     except _UNREADABLE as error:
         reason = " ".join(str(error).split()) or "it is damaged"
         if "allow_pickle" in reason:
-            reason = "it holds Python objects; store plain numeric arrays"
+            reason = "it holds Python objects; store arrays of numbers or of strings"
         raise ValueError(f"data file {str(path)!r} can not be used: {reason}") from None
     return arrays
 
@@ -249,27 +250,6 @@ def _num_classes(y, y_test, num_classes):
                 f"allowed are 0 to {num_classes - 1} for num_classes={num_classes}"
             )
     return int(num_classes)
-
-
-def _users(users, num_samples, users_test, num_test):
-    """Returns user ids of both splits as int32 that agree between the splits."""
-    out = []
-    for name, ids, length in (
-        ("users", users, num_samples),
-        ("users_test", users_test, num_test),
-    ):
-        ids = None if ids is None else np.asarray(ids)
-        if ids is not None and (ids.shape != (length,) or ids.dtype.kind not in "iuSU"):
-            raise ValueError(
-                f"{name} is {ids.dtype} {ids.shape}; allowed are "
-                f"{length} integers or strings, one for each sample"
-            )
-        out.append(ids)
-    given = [ids for ids in out if ids is not None]
-    if any(ids.dtype.kind in "SU" for ids in given):
-        names = np.unique(np.concatenate(given))
-        out = [None if ids is None else np.searchsorted(names, ids) for ids in out]
-    return [None if ids is None else ids.astype(np.int32) for ids in out]
 
 
 def _channel_statistics(x):
