@@ -1,9 +1,9 @@
-"""Where a run ends before its rounds do, and how many rounds may follow until then.
+"""Limits that end a run early, and how many rounds may run until one is reached.
 
-What a round will cost is known when it has run. So that a run ends in the round that
+A round's cost is known only after it has run. So that a run ends in the round that
 reaches a limit, no more rounds run at a time than fit if each costs the most it can.
-That is certain for bits. FLOPs are at most the dense network's and what masks take, or
-those of the dearest round so far, should a method have needed more.
+That is certain for bits. FLOPs are at most those of the dense network and of mask work,
+or more by the largest factor so far, should a method train more than that.
 """
 
 import math
@@ -41,8 +41,8 @@ class Most(NamedTuple):
 
     bits: int  # both ways, every packet whole and with its positions
     flops: float  # of the largest clients, see `most_flops`
-    seen: float | None = (
-        None  # FLOPs of the dearest round so far, None before the first
+    factor: float | None = (
+        None  # largest so far, FLOPs over dense FLOPs; None: no round
     )
 
 
@@ -95,16 +95,16 @@ def most_flops(macs, weights: int, samples: float, steps: float) -> float:
     return dense + steps * weights * math.log2(weights + 1)
 
 
-def seen(each: Most, records: list[dict]) -> Most:
-    """What records of rounds tell of the most that one costs.
+def updated(each: Most, records: list[dict]) -> Most:
+    """Returns the most that a round costs, with the factor of further rounds.
 
     Example:
-      >>> seen(Most(bits=8, flops=5.0, seen=6.5), [{'flops': 6.0}, {'flops': 7.0}])
-      Most(bits=8, flops=5.0, seen=7.0)
+      >>> updated(Most(bits=8, flops=5.0), [{'flops': 6.0, 'flops_dense': 4.0}])
+      Most(bits=8, flops=5.0, factor=1.5)
     """
-    told = [record["flops"] for record in records]
-    told += [] if each.seen is None else [each.seen]
-    return each._replace(seen=max(told, default=None))
+    factors = [r["flops"] / r["flops_dense"] for r in records if r["flops_dense"]]
+    factors += [] if each.factor is None else [each.factor]
+    return each._replace(factor=max(factors, default=0.0 if records else None))
 
 
 def fitting(until: Limits, spent: Cost, each: Most, wanted: int) -> int:
@@ -128,6 +128,7 @@ def fitting(until: Limits, spent: Cost, each: Most, wanted: int) -> int:
     if until.gbit:
         rounds = min(rounds, (until.gbit * 1e9 - spent.bits) / max(each.bits, 1))
     if until.pflop:
-        flops = math.inf if each.seen is None else max(each.flops, each.seen, 1.0)
+        factor = math.inf if each.factor is None else max(each.factor, 1.0)
+        flops = max(each.flops, 1.0) * factor
         rounds = min(rounds, (until.pflop * 1e15 - spent.flops) / flops)
     return max(1, math.ceil((1 - _SLACK) * rounds))

@@ -257,7 +257,7 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
         rounds, ids = later, following
         logs = processes.fetch(logs)
         records, at, failure = _account(work, layers, logs, count, at)
-        most = limits.seen(most, records)
+        most = limits.updated(most, records)
         own = simulate.deploy_key(key, at.round)
         models = stage.algorithm.deploy(own, state.server, None, None)
         seen = None if seen is None else [*seen, *logs.ids[:count].ravel()]
