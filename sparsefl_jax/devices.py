@@ -108,12 +108,46 @@ def _told(devices, name: str) -> int | None:
 
 
 def host_memory() -> int:
-    """Bytes that the host has available."""
+    """Bytes that the host has available, and its control group (a container) allows."""
+    rooms = _group_rooms()
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable"):
-                return 1024 * int(line.split()[1])
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+                return min([1024 * int(line.split()[1]), *rooms])
+    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([whole, *rooms])
+
+
+def _group_rooms(proc="/proc/self", root="/sys/fs/cgroup") -> list[int]:
+    """What the control groups of this process leave it, of both versions, in bytes.
+
+    Files in a group's page cache are given up before anything is refused.
+    """
+    rooms = []
+    with contextlib.suppress(OSError):
+        for line in (Path(proc) / "cgroup").read_text().splitlines():
+            _, kind, path = line.split(":", 2)
+            if kind and "memory" not in kind.split(","):
+                continue
+            names = ("limit_in_bytes", "usage_in_bytes") if kind else ("max", "current")
+            top = Path(root, "memory" if kind else "")
+            group = top / path.lstrip("/")
+            for folder in (group, *group.parents):
+                with contextlib.suppress(OSError, ValueError):
+                    limit, used = (
+                        int((folder / f"memory.{name}").read_text()) for name in names
+                    )
+                    lines = (folder / "memory.stat").read_text().splitlines()
+                    told = dict(line.split() for line in lines)
+                    # Version 1 adds those of the groups below under another name.
+                    cached = sum(
+                        int(told.get(f"total_{name}", told.get(name, 0)))
+                        for name in ("inactive_file", "active_file")
+                    )
+                    rooms.append(max(limit - used + cached, 0))
+                if folder == top:
+                    break
+    return rooms
 
 
 def peak_memory(devices) -> dict[str, int | None]:

@@ -26,6 +26,10 @@ REMEDIES = {  # what makes a part smaller
     "sum": "a smaller model",
     "working set": "a smaller batch_size or model",
 }
+HOST_REMEDIES = REMEDIES | {
+    "clients": "--config.client_store=disk or fewer clients",
+    "working set": "a smaller chunk, batch_size or model",
+}
 
 
 class ClientWork(NamedTuple):
@@ -132,7 +136,9 @@ def of_stage(
     if share > 1 and several:
         memory = memory._replace(batched=_working_set(work, 2)[0])
     chosen = choose(memory, chunk, limit, strict=memory_gb is not None)
-    return memory._replace(chunk=chosen)
+    memory = memory._replace(chunk=chosen)
+    check_host(memory, plan.mesh.devices.flat)
+    return memory
 
 
 def budget(memory_gb: float | None, devices) -> float | None:
@@ -143,6 +149,33 @@ def budget(memory_gb: float | None, devices) -> float | None:
     if devices[0].platform == "cpu":
         return None
     return FILL * hardware.memory(devices)
+
+
+def check_host(memory: Memory, devices) -> None:
+    """Refuses what the host can not hold: rows, and on CPUs all that devices hold.
+
+    Args:
+      memory: of a stage.
+      devices: all of its devices; the host has those of this process.
+
+    Raises:
+      ValueError: names the largest part.
+    """
+    devices, parts = list(devices), {}
+    if devices[0].platform == "cpu":
+        own = len(hardware.local(devices)) / len(devices)
+        parts = {name: int(own * size) for name, size in memory.parts().items()}
+        parts["working set"] //= 2  # estimated at up to 1.8 times what it is
+    if memory.client_store["where"] == "host":
+        parts["clients"] = parts.get("clients", 0) + memory.client_store["bytes"]
+    needed, there = sum(parts.values()), hardware.host_memory()
+    if needed > there:
+        part = max(parts, key=parts.get)
+        raise ValueError(
+            f"the host has {format_si(there, 'B')} of memory available, expected at "
+            f"least {format_si(needed, 'B')}; the largest part is {part}, "
+            f"{format_si(parts[part], 'B')}: try {HOST_REMEDIES[part]}"
+        )
 
 
 def choose(

@@ -105,3 +105,47 @@ def test_peak_memory_adds_up_devices_and_follows_the_process():
     held = bytearray(300_000_000)
     assert devices.peak_memory(two)["process"] > 250_000_000
     del held
+
+
+GROUPS = {  # version: what /proc/self/cgroup says, files below /sys/fs/cgroup
+    "two": (
+        "0::/a/b\n",
+        {
+            "memory.max": "max",
+            "a/memory.max": "1000",
+            "a/memory.current": "700",
+            "a/memory.stat": "anon 400\ninactive_file 50\nactive_file 30\n",
+            "a/b/memory.max": "max",
+        },
+    ),
+    "one": (
+        "5:cpu:/a\n4:memory:/a/b\n0::/\n",
+        {
+            "memory/a/memory.limit_in_bytes": "1000",
+            "memory/a/memory.usage_in_bytes": "700",
+            "memory/a/memory.stat": "inactive_file 1\nactive_file 2\n"
+            "total_inactive_file 50\ntotal_active_file 30\n",
+            "cpu/a/memory.limit_in_bytes": "5",
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("version", GROUPS)
+def test_the_room_of_a_control_group_and_those_above_it(tmp_path, version):
+    said, files = GROUPS[version]
+    (tmp_path / "cgroup").write_text(said)
+    for name, text in files.items():
+        (tmp_path / "sys" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "sys" / name).write_text(text)
+    rooms = devices._group_rooms(tmp_path, tmp_path / "sys")
+    assert rooms == [1000 - 700 + 50 + 30]
+    assert devices._group_rooms(tmp_path / "absent", tmp_path / "sys") == []
+
+
+def test_the_host_has_what_its_group_allows(monkeypatch):
+    free = devices.host_memory()
+    monkeypatch.setattr(devices, "_group_rooms", lambda: [10**6, 10**30])
+    assert devices.host_memory() == 10**6 < free
+    monkeypatch.setattr(devices, "_group_rooms", lambda: [10**30])
+    assert 10**6 < devices.host_memory() < 10**15

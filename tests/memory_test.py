@@ -11,6 +11,7 @@ from sparsefl_jax import (
     checks,
     command,
     configuration,
+    devices,
     estimate_memory,
     experiment,
     fields,
@@ -255,3 +256,56 @@ def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):
     assert store["where"] == "device" and ends == [12]
     store, ends = cut(50 * store["bytes"] / 60 / 1e9)
     assert store["where"] == "host" and store["working"] == 6 and ends == [6, 12]
+
+
+def test_what_the_host_can_not_hold_is_refused_before_compilation(world, monkeypatch):
+    data, model, parts = world
+    memory = memory_of(world, method=sfl.spafl)
+    told = memory.parts()
+    needed = sum(told.values()) - told["working set"] // 2 - 1
+
+    def host(size):
+        monkeypatch.setattr(devices, "host_memory", lambda: size)
+
+    def checked(**settings):
+        return memory_of(world, method=sfl.spafl, client_store="device", **settings)
+
+    host(needed + 10)
+    assert checked().fixed == memory.fixed
+    host(needed - 10)
+    for settings, told in (({}, "is clients, "), ({"memory_gb": 1.0}, "smaller chunk")):
+        with pytest.raises(ValueError, match=f"has .* expected at least .*{told}"):
+            checked(**settings)
+    # A population of 10 GB a device: nothing is allocated, as zeros are but promised.
+    x = np.broadcast_to(np.zeros((1, *SHAPE), np.float32), (7 * 10**7, *SHAPE))
+    large = data._replace(x=x)
+    host(2 * 10**10)
+    stage = sfl.Stage(sfl.fedavg(*parts), 2, 8, 1, 8)
+    with pytest.raises(
+        ValueError, match="has 20.0 GB .* is population, .* try fewer tr"
+    ):
+        checks.run([stage], model, large)
+    # A batch of everything and more: rows of an epoch's order, of 2**31 entries.
+    host(10**9)
+    stage = stage._replace(batch_size=2**31 - 1)
+    with pytest.raises(
+        ValueError, match="part is working set, .* try a smaller chunk, b"
+    ):
+        checks.run([stage], model, data)
+
+
+def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypatch):
+    class Accelerator:
+        platform = "gpu"
+
+    store = {"where": "host", "bytes": 900, "working": 2}
+    memory = estimate_memory.Memory({"server": 10**6}, 10, 10, 1, 1, store)
+    monkeypatch.setattr(devices, "host_memory", lambda: 900)
+    estimate_memory.check_host(memory, [Accelerator()])
+    monkeypatch.setattr(devices, "host_memory", lambda: 899)
+    with pytest.raises(
+        ValueError, match="is clients, 900 B: try --config.client_store"
+    ):
+        estimate_memory.check_host(memory, [Accelerator()])
+    there = memory._replace(client_store=store | {"where": "disk"})
+    estimate_memory.check_host(there, [Accelerator()])
