@@ -287,7 +287,7 @@ def test_complement(name, p):
         path = f"{layer}/kernel"
         assert abs(down[path][1] - (1 - p) * n).max() <= 1
         measured[layer] = up[path][1].mean() / n
-    logged = told.records[1].get("client", told.records[1])
+    logged = told.records[1]["client"]
     for layer, d in measured.items():
         assert logged[f"client_density/{layer}/kernel"] == pytest.approx(d, rel=1e-6)
     found = {printed.full_place(printed.FULL[name][0], p): 1 - logged["client_density"]}
