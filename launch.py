@@ -33,6 +33,11 @@ def main(argv):
     logging.set_verbosity(logging.WARNING)
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
+    verbs = LIST, PREPARE, DRY_RUN, RESUME
+    command.check_flags(
+        {flag.name: flag.value for flag in verbs},
+        {"config": CONFIG.value, "workdir": WORKDIR.value},
+    )
     which = COORDINATOR.value, PROCESSES.value, PROCESS_ID.value
     if DISTRIBUTED.value or which != (None, None, None):
         processes.start(*which)

@@ -12,6 +12,34 @@ from pathlib import Path
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 
+def check_flags(verbs: dict, others: dict) -> None:
+    """Refuses flags that would be ignored beside another one.
+
+    Args:
+      verbs: values by name, of `list`, `prepare`, `dry_run` and `resume`, of which one
+        at most can be given.
+      others: values by name, which the first two do not read.
+
+    Raises:
+      ValueError: names both.
+
+    Example:
+      >>> check_flags({"list": True}, {"workdir": "a"})
+      Traceback (most recent call last):
+        ...
+      ValueError: --workdir is not read beside --list, expected one without the other
+    """
+    given = [name for name, value in verbs.items() if value]
+    unread = given[1:]
+    if {"list", "prepare"} & set(given):
+        unread += [name for name, value in others.items() if value is not None]
+    if unread:
+        raise ValueError(
+            f"--{unread[0]} is not read beside --{given[0]}, expected one without the "
+            "other"
+        )
+
+
 def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
     """Runs a configuration, or goes on with a run, and prints its table.
 
@@ -137,7 +165,7 @@ def define_config(values):
     """
     from ml_collections.config_flags import config_flags
 
-    from sparsefl_jax import configuration, rename
+    from sparsefl_jax import rename
 
     class Parser(config_flags.ConfigFileFlagParser):
         def parse(self, path):
@@ -145,14 +173,7 @@ def define_config(values):
             own = path.endswith(".json")
             config = _config_of(path) if own else super().parse(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
-            names = {}
-            for at, arg in enumerate(argv):
-                found = re.fullmatch(r"--?config\.(\w+)\.name(?:=(.*))?", arg)
-                if found and found[1] in configuration.TABLES:
-                    following = "".join(argv[at + 1 : at + 2])
-                    names[found[1]] = following if found[2] is None else found[2]
-            if names:
-                rename.rename(config, names)
+            rename.follow(config, _sections(argv))
             return config
 
     told = "A file in configs/."
@@ -200,6 +221,16 @@ def _with_config(argv: list[str]) -> list[str]:
             value = value if there else "".join(argv[at + 1 : at + 2])
             return [argv[0], f"--config={Path(value) / 'config.json'}", *argv[1:]]
     return argv
+
+
+def _sections(argv: list[str]) -> dict[str, dict[str, str]]:
+    """What flags such as `--config.SECTION.KEY=VALUE` say, by section and key."""
+    given = {}
+    for arg, following in zip(argv, [*argv[1:], ""], strict=True):
+        if found := re.fullmatch(r"--?config\.(\w+)\.(\w+)(?:=(.*))?", arg):
+            value = following if found[3] is None else found[3]
+            given.setdefault(found[1], {})[found[2]] = value
+    return given
 
 
 def _check_file(path: str) -> None:

@@ -96,6 +96,27 @@ def rename(config, names: dict[str, str]) -> None:
             config.density = None
 
 
+def follow(config, given: dict[str, dict[str, str]]) -> None:
+    """Renames what flags name, and refuses those that only other entries would read.
+
+    Args:
+      config: as a file makes it.
+      given: values by section and key.
+
+    Raises:
+      ValueError: in one line.
+    """
+    tables = configuration.TABLES
+    given = {field: told for field, told in given.items() if field in tables}
+    if names := {f: told["name"] for f, told in given.items() if "name" in told}:
+        rename(config, names)
+    for field, told in given.items():
+        section = config[field]
+        for key in told.keys() - set(section) if section.get("name") else ():
+            named = told | {"name": section.name}
+            configuration.refuse_unread(field, named, key)
+
+
 def settle(config):
     """The configuration, without a first stage where that is called 'none'."""
     stage = getattr(config, "first_stage", None)  # `fields` refuses what lacks it

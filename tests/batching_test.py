@@ -133,7 +133,8 @@ def candidates(image, pad, flips):
 @pytest.mark.parametrize("augment", [("crop",), ("flip",), ("crop", "flip")])
 def test_augmentation_is_pad_crop_and_flip(key, augment):
     x = images(num=200)
-    out = augmented(key, x, scale=1.0, augment=augment, pad=2)
+    size = {"pad": 2} if "crop" in augment else {}
+    out = augmented(key, x, scale=1.0, augment=augment, **size)
     pad, flips = 2 * ("crop" in augment), "flip" in augment
     seen = []
     for image, result in zip(np.asarray(x), np.asarray(out), strict=True):
@@ -185,6 +186,7 @@ def test_preprocess_under_vmap_and_scan(key):
         ({"augment": ("corp",)}, "augment='corp' is unknown; allowed are crop, flip"),
         ({"scale": 0.0}, "scale=0.0"),
         ({"pad": 0}, "pad=0"),
+        ({"pad": 2, "augment": ("flip",)}, "pad=2 is read by nothing here"),
         ({"std": (0.0,)}, "std="),
     ],
 )

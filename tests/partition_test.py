@@ -348,6 +348,8 @@ def test_few_test_samples_are_moved_with_a_warning():
         ({"test_split": "mine"}, "test_split='mine'; allowed are partition"),
         ({"test_split": "natural"}, "needs users"),
         ({"test_fraction": 0.0}, "test_fraction=0.0"),
+        ({"test_fraction": 0.3}, "test_fraction=0.3 is not read by test_split='partit"),
+        ({"num_clients": None}, r"num_clients is not given \(0 in a configuration\)"),
         ({"x_test": None}, "x_test=None"),
         ({"x_test": None, "y_test": None, "test_split": "pooled"}, "needs x_test"),
         ({"num_clients": 40, "x_test": None, "y_test": None}, "holds no sample"),

@@ -238,6 +238,45 @@ def test_a_renamed_method_says_what_becomes_of_the_first_stage(monkeypatch, caps
     assert f"{STAGE}=sensitivity keeps it, {STAGE}=none leaves it out" in err
 
 
+@pytest.mark.parametrize(
+    "flag, told",
+    [
+        (
+            "model.norm=batch",
+            "model.norm='batch' is not read by 'small_cnn' but by conv",
+        ),
+        (
+            "algorithm.mu=0.1",
+            "algorithm.mu='0.1' is not read by 'spdst' but by fedprox",
+        ),
+        ("partition.k 3", "partition.k='3' is not read by 'lda' but by shards"),
+        ("density=0.2 --config.partition.name=iid --config.partition.alpha=1", "'iid'"),
+    ],
+)
+def test_a_flag_that_nothing_reads_is_refused(monkeypatch, capsys, flag, told):
+    arguments = [f"--config={MINI}", *f"--config.{flag}".split()]
+    code, err = launched(monkeypatch, capsys, arguments)
+    assert code == 2 and told in err and err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "verbs, others, told",
+    [
+        (
+            {"dry_run": True, "resume": True},
+            {},
+            "--resume is not read beside --dry_run",
+        ),
+        ({"list": True}, {"config": 1}, "--config is not read beside --list"),
+        ({"prepare": "a"}, {"workdir": "b"}, "--workdir is not read beside --prepare"),
+    ],
+)
+def test_flags_that_would_be_ignored_are_refused(verbs, others, told):
+    with pytest.raises(ValueError, match=told):
+        command.check_flags(verbs, others)
+    command.check_flags({"dry_run": True, "list": False}, {"config": 1, "workdir": "a"})
+
+
 ENTRIES = [
     *(f"flash_cifar10.py:{m}" for m in ("mini", "fedavg", "nst,mini", "hetero_jmwst")),
     *(f"fedsparsify_cifar10.py:{m}" for m in ("fedprox", "fedavg")),

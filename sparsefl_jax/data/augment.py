@@ -14,6 +14,7 @@ import numpy as np
 from sparsefl_jax.types import Array, Key
 
 AUGMENTATIONS = ("crop", "flip")
+_PAD = 4
 
 
 def make_preprocess(
@@ -22,7 +23,7 @@ def make_preprocess(
     *,
     scale: float = 255.0,
     augment=(),
-    pad: int = 4,
+    pad: int = _PAD,
     scramble: bool = False,
 ) -> Callable:
     """Makes the function that turns a batch of samples into input.
@@ -59,6 +60,8 @@ def make_preprocess(
         raise ValueError(f"scale={scale}; it must be above 0")
     if pad < 1:
         raise ValueError(f"pad={pad}; it must be at least 1")
+    if pad != _PAD and "crop" not in augment:
+        raise ValueError(f"pad={pad} is read by nothing here: it goes with 'crop'")
     if std is not None and min(std) <= 0:
         raise ValueError(f"std={std}; every entry must be above 0")
     shift = None if mean is None else np.asarray(mean, np.float32)

@@ -50,7 +50,7 @@ def federate(
     seed=0,
     val_fraction=0.0,
     test_split="partition",
-    test_fraction=0.2,
+    test_fraction=None,
     **kwargs,
 ):
     """Splits a data set over clients.
@@ -62,7 +62,8 @@ def federate(
       seed: integer; equal seeds give equal splits.
       val_fraction: share of each client's samples that is held out of training, [0, 1).
       test_split: a name in `holdout.TEST_SPLITS`: which test samples a client has.
-      test_fraction: the share that test_split="within" holds out, (0, 1).
+      test_fraction: the share that test_split="within" holds out, (0, 1); by default
+        a fifth.
       **kwargs: further arguments of the partitioner, such as `alpha`.
 
     Returns:
@@ -88,7 +89,8 @@ def federate(
     # Children of the seed keep the splits independent of the partitioner's draws.
     rng_test, rng_val = (np.random.default_rng([seed, i]) for i in (1, 2))
     if test_split == "within":
-        parts, held = hold_out(parts, test_fraction, rng=rng_test, minimum=1)
+        share = 0.2 if test_fraction is None else test_fraction
+        parts, held = hold_out(parts, share, rng=rng_test, minimum=1)
         rows, sizes = np.concatenate(held), [len(h) for h in held]
         if not rows.size:
             raise ValueError(
@@ -204,11 +206,16 @@ def pack(parts):
 def _check(val_fraction, test_split, test_fraction):
     if not 0 <= val_fraction < 1:
         raise ValueError(f"val_fraction={val_fraction}; allowed are 0 to below 1")
-    if not 0 < test_fraction < 1:
+    if test_fraction is not None and not 0 < test_fraction < 1:
         raise ValueError(f"test_fraction={test_fraction}; allowed are above 0, below 1")
     if test_split not in TEST_SPLITS:
         raise ValueError(
             f"test_split={test_split!r}; allowed are {', '.join(TEST_SPLITS)}"
+        )
+    if test_fraction is not None and test_split != "within":
+        raise ValueError(
+            f"test_fraction={test_fraction} is not read by test_split={test_split!r} "
+            "but by 'within'"
         )
 
 

@@ -237,7 +237,12 @@ def _check(labels, num_clients, min_samples=1):
     labels = np.asarray(labels)
     if min_samples < 1:
         raise ValueError(f"min_samples={min_samples}; it must be at least 1")
-    if num_clients is None or num_clients < 1:
+    if num_clients is None:
+        raise ValueError(
+            "num_clients is not given (0 in a configuration); allowed with "
+            "partition='natural' alone, which has as many as there are users"
+        )
+    if num_clients < 1:
         raise ValueError(f"num_clients={num_clients}; it must be at least 1")
     if num_clients * min_samples > len(labels):
         raise ValueError(
