@@ -1,7 +1,6 @@
 """The arithmetic coder: what it writes comes back, and is as short as it says."""
 
 import math
-import time
 
 import numpy as np
 import pytest
@@ -50,11 +49,8 @@ def test_random_sequences(n, share, data):
 
 
 @pytest.mark.parametrize("share", SHARES)
-def test_a_mask_of_lenet5_takes_less_than_seconds(share):
-    values = np.random.default_rng(0).random(430_500) < share
-    began = time.monotonic()
-    check(values)  # one encoding and three decodings
-    assert time.monotonic() - began < 8
+def test_a_mask_of_lenet5(share):
+    check(np.random.default_rng(0).random(430_500) < share)
 
 
 @pytest.mark.parametrize("at", [0, 500, 999])

@@ -173,12 +173,23 @@ def test_a_population_is_kept_where_it_should_be(tmp_path, monkeypatch):
 
 
 def test_a_profile_finds_the_layers(tmp_path, monkeypatch):
+    """Every operation that ran is taken to last 16 seconds."""
+    ran, traced = [], profile.traced
+
+    def timed(*args):
+        ran.extend(traced(*args))
+        return [(name, 16.0) for name, _ in ran]
+
+    monkeypatch.setattr(profile, "traced", timed)
     monkeypatch.setitem(profile.SETUPS, "mlp", TINY)
     told = written(profile, "profile", tmp_path, monkeypatch, "--setup", "mlp")
     seconds = {(r["layer"], r["pass"]): r["seconds"] for r in told}
     layers = {(name, way) for name in ("fc1", "fc2") for way in ("forward", "backward")}
     assert layers | {("rest", "-")} <= seconds.keys()
-    assert all(0 < v < 1 for v in seconds.values())
+    # Of two rounds of four clients' two steps a device has half.
+    assert sum(seconds.values()) == 16 * len(ran) / 8
+    assert all(v > 0 and v % 2 == 0 for v in seconds.values())
+    assert all(each >= 0 for _, each in ran) and sum(each for _, each in ran) > 0
 
 
 def test_a_process_of_its_own_has_its_own_devices():
@@ -279,34 +290,41 @@ def test_compaction(tmp_path, monkeypatch):
 
 
 PEER = """
-import sys, time
+import sys
 from benchmarks.peers.turns import Turns, setup
-turns, seconds = Turns(), float(sys.argv[1])
+turns, name = Turns(), sys.argv[1]
 print("noise of a library")
 facts = {"steps": setup()["cohort"], "compile_seconds": 0.0, "machine": {}}
 turns.tell(version="1", parameters=int(sys.argv[2]), **facts)
 while turns.wait():
-    time.sleep(seconds)
+    with open(sys.argv[3], "a") as ran:
+        ran.write(name)
     turns.tell()
 """
 
 
-def test_two_processes_run_rounds_in_turns(tmp_path):
+def test_two_processes_run_rounds_in_turns(tmp_path, monkeypatch):
+    """By a clock that the test sets: a's rounds last 1 to 3 seconds, b's 4, 8, 15."""
     (tmp_path / "peer.py").write_text(PEER)
     command = [sys.executable, str(tmp_path / "peer.py")]
-    with (tmp_path / "log").open("w") as log:
-        pair = [*command, "0.01", "7"], [*command, "0.2", "7"]
+    ran = tmp_path / "ran"
+    clock = iter(np.cumsum([0, 4, 0, 1, 0, 2, 0, 8, 0, 15, 0, 3]).tolist())
+    with monkeypatch.context() as patch, (tmp_path / "log").open("w") as log:
+        pair = [[*command, name, "7", str(ran)] for name in "ab"]
+        patch.setattr(measure.time, "perf_counter", lambda: next(clock))
         told = compare.pair(*pair, TINY, 3, log)
+    with (tmp_path / "log").open("a") as log:
         with pytest.raises(SystemExit, match="mlp has 7 and 8 parameters"):
-            compare.pair(pair[0], [*command, "0", "8"], TINY, 1, log)
+            compare.pair(pair[0], [*command, "c", "8", str(ran)], TINY, 1, log)
         with pytest.raises(SystemExit, match="ended, see"):
             compare.pair(pair[0], [sys.executable, "-c", "1"], TINY, 1, log)
-    assert told["ratio"] > 2
-    peer = told["peer"]
-    assert peer["minimum_seconds"] >= 0.2
-    assert peer["steps_per_second"] == pytest.approx(4 / peer["minimum_seconds"])
+    assert ran.read_text() == "ab" + "ba" + "ab" + "ba"  # the first are not timed
+    assert told["ratio"] == 4  # of 4 / 1, 8 / 2, 15 / 3
+    assert (told["ours"]["minimum_seconds"], told["peer"]["median_seconds"]) == (1, 8)
+    assert told["peer"]["steps_per_second"] == 4 / 4
+    assert told["peer"]["steps_per_second_median"] == 4 / 8
     assert "noise" in (tmp_path / "log").read_text()
-    assert compare.row("mlp", "one", told)[-2] == f"{told['ratio']:.2f}"
+    assert compare.row("mlp", "one", told)[-2] == "4.00"
 
 
 def test_a_worker_stops_at_the_end_of_its_input(monkeypatch):

@@ -1,6 +1,5 @@
 """A run that stops anywhere goes on as if it had not, and nothing is overwritten."""
 
-import os
 import random
 import signal
 import subprocess
@@ -21,7 +20,7 @@ from sparsefl_jax import (
     simulate,
 )
 from sparsefl_jax.types import SparseModel
-from tests.tiny import tiny_config
+from tests.tiny import ctrl_c, tiny_config
 
 ROOT = Path(__file__).parent.parent
 SAME = "metrics.jsonl", "partition.npy", "masks/*"
@@ -46,15 +45,14 @@ def contents(run):
 
 def stop_after(monkeypatch, rounds):
     """Makes a run in this process see a Ctrl-C after so many segments."""
-    seen = []
+    seen, send = [], ctrl_c(monkeypatch)
     original = loop.segments
 
     def segments(*args, **kwargs):
         for segment in original(*args, **kwargs):
             seen.append(1)
             if len(seen) == rounds:
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.2)
+                send()
             yield segment
 
     monkeypatch.setattr(loop, "segments", segments)

@@ -56,6 +56,7 @@ from tests.spafl_by_hand import ALPHA, trains_thresholds
 from tests.work_by_hand import ELSEWHERE, WORK, multiplies
 
 RATE, MOMENTUM = 0.1, 0.9  # of the world's clients in round 0
+MU = 0.5  # of FedProx
 
 
 class Row(NamedTuple):
@@ -78,8 +79,11 @@ def _quick_compilation(request):
 # References, written out without the package's training loop.
 
 
-def local_sgd(model, data, rate, velocity=None):
-    """Masked SGD with momentum over the valid samples of one epoch."""
+def local_sgd(model, data, rate, velocity=None, pull=0.0):
+    """Masked SGD with momentum over the valid samples of one epoch.
+
+    `pull` is FedProx's mu, of the way back to where it starts.
+    """
     params = masks.apply(model.params, model.mask)
     velocity = velocity or jax.tree.map(jnp.zeros_like, params)
     stats = model.stats
@@ -88,6 +92,9 @@ def local_sgd(model, data, rate, velocity=None):
         if not rows.size:
             break
         grads, stats = cross_entropy_gradient(params, stats, data.x[rows], data.y[rows])
+        grads = jax.tree.map(
+            lambda g, p, p0: g + pull * (p - p0), grads, params, model.params
+        )
         velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
         params = jax.tree.map(lambda p, v: p - rate * v, params, velocity)
         params = masks.apply(params, model.mask)
@@ -98,14 +105,15 @@ def headline(world, server):
     return next(iter(world.algorithm.deploy(world.key, server, None, None).values()))
 
 
-def averaged(world):
+def averaged(world, pull=0.0):
     """One round of FedAvg on the alive weights, from the state before round 0."""
     state = at.start(world)
     model, ids = headline(world, state.server), world.cohorts[0].tolist()
     weights = np.array([at.SIZES[i] for i in ids], np.float32)
     weights /= weights.sum()
     trained = [
-        local_sgd(model, at.inputs(world, state, 0, i)[-1], RATE)[:2] for i in ids
+        local_sgd(model, at.inputs(world, state, 0, i)[-1], RATE, pull=pull)[:2]
+        for i in ids
     ]
     return jax.tree.map(
         lambda *v: sum(w * x for w, x in zip(weights, v, strict=True)), *trained
@@ -131,10 +139,10 @@ def assert_close(got, want, **tolerance):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, **tolerance), got, want)
 
 
-def is_fedavg(world, server=None):
+def is_fedavg(world, server=None, pull=0.0):
     """The new model is the plain mean of what clients train within their mask."""
     model = headline(world, first_round(world)[1] if server is None else server)
-    assert_close((model.params, model.stats), averaged(world))
+    assert_close((model.params, model.stats), averaged(world, pull))
 
 
 # What each row keeps or reduces to.
@@ -153,17 +161,9 @@ def adam_by_hand(world):
 
 
 def is_pulled(world):
-    """At mu = 0 FedAvg; a pull leaves the clients nearer to where they started."""
+    """FedAvg of clients whose gradient is that much longer; at mu = 0 FedAvg itself."""
+    is_fedavg(world, pull=MU)
     is_fedavg(at.make_world(fedprox, {"mu": 0.0}))
-    (_, pulled), (start, free) = (
-        [s.server.params for s in at.path(w)[0][:2]]
-        for w in (world, at.make_world(fedavg, {}))
-    )
-    far, near = (
-        float(optax.tree.norm(jax.tree.map(jnp.subtract, end, start)))
-        for end in (free, pulled)
-    )
-    assert 0 < near < far
 
 
 def keeps_velocity(world):
@@ -238,23 +238,39 @@ def changed(passing) -> bool:
 
 
 def unites(world):
-    """The aggregate lives where any client of the round lives; at density 1: FedAvg."""
+    """The mean of all, zeros too, lives where any client does; at density 1: FedAvg."""
     for round, state in enumerate(at.path(world)[0][1:]):
-        alive = [unpack_model(p.up).mask for p in at.passings(world, round)]
-        union = jax.tree.map(lambda *m: np.any(m, axis=0), *alive)
+        sent = [unpack_model(p.up) for p in at.passings(world, round)]
+        weights = np.array([at.SIZES[i] for i in world.cohorts[round]], np.float64)
+        mean = jax.tree.map(
+            lambda *v, w=weights: np.tensordot(w / w.sum(), np.stack(v), 1),
+            *[model.params for model in sent],
+        )
+        union = jax.tree.map(lambda *m: np.any(m, axis=0), *[s.mask for s in sent])
+        assert_close(state.server.model.params, mean)
         assert_close(state.server.model.mask, union)
-        largest = max(_alive(world, mask) for mask in alive)
-        assert _alive(world, state.server.model.mask) > largest
+        largest = max(_alive(world, model.mask) for model in sent)
+        assert (
+            largest < _alive(world, union) < masks.layer_sizes(mean, world.layers).sum()
+        )
     is_fedavg(at.make_world(nst, {"density": 1.0, "prune_rate": 0.0}))
 
 
 def hands_on(world):
-    """The weights stay untouched and the new mask has the target density."""
-    for state in at.path(world)[0][1:]:
+    """The weights stay untouched; the mask is drawn at what Eq. 3 makes of answers."""
+    sizes = np.asarray(masks.layer_sizes(world.model.params, world.layers), np.float64)
+    for round, state in enumerate(at.path(world)[0][1:]):
         model = headline(world, state.server)
         assert_close(model.params, world.model.params, atol=0)
-        # 192 draws: four standard deviations
-        assert abs(masks.density(model.mask, world.layers) - 0.5) < 0.15
+        told = [p.up["density"].values for p in at.passings(world, round)]
+        mean = np.mean(told, 0)
+        wanted = np.minimum(1, mean * 0.5 * sizes.sum() / (mean @ sizes))
+        key = jax.random.fold_in(jax.random.fold_in(world.key, 3), round)
+        drawn = masks.bernoulli(
+            key, model.params, wanted.astype(np.float32), world.layers
+        )
+        assert_close(model.mask, drawn)
+        assert len(np.unique(np.concatenate(told))) > 2  # Eq. 3 has something to do
 
 
 def nests(world, factory):
@@ -345,7 +361,7 @@ TABLE = {
     "fedadam": Row(fedavg, {"server_optimizer": optax.adam(0.01)}, adam_by_hand),
     "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
     "fedpm": Row(fedpm, {}, trains_scores),
-    "fedprox": Row(fedprox, {"mu": 0.5}, is_pulled),
+    "fedprox": Row(fedprox, {"mu": MU}, is_pulled),
     "complement": Row(complement, {"density": KEPT}, complements),
     "fedsparsify_global": Row(fedsparsify_global, SCHEDULE, purges_on_server),
     "fedsparsify_local": Row(fedsparsify_local, SCHEDULE, purges_on_clients),

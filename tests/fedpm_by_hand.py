@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax import contract_world as at
-from sparsefl_jax.sparsity import supermask
 from tests.by_hand import gradient as cross_entropy_gradient
 from tests.work_by_hand import same as same_work
 
@@ -30,8 +29,7 @@ def trains_scores(world):
         scores, stats, velocity, seen = steps(
             server, data, train_key, RATE * 0.9**round, velocity
         )
-        drawn = supermask.draw(mask_key, scores, server.frozen)
-        mask = jax.tree.map(lambda d: d != 0, drawn)
+        mask = draw(mask_key, scores)
         close(passing.up["mask"].values, mask, 0)
         close(passing.up["stats"].values, stats)
         close(jax.tree.leaves(passing.client), jax.tree.leaves(velocity))
@@ -44,6 +42,18 @@ def close(got, want, atol=1e-6):
         np.testing.assert_allclose(a, b, rtol=0, atol=atol)
 
     jax.tree.map(same, got, want)
+
+
+def draw(key, scores):
+    """A mask: a key a leaf; 16 random bits, in the middle of their step, below p."""
+    leaves, treedef = jax.tree.flatten(scores)
+    keys = jax.random.split(key, len(leaves))
+    drawn = [
+        (np.asarray(jax.random.bits(k, s.shape, np.uint16)) + 0.5) / 2**16
+        < 1 / (1 + np.exp(-np.asarray(s, np.float64)))
+        for k, s in zip(keys, leaves, strict=True)
+    ]
+    return jax.tree.unflatten(treedef, drawn)
 
 
 def steps(server, data, key, rate, velocity):
@@ -60,11 +70,12 @@ def steps(server, data, key, rate, velocity):
         if not rows.size:
             break
         own = jax.random.fold_in(jax.random.fold_in(key, 0), step)
-        drawn = supermask.draw(jax.random.split(own)[0], scores, server.frozen)
+        mask = draw(jax.random.split(own)[0], scores)
+        drawn = jax.tree.map(lambda m, w: np.where(m, w, 0), mask, server.frozen)
         grads, stats = cross_entropy_gradient(drawn, stats, data.x[rows], data.y[rows])
         grads = jax.tree.map(gradient, grads, server.frozen, scores)
         velocity = jax.tree.map(lambda v, g: MOMENTUM * v + g, velocity, grads)
         scores = jax.tree.map(lambda s, v: s - rate * v, scores, velocity)
-        alive = jax.tree.map(lambda d, n=rows.size: n * np.mean(d != 0), drawn)
+        alive = jax.tree.map(lambda m, n=rows.size: n * np.mean(m), mask)
         seen = jax.tree.map(jnp.add, seen, alive)
     return scores, stats, velocity, seen

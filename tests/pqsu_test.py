@@ -237,9 +237,19 @@ def test_a_whole_run_prunes_what_fedavg_trained(tmp_path):
     config.algorithm = {"name": "pqsu", "density": 0.25}
     experiment.run(configuration.complete(config), tmp_path / "run", progress=False)
     run = results.load(tmp_path / "run")
-    sparse, want = run.models["global"], filters.largest(dense.params, 0.25)
+    sparse = run.models["global"]
+    # Of 16 neurons the 4 with the largest L1 norm stay, and what reads these.
+    norms = np.abs(dense.params["fc1"]["kernel"]).sum(0)
+    kept = np.isin(np.arange(16), np.argsort(norms)[-4:])
+    want = {
+        "fc1": {"kernel": np.tile(kept, (6, 1)), "bias": kept},
+        "fc2": {"kernel": np.tile(kept[:, None], (1, 4)), "bias": np.ones(4, bool)},
+    }
     jax.tree.map(np.testing.assert_array_equal, sparse.mask, want)
-    assert np.sum(filters.kept(sparse.mask)["fc1"]) == 4
+    alive = 6 * 4 + 4 + 4 * 4 + 4
+    bits = run.metrics["train"]["bits_down"][run.metrics["train"]["stage"] == 1]
+    # Each of 3 clients: codes, a scale and a zero for each of 4 leaves, filters once.
+    assert set(bits) <= {3 * (8 * alive + 4 * 64) + 16 * new for new in range(4)}
     evaluated = run.metrics["eval"]
     accuracy = evaluated["accuracy"][evaluated["stage"] == 1]
     assert accuracy[-1] > max(0.5, accuracy[0])

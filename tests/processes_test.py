@@ -18,6 +18,7 @@ from sparsefl_jax.report import read_records
 from tests.tiny import tiny_config
 
 ROOT = Path(__file__).parent.parent
+HELD = []  # sockets
 SECONDS = 300  # after which whatever still runs is killed; busy machines need many
 
 # One of two processes: what they agree on, then the runs whose configurations it reads.
@@ -91,9 +92,11 @@ def ended(begun):
 
 
 def free_port():
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        return free.getsockname()[1]
+    """A port that nobody else is given: held here, and shared with gRPC, which asks."""
+    HELD.append(socket.socket())
+    HELD[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    HELD[-1].bind(("", 0))
+    return HELD[-1].getsockname()[1]
 
 
 def wrote(config, path):

@@ -13,6 +13,7 @@ from sparsefl_jax import (
     devices,
     estimate,
     fields,
+    pace,
     simulate,
     store,
     workdir,
@@ -183,6 +184,19 @@ def test_what_is_saved_from_the_disk_is_what_took_part(world, key, tmp_path):
         checkpoint.read(tmp_path, key)
 
 
+def test_a_checkpoint_leaves_no_older_rows(world, key, tmp_path):
+    settings = {"eval_every": 1, "client_store": "host"}
+    for kept, segment in enumerate(segments(world, "nst", key, 3, **settings), 1):
+        checkpoint.save(tmp_path, segment.snapshot, segment.models, key, {})
+        assert [path.name for path in (tmp_path / "clients").iterdir()] == [str(kept)]
+    assert kept == 3
+    # Nor does one of a stage without rows keep those of the stage before.
+    bare = segment.snapshot.state._replace(clients=())
+    at = segment.snapshot._replace(state=bare)
+    checkpoint.save(tmp_path, at, segment.models, key, {})
+    assert not list((tmp_path / "clients").iterdir())
+
+
 def test_the_store_is_no_part_of_what_a_run_is():
     old, new = configuration.default_config(), configuration.default_config()
     new.client_store = "host"
@@ -214,6 +228,48 @@ def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatc
     # 425 bytes for two sets: two rows each.
     assert store.most_rounds(rows, 1, 1700) == 2
     assert store.most_rounds(rows, 3, 1700) == 1
+
+
+@pytest.mark.parametrize(
+    "num_clients, cohort, length, num_devices, rows",
+    [
+        (100, 10, 3, 1, 30),
+        (100, 10, 3, 4, 32),  # to be sharded
+        (100, 10, 50, 4, 100),  # no more than there are
+        (7, 3, 6, 2, 8),
+        (7, 3, 1, 2, 4),
+        (7, 3, 1, 3, 3),
+    ],
+)
+def test_a_working_set_has_a_row_for_whoever_may_come(
+    num_clients, cohort, length, num_devices, rows
+):
+    assert store.working_size(num_clients, cohort, length, num_devices) == rows
+
+
+@pytest.mark.parametrize(
+    "rounds, every, observed, fitting, length, rows",
+    [
+        (12, 6, (), 100, 6, 8),  # all seven clients, on two devices
+        (12, 6, (4,), 100, 2, 6),  # an observed round ends a segment
+        (12, 9, (), 100, 3, 8),
+        (12, 6, (), 5, 3, 8),  # divides six and fits the memory
+        (12, 6, (), 1, 1, 4),
+        (7, 5, (), 100, 1, 4),
+    ],
+)
+def test_segments_divide_what_must_fall_on_their_ends(
+    world, monkeypatch, rounds, every, observed, fitting, length, rows
+):
+    data, model, parts = world
+    plan = simulate.make_plan(sfl.Stage(METHODS["nst"](*parts), rounds, COHORT), {})
+    monkeypatch.setattr(store, "most_rounds", lambda *_: fitting)
+    clients = {"w": jax.ShapeDtypeStruct((7, 25), np.float32)}
+    how = plan, clients, model, data, every
+    paced = pace.pace(*how, "host", observe_rounds=observed)
+    assert paced == (length, rows, "host")
+    paced = pace.pace(*how, "device", observe_rounds=observed)
+    assert paced.working is None and paced.where == "device"
 
 
 def test_the_plan_tells_where_rows_are_and_what_they_take(world):

@@ -2,9 +2,6 @@
 
 import importlib
 import json
-import os
-import signal
-import time
 
 import numpy as np
 import pytest
@@ -13,6 +10,7 @@ from benchmarks import table as tables
 from benchmarks.tables import Row, Table, runs
 from sparsefl_jax import configuration, experiment, fields, interrupt, loop
 from sparsefl_jax.report import read_records
+from tests.tiny import ctrl_c
 
 CONFIG = """
 from sparsefl_jax import configuration
@@ -72,14 +70,13 @@ def calls(monkeypatch):
 
 def stop_the_third(monkeypatch):
     """Ctrl-C after the first segment of the third run."""
-    segments, started = loop.segments, []
+    segments, started, send = loop.segments, [], ctrl_c(monkeypatch)
 
     def interrupted(*args, **kwargs):
         started.append(None)
         for segment in segments(*args, **kwargs):
             if len(started) == 3:
-                os.kill(os.getpid(), signal.SIGINT)
-                time.sleep(0.2)  # until the listening thread has read it
+                send()
             yield segment
 
     monkeypatch.setattr(loop, "segments", interrupted)

@@ -1,9 +1,15 @@
 """FLASH's two stages on 8 clients of 6-pixel images: two seconds to run; a method."""
 
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+
 import jax
 import numpy as np
 
-from sparsefl_jax import configuration
+from sparsefl_jax import configuration, interrupt
 from sparsefl_jax.algorithms import fedavg, spafl
 
 
@@ -51,3 +57,22 @@ def a_method(loss_fn, optimizer, strength: float = 0.5, weighting="examples"):
     """A method of one's own, with arguments that are not keyword-only."""
     del strength
     return fedavg(loss_fn, optimizer, weighting=weighting)
+
+
+def ctrl_c(monkeypatch) -> Callable:
+    """A function that sends this process Ctrl-C and returns once a run has heard it."""
+    heard, listening = [], interrupt.listening
+
+    @contextlib.contextmanager
+    def kept(tell):
+        with listening(tell) as by:
+            heard.append(by)
+            yield by
+
+    def send():
+        os.kill(os.getpid(), signal.SIGINT)
+        while not heard[-1]():
+            time.sleep(0.001)
+
+    monkeypatch.setattr(interrupt, "listening", kept)
+    return send

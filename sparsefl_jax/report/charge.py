@@ -8,8 +8,8 @@ RULES = (
     " packet's code where the receiver does not hold them yet, again for a client that"
     " missed a change of the mask. Not charged are what a client draws from its own"
     " index, packets of common knowledge (width 0), the round's number and a client's"
-    " own facts, and the headers of the transport; aggregation is charged without"
-    " secure summation. What else is not charged is named below, with the reason."
+    " own facts, the headers of the transport, and what is named below with the reason"
+    " that a packet gives; aggregation is charged without secure summation."
 )
 
 
