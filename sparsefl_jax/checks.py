@@ -209,6 +209,19 @@ def example_context() -> Context:
     return Context(jnp.int32(0), jnp.int32(-1), client)
 
 
+def check_observed(observe_rounds, num_rounds: int) -> None:
+    """Refuses rounds that the last stage does not have, which would pass unseen.
+
+    Raises:
+      ValueError: one is out of range.
+    """
+    if not all(1 <= round <= num_rounds for round in observe_rounds):
+        raise ValueError(
+            f"observe_rounds={tuple(observe_rounds)}, expected rounds from 1 to "
+            f"num_rounds={num_rounds}"
+        )
+
+
 def _at_least_one(name: str, value) -> None:
     typed(name, value, int)
     if value < 1:

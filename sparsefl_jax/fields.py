@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import optax
 
-from sparsefl_jax import configuration, local, sinks, store, unread
+from sparsefl_jax import checks, configuration, local, sinks, store, unread
 from sparsefl_jax.kinds import typed
 from sparsefl_jax.models.base import check_dtype
 from sparsefl_jax.sparsity import masks
@@ -176,12 +176,7 @@ def _check_ranges(config) -> None:
     for name, value in shares.items():
         if value is not None and not 0 < value <= 1:
             raise ValueError(f"{name}={value}, expected in (0, 1]")
-    for round in config.observe_rounds:
-        if not 1 <= round <= config.num_rounds:
-            raise ValueError(
-                f"observe_rounds={tuple(config.observe_rounds)}, expected rounds from "
-                f"1 to num_rounds={config.num_rounds}"
-            )
+    checks.check_observed(config.observe_rounds, config.num_rounds)
     configuration.lookup("init_what", config.init_what, INIT_WHAT)
     check_dtype("model.dtype", config.model.get("dtype", "float32"))
     sinks.check(config.sinks)

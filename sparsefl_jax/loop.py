@@ -170,6 +170,7 @@ def segments(
     if traced is None:
         how = eval_every, chunk, budgets, metric, client_store, memory_gb, devices
         traced = checks.run(stages, model, data, *how)
+    checks.check_observed(observe_rounds, stages[-1].num_rounds)
     init_key, run_key = jax.random.split(key)
     sparse = checks.initial_model(init_key, model) if initial is None else initial
     at = resume or Snapshot(0, 0, None, 0, 0.0)

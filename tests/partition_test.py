@@ -347,6 +347,10 @@ def test_few_test_samples_are_moved_with_a_warning():
         ({"val_fraction": 1.0}, "val_fraction=1.0"),
         ({"test_split": "mine"}, "test_split='mine'; allowed are partition"),
         ({"test_split": "natural"}, "needs users"),
+        (
+            {"val_fraction": 0.001},
+            "val_fraction=0.001 holds no sample out of 2 clients",
+        ),
         ({"test_fraction": 0.0}, "test_fraction=0.0"),
         ({"test_fraction": 0.3}, "test_fraction=0.3 is not read by test_split='partit"),
         ({"num_clients": None}, r"num_clients is not given \(0 in a configuration\)"),

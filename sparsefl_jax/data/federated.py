@@ -102,6 +102,11 @@ def federate(
     else:
         test = test_parts(dataset, parts, test_split, rng=rng_test)
     train, val = hold_out(parts, val_fraction, rng=rng_val)
+    if val_fraction > 0 and not any(map(len, val)):
+        raise ValueError(
+            f"val_fraction={val_fraction} holds no sample out of {len(parts)} clients "
+            f"with at most {max(map(len, parts))}; give more, or 0"
+        )
     facts = {k: getattr(dataset, k) for k in ("mean", "std", "num_classes", "name")}
     rows = {"train": pack(train), "val": pack(val), "test": pack(test)}
     return FederatedData(*dataset[:4], **facts, **rows)
