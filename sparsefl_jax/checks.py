@@ -88,7 +88,7 @@ def run(
     evaluate.check_metric(metric, stages, model, data)
     if unread:
         raise ValueError(
-            "budgets are read by nothing here, expected None, or a method that reads "
+            "budgets are read by nothing here, expected none, or a method that reads "
             "ctx.client.budget (fjord, heterofl, hetero_jmwst, hetero_spdst)"
         )
     return traced
@@ -173,6 +173,25 @@ def reads_epochs(stage, model, data) -> bool:
         return estimate_memory.client_function(stage.algorithm)(*args, *first)
 
     return not _passes(without, work)
+
+
+def reads_mask(method, model) -> bool:
+    """Whether a method looks at the mask of what it starts from.
+
+    Args:
+      method: an `Algorithm`.
+      model: a `Model`.
+    """
+
+    def without(key):
+        sparse = initial_model(key, model)
+        return method.init(key, sparse._replace(mask=object()))
+
+    try:
+        jax.eval_shape(without, jax.random.key(0))
+    except Exception:  # whatever it does with it, be it to hand it on
+        return True
+    return False
 
 
 class _FirstEpoch:

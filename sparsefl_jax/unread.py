@@ -51,7 +51,7 @@ def check_data(config, data) -> None:
 
 
 def check_stages(config, stages, model, data) -> None:
-    """Refuses epochs of a first stage that looks at its batches once.
+    """Refuses epochs or a mask of a first stage at which nobody looks.
 
     Raises:
       ValueError: in one line.
@@ -61,6 +61,12 @@ def check_stages(config, stages, model, data) -> None:
         raise ValueError(
             f"first_stage.epochs={epochs} is read by nothing here: "
             f"{config.first_stage.name!r} takes the batches of one epoch, expected 1"
+        )
+    masked = any(field.startswith("first_stage") for field in densities(config))
+    if masked and not checks.reads_mask(stages[1].algorithm, model):
+        raise ValueError(
+            f"first_stage.name={config.first_stage.name!r}: its mask is read by "
+            f"nothing here, as {config.algorithm.name!r} starts from one of its own"
         )
 
 

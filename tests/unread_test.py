@@ -97,7 +97,7 @@ UNREAD = [
     ({"input_scale": 1.0}, "input_scale=1.0 is read by nothing here: it divides int"),
     (
         {"budgets": ((0.5, 0.5), (1.0, 0.5)), "cohort_size": 2},
-        "budgets are read by nothing here, expected None, or a method that reads",
+        "budgets are read by nothing here, expected none, or a method that reads",
     ),
 ]
 
@@ -117,6 +117,17 @@ def test_a_density_is_read_where_a_section_refers_to_it(tmp_path):
     config.first_stage, config.density = {}, 0.3
     config.algorithm = {"name": "prunefl", "max_density": 0.3}
     unread.check(config)
+
+
+@pytest.mark.parametrize(
+    "method", ["spdst", "jmwst", "hetero_spdst", "hetero_jmwst", "fedsparsify_global"]
+)
+def test_methods_that_start_from_a_mask_take_that_of_the_first_stage(tmp_path, method):
+    config = tiny_config(tmp_path)
+    needs = configuration.arguments(configuration.factory("algorithm", method))
+    own = {"density": 0.5, "rounds": 4, "densities": (0.25, 0.5)}
+    config.algorithm = {"name": method} | {k: own[k] for k in own if k in needs}
+    experiment.build(configuration.complete(config))
 
 
 def test_what_a_first_stage_reads_is_its_own(tmp_path):
