@@ -23,8 +23,6 @@ QUICK = {  # of each kind of knowledge one
     ("complement_sst2", "cs"),
     ("fedsparsify_fashion_mnist", "global"),
     ("fedsparsify_fashion_mnist", "snip"),
-    ("flash_mnist", "spdst"),
-    ("spafl_fashion_mnist", "heterofl"),
 }
 SHAPES = {"mlp": (6, 6, 1), "sa": (24,)}  # of samples
 CLIENTS, ROUNDS = 10, 3
