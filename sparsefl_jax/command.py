@@ -41,7 +41,7 @@ def run(config, workdir: str | None, resume: bool = False) -> None:
             )
         sys.exit(error.code)
     if processes.leads():
-        print(report.summary_table(summary))
+        say(report.summary_table(summary))
 
 
 def dry_run(config) -> None:
@@ -53,7 +53,7 @@ def dry_run(config) -> None:
     devices.keep_compilations()
     told = experiment.plan(config, experiment.build(config))
     if processes.leads():
-        print(told)
+        say(told)
 
 
 def prepare(name: str) -> None:
@@ -86,6 +86,12 @@ def catalogue() -> str:
         lines += [f"{title}:"]
         lines += [f"  {name:22} {first_line(entry)}" for name, entry in table.items()]
     return "\n".join(lines)
+
+
+def say(text: str) -> None:
+    """Prints; letters that the output's encoding lacks become question marks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
 
 
 def one_line(error: Exception) -> str:

@@ -5,7 +5,6 @@ The files are described in the README.
 
 import copy
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -28,12 +27,14 @@ from sparsefl_jax import (
     report,
     results,
     sinks,
+    storage,
     summary,
     timings,
 )
 from sparsefl_jax import data as datasets
 from sparsefl_jax import workdir as directory
 from sparsefl_jax.progress import Progress
+from sparsefl_jax.report.masks import snapshot_files
 from sparsefl_jax.sparsity import masks
 
 
@@ -191,7 +192,8 @@ def _run(
         timings.compiling() as compiled,
     ):
         _forget_masks(path, at)
-        np.save(path / "partition.npy", datasets.partition_counts(parts.data))
+        counts = datasets.partition_counts(parts.data)
+        storage.write_array(path / "partition.npy", counts)
         for segment in () if at.ended_by else _segments(config, parts, key, at):
             now = time.perf_counter()
             about["seconds"] = before["seconds"] + now - begin
@@ -335,15 +337,12 @@ def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
             told = {"names": masks.layer_paths(layers), "sizes": of}
             directory.write(folder / f"{name}.json", json.dumps(told))
     for whose, packed in kept.items():
-        np.save(folder / "new.npy", packed)
-        os.replace(
-            folder / "new.npy", folder / f"{whose}_{at.stage}_{at.round:06d}.npy"
-        )
+        name = f"{whose}_{at.stage}_{at.round:06d}.npy"
+        storage.write_array(folder / name, packed)
 
 
 def _forget_masks(path: Path, at: loop.Snapshot) -> None:
     """Removes the masks of rounds that will run again."""
-    for file in (path / "masks").glob("*_*_*.npy"):
-        _, stage, round = file.stem.split("_")
-        if (int(stage), int(round)) > (at.stage, at.round):
+    for file, _, stage, round in list(snapshot_files(path / "masks")):
+        if (stage, round) > (at.stage, at.round):
             file.unlink()

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from sparsefl_jax.configuration import lookup
+from sparsefl_jax.storage import naming
 
 
 class Sink(Protocol):
@@ -87,7 +88,7 @@ class JsonLines:
         """
         sizes = {}
         for file in (self._metrics, self._timing):
-            with _naming(file.name):
+            with naming(file.name):
                 os.fsync(file.fileno())
             sizes[Path(file.name).name] = os.fstat(file.fileno()).st_size
         return sizes | {"rounds": self._rounds, "seconds": self._seconds}
@@ -125,7 +126,7 @@ class TensorBoard:
         # second apart.
         prefix, suffix = str(self._folder / "events"), f".{self._rounds:09d}"
         start = SessionLog(status=SessionLog.START)
-        with _naming(self._folder):
+        with naming(self._folder):
             self._writer = EventsWriter(prefix, suffix)
             self._writer.write_event(Event(step=self._rounds + 1, session_log=start))
 
@@ -135,7 +136,7 @@ class TensorBoard:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
-        with _naming(self._folder):
+        with naming(self._folder):
             for record in records:
                 self._rounds += _num_rounds([record])
                 numbers = {k: v for k, v in record.items() if k not in _COUNTERS}
@@ -153,7 +154,7 @@ class TensorBoard:
 
     def close(self) -> None:
         """Closes the event file."""
-        with _naming(self._folder):
+        with naming(self._folder):
             self._writer.close()
 
 
@@ -280,19 +281,10 @@ def _append(file, text: str) -> None:
     """Appends all of the text or, where that fails, nothing."""
     size, rest = os.fstat(file.fileno()).st_size, memoryview(text.encode())
     try:
-        with _naming(file.name):
+        with naming(file.name):
             while rest:  # a full disk takes the part that fits first
                 rest = rest[file.write(rest) :]
     except OSError:
         with contextlib.suppress(OSError):
             file.truncate(size)
         raise
-
-
-@contextlib.contextmanager
-def _naming(path: str | Path) -> Iterator[None]:
-    """Gives an error of the file system the name that a failed write lacks."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None
