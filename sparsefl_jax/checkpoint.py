@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sparsefl_jax import disk_store
+from sparsefl_jax import disk_store, storage
 from sparsefl_jax.loop import Best, Snapshot
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import Key, PyTree, SparseModel
@@ -82,8 +82,9 @@ def save(
             about["checksum"] = _checksum_of(about)
             items["about"] = ocp.args.JsonSave(about)
             manager.save(step, args=ocp.args.Composite(**items))
-        for old in (workdir / "clients").glob("*"):
-            if old.name != str(step):
+        for old in (workdir / "clients").glob("*"):  # what others put there stays
+            ours = old.name.isdecimal() and old.is_dir() and not old.is_symlink()
+            if ours and old.name != str(step):
                 shutil.rmtree(old)
     except Exception as error:  # orbax and its storage raise many kinds
         raise OSError(
@@ -109,7 +110,7 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
     if not path.exists():
         return None
     try:
-        with _manager(workdir, read_only=True) as manager:
+        with storage.awaiting_all(), _manager(workdir, read_only=True) as manager:
             step = manager.latest_step()
             if step is None:
                 return None
@@ -125,8 +126,9 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
             }
             whole = all(checksum(arrays[name]) == names[name] for name in names)
             clients = workdir / "clients" / str(step)
-            if state and "clients" in about:
-                whole = whole and disk_store.whole(clients, about["clients"])
+            rows = about.get("clients") if state else None
+            if rows and not disk_store.whole(clients, rows):
+                raise ValueError(f"a checksum in {clients} differs")
             saved = _saved(arrays, about, clients)
     except _RefusedError as error:
         raise ValueError(str(error)) from None

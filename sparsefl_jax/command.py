@@ -73,7 +73,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
             )
         sys.exit(error.code)
     if processes.leads():
-        print(report.summary_table(summary))
+        say(report.summary_table(summary))
 
 
 def dry_run(config) -> None:
@@ -87,7 +87,7 @@ def dry_run(config) -> None:
     config = settle(config)
     told = experiment.plan(config, experiment.build(config))
     if processes.leads():
-        print(told)
+        say(told)
 
 
 def prepare(name: str) -> None:
@@ -120,6 +120,12 @@ def catalogue() -> str:
         lines += [f"{title}:"]
         lines += [f"  {name:22} {first_line(entry)}" for name, entry in table.items()]
     return "\n".join(lines)
+
+
+def say(text: str) -> None:
+    """Prints; letters that the output's encoding lacks become question marks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
 
 
 def one_line(error: Exception) -> str:

@@ -181,9 +181,21 @@ def _peak_of_process() -> int:
 
 
 def cache_directory() -> Path:
-    """Where decoded data and compiled programs are kept between runs."""
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(os.environ.get("SPARSEFL_CACHE_DIR") or Path(base) / "sparsefl_jax")
+    """Where decoded data and compiled programs are kept between runs.
+
+    Raises:
+      ValueError: the environment names no place, not even a home directory.
+    """
+    if own := os.environ.get("SPARSEFL_CACHE_DIR"):
+        return Path(own)
+    if base := os.environ.get("XDG_CACHE_HOME"):
+        return Path(base) / "sparsefl_jax"
+    try:
+        return Path.home() / ".cache" / "sparsefl_jax"
+    except RuntimeError:
+        raise ValueError(
+            "there is no home directory, expected HOME or SPARSEFL_CACHE_DIR to be set"
+        ) from None
 
 
 def keep_compilations() -> None:

@@ -21,6 +21,7 @@ import numpy as np
 from jax import lax
 
 from sparsefl_jax import devices, processes
+from sparsefl_jax.storage import naming
 from sparsefl_jax.types import PyTree
 
 _BLOCK = 2**26  # bytes that are read or written at a time
@@ -142,7 +143,8 @@ class _Column:
             self.rows = np.empty((count, *self.shape), self.dtype)
             return
         # A full disk is an error here, but the end of the process in a mapped page.
-        os.posix_fallocate(self._file.fileno(), 0, size)
+        with naming(devices.cache_directory()):
+            os.posix_fallocate(self._file.fileno(), 0, size)
         self.rows = np.memmap(self._file, self.dtype, "r+", shape=(count, *self.shape))
 
 
@@ -223,7 +225,7 @@ def _blocks(leaf) -> Iterator[np.ndarray]:
 
 def _write(path: Path, leaf) -> int:
     total = 0
-    with open(path, "wb") as file:
+    with naming(path), open(path, "wb") as file:
         for block in _blocks(leaf):
             block = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
             total = zlib.crc32(block, total)

@@ -5,7 +5,6 @@ The files are described in the README.
 
 import copy
 import json
-import os
 import sys
 import time
 from pathlib import Path
@@ -30,6 +29,7 @@ from sparsefl_jax import (
     results,
     resumption,
     sinks,
+    storage,
     summary,
     timings,
     unread,
@@ -37,6 +37,7 @@ from sparsefl_jax import (
 from sparsefl_jax import data as datasets
 from sparsefl_jax import workdir as directory
 from sparsefl_jax.progress import Progress
+from sparsefl_jax.report.masks import snapshot_files
 from sparsefl_jax.sparsity import masks
 
 
@@ -235,7 +236,8 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
         timings.compiling() as compiled,
     ):
         _forget_masks(path, at)
-        np.save(path / "partition.npy", datasets.partition_counts(parts.data))
+        counts = datasets.partition_counts(parts.data)
+        storage.write_array(path / "partition.npy", counts)
         for segment in () if at.ended_by else _segments(config, parts, key, at):
             now = time.perf_counter()
             about["seconds"] = before["seconds"] + now - begin
@@ -339,15 +341,12 @@ def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
             told = {"names": masks.layer_paths(layers), "sizes": of}
             directory.write(folder / f"{name}.json", json.dumps(told))
     for whose, packed in kept.items():
-        np.save(folder / "new.npy", packed)
-        os.replace(
-            folder / "new.npy", folder / f"{whose}_{at.stage}_{at.round:06d}.npy"
-        )
+        name = f"{whose}_{at.stage}_{at.round:06d}.npy"
+        storage.write_array(folder / name, packed)
 
 
 def _forget_masks(path: Path, at: loop.Snapshot) -> None:
     """Removes the masks of rounds that will run again."""
-    for file in (path / "masks").glob("*_*_*.npy"):
-        _, stage, round = file.stem.split("_")
-        if (int(stage), int(round)) > (at.stage, at.round):
+    for file, _, stage, round in list(snapshot_files(path / "masks")):
+        if (stage, round) > (at.stage, at.round):
             file.unlink()

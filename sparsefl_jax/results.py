@@ -17,6 +17,7 @@ from sparsefl_jax import (
     local,
     personal,
     simulate,
+    storage,
     store,
     workdir,
 )
@@ -89,13 +90,14 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     saved = checkpoint.read(Path(run))
     if saved is None:
         raise ValueError(f"run={str(run)!r} has no checkpoint yet")
-    data = configuration.build_data(config)
-    model, budgets = (
-        configuration.build_model(config, data),
-        configuration.build_budgets(config),
-    )
-    stages = configuration.build_stages(config, local.cross_entropy(model), budgets)
-    algorithm = stages[saved.snapshot.stage].algorithm
+    with storage.blaming(Path(run) / "config.json"):
+        data = configuration.build_data(config)
+        model, budgets = (
+            configuration.build_model(config, data),
+            configuration.build_budgets(config),
+        )
+        stages = configuration.build_stages(config, local.cross_entropy(model), budgets)
+        algorithm = stages[saved.snapshot.stage].algorithm
     if not personal.deployed(algorithm, model):
         raise ValueError(f"run={str(run)!r} has no personal models")
     info, key = simulate.client_info(data, budgets), jax.random.key(config.seed)
@@ -147,10 +149,15 @@ def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _array(values: list) -> np.ndarray:
-    lengths = {len(v) if isinstance(v, list) else None for v in values}
-    if len(lengths) > 1 and lengths != {None}:  # cohorts of different stages
-        return np.array([*values, None], object)[:-1]
-    return np.array([np.nan if v is None else v for v in values])
+    """[records, ...]; of objects where these are not numbers of one shape, or texts."""
+    texts = all(isinstance(v, str) for v in values)
+    try:
+        array = np.array([np.nan if v is None else v for v in values])
+    except ValueError:  # cohorts of different stages
+        array = np.array(None)
+    if array.dtype.kind in ("U" if texts else "biuf"):
+        return array
+    return np.array([*values, None], object)[:-1]
 
 
 def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:

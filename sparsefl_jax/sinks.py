@@ -17,6 +17,7 @@ from typing import NamedTuple, Protocol
 
 from sparsefl_jax import records as lines
 from sparsefl_jax.configuration import lookup
+from sparsefl_jax.storage import naming
 
 
 class Sink(Protocol):
@@ -89,7 +90,7 @@ class JsonLines:
         stages, `seconds` of the last segment.
         """
         for file in (self._metrics, self._timing):
-            with _naming(file.name):
+            with naming(file.name):
                 os.fsync(file.fileno())
         return self._checks | {"rounds": self._rounds, "seconds": self._seconds}
 
@@ -130,7 +131,7 @@ class TensorBoard:
         # second apart.
         prefix, suffix = str(self._folder / "events"), f".{self._rounds:09d}"
         start = SessionLog(status=SessionLog.START)
-        with _naming(self._folder):
+        with naming(self._folder):
             self._writer = EventsWriter(prefix, suffix)
             self._writer.write_event(Event(step=self._rounds + 1, session_log=start))
 
@@ -140,7 +141,7 @@ class TensorBoard:
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
-        with _naming(self._folder):
+        with naming(self._folder):
             for record in records:
                 self._rounds += _num_rounds([record])
                 numbers = {k: v for k, v in record.items() if k not in _COUNTERS}
@@ -158,7 +159,7 @@ class TensorBoard:
 
     def close(self) -> None:
         """Closes the event file."""
-        with _naming(self._folder):
+        with naming(self._folder):
             self._writer.close()
 
 
@@ -287,19 +288,10 @@ def _append(file, text: bytes) -> None:
     """Appends all of the text or, where that fails, nothing."""
     size, rest = os.fstat(file.fileno()).st_size, memoryview(text)
     try:
-        with _naming(file.name):
+        with naming(file.name):
             while rest:  # a full disk takes the part that fits first
                 rest = rest[file.write(rest) :]
     except OSError:
         with contextlib.suppress(OSError):
             file.truncate(size)
         raise
-
-
-@contextlib.contextmanager
-def _naming(path: str | Path) -> Iterator[None]:
-    """Gives an error of the file system the name that a failed write lacks."""
-    try:
-        yield
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(path)) from None

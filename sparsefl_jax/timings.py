@@ -191,7 +191,7 @@ def remember(name: str, value: dict) -> None:
       name: from `digest`.
       value: from `measured`.
     """
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError, ValueError):
         path = _path()
         path.parent.mkdir(parents=True, exist_ok=True)
         kept = {k: v for k, v in _read(path).items() if k != name} | {name: value}

@@ -2,11 +2,10 @@
 
 import contextlib
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparsefl_jax import unread
+from sparsefl_jax import storage, unread
 from sparsefl_jax.configuration import default_config
 
 # Fields that change nothing of what a run gives, or its last bits. Where data lies is
@@ -27,17 +26,16 @@ def read_config(workdir: str | Path):
     """
     from ml_collections import config_dict
 
+    storage.check_name("workdir", workdir)
     path = Path(workdir) / "config.json"
-    try:
-        fields = json.loads(path.read_text())
+    if not path.exists():
+        told = f"workdir={str(workdir)!r}, expected the directory of a run"
+        raise ValueError(told + (", with config.json" if path.parent.exists() else ""))
+    named = {"name": storage.TEXT}
+    fields = storage.read_json(path, {"algorithm": named, "model": named})
+    with storage.blaming(path):
         config = config_dict.ConfigDict(default_config().to_dict() | fields)
         return unread.forget(config)
-    except FileNotFoundError:
-        raise ValueError(
-            f"workdir={str(workdir)!r}, expected the directory of a run"
-        ) from None
-    except (OSError, ValueError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path} can not be read: {error}") from None
 
 
 @contextlib.contextmanager
@@ -64,6 +62,7 @@ def claimed(workdir: str | Path, config, resume: bool) -> Iterator[Path]:
 
 
 def _check(workdir: Path, config, resume: bool) -> None:
+    storage.check_name("workdir", workdir)
     name = f"workdir={str(workdir)!r}"
     if workdir.exists() and not workdir.is_dir():
         raise ValueError(f"{name} is a file, expected a directory")
@@ -85,9 +84,7 @@ def _check(workdir: Path, config, resume: bool) -> None:
 
 def write(path: Path, text: str) -> None:
     """Writes a file whole or, if the process is killed, not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    storage.write_bytes(path, text.encode())
 
 
 def difference(old, new) -> str:

@@ -216,6 +216,19 @@ def test_a_damaged_or_foreign_file_is_refused_in_a_line(sparse, tmp_path, damage
     assert "\n" not in str(error.value) and str(path) in str(error.value)
 
 
+@pytest.mark.parametrize("part", ["network", "reading"])
+def test_a_file_of_another_version_is_refused_in_a_line(sparse, tmp_path, part):
+    told = {
+        "network": {"name": "mlp", "num_classes": 2, "input_shape": [3]},
+        "reading": {"mean": None, "std": None},
+    }
+    told[part]["other"] = 1
+    sfl.save_sparse(tmp_path / "model", sparse, **told)
+    with pytest.raises(ValueError, match="model' is damaged: .*other") as error:
+        sfl.load_sparse(tmp_path / "model")
+    assert "\n" not in str(error.value)
+
+
 def test_what_can_not_be_written_is_refused(sparse, tmp_path, monkeypatch):
     path = tmp_path / "model"
     with pytest.raises(ValueError, match="index='entropy', expected one of none, bit"):

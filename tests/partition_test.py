@@ -205,6 +205,8 @@ def test_natural_is_one_client_per_user():
         (lambda y: partition.dirichlet(y, 5, seed=0), "at least 10 samples each"),
         (lambda y: partition.lda(y, 4, seed=0, alpha=-1), "alpha=-1"),
         (lambda y: partition.lda(y, 4, seed=0, alpha=np.nan), "alpha=nan"),
+        (lambda y: partition.lda(y, 4, seed=0, alpha=1e308), "alpha=1e.308; allowed"),
+        (lambda y: partition.dirichlet(y, 4, seed=0, alpha=1e308), "alpha=1e.308"),
         (lambda y: partition.shards(y, 4, k=5), "k=5 .* 1 to 4"),
         (lambda y: partition.shards(y, 30, k=2), "need 60 samples"),
         (lambda y: partition.natural(y, users=None), "needs a data set with users"),

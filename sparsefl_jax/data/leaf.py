@@ -121,12 +121,7 @@ def _users(file):
 
 def _samples(file, user, x):
     """Returns one user's samples: images, uint8 where nothing is lost, or features."""
-    try:
-        x = np.asarray(x)
-    except ValueError:
-        raise _refusal(
-            file, f"x of user {user!r} has rows of several lengths"
-        ) from None
+    x = _array(file, user, "x", x)
     if x.dtype.kind in "US":
         raise _refusal(
             file,
@@ -147,10 +142,19 @@ def _samples(file, user, x):
 
 def _labels(file, user, y):
     """Returns one user's labels."""
-    y = np.asarray(y)
+    y = _array(file, user, "y", y)
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise _refusal(file, f"y of user {user!r} is {y.dtype} {y.shape}, not integers")
     return y
+
+
+def _array(file, user, name, values):
+    """Returns lists as an array."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        told = f"{name} of user {user!r} has rows of several lengths"
+        raise _refusal(file, told) from None
 
 
 def _unit(x):

@@ -20,6 +20,7 @@ from sparsefl_jax.data.cuts import (
 )
 
 _MAX_DRAWS = 200
+_MAX_ALPHA = 1e100
 
 
 def iid(labels, num_clients, *, seed):
@@ -66,7 +67,7 @@ def dirichlet(
       labels: [n] integers.
       num_clients: how many clients.
       seed: integer; equal seeds give equal splits.
-      alpha: concentration, above 0; small values give few classes per client.
+      alpha: concentration, above 0 to 1e100; small values give few classes per client.
       min_samples: the least number of samples of a client.
       balanced: a client that already holds n / num_clients samples gets no more.
       labels_test: [n_test] integers or None.
@@ -84,7 +85,7 @@ def dirichlet(
       (1000, True)
     """
     labels = _check(labels, num_clients, min_samples=min_samples)
-    _positive(alpha=alpha)
+    _check_alpha(alpha)
     rng = np.random.default_rng(seed)
     totals = np.bincount(labels)
     tested = [] if labels_test is None else labels_test
@@ -110,7 +111,7 @@ def lda(labels, num_clients, *, seed, alpha=1.0):
       labels: [n] integers.
       num_clients: how many clients, at most n.
       seed: integer; equal seeds give equal splits.
-      alpha: concentration, above 0; small values give few classes per client.
+      alpha: concentration, above 0 to 1e100; small values give few classes per client.
 
     Returns:
       A list of `num_clients` integer arrays that together hold every index once; sizes
@@ -125,7 +126,7 @@ def lda(labels, num_clients, *, seed, alpha=1.0):
       [200, 200, 200, 200, 200]
     """
     labels = _check(labels, num_clients)
-    _positive(alpha=alpha)
+    _check_alpha(alpha)
     rng = np.random.default_rng(seed)
     stacks = by_class(labels, rng)
     left = np.array([len(stack) for stack in stacks])
@@ -252,10 +253,10 @@ def _check(labels, num_clients, min_samples=1):
     return labels
 
 
-def _positive(**named):
-    for name, value in named.items():
-        if not (value > 0 and np.isfinite(value)):
-            raise ValueError(f"{name}={value}; it must be a finite number above 0")
+def _check_alpha(alpha):
+    """Refuses what no mixture can be drawn with: a sum of draws would overflow."""
+    if not 0 < alpha <= _MAX_ALPHA:
+        raise ValueError(f"alpha={alpha}; allowed are above 0 to {_MAX_ALPHA:g}")
 
 
 def _distinct(classes, k):

@@ -24,6 +24,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsefl_jax.data import tfds_source
+from sparsefl_jax.storage import naming
 
 _TABLES = {".csv": ",", ".tsv": "\t"}
 
@@ -260,7 +261,8 @@ def _convert(arguments) -> str:
     if train.users is not None:
         arrays["users"] = train.users
     arrays |= {"class_names": train.class_names, "features": made}
-    np.savez_compressed(arguments.out, **arrays)
+    with naming(arguments.out):
+        np.savez_compressed(arguments.out, **arrays)
     return _told(arguments.out, arrays)
 
 

@@ -64,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {command.one_line(error)}", file=sys.stderr)
         return 2
-    print(export.sizes_table(sizes))
+    command.say(export.sizes_table(sizes))
     print(f"wrote {path}", file=sys.stderr)
     return 0
 

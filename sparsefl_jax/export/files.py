@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sparsefl_jax import codec, command, encoders, formats, models
+from sparsefl_jax import codec, command, encoders, formats, models, storage
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.types import PyTree, SparseModel
@@ -117,9 +117,7 @@ def save_sparse(
     head["crc32"] = _checksum(head, stored)
     content = safetensors.save(stored, {_KEY: _json(head)})
     path = Path(path)
-    temporary = path.with_name(path.name + ".tmp")
-    temporary.write_bytes(content)
-    os.replace(temporary, path)
+    storage.write_bytes(path, content)
     return _sizes(packets, stored, len(content))
 
 
@@ -145,17 +143,16 @@ def load_sparse(path: str | Path) -> Exported:
         raise ValueError(f"{name}, expected a file that an export wrote")
     try:
         head, stored = _read(Path(path))
-        whole = head.pop("crc32") == _checksum(head, stored)
-        sparse = _model(head, stored) if whole else None
+        if head.pop("crc32") != _checksum(head, stored):
+            raise ValueError("its checksum differs")
+        sparse = _model(head, stored)
+        sizes = _sizes(_packets(sparse, head["index"]), stored, os.path.getsize(path))
+        about = {key: head[key] for key in ("network", "reading", "run")}
+        model = _network(head["network"], head["reading"])
     except _ForeignError as error:
         raise ValueError(f"{name} {error}") from None
     except Exception as error:  # safetensors has a kind of its own, JSON another
         raise ValueError(f"{name} is damaged: {command.one_line(error)}") from error
-    if sparse is None:
-        raise ValueError(f"{name} is damaged: its checksum differs")
-    sizes = _sizes(_packets(sparse, head["index"]), stored, os.path.getsize(path))
-    about = {key: head[key] for key in ("network", "reading", "run")}
-    model = _network(head["network"], head["reading"])
     return Exported(sparse, model, about, sizes)
 
 

@@ -8,6 +8,7 @@ from sparsefl_jax import configuration, evaluate, results, workdir
 from sparsefl_jax.algorithm import target
 from sparsefl_jax.export.files import Sizes, save_sparse
 from sparsefl_jax.recalibrate import make_recalibration
+from sparsefl_jax.storage import blaming
 
 
 def export_run(
@@ -55,8 +56,9 @@ def export_run(
                 "name 'newcomer' for what clients start from"
             )
     sparse = configuration.lookup("name", name, deployed)
-    data = configuration.build_data(config)
-    model = configuration.build_model(config, data)
+    with blaming(Path(run) / "config.json"):
+        data = configuration.build_data(config)
+        model = configuration.build_model(config, data)
     if model.static_stats:
         x = data.x[evaluate.used_rows(data.train)]
         key = jax.random.key(config.seed)

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparsefl_jax import report
+from sparsefl_jax.command import one_line, say
+from sparsefl_jax.workdir import write
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -48,7 +50,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         _report(arguments.runs, arguments.out, arguments.csv)
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     return 0
 
@@ -63,9 +65,9 @@ def _report(names: Sequence[str], out: Path | None, as_csv: bool) -> None:
         first = Path(names[0])
         folder = out or (first if len(names) == 1 else first.parent) / "comparison"
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "comparison.csv").write_text(table)
+        write(folder / "comparison.csv", table)
         _wrote(*report.plot_comparison(groups, folder), folder / "comparison.csv")
-    print(table.rstrip() if as_csv else report.comparison_table(groups))
+    say(table.rstrip() if as_csv else report.comparison_table(groups))
 
 
 def _wrote(*paths: Path) -> None:

@@ -42,7 +42,7 @@ def charge_rows(run: Run) -> list[list[str]]:
     ]
     stages += [("all stages", run.train)] if len(stages) > 1 else []
     for name, records in stages:
-        visits = sum(len(r.get("clients", ())) for r in records)
+        visits = sum(len(r.get("clients") or ()) for r in records)
         for key in keys:
             bits = _total(records, key)
             known = bits is not None
@@ -100,5 +100,5 @@ def assumptions(run: Run) -> list[str]:
 
 
 def _total(records: list[Record], key: str) -> int | None:
-    values = [r[key] for r in records if key in r]
+    values = [r[key] for r in records if r.get(key) is not None]
     return sum(values) if values else None

@@ -167,7 +167,7 @@ def spread(values: Sequence[float | None]) -> Spread:
 
 def training_pflop(run: Run, record: Record) -> float:
     """1e15 training FLOPs at the masks from the run's start up to a record's round."""
-    if "pflop_cumulative" in record:
+    if record.get("pflop_cumulative") is not None:
         return record["pflop_cumulative"]
     at = (record["stage"], record["round"])
     return sum(r["flops"] for r in run.train if (r["stage"], r["round"]) <= at) / 1e15
@@ -262,8 +262,8 @@ def _cells(group: Group, model: str, spreads: dict[str, Spread]) -> list[str]:
 
 def method_of(run: Run) -> str:
     """What a run is a run of; two stages are joined by a plus sign."""
-    configured = run.config.get("algorithm", {}).get("name", MISSING)
-    method = run.summary.get("method", configured)
+    configured = (run.config.get("algorithm") or {}).get("name") or MISSING
+    method = run.summary.get("method") or configured
     first = (run.config.get("first_stage") or {}).get("name")
     return f"{first} + {method}" if first else method
 

@@ -67,11 +67,14 @@ def _by_sparsity(groups: Sequence[Group]) -> dict[str, list]:
     """By method: sparsity, accuracy and its deviation at the end of every group."""
     found = {}
     for group in groups:
-        final = [next(iter(run.evals[-1]["models"].values())) for run in group.runs]
+        final = [
+            next(iter(run.evals[-1]["models"].values()), {}) if run.evals else {}
+            for run in group.runs
+        ]
         if not all(finite(m.get("density")) for m in final):
             continue
         density, accuracy = (
-            spread([m[key] for m in final]) for key in ("density", "accuracy")
+            spread([m.get(key) for m in final]) for key in ("density", "accuracy")
         )
         if density.mean < 1 and accuracy.mean is not None:
             point = 1 - density.mean, accuracy.mean, accuracy.std or 0.0

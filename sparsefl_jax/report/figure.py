@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparsefl_jax.report.load import Run
+from sparsefl_jax.storage import naming
 
 COLORS = ("#0b5fa5", "#d9541e", "#2e8b57", "#8552a1", "#b8860b", "#3a3a3a")
 
@@ -35,7 +36,8 @@ def canvas(path: Path, size: tuple[float, float] = (7.2, 4.3)) -> Iterator:
         figure = Figure(figsize=size, layout="constrained")
         figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
         yield figure
-        figure.savefig(path)
+        with naming(path):
+            figure.savefig(path)
 
 
 @contextlib.contextmanager

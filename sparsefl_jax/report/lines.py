@@ -7,18 +7,19 @@ import numpy as np
 
 from sparsefl_jax.report.figure import whole_numbers
 from sparsefl_jax.report.load import Record, Run, stage_name
+from sparsefl_jax.storage import KINDS, NUMBER
 
 _MAX_LEGEND_LAYERS = 10
 
 
-def finite(value: float | None) -> bool:
-    """Whether there is a value, and it is neither NaN nor infinite.
+def finite(value) -> bool:
+    """Whether there is a number, and it is neither NaN nor infinite.
 
     Example:
-      >>> finite(0.5), finite(None), finite(float("nan"))
-      (True, False, False)
+      >>> finite(0.5), finite(None), finite(float("nan")), finite("0.5")
+      (True, False, False, False)
     """
-    return value is not None and math.isfinite(value)
+    return KINDS[NUMBER](value) and math.isfinite(value)
 
 
 def series(

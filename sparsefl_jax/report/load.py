@@ -19,9 +19,54 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.command import one_line
 from sparsefl_jax.records import SCHEMA
+from sparsefl_jax.storage import (
+    ANY,
+    COUNT,
+    NUMBER,
+    TEXT,
+    VALUE,
+    check,
+    check_name,
+    read_array,
+    read_json,
+    read_text,
+)
 
 Record = dict[str, Any]
+
+# What reports read of the files; other fields are taken as they are.
+_HEADING = {"phase": ("train", "eval"), "stage": COUNT, "round": COUNT}
+_HEADING |= {"gbit_cumulative": NUMBER, "pflop_cumulative?": NUMBER}
+_TRAIN = {"clients?": [COUNT], "flops": NUMBER, "flops_dense": NUMBER}
+_TRAIN |= {f"bits_{d}{of}?": NUMBER for d in ("up", "down") for of in ("", "_values")}
+_TRAIN |= {f"bits_{d}_positions?": NUMBER for d in ("up", "down")}
+_TRAIN |= {f"entries_{direction}?": {str: NUMBER} for direction in ("up", "down")}
+_TRAIN |= {f"layer_{name}?": {str: VALUE} for name in ("density", "mismatch")}
+_TRAIN |= {f"{name}?": VALUE for name in ("density", "mismatch", "train_accuracy")}
+_TRAIN |= {"client?": {str: VALUE}, "server?": {str: VALUE}, "assumed?": {str: TEXT}}
+_EVAL = {"models": {str: {str: VALUE}}, "client_accuracy?": {str: VALUE}}
+_EVAL |= {"accuracy?": VALUE, "val_accuracy?": VALUE, "metric?": TEXT}
+_TOTALS = ("bits_up", "bits_down", "bits_values", "bits_positions")
+_TOTALS += ("rounds", "flops", "flops_dense", "flops_executed")
+_STAGE = {"name": TEXT, "chunk?": NUMBER, "compile_seconds?": NUMBER}
+_STAGE |= {"memory?": {str: NUMBER}, **dict.fromkeys(_TOTALS, NUMBER)}
+_SUMMARY = {
+    "stages?": [_STAGE],
+    "accuracy?": {str: {str: VALUE}},
+    "best?": {"chosen_by": TEXT, "accuracy": NUMBER, "round": COUNT},
+    "client_accuracy?": {str: VALUE},
+    "memory?": {str: VALUE},
+    "versions?": {str: ANY},
+    "seeds?": [COUNT],
+    "seconds?": NUMBER,
+    "rounds_per_second?": NUMBER,
+}
+_SUMMARY |= {f"{name}?": TEXT for name in ("method", "device", "commit", "ended_by")}
+_CONFIG = {"seed?": COUNT} | {
+    f"{section}?": {"name?": TEXT} for section in ("algorithm", "first_stage")
+}
 
 
 class Run(NamedTuple):
@@ -53,8 +98,8 @@ def read_run(run_dir: str | Path) -> Run:
       The run's records.
 
     Raises:
-      ValueError: there is no such folder, it holds no `metrics.jsonl`, or a line other
-        than the last is no JSON object.
+      ValueError: in one line, there is no such folder, it holds no `metrics.jsonl`, or
+        a file in it does not hold what a run writes there.
 
     Example:
       >>> read_run("no/such/run")
@@ -62,6 +107,7 @@ def read_run(run_dir: str | Path) -> Run:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
     """
     path = Path(run_dir)
+    check_name("run_dir", path)
     if not (path / "metrics.jsonl").is_file():
         raise ValueError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
     latest = {}
@@ -73,14 +119,15 @@ def read_run(run_dir: str | Path) -> Run:
     for record in ordered:
         lengths[record["stage"]] = max(lengths[record["stage"]], record["round"])
     partition = path / "partition.npy"
+    summary = _optional(path / "summary.json", _SUMMARY)
     return Run(
         path=path,
         train=[r for r in ordered if r["phase"] == "train"],
         evals=[r for r in ordered if r["phase"] == "eval"],
         starts=[sum(lengths[:i]) for i in range(num_stages)],
-        summary=_read_json(path / "summary.json"),
-        config=_read_json(path / "config.json"),
-        partition=np.load(partition) if partition.is_file() else None,
+        summary={k: v for k, v in summary.items() if v is not None},
+        config=_optional(path / "config.json", _CONFIG),
+        partition=read_array(partition, "iu", 2) if partition.exists() else None,
     )
 
 
@@ -113,6 +160,7 @@ def run_folders(run_dir: str | Path) -> list[Path]:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
     """
     path = Path(run_dir)
+    check_name("run_dir", path)
     if (path / "metrics.jsonl").is_file():
         return [path]
     seeds = [p.parent for p in path.glob("seed_*/metrics.jsonl")]
@@ -135,13 +183,19 @@ def read_records(path: Path) -> list[Record]:
     """Returns the records of a `metrics.jsonl`, of any schema as the newest has them.
 
     Raises:
-      ValueError: a line is no record, or the schema is newer than this package's.
+      ValueError: in one line, a line other than the last does not hold what a run
+        writes there, or the schema is newer than this package's.
     """
-    lines = read_lines(path)
-    schema = lines.pop(0)["schema"] if lines and "schema" in lines[0] else 1
+    records = read_lines(path)
+    schema = records.pop(0)["schema"] if records and "schema" in records[0] else 1
     if schema not in (1, SCHEMA):
         raise ValueError(f"{path}: schema={schema!r}, expected at most {SCHEMA}.")
-    return lines if schema == SCHEMA else [_from_schema_1(line) for line in lines]
+    for record in records:
+        check(path, record, _HEADING)
+        check(path, record, _TRAIN if record["phase"] == "train" else _EVAL)
+        if record["stage"] > len(records):
+            raise ValueError(f"{path} holds stage={record['stage']}, none before it")
+    return records if schema == SCHEMA else list(map(_from_schema_1, records))
 
 
 def _from_schema_1(record: Record) -> Record:
@@ -161,23 +215,23 @@ def read_lines(path: Path) -> list[Record]:
     """The records of a JSON lines file, without a last line that was cut off.
 
     Raises:
-      ValueError: another line is no JSON object.
+      ValueError: in one line, the file can not be read, or another line is no JSON
+        object.
     """
-    lines = path.read_text().splitlines()
+    lines = read_text(path).splitlines()
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            record = json.loads(line)
+            if not isinstance(record, dict):
+                raise ValueError(f"it is {line[:40]}, expected a JSON object")
+            records.append(record)
+        except (ValueError, RecursionError) as error:
             if number < len(lines):
-                raise ValueError(f"{path}, line {number}: {error}.") from None
+                raise ValueError(f"{path}, line {number}: {one_line(error)}") from None
     return records
 
 
-def _read_json(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        return {}
-    try:
-        return json.loads(path.read_text())
-    except json.JSONDecodeError as error:
-        raise ValueError(f"{path}: {error}.") from None
+def _optional(path: Path, pattern: dict) -> dict[str, Any]:
+    """A JSON object, {} where there is no such file."""
+    return read_json(path, pattern) if path.exists() else {}

@@ -11,16 +11,17 @@ Federated Learning" (FLASH), TMLR 2023, as in `sparsity.masks.jaccard_mismatch`.
 stay packed on disk; a piece of a layer is read at a time.
 """
 
-import json
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 
-_NAME = re.compile(r"([a-z]+)_(\d+)_(\d+)\.npy")
+from sparsefl_jax.storage import COUNT, TEXT, open_array, read_json
+
+_NAME = re.compile(r"([a-z]+)_(\d{1,9})_(\d{1,9})\.npy")
 _PIECE = 1 << 20  # bits of a layer that are compared at a time, of every mask
 
 
@@ -77,18 +78,37 @@ def open_snapshots(run_dir: str | Path, layers: str, kinds: dict[str, int]):
       ValueError: a file is damaged, or not as long as the layers need.
     """
     folder = Path(run_dir) / "masks"
-    if not (folder / layers).is_file():
+    if not (folder / layers).exists():
         return None
-    told = json.loads((folder / layers).read_text())
+    told = read_json(folder / layers, {"names": [TEXT], "sizes": [COUNT]})
+    if len(told["names"]) != len(told["sizes"]) or not told["names"]:
+        raise ValueError(
+            f"{folder / layers} holds {len(told['names'])} names and "
+            f"{len(told['sizes'])} sizes, expected as many, and some"
+        )
     width = math.ceil(sum(told["sizes"]) / 8)
     found = {kind: [] for kind in kinds}
-    for path in folder.iterdir():
-        match = _NAME.fullmatch(path.name)
-        if match and match[1] in kinds:
-            packed = open_packed(path, ndim=kinds[match[1]], width=width)
-            found[match[1]].append(Snapshot(int(match[2]), int(match[3]), packed))
+    for path, whose, stage, round in snapshot_files(folder):
+        if whose in kinds:
+            packed = open_packed(path, ndim=kinds[whose], width=width)
+            found[whose].append(Snapshot(stage, round, packed))
     ordered = (sorted(found[kind], key=lambda s: s[:2]) for kind in kinds)
     return told["names"], told["sizes"], *ordered
+
+
+def snapshot_files(folder: Path) -> Iterator[tuple[Path, str, int, int]]:
+    """The files of masks in a folder, with whose they are, stage and round.
+
+    What is called otherwise was put there by someone else, and is left alone.
+
+    Example:
+      >>> list(snapshot_files(Path("no/such/run/masks")))
+      []
+    """
+    for path in folder.glob("*.npy"):
+        match = _NAME.fullmatch(path.name)
+        if match and path.is_file():
+            yield path, match[1], int(match[2]), int(match[3])
 
 
 def pairwise_mismatch(
@@ -168,11 +188,9 @@ def open_packed(path: Path, ndim: int, width: int) -> np.ndarray:
     Raises:
       ValueError: the file is damaged, or not as long as the layers need.
     """
-    try:
-        packed = np.load(path, mmap_mode="r")
-    except (ValueError, EOFError) as error:
-        raise ValueError(f"{path}: {error}.") from None
-    if packed.ndim != ndim or packed.shape[-1] != width or packed.dtype != np.uint8:
+    packed = open_array(path)
+    right = packed.ndim == ndim and packed.shape[-1] == width and len(packed)
+    if not right or packed.dtype != np.uint8:
         raise ValueError(
             f"{path}: {packed.dtype} {list(packed.shape)}, expected uint8 with"
             f" {width} bytes a mask."

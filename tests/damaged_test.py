@@ -1,0 +1,377 @@
+"""Foreign, old and damaged files of a run: each told in one line with its name."""
+
+import contextlib
+import io
+import json
+import os
+import pwd
+import random
+import resource
+import shutil
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+from matplotlib.figure import Figure
+
+import sparsefl_jax as sfl
+from sparsefl_jax import (
+    checkpoint,
+    command,
+    configuration,
+    devices,
+    disk_store,
+    experiment,
+    results,
+    simulate,
+    storage,
+    workdir,
+)
+from sparsefl_jax.export import __main__ as export_main
+from sparsefl_jax.loop import Snapshot
+from sparsefl_jax.report import __main__ as report_main
+from tests.tiny import tiny_config
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run that has all that is read back: personal models, masks, filters."""
+    folder = tmp_path_factory.mktemp("finished")
+    config = tiny_config(folder)
+    config.algorithm, config.num_rounds = {"name": "spafl", "alpha": 0.1}, 2
+    config.first_stage = {}
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(experiment, "_draw", lambda path: None)  # plots take seconds
+        experiment.run(configuration.complete(config), folder / "run", progress=False)
+    return folder / "run"
+
+
+@pytest.fixture(autouse=True)
+def undrawn(monkeypatch):
+    """Figures are made, which may fail, but not drawn, which takes seconds."""
+    write = lambda self, path, **_: Path(path).write_bytes(b"png")  # noqa: E731
+    monkeypatch.setattr(Figure, "savefig", write)
+
+
+ENTRIES = {
+    "report": lambda run: report_main.main([str(run), "--out", str(run / "out")]),
+    "load": sfl.load,
+    "load_clients": lambda run: sfl.load_clients(run, [0, 1]),
+    "export": lambda run: export_main.main([str(run), "--client=1"]),
+}
+
+
+def told(entry, run):
+    """What an entry point refuses with, '' if nothing; any traceback is let through."""
+    said = io.StringIO()
+    try:
+        with (
+            contextlib.redirect_stderr(said),
+            contextlib.redirect_stdout(io.StringIO()),
+        ):
+            code = ENTRIES[entry](run)
+    except ValueError as error:
+        assert entry.startswith("load"), error
+        return f"{error}\n"
+    lines = [x for x in said.getvalue().splitlines(True) if not x.startswith("wrote")]
+    assert (code == 2) == bool(lines) or entry.startswith("load"), lines
+    return "".join(lines)
+
+
+JSONS = ("[]", "{}", "null", "3", '"x"', "NaN", '{"a": 1}', '[{"a": 1}]')
+ARRAYS = {
+    "one axis": np.zeros(3),
+    "texts": np.array([["x"]]),
+    "objects": np.array([[{}]], object),
+    "none": np.zeros((0, 4), np.int64),
+    "scalar": np.array(3),
+    "three axes": np.zeros((2, 2, 2), np.uint8),
+    "nan": np.full((3, 4), np.nan),
+}
+
+
+def contents(file):
+    """What stands in a file's place: (how, bytes); None: nothing, '/': a folder."""
+    whole = file.read_bytes()
+    yield "removed", None
+    yield "folder", "/"
+    yield "empty", b""
+    yield "half", whole[: len(whole) // 2]
+    yield "last byte", whole[:-1]
+    yield "random", random.Random(0).randbytes(max(64, len(whole)))
+    yield from ((text, text.encode()) for text in JSONS)
+    yield "deep", b"[" * 100_000
+    if file.suffix == ".npy":
+        for how, array in ARRAYS.items():
+            np.save(stream := io.BytesIO(), array)
+            yield how, stream.getvalue()
+
+
+def changed(file):
+    """A JSON file with one of its values removed or of another kind: (how, bytes)."""
+    lines = file.suffix == ".jsonl"
+    text = file.read_text()
+    documents = [*map(json.loads, text.splitlines())] if lines else [json.loads(text)]
+    seen = set()
+    for line, document in enumerate(documents):
+        for path in paths(document):
+            if (document.get("phase"), path) in seen:
+                continue
+            seen.add((document.get("phase"), path))
+            for value in ("gone", None, "x", ["x"], {"a": 1}, -1, 10**400, np.inf):
+                copy = json.loads(json.dumps(documents))
+                at = copy[line]
+                for key in path[:-1]:
+                    at = at[key]
+                at[path[-1]] = value
+                if value == "gone":
+                    del at[path[-1]]
+                yield (
+                    f"{line} {path} {value}",
+                    "\n".join(map(json.dumps, copy)).encode(),
+                )
+
+
+def paths(document, head=()):
+    items = document.items() if isinstance(document, dict) else enumerate(document)
+    for key, value in items:
+        yield (*head, key)
+        if isinstance(value, dict | list):
+            yield from paths(value, (*head, key))
+
+
+def replaced(run, file, content):
+    """Puts another content in a file's place."""
+    (run / file).unlink()
+    if content == "/":
+        (run / file).mkdir()
+    elif content is not None:
+        (run / file).write_bytes(content)
+
+
+def one_line_at_most(entry, source, file, content, run):
+    """Checks that an entry point tells of a file in one line with its name, if at all.
+
+    Returns:
+      The line.
+    """
+    shutil.rmtree(run, ignore_errors=True)
+    shutil.copytree(source, run)
+    replaced(run, file, content)
+    line = told(entry, run)
+    assert line.count("\n") == bool(line), line
+    whole = Path("checkpoint"), Path("clients")  # named as a whole
+    name = next((str(w) for w in whole if w in file.parents), file.name)
+    assert not line or name in line, line
+    return line
+
+
+REPORT = ("config.json", "metrics.jsonl", "summary.json", "partition.npy")
+REPORT += ("masks/layers.json", "masks/filters.json")
+REPORT += ("masks/server_0_000002.npy", "masks/filters_0_000002.npy")
+STATE = "checkpoint/1/state/manifest.ocdbt", "clients/1/1.bin"
+REFUSED = [
+    *(("report", file) for file in REPORT),
+    ("load", "config.json"),
+    ("load", "metrics.jsonl"),
+    ("load", "checkpoint/1/models/manifest.ocdbt"),
+    *(("load_clients", file) for file in ("config.json", *STATE)),
+    *(("export", file) for file in ("config.json", *STATE)),
+]
+
+
+@pytest.mark.parametrize("entry, file", REFUSED)
+def test_a_file_of_another_kind_is_refused_in_one_line(finished, tmp_path, entry, file):
+    # Of lines the last one may be cut off, as a kill leaves it.
+    wrong = ["random"] if file.endswith("jsonl") else ["random", "half", "[]"]
+    for how, content in contents(finished / file):
+        if how in wrong:
+            run = tmp_path / "run"
+            line = one_line_at_most(entry, finished, Path(file), content, run)
+            assert line, how
+
+
+FIELDS = [
+    ("metrics.jsonl", "stage", -1, "stage=-1, expected a whole number"),
+    ("metrics.jsonl", "stage", 10**9, "stage=1000000000, none before it"),
+    ("metrics.jsonl", "phase", "rest", "phase=\"rest\", expected 'train' or 'eval'"),
+    ("metrics.jsonl", "round", None, "round=null, expected a whole number"),
+    ("metrics.jsonl", "gbit_cumulative", "x", 'gbit_cumulative="x", expected a number'),
+    ("metrics.jsonl", "flops", 10**400, "flops=1000"),
+    ("metrics.jsonl", "entries_up", {"a": []}, "entries_up.a=[], expected a number"),
+    ("summary.json", "stages", [{"name": "a"}], "lacks stages.0.bits_up"),
+    ("summary.json", "device", ["cpu"], 'device=["cpu"], expected a text'),
+    ("config.json", "algorithm", 3, "algorithm=3, expected fields"),
+    ("config.json", "seed", {}, "seed={}, expected a whole number"),
+    ("masks/layers.json", "sizes", [96], "2 names and 1 sizes"),
+    ("masks/filters.json", "names", [1, 2], "names.0=1, expected a text"),
+]
+
+
+@pytest.mark.parametrize("file, field, value, said", FIELDS)
+def test_a_field_of_another_kind_is_named(finished, tmp_path, file, field, value, said):
+    first, *rest = (finished / file).read_text().splitlines()
+    if file.endswith("json"):  # all of it
+        first, rest = "\n".join([first, *rest]), []
+    first = json.dumps(json.loads(first) | {field: value})
+    content = "\n".join([first, *rest]).encode()
+    line = one_line_at_most("report", finished, Path(file), content, tmp_path / "run")
+    assert said in line
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("make", [contents, changed])
+@pytest.mark.parametrize("entry", list(ENTRIES))
+def test_whatever_stands_in_a_file(finished, tmp_path, entry, make):
+    seen = 0
+    for path in sorted(p for p in finished.rglob("*") if p.is_file()):
+        if make is changed and path.suffix not in (".json", ".jsonl"):
+            continue
+        for how, content in make(path):
+            file = path.relative_to(finished)
+            try:
+                one_line_at_most(entry, finished, file, content, tmp_path / "run")
+            except BaseException as error:
+                error.add_note(f"{file}: {how}")
+                raise
+            seen += 1
+    assert seen > 100
+
+
+def test_a_damaged_checkpoint_prints_no_tracebacks(finished, tmp_path, monkeypatch):
+    printed = []
+    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+    run, file = tmp_path / "run", "checkpoint/1/state/manifest.ocdbt"
+    shutil.copytree(finished, run)
+    (run / file).write_bytes(b"no manifest")
+    with pytest.raises(ValueError, match="checkpoint is damaged"):
+        checkpoint.read(run)
+    time.sleep(0.2)  # in which other reads would have ended
+    assert not printed
+
+
+def test_metrics_of_several_kinds_become_arrays():
+    def read(*values):
+        records = [{"phase": "train", "a": value} for value in values]
+        return results.arrays(records)["train"]["a"]
+
+    assert read(1, None, 2.5).dtype == np.float64
+    assert read([1, 2], [3, 4]).shape == (2, 2)
+    assert read([1], [3, 4]).tolist() == [[1], [3, 4]]
+    assert read(1, "x", [2]).tolist() == [1, "x", [2]]
+    assert read("a", "b").tolist() == ["a", "b"]
+
+
+FOREIGN = ("a_b_c.npy", "my_server_1_2.npy", "server_1.npy", "notes.txt")
+
+
+def test_foreign_files_in_masks_do_not_block_a_resume(tmp_path):
+    folder = tmp_path / "masks"
+    (folder / "server_1_000009.npy").mkdir(parents=True)
+    for name in (*FOREIGN, "server_1_000002.npy", "clients_1_000003.npy"):
+        (folder / name).touch()
+    experiment._forget_masks(tmp_path, SimpleNamespace(stage=1, round=2))
+    left = {path.name for path in folder.iterdir()}
+    assert left == {*FOREIGN, "server_1_000002.npy", "server_1_000009.npy"}
+
+
+ROWS = {"v": np.ones((3, 2), np.float32)}
+MODEL = sfl.SparseModel(ROWS, {"v": ROWS["v"] > 0}, {})
+
+
+def saved(path):
+    """Saves a checkpoint in which clients keep rows."""
+    state = simulate.State({"w": np.ones(2, np.float32)}, ROWS, np.ones(3, np.int32))
+    at = Snapshot(0, 1, state, 0, 0.0)
+    checkpoint.save(path, at, {"global": MODEL}, jax.random.key(0), {})
+
+
+def test_foreign_files_in_clients_do_not_block_a_checkpoint(tmp_path):
+    saved(tmp_path)
+    (tmp_path / "clients/.DS_Store").touch()
+    (tmp_path / "clients/mine").mkdir()
+    (tmp_path / "clients/7").symlink_to(tmp_path / "clients/mine")
+    for _ in range(2):
+        saved(tmp_path)
+    left = {path.name for path in (tmp_path / "clients").iterdir()}
+    assert left == {".DS_Store", "mine", "7", "3"}
+
+
+@contextlib.contextmanager
+def full_disk():
+    """No file can grow in the context."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def grown(path):
+    os.environ["SPARSEFL_CACHE_DIR"] = str(path)
+    disk_store._Column((4,), np.float32).reserve(3, 3)
+
+
+WRITERS = {
+    "config.json": lambda path: workdir.write(path, "{}"),
+    "partition.npy": lambda path: storage.write_array(path, np.ones(3)),
+    "comparison.csv": lambda path: workdir.write(path, "a,b"),
+    "model.safetensors": lambda path: sfl.save_sparse(path, MODEL),
+    "0.bin": lambda path: disk_store.save(path.parent, ROWS),
+    "checkpoint": lambda path: saved(path.parent),
+    "rows": grown,
+}
+
+
+@pytest.mark.parametrize("name", list(WRITERS))
+def test_a_full_disk_is_told_with_the_file_s_name(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path))
+    with full_disk(), pytest.raises(OSError, match=name) as caught:
+        WRITERS[name](tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_plot_on_a_full_disk_is_named(finished, tmp_path, monkeypatch):
+    def full(self, path, **_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Figure, "savefig", full)
+    shutil.copytree(finished, tmp_path / "run")
+    assert "No space left on device: '" in (line := told("report", tmp_path / "run"))
+    assert "accuracy_by_round.png" in line and line.count("\n") == 1
+
+
+def test_without_a_home_a_line_says_what_to_set(monkeypatch):
+    def unknown(uid):
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CACHE_HOME", "SPARSEFL_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(ValueError, match="expected HOME or SPARSEFL_CACHE_DIR"):
+        devices.cache_directory()
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", "/a")
+    assert devices.cache_directory() == Path("/a")
+
+
+def test_a_folder_whose_name_is_no_text_here_is_refused(tmp_path):
+    folder = tmp_path / "r\udcc3n"  # 'rün' as LC_ALL=C reads it without UTF-8 mode
+    config = tiny_config(tmp_path)
+    with pytest.raises(ValueError, match="is no text in this locale"):
+        experiment.run(config, folder, progress=False)
+    for entry in ENTRIES:
+        line = told(entry, folder)
+        assert "udcc3" in line and "PYTHONUTF8=1" in line and line.count("\n") == 1
+
+
+def test_a_table_is_told_in_letters_that_the_output_has(monkeypatch):
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "ascii"))
+    command.say("97.22 \u00b1 0.43 %")
+    sys.stdout.flush()
+    assert out.getvalue() == b"97.22 ? 0.43 %\n"
