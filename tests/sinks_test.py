@@ -129,7 +129,7 @@ def test_numbers_that_are_not_finite_are_null(tmp_path):
     record["losses"] = [1.0, math.nan]
     with sinks.open_sinks((), tmp_path) as opened:
         opened.write([record], 1.0)
-    (read,) = read_lines(tmp_path / "metrics.jsonl")
+    _, read = read_lines(tmp_path / "metrics.jsonl")
     assert read["models"]["global"] == {"accuracy": 0.5, "loss": None}
     assert read["losses"] == [1.0, None] and math.isinf(
         record["models"]["global"]["loss"]
