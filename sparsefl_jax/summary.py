@@ -152,8 +152,8 @@ def _means(of_seeds: Sequence[dict]) -> dict:
     """The mean of every number; what is the same for all seeds stays as it is.
 
     Example:
-      >>> _means([{"chunk": 2, "memory": {"sum": 8}}, {"chunk": 2, "memory": {"sum": 9}}])
-      {'chunk': 2, 'memory': {'sum': 8.5}}
+      >>> _means([{"a": 2, "memory": {"sum": 8}}, {"a": 2, "memory": {"sum": 9}}])
+      {'a': 2, 'memory': {'sum': 8.5}}
     """
     means = {}
     for key in _common(of_seeds):
