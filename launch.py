@@ -6,7 +6,7 @@ devices.use_cpu_cores()  # before JAX starts
 
 from absl import app, flags, logging  # noqa: E402
 
-from sparsefl_jax import command, processes  # noqa: E402
+from sparsefl_jax import command, membership  # noqa: E402
 
 CONFIG = command.define_config(flags.FLAGS)
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go.")
@@ -25,6 +25,9 @@ DISTRIBUTED = flags.DEFINE_bool(
 )
 COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
 PROCESSES = flags.DEFINE_integer("processes", None, "How many there are.")
+WAIT_MINUTES = flags.DEFINE_float(
+    "wait_minutes", None, "How long to wait for the other processes (5)."
+)
 PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which one this is, from 0.")
 
 
@@ -39,8 +42,11 @@ def main(argv):
         {"config": CONFIG.value, "workdir": WORKDIR.value},
     )
     which = COORDINATOR.value, PROCESSES.value, PROCESS_ID.value
+    wait = WAIT_MINUTES.value
     if DISTRIBUTED.value or which != (None, None, None):
-        processes.start(*which)
+        membership.start(*which, membership.WAIT_MINUTES if wait is None else wait)
+    elif wait is not None:
+        raise ValueError(f"--wait_minutes={wait:g} is read in several processes alone")
     if LIST.value:
         return print(command.catalogue())
     if PREPARE.value:

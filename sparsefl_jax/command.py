@@ -261,7 +261,7 @@ def guarded(app, flags, main) -> None:
     """
     if os.environ.get("SPARSEFL_DEBUG"):
         return app.run(main)
-    from sparsefl_jax import processes
+    from sparsefl_jax import membership
 
     def parse(argv):
         try:
@@ -277,16 +277,17 @@ def guarded(app, flags, main) -> None:
         except (ValueError, OSError) as error:
             refuse(error)
         except (FloatingPointError, MemoryError) as error:
-            processes.leave(f"error: {one_line(error)}")
+            membership.leave(f"error: {one_line(error)}")
         except RuntimeError as error:  # XLA's own errors are a kind of these
-            if "RESOURCE_EXHAUSTED" not in str(error) and not processes.lost(error):
+            if membership.lost(error):
+                membership.leave(f"error: {membership.explained(error)}")
+            if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
-            processes.leave(f"error: {one_line(error)}")
+            membership.leave(f"error: {one_line(error)}")
         except KeyboardInterrupt:
-            processes.leave("interrupted; the metrics so far are kept")
+            membership.leave("interrupted; the metrics so far are kept")
 
     def refuse(error):
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        processes.leave(2)
+        membership.leave(f"error: {one_line(error)}", 2)
 
     return app.run(run, flags_parser=parse)

@@ -5,8 +5,10 @@ import os
 import platform
 from pathlib import Path
 
-# XLA:CPU ends the process when devices meet at a collective further apart than this.
+# XLA:CPU ends the process when devices meet at a collective further apart than this;
+# between processes the collective fails.
 _PATIENCE = (
+    "--xla_cpu_collective_timeout_seconds=100000",
     "--xla_cpu_collective_call_terminate_timeout_seconds=100000",
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=1000",
 )

@@ -9,9 +9,6 @@ In a single process all of this costs nothing and changes nothing.
 """
 
 import json
-import os
-import re
-import sys
 import zlib
 
 import jax
@@ -19,64 +16,6 @@ import numpy as np
 from jax.experimental import multihost_utils
 
 from sparsefl_jax.types import PyTree
-
-# Seconds after which a process that tells nothing, or does not end with the others,
-# counts as lost, and the others end.
-HEARTBEAT, SHUTDOWN = 100, 60
-
-
-def start(
-    coordinator: str | None = None, count: int | None = None, index: int | None = None
-) -> None:
-    """Joins this process to the others of its run; call it before JAX does anything.
-
-    Without arguments the launcher tells: SLURM, Open MPI, Kubernetes or a TPU pod, as
-    `jax.distributed.initialize` finds them.
-
-    Args:
-      coordinator: 'host:port' of process 0.
-      count: number of processes.
-      index: of this process, from 0.
-
-    Raises:
-      ValueError: some of the arguments are missing or out of range, or nobody tells.
-      RuntimeError: JAX has started already, or the others do not come.
-
-    Example:
-      >>> start("10.0.0.1:4321", 2, 0)  # doctest: +SKIP
-      >>> start("10.0.0.1:4321", 2, 2)
-      Traceback (most recent call last):
-        ...
-      ValueError: coordinator='10.0.0.1:4321', processes=2, process_id=2, expected all
-      three: host:port, P, and an integer from 0 to P - 1
-    """
-    told = coordinator, count, index
-    if told != (None, None, None) and not _whole(*told):
-        raise ValueError(
-            f"coordinator={coordinator!r}, processes={count}, process_id={index}, "
-            "expected all three: host:port, P, and an integer from 0 to P - 1"
-        )
-    try:
-        jax.distributed.initialize(
-            *told,
-            heartbeat_timeout_seconds=HEARTBEAT,
-            shutdown_timeout_seconds=SHUTDOWN,
-        )
-    except ValueError as error:
-        if coordinator is not None:
-            raise
-        raise ValueError(
-            "no launcher of several processes is found, expected SLURM, Open MPI or "
-            "Kubernetes, or --coordinator=host:port --processes=P --process_id=I"
-        ) from error
-    # Gloo waits 30 s for others at the first meeting, and as long as it takes later.
-    most(0)
-
-
-def _whole(coordinator: str | None, count: int | None, index: int | None) -> bool:
-    if None in (coordinator, count, index):
-        return False
-    return bool(re.fullmatch(r".+:\d+", coordinator)) and 0 <= index < count
 
 
 def several() -> bool:
@@ -176,24 +115,3 @@ def check_same(what: str, value) -> None:
             f"{what} of process {others[0]} differs from that of process 0, expected "
             "the same files and flags for all"
         )
-
-
-def lost(error: Exception) -> bool:
-    """Whether an error may come of another process that has ended."""
-    joined = jax.distributed.is_initialized()
-    return joined and isinstance(error, jax.errors.JaxRuntimeError)
-
-
-def leave(code: int | str) -> None:
-    """Ends this process as `sys.exit` does.
-
-    One of several does not wait for the others, who find its connections closed.
-    """
-    if not jax.distributed.is_initialized():
-        sys.exit(code)
-    if isinstance(code, str):
-        print(code, file=sys.stderr)
-        code = 1
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)
