@@ -149,12 +149,21 @@ def _common(of_seeds: Sequence[dict]) -> list:
 
 
 def _means(of_seeds: Sequence[dict]) -> dict:
-    """The mean of every number; what is the same for all seeds stays as it is."""
+    """The mean of every number; what is the same for all seeds stays as it is.
+
+    Example:
+      >>> _means([{"a": 2, "memory": {"sum": 8}}, {"a": 2, "memory": {"sum": 9}}])
+      {'a': 2, 'memory': {'sum': 8.5}}
+    """
     means = {}
     for key in _common(of_seeds):
         values = [each[key] for each in of_seeds]
-        same = all(value == values[0] for value in values)
-        means[key] = values[0] if same else statistics.fmean(values)
+        if all(value == values[0] for value in values):
+            means[key] = values[0]
+        elif isinstance(values[0], dict):  # bytes by part: partitions differ by seed
+            means[key] = _means(values)
+        else:
+            means[key] = statistics.fmean(values)
     return means
 
 

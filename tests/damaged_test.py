@@ -1,5 +1,6 @@
 """Foreign, old and damaged files of a run: each told in one line with its name."""
 
+import asyncio
 import contextlib
 import io
 import json
@@ -9,7 +10,6 @@ import random
 import resource
 import shutil
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -214,11 +214,10 @@ FIELDS = [
 
 @pytest.mark.parametrize("file, field, value, said", FIELDS)
 def test_a_field_of_another_kind_is_named(finished, tmp_path, file, field, value, said):
-    first, *rest = (finished / file).read_text().splitlines()
-    if file.endswith("json"):  # all of it
-        first, rest = "\n".join([first, *rest]), []
+    text = (finished / file).read_text()
+    schema, first, *rest = text.splitlines() if file.endswith("l") else ("", text)
     first = json.dumps(json.loads(first) | {field: value})
-    content = "\n".join([first, *rest]).encode()
+    content = "\n".join([schema, first, *rest]).strip().encode()
     line = one_line_at_most("report", finished, Path(file), content, tmp_path / "run")
     assert said in line
 
@@ -243,15 +242,38 @@ def test_whatever_stands_in_a_file(finished, tmp_path, entry, make):
 
 
 def test_a_damaged_checkpoint_prints_no_tracebacks(finished, tmp_path, monkeypatch):
-    printed = []
+    printed, closed = [], []
     monkeypatch.setattr(sys, "unraisablehook", printed.append)
-    run, file = tmp_path / "run", "checkpoint/1/state/manifest.ocdbt"
+    run = tmp_path / "run"
     shutil.copytree(finished, run)
-    (run / file).write_bytes(b"no manifest")
+    (file,) = run.glob("checkpoint/1/state/d/*")
+    file.write_bytes(b"no data")
+    waiting = storage.awaiting_all
+    monkeypatch.setattr(storage, "awaiting_all", lambda: closed.append(1) or waiting())
     with pytest.raises(ValueError, match="checkpoint is damaged"):
         checkpoint.read(run)
-    time.sleep(0.2)  # in which other reads would have ended
-    assert not printed
+    assert closed and not printed
+
+
+def test_what_was_begun_on_a_loop_ends_before_it_is_closed():
+    ended = []
+
+    async def slow():
+        await asyncio.sleep(0.01)
+        ended.append(1)
+
+    async def fail():
+        asyncio.ensure_future(slow())
+        await asyncio.sleep(0)
+        raise ValueError
+
+    with storage.awaiting_all(), pytest.raises(ValueError):
+        loop = asyncio.new_event_loop()
+        try:
+            loop.run_until_complete(fail())
+        finally:
+            loop.close()
+    assert ended == [1]
 
 
 def test_metrics_of_several_kinds_become_arrays():
