@@ -31,6 +31,7 @@ def config(tmp_path):
     """A run of ten rounds whose every segment, a round, is saved."""
     config = tiny_config(tmp_path)
     config.algorithm = {"name": "nst", "density": 0.5}  # with clients that keep state
+    config.first_stage = {"name": "fedavg", "num_rounds": 1, "cohort_size": 1}
     config.num_rounds, config.eval_every, config.checkpoint_minutes = 8, 1, 0.0
     config.observe_rounds = (3, 5)
     return configuration.complete(config)

@@ -238,6 +238,44 @@ def test_what_is_no_linen_module_is_refused():
         Model.from_flax(OfNnx(nnx.Rngs(0)), EXAMPLE)
 
 
+class Block(nn.Module):
+    @nn.compact
+    def __call__(self, x, training=False):
+        return nn.Dropout(0.5, deterministic=not training)(nn.Dense(3)(x))
+
+
+class Eager(nn.Module):
+    @nn.compact
+    def __call__(self, x, deterministic=False):
+        return nn.Dense(3)(x)
+
+
+@pytest.mark.parametrize(
+    "module, told",
+    [
+        (
+            nn.Sequential([nn.Dense(4), Block()]),
+            "Block 'layers_1' is called without its argument 'training', which stays "
+            "False in training",
+        ),
+        (
+            nn.Sequential([Eager()]),
+            "Eager 'layers_0' is called without its argument 'deterministic', which "
+            "stays False in evaluation",
+        ),
+    ],
+)
+def test_a_module_within_another_is_told_as_well(module, told):
+    with pytest.raises(ValueError) as caught:
+        Model.from_flax(module, jnp.ones((1, 3), jnp.float32))
+    assert str(caught.value) == told
+
+
+def test_a_sequence_of_layers_passes():
+    model = Model.from_flax(nn.Sequential([nn.Dense(4), nn.relu, nn.Dense(2)]), EXAMPLE)
+    assert set(model.macs) == {"layers_0", "layers_2"}
+
+
 def norms_of_single_samples(self, x):
     for norm in (nn.LayerNorm(), nn.GroupNorm(3), nn.InstanceNorm(), nn.RMSNorm()):
         x = norm(x)

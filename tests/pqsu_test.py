@@ -123,7 +123,7 @@ def one_client(method, kept, rows, epochs, value=10.0):
     """What a client answers, whose loss is the sum of its two weights plus its rows."""
     weights = {"w": jnp.full((2,), value, jnp.float32)}
     downlink = {
-        "weights": Packet(weights, masks.full(weights), fresh=False),
+        "weights": Packet(weights, masks.full(weights), index="none"),
         "stats": Packet({}),
     }
     order = jnp.tile(jnp.arange(4, dtype=jnp.int32).reshape(1, 2, 2), (epochs, 1, 1))

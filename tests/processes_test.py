@@ -126,6 +126,7 @@ def configurations(folder):
     """A method whose rows are masks, after a stage of one client; personal ones."""
     masked = tiny_config(folder)
     masked.algorithm = {"name": "nst", "density": 0.5}
+    masked.first_stage = {"name": "fedavg", "num_rounds": 1, "cohort_size": 1}
     personal = tiny_config(folder)
     personal.algorithm = {"name": "spafl", "alpha": 0.1}
     personal.first_stage, personal.num_rounds = {}, 2

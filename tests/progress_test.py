@@ -8,7 +8,7 @@ from sparsefl_jax.progress import Progress
 
 
 def train(round):
-    record = {"phase": "train", "round": round, "density": 0.1, "loss": 1.0}
+    record = {"phase": "train", "round": round, "density": 0.9, "loss": 1.0}
     return record | {"gbit_cumulative": 0.25 * round}
 
 
@@ -17,8 +17,10 @@ def test_lines_tell_round_accuracy_density_traffic_and_time_left(monkeypatch):
     timer = SimpleNamespace(monotonic=lambda: next(clock))
     monkeypatch.setattr(progress, "time", timer)
     out = io.StringIO()
+    models = {"personal": {"density": 0.1}, "newcomer": {"density": 0.7}}
+    told = {"phase": "eval", "accuracy": 0.5, "models": models}
     with Progress(4, file=out, every=0.0) as bar:
-        bar.update([train(1), train(2), {"phase": "eval", "accuracy": 0.5}])
+        bar.update([train(1), train(2), told])
         bar.update([train(3), train(4)])
     first, last = out.getvalue().splitlines()
     told = "accuracy 50.00%, density 0.100, 0.5 Gbit, 0.50 rounds/s, 4 s left"

@@ -40,7 +40,9 @@ def arguments(module: nn.Module) -> Callable:
     kind = type(module).__name__
     if not isinstance(module, nn.Module):
         raise ValueError(f"module is a {kind}, expected a module of flax.linen")
-    _, *others = inspect.signature(module.__call__).parameters.values() or [None]
+    first, *others = inspect.signature(module.__call__).parameters.values()
+    if first.kind is first.VAR_POSITIONAL:  # hands on what it is given, as Sequential
+        others = [p for p in others if p.kind is not p.VAR_KEYWORD]
     known = (*TRAINING, *NOT_TRAINING, "weight")
     for p in others:
         switch = isinstance(p.default, bool | str)
@@ -57,6 +59,32 @@ def arguments(module: nn.Module) -> Callable:
         return {k: v for k, v in (flags | {"weight": weight}).items() if k in names}
 
     return told
+
+
+def _told_within(train: bool):
+    """A context that refuses a module within another that is not told if it trains.
+
+    Raises:
+      ValueError: in it, where such an argument is left at its default.
+    """
+    flags = dict.fromkeys(TRAINING, train) | dict.fromkeys(NOT_TRAINING, not train)
+
+    def asked(call, args, kwargs, context):
+        module = context.module
+        if context.method_name == "__call__" and module.path:
+            taken = inspect.signature(module.__call__)
+            given = taken.bind_partial(*args, **kwargs).arguments
+            for name in flags.keys() & taken.parameters.keys() - given.keys():
+                left = taken.parameters[name].default
+                if isinstance(left, bool) and left != flags[name]:
+                    raise ValueError(
+                        f"{type(module).__name__} {'/'.join(module.path)!r} is called "
+                        f"without its argument {name!r}, which stays {left} in "
+                        f"{'training' if train else 'evaluation'}"
+                    )
+        return call(*args, **kwargs)
+
+    return nn.intercept_methods(asked)
 
 
 def without_padding(weight: Array | None):
@@ -127,8 +155,9 @@ def try_out(module: nn.Module, init: Callable, apply: Callable, example) -> None
 
     def both(variables, x):
         def one(train):
-            how = {"train": train, "weight": weight}
-            logits, stats = apply(*variables, x, key=key if train else None, **how)
+            how = {"train": train, "weight": weight, "key": key if train else None}
+            with _told_within(train):
+                logits, stats = apply(*variables, x, **how)
             if logits.shape[:1] != (3,):
                 raise ValueError(
                     f"{kind} turns 3 samples into {list(logits.shape)}, expected [3, C]"
