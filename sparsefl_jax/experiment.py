@@ -165,7 +165,7 @@ def run(
             print(*found.said, sep="\n", end="\n" * bool(found.said), file=sys.stderr)
         if not (path / "report.html").exists():
             _draw(path)
-        return processes.lead(json.loads((path / "summary.json").read_text()))
+        return processes.lead(report.read_summary(path))
 
 
 def _run_seeds(config, workdir, resume: bool, progress: bool, may: dict) -> dict:

@@ -288,6 +288,17 @@ def test_metrics_of_several_kinds_become_arrays():
     assert read("a", "b").tolist() == ["a", "b"]
 
 
+@pytest.mark.parametrize("content", ["[]", '{"stages": [3]}', "{"])
+def test_a_finished_run_whose_summary_is_damaged_says_so(finished, tmp_path, content):
+    shutil.copytree(finished, run := tmp_path / "run")
+    (run / "report.html").touch()
+    (run / "summary.json").write_text(content)
+    config = workdir.read_config(run)
+    with pytest.raises(ValueError, match=r"summary\.json") as caught:
+        experiment.run(config, run, resume=True, progress=False)
+    assert "\n" not in str(caught.value)
+
+
 FOREIGN = ("a_b_c.npy", "my_server_1_2.npy", "server_1.npy", "notes.txt")
 
 

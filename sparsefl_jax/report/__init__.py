@@ -8,7 +8,13 @@ from sparsefl_jax.report.compare import (
     read_groups,
 )
 from sparsefl_jax.report.curves import plot_comparison
-from sparsefl_jax.report.load import Run, read_lines, read_records, read_run
+from sparsefl_jax.report.load import (
+    Run,
+    read_lines,
+    read_records,
+    read_run,
+    read_summary,
+)
 from sparsefl_jax.report.page import write_page
 from sparsefl_jax.report.plots import plot_run
 from sparsefl_jax.report.table import summary_table
@@ -25,6 +31,7 @@ __all__ = [
     "read_lines",
     "read_records",
     "read_run",
+    "read_summary",
     "summary_table",
     "write_page",
 ]

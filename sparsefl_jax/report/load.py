@@ -119,7 +119,7 @@ def read_run(run_dir: str | Path) -> Run:
     for record in ordered:
         lengths[record["stage"]] = max(lengths[record["stage"]], record["round"])
     partition = path / "partition.npy"
-    summary = _optional(path / "summary.json", _SUMMARY)
+    summary = read_summary(path)
     return Run(
         path=path,
         train=[r for r in ordered if r["phase"] == "train"],
@@ -230,6 +230,15 @@ def read_lines(path: Path) -> list[Record]:
             if number < len(lines):
                 raise ValueError(f"{path}, line {number}: {one_line(error)}") from None
     return records
+
+
+def read_summary(run_dir: Path) -> dict[str, Any]:
+    """What `summary.json` holds, see `table.py`; {} where there is none.
+
+    Raises:
+      ValueError: in one line, it does not hold what a run writes there.
+    """
+    return _optional(Path(run_dir) / "summary.json", _SUMMARY)
 
 
 def _optional(path: Path, pattern: dict) -> dict[str, Any]:

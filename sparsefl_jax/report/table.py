@@ -61,7 +61,7 @@ def summary_table(summary: Mapping[str, Any]) -> str:
       time  4.0 s
     """
     accuracy = align(accuracy_rows(summary)) + accuracy_notes(summary)
-    stages = summary.get("stages", [])
+    stages = summary.get("stages") or []
     footer = [f"time  {duration(summary)}"] if "seconds" in summary else []
     footer += [f"peak  {peak}"] if (peak := memory(summary)) else []
     footer += [f"with  {made_with(summary)}"] if made_with(summary) else []
@@ -157,7 +157,7 @@ def duration(summary: Mapping[str, Any]) -> str:
     """The wall clock, what of it was compilation, and the rounds per second."""
     speed = summary.get("rounds_per_second")
     rate = f", {speed:.3g} rounds/s" if speed is not None else ""
-    stages = summary.get("stages", [])
+    stages = summary.get("stages") or []
     compiling = [s["compile_seconds"] for s in stages if s.get("compile_seconds")]
     part = f", {format_seconds(sum(compiling))} of it compilation" if compiling else ""
     return format_seconds(summary.get("seconds")) + part + rate
@@ -166,7 +166,7 @@ def duration(summary: Mapping[str, Any]) -> str:
 def made_with(summary: Mapping[str, Any]) -> str:
     """Device, versions and commit, in one line."""
     parts = [summary["device"]] if summary.get("device") else []
-    parts += [f"{k} {v}" for k, v in summary.get("versions", {}).items()]
+    parts += [f"{k} {v}" for k, v in (summary.get("versions") or {}).items()]
     parts += [f"commit {summary['commit']}"] if summary.get("commit") else []
     return ", ".join(parts)
 
