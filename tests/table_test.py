@@ -149,7 +149,8 @@ def test_a_finished_run_is_taken_up_under_any_name(root, calls):
 def test_the_density_is_that_of_the_round_whose_accuracy_counts(tmp_path):
     def judged(round, density):
         models = {"personal": {"density": 0.1, "layer_density": density}}
-        return {"phase": "eval", "stage": 0, "round": round, "models": models}
+        at = {"phase": "eval", "stage": 0, "round": round, "gbit_cumulative": 0.0}
+        return at | {"models": models}
 
     lines = [json.dumps(judged(*at)) for at in ((1, 0.9), (2, 0.6), (3, 0.3))]
     (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
