@@ -95,6 +95,7 @@ def test_counts_forgive_the_last_place_only():
     assert allocate.layer_counts(jnp.array([0.5]), np.array([5])).dtype == jnp.int32
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("by", ["random", "magnitude"])
 def test_nested_masks(key, by):
     params = {"a": jax.random.normal(key, (40, 25)), "b": jnp.ones(7)}

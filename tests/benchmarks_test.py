@@ -27,6 +27,8 @@ from benchmarks import (
 from benchmarks.peers import compare, turns
 from sparsefl_jax import checks, models, timings
 
+pytestmark = pytest.mark.slow
+
 TINY = workload.Setup("mlp", 8, 12, 4, widths=(4,), batch_size=8)
 
 
@@ -276,7 +278,6 @@ def test_every_network_has_a_usual_batch():
     assert not missing
 
 
-@pytest.mark.slow
 def test_compaction(tmp_path, monkeypatch):
     monkeypatch.setitem(compaction.SETUPS, "mlp", TINY._replace(widths=None))
     arguments = "--only", "mlp", "--samples", "20", "--density", "0.25"

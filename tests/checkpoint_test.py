@@ -22,6 +22,8 @@ from sparsefl_jax import (
 from sparsefl_jax.types import SparseModel
 from tests.tiny import ctrl_c, tiny_config
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 SAME = "metrics.jsonl", "partition.npy", "masks/*"
 

@@ -10,6 +10,7 @@ from sparsefl_jax.message import unpack_model
 from tests.complement_by_hand import DENSITY
 
 
+@pytest.mark.slow
 def test_supports_of_server_and_clients_do_not_meet():
     world = at.make_world(complement, {"density": DENSITY})
     for round in range(4):

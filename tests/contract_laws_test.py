@@ -355,6 +355,7 @@ def test_an_assumption_stands_in_the_place_of_bits():
     contract.LAWS["known"](at.make_world(assuming, {}))
 
 
+@pytest.mark.slow
 def test_a_client_that_keeps_the_union_itself_is_not_charged_for_it():
     """NST where nothing is pruned: every mask is the one that came down."""
     world = at.make_world(nst, {"density": 1.0, "prune_rate": 0.0})
@@ -378,6 +379,7 @@ def test_label_sets_are_taken_as_known():
     contract.LAWS["known"](at.make_world(silent, {}))
 
 
+@pytest.mark.slow
 def test_laws_catch_a_broken_simulator():
     """A server that looks at who came first, at all rows, and at earlier calls."""
     world = at.make_world(fedavg, {"keep_optimizer": True})

@@ -393,7 +393,14 @@ TABLE = {
 
 
 # Another argument of a method that stands above: only with `-m slow`.
-VARIANTS = ("fedadam", "jmwst_2", "fjord_round", "fjord_distill")
+VARIANTS = (
+    "fedadam",
+    "fedavg_keep",
+    "spdst_keep",
+    "jmwst_2",
+    "fjord_round",
+    "fjord_distill",
+)
 
 
 def broken_laws(world) -> list[str]:

@@ -36,6 +36,8 @@ from sparsefl_jax.loop import Snapshot
 from sparsefl_jax.report import __main__ as report_main
 from tests.tiny import tiny_config
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
@@ -222,7 +224,6 @@ def test_a_field_of_another_kind_is_named(finished, tmp_path, file, field, value
     assert said in line
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("make", [contents, changed])
 @pytest.mark.parametrize("entry", list(ENTRIES))
 def test_whatever_stands_in_a_file(finished, tmp_path, entry, make):

@@ -196,6 +196,7 @@ print(data.x.shape, data.x_test.shape, int(data.y[:100].sum()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.needs("data/tfds/mnist", "data/mnist_writers/mnist_writers.npz")
 def test_real_mnist_is_decoded_once_and_without_tensorflow(shared, cache, monkeypatch):
     tfds_dir = str(shared / "data" / "tfds")

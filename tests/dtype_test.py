@@ -22,6 +22,8 @@ from sparsefl_jax.models import Model, convolution, layers
 from sparsefl_jax.models.convolution import Layer, choose, convolve
 from tests.tiny import tiny_config
 
+pytestmark = pytest.mark.slow
+
 HALF = jnp.bfloat16
 QUICK = {"xla_backend_optimization_level": 0}  # for what is run once
 IMAGE = (12, 10, 3)

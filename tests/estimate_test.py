@@ -38,6 +38,7 @@ def mean(run, index, key):
     return sum(r[key] for r in train) / len(train)
 
 
+@pytest.mark.slow
 def test_two_stages_as_they_run(world, key):
     data, model, parts = world
     stages = [
@@ -95,6 +96,7 @@ def test_padding_to_the_longest_of_a_chunk(world):
     assert plan["stages"][0]["flops_executed"] == 6 * KERNELS * 2 * slots
 
 
+@pytest.mark.slow
 def test_a_mask_that_stays_is_known_and_one_that_changes_is_not(world, key):
     data, model, parts = world
     dense, whole = 32 * (DENSE - KERNELS), 32 * DENSE + KERNELS
@@ -120,6 +122,7 @@ def test_a_mask_that_stays_is_known_and_one_that_changes_is_not(world, key):
     assert told["nst"]["flops"] is None
 
 
+@pytest.mark.slow
 def test_a_schedule_and_a_first_stage_tell_the_density(world, key):
     data, model, parts = world
     # Of 3 rounds the second one ends with 1 - 0.9 (1 - (1/2)^2) of the entries.
@@ -149,6 +152,7 @@ def test_a_share_that_is_none_is_refused(world):
         estimate.describe([stage(method, 3)], model, data)
 
 
+@pytest.mark.slow
 def test_clients_hold_what_their_budgets_allow(world):
     data, model, parts = world
     budgets = np.repeat([0.25, 0.5], 3).astype(np.float32)

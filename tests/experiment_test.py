@@ -55,6 +55,7 @@ def test_a_run_writes_its_files_and_repeats_itself(config, tmp_path):
     assert np.load(tmp_path / "a" / "partition.npy").sum() == 160
 
 
+@pytest.mark.slow
 def test_functions_alone_equal_the_configured_run(config, tmp_path):
     experiment.run(config, tmp_path / "a", progress=False)
     data = configuration.build_data(config)
@@ -127,6 +128,7 @@ def test_budgets_must_be_the_densities_of_the_method(config):
             configuration.build_stages(config, None, budgets)
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_names_round_and_clients(config, tmp_path):
     config.optimizer.learning_rate = 1e30
     with pytest.raises(FloatingPointError, match=r"in round \d+ of clients \["):

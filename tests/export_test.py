@@ -249,6 +249,7 @@ def test_what_can_not_be_written_is_refused(sparse, tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("index", ["none", "csr"])
 def test_a_run_s_model_needs_neither_the_run_nor_its_data(
     finished, tmp_path, monkeypatch, index

@@ -253,6 +253,7 @@ def test_downlink_of_the_papers_networks(name, shape, num_scores, num_stats):
     assert name != "lenet5_caffe" or 500 * 10 * bits == 68_880_000_000
 
 
+@pytest.mark.slow
 def test_it_learns(key):
     rng = np.random.default_rng(0)
     y = np.arange(240) % 4
@@ -270,6 +271,7 @@ def test_it_learns(key):
     assert run.metrics[-1]["metric"] == "pooled"
 
 
+@pytest.mark.slow
 def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
     """Else 500 evaluations test one draw, and the best of them is of one draw."""
     y = np.arange(24) % 4

@@ -44,6 +44,7 @@ def test_refuses(kwargs, named):
         fedsparsify_local(None, None, density=0.1, rounds=10, merge="sum")
 
 
+@pytest.mark.slow
 def test_random_order_is_drawn_once_and_ignores_magnitude():
     world = at.make_world(fedsparsify_global, SCHEDULE | {"criterion": "random"})
     states = [s.server for s in at.path(world)[0]]
@@ -57,6 +58,7 @@ def test_random_order_is_drawn_once_and_ignores_magnitude():
     assert not mask[lowest].any() and len(states) == 5
 
 
+@pytest.mark.slow
 def test_majority_keeps_the_sparsity_that_averaging_loses():
     worlds = [
         at.make_world(fedsparsify_local, SCHEDULE | {"merge": merge})
@@ -66,6 +68,7 @@ def test_majority_keeps_the_sparsity_that_averaging_loses():
     assert vote < union and union > DENSITY
 
 
+@pytest.mark.slow
 def test_masked_entries_do_not_come_back_by_momentum():
     world = at.make_world(fedsparsify_global, SCHEDULE)
     for round in range(1, 4):

@@ -138,6 +138,7 @@ def test_a_step_moves_the_statistics_of_its_width_alone():
     assert len(moved) > 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("weighting, part", [("examples", 3), ("uniform", 1)])
 def test_the_mean_is_over_those_who_sent_an_entry(weighting, part):
     loss_fn = local.cross_entropy(TINY)
@@ -163,6 +164,7 @@ def test_the_mean_is_over_those_who_sent_an_entry(weighting, part):
     np.testing.assert_array_equal(new.stats["mean"][0, 7:], server.stats["mean"][0, 7:])
 
 
+@pytest.mark.slow
 def test_the_teacher_is_the_largest_width():
     """One step of a grid (0.5, 1) against gradients of both terms by hand."""
     model, seen = build("mlp", 4, (8,), widths=(6,)), []

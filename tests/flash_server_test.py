@@ -88,6 +88,7 @@ def test_stage_1_draws_equation_3(density):
         assert abs(np.mean(mask[name]) - want) <= 5 * deviation
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("density", "kept"), [(0.13, (2, 1, 1)), (0.5, (4, 2, 3))])
 def test_groups_of_four_round_equation_3_to_the_nearest(density, kept):
     """Of 2.44, 0.41 (at least 1) and 0.81; of 4, 1.56 and 3.13."""

@@ -73,6 +73,7 @@ def test_scores_hold_the_whole_hessian_of_what_is_scored(key, prunable):
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_halves_matter_to_batch_statistics_alone(key):
     """The losses of both halves: twice the mean loss, and four times w * Hg."""
     params, stats, x, y, weight = world(key)

@@ -71,6 +71,7 @@ def by_hand(params, batches, held, rate):
     return params
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", [{}, {"scaler": False}, {"mask_classes": False}])
 def test_training_is_that_of_a_narrow_network(option):
     model, sparse = network()

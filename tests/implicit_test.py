@@ -14,6 +14,8 @@ import pytest
 from sparsefl_jax.models import convolution, implicit, lowerings
 from sparsefl_jax.models.convolution import Layer, Lowering
 
+pytestmark = pytest.mark.slow
+
 PALLAS = Lowering("pallas", "pallas", "pallas")
 CLIENTS = 2
 

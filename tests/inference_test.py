@@ -12,6 +12,8 @@ from benchmarks import engines, inference
 from sparsefl_jax import configuration, experiment, models
 from tests.tiny import tiny_config
 
+pytestmark = pytest.mark.slow
+
 
 def quick(case, x):
     """The logits of the package's own network, compiled in no time."""

@@ -10,6 +10,8 @@ from sparsefl_jax import checkpoint, checks, limits, simulate, store
 from sparsefl_jax.codec import Packet
 from sparsefl_jax.limits import Limits, Most
 
+pytestmark = pytest.mark.slow
+
 SIZES = (3, 9, 4, 6, 12, 5, 6)  # samples of the clients: an odd number of them
 COHORT, ROUNDS, EXTRA = 3, 8, 10_000
 WEIGHTS, MACS = 6 * 5 + 5 + 5 * 4 + 4, 6 * 5 + 5 * 4

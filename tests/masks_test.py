@@ -109,6 +109,7 @@ def test_patterns_that_exclude(patterns):
             masks.prunable(PARAMS, bad)
 
 
+@pytest.mark.slow
 @settings(deadline=None, max_examples=30)
 @given(st.integers(-1, 12), st.integers(0, 2**32 - 1))
 def test_largest_overall_has_its_count_whatever_the_ties(count, seed):

@@ -22,6 +22,8 @@ from sparsefl_jax import (
 from sparsefl_jax.report import read_records
 from tests.tiny import tiny_config
 
+pytestmark = pytest.mark.slow
+
 CLIENTS, SAMPLES, SHAPE = 8, 24, (6, 6, 1)
 
 

@@ -26,6 +26,8 @@ from sparsefl_jax.data import from_arrays
 from sparsefl_jax.sparsity import masks
 from tests.tiny import tiny_config
 
+pytestmark = pytest.mark.slow
+
 KEY = jax.random.key(0)
 
 

@@ -19,10 +19,11 @@ METHODS = {
     "fedprox": ("",),
 }
 FILES = sorted(p.stem for p in Path(configs.__file__).parent.glob("[a-z]*.py"))
-QUICK = {  # of each kind of knowledge one
+QUICK = {  # one of each paper
     ("complement_sst2", "cs"),
     ("fedsparsify_fashion_mnist", "global"),
-    ("fedsparsify_fashion_mnist", "snip"),
+    ("flash_cifar10", "spdst"),
+    ("spafl_cifar10", "spafl"),
 }
 SHAPES = {"mlp": (6, 6, 1), "sa": (24,)}  # of samples
 CLIENTS, ROUNDS = 10, 3

@@ -33,6 +33,7 @@ def drawn(model):
     )
 
 
+@pytest.mark.slow
 def test_filters_with_the_largest_norm_stay():
     shape, widths = (28, 28, 1), (6, 5, 7)
     model = models.build("lenet5_caffe", 10, shape, widths=widths, lowering="plain")
@@ -183,6 +184,7 @@ def record(world, log, passing):
     return costs.round_record(log, layouts, macs, ["fc1/kernel", "fc2/kernel"], 4)
 
 
+@pytest.mark.slow
 def test_a_round_in_which_nobody_uploads_keeps_the_model(world):
     states, _ = at.path(world)
     easy = Client(np.zeros(len(at.SIZES), np.float32))
@@ -227,6 +229,7 @@ def test_without_its_three_parts_it_is_fedavg():
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 0, 1e-6), a, b)
 
 
+@pytest.mark.slow
 def test_a_whole_run_prunes_what_fedavg_trained(tmp_path):
     config = tiny_config(tmp_path)
     config.optimizer.learning_rate, config.num_rounds = 0.3, 6

@@ -133,6 +133,7 @@ def test_arithmetic_on_print():
 # SpaFL.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some([FMNIST, CIFAR_10], [CIFAR_100], ["released"]))
 def test_thresholds_travel(name):
     told = thresholds_of(name)
@@ -156,6 +157,7 @@ def test_thresholds_travel(name):
     settle(f"test_thresholds_travel[{name}]", found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some([FMNIST, CIFAR_10], [CIFAR_100]))
 def test_fedavg_of_spafl(name):
     row = f"Table 2, {SPAFL[name]}, FedAvg"
@@ -166,6 +168,7 @@ def test_fedavg_of_spafl(name):
     settle(f"test_fedavg_of_spafl[{name}]", found)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", some([FMNIST, CIFAR_10], [CIFAR_100]))
 def test_heterofl_of_spafl(name):
     place = f"Table 2, {SPAFL[name]}, HeteroFL: Gbit"
@@ -247,6 +250,7 @@ def test_fedavg_of_fedsparsify(name):
 # Complement Sparsification: 10 clients.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", printed.CLIENTS)
 def test_vanilla_flops_of_complement(name):
     """Three passes of two FLOPs a multiply-add, one a bias, which is not ours."""
@@ -268,6 +272,7 @@ def test_vanilla_flops_of_complement(name):
     assert costs.complement_flops(768 * 32 + 32, 32) == 147_744 == 148_329 - 585
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name, p", [(name, p) for name in printed.CLIENTS for p in printed.PRUNED]
 )
@@ -304,6 +309,7 @@ def test_complement(name, p):
 # FLASH.
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "femnist_cnn"])
 def test_flash_saves(name):
     """Values alone, without normalisation's statistics, of masks drawn at d."""

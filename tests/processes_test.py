@@ -17,6 +17,8 @@ from sparsefl_jax import checkpoint, experiment, membership
 from sparsefl_jax.report import read_records
 from tests.tiny import tiny_config
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 HELD = []  # sockets
 SECONDS = 300  # after which whatever still runs is killed; busy machines need many
@@ -181,7 +183,6 @@ def has_written(begun, path):
         time.sleep(0.01)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("store", ["device", "host", "disk"])
 def test_interrupted_by_one_and_resumed_by_both(store, tmp_path):
     config = configurations(tmp_path)["nst"]
@@ -201,7 +202,6 @@ def test_interrupted_by_one_and_resumed_by_both(store, tmp_path):
     assert close(records(tmp_path / "one"), records(tmp_path / "two"))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("dies", [0, 1])
 def test_who_is_left_alone_ends(dies, tmp_path):
     config = configurations(tmp_path)["spafl"]
@@ -218,7 +218,6 @@ def test_who_is_left_alone_ends(dies, tmp_path):
         assert "error: another process of this run has ended" in errors[0]
 
 
-@pytest.mark.slow
 def test_what_one_refuses_ends_both(tmp_path):
     config = configurations(tmp_path)["spafl"]
     for name, config.seed in (("a", 0), ("b", 1)):
@@ -322,7 +321,6 @@ assert float(add(x).addressable_data(0)) == 28
 """
 
 
-@pytest.mark.slow
 def test_one_may_compile_much_longer_than_the_other():
     port = free_port()
     begun = begin_all((["-c", LATE, port, i] for i in (0, 1)), devices=2)
@@ -366,7 +364,6 @@ for name, method in methods.items():
 """
 
 
-@pytest.mark.slow
 def test_eight_devices_give_what_one_gives():
     codes, errors = ended(begin_all([["-c", EIGHT]], devices=8))
     assert codes == [0], errors[0]

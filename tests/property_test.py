@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from sparsefl_jax import configuration, experiment, loop
 from sparsefl_jax.data import TEST_SPLITS
 
+pytestmark = pytest.mark.slow
+
 DENSITIES = (0.01, 0.05, 0.1, 0.5, 0.999, 1.0)
 ONE_OF = st.sampled_from
 QUIET = {"deadline": None, "suppress_health_check": list(HealthCheck)}
@@ -283,7 +285,6 @@ def test_what_is_built_runs(folder, drawn):
     assume(run(folder, drawn))
 
 
-@pytest.mark.slow
 @settings(max_examples=200, **QUIET)
 @given(changes())
 def test_much_of_what_is_built_runs(folder, drawn):

@@ -225,6 +225,7 @@ def test_when_the_initial_pruning_starts_and_ends(settings, iterations, alive):
     np.testing.assert_allclose(kept, 5 - 0.2 * iterations, atol=1e-4)
 
 
+@pytest.mark.slow
 def test_two_stages_from_a_configuration(tmp_path):
     config = tiny_config(tmp_path)
     shared = {"constant_time": 50.0, "max_density": 0.3, "reconfigure_every": 2}

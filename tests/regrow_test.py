@@ -90,6 +90,7 @@ def test_what_is_pruned_and_drawn_again_keeps_its_weight(key):
         assert (np.asarray(new["w"])[drawn] == np.float32(want)).all()
 
 
+@pytest.mark.slow
 def test_total_density_is_kept_in_expectation(key):
     params = {
         "a": jax.random.normal(key, (50, 40)),
@@ -198,6 +199,7 @@ def test_carry_follows_the_recurrence(key):
     assert any(misses)
 
 
+@pytest.mark.slow
 def test_carry_growth_is_added(key):
     params, mask = network([1.0] * 20 + [None] * 180, [1.0] * 20 + [None] * 180)
     carry = start(params, mask)._replace(growth=jnp.float32(60))

@@ -15,6 +15,8 @@ from sparsefl_jax import checkpoint, configuration, experiment, simulate, workdi
 from sparsefl_jax.report import read_records
 from tests.tiny import tiny_config
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):

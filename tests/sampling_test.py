@@ -94,6 +94,7 @@ def test_a_large_population_takes_no_memory_of_its_size(key):
     assert memory.temp_size_in_bytes < 100_000
 
 
+@pytest.mark.slow
 def test_tiers_that_are_large_get_their_shares_and_all_alike(key):
     budgets = np.where(np.arange(3 * MANY) % 3 == 1, 0.5, 1.0)  # a third has half
     draw = jax.jit(jax.vmap(sampling.stratified_sampler(budgets, 30), (None, 0)))

@@ -115,6 +115,7 @@ def test_equal_votes_are_decided_by_lot():
     assert 10 < int(mask[:50].sum()) < 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False])
 def test_first_samples_are_of_one_class(model, first):
     """In the client's own order; without the flag the batch is drawn at random."""
@@ -171,6 +172,7 @@ def test_refusals(factory):
         factory(None, None)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["snip", pytest.param("grasp", marks=SLOW)])
 def test_two_stages(tmp_path, name):
     """Exact density in every round; bits and FLOPs of stage 1 by hand."""

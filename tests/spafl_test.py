@@ -264,6 +264,7 @@ def test_what_is_refused(kwargs, told):
         spafl(None, None, **kwargs)
 
 
+@pytest.mark.slow
 def test_clients_keep_weights_that_never_travel_and_are_judged_by_their_own():
     data = sfl.federate(
         sfl.load_dataset("fashion_mnist_sample"), "dirichlet", 6, alpha=0.5

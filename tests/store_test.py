@@ -19,6 +19,8 @@ from sparsefl_jax import (
     workdir,
 )
 
+pytestmark = pytest.mark.slow
+
 COHORT, WIDTH, INPUTS, CLASSES = 3, 5, 6, 4
 LEAVES = INPUTS * WIDTH, WIDTH, WIDTH * CLASSES, CLASSES  # entries of each
 METHODS = {

@@ -12,6 +12,8 @@ from sparsefl_jax import configuration, experiment, fields, interrupt, loop
 from sparsefl_jax.report import read_records
 from tests.tiny import ctrl_c
 
+pytestmark = pytest.mark.slow
+
 CONFIG = """
 from sparsefl_jax import configuration
 

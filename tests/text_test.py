@@ -12,6 +12,8 @@ from sparsefl_jax.data import sources, text, tfds_source
 from sparsefl_jax.data.federated import federate
 from sparsefl_jax.report import read_records
 
+pytestmark = pytest.mark.slow
+
 ROWS = [
     ("mood", "author", "tweet"),
     ("4", "zoe", 'a "good", day'),

@@ -13,6 +13,8 @@ from sparsefl_jax.models import Model, build
 from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.types import SparseModel
 
+pytestmark = pytest.mark.slow
+
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 
 RELEASE = {"base": 5, "variant": "preactivation", "init": "torch"}
