@@ -145,19 +145,25 @@ def _same_uncharged(world: World, where: str, packet, other) -> None:
 
 
 def law_chunks(world: World) -> None:
-    """One by one in the simulator = in chunks of any size."""
+    """One by one on one device = in chunks of any size, on one device or on two."""
     states, _ = at.path(world)
-    for round in range(2):
-        for chunk in (2, 3, 5) if world.thorough else (2,):
-            got = at.run(world, states[round], round, chunk=chunk)
-            _same_rounds(world, "chunks", f"chunk={chunk}", got, round)
+    most = min(2, len(jax.devices()))  # a cohort of three does not divide
+    thorough = {(c, d) for c in (2, 3, 5) for d in (1, most)} | {(1, most)} - {(1, 1)}
+    for chunk, devices in sorted(thorough) if world.thorough else ((2, most),):
+        for round in range(2):
+            got = at.run(world, states[round], round, chunk=chunk, devices=devices)
+            what = f"chunk={chunk}, {devices} devices"
+            _same_rounds(world, "chunks", what, got, round)
 
 
 def law_segments(world: World) -> None:
     """A scan of rounds = the same rounds in several scans."""
-    more = ((0, 4), (0, 2), (2, 2)) if world.thorough else ()
-    for first, count in ((1, 3), *more):
-        got = at.run(world, at.path(world)[0][first], first, count)
+    programs = ((0, 4), (0, 2), (2, 2)) if world.thorough else ()
+    for first, count, length in (
+        (1, 3, None),
+        *((*more, more[1]) for more in programs),
+    ):
+        got = at.run(world, at.path(world)[0][first], first, count, length=length)
         what = f"rounds {first} to {first + count - 1} in one scan"
         _same_rounds(world, "segments", what, got, first, count)
 
@@ -172,16 +178,6 @@ def law_jit(world: World) -> None:
         server = at.aggregate(world, *total)
     same(world, "jit", "client: ", passing, at.passings(world, 1)[place])
     same(world, "jit", "aggregate: ", server, at.aggregate_jit(world)(*total))
-
-
-def law_devices(world: World) -> None:
-    """One device = two, where there are two; a cohort of three does not divide."""
-    if len(jax.devices()) < 2:
-        return
-    for round in range(2):
-        chunk = 2 if world.thorough else 1
-        got = at.run(world, at.path(world)[0][round], round, chunk=chunk, devices=2)
-        _same_rounds(world, "devices", "two devices", got, round)
 
 
 def law_order(world: World) -> None:
@@ -361,7 +357,6 @@ LAWS: dict[str, Callable[[World], None]] = {
     "chunks": law_chunks,
     "segments": law_segments,
     "jit": law_jit,
-    "devices": law_devices,
     "order": law_order,
     "padding": law_padding,
     "bystanders": law_bystanders,

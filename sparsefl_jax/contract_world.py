@@ -193,17 +193,29 @@ def run(
     key=None,
     ids=None,
     population=None,
+    length: int | None = None,
 ) -> tuple[simulate.State, simulate.RoundLog]:
-    """Rounds `first` to `first + count - 1` through the simulator; NumPy in and out."""
+    """Rounds `first` to `first + count - 1` through the simulator; NumPy in and out.
+
+    One program of `length` rounds, by default of all cohorts, serves every `count`.
+    """
     here = plan(world, chunk, devices)
-    out = segment(world, chunk, devices)(
+    ids = world.cohorts[first : first + count] if ids is None else ids
+    state, log = segment(world, chunk, devices)(
         world.key if key is None else key,
         world.population if population is None else population,
         jax.device_put(state, simulate.shardings(here, state)),
-        np.arange(first, first + count, dtype=np.int32),
-        world.cohorts[first : first + count] if ids is None else ids,
+        *_scanned(world, first, ids, length),
+        count=np.int32(count),
     )
-    return jax.device_get(out)
+    return jax.device_get((state, jax.tree.map(lambda v: v[:count], log)))
+
+
+def _scanned(world: World, first: int, ids, length: int | None) -> tuple:
+    """Rounds and their cohorts, with the last repeated up to `length`."""
+    length = length or len(world.cohorts)
+    at = np.minimum(np.arange(length), len(ids) - 1)
+    return (first + at).astype(np.int32), ids[at]
 
 
 def through(world: World, state, rounds) -> tuple[simulate.State, int]:
@@ -212,7 +224,11 @@ def through(world: World, state, rounds) -> tuple[simulate.State, int]:
     for round in rounds:
         ids = world.cohorts[round : round + 1]
         state, _ = segment(world, 1, 1)(
-            world.key, world.population, state, np.array([round], np.int32), ids
+            world.key,
+            world.population,
+            state,
+            *_scanned(world, round, ids, None),
+            count=np.int32(1),
         )
     return jax.device_get(state), world.shared["traces"]
 

@@ -10,6 +10,8 @@ import pytest
 from sparsefl_jax.models import MODELS, build, compact
 from sparsefl_jax.types import SparseModel
 
+pytestmark = pytest.mark.slow
+
 # Programs here run once or twice, so compiling is all the time there is.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 PLAIN = {"lowering": "plain"}

@@ -23,6 +23,7 @@ def test_supports_of_server_and_clients_do_not_meet():
             assert any(met) == (round == 0)
 
 
+@pytest.mark.slow
 def test_logged_client_density_is_that_of_the_uplink():
     world = at.make_world(complement, {"density": DENSITY})
     passing = at.passings(world, 1)[0]

@@ -20,7 +20,7 @@ os.environ["XLA_FLAGS"] = " ".join(
 os.environ.setdefault("JAX_PLATFORMS", "cpu")
 os.environ.setdefault("JAX_CPU_ENABLE_ASYNC_DISPATCH", "false")  # as `use_cpu_cores`
 os.environ.setdefault("JAX_COMPILATION_CACHE_DIR", str(_CACHE / "sparsefl_jax" / "jax"))
-os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
+os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0")
 os.environ.setdefault("MPLBACKEND", "Agg")
 
 import jax  # noqa: E402

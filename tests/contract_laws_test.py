@@ -253,7 +253,7 @@ def free_of_charge(whole):
 BROKEN = {
     "types": types,
     "start": impure_start,
-    "chunks segments jit devices seeds": impure_update,
+    "chunks jit seeds": impure_update,
     "wire": unsent,
     "wire ": unsent_mask,
     "known": free_of_charge,
@@ -381,23 +381,24 @@ def test_label_sets_are_taken_as_known():
 
 @pytest.mark.slow
 def test_laws_catch_a_broken_simulator():
-    """A server that looks at who came first, at all rows, and at earlier calls."""
+    """Servers that look at who came first, at all rows, earlier calls, the segment."""
     world = at.make_world(fedavg, {"keep_optimizer": True})
     at.path(world)
     segment, calls = at.segment(world, 1, 1), itertools.count(1)
 
     def damaged(by):
-        def run(key, population, state, rounds, ids):
-            change = by(state, ids)
-            state, log = segment(key, population, state, rounds, ids)
+        def run(key, population, state, rounds, ids, count):
+            change = by(state, ids, count)
+            state, log = segment(key, population, state, rounds, ids, count=count)
             moved = jax.tree.map(lambda v: v + change, state.server)
             return state._replace(server=moved), log
 
         return run
 
     damages = {
-        "order": lambda state, ids: jnp.float32(ids[0, 0]),
-        "resume": lambda state, ids: jnp.float32(next(calls)),
+        "order": lambda state, ids, count: jnp.float32(ids[0, 0]),
+        "resume": lambda state, ids, count: jnp.float32(next(calls)),
+        "segments": lambda state, ids, count: jnp.float32(count - 1),
     }
     for law, by in damages.items():
         world.shared["segment", 1, 1] = damaged(by)
@@ -405,9 +406,9 @@ def test_laws_catch_a_broken_simulator():
             contract.LAWS[law](world)
     chunked = at.segment(world, 2, 1)
 
-    def gossip(key, population, state, rounds, ids):
+    def gossip(key, population, state, rounds, ids, count):
         rows = jnp.sum(jax.tree.leaves(state.clients)[0])
-        state, log = chunked(key, population, state, rounds, ids)
+        state, log = chunked(key, population, state, rounds, ids, count=count)
         server = jax.tree.map(lambda v: v + 0 * rows, state.server)
         return state._replace(server=server), log
 
@@ -417,7 +418,7 @@ def test_laws_catch_a_broken_simulator():
 
 
 def test_laws_are_all_broken_once():
-    elsewhere = {"signature", "order", "resume", "bystanders"}
+    elsewhere = {"signature", "order", "resume", "segments", "bystanders"}
     assert set(" ".join(BROKEN).split()) | elsewhere == set(contract.LAWS)
 
 

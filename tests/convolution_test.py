@@ -12,6 +12,8 @@ from jax import lax
 from sparsefl_jax.models import convolution, lowerings
 from sparsefl_jax.models.convolution import Layer, Lowering, choose, convolve
 
+pytestmark = pytest.mark.slow
+
 BATCH, SIDE, INPUTS, OUTPUTS = 2, 9, 3, 4
 WINOGRAD = ("winograd2", "winograd3", "winograd4")
 # By size and pad: they compile slowly, so each is tried in some places only.

@@ -272,6 +272,7 @@ def test_a_run_s_model_needs_neither_the_run_nor_its_data(
     assert back.about["run"]["method"] == "spafl" and back.about["run"]["seed"] == 5
 
 
+@pytest.mark.slow
 def test_a_client_s_own_model_is_exported(finished, tmp_path):
     run, config = finished
     shutil.copytree(run, tmp_path / "run")

@@ -172,6 +172,7 @@ def world():
     return at.make_world(fedpm, {})
 
 
+@pytest.mark.slow
 def test_bits_of_a_round(world):
     n, statistics = 8 * 16 + 16 + 16 * 4 + 4, 16
     _, (log, *_) = at.path(world)

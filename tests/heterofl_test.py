@@ -98,6 +98,7 @@ def test_training_is_that_of_a_narrow_network(option):
         np.testing.assert_allclose(mine, expected, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_columns_of_absent_classes_stay_and_the_rest_is_their_holders_mean():
     model, sparse = network()
     method = heterofl(local.cross_entropy(model), OPTIMIZER)

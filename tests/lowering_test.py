@@ -11,6 +11,8 @@ from benchmarks import lowering
 from sparsefl_jax.models import implicit
 from sparsefl_jax.models.convolution import Layer
 
+pytestmark = pytest.mark.slow
+
 LAYER = Layer(2, 6, 6, 3, 4, 3, pad=1)
 PATCHES = "concatenate[dimension=3]"
 HELD = "64x12x12x20 5x5x50 s1 p0"

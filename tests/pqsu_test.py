@@ -199,6 +199,7 @@ def test_a_round_in_which_nobody_uploads_keeps_the_model(world):
     assert min(told["bits_down_by_client"]) > 0
 
 
+@pytest.mark.slow
 def test_bits_of_a_round(world):
     alive = 8 * 8 + 8 + 8 * 4 + 4  # of 8 inputs, 16 neurons of which 8 stay, 4 classes
     weights, statistics = 8 * alive + 4 * (32 + 32), 32 * 16

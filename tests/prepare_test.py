@@ -11,6 +11,8 @@ import pytest
 
 from sparsefl_jax.data import prepare, sources
 
+pytestmark = pytest.mark.slow
+
 BUILDER = '''
 import io
 

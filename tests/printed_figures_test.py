@@ -175,6 +175,7 @@ def test_heterofl_of_spafl(name):
     settle(f"test_heterofl_of_spafl[{name}]", {place: gbit_of_heterofl(name)})
 
 
+@pytest.mark.slow
 def test_headlines_of_spafl():
     """Of 650 thresholds, and of FLOPs that are not four times too many."""
     ours, theirs = gbit_of_spafl(CIFAR_10), 1.4974e13  # of masks that were trained

@@ -81,6 +81,7 @@ def test_read_filters_gives_back_the_bits_in_order(tmp_path):
         filters.read_filters(run)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_maps_of_clients_with_models_of_their_own(tmp_path, spied):
     run = write_run(tmp_path, with_thresholds(records(stages=(3, 8))))
@@ -126,6 +127,7 @@ def test_any_layer_and_any_round_can_be_drawn(tmp_path, spied):
     np.testing.assert_allclose(activity[:, 8], rounds[0, 9][:, 20:70].mean(0))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_the_server_alone_and_many_layers(tmp_path, spied):
     run = write_run(tmp_path, with_thresholds(records(stages=(4,)), range(21)))
