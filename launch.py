@@ -1,14 +1,15 @@
 """Runs a configuration: `python launch.py --config=configs/flash_cifar10.py:mini`."""
 
-from sparsefl_jax import devices
+from sparsefl_jax.system import hardware
 
-devices.use_cpu_cores()  # before JAX starts
+hardware.use_cpu_cores()  # before JAX starts
 
 from absl import app, flags, logging  # noqa: E402
 
-from sparsefl_jax import command, membership  # noqa: E402
+from sparsefl_jax.runs import cli  # noqa: E402
+from sparsefl_jax.system import membership  # noqa: E402
 
-CONFIG = command.define_config(flags.FLAGS)
+CONFIG = cli.define_config(flags.FLAGS)
 WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go.")
 RESUME = flags.DEFINE_bool("resume", False, "Go on with the run in --workdir.")
 EXTEND = flags.DEFINE_bool(
@@ -37,7 +38,7 @@ def main(argv):
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
     verbs = LIST, PREPARE, DRY_RUN, RESUME
-    command.check_flags(
+    cli.check_flags(
         {flag.name: flag.value for flag in verbs},
         {"config": CONFIG.value, "workdir": WORKDIR.value},
     )
@@ -48,14 +49,14 @@ def main(argv):
     elif wait is not None:
         raise ValueError(f"--wait_minutes={wait:g} is read in several processes alone")
     if LIST.value:
-        return print(command.catalogue())
+        return print(cli.catalogue())
     if PREPARE.value:
-        return command.prepare(PREPARE.value)
+        return cli.prepare(PREPARE.value)
     if DRY_RUN.value:
-        return command.dry_run(CONFIG.value)
+        return cli.dry_run(CONFIG.value)
     may = {"extend_at_final": EXTEND.value, "accept_lost_records": ACCEPT.value}
-    return command.run(CONFIG.value, WORKDIR.value, RESUME.value, **may)
+    return cli.run(CONFIG.value, WORKDIR.value, RESUME.value, **may)
 
 
 if __name__ == "__main__":
-    command.guarded(app, flags, main)
+    cli.guarded(app, flags, main)

@@ -21,9 +21,11 @@ import numpy as np
 import sparsefl_jax as sfl
 from benchmarks import measure, workload
 from benchmarks.throughput import SETUPS
-from sparsefl_jax import costs, evaluate, workdir
 from sparsefl_jax.report import filters
+from sparsefl_jax.runs import run_directory
+from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.wire import ledger
 
 NETWORKS = ("mlp", "lenet5_caffe", "mnistnet", "ic", "conv4", "resnet18")
 HEAD = (
@@ -83,7 +85,7 @@ def uniform(model: sfl.Model, density: float) -> dict[str, np.ndarray]:
 
 def of_run(run: Path) -> tuple[str, dict, dict[str, np.ndarray]]:
     """A run's model, its arguments, and a typical client's filters."""
-    config, kept = workdir.read_config(run), filters.read_filters(run)
+    config, kept = run_directory.read_config(run), filters.read_filters(run)
     if kept is None or not kept.snapshots:
         raise SystemExit(f"run={str(run)!r}, expected one with masks/filters_*.npy")
     active = kept.active(kept.snapshots[-1])
@@ -153,7 +155,7 @@ def compared(name: str, kwargs: dict, active, samples: int, repeats: int) -> dic
         "network": name,
         "kept": [100 * float(v.mean()) for v in active.values()],
         "parameters": [count_entries(m.params) for m in (sparse, small)],
-        "macs": [costs.macs_per_sample(m.macs) for m in (model, smaller)],
+        "macs": [ledger.macs_per_sample(m.macs) for m in (model, smaller)],
         "inference": both(passes, len(data.y_test), repeats),
         "training": both(rounds, steps[0], repeats),
     }

@@ -17,8 +17,9 @@ import numpy as np
 import sparsefl_jax as sfl
 from benchmarks import measure, workload
 from benchmarks.workload import Setup
-from sparsefl_jax import checks, codec, costs
+from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.wire import ledger, packets
 
 DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 HEAD = (
@@ -39,10 +40,12 @@ def masked(model, density: float) -> sfl.SparseModel:
 def record(one: workload.Round, log) -> dict:
     """What the ledger writes of a round."""
     (traced,) = checks.run([one.stage], one.model, one.data)
-    layouts = {"down": codec.layout(traced.down), "up": codec.layout(traced.up)}
+    layouts = {"down": packets.layout(traced.down), "up": packets.layout(traced.up)}
     names = masks.layer_paths(jax.tree.map(lambda m: m > 0, one.model.macs))
     log = jax.tree.map(lambda v: v[0], jax.device_get(log._replace(masks=())))
-    return costs.round_record(log, layouts, one.model.macs, names, one.stage.batch_size)
+    return ledger.round_record(
+        log, layouts, one.model.macs, names, one.stage.batch_size
+    )
 
 
 def run(setup: Setup, densities, index: str, repeats: int, chunk="auto") -> dict:

@@ -18,7 +18,7 @@ from jax.experimental import sparse as jax_sparse
 from scipy import sparse as scipy_sparse
 
 from sparsefl_jax import models
-from sparsefl_jax.types import SparseModel
+from sparsefl_jax.core.types import SparseModel
 
 _LIMIT = 2**28  # bytes that BCOO may take for its products, which it keeps one by one
 

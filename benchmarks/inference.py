@@ -27,9 +27,11 @@ import numpy as np
 
 import sparsefl_jax as sfl
 from benchmarks.engines import DENSE, ENGINES, NETWORKS, Case, too_large
-from sparsefl_jax import devices, models, workdir
-from sparsefl_jax import machine as hardware
+from sparsefl_jax import models
 from sparsefl_jax.report.figure import COLORS, canvas
+from sparsefl_jax.runs import run_directory
+from sparsefl_jax.system import hardware as devices
+from sparsefl_jax.system import provenance
 
 SPARSITIES = (0.0, 0.8, 0.9, 0.95, 0.99)
 SECONDS = 0.5  # that an engine may take for one figure, but for one call in any case
@@ -65,7 +67,7 @@ def random_case(name: str, sparsity: float) -> Case:
 
 def case_of_run(run: Path) -> Case:
     """The model that a run deploys at the target density."""
-    config = workdir.read_config(run)
+    config = run_directory.read_config(run)
     if config.model.name not in NETWORKS:
         known = ", ".join(NETWORKS)
         raise ValueError(f"model={config.model.name!r} of {run}, expected of: {known}")
@@ -257,10 +259,10 @@ def about(repeats: int) -> dict:
         "processor": devices.processor(),
         "cores": len(os.sched_getaffinity(0)),
         "load": os.getloadavg()[0],
-        **hardware.versions(),
+        **provenance.versions(),
         "scipy": metadata.version("scipy"),
         "blas": f"{blas['name']} {blas['version']}",
-        "commit": hardware.commit(),
+        "commit": provenance.commit(),
         "date": datetime.date.today().isoformat(),
     }
 

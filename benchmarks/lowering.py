@@ -42,9 +42,10 @@ from jax import lax  # noqa: E402
 from jax.sharding import Mesh, PartitionSpec  # noqa: E402
 
 from benchmarks import workload  # noqa: E402
-from sparsefl_jax import machine, models  # noqa: E402
+from sparsefl_jax import models  # noqa: E402
 from sparsefl_jax.models import convolution, lowerings  # noqa: E402
 from sparsefl_jax.models.base import DTYPES  # noqa: E402
+from sparsefl_jax.system import provenance
 
 MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
 # Winograd compiles slower and rounds more: it has to win clearly.
@@ -280,8 +281,8 @@ def main():
     parser.add_argument("--write", action="store_true", help="keep the table")
     parser.add_argument("--missing", action="store_true", help="only layers not held")
     args = parser.parse_args()
-    how = f"{args.dtype}, precision {machine.precision()}, clients {args.clients}"
-    print(f"{hardware()}, {how}, jax {jax.__version__}, commit {machine.commit()}")
+    how = f"{args.dtype}, precision {provenance.precision()}, clients {args.clients}"
+    print(f"{hardware()}, {how}, jax {jax.__version__}, commit {provenance.commit()}")
     section = convolution.section(jax.default_backend(), args.dtype)
     held = json.loads(TABLE.read_text()).get(section, {"layers": {}})
     for name in args.models:

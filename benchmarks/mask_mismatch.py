@@ -21,20 +21,17 @@ import sys
 from pathlib import Path
 from typing import NamedTuple
 
-from sparsefl_jax import devices
+from sparsefl_jax.system import hardware
 
-devices.use_cpu_cores()  # before JAX starts
+hardware.use_cpu_cores()  # before JAX starts
 
 import numpy as np  # noqa: E402
 
 from configs import flash_cifar10  # noqa: E402
-from sparsefl_jax import experiment, interrupt, loop  # noqa: E402
 from sparsefl_jax.report.figure import COLORS, canvas, whole_numbers  # noqa: E402
-from sparsefl_jax.report.masks import (  # noqa: E402
-    mean_of_pairs,
-    pairwise_mismatch,
-    read_masks,
-)
+from sparsefl_jax.report.masks import mean_of_pairs, pairwise_mismatch, read_masks  # noqa: E402
+from sparsefl_jax.runs import experiment, loop  # noqa: E402
+from sparsefl_jax.system import interrupt  # noqa: E402
 
 METHODS = ("nst", "pdst", "spdst", "jmwst")
 APART = 10  # rounds between two masks of the server: what lasts of a change
@@ -169,7 +166,7 @@ def main() -> None:
     args = parser.parse_args()
     if not 2 <= args.rounds <= loop.SNAPSHOTS:  # of which every mask is kept
         parser.error(f"rounds={args.rounds}, expected 2 to {loop.SNAPSHOTS}")
-    devices.keep_compilations()
+    hardware.keep_compilations()
     found = {}
     for method in METHODS:
         path = args.out / f"{method}_{args.rounds}"

@@ -19,9 +19,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import devices, timings
-from sparsefl_jax import machine as hardware
 from sparsefl_jax.report.figure import canvas
+from sparsefl_jax.runs.plan import timings
+from sparsefl_jax.system import hardware as devices
+from sparsefl_jax.system import provenance
 
 devices.use_cpu_cores()
 
@@ -35,10 +36,10 @@ def machine(**settings) -> dict:
         "devices": f"{jax.device_count()} x {kind}",
         "processor": f"{cores or os.cpu_count()} x {devices.processor()}",
         "load": round(os.getloadavg()[0], 2),
-        "precision": hardware.precision(),
+        "precision": provenance.precision(),
         "compilation_cache": jax.config.jax_compilation_cache_dir or "off",
-        **hardware.versions(),
-        "commit": hardware.commit(),
+        **provenance.versions(),
+        "commit": provenance.commit(),
         "date": datetime.date.today().isoformat(),
     }
 

@@ -23,8 +23,11 @@ import numpy as np
 
 import sparsefl_jax as sfl
 from benchmarks import measure
-from sparsefl_jax import begin, checks, data, disk_store, sampling, simulate, store
+from sparsefl_jax import data
+from sparsefl_jax.data import cohorts
 from sparsefl_jax.report.figure import COLORS
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.simulation import disk_store, initial_state, round_program, store
 
 COHORT, ROUNDS, BATCH = 20, 20, 16
 SHAPE, IMAGES = (28, 28, 1), 4096
@@ -72,21 +75,21 @@ def run(case: Case, repeats: int) -> dict:
     keeps = case.kind != "stateless"
     method = sfl.fedavg(sfl.cross_entropy(model), optimizer, keep_optimizer=keeps)
     stage = sfl.Stage(method, (repeats + 1) * ROUNDS, COHORT, 1, BATCH)
-    plan = simulate.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
+    plan = round_program.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
     key = jax.random.key(0)
     sparse = jax.block_until_ready(checks.initial_model(key, model))
     base = resident("VmRSS")
-    clients = simulate.make_population(plan, population(case.clients))
-    rows = begin.shapes(method, sparse, clients.info).clients
+    clients = round_program.make_population(plan, population(case.clients))
+    rows = initial_state.shapes(method, sparse, clients.info).clients
     working = None
     if case.where != "device":
         size = case.clients, COHORT, ROUNDS, plan.mesh.size
         working = store.working_size(*size)
     start = time.perf_counter()
-    state = begin.start(key, plan, sparse, clients, None, working, case.where)
+    state = initial_state.start(key, plan, sparse, clients, None, working, case.where)
     jax.block_until_ready((state.server, state.last_round))
     told = {"start_seconds": time.perf_counter() - start, "base": base}
-    segment = simulate.make_segment(plan)
+    segment = round_program.make_segment(plan)
     segment = (
         store.on_device(segment)
         if working is None
@@ -107,7 +110,7 @@ def run(case: Case, repeats: int) -> dict:
 
 def timed(segment, key, clients, state, stage, num_clients: int, repeats: int):
     """The last state, and seconds of each segment, as `loop` runs them."""
-    draw = jax.jit(lambda rounds: sampling.cohorts(key, stage, num_clients, rounds))
+    draw = jax.jit(lambda rounds: cohorts.cohorts(key, stage, num_clients, rounds))
     rounds, seconds, ahead = np.arange(ROUNDS, dtype=np.int32), [], None
     ids = np.asarray(draw(rounds))
     for _ in range(repeats + 1):

@@ -17,7 +17,8 @@ import jax
 
 from benchmarks import measure, workload
 from benchmarks.workload import NETWORKS, Setup
-from sparsefl_jax import models, timings
+from sparsefl_jax import models
+from sparsefl_jax.runs.plan import timings
 
 PASSES = 6  # over the parameters in a step
 HEAD = (

@@ -21,13 +21,16 @@ import statistics
 import sys
 from pathlib import Path
 
-from sparsefl_jax import devices
+from sparsefl_jax.system import hardware
 
-devices.use_cpu_cores()  # before JAX starts
+hardware.use_cpu_cores()  # before JAX starts
 
 from benchmarks.tables import Table  # noqa: E402
-from sparsefl_jax import configuration, experiment, interrupt, report, workdir  # noqa: E402
-from sparsefl_jax.command import one_line  # noqa: E402
+from sparsefl_jax import report  # noqa: E402
+from sparsefl_jax.runs import experiment, run_directory  # noqa: E402
+from sparsefl_jax.runs.cli import one_line  # noqa: E402
+from sparsefl_jax.runs.config import objects  # noqa: E402
+from sparsefl_jax.system import interrupt  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 # Where data lies and what is kept beside the results does not change these.
@@ -90,7 +93,7 @@ def row_config(table: Table, row: str, seed: int):
 def find(runs: Path, config) -> Path | None:
     """A finished run of this configuration among the directories of `runs`."""
     for path in sorted(runs.glob("*/summary.json")):
-        if same(workdir.read_config(path.parent), config):
+        if same(run_directory.read_config(path.parent), config):
             return path.parent
     return None
 
@@ -101,8 +104,8 @@ def same(old, new) -> bool:
     Fields and arguments that have come since have their defaults.
     """
     default, old, new = (
-        workdir.flatten(json.loads(config.to_json_best_effort()))
-        for config in (configuration.default_config(), configuration.complete(old), new)
+        run_directory.flatten(json.loads(config.to_json_best_effort()))
+        for config in (objects.default_config(), objects.complete(old), new)
     )
     return all(
         new.get(field) == old.get(field, default.get(field))
@@ -165,14 +168,14 @@ def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
     ordered = [entries[run] for run in sorted(entries, key=_position(table))]
     path = root / "benchmarks" / "tables" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    workdir.write(path, json.dumps(ordered, indent=1) + "\n")
+    run_directory.write(path, json.dumps(ordered, indent=1) + "\n")
     text = markdown(table, ordered)
     readme = root / "README.md"
     if readme.exists():
         before = readme.read_text()
         marks = rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)"
         after = re.sub(marks, lambda m: m[1] + text + "\n" + m[2], before, flags=re.S)
-        workdir.write(readme, after)
+        run_directory.write(readme, after)
     print(text, flush=True)
 
 
@@ -271,7 +274,7 @@ def main() -> None:
     try:
         if args.list:
             return print(listing(table, args.name, **chosen))
-        devices.keep_compilations()
+        hardware.keep_compilations()
         fill(table, args.name, **chosen)
     except (interrupt.StoppedError, KeyboardInterrupt) as error:
         command = "python -m benchmarks.table " + " ".join(sys.argv[1:])

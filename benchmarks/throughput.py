@@ -21,8 +21,8 @@ import numpy as np
 import sparsefl_jax as sfl
 from benchmarks import measure, workload
 from benchmarks.workload import Setup
-from sparsefl_jax import timings
 from sparsefl_jax.models.base import DTYPES
+from sparsefl_jax.runs.plan import timings
 
 SPAFL = Setup("lenet5_caffe", 100, 640, cohort=10, momentum=0.9)
 FEDSPARSIFY = partial(sfl.fedsparsify_global, density=0.1, rounds=200)

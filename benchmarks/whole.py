@@ -17,8 +17,8 @@ import jax
 
 import sparsefl_jax as sfl
 from benchmarks import measure, throughput, workload
-from sparsefl_jax import timings
 from sparsefl_jax.report.figure import COLORS
+from sparsefl_jax.runs.plan import timings
 
 TESTS = 10_000
 HEAD = (

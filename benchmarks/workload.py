@@ -9,7 +9,10 @@ import numpy as np
 
 import sparsefl_jax as sfl
 from benchmarks import samples
-from sparsefl_jax import begin, checks, costs, sampling, simulate
+from sparsefl_jax.data import cohorts
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.simulation import initial_state, round_program
+from sparsefl_jax.wire import ledger
 
 
 class Network(NamedTuple):
@@ -78,7 +81,7 @@ class Round(NamedTuple):
     @property
     def flops(self) -> float:
         """FLOPs of a step through the dense network: 6 for each multiply-add."""
-        return 6.0 * costs.macs_per_sample(self.model.macs) * self.stage.batch_size
+        return 6.0 * ledger.macs_per_sample(self.model.macs) * self.stage.batch_size
 
 
 def make_data(setup: Setup, tests: int = 10):
@@ -121,20 +124,20 @@ def prepare(setup: Setup, chunk="auto", model=None, data=None, devices=None) -> 
     model = make_model(setup, data) if model is None else model
     stage = make_stage(setup, model, 1)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
-    plan = simulate.make_plan(stage, layers, devices, chunk)
+    plan = round_program.make_plan(stage, layers, devices, chunk)
     budgets = np.resize(np.float32(setup.budgets), setup.clients)
-    population = simulate.make_population(plan, data, budgets)
+    population = round_program.make_population(plan, data, budgets)
     key = jax.random.key(0)
 
     def start(sparse=None):
         sparse = checks.initial_model(key, model) if sparse is None else sparse
         sparse = jax.tree.map(jax.numpy.asarray, sparse)
-        return begin.start(key, plan, sparse, population)
+        return initial_state.start(key, plan, sparse, population)
 
-    ids = sampling.cohorts(key, stage, setup.clients, np.zeros(1, np.int32))
+    ids = cohorts.cohorts(key, stage, setup.clients, np.zeros(1, np.int32))
     arguments = key, population, start(), np.zeros(1, np.int32), ids
     begun = time.perf_counter()
-    compiled = simulate.make_segment(plan).lower(*arguments).compile()
+    compiled = round_program.make_segment(plan).lower(*arguments).compile()
     seconds = time.perf_counter() - begun
 
     def step(state, t):

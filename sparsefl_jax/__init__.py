@@ -2,22 +2,10 @@
 
 __version__ = "0.1.0"
 
-from sparsefl_jax.algorithm import Algorithm, Stage
 from sparsefl_jax.algorithms import *  # noqa: F403
 from sparsefl_jax.algorithms import ALGORITHMS
-from sparsefl_jax.codec import Packet
-from sparsefl_jax.contract import ContractError, check_algorithm
-from sparsefl_jax.data import federate, from_arrays, make_preprocess
-from sparsefl_jax.data import load as load_dataset
-from sparsefl_jax.devices import keep_compilations, use_cpu_cores
-from sparsefl_jax.export import export_run, load_sparse, save_sparse
-from sparsefl_jax.local import cross_entropy, make_optimizer
-from sparsefl_jax.loop import Limits, Run, run, segments
-from sparsefl_jax.models import Model, compact
-from sparsefl_jax.models import build as build_model
-from sparsefl_jax.results import load, load_clients
-from sparsefl_jax.sampling import stratified_sampler, uniform_sampler
-from sparsefl_jax.types import (
+from sparsefl_jax.core.algorithm import Algorithm, Stage
+from sparsefl_jax.core.types import (
     Batches,
     ClientInfo,
     Context,
@@ -25,6 +13,18 @@ from sparsefl_jax.types import (
     SparseModel,
     Work,
 )
+from sparsefl_jax.data import federate, from_arrays, make_preprocess
+from sparsefl_jax.data import load as load_dataset
+from sparsefl_jax.data.cohorts import stratified_sampler, uniform_sampler
+from sparsefl_jax.export import compact, export_run, load_sparse, save_sparse
+from sparsefl_jax.models import Model
+from sparsefl_jax.models import build as build_model
+from sparsefl_jax.runs.loop import Limits, Run, run, segments
+from sparsefl_jax.runs.results import load, load_clients
+from sparsefl_jax.system.hardware import keep_compilations, use_cpu_cores
+from sparsefl_jax.testing.laws import ContractError, check_algorithm
+from sparsefl_jax.training.local import cross_entropy, make_optimizer
+from sparsefl_jax.wire.packets import Packet
 
 __all__ = [
     *ALGORITHMS,

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax import aggregate
+from sparsefl_jax.training import means
 
 
 @pytest.fixture(autouse=True)
@@ -22,24 +22,24 @@ def add_up(summands):
 
 def test_weighted_mean_by_hand():
     trees = {"w": jnp.array([[1.0, 2.0], [5.0, 6.0]]), "b": jnp.array([0.0, 4.0])}
-    summands = jax.vmap(aggregate.weighted_sum)(trees, jnp.array([1, 3], jnp.int32))
+    summands = jax.vmap(means.weighted_sum)(trees, jnp.array([1, 3], jnp.int32))
     assert summands["sum"]["w"].dtype == jnp.float32
     old = {"w": jnp.full(2, 9.0), "b": jnp.float32(9)}
-    mean = jax.jit(aggregate.weighted_mean)(add_up(summands), old)
+    mean = jax.jit(means.weighted_mean)(add_up(summands), old)
     assert mean["w"].tolist() == [4.0, 5.0] and mean["b"].item() == 3.0
 
 
 def test_old_stays_where_nobody_sent():
-    summand = aggregate.weighted_sum({"w": jnp.ones(2)}, jnp.float32(0))
+    summand = means.weighted_sum({"w": jnp.ones(2)}, jnp.float32(0))
     old = {"w": jnp.array([7.0, 8.0])}
-    assert aggregate.weighted_mean(summand, old)["w"].tolist() == [7.0, 8.0]
+    assert means.weighted_mean(summand, old)["w"].tolist() == [7.0, 8.0]
 
 
 def test_weight_zero_removes_nan_and_old_keeps_its_dtype():
     trees = {"w": jnp.array([[jnp.nan, jnp.inf], [1.0, 3.0]], jnp.bfloat16)}
-    summands = jax.vmap(aggregate.weighted_sum)(trees, jnp.array([0.0, 0.5]))
+    summands = jax.vmap(means.weighted_sum)(trees, jnp.array([0.0, 0.5]))
     old = {"w": jnp.zeros(2, jnp.bfloat16)}
-    mean = aggregate.weighted_mean(add_up(summands), old)
+    mean = means.weighted_mean(add_up(summands), old)
     assert mean["w"].tolist() == [1.0, 3.0] and mean["w"].dtype == jnp.bfloat16
 
 
@@ -52,32 +52,32 @@ def test_covered_mean_is_the_quotient_of_sums(seed):
     weight = rng.integers(1, 9, 3)
     trees, held = {"w": jnp.asarray(values)}, {"w": jnp.asarray(mask)}
     counts = jnp.asarray(weight.astype(np.float32))
-    total = add_up(jax.vmap(aggregate.covered_sum)(trees, held, counts))
+    total = add_up(jax.vmap(means.covered_sum)(trees, held, counts))
     share = weight[:, None, None] * mask
     den = share.sum(0)
     expected = np.where(den > 0, (share * values).sum(0) / np.maximum(den, 1), 0)
-    found = aggregate.covered_mean(total, 0.0)["w"]
+    found = means.covered_mean(total, 0.0)["w"]
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
     old = {"w": jnp.full((4, 2), 5.0)}
-    kept = np.asarray(aggregate.covered_mean(total, old)["w"])
+    kept = np.asarray(means.covered_mean(total, old)["w"])
     assert (kept[den == 0] == 5).all()
     np.testing.assert_allclose(kept[den > 0], expected[den > 0], rtol=1e-5, atol=1e-6)
 
 
 def test_what_lies_outside_a_mask_does_not_count():
     tree, mask = {"w": jnp.array([jnp.nan, 2.0])}, {"w": jnp.array([False, True])}
-    summand = aggregate.covered_sum(tree, mask, jnp.float32(2))
+    summand = means.covered_sum(tree, mask, jnp.float32(2))
     assert summand["sum"]["w"].tolist() == [0.0, 4.0]
-    assert aggregate.covered_mean(summand, 0.0)["w"].tolist() == [0.0, 2.0]
+    assert means.covered_mean(summand, 0.0)["w"].tolist() == [0.0, 2.0]
 
 
 def test_full_masks_give_the_weighted_mean():
     trees = {"w": jnp.arange(6, dtype=jnp.float32).reshape(3, 2)}
     weight = jnp.array([1.0, 2.0, 4.0])
     masks = {"w": jnp.ones((3, 2), bool)}
-    covered = add_up(jax.vmap(aggregate.covered_sum)(trees, masks, weight))
-    plain = add_up(jax.vmap(aggregate.weighted_sum)(trees, weight))
+    covered = add_up(jax.vmap(means.covered_sum)(trees, masks, weight))
+    plain = add_up(jax.vmap(means.weighted_sum)(trees, weight))
     np.testing.assert_array_equal(
-        aggregate.covered_mean(covered, 0.0)["w"],
-        aggregate.weighted_mean(plain, {"w": jnp.zeros(2)})["w"],
+        means.covered_mean(covered, 0.0)["w"],
+        means.weighted_mean(plain, {"w": jnp.zeros(2)})["w"],
     )

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.sparsity import allocate, masks, structured
+from sparsefl_jax.sparsity import layer_densities, masks, n_of_m
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,9 @@ def test_erk_formula_of_rigl():
     raw = np.array([(10 + 20 + 5 + 5) / (10 * 20 * 25), (5120 + 50) / (5120 * 50)])
     size = np.array([5000, 256000])
     scale = 0.01 * size.sum() / (raw * size).sum()
-    np.testing.assert_allclose(allocate.erk(tree, select, 0.01), scale * raw, rtol=1e-6)
+    np.testing.assert_allclose(
+        layer_densities.erk(tree, select, 0.01), scale * raw, rtol=1e-6
+    )
 
 
 @settings(deadline=None, max_examples=30)
@@ -38,7 +40,7 @@ def test_erk_formula_of_rigl():
 )
 def test_erk_meets_the_density_within_one(shape_list, density):
     tree, select = shapes(**{f"l{i}": tuple(s) for i, s in enumerate(shape_list)})
-    found = allocate.erk(tree, select, density)
+    found = layer_densities.erk(tree, select, density)
     size = masks.layer_sizes(tree, select)
     assert (found > 0).all() and (found <= 1).all()
     assert (found * size).sum() / size.sum() == pytest.approx(density, rel=1e-4)
@@ -46,53 +48,55 @@ def test_erk_meets_the_density_within_one(shape_list, density):
 
 def test_erk_clips_the_first_layer_and_shares_the_rest():
     tree, select = shapes(a=(3, 3, 1, 4), b=(100, 100))
-    found = allocate.erk(tree, select, 0.3)
+    found = layer_densities.erk(tree, select, 0.3)
     assert found[0] == 1
     assert found[1] == pytest.approx((0.3 * 10036 - 36) / 10000, rel=1e-6)
 
 
 def test_uniform_and_refusals():
     tree, select = shapes(a=(3,), b=(4,))
-    assert allocate.uniform(tree, select, 0.5).tolist() == [0.5, 0.5]
+    assert layer_densities.uniform(tree, select, 0.5).tolist() == [0.5, 0.5]
     for bad in (0.0, 1.5, -1.0):
-        for share in (allocate.uniform, allocate.erk):
+        for share in (layer_densities.uniform, layer_densities.erk):
             with pytest.raises(ValueError, match=f"density={bad}, expected"):
                 share(tree, select, bad)
 
 
 def test_recalibration_keeps_the_density_before_clipping():
     measured, size = jnp.array([0.3, 0.05, 0.1]), np.array([100, 4000, 900])
-    found = jax.jit(lambda d: allocate.recalibrate(measured, size, d))(0.1)
+    found = jax.jit(lambda d: layer_densities.recalibrate(measured, size, d))(0.1)
     assert float((found * size.astype(np.float32)).sum()) == pytest.approx(
         500, rel=1e-5
     )
     np.testing.assert_allclose(found / found[1], measured / measured[1], rtol=1e-5)
-    clipped = allocate.recalibrate(measured, size, 0.5)
+    clipped = layer_densities.recalibrate(measured, size, 0.5)
     ratio = 0.5 * 5000 / (30 + 200 + 90)
     np.testing.assert_allclose(clipped, [1, 0.05 * ratio, 0.1 * ratio], rtol=1e-5)
-    assert allocate.recalibrate(jnp.zeros(3), size, 0.5).tolist() == [0, 0, 0]
+    assert layer_densities.recalibrate(jnp.zeros(3), size, 0.5).tolist() == [0, 0, 0]
 
 
 def test_recalibration_raises_no_density_where_it_must_not():
     """0.3 * 200 / 30 = 2: without a limit both would double."""
     measured, size = jnp.array([0.2, 0.1]), np.array([100, 100])
     np.testing.assert_allclose(
-        allocate.recalibrate(measured, size, 0.3), [0.4, 0.2], rtol=1e-6
+        layer_densities.recalibrate(measured, size, 0.3), [0.4, 0.2], rtol=1e-6
     )
-    found = allocate.recalibrate(measured, size, 0.3, raises=False)
+    found = layer_densities.recalibrate(measured, size, 0.3, raises=False)
     np.testing.assert_allclose(found, [0.2, 0.1], rtol=1e-6)
-    found = allocate.recalibrate(measured, size, 0.075, raises=False)
+    found = layer_densities.recalibrate(measured, size, 0.075, raises=False)
     np.testing.assert_allclose(found, [0.1, 0.05], rtol=1e-6)
 
 
 def test_counts_forgive_the_last_place_only():
     for n in range(1, 400):
         share = jnp.float32(n) / jnp.float32(400)
-        assert int(allocate.floor_count(share * jnp.float32(400))) == n
-        assert int(allocate.ceil_count(share * jnp.float32(400))) == n
-    assert int(allocate.floor_count(jnp.float32(2.999))) == 2
-    assert int(allocate.ceil_count(jnp.float32(2.001))) == 3
-    assert allocate.layer_counts(jnp.array([0.5]), np.array([5])).dtype == jnp.int32
+        assert int(layer_densities.floor_count(share * jnp.float32(400))) == n
+        assert int(layer_densities.ceil_count(share * jnp.float32(400))) == n
+    assert int(layer_densities.floor_count(jnp.float32(2.999))) == 2
+    assert int(layer_densities.ceil_count(jnp.float32(2.001))) == 3
+    assert (
+        layer_densities.layer_counts(jnp.array([0.5]), np.array([5])).dtype == jnp.int32
+    )
 
 
 @pytest.mark.slow
@@ -106,13 +110,13 @@ def test_nested_masks(key, by):
     whole = masks.largest(draws, alive, select)
     scores = jax.tree.map(jnp.abs, params)
     order = jax.random.fold_in(key, 3) if by == "random" else scores
-    ranks = allocate.nested_ranks(order, whole, select)
+    ranks = layer_densities.nested_ranks(order, whole, select)
 
     @jax.jit
     @jax.vmap
     def sub(budget):
-        counts = allocate.nested_counts(whole, select, budget)
-        return allocate.submask(ranks, counts, select)
+        counts = layer_densities.nested_counts(whole, select, budget)
+        return layer_densities.submask(ranks, counts, select)
 
     small, middle, large, more = (
         jax.tree.map(
@@ -136,14 +140,14 @@ def test_nested_masks(key, by):
 
 def test_nested_counts_of_an_empty_mask_are_zero():
     mask = {"w": jnp.zeros(5, bool)}
-    assert allocate.nested_counts(mask, {"w": True}, 0.5).tolist() == [0]
+    assert layer_densities.nested_counts(mask, {"w": True}, 0.5).tolist() == [0]
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 4), (1, 4), (3, 3), (2, 5)])
 def test_n_of_m_counts_and_takes_the_largest(key, n, m):
     kernel = jax.random.normal(key, (3, 3, 2, 4))  # 18 inputs, 4 outputs
     select = {"k": True, "b": False}
-    find = jax.jit(lambda p: structured.n_of_m(p, n, m, select))
+    find = jax.jit(lambda p: n_of_m.n_of_m(p, n, m, select))
     mask = find({"k": kernel, "b": jnp.ones(4)})
     assert mask["b"].all() and mask["k"].shape == kernel.shape
     column = np.asarray(kernel).reshape(18, 4)
@@ -161,13 +165,13 @@ def test_n_of_m_counts_and_takes_the_largest(key, n, m):
 
 def test_n_of_m_neighbours_are_channels_of_one_tap():
     kernel = jnp.zeros((2, 1, 4, 1)).at[1, 0, :, 0].set(1.0)
-    mask = structured.n_of_m({"k": kernel}, 1, 4, {"k": True})["k"]
+    mask = n_of_m.n_of_m({"k": kernel}, 1, 4, {"k": True})["k"]
     assert mask.sum((2, 3)).tolist() == [[1], [1]]
 
 
 def test_random_n_of_m(key):
     params, select = {"w": jnp.zeros((10, 50))}, {"w": True}
-    mask = np.asarray(structured.random_n_of_m(key, params, 2, 4, select)["w"])
+    mask = np.asarray(n_of_m.random_n_of_m(key, params, 2, 4, select)["w"])
     assert (mask[:4].sum(0) == 2).all() and (mask[4:8].sum(0) == 2).all()
     assert (mask[8:].sum(0) == 1).all()
     assert len({tuple(column) for column in mask.T}) > 5
@@ -176,6 +180,6 @@ def test_random_n_of_m(key):
 def test_n_of_m_refusals():
     params, select = {"fc": {"kernel": jnp.zeros((3, 8))}}, {"fc": {"kernel": True}}
     with pytest.raises(ValueError, match="n=5, expected 1 <= n <= m=4"):
-        structured.n_of_m(params, 5, 4, select)
+        n_of_m.n_of_m(params, 5, 4, select)
     with pytest.raises(ValueError, match="m=4, but 'fc/kernel' has 3 inputs"):
-        structured.n_of_m(params, 2, 4, select)
+        n_of_m.n_of_m(params, 2, 4, select)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax import arithmetic
+from sparsefl_jax.wire import arithmetic
 
 SHARES = (0.0, 0.001, 0.01, 0.5, 0.99, 1.0)
 

@@ -12,15 +12,9 @@ import pytest
 from absl import flags
 from ml_collections import config_dict
 
-from sparsefl_jax import (
-    command,
-    configuration,
-    experiment,
-    fields,
-    loop,
-    models,
-    rename,
-)
+from sparsefl_jax import models
+from sparsefl_jax.runs import cli, experiment, loop
+from sparsefl_jax.runs.config import fields, objects, rename
 from tests.tiny import tiny_config
 
 ROOT = Path(__file__).parent.parent
@@ -208,8 +202,8 @@ def change(config, values: dict) -> None:
         for field, value in values.items():
             section, _, name = field.rpartition(".")
             (config[section] if section else config)[name] = value
-    if not any(isinstance(config[f], str) for f in configuration.TABLES):
-        configuration.complete(config)
+    if not any(isinstance(config[f], str) for f in objects.TABLES):
+        objects.complete(config)
 
 
 def refused(call, told: str) -> None:
@@ -331,7 +325,7 @@ def test_nothing_is_unpickled(tmp_path, key):
 # --- the command line
 
 FILE = """
-from sparsefl_jax.configuration import default_config
+from sparsefl_jax.runs.config.objects import default_config
 
 def get_config(arg):
     config = default_config()
@@ -369,17 +363,17 @@ FILES = [
 def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
     """Exit code and standard error of `launch.py`, without a new process."""
     values = flags.FlagValues()
-    config = command.define_config(values)
+    config = cli.define_config(values)
     monkeypatch.setattr(sys, "argv", ["launch.py", *arguments])
     monkeypatch.chdir(ROOT)
     monkeypatch.setattr(loop, "segments", None)
     monkeypatch.delenv("SPARSEFL_DEBUG", raising=False)
     app = SimpleNamespace(run=lambda main, flags_parser: main(flags_parser(sys.argv)))
     with pytest.raises(SystemExit) as ended:
-        command.guarded(
+        cli.guarded(
             app,
             SimpleNamespace(FLAGS=values),
-            lambda argv: command.run(config.value, None),
+            lambda argv: cli.run(config.value, None),
         )
     return ended.value.code, capsys.readouterr().err
 
@@ -445,14 +439,14 @@ def test_a_name_on_the_command_line_takes_its_own_arguments(
     monkeypatch, file, line, field, told
 ):
     values = flags.FlagValues()
-    config = command.define_config(values)
+    config = cli.define_config(values)
     argv = ["launch.py", f"--config={ROOT}/configs/{file}", *line.split()]
     monkeypatch.setattr(sys, "argv", argv)
     values(argv)
     fields.check(rename.settle(config.value))
     assert {key: config.value[field].get(key) for key in told} == told
     if field != "model":
-        configuration.build_stages(config.value, None)
+        objects.build_stages(config.value, None)
 
 
 @pytest.mark.parametrize("line, told", FILES)

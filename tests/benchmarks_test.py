@@ -25,7 +25,8 @@ from benchmarks import (
     workload,
 )
 from benchmarks.peers import compare, turns
-from sparsefl_jax import checks, models, timings
+from sparsefl_jax import models
+from sparsefl_jax.runs.plan import checks, timings
 
 pytestmark = pytest.mark.slow
 

@@ -3,7 +3,7 @@
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax import contract_world as at
+from sparsefl_jax.testing import small_world
 
 
 @jax.jit
@@ -11,7 +11,7 @@ def gradient(params, stats, x, y):
     """Gradient of the mean cross-entropy over a batch, and the new statistics."""
 
     def loss(params):
-        logits, new = at.tiny_model().apply(params, stats, x, train=True)
+        logits, new = small_world.tiny_model().apply(params, stats, x, train=True)
         chosen = jnp.take_along_axis(jax.nn.log_softmax(logits), y[:, None], 1)
         return -jnp.mean(chosen), new
 

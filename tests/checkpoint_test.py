@@ -11,15 +11,11 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import (
-    checkpoint,
-    configuration,
-    experiment,
-    interrupt,
-    loop,
-    simulate,
-)
-from sparsefl_jax.types import SparseModel
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.runs import checkpoint, experiment, loop
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.simulation import round_program
+from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, tiny_config
 
 pytestmark = pytest.mark.slow
@@ -36,7 +32,7 @@ def config(tmp_path):
     config.first_stage = {"name": "fedavg", "num_rounds": 1, "cohort_size": 1}
     config.num_rounds, config.eval_every, config.checkpoint_minutes = 8, 1, 0.0
     config.observe_rounds = (3, 5)
-    return configuration.complete(config)
+    return objects.complete(config)
 
 
 def contents(run):
@@ -94,7 +90,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(config, tmp_path, monkeypatch, m
         config.optimizer.momentum = 0.9
     if method.startswith("hetero"):
         config.budgets, config.cohort_size = ((0.25, 0.5), (0.5, 0.5)), 4
-    configuration.complete(config)
+    objects.complete(config)
     experiment.run(config, tmp_path / "whole", progress=False)
     config.checkpoint_minutes = 1e3  # what is saved at an interruption is enough
     for rounds in (1, 4):  # after the first stage, and within the second
@@ -170,7 +166,7 @@ def test_models_keep_their_order(tmp_path):
 
     models = {name: model(i) for i, name in enumerate(("w1", "w0.4", "a", "w0.5"))}
     best = loop.Best(0.5, "test", 0.5, 0, 1, dict(reversed(models.items())))
-    at = loop.Snapshot(0, 1, simulate.State({}, (), np.ones(1)), 0, 0.0, best)
+    at = loop.Snapshot(0, 1, round_program.State({}, (), np.ones(1)), 0, 0.0, best)
     checkpoint.save(tmp_path, at, models, jax.random.key(0), {})
     saved = checkpoint.read(tmp_path, state=False)
     assert list(saved.models) == list(models)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax import codec, encoders
-from sparsefl_jax.codec import Packet
+from sparsefl_jax.wire import packets, streams
+from sparsefl_jax.wire.packets import Packet
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +23,15 @@ def strict():
 
 def total(packet):
     message = {"p": packet}
-    return codec.bits(codec.layout(message), codec.count(message))
+    return packets.bits(packets.layout(message), packets.count(message))
 
 
 def test_split_and_merge():
     tree = {"a": {"k": 1, "b": 2}, "c": 3}
     select = {"a": {"k": True, "b": False}, "c": False}
-    chosen, others = codec.split(tree, select)
+    chosen, others = packets.split(tree, select)
     assert jax.tree.leaves(chosen) == [1] and jax.tree.leaves(others) == [2, 3]
-    assert codec.merge(chosen, others) == codec.merge(others, chosen) == tree
+    assert packets.merge(chosen, others) == packets.merge(others, chosen) == tree
 
 
 def test_packet_is_a_pytree_with_static_bits_and_index():
@@ -40,10 +40,10 @@ def test_packet_is_a_pytree_with_static_bits_and_index():
     assert len(leaves) == 3
     again = jax.tree.unflatten(treedef, leaves)
     assert (again.bits, again.index, again.mask) == (8, "coo", None)
-    first, second = codec.stable({"p": packet}), codec.stable({"p": again})
+    first, second = packets.stable({"p": packet}), packets.stable({"p": again})
     shapes = jax.tree.map(lambda x: (x.shape, x.dtype), first)
     assert shapes == jax.tree.map(lambda x: (x.shape, x.dtype), second)
-    assert jax.eval_shape(codec.stable, first)["p"].sent.dtype == jnp.bool_
+    assert jax.eval_shape(packets.stable, first)["p"].sent.dtype == jnp.bool_
 
 
 @pytest.mark.parametrize(
@@ -66,8 +66,8 @@ def test_a_mask_names_how_its_positions_travel():
 def test_an_assumption_needs_something_that_is_free():
     values, mask = {"w": jnp.zeros(2)}, {"w": jnp.ones(2, bool)}
     for free in ({"bits": 0}, {"mask": mask, "index": "none"}):
-        layout = codec.layout({"p": Packet(values, **free, assumed="so the table")})
-        assert codec.assumptions({"up": layout}) == {"up/p": "so the table"}
+        layout = packets.layout({"p": Packet(values, **free, assumed="so the table")})
+        assert packets.assumptions({"up": layout}) == {"up/p": "so the table"}
     for charged in ({}, {"mask": mask, "index": "coo"}):
         with pytest.raises(ValueError, match="assumed='so', expected bits=0"):
             Packet(values, **charged, assumed="so")
@@ -75,21 +75,23 @@ def test_an_assumption_needs_something_that_is_free():
 
 def test_layout_refuses_what_does_not_fit():
     with pytest.raises(ValueError, match="bits=16 for float32 values 'up/w'"):
-        codec.layout({"up": Packet({"w": jnp.zeros(2)}, bits=16)})
+        packets.layout({"up": Packet({"w": jnp.zeros(2)}, bits=16)})
     with pytest.raises(ValueError, match="bits=16 for int8"):
-        codec.layout({"up": Packet({"w": jnp.zeros(2, jnp.int8)}, bits=16)})
+        packets.layout({"up": Packet({"w": jnp.zeros(2, jnp.int8)}, bits=16)})
     with pytest.raises(ValueError, match="mask of packet 'up'"):
         odd = {"w": jnp.zeros(3, bool)}
-        codec.layout({"up": Packet({"w": jnp.zeros(2)}, odd, index="coo")})
+        packets.layout({"up": Packet({"w": jnp.zeros(2)}, odd, index="coo")})
     with pytest.raises(ValueError, match="mask of packet 'up'"):
         odd = {"v": jnp.zeros(2, bool)}
-        codec.layout({"up": Packet({"w": jnp.zeros(2)}, odd, index="coo")})
+        packets.layout({"up": Packet({"w": jnp.zeros(2)}, odd, index="coo")})
 
 
 def test_layout_from_shapes_equals_layout_from_arrays():
     message = {"up": Packet({"w": jnp.zeros((2, 3)), "b": None}, index="coo")}
-    assert codec.layout(message) == codec.layout(jax.eval_shape(codec.stable, message))
-    assert codec.layout(message)["up"].paths == ("w",)
+    assert packets.layout(message) == packets.layout(
+        jax.eval_shape(packets.stable, message)
+    )
+    assert packets.layout(message)["up"].paths == ("w",)
 
 
 def test_count_is_int32_per_leaf_and_vmaps():
@@ -98,7 +100,7 @@ def test_count_is_int32_per_leaf_and_vmaps():
         values = {"a": row, "b": jnp.float32(1)}
         packet = Packet(values, mask, sent=row[0] > 0, index="bitmap")
         message = {"m": packet, "d": Packet(values)}
-        return codec.count(message)
+        return packets.count(message)
 
     rows = jnp.arange(12, dtype=jnp.float32).reshape(3, 4)
     counts = jax.jit(jax.vmap(one))(rows)
@@ -106,7 +108,7 @@ def test_count_is_int32_per_leaf_and_vmaps():
     assert counts["m"].entries.dtype == jnp.int32
     assert counts["m"].sent.tolist() == [False, True, True]
     assert counts["d"].entries.tolist() == [[4, 1]] * 3
-    assert codec.count({"e": Packet({})})["e"].entries.shape == (0,)
+    assert packets.count({"e": Packet({})})["e"].entries.shape == (0,)
 
 
 def test_bits_by_hand():
@@ -130,20 +132,20 @@ def test_bits_by_hand():
 
 def test_bits_do_not_overflow_and_keep_leading_axes():
     # ResNet-18, ten clients, 32 bits: 3 575 667 840 wraps in int32.
-    layout = {"p": codec.Layout(("w",), ((11_173_962,),), 32, "bitmap", True)}
+    layout = {"p": packets.Layout(("w",), ((11_173_962,),), 32, "bitmap", True)}
     count = {
-        "p": codec.Count(
+        "p": packets.Count(
             np.full((500, 10, 1), 11_173_962, np.int32),
             np.zeros((500, 10), bool),
             np.ones((500, 10), bool),
         )
     }
-    bits = codec.bits(layout, count)
+    bits = packets.bits(layout, count)
     assert bits.values.shape == (500, 10) and bits.values.dtype == np.int64
     assert int(bits.values[0].sum()) == 3_575_667_840
     assert int(bits.total.sum()) == 500 * 3_575_667_840
     count["p"] = count["p"]._replace(fresh=np.ones((500, 10), bool))
-    assert int(codec.bits(layout, count).positions.sum()) == 5000 * 11_173_962
+    assert int(packets.bits(layout, count).positions.sum()) == 5000 * 11_173_962
 
 
 def assert_same(a, b):
@@ -161,7 +163,7 @@ def receiver(packet):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
     values = packet.values if packet.bits == 0 else blank(packet.values)
-    written = packet.fresh and packet.index in codec.POSITIONS
+    written = packet.fresh and packet.index in packets.POSITIONS
     travel = packet.mask is not None and written
     mask = blank(packet.mask) if travel else packet.mask
     return dataclasses.replace(packet, values=values, mask=mask)
@@ -185,7 +187,7 @@ SHAPES = [(), (1,), (0,), (3, 0), (5,), (4, 3), (1, 9), (9, 1), (3, 3, 2, 4)]
 @settings(deadline=None, max_examples=150)
 @given(
     st.sampled_from(KINDS),
-    st.sampled_from(["none", *codec.POSITIONS]),
+    st.sampled_from(["none", *packets.POSITIONS]),
     st.lists(st.sampled_from(SHAPES), min_size=0, max_size=3),
     st.sampled_from([0.0, 0.1, 0.5, 1.0]),
     st.booleans(),
@@ -210,9 +212,9 @@ def test_decode_inverts_encode_and_length_is_what_is_charged(
         values[f"l{i}"] = np.where(keep, value, zero) if masked else value
         mask[f"l{i}"] = np.asarray(keep)
     packet = Packet(values, mask if masked else None, fresh, True, bits, index)
-    data = encoders.encode(packet)
+    data = streams.encode(packet)
     assert len(data) == math.ceil(int(total(packet).total) / 8)
-    back = encoders.decode(data, receiver(packet))
+    back = streams.decode(data, receiver(packet))
     assert_same(back.values, packet.values)
     assert_same(back.mask, packet.mask)
 
@@ -229,7 +231,7 @@ def test_entropy_bits_by_hand(n, ones, bits):
     # 7 entries, one of them 1: 3 bits tell the one, 7 H(1 / 7) = 4.14 all values.
     packet = Packet(jnp.arange(n) < ones, bits=1, index="entropy")
     assert total(packet) == (bits, 0)
-    told = codec.count({"p": packet})["p"]
+    told = packets.count({"p": packet})["p"]
     assert told.entries.tolist() == [n] and told.ones.tolist() == [ones]
 
 
@@ -238,14 +240,14 @@ def test_entropy_is_charged_per_packet_and_by_client():
         values = {"a": row > 0, "b": jnp.ones(2, jnp.bool_)}
         mask = {"a": jnp.arange(6) < 4, "b": jnp.ones(2, jnp.bool_)}
         packet = Packet(values, mask, sent=row[5] < 9, bits=1, index="entropy")
-        return codec.count({"p": packet})
+        return packets.count({"p": packet})
 
     rows = jnp.array([[1, 1, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 1, 9]])
     counts = jax.jit(jax.vmap(one))(rows)
     assert counts["p"].ones.tolist() == [[2, 2], [0, 2], [4, 2]]
     assert counts["p"].ones.dtype == counts["p"].entries.dtype == jnp.int32
-    layout = {"p": codec.Layout(("a", "b"), ((6,), (2,)), 1, "entropy", True)}
-    bits = codec.bits(layout, counts)
+    layout = {"p": packets.Layout(("a", "b"), ((6,), (2,)), 1, "entropy", True)}
+    bits = packets.bits(layout, counts)
     # Six entries, w(7) = 3; four ones, two ones, and nothing sent.
     expected = 3 + math.ceil(entropy(6, 2))
     assert bits.values.tolist() == [expected, expected, 0]
@@ -267,9 +269,9 @@ def test_entropy_coded_packets_come_back(dtype, masked, share, shapes):
     code = -1 if dtype is np.int8 else 1  # the other code of one bit
     values = jax.tree.map(lambda v: np.asarray(v).astype(dtype) * dtype(code), values)
     packet = Packet(values, mask if masked else None, bits=1, index="entropy")
-    data, charged = encoders.encode(packet), int(total(packet).total)
+    data, charged = streams.encode(packet), int(total(packet).total)
     assert math.ceil(charged / 8) <= len(data) <= math.ceil((charged + 2) / 8)
-    back = encoders.decode(data, receiver(packet))
+    back = streams.decode(data, receiver(packet))
     assert_same(back.values, packet.values)
     assert_same(back.mask, packet.mask)
 
@@ -277,21 +279,21 @@ def test_entropy_coded_packets_come_back(dtype, masked, share, shapes):
 def test_entropy_refuses_other_codes():
     packet = Packet(np.array([0, 2], np.uint8), bits=1, index="entropy")
     with pytest.raises(ValueError, match="bits=1 but codes reach from 0 to 2"):
-        encoders.encode(packet)
+        streams.encode(packet)
 
 
 def test_nothing_sent_is_no_byte_and_decodes_to_zeros():
     packet = Packet({"w": np.ones(3, np.float32)}, sent=False)
-    assert encoders.encode(packet) == b""
-    assert encoders.decode(b"", packet).values["w"].tolist() == [0, 0, 0]
+    assert streams.encode(packet) == b""
+    assert streams.decode(b"", packet).values["w"].tolist() == [0, 0, 0]
 
 
 def test_encode_refuses_codes_that_do_not_fit():
     packet = Packet({"w": np.array([0, 4], np.int8)}, bits=3)
     with pytest.raises(ValueError, match="bits=3 but codes reach from 0 to 4"):
-        encoders.encode(packet)
+        streams.encode(packet)
 
 
 def test_special_floats_survive():
     packet = Packet({"w": np.array([np.nan, -0.0, np.inf, 1e-42], np.float32)})
-    assert_same(encoders.decode(encoders.encode(packet), packet).values, packet.values)
+    assert_same(streams.decode(streams.encode(packet), packet).values, packet.values)

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.models import MODELS, build, compact
-from sparsefl_jax.types import SparseModel
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.export import compact
+from sparsefl_jax.models import MODELS, build
 
 pytestmark = pytest.mark.slow
 

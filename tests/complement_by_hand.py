@@ -3,18 +3,20 @@
 import jax
 import numpy as np
 
-from sparsefl_jax import contract_world as at
-from sparsefl_jax.message import unpack_model
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.wire.messages import unpack_model
 
 DENSITY, RATIO = 0.4, 1.5
 
 
 def complements(world):
     """Clients send where they received zeros; tensors are cut by their percentile."""
-    states = at.path(world)[0]
+    states = small_world.path(world)[0]
     for round, (old, new) in enumerate(zip(states, states[1:], strict=False)):
-        sizes = np.array([at.SIZES[i] for i in world.cohorts[round]], np.float64)
-        messages = at.passings(world, round)
+        sizes = np.array(
+            [small_world.SIZES[i] for i in world.cohorts[round]], np.float64
+        )
+        messages = small_world.passings(world, round)
         uplinks = [unpack_model(p.up) for p in messages]
         leaves = (
             jax.tree.leaves(tree)

@@ -4,17 +4,17 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import contract_world as at
 from sparsefl_jax.algorithms import complement
-from sparsefl_jax.message import unpack_model
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.wire.messages import unpack_model
 from tests.complement_by_hand import DENSITY
 
 
 @pytest.mark.slow
 def test_supports_of_server_and_clients_do_not_meet():
-    world = at.make_world(complement, {"density": DENSITY})
+    world = small_world.make_world(complement, {"density": DENSITY})
     for round in range(4):
-        for passing in at.passings(world, round):
+        for passing in small_world.passings(world, round):
             down, up = (unpack_model(m) for m in (passing.down, passing.up))
             pairs = zip(
                 jax.tree.leaves(down.params), jax.tree.leaves(up.params), strict=True
@@ -25,8 +25,8 @@ def test_supports_of_server_and_clients_do_not_meet():
 
 @pytest.mark.slow
 def test_logged_client_density_is_that_of_the_uplink():
-    world = at.make_world(complement, {"density": DENSITY})
-    passing = at.passings(world, 1)[0]
+    world = small_world.make_world(complement, {"density": DENSITY})
+    passing = small_world.passings(world, 1)[0]
     sent, metrics = unpack_model(passing.up).params, passing.metrics
     kernels = {name: np.asarray(sent[name]["kernel"]) for name in ("fc1", "fc2")}
     for name, kernel in kernels.items():
@@ -37,8 +37,8 @@ def test_logged_client_density_is_that_of_the_uplink():
 
 
 def test_both_models_are_deployed_the_pruned_one_first():
-    world = at.make_world(complement, {"density": DENSITY})
-    server = at.path(world)[0][-1].server
+    world = small_world.make_world(complement, {"density": DENSITY})
+    server = small_world.path(world)[0][-1].server
     deployed = world.algorithm.deploy(world.key, server, None, None)
     assert list(deployed) == ["global", "unpruned"]
     pruned, whole = (m.params["fc1"]["kernel"] for m in deployed.values())

@@ -8,11 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import contract
-from sparsefl_jax import contract_world as at
 from sparsefl_jax.algorithms import fedavg, heterofl, nst
-from sparsefl_jax.codec import Packet
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.testing import laws as contract
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.wire.packets import Packet
 
 
 @pytest.fixture(autouse=True)
@@ -154,7 +154,7 @@ def free_labels(whole):
     """How many samples a client has of every class."""
 
     def counts(delta, batches):
-        return Packet(jnp.bincount(batches.y, length=at.CLASSES), bits=0)
+        return Packet(jnp.bincount(batches.y, length=small_world.CLASSES), bits=0)
 
     return carrying(whole, "counts", counts)
 
@@ -275,7 +275,7 @@ def test_law_catches_a_broken_method(laws):
     def broken(loss_fn, optimizer):
         return BROKEN[laws](fedavg(loss_fn, optimizer))
 
-    world = at.make_world(broken, {})
+    world = small_world.make_world(broken, {})
     for law in laws.split():
         with pytest.raises(contract.ContractError, match=f"law '{law}', broken: "):
             contract.LAWS[law](world)
@@ -339,7 +339,7 @@ def test_numbers_from_aggregate_and_packets_not_sent_are_no_breach():
 
         return whole._replace(update=update, aggregate=aggregate)
 
-    world = at.make_world(fine, {})
+    world = small_world.make_world(fine, {})
     for law in ("signature", "wire", "known"):
         contract.LAWS[law](world)
 
@@ -352,15 +352,15 @@ def test_an_assumption_stands_in_the_place_of_bits():
         said = {"index": "none", "assumed": "a table printed without positions"}
         return carrying(whole, "signs", lambda delta, batches: signs(delta, **said))
 
-    contract.LAWS["known"](at.make_world(assuming, {}))
+    contract.LAWS["known"](small_world.make_world(assuming, {}))
 
 
 @pytest.mark.slow
 def test_a_client_that_keeps_the_union_itself_is_not_charged_for_it():
     """NST where nothing is pruned: every mask is the one that came down."""
-    world = at.make_world(nst, {"density": 1.0, "prune_rate": 0.0})
+    world = small_world.make_world(nst, {"density": 1.0, "prune_rate": 0.0})
     contract.LAWS["fresh"](world)
-    assert not any(log.up["weights"].fresh.any() for log in at.path(world)[1])
+    assert not any(log.up["weights"].fresh.any() for log in small_world.path(world)[1])
 
 
 def test_label_sets_are_taken_as_known():
@@ -376,15 +376,15 @@ def test_label_sets_are_taken_as_known():
 
         return whole._replace(update=update)
 
-    contract.LAWS["known"](at.make_world(silent, {}))
+    contract.LAWS["known"](small_world.make_world(silent, {}))
 
 
 @pytest.mark.slow
 def test_laws_catch_a_broken_simulator():
     """Servers that look at who came first, at all rows, earlier calls, the segment."""
-    world = at.make_world(fedavg, {"keep_optimizer": True})
-    at.path(world)
-    segment, calls = at.segment(world, 1, 1), itertools.count(1)
+    world = small_world.make_world(fedavg, {"keep_optimizer": True})
+    small_world.path(world)
+    segment, calls = small_world.segment(world, 1, 1), itertools.count(1)
 
     def damaged(by):
         def run(key, population, state, rounds, ids, count):
@@ -404,7 +404,7 @@ def test_laws_catch_a_broken_simulator():
         world.shared["segment", 1, 1] = damaged(by)
         with pytest.raises(contract.ContractError, match=f"law '{law}'"):
             contract.LAWS[law](world)
-    chunked = at.segment(world, 2, 1)
+    chunked = small_world.segment(world, 2, 1)
 
     def gossip(key, population, state, rounds, ids, count):
         rows = jnp.sum(jax.tree.leaves(state.clients)[0])

@@ -11,8 +11,6 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax import contract
-from sparsefl_jax import contract_world as at
 from sparsefl_jax.algorithms import (
     complement,
     fedavg,
@@ -37,8 +35,9 @@ from sparsefl_jax.algorithms import (
     spafl,
     spdst,
 )
-from sparsefl_jax.message import unpack_model
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.testing import laws, small_world
+from sparsefl_jax.wire.messages import unpack_model
 from tests.by_hand import gradient as cross_entropy_gradient
 from tests.complement_by_hand import DENSITY as KEPT
 from tests.complement_by_hand import complements
@@ -107,12 +106,14 @@ def headline(world, server):
 
 def averaged(world, pull=0.0):
     """One round of FedAvg on the alive weights, from the state before round 0."""
-    state = at.start(world)
+    state = small_world.start(world)
     model, ids = headline(world, state.server), world.cohorts[0].tolist()
-    weights = np.array([at.SIZES[i] for i in ids], np.float32)
+    weights = np.array([small_world.SIZES[i] for i in ids], np.float32)
     weights /= weights.sum()
     trained = [
-        local_sgd(model, at.inputs(world, state, 0, i)[-1], RATE, pull=pull)[:2]
+        local_sgd(model, small_world.inputs(world, state, 0, i)[-1], RATE, pull=pull)[
+            :2
+        ]
         for i in ids
     ]
     return jax.tree.map(
@@ -122,14 +123,14 @@ def averaged(world, pull=0.0):
 
 def first_round(world):
     """Round 0 without the simulator: the messages and the new server."""
-    state = at.start(world)
+    state = small_world.start(world)
     key = jax.random.fold_in(jax.random.fold_in(world.key, 3), 0)
     passings = [
-        at.client_by_wire(world)(*at.inputs(world, state, 0, i))
+        small_world.client_by_wire(world)(*small_world.inputs(world, state, 0, i))
         for i in world.cohorts[0].tolist()
     ]
-    server, _ = at.aggregate_jit(world)(
-        key, np.int32(0), state.server, at.total(passings)
+    server, _ = small_world.aggregate_jit(world)(
+        key, np.int32(0), state.server, small_world.total(passings)
     )
     return passings, server
 
@@ -149,12 +150,12 @@ def is_fedavg(world, server=None, pull=0.0):
 
 
 def fedavg_by_hand(world):
-    is_fedavg(world, at.path(world)[0][1].server)
+    is_fedavg(world, small_world.path(world)[0][1].server)
 
 
 def adam_by_hand(world):
     """Bias correction makes Adam's first step the rate times the sign, nearly."""
-    old, new = (at.path(world)[0][i].server.params for i in (0, 1))
+    old, new = (small_world.path(world)[0][i].server.params for i in (0, 1))
     delta = jax.tree.map(jnp.subtract, averaged(world)[0], old)
     step = jax.tree.map(lambda d: 0.01 * d / (jnp.abs(d) + 1e-8), delta)
     assert_close(new, jax.tree.map(jnp.add, old, step), atol=1e-5)
@@ -163,18 +164,18 @@ def adam_by_hand(world):
 def is_pulled(world):
     """FedAvg of clients whose gradient is that much longer; at mu = 0 FedAvg itself."""
     is_fedavg(world, pull=MU)
-    is_fedavg(at.make_world(fedprox, {"mu": 0.0}))
+    is_fedavg(small_world.make_world(fedprox, {"mu": 0.0}))
 
 
 def keeps_velocity(world):
     """Client 2 takes part in rounds 0 and 1 and goes on with its momentum."""
-    states, velocity = at.path(world)[0], None
+    states, velocity = small_world.path(world)[0], None
     for round in range(2):
         model = headline(world, states[round].server)
-        data = at.inputs(world, states[round], round, 2)[-1]
+        data = small_world.inputs(world, states[round], round, 2)[-1]
         params, _, velocity = local_sgd(model, data, RATE * 0.9**round, velocity)
         place = world.cohorts[round].tolist().index(2)
-        up = at.passings(world, round)[place].up
+        up = small_world.passings(world, round)[place].up
         if "delta" in up:
             params = jax.tree.map(jnp.subtract, params, model.params)
         sent = up["delta"].values if "delta" in up else unpack_model(up).params
@@ -184,7 +185,7 @@ def keeps_velocity(world):
 def frozen(world):
     """Equals FedAvg within the mask; the mask and the uplink's size never change."""
     fedavg_by_hand(world)
-    states, logs = at.path(world)
+    states, logs = small_world.path(world)
     for state, log in zip(states[1:], logs, strict=True):
         np.testing.assert_array_equal(log.mismatch, 0)
         np.testing.assert_array_equal(
@@ -198,9 +199,13 @@ def _counts(world, state):
 
 def frozen_and_dense(world):
     frozen(world)
-    dense = at.make_world(pdst, {"density": 1.0})
+    dense = small_world.make_world(pdst, {"density": 1.0})
     assert (
-        float(masks.density(headline(dense, at.start(dense).server).mask, dense.layers))
+        float(
+            masks.density(
+                headline(dense, small_world.start(dense).server).mask, dense.layers
+            )
+        )
         == 1
     )
     is_fedavg(dense)
@@ -214,18 +219,18 @@ def adapts(world):
 
 def votes(world, every):
     """The server's mask moves in every `every`-th round only: Eq. 3, never raised."""
-    is_fedavg(at.make_world(jmwst, {"density": 0.5, "prune_rate": 0.0}))
-    states, logs = at.path(world)
+    is_fedavg(small_world.make_world(jmwst, {"density": 0.5, "prune_rate": 0.0}))
+    states, logs = small_world.path(world)
     sizes = masks.layer_sizes(world.model.params, world.layers)
     for round, (state, log) in enumerate(zip(states[1:], logs, strict=True)):
-        told = [unpack_model(p.up).mask for p in at.passings(world, round)]
+        told = [unpack_model(p.up).mask for p in small_world.passings(world, round)]
         told = np.mean([masks.counts(mask, world.layers) for mask in told], 0)
         if round % every == 0:
             wanted = told * min(1, 0.5 * sizes.sum() / told.sum())
             alive = np.asarray(masks.counts(state.server.mask, world.layers))
             np.testing.assert_array_equal(alive, np.floor(wanted + 1e-4))
         assert round % every == 0 or log.mismatch == 0
-        moved = [changed(passing) for passing in at.passings(world, round)]
+        moved = [changed(passing) for passing in small_world.passings(world, round)]
         assert log.up["weights"].fresh.tolist() == moved
         assert any(moved) == (round % every == 0)
     assert logs[0].mismatch > 0
@@ -239,9 +244,11 @@ def changed(passing) -> bool:
 
 def unites(world):
     """The mean of all, zeros too, lives where any client does; at density 1: FedAvg."""
-    for round, state in enumerate(at.path(world)[0][1:]):
-        sent = [unpack_model(p.up) for p in at.passings(world, round)]
-        weights = np.array([at.SIZES[i] for i in world.cohorts[round]], np.float64)
+    for round, state in enumerate(small_world.path(world)[0][1:]):
+        sent = [unpack_model(p.up) for p in small_world.passings(world, round)]
+        weights = np.array(
+            [small_world.SIZES[i] for i in world.cohorts[round]], np.float64
+        )
         mean = jax.tree.map(
             lambda *v, w=weights: np.tensordot(w / w.sum(), np.stack(v), 1),
             *[model.params for model in sent],
@@ -253,16 +260,16 @@ def unites(world):
         assert (
             largest < _alive(world, union) < masks.layer_sizes(mean, world.layers).sum()
         )
-    is_fedavg(at.make_world(nst, {"density": 1.0, "prune_rate": 0.0}))
+    is_fedavg(small_world.make_world(nst, {"density": 1.0, "prune_rate": 0.0}))
 
 
 def hands_on(world):
     """The weights stay untouched; the mask is drawn at what Eq. 3 makes of answers."""
     sizes = np.asarray(masks.layer_sizes(world.model.params, world.layers), np.float64)
-    for round, state in enumerate(at.path(world)[0][1:]):
+    for round, state in enumerate(small_world.path(world)[0][1:]):
         model = headline(world, state.server)
         assert_close(model.params, world.model.params, atol=0)
-        told = [p.up["density"].values for p in at.passings(world, round)]
+        told = [p.up["density"].values for p in small_world.passings(world, round)]
         mean = np.mean(told, 0)
         wanted = np.minimum(1, mean * 0.5 * sizes.sum() / (mean @ sizes))
         key = jax.random.fold_in(jax.random.fold_in(world.key, 3), round)
@@ -277,12 +284,14 @@ def nests(world, factory):
     """Every layer of a small budget is the same part of what it is cut from, within the
     larger ones; equal budgets are FedAvg within the mask.
     """
-    states, frozen = at.path(world)[0], factory is hetero_spdst
+    states, frozen = small_world.path(world)[0], factory is hetero_spdst
     size = float(masks.layer_sizes(world.model.params, world.layers).sum())
     held = np.asarray(masks.counts(world.model.mask, world.layers), np.float64)
     for round, state in enumerate(states):
         if round and not frozen:  # the largest mask is cut from the cohort's union
-            sent = [unpack_model(p.up).mask for p in at.passings(world, round - 1)]
+            sent = [
+                unpack_model(p.up).mask for p in small_world.passings(world, round - 1)
+            ]
             union = jax.tree.map(lambda *m: np.any(m, axis=0), *sent)
             held = np.asarray(masks.counts(union, world.layers), np.float64)
         deployed = world.algorithm.deploy(world.key, state.server, None, None)
@@ -296,11 +305,13 @@ def nests(world, factory):
             jax.tree.map(lambda s, w: np.testing.assert_array_equal(s & ~w, False),
                          small, large)  # fmt: skip
     deployed = world.algorithm.deploy(world.key, states[0].server, None, None)
-    for passing, index in zip(at.passings(world, 0), world.cohorts[0], strict=True):
-        budget = at.BUDGETS[index] if frozen else max(at.BUDGETS)
+    for passing, index in zip(
+        small_world.passings(world, 0), world.cohorts[0], strict=True
+    ):
+        budget = small_world.BUDGETS[index] if frozen else max(small_world.BUDGETS)
         assert_close(unpack_model(passing.down).mask, deployed[f"d{budget}"].mask)
     still = {} if frozen else {"prune_rate": 0.0}
-    whole = at.make_world(factory, {"densities": (1.0,)} | still)
+    whole = small_world.make_world(factory, {"densities": (1.0,)} | still)
     info = whole.population.info._replace(budget=np.ones(5, np.float32))
     is_fedavg(whole._replace(population=whole.population._replace(info=info)))
 
@@ -315,13 +326,15 @@ def slices(world):
     """Prefixes of the hidden layer travel and nobody's entries stay; at width 1 the
     plain mean of all clients.
     """
-    states = at.path(world)[0]
+    states = small_world.path(world)[0]
     for round in range(2):
-        held = np.zeros(at.HIDDEN, bool)
+        held = np.zeros(small_world.HIDDEN, bool)
         for index, passing in zip(
-            world.cohorts[round], at.passings(world, round), strict=True
+            world.cohorts[round], small_world.passings(world, round), strict=True
         ):
-            units = np.arange(at.HIDDEN) < np.ceil(at.BUDGETS[index] * at.HIDDEN)
+            units = np.arange(small_world.HIDDEN) < np.ceil(
+                small_world.BUDGETS[index] * small_world.HIDDEN
+            )
             held |= units
             mask = passing.down["params"].mask
             np.testing.assert_array_equal(mask["fc1"]["kernel"].all(0), units)
@@ -329,21 +342,25 @@ def slices(world):
             np.testing.assert_array_equal(mask["fc2"]["kernel"].all(1), units)
         old, new = (s.server.params["fc1"]["kernel"] for s in states[round : round + 2])
         np.testing.assert_array_equal((old != new).any(0), held)
-    whole = with_budgets(at.make_world(heterofl, {"mask_classes": False}), 1.0)
-    mean = at.make_world(fedavg, {"weighting": "uniform"})
-    got, want = (at.run(w, at.start(w), 0)[0].server for w in (whole, mean))
+    whole = with_budgets(small_world.make_world(heterofl, {"mask_classes": False}), 1.0)
+    mean = small_world.make_world(fedavg, {"weighting": "uniform"})
+    got, want = (
+        small_world.run(w, small_world.start(w), 0)[0].server for w in (whole, mean)
+    )
     assert_close((got.params, got.stats), (want.params, want.stats))
 
 
 def drops_widths(world):
     """Entries beyond the largest budget stay; at a grid of width 1: FedAvg."""
-    start, *_, end = at.path(world)[0]
-    beyond = np.arange(at.HIDDEN) >= max(at.BUDGETS) * at.HIDDEN
+    start, *_, end = small_world.path(world)[0]
+    beyond = (
+        np.arange(small_world.HIDDEN) >= max(small_world.BUDGETS) * small_world.HIDDEN
+    )
     for name, axis in (("fc1", 1), ("fc2", 0)):
         old, new = (s.server.params[name]["kernel"] for s in (start, end))
         still = (old == new).all(1 - axis)
         np.testing.assert_array_equal(still, beyond)
-    is_fedavg(at.make_world(fjord, {"widths": (1.0,)}))
+    is_fedavg(small_world.make_world(fjord, {"widths": (1.0,)}))
 
 
 def _alive(world, mask):
@@ -405,10 +422,10 @@ VARIANTS = (
 
 def broken_laws(world) -> list[str]:
     found = []
-    for law in contract.LAWS.values():
+    for law in laws.LAWS.values():
         try:
             law(world)
-        except contract.ContractError as error:
+        except laws.ContractError as error:
             found.append(str(error))
     return found
 
@@ -422,7 +439,7 @@ def broken_laws(world) -> list[str]:
 )
 def test_method(name):
     row = TABLE[name]
-    world = at.make_world(row.factory, row.kwargs)
+    world = small_world.make_world(row.factory, row.kwargs)
     assert not broken_laws(world)
     row.own(world)
     if name not in ELSEWHERE:
@@ -433,4 +450,6 @@ def test_method(name):
 @pytest.mark.parametrize("name", TABLE)
 def test_method_thoroughly(name):
     row = TABLE[name]
-    assert not broken_laws(at.make_world(row.factory, row.kwargs, thorough=True))
+    assert not broken_laws(
+        small_world.make_world(row.factory, row.kwargs, thorough=True)
+    )

@@ -5,10 +5,11 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from sparsefl_jax import local, loop
-from sparsefl_jax.algorithm import Stage
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.runs import loop
+from sparsefl_jax.training import local
 
 TEXT = (Path(__file__).parent.parent / "CONTRIBUTING.md").read_text()
 

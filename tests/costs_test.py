@@ -4,8 +4,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import codec, costs, local, simulate
 from sparsefl_jax.algorithms import pdst
+from sparsefl_jax.simulation import round_program
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import ledger, packets
 from tests import silent
 
 
@@ -19,7 +21,7 @@ def conv4():
 
 def test_ledger_charges_more_than_the_papers_view(conv4):
     both = dict.fromkeys(("down", "up"), ("weights", "dense"))
-    view = conv4.view(costs.values_only_bits, both)
+    view = conv4.view(ledger.values_only_bits, both)
     statistics = 2 * 640 * 32
     values = conv4.total("bits_down_values", "bits_up_values")
     assert values == view + 2 * 2 * 2 * statistics  # rounds, clients, directions
@@ -35,19 +37,19 @@ def test_positions_are_charged_once_per_mask(conv4):
 
 
 # A packet of 6 and 4 values, from three clients of whom the second sent nothing.
-LAYOUT = {"up": codec.Layout(("w", "b"), ((2, 3), (4,)), 32, "none", True)}
+LAYOUT = {"up": packets.Layout(("w", "b"), ((2, 3), (4,)), 32, "none", True)}
 SENT = np.array([True, False, True])
-COUNT = codec.Count(np.array([[5, 4], [6, 4], [2, 4]]), np.zeros(3, bool), SENT)
+COUNT = packets.Count(np.array([[5, 4], [6, 4], [2, 4]]), np.zeros(3, bool), SENT)
 
 
 @pytest.mark.parametrize("words", [1, 2])
 def test_values_only_counts_what_was_sent(words):
-    bits = costs.values_only_bits(LAYOUT, {"up": COUNT}, ("up",), words=words)
+    bits = ledger.values_only_bits(LAYOUT, {"up": COUNT}, ("up",), words=words)
     assert bits == words * 32 * (9 + 6)
 
 
 def test_linear_accounting_counts_what_was_sent():
-    view = costs.linear_p_accounting
+    view = ledger.linear_p_accounting
     assert view(LAYOUT, {"up": COUNT}, ("up",), 0.5) == 32 * 10 * (0.5 + 0.5)
     rate = np.array([0.5, 0.25, 1.0])
     assert view(LAYOUT, {"up": COUNT}, ("up",), rate) == 32 * 10 * (0.5 + 1.0)
@@ -57,8 +59,8 @@ def test_linear_accounting_counts_what_was_sent():
 def test_clipped_entropy_counts_what_was_sent():
     """8 entries, a quarter clipped: n H + log2 n of 8 ones, of 8 zeros and of half."""
     ones = np.array([[4, 4], [2, 2], [0, 0]])
-    count = codec.Count(np.full((3, 2), 4), np.zeros(3, bool), SENT, ones)
-    bits = costs.clipped_entropy_bits({"up": count}, ("up",), epsilon=0.25)
+    count = packets.Count(np.full((3, 2), 4), np.zeros(3, bool), SENT, ones)
+    bits = ledger.clipped_entropy_bits({"up": count}, ("up",), epsilon=0.25)
     quarter = 0.25 * np.log2(4) + 0.75 * np.log2(4 / 3)
     assert bits == pytest.approx(2 * (8 * quarter + 3), rel=1e-6)
 
@@ -69,8 +71,8 @@ def test_flops_follow_the_masks():
     dense = {"a": np.float32(8.0), "b": np.float32(2.0)}
     work = local.Work(share, share, dense, np.float32(5.0))
     # 2 (forward 46 + input gradient 46 + weight gradient 86) + 5
-    assert costs.flops(macs, work) == 361.0
-    assert costs.macs_per_sample(macs) == 13
+    assert ledger.flops(macs, work) == 361.0
+    assert ledger.macs_per_sample(macs) == 13
 
 
 def test_work_of_a_mask_is_samples_times_density():
@@ -82,7 +84,7 @@ def test_work_of_a_mask_is_samples_times_density():
 
 def round_log(counts, correct, client=None, server=None):
     """A round of a network {'w': [4]} in which nothing but metrics was logged."""
-    whole = codec.Count(
+    whole = packets.Count(
         np.full((len(counts), 1), 4, np.int32),
         np.ones(len(counts), bool),
         np.ones(len(counts), bool),
@@ -91,7 +93,7 @@ def round_log(counts, correct, client=None, server=None):
     work = local.Work(share, share, share, np.zeros(len(counts), np.float32))
     sums = {"count": counts, "correct": correct, "loss": np.ones(len(counts))}
     sums = {name: np.array(v, np.float32) for name, v in sums.items()}
-    return simulate.RoundLog(
+    return round_program.RoundLog(
         ids=np.arange(len(counts), dtype=np.int32),
         clients={**sums, "work": work, **(client or {})},
         down={"p": whole},
@@ -108,9 +110,11 @@ def round_log(counts, correct, client=None, server=None):
 
 
 def record_of(log, **packet):
-    layout = codec.layout({"p": codec.Packet({"w": np.zeros(4, np.float32)}, **packet)})
+    layout = packets.layout(
+        {"p": packets.Packet({"w": np.zeros(4, np.float32)}, **packet)}
+    )
     layouts = {"down": layout, "up": layout}
-    return costs.round_record(log, layouts, {"w": 4}, ["w"], batch_size=8)
+    return ledger.round_record(log, layouts, {"w": 4}, ["w"], batch_size=8)
 
 
 def test_a_methods_metrics_take_no_field_of_the_ledger():

@@ -19,21 +19,13 @@ import pytest
 from matplotlib.figure import Figure
 
 import sparsefl_jax as sfl
-from sparsefl_jax import (
-    checkpoint,
-    command,
-    configuration,
-    devices,
-    disk_store,
-    experiment,
-    results,
-    simulate,
-    storage,
-    workdir,
-)
 from sparsefl_jax.export import __main__ as export_main
-from sparsefl_jax.loop import Snapshot
 from sparsefl_jax.report import __main__ as report_main
+from sparsefl_jax.runs import checkpoint, cli, experiment, results, run_directory
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.loop import Snapshot
+from sparsefl_jax.simulation import disk_store, round_program
+from sparsefl_jax.system import files, hardware
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
@@ -48,7 +40,7 @@ def finished(tmp_path_factory):
     config.first_stage = {}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(experiment, "_draw", lambda path: None)  # plots take seconds
-        experiment.run(configuration.complete(config), folder / "run", progress=False)
+        experiment.run(objects.complete(config), folder / "run", progress=False)
     return folder / "run"
 
 
@@ -249,8 +241,8 @@ def test_a_damaged_checkpoint_prints_no_tracebacks(finished, tmp_path, monkeypat
     shutil.copytree(finished, run)
     (file,) = run.glob("checkpoint/1/state/d/*")
     file.write_bytes(b"no data")
-    waiting = storage.awaiting_all
-    monkeypatch.setattr(storage, "awaiting_all", lambda: closed.append(1) or waiting())
+    waiting = files.awaiting_all
+    monkeypatch.setattr(files, "awaiting_all", lambda: closed.append(1) or waiting())
     with pytest.raises(ValueError, match="checkpoint is damaged"):
         checkpoint.read(run)
     assert closed and not printed
@@ -268,7 +260,7 @@ def test_what_was_begun_on_a_loop_ends_before_it_is_closed():
         await asyncio.sleep(0)
         raise ValueError
 
-    with storage.awaiting_all(), pytest.raises(ValueError):
+    with files.awaiting_all(), pytest.raises(ValueError):
         loop = asyncio.new_event_loop()
         try:
             loop.run_until_complete(fail())
@@ -294,7 +286,7 @@ def test_a_finished_run_whose_summary_is_damaged_says_so(finished, tmp_path, con
     shutil.copytree(finished, run := tmp_path / "run")
     (run / "report.html").touch()
     (run / "summary.json").write_text(content)
-    config = workdir.read_config(run)
+    config = run_directory.read_config(run)
     with pytest.raises(ValueError, match=r"summary\.json") as caught:
         experiment.run(config, run, resume=True, progress=False)
     assert "\n" not in str(caught.value)
@@ -319,7 +311,9 @@ MODEL = sfl.SparseModel(ROWS, {"v": ROWS["v"] > 0}, {})
 
 def saved(path):
     """Saves a checkpoint in which clients keep rows."""
-    state = simulate.State({"w": np.ones(2, np.float32)}, ROWS, np.ones(3, np.int32))
+    state = round_program.State(
+        {"w": np.ones(2, np.float32)}, ROWS, np.ones(3, np.int32)
+    )
     at = Snapshot(0, 1, state, 0, 0.0)
     checkpoint.save(path, at, {"global": MODEL}, jax.random.key(0), {})
 
@@ -352,9 +346,9 @@ def grown(path):
 
 
 WRITERS = {
-    "config.json": lambda path: workdir.write(path, "{}"),
-    "partition.npy": lambda path: storage.write_array(path, np.ones(3)),
-    "comparison.csv": lambda path: workdir.write(path, "a,b"),
+    "config.json": lambda path: run_directory.write(path, "{}"),
+    "partition.npy": lambda path: files.write_array(path, np.ones(3)),
+    "comparison.csv": lambda path: run_directory.write(path, "a,b"),
     "model.safetensors": lambda path: sfl.save_sparse(path, MODEL),
     "0.bin": lambda path: disk_store.save(path.parent, ROWS),
     "checkpoint": lambda path: saved(path.parent),
@@ -388,9 +382,9 @@ def test_without_a_home_a_line_says_what_to_set(monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(pwd, "getpwuid", unknown)
     with pytest.raises(ValueError, match="expected HOME or SPARSEFL_CACHE_DIR"):
-        devices.cache_directory()
+        hardware.cache_directory()
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", "/a")
-    assert devices.cache_directory() == Path("/a")
+    assert hardware.cache_directory() == Path("/a")
 
 
 def test_a_folder_whose_name_is_no_text_here_is_refused(tmp_path):
@@ -406,6 +400,6 @@ def test_a_folder_whose_name_is_no_text_here_is_refused(tmp_path):
 def test_a_table_is_told_in_letters_that_the_output_has(monkeypatch):
     out = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "ascii"))
-    command.say("97.22 \u00b1 0.43 %")
+    cli.say("97.22 \u00b1 0.43 %")
     sys.stdout.flush()
     assert out.getvalue() == b"97.22 ? 0.43 %\n"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefl_jax.data import cache as decoded
-from sparsefl_jax.data import samples, sources, tfds_source
+from sparsefl_jax.data import prepared_tfds, samples, sources
 from sparsefl_jax.data.federated import federate
 
 FAST = settings(deadline=None, max_examples=15)
@@ -207,7 +207,7 @@ def test_real_mnist_is_decoded_once_and_without_tensorflow(shared, cache, monkey
     assert child.stdout.startswith("(60000, 28, 28, 1) (10000, 28, 28, 1)")
     assert "group size" not in child.stderr and "OpenCV" not in child.stderr
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(tfds_source, "_decode", None)
+    monkeypatch.setattr(prepared_tfds, "_decode", None)
     writers = shared / "data" / "mnist_writers" / "mnist_writers.npz"
     data = sources.load("mnist", data_dir=tfds_dir, writers=writers)
     assert isinstance(data.x, np.memmap)

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from sparsefl_jax import devices
+from sparsefl_jax.system import hardware
 
 # Two devices meet at a sum; one of them works for several seconds before.
 MEETING = """
@@ -63,15 +63,15 @@ def test_use_cpu_cores_too_late_or_too_few():
     done = run(code, XLA_FLAGS="")
     assert done.returncode == 1 and "call it first" in done.stderr
     with pytest.raises(ValueError, match="count=0"):
-        devices.use_cpu_cores(0)
+        hardware.use_cpu_cores(0)
 
 
 def test_use_cpu_cores_leaves_a_count_that_is_set(monkeypatch):
     flags = "--xla_force_host_platform_device_count=5"
     monkeypatch.setenv("XLA_FLAGS", flags)
-    monkeypatch.setattr(devices, "_started", lambda: False)
-    devices.use_cpu_cores(2)
-    assert os.environ["XLA_FLAGS"].split() == [flags, *devices._PATIENCE]
+    monkeypatch.setattr(hardware, "_started", lambda: False)
+    hardware.use_cpu_cores(2)
+    assert os.environ["XLA_FLAGS"].split() == [flags, *hardware._PATIENCE]
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_use_cpu_cores_leaves_a_count_that_is_set(monkeypatch):
 def test_devices_may_differ_for_longer_than_xla_waits(patient):
     flags = ["--xla_force_host_platform_device_count=2"]
     if patient:
-        flags += devices._PATIENCE
+        flags += hardware._PATIENCE
     else:
         flags += ["--xla_cpu_collective_call_terminate_timeout_seconds=2"]
         flags += ["--xla_cpu_collective_call_warn_stuck_timeout_seconds=1"]
@@ -121,8 +121,8 @@ def test_peak_memory_adds_up_devices():
             return self.stats
 
     two = [Device({"peak_bytes_in_use": n}) for n in (3, 4)]
-    assert devices.peak_memory(two)["devices"] == 7
-    assert devices.peak_memory([*two, Device(None)])["devices"] is None
+    assert hardware.peak_memory(two)["devices"] == 7
+    assert hardware.peak_memory([*two, Device(None)])["devices"] is None
 
 
 GROUPS = {  # version: what /proc/self/cgroup says, files below /sys/fs/cgroup
@@ -156,14 +156,14 @@ def test_the_room_of_a_control_group_and_those_above_it(tmp_path, version):
     for name, text in files.items():
         (tmp_path / "sys" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "sys" / name).write_text(text)
-    rooms = devices._group_rooms(tmp_path, tmp_path / "sys")
+    rooms = hardware._group_rooms(tmp_path, tmp_path / "sys")
     assert rooms == [1000 - 700 + 50 + 30]
-    assert devices._group_rooms(tmp_path / "absent", tmp_path / "sys") == []
+    assert hardware._group_rooms(tmp_path / "absent", tmp_path / "sys") == []
 
 
 def test_the_host_has_what_its_group_allows(monkeypatch):
-    free = devices.host_memory()
-    monkeypatch.setattr(devices, "_group_rooms", lambda: [10**6, 10**30])
-    assert devices.host_memory() == 10**6 < free
-    monkeypatch.setattr(devices, "_group_rooms", lambda: [10**30])
-    assert 10**6 < devices.host_memory() < 10**15
+    free = hardware.host_memory()
+    monkeypatch.setattr(hardware, "_group_rooms", lambda: [10**6, 10**30])
+    assert hardware.host_memory() == 10**6 < free
+    monkeypatch.setattr(hardware, "_group_rooms", lambda: [10**30])
+    assert 10**6 < hardware.host_memory() < 10**15

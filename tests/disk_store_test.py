@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from sparsefl_jax import disk_store
+from sparsefl_jax.simulation import disk_store
 
 N, WIDE = 50, 3000
 SHAPES = {

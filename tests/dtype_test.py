@@ -9,17 +9,12 @@ import numpy as np
 import pytest
 
 from benchmarks import lowering
-from sparsefl_jax import (
-    configuration,
-    experiment,
-    local,
-    loop,
-    models,
-    summary,
-    workdir,
-)
+from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers
 from sparsefl_jax.models.convolution import Layer, choose, convolve
+from sparsefl_jax.runs import experiment, loop, run_directory, summary
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.training import local
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
@@ -175,10 +170,10 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
         config.model = {"name": "mlp", "widths": (16,), "dtype": dtype}
         config.algorithm, config.first_stage = {"name": method}, {}
         config.num_rounds = config.eval_every = 1
-        config = configuration.complete(config)
-        data = configuration.build_data(config)
-        model = configuration.build_model(config, data)
-        stages = configuration.build_stages(config, local.cross_entropy(model))
+        config = objects.complete(config)
+        data = objects.build_data(config)
+        model = objects.build_model(config, data)
+        stages = objects.build_stages(config, local.cross_entropy(model))
         how = {"eval_every": 1, "client_store": "device"}
         (segment,) = loop.segments(jax.random.key(0), stages, model, data, **how)
         held = jax.tree.leaves((segment.snapshot.state, segment.models))
@@ -203,13 +198,13 @@ def test_the_plan_says_in_what_a_run_computes(tmp_path):
 def test_runs_from_before_the_field_go_on_in_float32(tmp_path):
     config = tiny_config(tmp_path)
     (tmp_path / "config.json").write_text(config.to_json_best_effort())
-    old = workdir.read_config(tmp_path)
+    old = run_directory.read_config(tmp_path)
     assert "dtype" not in old.model
     config.model.dtype = "float32"
-    assert not workdir.difference(old, config)
+    assert not run_directory.difference(old, config)
     config.model.dtype = "bfloat16"
     told = "model.dtype is 'float32' there and 'bfloat16' here"
-    assert workdir.difference(old, config) == told
+    assert run_directory.difference(old, config) == told
 
 
 def test_other_dtypes_are_refused(tmp_path):

@@ -4,8 +4,9 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import evaluate, models
-from sparsefl_jax.types import SparseModel
+from sparsefl_jax import models
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.simulation import evaluate
 
 
 @pytest.mark.parametrize("count", [1, 7, 20])

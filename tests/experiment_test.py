@@ -9,10 +9,12 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import configuration, experiment, local, loop, rename
 from sparsefl_jax import data as datasets
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
-from sparsefl_jax.types import SparseModel
+from sparsefl_jax.runs import experiment, loop
+from sparsefl_jax.runs.config import objects, rename
+from sparsefl_jax.training import local
 from tests.tiny import tiny_config
 
 ROOT = Path(__file__).parent.parent
@@ -58,9 +60,9 @@ def test_a_run_writes_its_files_and_repeats_itself(config, tmp_path):
 @pytest.mark.slow
 def test_functions_alone_equal_the_configured_run(config, tmp_path):
     experiment.run(config, tmp_path / "a", progress=False)
-    data = configuration.build_data(config)
-    model = configuration.build_model(config, data)
-    stages = configuration.build_stages(config, local.cross_entropy(model))
+    data = objects.build_data(config)
+    model = objects.build_model(config, data)
+    stages = objects.build_stages(config, local.cross_entropy(model))
     run = loop.run(jax.random.key(0), stages, model, data, eval_every=2)
     assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
 
@@ -76,7 +78,7 @@ def test_unknown_and_missing_arguments_are_named(config):
         ("json:thing", {}, "thing"),
     ):
         with pytest.raises(ValueError, match=told):
-            configuration.build_algorithm(name, settings, None, None)
+            objects.build_algorithm(name, settings, None, None)
 
 
 def test_an_algorithm_of_ones_own(config, tmp_path):
@@ -89,7 +91,7 @@ def test_an_algorithm_of_ones_own(config, tmp_path):
 def test_server_optimizer_from_a_configuration(config):
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
     config.server_optimizer.name = "adam"
-    (stage,) = configuration.build_stages(config, None)
+    (stage,) = objects.build_stages(config, None)
     params = {"w": np.ones(2, np.float32)}
     server = stage.algorithm.init(None, SparseModel(params, params, {}))
     assert len(jax.tree.leaves(server.opt_state)) == 3  # Adam's count and two moments
@@ -97,17 +99,17 @@ def test_server_optimizer_from_a_configuration(config):
 
 def test_a_section_is_switched_by_name(config):
     config.partition = {"name": "lda", "alpha": 0.5}
-    configuration.complete(config)
+    objects.complete(config)
     rename.switch(config, "partition", "shards")
-    data = configuration.build_data(config)
+    data = objects.build_data(config)
     assert (datasets.partition_counts(data) > 0).sum(1).tolist() == [2] * 8
     config.partition.aplha = 0.1
     with pytest.raises(ValueError, match="aplha"):
-        configuration.build_data(config)
+        objects.build_data(config)
 
 
 def test_arguments_stand_in_the_configuration_with_their_defaults(config):
-    configuration.complete(config)
+    objects.complete(config)
     assert config.algorithm.index == "bitmap"
     assert config.first_stage.prune_rate == 0.25 and config.first_stage.density == 0.5
 
@@ -120,12 +122,12 @@ def test_budgets_must_be_the_densities_of_the_method(config):
         (((0.25, 0.5), (0.5, 0.5)), None),
     ):
         config.budgets = pairs
-        budgets = configuration.build_budgets(config)
+        budgets = objects.build_budgets(config)
         if told is None:
-            configuration.build_stages(config, None, budgets)
+            objects.build_stages(config, None, budgets)
             config.first_stage.density, told = 0.4, "first_stage.density=0.4"
         with pytest.raises(ValueError, match=told):
-            configuration.build_stages(config, None, budgets)
+            objects.build_stages(config, None, budgets)
 
 
 @pytest.mark.slow
@@ -139,14 +141,14 @@ def test_a_loss_that_is_not_finite_names_round_and_clients(config, tmp_path):
 
 def test_budgets_are_shares_of_the_clients(config):
     config.budgets = ((0.5, 0.25), (1.0, 0.75))
-    budgets = configuration.build_budgets(config)
+    budgets = objects.build_budgets(config)
     assert sorted(budgets.tolist()) == [0.5] * 2 + [1.0] * 6
 
 
 def test_schedule_follows_the_round(config):
     config.final_learning_rate, config.num_rounds = 0.001, 400
     config.lr_horizon, config.lr_delay = 1000, 1
-    optimizer = configuration.build_optimizer(config)
+    optimizer = objects.build_optimizer(config)
     ones = np.ones(1, np.float32)
 
     def rate(round):

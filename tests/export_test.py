@@ -13,20 +13,13 @@ import pytest
 from safetensors import numpy as safetensors
 
 import sparsefl_jax as sfl
-from sparsefl_jax import (
-    codec,
-    configuration,
-    encoders,
-    evaluate,
-    experiment,
-    export,
-    models,
-    recalibrate,
-    results,
-)
-from sparsefl_jax.export import __main__ as command
-from sparsefl_jax.export import files
+from sparsefl_jax import export, models
+from sparsefl_jax.export import __main__, files
+from sparsefl_jax.runs import experiment, results
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.simulation import batch_statistics, evaluate
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.wire import packets, streams
 from tests.tiny import tiny_config
 
 NETWORK = {
@@ -65,7 +58,7 @@ def finished(tmp_path_factory):
     config.first_stage = {}
     config.algorithm = {"name": "spafl", "alpha": 1.0}
     config.normalize, config.seed = True, 5
-    config = configuration.complete(config)
+    config = objects.complete(config)
     experiment.run(config, folder / "run", progress=False)
     return folder / "run", config
 
@@ -139,14 +132,14 @@ def test_the_payload_is_what_the_ledger_charges(sparse, tmp_path, index):
 def test_a_file_holds_what_a_new_client_would_be_sent(sparse, tmp_path, index):
     told = sfl.save_sparse(tmp_path / "model", sparse, index=index)
     message = {
-        "weights": codec.Packet(sparse.params, sparse.mask, index=index),
-        "stats": codec.Packet(sparse.stats),
+        "weights": packets.Packet(sparse.params, sparse.mask, index=index),
+        "stats": packets.Packet(sparse.stats),
     }
-    charged = codec.bits(codec.layout(message), codec.count(message))
+    charged = packets.bits(packets.layout(message), packets.count(message))
     assert sum(tensor.bits for tensor in told.tensors) == int(charged.total)
     kernel = sparse.params["fc1"]["kernel"], sparse.mask["fc1"]["kernel"]
     stored = safetensors.load_file(tmp_path / "model")["params/fc1/kernel"]
-    assert stored.tobytes() == encoders.encode(codec.Packet(*kernel, index=index))
+    assert stored.tobytes() == streams.encode(packets.Packet(*kernel, index=index))
 
 
 def test_without_an_index_any_reader_sees_plain_tensors(sparse, tmp_path):
@@ -255,13 +248,13 @@ def test_a_run_s_model_needs_neither_the_run_nor_its_data(
     finished, tmp_path, monkeypatch, index
 ):
     run, config = finished
-    data = configuration.build_data(config)
-    model, deployed = configuration.build_model(config, data), results.load(run).models
+    data = objects.build_data(config)
+    model, deployed = objects.build_model(config, data), results.load(run).models
     shutil.copytree(run, tmp_path / "run")
     start = {"name": "newcomer", "index": index}
     path, _ = export.export_run(tmp_path / "run", tmp_path / "model", **start)
     shutil.rmtree(tmp_path / "run")
-    monkeypatch.setattr(configuration, "build_data", None)
+    monkeypatch.setattr(objects, "build_data", None)
     back = sfl.load_sparse(path)
     assert same(back.sparse, list(deployed.values())[-1])
     accuracies = [
@@ -299,7 +292,7 @@ def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "load", lambda run: found._replace(best=best))
     with pytest.raises(ValueError, match="no trained model, expected a client, or"):
         export.export_run(run, tmp_path / "model")
-    model = configuration.build_model(config, configuration.build_data(config))
+    model = objects.build_model(config, objects.build_data(config))
     with pytest.raises(ValueError, match="no trained model.*init_what='mask'"):
         results.start_from(run, "model", jax.random.key(0), model)
     results.start_from(run, "mask", jax.random.key(0), model)
@@ -315,15 +308,15 @@ def test_the_command_writes_and_tells(finished, tmp_path, capsys):
     run, _ = finished
     out = tmp_path / "model.safetensors"
     start = ["--model", "newcomer"]
-    assert command.main([str(run), *start, "-o", str(out), "--index", "coo"]) == 0
+    assert __main__.main([str(run), *start, "-o", str(out), "--index", "coo"]) == 0
     printed = capsys.readouterr()
     sizes = sfl.load_sparse(out).sizes
     assert printed.out.rstrip() == export.sizes_table(sizes)
     assert f"{sizes.payload + sizes.header:,}" in printed.out
     assert sizes.payload + sizes.header == out.stat().st_size
     assert printed.err == f"wrote {out}\n"
-    assert command.main([str(run), "--model", "none such"]) == 2
-    assert command.main([str(run), *start, "-o", str(tmp_path / "no/folder")]) == 2
+    assert __main__.main([str(run), "--model", "none such"]) == 2
+    assert __main__.main([str(run), *start, "-o", str(tmp_path / "no/folder")]) == 2
     told = capsys.readouterr().err.splitlines()
     assert len(told) == 2 and all(line.startswith("error: ") for line in told)
 
@@ -333,8 +326,8 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     run, config = finished
     config = config.copy_and_resolve_references()
     config.model = {"name": "resnet18", "base": 2, "norm": "static"}
-    data = configuration.build_data(config)
-    model = configuration.build_model(config, data)
+    data = objects.build_data(config)
+    model = objects.build_model(config, data)
     params, stats = jax.device_get(model.init(jax.random.key(0)))
     blank = sfl.SparseModel(params, masks.full(params), stats)
     result = results.load(run)._replace(models={"global": blank})
@@ -343,7 +336,7 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     path, _ = export.export_run(run, tmp_path / "model")
     back = sfl.load_sparse(path).sparse
     x = jnp.asarray(data.x[evaluate.used_rows(data.train)])
-    want = recalibrate.recalibrate(jax.random.key(9), model, blank, x)
+    want = batch_statistics.recalibrate(jax.random.key(9), model, blank, x)
     assert same(back.params, blank.params) and not same(back.stats, blank.stats)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), back.stats, want.stats
@@ -363,7 +356,7 @@ def test_the_header_names_what_rebuilds_the_network(finished, tmp_path):
         "input_shape": [2, 3, 1],
         "widths": [16],
     }
-    data = configuration.build_data(config)
+    data = objects.build_data(config)
     assert (
         np.float32(head["reading"]["mean"]).tolist() == np.float32(data.mean).tolist()
     )

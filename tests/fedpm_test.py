@@ -7,12 +7,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import Stage, codec, costs, from_arrays, local, loop, models
-from sparsefl_jax import contract_world as at
+from sparsefl_jax import Stage, from_arrays, models
 from sparsefl_jax.algorithms import fedpm
 from sparsefl_jax.algorithms.fedpm import Server
+from sparsefl_jax.core.types import Context, SparseModel
+from sparsefl_jax.runs import loop
 from sparsefl_jax.sparsity import masks, supermask
-from sparsefl_jax.types import Context, SparseModel
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import ledger, packets
 
 
 @pytest.fixture(autouse=True)
@@ -140,8 +143,8 @@ def test_merge_by_hand():
     for mask, mean in (([1, 1, 0], 1.0), ([1, 0, 0], 2.0), ([1, 0, 0], 6.0)):
         mask = {"fc": {"kernel": jnp.array(mask, bool)[:, None]}}
         uplink = {
-            "mask": codec.Packet(mask, bits=1, index="entropy"),
-            "stats": codec.Packet({"mean": jnp.float32(mean)}),
+            "mask": packets.Packet(mask, bits=1, index="entropy"),
+            "stats": packets.Packet({"mean": jnp.float32(mean)}),
         }
         summand = method.contribute(None, uplink)
         total = summand if total is None else jax.tree.map(jnp.add, total, summand)
@@ -169,17 +172,17 @@ def entropy_bits(mask):
 
 @pytest.fixture(scope="module")
 def world():
-    return at.make_world(fedpm, {})
+    return small_world.make_world(fedpm, {})
 
 
 @pytest.mark.slow
 def test_bits_of_a_round(world):
     n, statistics = 8 * 16 + 16 + 16 * 4 + 4, 16
-    _, (log, *_) = at.path(world)
-    first = at.passings(world, 0)
-    layouts = {"down": codec.layout(first[0].down), "up": codec.layout(first[0].up)}
-    model = at.tiny_model()
-    record = costs.round_record(
+    _, (log, *_) = small_world.path(world)
+    first = small_world.passings(world, 0)
+    layouts = {"down": packets.layout(first[0].down), "up": packets.layout(first[0].up)}
+    model = small_world.tiny_model()
+    record = ledger.round_record(
         log, layouts, model.macs, ["fc1/kernel", "fc2/kernel"], 4
     )
     charged = [entropy_bits(p.up["mask"].values)[0] + 32 * statistics for p in first]
@@ -195,11 +198,11 @@ def test_bits_of_a_round(world):
         f = sum(int(m.sum()) for m in jax.tree.leaves(mask)) / n
         f = 0.01 + 0.98 * f
         view -= n * (f * math.log2(f) + (1 - f) * math.log2(1 - f)) - math.log2(n)
-    assert costs.clipped_entropy_bits(log.up, ["mask"]) == pytest.approx(view)
+    assert ledger.clipped_entropy_bits(log.up, ["mask"]) == pytest.approx(view)
 
 
 def test_probabilities_stay_within_their_bounds_and_deploy_draws(world):
-    states, _ = at.path(world)
+    states, _ = small_world.path(world)
     for state in states[1:]:
         scores = np.concatenate(
             [np.ravel(s) for s in jax.tree.leaves(state.server.scores)]
@@ -241,14 +244,14 @@ def test_downlink_of_the_papers_networks(name, shape, num_scores, num_stats):
         server = method.init(key, SparseModel(params, masks.full(params), stats))
         return method.broadcast(key, None, server)
 
-    layouts = codec.layout(jax.eval_shape(down, jax.random.key(0)))
+    layouts = packets.layout(jax.eval_shape(down, jax.random.key(0)))
     counts = {
-        packet: codec.Count(
+        packet: packets.Count(
             np.array([math.prod(s) for s in layout.shapes]), np.True_, np.True_
         )
         for packet, layout in layouts.items()
     }
-    bits = int(codec.bits(layouts, counts).total)
+    bits = int(packets.bits(layouts, counts).total)
     assert bits == 32 * (num_scores + num_stats)
     # SpaFL prints 66.554 Gbit for both directions on LeNet-5, which can not be.
     assert name != "lenet5_caffe" or 500 * 10 * bits == 68_880_000_000

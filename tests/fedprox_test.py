@@ -4,9 +4,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import local
 from sparsefl_jax.algorithms import fedprox
-from sparsefl_jax.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.training import local
 from tests.flash_test import batches, linear_loss
 
 

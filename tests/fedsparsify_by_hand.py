@@ -3,8 +3,8 @@
 import jax
 import numpy as np
 
-from sparsefl_jax import contract_world as at
-from sparsefl_jax.message import unpack_model
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.wire.messages import unpack_model
 
 DENSITY, ROUNDS = 0.25, 3  # the fourth round of the world lies beyond the schedule
 
@@ -28,15 +28,15 @@ def purged(params, round):
 
 def means(world, round):
     """Each client's trained parameters and mask, and their weights in the mean."""
-    sent = [unpack_model(p.up) for p in at.passings(world, round)]
-    sizes = np.array([at.SIZES[i] for i in world.cohorts[round]], np.float64)
+    sent = [unpack_model(p.up) for p in small_world.passings(world, round)]
+    sizes = np.array([small_world.SIZES[i] for i in world.cohorts[round]], np.float64)
     trained = np.stack([flat(s.params) for s in sent])
     return trained, np.stack([flat(s.mask) for s in sent]), sizes / sizes.sum()
 
 
 def purges_on_server(world):
     """The mean, cut by its smallest magnitudes; int(s n) zeros; nothing returns."""
-    states = at.path(world)[0]
+    states = small_world.path(world)[0]
     for round, (old, new) in enumerate(zip(states, states[1:], strict=False)):
         trained, _, weights = means(world, round)
         mean, before = weights @ trained, flat(old.server.model.mask)
@@ -52,7 +52,7 @@ def purges_on_server(world):
 
 def purges_on_clients(world):
     """A client sends what its own purge leaves; half of a cohort must have kept it."""
-    for round, new in enumerate(at.path(world)[0][1:]):
+    for round, new in enumerate(small_world.path(world)[0][1:]):
         trained, kept, weights = means(world, round)
         for mask in kept:
             assert mask.sum() >= mask.size - zeros(round, mask.size)

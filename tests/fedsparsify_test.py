@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from sparsefl_jax import contract_world as at
 from sparsefl_jax.algorithms import fedsparsify_global, fedsparsify_local
 from sparsefl_jax.sparsity import schedules
+from sparsefl_jax.testing import small_world
 from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
 
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
@@ -46,8 +46,10 @@ def test_refuses(kwargs, named):
 
 @pytest.mark.slow
 def test_random_order_is_drawn_once_and_ignores_magnitude():
-    world = at.make_world(fedsparsify_global, SCHEDULE | {"criterion": "random"})
-    states = [s.server for s in at.path(world)[0]]
+    world = small_world.make_world(
+        fedsparsify_global, SCHEDULE | {"criterion": "random"}
+    )
+    states = [s.server for s in small_world.path(world)[0]]
     before = flat(states[0].model.mask)
     for server in states[1:]:
         mask = flat(server.model.mask)
@@ -61,18 +63,20 @@ def test_random_order_is_drawn_once_and_ignores_magnitude():
 @pytest.mark.slow
 def test_majority_keeps_the_sparsity_that_averaging_loses():
     worlds = [
-        at.make_world(fedsparsify_local, SCHEDULE | {"merge": merge})
+        small_world.make_world(fedsparsify_local, SCHEDULE | {"merge": merge})
         for merge in ("majority", "average")
     ]
-    vote, union = (flat(at.path(w)[0][-1].server.model.mask).mean() for w in worlds)
+    vote, union = (
+        flat(small_world.path(w)[0][-1].server.model.mask).mean() for w in worlds
+    )
     assert vote < union and union > DENSITY
 
 
 @pytest.mark.slow
 def test_masked_entries_do_not_come_back_by_momentum():
-    world = at.make_world(fedsparsify_global, SCHEDULE)
+    world = small_world.make_world(fedsparsify_global, SCHEDULE)
     for round in range(1, 4):
-        for passing in at.passings(world, round):
+        for passing in small_world.passings(world, round):
             alive = flat(passing.down["weights"].mask)
             assert not flat(passing.up["weights"].values)[~alive].any()
             assert not alive.all()

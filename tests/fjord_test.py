@@ -5,16 +5,24 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import codec, contract_world, local
 from sparsefl_jax.algorithms import fjord
+from sparsefl_jax.core.types import (
+    Batches,
+    ClientInfo,
+    Context,
+    EmptyState,
+    SparseModel,
+)
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import Batches, ClientInfo, Context, EmptyState, SparseModel
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import packets
 
 KEY, RATE, STEPS = jax.random.key(0), 0.1, 40
 GRID = (0.4, 0.6, 0.5, 1.0)  # in any order
 OPTIMIZER = local.make_optimizer("sgd", learning_rate=RATE)
-TINY = contract_world.tiny_model()  # 8 features, 16 units, statistics of the units
+TINY = small_world.tiny_model()  # 8 features, 16 units, statistics of the units
 UNITS = {0.4: 7, 0.5: 8, 0.6: 10, 1.0: 16}
 
 
@@ -102,7 +110,7 @@ def test_a_width_for_a_client_and_round():
         rows = np.asarray(down["stats"].mask["mean"].sum(1))
         np.testing.assert_array_equal(rows, seen[0] * (np.arange(4) == place))
     assert set(drawn) == {0, 1, 2}
-    told = codec.bits(codec.layout(down), codec.count(down))
+    told = packets.bits(packets.layout(down), packets.count(down))
     weights = 8 * seen[0] + seen[0] + seen[0] * 4 + 4
     assert down["width"].bits == 2
     assert int(told.total) == 32 * (weights + seen[0]) + 2
@@ -239,7 +247,7 @@ def test_one_program_for_all_budgets():
     def entries(budget):
         traces.append(1)
         _, up, _ = one_client(method, server, context(budget), batches)
-        return codec.count(up)["params"].entries.sum()
+        return packets.count(up)["params"].entries.sum()
 
     found = [int(entries(jnp.float32(b))) for b in GRID]
     assert found == [13 * UNITS[b] + 4 for b in GRID] and len(traces) == 1

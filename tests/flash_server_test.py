@@ -5,16 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.algorithms import (
-    hetero_jmwst,
-    hetero_spdst,
-    jmwst,
-    nst,
-    sensitivity,
-)
-from sparsefl_jax.codec import Packet
-from sparsefl_jax.message import pack_up, unpack_model
-from sparsefl_jax.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.algorithms import hetero_jmwst, hetero_spdst, jmwst, nst, sensitivity
+from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.wire.messages import pack_up, unpack_model
+from sparsefl_jax.wire.packets import Packet
 
 SELECT = {"a": True, "b": True, "bias": False}
 LAYERS = ("a", "b")

@@ -8,11 +8,12 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax import configuration, local
 from sparsefl_jax.algorithms import hetero_spdst, nst, sensitivity, spdst
 from sparsefl_jax.algorithms.flash import surgery
-from sparsefl_jax.message import pack_up
-from sparsefl_jax.types import Batches, Context, SparseModel
+from sparsefl_jax.core.types import Batches, Context, SparseModel
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.training import local
+from sparsefl_jax.wire.messages import pack_up
 
 
 def linear_loss(key, params, stats, x, y, weight):
@@ -195,8 +196,8 @@ CONFIGS = [
 @pytest.mark.parametrize(("name", "arg"), CONFIGS)
 def test_every_preset_builds(name, arg):
     config = importlib.import_module(f"configs.{name}").get_config(arg)
-    budgets = configuration.build_budgets(config)
-    stages = configuration.build_stages(config, local.cross_entropy(None), budgets)
+    budgets = objects.build_budgets(config)
+    stages = objects.build_stages(config, local.cross_entropy(None), budgets)
     assert len(stages) == (2 if config.first_stage else 1)
     assert config.density is None or 0 < config.density <= 1
     horizon = config.lr_horizon or config.num_rounds

@@ -7,21 +7,22 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import contract_world as at
-from sparsefl_jax import local, models
+from sparsefl_jax import models
 from sparsefl_jax.algorithms import grasp
 from sparsefl_jax.algorithms.grasp import gradient_flow
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
 
-LOSS = local.cross_entropy(at.tiny_model())
+LOSS = local.cross_entropy(small_world.tiny_model())
 flow = jax.jit(gradient_flow, static_argnames=("loss_fn", "prunable", "parts"))
 
 
 def world(key, size=12):
-    params, stats = at.tiny_model().init(key)
+    params, stats = small_world.tiny_model().init(key)
     rng = np.random.default_rng(0)
-    x = jnp.asarray(rng.normal(size=(size, at.FEATURES)), jnp.float32)
-    y = jnp.asarray(rng.integers(at.CLASSES, size=size), jnp.int32)
+    x = jnp.asarray(rng.normal(size=(size, small_world.FEATURES)), jnp.float32)
+    y = jnp.asarray(rng.integers(small_world.CLASSES, size=size), jnp.int32)
     params = jax.tree.map(lambda p: p + 0.1, params)
     return params, stats, x, y, jnp.ones(size)
 
@@ -77,9 +78,11 @@ def test_scores_hold_the_whole_hessian_of_what_is_scored(key, prunable):
 def test_halves_matter_to_batch_statistics_alone(key):
     """The losses of both halves: twice the mean loss, and four times w * Hg."""
     params, stats, x, y, weight = world(key)
-    plain = models.build("mlp", at.CLASSES, (at.FEATURES, 1, 1), widths=(5,))
+    plain = models.build(
+        "mlp", small_world.CLASSES, (small_world.FEATURES, 1, 1), widths=(5,)
+    )
     layers, nothing = plain.init(key)
-    x = x.reshape(-1, at.FEATURES, 1, 1)
+    x = x.reshape(-1, small_world.FEATURES, 1, 1)
     same = local.cross_entropy(plain), key, layers, nothing, x, y, weight
     whole, halves = (flow(*same, parts=n)[0] for n in (1, 2))
     jax.tree.map(
@@ -96,7 +99,7 @@ def test_temperature_divides_the_logits(key):
     params, stats, *batch = world(key)
     hot = partial(LOSS, temperature=200.0)
     _, (_, told) = hot(key, params, stats, *batch)
-    logits, _ = at.tiny_model().apply(params, stats, batch[0], train=True)
+    logits, _ = small_world.tiny_model().apply(params, stats, batch[0], train=True)
     chosen = jax.nn.log_softmax(logits / 200)[jnp.arange(12), batch[1]]
     assert float(told["loss"]) == pytest.approx(-float(chosen.sum()), rel=1e-5)
     _, (_, plain) = LOSS(key, params, stats, *batch)

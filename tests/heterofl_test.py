@@ -5,11 +5,18 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import codec, costs, local
 from sparsefl_jax.algorithms import heterofl
+from sparsefl_jax.core.types import (
+    Batches,
+    ClientInfo,
+    Context,
+    EmptyState,
+    SparseModel,
+)
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import Batches, ClientInfo, Context, EmptyState, SparseModel
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import ledger, packets
 
 KEY, RATE, MOMENTUM, DECAY, CLIP = jax.random.key(0), 0.1, 0.9, 5e-4, 1.0
 OPTIMIZER = local.make_optimizer(
@@ -123,11 +130,11 @@ def test_what_a_client_sends_and_works():
     model, sparse = network()
     method = heterofl(local.cross_entropy(model), OPTIMIZER)
     down, up, metrics = one_client(method, sparse, 0.5, data())
-    told = codec.bits(codec.layout(up), codec.count(up))
+    told = packets.bits(packets.layout(up), packets.count(up))
     weights = 4 * 4 + 4 * 3 + 4 + 3  # hidden kernels and biases
     assert int(told.total) == 32 * (weights + 2 * 3 + 2) + CLASSES
     assert up["classes"].values.tolist() == [1, 0, 1, 0]
-    told = codec.bits(codec.layout(down), codec.count(down))
+    told = packets.bits(packets.layout(down), packets.count(down))
     assert int(told.total) == 32 * (weights + 4 * 3 + 4)
     work = metrics["work"]
     for tree in work[:3]:
@@ -135,7 +142,7 @@ def test_what_a_client_sends_and_works():
         assert float(tree["fc2"]["kernel"]) == 12 * 0.25
         assert float(tree["fc3"]["kernel"]) == 12 * 0.5
     # 2 FLOPs, 3 passes, 12 samples
-    assert costs.flops(model.macs, work) == 6 * 12 * (4 * 4 + 4 * 3 + 3 * 4)
+    assert ledger.flops(model.macs, work) == 6 * 12 * (4 * 4 + 4 * 3 + 3 * 4)
 
 
 def test_one_program_for_all_widths():
@@ -146,7 +153,7 @@ def test_one_program_for_all_widths():
     def entries(budget):
         traces.append(1)
         _, up, _ = one_client(method, sparse, budget, data())
-        return codec.count(up)["params"].entries
+        return packets.count(up)["params"].entries
 
     found = [int(entries(jnp.float32(b)).sum()) for b in (0.125, 0.5, 1.0)]
     # one unit a layer; 4 and 3; 8 and 6; of two classes
@@ -183,17 +190,17 @@ def traced(name, shape, num_classes=10, **kwargs):
     def count():
         zeros = jax.tree.map(lambda p: jnp.zeros(p.shape, p.dtype), sparse)
         server = method.init(KEY, zeros)
-        return codec.count(method.broadcast(KEY, context(0.5), server))
+        return packets.count(method.broadcast(KEY, context(0.5), server))
 
-    return codec.layout(down), codec.layout(up), count
+    return packets.layout(down), packets.layout(up), count
 
 
 def test_the_ledger_charges_a_quarter_not_half():
     down, _, count = traced("lenet5_caffe", (28, 28, 1))
-    bits = codec.bits(down, jax.device_get(count()))
+    bits = packets.bits(down, jax.device_get(count()))
     assert int(bits.total) == 32 * (250 + 6_250 + 100_000 + 2_500)
-    one = codec.Count(None, None, np.True_)
-    view = costs.linear_p_accounting(down, {"params": one}, ("params",), 0.5)
+    one = packets.Count(None, None, np.True_)
+    view = ledger.linear_p_accounting(down, {"params": one}, ("params",), 0.5)
     assert view == 32 * 430_500 / 2
 
 

@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 
 from benchmarks import engines, inference
-from sparsefl_jax import configuration, experiment, models
+from sparsefl_jax import models
+from sparsefl_jax.runs import experiment
+from sparsefl_jax.runs.config import objects
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
@@ -65,7 +67,7 @@ def test_a_run_s_model_is_measured(tmp_path, monkeypatch, capsys):
     config = tiny_config(tmp_path)
     config.model.widths, config.first_stage = (8, 7), {}
     config.algorithm = {"name": "fedavg"}
-    config = configuration.complete(config)
+    config = objects.complete(config)
     config.num_rounds, config.eval_every = 1, 1
     experiment.run(config, tmp_path / "run", progress=False)
     monkeypatch.setattr(inference, "SECONDS", 0.01)

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from sparsefl_jax import interrupt
+from sparsefl_jax.system import interrupt
 
 BUSY = """
 import hashlib

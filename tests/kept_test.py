@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax import checkpoint, experiment, workdir
 from sparsefl_jax.report.__main__ import main as report
+from sparsefl_jax.runs import checkpoint, experiment, run_directory
 
 ROOT = Path(__file__).parent.parent
 RUNS = ("spdst", "spafl", "fedavg/seed_0", "fedavg/seed_1")
@@ -101,7 +101,7 @@ def test_exports(kept, name, how):
 def test_going_on_is_refused_with_the_commit_that_can(kept, name):
     run = kept(name)
     (run / "report.html").write_text("")
-    config = workdir.read_config(run)
+    config = run_directory.read_config(run)
     told = experiment.run(config, run, resume=True, progress=False)
     assert told == json.loads((run / "summary.json").read_text())  # it has ended
     line = "checkpoint has format 1, expected 2, to go on: commit 831b8fe can finish it"

@@ -6,9 +6,10 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import configuration, experiment
 from sparsefl_jax.data import leaf, sources
 from sparsefl_jax.data.federated import federate
+from sparsefl_jax.runs import experiment
+from sparsefl_jax.runs.config import objects
 
 
 @pytest.fixture(autouse=True)
@@ -177,12 +178,12 @@ def test_bad_files_are_one_line(tmp_path):
 
 def test_a_configuration_names_the_folder_and_a_wider_head(tmp_path):
     sizes = dict.fromkeys("abcde", 6)
-    config = configuration.default_config()
+    config = objects.default_config()
     config.dataset = write(tmp_path / "femnist", {"all_data/0.json": content(sizes)})
     config.partition.name, config.num_clients = "natural", 0
     config.test_split, config.cohort_size, config.num_classes = "within", 2, 62
     config.model.name, config.model.widths = "mlp", (4,)
-    parts = experiment.build(configuration.complete(config))
+    parts = experiment.build(objects.complete(config))
     params, _ = jax.eval_shape(parts.model.init, jax.random.key(0))
     assert params["fc2"]["kernel"].shape == (4, 62)
     assert parts.data.train.size.tolist() == [5] * 5

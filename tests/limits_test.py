@@ -6,9 +6,11 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax import checkpoint, checks, limits, simulate, store
-from sparsefl_jax.codec import Packet
-from sparsefl_jax.limits import Limits, Most
+from sparsefl_jax.runs import checkpoint, limits
+from sparsefl_jax.runs.limits import Limits, Most
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.simulation import round_program, store
+from sparsefl_jax.wire.packets import Packet
 
 pytestmark = pytest.mark.slow
 
@@ -179,9 +181,9 @@ def test_a_run_goes_on_from_within_a_segment_with_a_higher_limit(
 
 def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
     made = []
-    make = simulate.make_segment
+    make = round_program.make_segment
     monkeypatch.setattr(
-        simulate, "make_segment", lambda p: made.append(make(p)) or made[-1]
+        round_program, "make_segment", lambda p: made.append(make(p)) or made[-1]
     )
     until = Limits(gbit=1e-3)
     lengths = np.diff(

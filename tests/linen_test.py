@@ -11,9 +11,9 @@ import optax
 import pytest
 from flax import nnx
 
-from sparsefl_jax import local
+from sparsefl_jax.core.types import Batches
 from sparsefl_jax.models import Model
-from sparsefl_jax.types import Batches
+from sparsefl_jax.training import local
 
 SHAPE = (4, 4, 3)
 EXAMPLE = jax.ShapeDtypeStruct((1, *SHAPE), jnp.float32)

@@ -4,9 +4,9 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax import local
+from sparsefl_jax.core.types import Batches
 from sparsefl_jax.models import Model
-from sparsefl_jax.types import Batches
+from sparsefl_jax.training import local
 
 RATE = 0.25
 

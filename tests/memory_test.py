@@ -6,20 +6,12 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax import (
-    begin,
-    checks,
-    command,
-    configuration,
-    devices,
-    estimate_memory,
-    experiment,
-    fields,
-    liveness,
-    loop,
-    simulate,
-)
 from sparsefl_jax.report import read_records
+from sparsefl_jax.runs import cli, experiment, loop
+from sparsefl_jax.runs.config import fields, objects
+from sparsefl_jax.runs.plan import checks, liveness, memory_estimate
+from sparsefl_jax.simulation import initial_state, round_program
+from sparsefl_jax.system import hardware
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
@@ -72,13 +64,13 @@ def test_liveness_by_hand(function, want):
 def test_working_set_against_the_compiled_program(world, key, chunk):
     data, model, parts = world
     stage = sfl.Stage(sfl.fedavg(*parts), 1, 8, 1, 8)
-    plan = simulate.make_plan(stage, {}, jax.devices()[:1], chunk)
-    population = simulate.make_population(plan, data)
+    plan = round_program.make_plan(stage, {}, jax.devices()[:1], chunk)
+    population = round_program.make_population(plan, data)
     sparse = jax.eval_shape(lambda k: checks.initial_model(k, model), key)
-    state = begin.shapes(stage.algorithm, sparse, population.info)
+    state = initial_state.shapes(stage.algorithm, sparse, population.info)
     ids = np.arange(chunk, dtype=np.int32)[None]
     steps, never = np.array([3], np.int32), np.full((1, chunk), -1, np.int32)
-    lowered = jax.jit(simulate.make_chunk_fn(plan)).lower(
+    lowered = jax.jit(round_program.make_chunk_fn(plan)).lower(
         key, np.int32(0), state.server, population, steps, state.clients, never, ids
     )
     told = lowered.compile().memory_analysis()
@@ -125,11 +117,11 @@ def test_what_does_not_fit_is_refused_before_compilation(world):
     rows = memory_of(world, method=sfl.spafl)
     with pytest.raises(ValueError, match=r"try --config\.client_store=host"):
         parts = rows.fixed | {"clients": 10**9}
-        estimate_memory.choose(rows._replace(fixed=parts), "auto", 10**8)
+        memory_estimate.choose(rows._replace(fixed=parts), "auto", 10**8)
     there = rows._replace(fixed=parts, client_store={"where": "host", "working": 4})
     with pytest.raises(ValueError, match="clients.*try a smaller cohort_size or model"):
-        estimate_memory.choose(there, "auto", 10**8)
-    config = configuration.default_config()
+        memory_estimate.choose(there, "auto", 10**8)
+    config = objects.default_config()
     config.memory_gb = -1.0
     with pytest.raises(ValueError, match="memory_gb=-1.0, expected above 0"):
         fields.check(config)
@@ -145,18 +137,18 @@ def test_an_accelerator_has_its_own_limit(world, monkeypatch):
         def memory_stats(self):
             return {"bytes_limit": self.limit}
 
-    assert estimate_memory.budget(None, jax.devices()) is None
-    limit = estimate_memory.budget(None, [Device(1000), Device(3000)])
+    assert memory_estimate.budget(None, jax.devices()) is None
+    limit = memory_estimate.budget(None, [Device(1000), Device(3000)])
     assert limit == pytest.approx(0.9 * 4000)
     memory = memory_of(world, memory_gb=1.0)
     tight = memory.total(2) + 10
-    assert estimate_memory.choose(memory, "auto", tight, strict=False) == 2
-    assert estimate_memory.choose(memory, "3", tight, strict=False) == 3  # as asked
+    assert memory_estimate.choose(memory, "auto", tight, strict=False) == 2
+    assert memory_estimate.choose(memory, "3", tight, strict=False) == 3  # as asked
 
 
 def fail_in_round(monkeypatch, round, error):
     """Lets the segments from a round on fail as XLA does."""
-    make = simulate.make_segment
+    make = round_program.make_segment
 
     def failing(plan):
         segment = make(plan)
@@ -168,7 +160,7 @@ def fail_in_round(monkeypatch, round, error):
 
         return run
 
-    monkeypatch.setattr(simulate, "make_segment", failing)
+    monkeypatch.setattr(round_program, "make_segment", failing)
 
 
 def test_out_of_memory_keeps_the_run_and_names_the_chunk(tmp_path, monkeypatch):
@@ -193,7 +185,7 @@ def test_other_errors_of_the_runtime_stay_what_they_are(world):
     memory = memory_of(world)
     with (
         pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
-        estimate_memory.explained(memory, 0),
+        memory_estimate.explained(memory, 0),
     ):
         raise jax.errors.JaxRuntimeError("INTERNAL: a bug")
 
@@ -203,7 +195,7 @@ def test_a_real_failure_to_allocate(world):
     said = r"stage 1 with chunk=1.*largest part is working set, .*B: try"
     with (
         pytest.raises(MemoryError, match=said),
-        estimate_memory.explained(memory, 1),
+        memory_estimate.explained(memory, 1),
     ):  # more than an address space holds
         jnp.ones((2**20, 2**20, 2**8), jnp.float32).block_until_ready()
 
@@ -218,7 +210,7 @@ def test_the_command_tells_it_in_one_line(capsys):
         raise MemoryError("out of memory in stage 0 with chunk=4; --config.chunk=2")
 
     with pytest.raises(SystemExit) as stopped:
-        command.guarded(App, None, main)
+        cli.guarded(App, None, main)
     assert stopped.value.code == 1
     said = capsys.readouterr().err
     assert said == "error: out of memory in stage 0 with chunk=4; --config.chunk=2\n"
@@ -227,7 +219,7 @@ def test_the_command_tells_it_in_one_line(capsys):
 def test_summary_tells_memory_and_compilation(tmp_path):
     summary = experiment.run(tiny_config(tmp_path), tmp_path / "a", progress=False)
     for stage in summary["stages"]:
-        assert set(stage["memory"]) == {*estimate_memory.REMEDIES}
+        assert set(stage["memory"]) == {*memory_estimate.REMEDIES}
         assert stage["chunk"] == 1 and stage["compile_seconds"] > 0
     told = summary["memory"]
     totals = [sum(stage["memory"].values()) for stage in summary["stages"]]
@@ -269,7 +261,7 @@ def test_what_the_host_can_not_hold_is_refused_before_compilation(world, monkeyp
     needed = sum(told.values()) - told["working set"] // 2 - 1
 
     def host(size):
-        monkeypatch.setattr(devices, "host_memory", lambda: size)
+        monkeypatch.setattr(hardware, "host_memory", lambda: size)
 
     def checked(**settings):
         return memory_of(world, method=sfl.spafl, client_store="device", **settings)
@@ -303,13 +295,13 @@ def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypat
         platform = "gpu"
 
     store = {"where": "host", "bytes": 900, "working": 2}
-    memory = estimate_memory.Memory({"server": 10**6}, 10, 10, 1, 1, store)
-    monkeypatch.setattr(devices, "host_memory", lambda: 900)
-    estimate_memory.check_host(memory, [Accelerator()])
-    monkeypatch.setattr(devices, "host_memory", lambda: 899)
+    memory = memory_estimate.Memory({"server": 10**6}, 10, 10, 1, 1, store)
+    monkeypatch.setattr(hardware, "host_memory", lambda: 900)
+    memory_estimate.check_host(memory, [Accelerator()])
+    monkeypatch.setattr(hardware, "host_memory", lambda: 899)
     with pytest.raises(
         ValueError, match="is clients, 900 B: try --config.client_store"
     ):
-        estimate_memory.check_host(memory, [Accelerator()])
+        memory_estimate.check_host(memory, [Accelerator()])
     there = memory._replace(client_store=store | {"where": "disk"})
-    estimate_memory.check_host(there, [Accelerator()])
+    memory_estimate.check_host(there, [Accelerator()])

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from sparsefl_jax.models import MODELS, Model, build
-from sparsefl_jax.models import layers as our
+from sparsefl_jax.models import MODELS, Model, build, layers
 
 MNIST, FEMNIST, CIFAR = (10, (28, 28, 1)), (62, (28, 28, 1)), (10, (32, 32, 3))
 
@@ -146,7 +145,7 @@ def test_max_pool_equals_reduce_window(size, stride, side):
     @quick_jit
     def both(x):
         outs = []
-        for f in (window, lambda x: our.max_pool(x, size, stride)):
+        for f in (window, lambda x: layers.max_pool(x, size, stride)):
             y, vjp = jax.vjp(f, x)
             outs.append((y, vjp(normal(0, *y.shape))[0]))
         return outs
@@ -158,7 +157,7 @@ def test_max_pool_equals_reduce_window(size, stride, side):
 
 def test_equal_entries_of_a_window_share_its_gradient():
     x = jnp.float32([[1, 2], [2, 2]]).reshape(1, 2, 2, 1)
-    dx = jax.grad(lambda x: our.max_pool(x).sum())(x)
+    dx = jax.grad(lambda x: layers.max_pool(x).sum())(x)
     np.testing.assert_allclose(dx.ravel(), [0, 1 / 3, 1 / 3, 1 / 3], rtol=1e-6)
 
 
@@ -170,12 +169,12 @@ def test_second_derivatives_of_dense_and_pooling():
 
         @nn.compact
         def __call__(self, x):
-            pool = partial(nn.max_pool, **two) if self.plain else our.max_pool
+            pool = partial(nn.max_pool, **two) if self.plain else layers.max_pool
             x = pool(jnp.sin(x)).reshape(x.shape[0], -1)
             return (
                 nn.Dense(5, name="fc1")(x)
                 if self.plain
-                else our.dense(x, 5, name="fc1")
+                else layers.dense(x, 5, name="fc1")
             )
 
     x = normal(0, 3, 4, 4, 2)
@@ -202,8 +201,8 @@ def test_the_loop_of_steps_updates_a_dense_kernel_in_place():
     class Network(nn.Module):
         @nn.compact
         def __call__(self, x):
-            x = nn.relu(our.dense(x, 37, name="fc1"))
-            return our.dense(x, 53, name="fc2")
+            x = nn.relu(layers.dense(x, 37, name="fc1"))
+            return layers.dense(x, 53, name="fc2")
 
     network, x = Network(), normal(0, 4, 29)
     variables = network.init(jax.random.key(0), x)
@@ -220,12 +219,12 @@ def test_the_loop_of_steps_updates_a_dense_kernel_in_place():
 
 def test_max_pool_larger_than_the_image():
     with pytest.raises(ValueError, match="size=3 is larger than the image"):
-        our.max_pool(jnp.ones((1, 2, 4, 1)), 3, 1)
+        layers.max_pool(jnp.ones((1, 2, 4, 1)), 3, 1)
 
 
 @partial(quick_jit, static_argnames="train")
 def batch_norm(x, weight=None, train=True):
-    module = our.BatchNorm()
+    module = layers.BatchNorm()
     variables = module.init(jax.random.key(0), x, train=False)
     out, changed = module.apply(
         variables, x, train=train, weight=weight, mutable=["batch_stats"]

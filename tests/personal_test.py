@@ -7,23 +7,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import begin as beginning
-from sparsefl_jax import (
-    checks,
-    configuration,
-    evaluate,
-    experiment,
-    local,
-    loop,
-    models,
-    personal,
-    results,
-    simulate,
-)
-from sparsefl_jax.algorithm import Stage
+from sparsefl_jax import models
 from sparsefl_jax.algorithms import fedavg, heterofl, local_only, spafl
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import from_arrays
+from sparsefl_jax.runs import experiment, loop, results
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.simulation import evaluate, initial_state, personal, round_program
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.training import local
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
@@ -56,9 +49,9 @@ def begin(world, factory, budgets=None, **kwargs):
     optimizer = local.make_optimizer(learning_rate=0.1)
     method = factory(local.cross_entropy(model), optimizer, **kwargs)
     stage = Stage(method, 1, 2, batch_size=4)
-    plan = simulate.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
-    population = simulate.make_population(plan, data, budgets)
-    state = jax.device_get(beginning.start(KEY, plan, sparse, population))
+    plan = round_program.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
+    population = round_program.make_population(plan, data, budgets)
+    state = jax.device_get(initial_state.start(KEY, plan, sparse, population))
     judged = evaluate.make_evaluation(model, data, budgets=budgets)(stage)
     return method, state, lambda state, seen=None: judged(KEY, state, {}, seen)
 
@@ -81,7 +74,7 @@ def changed(state, client):
 
 def test_only_clients_that_took_part_are_judged_again(world):
     method, state, evaluation = begin(world, spafl)
-    info = simulate.client_info(world[0])
+    info = round_program.client_info(world[0])
 
     def want(state, client):
         row, mine = jax.tree.map(lambda v: v[client], (state.clients, info))
@@ -146,7 +139,7 @@ def test_slices_are_judged_at_each_clients_width(world):
     budgets = np.array([0.5, 1.0, 0.5, 0.2, 1.0], np.float32)
     method, state, evaluation = begin(world, heterofl, budgets)
     record, filters = evaluation(state)
-    info = simulate.client_info(world[0], budgets)
+    info = round_program.client_info(world[0], budgets)
     shares = []
     for i in range(5):
         mine = jax.tree.map(lambda v, i=i: jnp.asarray(v[i]), info)
@@ -178,11 +171,11 @@ def test_clients_models_are_read_back_from_a_run(tmp_path, name):
     config.first_stage = {}
     config.algorithm = {"name": name}
     config.optimizer.momentum = 0.9
-    config = configuration.complete(config)
+    config = objects.complete(config)
     told = experiment.run(config, tmp_path / "run", progress=False)
     count = config.num_clients
-    data = configuration.build_data(config)
-    world = data, configuration.build_model(config, data), None
+    data = objects.build_data(config)
+    world = data, objects.build_model(config, data), None
     each = results.load_clients(tmp_path / "run", range(count))
     shares = [by_hand(world, each[i]["personal"], i) for i in range(count)]
     assert told["accuracy"]["personal"]["final"] == pytest.approx(np.mean(shares))

@@ -9,7 +9,8 @@ import pytest
 
 import configs
 from configs import _complement, _fedsparsify, _flash, _spafl
-from sparsefl_jax import estimate, experiment, loop
+from sparsefl_jax.runs import experiment, loop
+from sparsefl_jax.runs.plan import describe
 
 METHODS = {
     "flash": _flash.METHODS,
@@ -87,7 +88,7 @@ def check(config):
     parts = experiment.build(config)
     key = jax.random.key(config.seed)
     how = {"budgets": parts.budgets, "eval_every": ROUNDS}
-    plan = estimate.describe(parts.stages, parts.model, parts.data, key=key, **how)
+    plan = describe.describe(parts.stages, parts.model, parts.data, key=key, **how)
     run = loop.run(key, parts.stages, parts.model, parts.data, **how)
     train = [r for r in run.metrics if r["phase"] == "train"]
     for index, told in enumerate(plan["stages"]):

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from sparsefl_jax import contract_world as at
+from sparsefl_jax.testing import small_world
 from tests.by_hand import gradient as cross_entropy_gradient
 
 RATE, MOMENTUM, DENSITY = 0.1, 0.9, 0.5
@@ -11,15 +11,15 @@ RATE, MOMENTUM, DENSITY = 0.1, 0.9, 0.5
 
 def uploads_what_helps(world):
     """All rounds by hand, each from where the one before ended; one upload is left."""
-    states, logs = at.path(world)
+    states, logs = small_world.path(world)
     kept = check_mask(world, states[0].server)
     uploads = []
     for round, (state, new) in enumerate(zip(states, states[1:], strict=False)):
         server, sums, loss = state.server, None, state.clients.loss.copy()
         for place, index in enumerate(world.cohorts[round]):
-            passing = at.passings(world, round)[place]
+            passing = small_world.passings(world, round)[place]
             start = jax.tree.map(rounded, server.params, server.mask)
-            data = at.inputs(world, state, round, index)[-1]
+            data = small_world.inputs(world, state, round, index)[-1]
             params, stats, own = train(start, server, data, RATE * 0.9**round)
             uploads.append(bool(own < loss[index]))
             assert uploads[-1] == all(p.sent for p in passing.up.values())
@@ -46,8 +46,8 @@ def check_mask(world, server):
     """Of 16 hidden neurons the 8 with the largest L1 norm, and what reads them."""
     weights = jax.device_get(world.model.params)
     norms = np.abs(weights["fc1"]["kernel"]).sum(0)
-    kept = np.zeros(at.HIDDEN, bool)
-    kept[np.argsort(-norms)[: at.HIDDEN // 2]] = True
+    kept = np.zeros(small_world.HIDDEN, bool)
+    kept[np.argsort(-norms)[: small_world.HIDDEN // 2]] = True
     mask = jax.tree.map(lambda v: np.ones(v.shape, bool), weights)
     mask["fc1"]["kernel"] &= kept
     mask["fc1"]["bias"] &= kept

@@ -6,13 +6,22 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax import codec, configuration, costs, experiment, models, results
-from sparsefl_jax import contract_world as at
+from sparsefl_jax import models
 from sparsefl_jax.algorithms import fedavg, pqsu
 from sparsefl_jax.algorithms.pqsu import Client
-from sparsefl_jax.codec import Packet
+from sparsefl_jax.core.types import (
+    Batches,
+    ClientInfo,
+    Context,
+    EmptyState,
+    SparseModel,
+)
+from sparsefl_jax.runs import experiment, results
+from sparsefl_jax.runs.config import objects
 from sparsefl_jax.sparsity import filters, masks
-from sparsefl_jax.types import Batches, ClientInfo, Context, EmptyState, SparseModel
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire.packets import Packet
 from tests.tiny import tiny_config
 
 
@@ -175,26 +184,26 @@ def test_the_last_epochs_loss_decides(epochs, before, loss):
 
 @pytest.fixture(scope="module")
 def world():
-    return at.make_world(pqsu, {"density": 0.5})
+    return small_world.make_world(pqsu, {"density": 0.5})
 
 
 def record(world, log, passing):
-    layouts = {"down": codec.layout(passing.down), "up": codec.layout(passing.up)}
-    macs = at.tiny_model().macs
-    return costs.round_record(log, layouts, macs, ["fc1/kernel", "fc2/kernel"], 4)
+    layouts = {"down": packets.layout(passing.down), "up": packets.layout(passing.up)}
+    macs = small_world.tiny_model().macs
+    return ledger.round_record(log, layouts, macs, ["fc1/kernel", "fc2/kernel"], 4)
 
 
 @pytest.mark.slow
 def test_a_round_in_which_nobody_uploads_keeps_the_model(world):
-    states, _ = at.path(world)
-    easy = Client(np.zeros(len(at.SIZES), np.float32))
+    states, _ = small_world.path(world)
+    easy = Client(np.zeros(len(small_world.SIZES), np.float32))
     state = states[1]._replace(clients=easy)
-    new, log = at.run(world, state, 1)
+    new, log = small_world.run(world, state, 1)
     jax.tree.map(np.testing.assert_array_equal, new.server, state.server)
     np.testing.assert_array_equal(new.clients.loss, 0)
     np.testing.assert_array_equal(log.clients["uploaded"], 0)
     log = jax.tree.map(lambda v: v[0], log)
-    told = record(world, log, at.passings(world, 1)[0])
+    told = record(world, log, small_world.passings(world, 1)[0])
     assert told["bits_up_by_client"] == [0, 0, 0]
     assert min(told["bits_down_by_client"]) > 0
 
@@ -203,29 +212,31 @@ def test_a_round_in_which_nobody_uploads_keeps_the_model(world):
 def test_bits_of_a_round(world):
     alive = 8 * 8 + 8 + 8 * 4 + 4  # of 8 inputs, 16 neurons of which 8 stay, 4 classes
     weights, statistics = 8 * alive + 4 * (32 + 32), 32 * 16
-    _, logs = at.path(world)
+    _, logs = small_world.path(world)
     for round, ids in enumerate(world.cohorts[:3]):
         new = [i not in world.cohorts[:round] for i in ids]
-        told = record(world, logs[round], at.passings(world, round)[0])
+        told = record(world, logs[round], small_world.passings(world, round)[0])
         down = [weights + statistics + 16 * n for n in new]
         assert told["bits_down_by_client"] == down
         up = (weights + statistics) * logs[round].clients["uploaded"]
         assert told["bits_up_by_client"] == up.tolist()
         assert told["bits_down_positions"] == 16 * sum(new)
     ctx = Context(jnp.int32(0), jnp.int32(0), None)
-    server = at.start(world).server
+    server = small_world.start(world).server
     for quantize, down in (("both", weights), ("up", 32 * alive), ("none", 32 * alive)):
         method = pqsu(None, None, density=0.5, quantize=quantize)
         message = method.broadcast(None, ctx, server)
-        bits = codec.bits(codec.layout(message), codec.count(message))
+        bits = packets.bits(packets.layout(message), packets.count(message))
         assert int(bits.total) == down + statistics
 
 
 def test_without_its_three_parts_it_is_fedavg():
     kwargs = {"density": 1.0, "quantize": "none", "selective": False}
-    mine = at.make_world(pqsu, kwargs | {"weighting": "examples"})
-    plain = at.make_world(fedavg, {})
-    got, want = (at.run(w, at.start(w), 0)[0].server for w in (mine, plain))
+    mine = small_world.make_world(pqsu, kwargs | {"weighting": "examples"})
+    plain = small_world.make_world(fedavg, {})
+    got, want = (
+        small_world.run(w, small_world.start(w), 0)[0].server for w in (mine, plain)
+    )
     for a, b in ((got.params, want.params), (got.stats, want.stats)):
         jax.tree.map(lambda x, y: np.testing.assert_allclose(x, y, 0, 1e-6), a, b)
 
@@ -235,11 +246,11 @@ def test_a_whole_run_prunes_what_fedavg_trained(tmp_path):
     config = tiny_config(tmp_path)
     config.optimizer.learning_rate, config.num_rounds = 0.3, 6
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
-    experiment.run(configuration.complete(config), tmp_path / "dense", progress=False)
+    experiment.run(objects.complete(config), tmp_path / "dense", progress=False)
     dense = results.load(tmp_path / "dense").models["global"]
     config.first_stage = {"name": "fedavg"}
     config.algorithm = {"name": "pqsu", "density": 0.25}
-    experiment.run(configuration.complete(config), tmp_path / "run", progress=False)
+    experiment.run(objects.complete(config), tmp_path / "run", progress=False)
     run = results.load(tmp_path / "run")
     sparse = run.models["global"]
     # Of 16 neurons the 4 with the largest L1 norm stay, and what reads these.

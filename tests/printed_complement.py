@@ -3,8 +3,8 @@
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import local
 from sparsefl_jax.algorithms import complement
+from sparsefl_jax.training import local
 from tests import silent
 
 CLIENTS = 10

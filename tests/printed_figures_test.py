@@ -10,7 +10,6 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import costs, local
 from sparsefl_jax.algorithms import (
     fedavg,
     fedsparsify_global,
@@ -19,6 +18,8 @@ from sparsefl_jax.algorithms import (
     spdst,
 )
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import ledger
 from tests import printed_complement, printed_spafl, silent
 from tests import printed_figures as printed
 from tests.printed_complement import complement_network, outputs
@@ -227,7 +228,7 @@ def test_fedsparsify(name, sparsity):
         f"test_fedsparsify[{name}-{sparsity}]",
         {
             f"{row}: Params": alive[-1],
-            f"{row}: C.C.": costs.exchanged(alive, 10) / 1e6,
+            f"{row}: C.C.": ledger.exchanged(alive, 10) / 1e6,
         },
     )
 
@@ -270,7 +271,7 @@ def test_vanilla_flops_of_complement(name):
         {printed.vanilla_place(table, layer): v for layer, v in found.items()},
     )
     # The paper's dense layer of SA has its 32 biases among the multiply-adds.
-    assert costs.complement_flops(768 * 32 + 32, 32) == 147_744 == 148_329 - 585
+    assert ledger.complement_flops(768 * 32 + 32, 32) == 147_744 == 148_329 - 585
 
 
 @pytest.mark.slow
@@ -300,8 +301,8 @@ def test_complement(name, p):
     table, flops, saved = printed.SAVED[name][0], [], []
     for layer, d in measured.items():
         of_layer = model.macs[layer]["kernel"], outputs(model, layer)
-        flops.append(costs.complement_flops(*of_layer))
-        saved.append(100 * costs.complement_saving(*of_layer, 1 - p, d))
+        flops.append(ledger.complement_flops(*of_layer))
+        saved.append(100 * ledger.complement_saving(*of_layer, 1 - p, d))
         found[printed.saved_place(table, layer, p)] = saved[-1]
     found[printed.saved_place(table, "full", p)] = np.average(saved, weights=flops)
     settle(f"test_complement[{name}-{p}]", found)
@@ -334,13 +335,13 @@ def test_flash_saves(name):
             functools.partial(drawn, density=density), dense.mask, select
         )
         told, names = run(dense._replace(mask=mask)), ("weights", "dense")
-        return [told.view(costs.values_only_bits, {w: names}) for w in ("down", "up")]
+        return [told.view(ledger.values_only_bits, {w: names}) for w in ("down", "up")]
 
     whole, found = bits(1.0), {}
     for d in densities:
         (down, up), sparse = whole, bits(d)
         assert down == up and sparse[0] == sparse[1]
-        found[f"Table 4, {data}, d = {d}: savings"] = costs.saving(down, sparse[0])
+        found[f"Table 4, {data}, d = {d}: savings"] = ledger.saving(down, sparse[0])
     settle(f"test_flash_saves[{name}]", found)
 
 

@@ -7,9 +7,10 @@ import fnmatch
 import functools
 from typing import NamedTuple
 
-from sparsefl_jax import costs, local
 from sparsefl_jax.algorithms import fedavg, heterofl, spafl
 from sparsefl_jax.models import Model
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import ledger
 from tests import silent
 from tests.silent import STILL, network
 
@@ -99,4 +100,4 @@ def gbit_of_heterofl(name) -> float:
     told = rounds_of(heterofl, name, budget=0.5)
     both = dict.fromkeys(("down", "up"), ("params", "stats"))
     leaves = experiment(name).counted
-    return gbit(name, told.view(costs.linear_p_accounting, both, 0.5, leaves=leaves))
+    return gbit(name, told.view(ledger.linear_p_accounting, both, 0.5, leaves=leaves))

@@ -13,8 +13,9 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax import checkpoint, experiment, membership
 from sparsefl_jax.report import read_records
+from sparsefl_jax.runs import checkpoint, experiment
+from sparsefl_jax.system import membership
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow

@@ -3,8 +3,8 @@
 import io
 from types import SimpleNamespace
 
-from sparsefl_jax import progress
-from sparsefl_jax.progress import Progress
+from sparsefl_jax.runs import progress
+from sparsefl_jax.runs.progress import Progress
 
 
 def train(round):

@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import contract_world as at
-from sparsefl_jax.message import unpack_model
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.wire.messages import unpack_model
 from tests.by_hand import gradient as cross_entropy_gradient
 from tests.work_by_hand import BATCH, SORTING, densities, layers, plus, times
 from tests.work_by_hand import same as same_work
@@ -105,8 +105,8 @@ def _zeros(model):
 
 def _squares(world, round, index):
     """What client `index` trains in a round, and the square of its summed gradient."""
-    state = at.path(world)[0][round]
-    data, model = at.inputs(world, state, round, index)[-1], state.server.model
+    state = small_world.path(world)[0][round]
+    data, model = small_world.inputs(world, state, round, index)[-1], state.server.model
     every, rate = range(len(data.order[0])), RATE * 0.9**round
     trained, grads, _ = steps(model, data, rate, every, _zeros(model))
     return trained, jax.tree.map(lambda *g: sum(g) ** 2, *grads)
@@ -121,22 +121,24 @@ def accumulates(world):
     Client 2 took part in rounds 0 and 1, which count together; client 1 in 1 and 2,
     which do not.
     """
-    states, logs = at.path(world)
+    states, logs = small_world.path(world)
     for round in range(3):
-        sent = at.passings(world, round)[0].up["squared_gradients"].sent
+        sent = small_world.passings(world, round)[0].up["squared_gradients"].sent
         assert sent == (round > 0)
         np.testing.assert_array_equal(logs[round].up["squared_gradients"].sent, sent)
     same(states[1].server.model.mask, states[0].server.model.mask)
     for round in (1, 2):
         total, mean, weight = 0.0, 0.0, 0
         cohort = world.cohorts[round].tolist()
-        for passing, index in zip(at.passings(world, round), cohort, strict=True):
+        for passing, index in zip(
+            small_world.passings(world, round), cohort, strict=True
+        ):
             trained, squared = _squares(world, round, index)
             if (round, index) == (1, 2):
                 before = _squares(world, 0, index)[1]
                 squared = jax.tree.map(jnp.add, squared, before)
             same(passing.up["squared_gradients"].values, squared, 1e-5)
-            n, weight = at.SIZES[index], weight + at.SIZES[index]
+            n, weight = small_world.SIZES[index], weight + small_world.SIZES[index]
             total = jax.tree.map(lambda t, z, n=n: t + n * z, total or _zeros(trained),
                                  squared)  # fmt: skip
             mean = jax.tree.map(lambda t, p, n=n: t + n * p, mean or _zeros(trained),
@@ -173,12 +175,18 @@ def searches(world):
     The momentum goes on; client 1 has one batch only. The server takes the mean on the
     union of the masks.
     """
-    states, _ = at.path(world)
+    states, _ = small_world.path(world)
     cohort, found = world.cohorts[1].tolist(), []
-    for passing, index in zip(at.passings(world, 1), cohort, strict=True):
-        data, model = at.inputs(world, states[1], 1, index)[-1], states[1].server.model
+    for passing, index in zip(small_world.passings(world, 1), cohort, strict=True):
+        data, model = (
+            small_world.inputs(world, states[1], 1, index)[-1],
+            states[1].server.model,
+        )
         velocity, total = _zeros(model), _zeros(model)
-        number, work = min(at.SIZES[index], 2 * BATCH), times(0.0, layers(1.0, 1.0))
+        number, work = (
+            min(small_world.SIZES[index], 2 * BATCH),
+            times(0.0, layers(1.0, 1.0)),
+        )
         for iteration in range(3):
             model, grads, velocity = steps(model, data, 0.9 * RATE, (0, 1), velocity)
             work = plus(work, times(number, densities(model.mask)))
@@ -194,7 +202,7 @@ def searches(world):
         same_work(passing.metrics["work"], (work, work, gradients, 2 * SORTING))
         _moves(states[1].server.model.mask, model.mask)
         found.append(model)
-    new, weights = states[2].server.model, [at.SIZES[i] for i in cohort]
+    new, weights = states[2].server.model, [small_world.SIZES[i] for i in cohort]
     same(new.mask, jax.tree.map(lambda *m: np.any(m, 0), *(f.mask for f in found)))
     mean = jax.tree.map(
         lambda *p: np.average(p, 0, weights), *(f.params for f in found)

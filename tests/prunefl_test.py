@@ -5,11 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import codec, configuration, experiment, local
 from sparsefl_jax.algorithms import prunefl, prunefl_initial
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
+from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
 from sparsefl_jax.report import read_records
-from sparsefl_jax.types import Batches, ClientInfo, Context, SparseModel
+from sparsefl_jax.runs import experiment
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import packets
 from tests.prunefl_by_hand import greedy
 from tests.tiny import tiny_config
 
@@ -139,15 +142,15 @@ def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
     data, seen, update = batches(3, row), [], jax.jit(method.update)
     for round, last in ((0, -1), (1, 0), (2, 1), (3, 2), (4, 3)):
         ctx = Context(jnp.int32(round), jnp.int32(last), info)
-        down = codec.stable(method.broadcast(key, ctx, server))
+        down = packets.stable(method.broadcast(key, ctx, server))
         up, client, metrics = update(key, ctx, down, client, data)
-        up = codec.stable(up)
+        up = packets.stable(up)
         assert metrics["work"].weight_grad["w"] == 6 > metrics["work"].forward["w"]
         total = method.contribute(ctx, up)
         ctx = Context(jnp.int32(round), None, None)
         server, _ = method.aggregate(key, ctx, server, total)
         sent = up["squared_gradients"]
-        size = codec.bits(codec.layout(up), codec.count(up))
+        size = packets.bits(packets.layout(up), packets.count(up))
         seen.append((bool(down["weights"].fresh), bool(sent.sent), int(size.total)))
         if round in (1, 2):  # three steps a round
             squares = (round + 1) * (3 * row) ** 2
@@ -239,7 +242,7 @@ def test_two_stages_from_a_configuration(tmp_path):
     config.algorithm = shared | {"name": "prunefl", "layer_time": (1.0, 2.0)}
     config.num_rounds = 5
     config.eval_every = 5
-    experiment.run(configuration.complete(config), tmp_path / "run", progress=False)
+    experiment.run(objects.complete(config), tmp_path / "run", progress=False)
     lines = read_records(tmp_path / "run" / "metrics.jsonl")
     first, *rest = [r for r in lines if r["phase"] == "train"]
     size, dense = 6 * 16 + 16 * 4, 16 + 4
@@ -283,5 +286,5 @@ def test_a_time_for_every_layer(tmp_path):
     config.first_stage = {}
     config.algorithm = {"name": "prunefl", "layer_time": (1.0, 2.0, 3.0)}
     with pytest.raises(ValueError, match="one number for each of .*fc1/kernel"):
-        experiment.run(configuration.complete(config), tmp_path / "a", progress=False)
+        experiment.run(objects.complete(config), tmp_path / "a", progress=False)
     assert not (tmp_path / "a" / "metrics.jsonl").exists()

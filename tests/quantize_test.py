@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax import codec, encoders
-from sparsefl_jax.codec import Packet
-from sparsefl_jax.sparsity import quantize
+from sparsefl_jax.sparsity import quantization
+from sparsefl_jax.wire import packets, streams
+from sparsefl_jax.wire.packets import Packet
 
 
 @pytest.fixture(autouse=True)
@@ -22,9 +22,9 @@ def strict():
 
 
 def back(values, bits=8):
-    codes, grid = quantize.quantize(jnp.asarray(values, jnp.float32), bits)
+    codes, grid = quantization.quantize(jnp.asarray(values, jnp.float32), bits)
     assert codes.dtype == jnp.uint8 and grid.zero.dtype == jnp.int32
-    return np.asarray(quantize.dequantize(codes, grid)), codes, grid
+    return np.asarray(quantization.dequantize(codes, grid)), codes, grid
 
 
 def test_codes_by_hand():
@@ -73,7 +73,7 @@ def test_a_tensor_of_one_sign_is_not_clipped():
 
 def test_each_leaf_has_its_own_grid_and_none_need_have_entries():
     tree = {"a": jnp.array([3.0, -1.0]), "b": jnp.full((3,), 100.0), "c": jnp.zeros(0)}
-    codes, grid = jax.jit(quantize.quantize)(tree)
+    codes, grid = jax.jit(quantization.quantize)(tree)
     assert jax.tree.map(jnp.shape, codes) == jax.tree.map(jnp.shape, tree)
     assert float(grid.scale["b"]) == pytest.approx(100 / 255)
     assert grid.zero == {"a": 64, "b": 0, "c": 0} and codes["b"].tolist() == [255] * 3
@@ -87,7 +87,7 @@ def test_a_diverged_tensor_shows(wrong):
 @pytest.mark.parametrize("bits", [0, 9, 2.5])
 def test_refuses(bits):
     with pytest.raises(ValueError, match=f"bits={bits}, expected an int from 1 to 8"):
-        quantize.quantize(jnp.zeros(2), bits)
+        quantization.quantize(jnp.zeros(2), bits)
 
 
 @pytest.mark.parametrize("bits", [8, 3])
@@ -96,17 +96,17 @@ def test_codes_travel_in_their_bits(bits):
     tree = {"w": rng.normal(size=(7, 5)), "b": rng.normal(size=5)}
     tree = jax.tree.map(lambda v: jnp.asarray(v, jnp.float32), tree)
     mask = jax.tree.map(lambda v: v > -0.5, tree)
-    codes, grid = quantize.quantize(tree, bits)
+    codes, grid = quantization.quantize(tree, bits)
     codes = jax.tree.map(lambda c, m: jnp.where(m, c, jnp.zeros_like(c)), codes, mask)
     alive = sum(int(m.sum()) for m in jax.tree.leaves(mask))
     for packet, charged in (
         (Packet(codes, mask, bits=bits, index="none"), bits * alive),
         (Packet(grid), 2 * 2 * 32),
     ):
-        count, layout = codec.count({"p": packet}), codec.layout({"p": packet})
-        assert int(codec.bits(layout, count).total) == charged
-        data = encoders.encode(packet)
+        count, layout = packets.count({"p": packet}), packets.layout({"p": packet})
+        assert int(packets.bits(layout, count).total) == charged
+        data = streams.encode(packet)
         assert len(data) == math.ceil(charged / 8)
         blank = jax.tree.map(np.zeros_like, packet.values)
-        found = encoders.decode(data, dataclasses.replace(packet, values=blank)).values
+        found = streams.decode(data, dataclasses.replace(packet, values=blank)).values
         jax.tree.map(np.testing.assert_array_equal, found, packet.values)

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import recalibrate
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import Model, build, layers
+from sparsefl_jax.simulation import batch_statistics
 from sparsefl_jax.sparsity import masks, width
-from sparsefl_jax.types import SparseModel
 
 KEY = jax.random.key(0)
 
@@ -80,12 +80,14 @@ def test_statistics_are_the_mean_over_batches(case, batch_size):
     model, sparse, x = case
     want = by_hand(model, sparse, x, batch_size)
     renew = jax.jit(
-        lambda s, x: recalibrate.recalibrate(KEY, model, s, x, batch_size=batch_size)
+        lambda s, x: batch_statistics.recalibrate(
+            KEY, model, s, x, batch_size=batch_size
+        )
     )
     got = renew(sparse, jnp.asarray(x))
     jax.tree.map(np.testing.assert_array_equal, got.params, sparse.params)
     # On two devices, and on more of them than there are batches.
-    shared = recalibrate.make_recalibration(model, x, batch_size=batch_size)
+    shared = batch_statistics.make_recalibration(model, x, batch_size=batch_size)
     for stats in (got.stats, shared(KEY, sparse).stats):
         close = partial(np.testing.assert_allclose, atol=1e-5)
         jax.tree.map(close, stats, want)
@@ -96,7 +98,7 @@ def test_running_statistics_stay(case):
     model = make("batch")
     params, stats = model.init(KEY)
     sparse = SparseModel(params, masks.full(params), stats)
-    got = recalibrate.recalibrate(KEY, model, sparse, jnp.asarray(x), batch_size=4)
+    got = batch_statistics.recalibrate(KEY, model, sparse, jnp.asarray(x), batch_size=4)
     jax.tree.map(np.testing.assert_array_equal, got.stats, stats)
 
 
@@ -108,7 +110,7 @@ def test_augmentation_has_a_key(case):
 
     noisy = model.reading(preprocess)
     got = [
-        recalibrate.recalibrate(k, noisy, sparse, jnp.asarray(x), batch_size=6)
+        batch_statistics.recalibrate(k, noisy, sparse, jnp.asarray(x), batch_size=6)
         for k in jax.random.split(KEY)
     ]
     one, two = (g.stats["bn1"]["batch_mean"] for g in got)

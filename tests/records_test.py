@@ -5,20 +5,14 @@ import shutil
 
 import pytest
 
-from sparsefl_jax import (
-    configuration,
-    experiment,
-    interrupt,
-    loop,
-    records,
-    report,
-    summary,
-    workdir,
-)
+from sparsefl_jax import report
+from sparsefl_jax.runs import experiment, loop, run_directory, summary
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.system import interrupt, log_lines
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import tiny_config
 
-LINES = [records.HEADER, b'{"a": 2}\n', b'{"a": 3}\n', b'{"a": 4}\n']
+LINES = [log_lines.HEADER, b'{"a": 2}\n', b'{"a": 3}\n', b'{"a": 4}\n']
 
 
 def damage(path, how):
@@ -68,21 +62,21 @@ def test_lines_that_are_as_they_were_are_kept(tmp_path, how, left, told):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"".join(LINES))
     (tmp_path / "timing.jsonl").write_bytes(LINES[0])
-    checks = records.check(path.read_bytes())
-    position = {"metrics.jsonl": checks, "timing.jsonl": records.check(LINES[0])}
-    assert records.lost(tmp_path, position) == []
+    checks = log_lines.check(path.read_bytes())
+    position = {"metrics.jsonl": checks, "timing.jsonl": log_lines.check(LINES[0])}
+    assert log_lines.lost(tmp_path, position) == []
     damage(path, how)
-    (said,) = records.lost(tmp_path, position)
+    (said,) = log_lines.lost(tmp_path, position)
     assert told in said
     damaged = path.read_bytes() if path.exists() else None
-    after = records.restore(tmp_path, position)
+    after = log_lines.restore(tmp_path, position)
     assert path.read_bytes() == b"".join(LINES[i] for i in sorted({0, *left}))
-    assert records.lost(tmp_path, after) == []
+    assert log_lines.lost(tmp_path, after) == []
     aside = tmp_path / "metrics.jsonl.damaged"
     assert damaged is None or aside.read_bytes() == damaged
     assert (tmp_path / "timing.jsonl").read_bytes() == LINES[0]
     if how == "short":  # once more, before a checkpoint has seen the new file
-        records.restore(tmp_path, position)
+        log_lines.restore(tmp_path, position)
         assert aside.read_bytes() == damaged
         assert (tmp_path / "metrics.jsonl.damaged1").exists()
 
@@ -90,8 +84,8 @@ def test_lines_that_are_as_they_were_are_kept(tmp_path, how, left, told):
 def test_what_stands_behind_the_position_is_no_loss(tmp_path):
     path = tmp_path / "metrics.jsonl"
     path.write_bytes(b"".join(LINES) + b'{"a"')
-    checks = records.check(b"".join(LINES[:3]))
-    kept = records.kept(path, checks)
+    checks = log_lines.check(b"".join(LINES[:3]))
+    kept = log_lines.kept(path, checks)
     assert kept == (b"".join(LINES[:3]), checks, "")
 
 
@@ -110,7 +104,7 @@ def runs(tmp_path_factory):
     config = tiny_config(folder)
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
     config.num_rounds, config.eval_every = 8, 2
-    configuration.complete(config)
+    objects.complete(config)
     experiment.run(config, folder / "whole", progress=False)
     with pytest.MonkeyPatch.context() as patch:
         stop_after(patch, 2)
@@ -120,7 +114,7 @@ def runs(tmp_path_factory):
 
 
 def go_on(run, **how):
-    config = workdir.read_config(run)
+    config = run_directory.read_config(run)
     return experiment.run(config, run, resume=True, **({"progress": False} | how))
 
 
@@ -130,7 +124,7 @@ def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
 ):
     run = tmp_path / "run"
     shutil.copytree(runs / "stopped", run)
-    for name in records.FILES:
+    for name in log_lines.FILES:
         damage(run / name, how)
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     with monkeypatch.context() as patch:  # nothing is built, let alone trained
@@ -161,7 +155,7 @@ def test_a_run_that_had_ended_without_any_record(runs, tmp_path, how):
     run = tmp_path / "run"
     shutil.copytree(runs / "whole", run)
     (run / "summary.json").unlink()
-    for name in records.FILES:
+    for name in log_lines.FILES:
         damage(run / name, how)
     told = go_on(run, accept_lost_records=True)
     assert told["ended_by"] == "rounds" and told["rounds"] == 8

@@ -5,7 +5,7 @@ import struct
 import numpy as np
 import pytest
 
-from sparsefl_jax.formats import format_percent, format_seconds, format_si
+from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
 from sparsefl_jax.report import plot_run, plots, read_run, summary_table
 from sparsefl_jax.report.partition import partition_by_client
 

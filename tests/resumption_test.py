@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 from absl import flags
 
-from sparsefl_jax import (
+from sparsefl_jax import report
+from sparsefl_jax.runs import (
     checkpoint,
-    command,
-    configuration,
+    cli,
     experiment,
-    interrupt,
     loop,
-    report,
     resumption,
-    workdir,
+    run_directory,
 )
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.system import interrupt
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import tiny_config
 
@@ -29,7 +29,7 @@ def four_rounds(folder):
     config = tiny_config(folder)
     config.val_fraction, config.first_stage = 0.2, {}
     config.final_learning_rate, config.lr_horizon = 0.01, 8
-    return configuration.complete(config)
+    return objects.complete(config)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -56,7 +56,7 @@ def run(finished, tmp_path):
     """A copy of it, with data of its own."""
     shutil.copytree(finished, tmp_path / "run")
     shutil.copy(finished.parent / "tiny.npz", tmp_path)
-    config = workdir.read_config(tmp_path / "run")
+    config = run_directory.read_config(tmp_path / "run")
     config.dataset = str(tmp_path / "tiny.npz")  # the same content in another place
     (tmp_path / "run/config.json").write_text(config.to_json_best_effort())
     return tmp_path / "run"
@@ -67,13 +67,13 @@ def files(run):
 
 
 def resume(run, **how):
-    config = workdir.read_config(run)
+    config = run_directory.read_config(run)
     config.update(how.pop("fields", {}))
     return experiment.run(config, run, resume=True, **({"progress": False} | how))
 
 
 def test_an_extended_run_is_the_longer_one(run, tmp_path, monkeypatch, capsys):
-    config = workdir.read_config(run)
+    config = run_directory.read_config(run)
     config.num_rounds = 8
     experiment.run(config, tmp_path / "whole", progress=False)
     stop_after(monkeypatch, 1)
@@ -89,7 +89,7 @@ def test_an_extended_run_is_the_longer_one(run, tmp_path, monkeypatch, capsys):
     summary = json.loads((tmp_path / "whole/summary.json").read_text())
     assert told["best"] == summary["best"] and told["accuracy"] == summary["accuracy"]
     assert (run / "report.html").exists()
-    assert workdir.read_config(run).num_rounds == 8
+    assert run_directory.read_config(run).num_rounds == 8
 
 
 @pytest.mark.parametrize(
@@ -114,11 +114,11 @@ def test_other_data_are_refused(run, name, change):
 
 
 def test_another_partition_is_refused_by_its_tables(finished):
-    config = workdir.read_config(finished)
-    data = configuration.build_data(config)
+    config = run_directory.read_config(finished)
+    data = objects.build_data(config)
     moved = data._replace(train=data.train._replace(index=data.train.index[::-1]))
     saved = checkpoint.read(finished)
-    stages = configuration.build_stages(config, None)
+    stages = objects.build_stages(config, None)
     at, _ = resumption.start(saved, stages, data)
     assert (at.stage, at.round) == (0, 4)
     with pytest.raises(ValueError, match="checkpoint: train changed"):
@@ -149,7 +149,7 @@ def settle(tmp_path):
                 config.update_from_flattened_dict({"lr_horizon": None} | began)
         new.update_from_flattened_dict(now)
         at = {"stage": 0, "round": 2, "state": None, "bits": 10**9, "flops": 0.0} | at
-        about = {"config": workdir.plain(old)}
+        about = {"config": run_directory.plain(old)}
         saved = checkpoint.Saved(loop.Snapshot(**at), {}, about)
         return resumption.settle(new, saved, extend_at_final)
 
@@ -160,8 +160,8 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
     found = settle({}, {"num_rounds": 8})
     assert found.config.lr_horizon == 4
     assert "keeps its schedule over 4 rounds" in found.said[-1]
-    rate = configuration.build_optimizer(settle({}, {}).config)
-    longer = configuration.build_optimizer(found.config)
+    rate = objects.build_optimizer(settle({}, {}).config)
+    longer = objects.build_optimizer(found.config)
     ones = np.ones(1, np.float32)
     for round in (0, 3):
         old, new = (f(round) for f in (rate, longer))
@@ -179,7 +179,7 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
     first = {"first_stage": {"name": "sensitivity", "density": 0.5}}
     found = settle(first, {"num_rounds": 8})
     assert found.config.first_stage.num_rounds == 4
-    stages = configuration.build_stages(found.config, None)
+    stages = objects.build_stages(found.config, None)
     assert [stage.num_rounds for stage in stages] == [4, 8]
     with pytest.raises(ValueError, match="first_stage.num_rounds=8, expected 4"):
         settle(
@@ -244,7 +244,7 @@ def test_without_a_checkpoint_nothing_is_extended(run):
 
 
 def test_permissions_are_for_a_run_that_goes_on(run):
-    config = workdir.read_config(run)
+    config = run_directory.read_config(run)
     for name in ("extend_at_final", "accept_lost_records"):
         with pytest.raises(ValueError, match=f"{name}=True, expected resume=True"):
             experiment.run(config, run.parent / "new", progress=False, **{name: True})
@@ -301,12 +301,12 @@ def test_overrides_alone_change_the_configuration_of_the_run(run, monkeypatch):
         values = flags.FlagValues()
         flags.DEFINE_bool("resume", False, "", flag_values=values)
         flags.DEFINE_string("workdir", None, "", flag_values=values)
-        holder = command.define_config(values)
+        holder = cli.define_config(values)
         argv = [*arguments, *where]
         monkeypatch.setattr(sys, "argv", argv)
-        values(command._with_config(argv))
-        old, new = workdir.read_config(run), holder.value
-        assert list(workdir.differences(old, new)) == [
+        values(cli._with_config(argv))
+        old, new = run_directory.read_config(run), holder.value
+        assert list(run_directory.differences(old, new)) == [
             "eval_every",
             "num_rounds",
             "until.gbit",
@@ -329,5 +329,5 @@ def test_seeds_are_extended_together(tmp_path):
     told = experiment.run(config, tmp_path / "a", resume=True, progress=False)
     assert told["rounds"] == 2 and told["seeds"] == [0, 1]
     for folder in ("a", "a/seed_0", "a/seed_1"):
-        found = workdir.read_config(tmp_path / folder)
+        found = run_directory.read_config(tmp_path / folder)
         assert (found.num_rounds, found.lr_horizon) == (2, 1)

@@ -11,8 +11,10 @@ import orbax.checkpoint as ocp
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax import checkpoint, configuration, experiment, simulate, workdir
 from sparsefl_jax.report import read_records
+from sparsefl_jax.runs import checkpoint, experiment, run_directory
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.simulation import round_program
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
@@ -32,7 +34,7 @@ def finished(tmp_path_factory):
 @pytest.fixture
 def config(finished):
     """The configuration of the first of the two seeds."""
-    return workdir.read_config(finished / "seed_3")
+    return run_directory.read_config(finished / "seed_3")
 
 
 def test_seeds_are_single_runs_and_their_mean(finished, config, tmp_path):
@@ -84,7 +86,7 @@ def test_load_gives_configuration_arrays_and_models(finished):
 def test_a_run_starts_from_what_another_left(finished, config, what):
     config.init_from, config.init_what = str(finished / "seed_3"), what
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
-    start = experiment.build(configuration.complete(config)).initial
+    start = experiment.build(objects.complete(config)).initial
     old = sfl.load(finished / "seed_3").models["global"]
     kernel, mask = (t["fc1"]["kernel"] for t in (start.params, start.mask))
     theirs = old.params["fc1"]["kernel"]
@@ -117,7 +119,7 @@ def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
     config.init_from, config.checkpoint_minutes = str(finished / "seed_3"), 0.0
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
     config.num_rounds = 2
-    config = configuration.complete(config)
+    config = objects.complete(config)
     experiment.run(config, tmp_path / "whole", progress=False)
 
     def killed(*args, **kwargs):
@@ -233,7 +235,7 @@ def test_a_foreign_checkpoint_is_refused(finished, config, tmp_path):
     with pytest.raises(ValueError, match="another key"):
         experiment.run(config, run, resume=True, progress=False)
     saved = checkpoint.read(run)
-    shapes = simulate.State(jax.ShapeDtypeStruct((3,), np.float32), None, None)
+    shapes = round_program.State(jax.ShapeDtypeStruct((3,), np.float32), None, None)
     with pytest.raises(ValueError, match="does not fit this run"):
         saved.snapshot.state(shapes)
 

@@ -5,16 +5,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import sampling
+from sparsefl_jax.data import cohorts
 
-MANY = sampling.SHUFFLED + 1  # the fewest clients that are permuted
+MANY = cohorts.SHUFFLED + 1  # the fewest clients that are permuted
 SIZES = [1, 2, 3, 4, 5, 9, 10, 17, 1024, 1025, 9999]
 
 
 def drawn(key, num_clients, count, rounds):
     """The first ids of many permutations, [rounds, count]."""
     keys = jax.vmap(lambda r: jax.random.fold_in(key, r))(jnp.arange(rounds))
-    each = jax.vmap(lambda k: sampling.permuted(k, num_clients, count))
+    each = jax.vmap(lambda k: cohorts.permuted(k, num_clients, count))
     return np.asarray(jax.jit(each)(keys))
 
 
@@ -28,20 +28,20 @@ def assert_alike(counts):
 
 @pytest.mark.parametrize("num_clients", SIZES)
 def test_a_permutation_has_everyone_once(key, num_clients):
-    ids = sampling.permuted(key, num_clients, num_clients)
+    ids = cohorts.permuted(key, num_clients, num_clients)
     assert ids.dtype == jnp.int32
     np.testing.assert_array_equal(np.sort(ids), np.arange(num_clients))
 
 
 @pytest.mark.parametrize("num_clients", [10**6, 10**9, 2**31 - 1])
 def test_ids_of_huge_populations_are_different_and_all_over(key, num_clients):
-    ids = np.asarray(sampling.permuted(key, num_clients, 2000))
+    ids = np.asarray(cohorts.permuted(key, num_clients, 2000))
     assert len(np.unique(ids)) == 2000 and ids.min() >= 0 and ids.max() < num_clients
     assert_alike(np.bincount(ids // (num_clients // 50 + 1), minlength=50))
 
 
 def test_the_beginning_does_not_depend_on_how_much_is_asked_for(key):
-    some, more = (sampling.permuted(key, 5000, n) for n in (7, 90))
+    some, more = (cohorts.permuted(key, 5000, n) for n in (7, 90))
     np.testing.assert_array_equal(some, more[:7])
 
 
@@ -69,7 +69,7 @@ def test_neighbours_of_a_cohort_are_no_neighbours_of_each_other(key):
 
 
 def test_cohorts_of_two_rounds_share_clients_by_chance_only(key):
-    draw = jax.jit(jax.vmap(sampling.uniform_sampler(2000, 200), (None, 0)))
+    draw = jax.jit(jax.vmap(cohorts.uniform_sampler(2000, 200), (None, 0)))
     ids = np.asarray(draw(key, jnp.arange(300)))
     shared = [len(np.intersect1d(a, b)) for a, b in zip(ids, ids[1:], strict=False)]
     # Hypergeometric: 20 on average, with variance 20 * 0.9 * 1800 / 1999.
@@ -79,7 +79,7 @@ def test_cohorts_of_two_rounds_share_clients_by_chance_only(key):
 
 @pytest.mark.parametrize("num_clients", [50, MANY])
 def test_the_sampler_is_pure_and_may_be_compiled_and_mapped(key, num_clients):
-    draw = sampling.uniform_sampler(num_clients, 6)
+    draw = cohorts.uniform_sampler(num_clients, 6)
     plain = np.stack([draw(key, round) for round in range(4)])
     mapped = jax.jit(jax.vmap(draw, (None, 0)))(key, jnp.arange(4))
     assert mapped.dtype == jnp.int32
@@ -89,7 +89,7 @@ def test_the_sampler_is_pure_and_may_be_compiled_and_mapped(key, num_clients):
 
 
 def test_a_large_population_takes_no_memory_of_its_size(key):
-    draw = jax.jit(sampling.uniform_sampler(10**9, 10))
+    draw = jax.jit(cohorts.uniform_sampler(10**9, 10))
     memory = draw.lower(key, 0).compile().memory_analysis()
     assert memory.temp_size_in_bytes < 100_000
 
@@ -97,7 +97,7 @@ def test_a_large_population_takes_no_memory_of_its_size(key):
 @pytest.mark.slow
 def test_tiers_that_are_large_get_their_shares_and_all_alike(key):
     budgets = np.where(np.arange(3 * MANY) % 3 == 1, 0.5, 1.0)  # a third has half
-    draw = jax.jit(jax.vmap(sampling.stratified_sampler(budgets, 30), (None, 0)))
+    draw = jax.jit(jax.vmap(cohorts.stratified_sampler(budgets, 30), (None, 0)))
     ids = np.asarray(draw(key, jnp.arange(2000)))
     assert ids.dtype == np.int32
     assert all(len(set(row)) == 30 for row in ids.tolist())

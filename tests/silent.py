@@ -11,11 +11,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import begin, checks, codec, costs, local, models, simulate
-from sparsefl_jax.algorithm import Stage
+from sparsefl_jax import models
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data import from_arrays
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.simulation import initial_state, round_program
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import SparseModel
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire import packets as codec
 
 STILL = local.make_optimizer("sgd", learning_rate=0.0)
 
@@ -24,7 +29,7 @@ class Rounds(NamedTuple):
     """Rounds of one stage, as NumPy arrays and plain Python values."""
 
     records: list[dict]  # of every round, as `metrics.jsonl` has them
-    logs: simulate.RoundLog  # stacked [R]
+    logs: round_program.RoundLog  # stacked [R]
     layouts: dict  # {'down': ..., 'up': ...}
 
     def total(self, *fields):
@@ -106,9 +111,9 @@ def simulator(
     data = from_arrays(x, own, x_test=x, y_test=own, users=own, users_test=own,
                        partition="natural")  # fmt: skip
     key, layers = jax.random.key(0), jax.tree.map(lambda m: m > 0, model.macs)
-    plan = simulate.make_plan(stage, layers)
-    segment = simulate.make_segment(plan)
-    people = simulate.make_population(plan, data, np.full(clients, budget))
+    plan = round_program.make_plan(stage, layers)
+    segment = round_program.make_segment(plan)
+    people = round_program.make_population(plan, data, np.full(clients, budget))
     rounds = np.arange(number, dtype=np.int32)
     ids = np.tile(np.arange(clients, dtype=np.int32), (number, 1))
 
@@ -116,11 +121,11 @@ def simulator(
     layouts = dict(zip(("down", "up"), map(codec.layout, traced[:2]), strict=True))
 
     def run(initial):
-        state = begin.start(key, plan, initial, people)
+        state = initial_state.start(key, plan, initial, people)
         _, logs = jax.device_get(segment(key, people, state, rounds, ids))
         each = (jax.tree.map(lambda v, i=i: v[i], logs) for i in rounds)
         how = layouts, model.macs, masks.layer_paths(layers), 1
-        return Rounds([costs.round_record(log, *how) for log in each], logs, layouts)
+        return Rounds([ledger.round_record(log, *how) for log in each], logs, layouts)
 
     return run
 

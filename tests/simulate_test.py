@@ -3,17 +3,19 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import begin, local, sampling, simulate, store
-from sparsefl_jax.algorithm import Stage
 from sparsefl_jax.algorithms import fedavg
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.types import ClientInfo, SparseModel
+from sparsefl_jax.data import cohorts
 from sparsefl_jax.models import Model
+from sparsefl_jax.simulation import initial_state, round_program, store
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import ClientInfo, SparseModel
+from sparsefl_jax.training import local
 
 
 def test_deal_goes_in_snake_order_by_size():
     sizes = jnp.array([10, 60, 50, 20, 40, 30], jnp.int32)
-    order, place = simulate.deal(jnp.arange(6), sizes, devices=2, chunk=1)
+    order, place = round_program.deal(jnp.arange(6), sizes, devices=2, chunk=1)
     assert order[..., 0].tolist() == [[1, 2], [5, 4], [3, 0]]
     assert order.reshape(-1)[place].tolist() == list(range(6))
 
@@ -21,7 +23,7 @@ def test_deal_goes_in_snake_order_by_size():
 @pytest.mark.parametrize("devices, chunk", [(1, 1), (2, 1), (1, 3), (2, 2), (3, 4)])
 def test_deal_places_everyone_once_and_fills_up_with_nobody(devices, chunk):
     sizes = jnp.array([3, 9, 1, 9, 4, 4, 7], jnp.int32)
-    order, place = simulate.deal(jnp.arange(7), sizes, devices, chunk)
+    order, place = round_program.deal(jnp.arange(7), sizes, devices, chunk)
     groups = -(-7 // (devices * chunk))
     assert order.shape == (groups, devices, chunk) and order.dtype == jnp.int32
     assert sorted(order.reshape(-1).tolist()) == list(range(7)) + [7] * (order.size - 7)
@@ -29,7 +31,7 @@ def test_deal_places_everyone_once_and_fills_up_with_nobody(devices, chunk):
 
 
 def test_uniform_sampler_draws_all_clients_alike_without_replacement(key):
-    draw = jax.jit(jax.vmap(sampling.uniform_sampler(8, 3), (None, 0)))
+    draw = jax.jit(jax.vmap(cohorts.uniform_sampler(8, 3), (None, 0)))
     ids = np.asarray(draw(key, jnp.arange(800)))
     assert ids.dtype == np.int32
     assert all(len(set(row)) == 3 for row in ids.tolist())
@@ -39,7 +41,7 @@ def test_uniform_sampler_draws_all_clients_alike_without_replacement(key):
 
 def test_stratified_sampler_takes_the_same_share_of_each_tier(key):
     budgets = np.array([0.1, 0.2, 0.1, 0.2, 0.1, 0.1])
-    draw = jax.jit(sampling.stratified_sampler(budgets, 3))
+    draw = jax.jit(cohorts.stratified_sampler(budgets, 3))
     for round in range(20):
         ids = np.asarray(draw(key, round))
         assert len(set(ids.tolist())) == 3 and ids.dtype == np.int32
@@ -49,16 +51,16 @@ def test_stratified_sampler_takes_the_same_share_of_each_tier(key):
 @pytest.mark.parametrize("cohort", [2, 4, 1])
 def test_stratified_sampler_refuses_parts_of_clients(cohort):
     with pytest.raises(ValueError, match=f"cohort_size={cohort} .*shares"):
-        sampling.stratified_sampler([0.1, 0.1, 0.2, 0.2, 0.2, 0.2], cohort)
+        cohorts.stratified_sampler([0.1, 0.1, 0.2, 0.2, 0.2, 0.2], cohort)
 
 
 def test_cohorts_depend_on_key_and_round_only(key):
     stage = Stage(None, 6, 2)
-    whole = sampling.cohorts(key, stage, 30, jnp.arange(6))
-    cut = [sampling.cohorts(key, stage, 30, jnp.arange(a, a + 3)) for a in (0, 3)]
+    whole = cohorts.cohorts(key, stage, 30, jnp.arange(6))
+    cut = [cohorts.cohorts(key, stage, 30, jnp.arange(a, a + 3)) for a in (0, 3)]
     assert whole.shape == (6, 2)
     np.testing.assert_array_equal(whole, np.concatenate(cut))
-    other = sampling.cohorts(jax.random.key(1), stage, 30, jnp.arange(6))
+    other = cohorts.cohorts(jax.random.key(1), stage, 30, jnp.arange(6))
     assert np.any(whole != other)
     assert len({tuple(row) for row in whole.tolist()}) > 1
 
@@ -68,7 +70,7 @@ def test_cohorts_follow_the_stage_s_own_sampler(key):
         return jnp.stack([round, round + 1])
 
     stage = Stage(None, 3, 2, sampler=sampler)
-    ids = sampling.cohorts(key, stage, 9, jnp.arange(2, 5))
+    ids = cohorts.cohorts(key, stage, 9, jnp.arange(2, 5))
     assert ids.tolist() == [[2, 3], [3, 4], [4, 5]]
 
 
@@ -89,7 +91,7 @@ def test_store_packs_booleans_to_bits_and_nothing_else(key):
 
 
 def test_stage_keys_differ(key):
-    drawn = [simulate.stage_key(key, i) for i in range(3)]
+    drawn = [round_program.stage_key(key, i) for i in range(3)]
     assert len({tuple(jax.random.key_data(k).tolist()) for k in drawn}) == 3
 
 
@@ -97,7 +99,7 @@ def test_stage_keys_differ(key):
     "cohort, chunk, devices, want", [(5, "auto", 2, 1), (5, 9, 2, 3), (1, 4, 1, 1)]
 )
 def test_make_plan_fits_chunk_and_devices_to_the_cohort(cohort, chunk, devices, want):
-    plan = simulate.make_plan(Stage(None, 1, cohort), {}, chunk=chunk)
+    plan = round_program.make_plan(Stage(None, 1, cohort), {}, chunk=chunk)
     assert (plan.mesh.size, plan.chunk) == (devices, want)
 
 
@@ -141,7 +143,7 @@ def population():
     info = ClientInfo(
         np.arange(2, dtype=np.int32), np.array([1, 3], np.int32), np.ones(2, np.float32)
     )
-    return simulate.Population(X, Y, index, info)
+    return round_program.Population(X, Y, index, info)
 
 
 @pytest.mark.parametrize("devices, chunk", [(1, 1), (2, 1), (1, 2)])
@@ -151,13 +153,15 @@ def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
         local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
     )
     stage = Stage(algorithm, 2, 2, batch_size=3)
-    plan = simulate.make_plan(stage, {"kernel": True}, jax.devices()[:devices], chunk)
+    plan = round_program.make_plan(
+        stage, {"kernel": True}, jax.devices()[:devices], chunk
+    )
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
-    state = begin.start(key, plan, sparse, population())
+    state = initial_state.start(key, plan, sparse, population())
     assert state.last_round.tolist() == [-1, -1]
     ids = np.array([[1, 0], [0, 1]], np.int32)
-    segment = simulate.make_segment(plan)
+    segment = round_program.make_segment(plan)
     state, log = segment(key, population(), state, np.arange(2, dtype=np.int32), ids)
     np.testing.assert_allclose(state.server.params["kernel"], golden(2), atol=1e-6)
     assert log.clients["count"].tolist() == [[3, 1], [1, 3]]
@@ -173,13 +177,13 @@ def test_a_segment_leaves_out_rounds_beyond_a_number(key):
         local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
     )
     stage = Stage(algorithm, 3, 2, batch_size=3)
-    plan = simulate.make_plan(stage, {"kernel": True}, observed=True)
+    plan = round_program.make_plan(stage, {"kernel": True}, observed=True)
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
-    segment = simulate.make_segment(plan)
+    segment = round_program.make_segment(plan)
     rounds, ids = np.arange(3, dtype=np.int32), np.array([[1, 0]] * 3, np.int32)
     for count in (1, 2, 3):
-        state = begin.start(key, plan, sparse, population())
+        state = initial_state.start(key, plan, sparse, population())
         arguments = key, population(), state, rounds, ids, None, np.int32(count)
         state, log = segment(*arguments)
         kernel = state.server.params["kernel"]
@@ -197,12 +201,12 @@ def test_last_round_tells_who_came_when(key):
     algorithm = fedavg(
         local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
     )
-    plan = simulate.make_plan(Stage(algorithm, 3, 1), {"kernel": True})
+    plan = round_program.make_plan(Stage(algorithm, 3, 1), {"kernel": True})
     assert plan.mesh.size == 1
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
-    state = begin.start(key, plan, sparse, population())
+    state = initial_state.start(key, plan, sparse, population())
     rounds, ids = np.arange(3, dtype=np.int32), np.array([[1], [0], [1]], np.int32)
-    state, log = simulate.make_segment(plan)(key, population(), state, rounds, ids)
+    state, log = round_program.make_segment(plan)(key, population(), state, rounds, ids)
     assert state.last_round.tolist() == [1, 2]
     assert log.ids.tolist() == ids.tolist()

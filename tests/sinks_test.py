@@ -15,8 +15,8 @@ import zlib
 
 import pytest
 
-from sparsefl_jax import sinks
 from sparsefl_jax.report import read_lines
+from sparsefl_jax.runs import sinks
 
 REASON = "needs the extra [tensorboard]"
 

@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import contract_world as at
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.testing import small_world
 from tests.by_hand import gradient
 
 
@@ -23,7 +23,9 @@ def flows(params, stats, x, y, temperature=200.0):
         total = 0.0
         for half in (slice(0, None, 2), slice(1, None, 2)):
             if len(y[half]):
-                logits, _ = at.tiny_model().apply(params, stats, x[half], train=True)
+                logits, _ = small_world.tiny_model().apply(
+                    params, stats, x[half], train=True
+                )
                 told = jax.nn.log_softmax(logits / temperature)
                 total -= jnp.mean(jnp.take_along_axis(told, y[half][:, None], 1))
         return total
@@ -45,12 +47,12 @@ def votes_for(world, scores):
         leaves = masks.layers(tree, world.layers)
         return np.concatenate([np.asarray(leaf).reshape(-1) for leaf in leaves])
 
-    states, logs = at.path(world)
+    states, logs = small_world.path(world)
     for round in range(2):
         votes = np.zeros(2 * half, int)
-        passings = at.passings(world, round)
+        passings = small_world.passings(world, round)
         for index, passing in zip(world.cohorts[round], passings, strict=True):
-            data = at.inputs(world, states[round], round, int(index))[-1]
+            data = small_world.inputs(world, states[round], round, int(index))[-1]
             rows = data.order[0, 0][data.weight[0, 0] > 0]
             down = {name: packet.values for name, packet in passing.down.items()}
             found = scores(**down, x=data.x[rows], y=data.y[rows])

@@ -10,25 +10,26 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax import contract_world as at
 from sparsefl_jax import data as datasets
-from sparsefl_jax import experiment, local, results
 from sparsefl_jax.algorithms import grasp, snip, spdst
 from sparsefl_jax.algorithms.snip import saliency
+from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
 from sparsefl_jax.data.batching import batches
 from sparsefl_jax.report import read_records
+from sparsefl_jax.runs import experiment, results
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
 from tests.tiny import tiny_config
 
 EVERY, SLOW = ("*",), pytest.mark.slow
-LOSS = local.cross_entropy(at.tiny_model())
+LOSS = local.cross_entropy(small_world.tiny_model())
 sensitivity_of = jax.jit(partial(saliency, LOSS))
 
 
 @pytest.fixture
 def model(key):
-    params, stats = at.tiny_model().init(key)
+    params, stats = small_world.tiny_model().init(key)
     params = jax.tree.map(lambda p: p + 0.1, params)  # biases that have a say
     return SparseModel(params, masks.full(params), stats)
 
@@ -36,7 +37,7 @@ def model(key):
 def samples(number):
     """Clouds of two classes, sorted by class; as many of each."""
     rng, y = np.random.default_rng(0), np.repeat([0, 1], number // 2)
-    x = rng.normal(size=(number, at.FEATURES)) + y[:, None]
+    x = rng.normal(size=(number, small_world.FEATURES)) + y[:, None]
     return jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
 
 
@@ -135,7 +136,7 @@ def test_first_samples_of_a_client_with_fewer(model):
     """Only its own count, whatever stands behind them."""
     stage = snip(LOSS, None, density=0.5, first_samples=True)
     data = client_batches(6, 8)
-    x = jnp.concatenate([data.x, jnp.full((4, at.FEATURES), jnp.nan)])
+    x = jnp.concatenate([data.x, jnp.full((4, small_world.FEATURES), jnp.nan)])
     y = jnp.concatenate([data.y, jnp.full(4, 3, jnp.int32)])
     want, _ = told_by(stage, model, data, 6)
     sent, metrics = told_by(stage, model, data._replace(x=x, y=y), 6)

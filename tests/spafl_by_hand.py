@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from sparsefl_jax import contract_world as at
+from sparsefl_jax.testing import small_world
 from tests.by_hand import gradient as cross_entropy_gradient
 
 RATE, MOMENTUM, ALPHA = 0.1, 0.9, 0.05
@@ -15,19 +15,23 @@ def trains_thresholds(world):
     Client 2 takes part in rounds 0 and 1, the second time with its own weights moved by
     eq. (13), and with the server's thresholds; alone with nothing of the server.
     """
-    states = at.path(world)[0]
+    states = small_world.path(world)[0]
     first, start = (jax.tree.map(lambda v: v[2], states[i].clients) for i in (0, 0))
     weights, own, stats = *first.trained, first.stats
     for round in range(2):
         server = states[round].server
-        data = at.inputs(world, states[round], round, 2)[-1]
+        data = small_world.inputs(world, states[round], round, 2)[-1]
         if world.algorithm.broadcast(None, None, server):
             own, weights = server.thresholds, moved(weights, server.delta)
         rate = RATE * 0.9**round
         weights, own, stats = steps(weights, own, stats, data, rate)
         row = jax.tree.map(lambda v: v[2], states[round + 1].clients)
         close((*row.trained, row.stats), (weights, own, stats))
-        sent = [p.up["thresholds"].values for p in at.passings(world, round) if p.up]
+        sent = [
+            p.up["thresholds"].values
+            for p in small_world.passings(world, round)
+            if p.up
+        ]
         if sent:
             mean = jax.tree.map(lambda *v: sum(v) / len(v), *sent)
             close(states[round + 1].server.thresholds, mean)

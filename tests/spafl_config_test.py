@@ -9,8 +9,8 @@ import pytest
 from benchmarks import table
 from benchmarks.tables import Row, Table
 from configs import _spafl
-from sparsefl_jax import configuration, fields
 from sparsefl_jax.data import make_preprocess
+from sparsefl_jax.runs.config import fields, objects
 
 FILES = ("spafl_fashion_mnist", "spafl_cifar10", "spafl_cifar100")
 
@@ -24,8 +24,8 @@ def test_every_method_variant_and_preset_builds(file):
             for preset in _spafl.PRESETS:
                 config = get_config(",".join((method, variant, preset)))
                 fields.check(config)
-                budgets = configuration.build_budgets(config)
-                (stage,) = configuration.build_stages(config, None, budgets)
+                budgets = objects.build_budgets(config)
+                (stage,) = objects.build_stages(config, None, budgets)
                 assert stage.cohort_size == 10 and config.metric == "clients"
                 assert stage.drop_last == (file == "spafl_cifar10")
                 seen.add(str(config.algorithm))
@@ -52,10 +52,10 @@ def test_what_an_argument_can_not_be(arg, told):
 
 
 def test_the_learning_rate_decays_by_a_factor_down_to_a_floor():
-    config = configuration.default_config()
+    config = objects.default_config()
     config.optimizer.learning_rate, config.final_learning_rate = 0.5, 0.3
     config.lr_decay = 0.9
-    optimizer = configuration.build_optimizer(config)
+    optimizer = objects.build_optimizer(config)
     rates = []
     for round in (0, 1, 4, 5, 90):
         tx = optimizer(round)

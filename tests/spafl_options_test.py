@@ -9,7 +9,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import spafl
-from sparsefl_jax.types import Batches, ClientInfo, Context, SparseModel
+from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
 
 RATE, MOMENTUM, ALPHA, STEPS = 0.1, 0.9, 0.25, 4
 SHAPE = (2, 2, 2, 3)  # a convolution of three filters with eight inputs each

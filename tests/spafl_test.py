@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax import codec, costs
 from sparsefl_jax.algorithms import local_only, spafl
+from sparsefl_jax.algorithms.spafl.client_training import Trained
 from sparsefl_jax.algorithms.spafl.spafl import moved_by_importance
-from sparsefl_jax.algorithms.spafl.thresholds import Trained
-from sparsefl_jax.sparsity import masks, ste
-from sparsefl_jax.types import Batches, ClientInfo, Context, SparseModel
+from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
+from sparsefl_jax.sparsity import masks, straight_through
+from sparsefl_jax.wire import ledger, packets
 
 
 def test_gradients_of_hand_computed_vectors():
@@ -20,7 +20,7 @@ def test_gradients_of_hand_computed_vectors():
     g = jnp.array([[1.0, 2.0], [3.0, -1.0]])
 
     def loss(kernel, threshold):
-        return jnp.sum(g * ste.prune({"w": kernel}, {"w": threshold})["w"])
+        return jnp.sum(g * straight_through.prune({"w": kernel}, {"w": threshold})["w"])
 
     value = loss(kernel, jnp.array([0.25, 0.25]))
     assert float(value) == pytest.approx(2 * 0.4 - 0.2)
@@ -37,7 +37,9 @@ def test_a_weight_of_zero_has_no_slope_through_its_importance():
     kernel = jnp.array([[0.0, 0.0], [0.3, -0.2]])
     g = jnp.array([[2.0, 5.0], [1.0, 4.0]])
     found = jax.grad(
-        lambda k: jnp.sum(g * ste.prune({"w": k}, {"w": jnp.array([0.1, 0.3])})["w"])
+        lambda k: jnp.sum(
+            g * straight_through.prune({"w": k}, {"w": jnp.array([0.1, 0.3])})["w"]
+        )
     )(kernel)
     want = [[2.0, 0.0], [1.0 + 0.3 / 2, 0.8 / 2]]  # -1 / 2 times 4 * -0.2
     np.testing.assert_allclose(found, want, atol=1e-6)
@@ -49,7 +51,7 @@ def test_gradients_are_finite_differences_where_the_step_is_replaced_by_its_argu
     kernel = jax.random.normal(key, (3, 3, 2, 4))
     threshold = jnp.array([0.1, 2.0, 0.3, 1.5])
     g = jax.random.normal(jax.random.fold_in(key, 1), kernel.shape)
-    alive = np.asarray(ste.importance(kernel) > threshold, np.float64)
+    alive = np.asarray(straight_through.importance(kernel) > threshold, np.float64)
     assert 0 < alive.sum() < 4
 
     def smooth(kernel, threshold):
@@ -60,7 +62,8 @@ def test_gradients_are_finite_differences_where_the_step_is_replaced_by_its_argu
 
     start, tau = np.asarray(kernel, np.float64), np.asarray(threshold, np.float64)
     for_kernel, for_threshold = jax.grad(
-        lambda k, t: jnp.sum(g * ste.prune({"w": k}, {"w": t})["w"]), (0, 1)
+        lambda k, t: jnp.sum(g * straight_through.prune({"w": k}, {"w": t})["w"]),
+        (0, 1),
     )(kernel, threshold)
     eps = 1e-5
     for at in [(0, 0, 0, 0), (1, 2, 1, 1), (2, 2, 0, 3)]:
@@ -75,7 +78,7 @@ def test_gradients_are_finite_differences_where_the_step_is_replaced_by_its_argu
 
 
 def test_the_window_estimator_passes_far_from_the_threshold_only():
-    slopes = jax.vmap(jax.grad(lambda d: ste.unit_step(d, "window")))
+    slopes = jax.vmap(jax.grad(lambda d: straight_through.unit_step(d, "window")))
     got = slopes(jnp.array([-1.5, -0.5, 0.0, 0.5, 1.5]))
     np.testing.assert_array_equal(got, [1, 0, 0, 0, 1])
 
@@ -111,7 +114,11 @@ def test_a_dead_layer_is_revived_and_a_threshold_equal_to_importance_prunes():
     kernel = jnp.ones((2, 200))
     one_alive = jnp.full(200, 2.0).at[0].set(0.5)  # 0.5 % of the filters
     three_alive = one_alive.at[:3].set(0.5)  # 1.5 %
-    count = lambda t: int(ste.filter_masks({"w": kernel}, {"w": t})["w"][0].sum())  # noqa: E731
+
+    def count(threshold):
+        masks = straight_through.filter_masks({"w": kernel}, {"w": threshold})
+        return int(masks["w"][0].sum())
+
     assert count(one_alive) == 200
     assert count(three_alive) == 3
     assert count(jnp.ones(200).at[:5].set(0.5)) == 5
@@ -121,7 +128,7 @@ def test_a_dead_layer_is_revived_and_a_threshold_equal_to_importance_prunes():
 def test_one_percent_of_the_filters_is_dead_and_one_filter_more_is_not(filters):
     """A mean in float32 took 5 of 500 for more than 0.01, which PyTorch does not."""
     kernel, most = jnp.ones((2, filters)), filters // 100
-    is_dead = jax.jit(ste.is_dead)
+    is_dead = jax.jit(straight_through.is_dead)
     for alive in (0, most, most + 1):
         threshold = jnp.full(filters, 2.0).at[:alive].set(0.5)
         assert bool(is_dead(kernel, threshold)) == (alive <= most)
@@ -215,7 +222,7 @@ def test_the_warm_up_silences_round_0():
 
 
 def _penalty(options, round):
-    from sparsefl_jax.algorithms.spafl import thresholds as client_side
+    from sparsefl_jax.algorithms.spafl import client_training
 
     every = dict(
         alpha=0.0,
@@ -227,8 +234,8 @@ def _penalty(options, round):
         thresholds_only=False,
         keep_optimizer=False,
     )
-    loss = client_side.regularised(
-        quiet_loss, jnp.int32(round), client_side.Options(**(every | options))
+    loss = client_training.regularised(
+        quiet_loss, jnp.int32(round), client_training.Options(**(every | options))
     )
     trained = Trained({"w": jnp.ones((2, 3))}, {"w": jnp.zeros(3)})
     return float(loss(None, trained, {}, None, None, jnp.ones(1))[0])
@@ -242,10 +249,10 @@ def test_eq_13_needs_as_many_words_as_there_are_thresholds():
         settings = {} if charged else {"charge_delta": False}
         method = spafl(None, None, prunable=("w",), **settings)
         down = method.broadcast(None, None, method.init(None, model))
-        layout, count = codec.layout(down), codec.count(down)
-        bits[charged] = int(codec.bits(layout, count).total)
+        layout, count = packets.layout(down), packets.count(down)
+        bits[charged] = int(packets.bits(layout, count).total)
         assert bool(layout["delta"].assumed) != charged
-        assert costs.values_only_bits(layout, count, ("thresholds",)) == 3 * 32
+        assert ledger.values_only_bits(layout, count, ("thresholds",)) == 3 * 32
     assert bits == {False: 3 * 32, True: 2 * 3 * 32}
 
 

@@ -5,19 +5,11 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax import (
-    begin,
-    checkpoint,
-    checks,
-    configuration,
-    devices,
-    estimate,
-    fields,
-    pace,
-    simulate,
-    store,
-    workdir,
-)
+from sparsefl_jax.runs import checkpoint, run_directory, segment_lengths
+from sparsefl_jax.runs.config import fields, objects
+from sparsefl_jax.runs.plan import checks, describe
+from sparsefl_jax.simulation import initial_state, round_program, store
+from sparsefl_jax.system import hardware
 
 pytestmark = pytest.mark.slow
 
@@ -121,7 +113,7 @@ def test_the_device_holds_two_working_sets_and_traces_once(key, monkeypatch):
 
     monkeypatch.setattr(store, "scatter", watched)
     # A quarter of the memory holds two sets of four: a cohort's three, on two devices.
-    monkeypatch.setattr(devices, "memory", lambda _: 4 * 2 * 4 * row)
+    monkeypatch.setattr(hardware, "memory", lambda _: 4 * 2 * 4 * row)
     told, traced = [], []
     for segment in segments(world, "spafl", key, 4, traces, eval_every=4):
         told.append(segment)
@@ -143,11 +135,11 @@ def test_first_rows_do_not_depend_on_how_many_are_made_at_a_time(world, key, wor
 
     data, model, parts = world
     algorithm = METHODS["nst"](*parts)._replace(init_client=init_client)
-    plan = simulate.make_plan(sfl.Stage(algorithm, 1, COHORT), {})
-    population = simulate.make_population(plan, data)
+    plan = round_program.make_plan(sfl.Stage(algorithm, 1, COHORT), {})
+    population = round_program.make_population(plan, data)
     sparse = checks.initial_model(key, model)
-    there = begin.start(key, plan, sparse, population)
-    here = begin.start(key, plan, sparse, population, working=working)
+    there = initial_state.start(key, plan, sparse, population)
+    here = initial_state.start(key, plan, sparse, population, working=working)
     jax.tree.map(np.testing.assert_array_equal, there, here)
     assert all(isinstance(v, np.ndarray) for v in jax.tree.leaves(here.clients))
     assert len(np.unique(here.clients["w"], axis=0)) == 7
@@ -200,17 +192,17 @@ def test_a_checkpoint_leaves_no_older_rows(world, key, tmp_path):
 
 
 def test_the_store_is_no_part_of_what_a_run_is():
-    old, new = configuration.default_config(), configuration.default_config()
+    old, new = objects.default_config(), objects.default_config()
     new.client_store = "host"
-    assert workdir.difference(old, new) == ""
+    assert run_directory.difference(old, new) == ""
     new.epochs = 2
-    assert workdir.difference(old, new) == "epochs is 1 there and 2 here"
+    assert run_directory.difference(old, new) == "epochs is 1 there and 2 here"
 
 
 def test_a_name_that_is_no_store_is_refused(world, key):
     with pytest.raises(ValueError, match="client_store='dusk', expected one of auto"):
         next(segments(world, "nst", key, client_store="dusk"))
-    config = configuration.default_config()
+    config = objects.default_config()
     config.client_store = "hots"
     with pytest.raises(ValueError, match="client_store='hots', expected"):
         fields.check(config)
@@ -223,9 +215,9 @@ def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatc
     assert store.chosen("auto", odd, 1700, 2) == "host"
     assert store.chosen("auto", odd, 1700, 1) == "host"
     assert store.chosen("host", {}, 1700, 2) == "device"  # nothing to keep
-    monkeypatch.setattr(devices, "host_memory", lambda: 1100)
+    monkeypatch.setattr(hardware, "host_memory", lambda: 1100)
     assert store.chosen("auto", odd, 1700, 2) == "disk"
-    monkeypatch.setattr(devices, "host_memory", lambda: 1200)
+    monkeypatch.setattr(hardware, "host_memory", lambda: 1200)
     assert store.chosen("auto", odd, 1700, 2) == "host"
     # 425 bytes for two sets: two rows each.
     assert store.most_rounds(rows, 1, 1700) == 2
@@ -264,13 +256,15 @@ def test_segments_divide_what_must_fall_on_their_ends(
     world, monkeypatch, rounds, every, observed, fitting, length, rows
 ):
     data, model, parts = world
-    plan = simulate.make_plan(sfl.Stage(METHODS["nst"](*parts), rounds, COHORT), {})
+    plan = round_program.make_plan(
+        sfl.Stage(METHODS["nst"](*parts), rounds, COHORT), {}
+    )
     monkeypatch.setattr(store, "most_rounds", lambda *_: fitting)
     clients = {"w": jax.ShapeDtypeStruct((7, 25), np.float32)}
     how = plan, clients, model, data, every
-    paced = pace.pace(*how, "host", observe_rounds=observed)
+    paced = segment_lengths.pace(*how, "host", observe_rounds=observed)
     assert paced == (length, rows, "host")
-    paced = pace.pace(*how, "device", observe_rounds=observed)
+    paced = segment_lengths.pace(*how, "device", observe_rounds=observed)
     assert paced.working is None and paced.where == "device"
 
 
@@ -279,7 +273,7 @@ def test_the_plan_tells_where_rows_are_and_what_they_take(world):
     stages = [sfl.Stage(METHODS["nst"](*parts), 4, COHORT)]
     row = sum(-(-n // 8) for n in LEAVES)
     told = {
-        where: estimate.describe(stages, model, data, client_store=where)
+        where: describe.describe(stages, model, data, client_store=where)
         for where in ("host", "device")
     }
     (here,), (there,) = told["host"]["stages"], told["device"]["stages"]
@@ -291,6 +285,6 @@ def test_the_plan_tells_where_rows_are_and_what_they_take(world):
         "working": None,
     }
     assert there["memory"]["clients"] == 2 * 7 * row  # two devices, seven rows: copies
-    text = estimate.text(told["host"])
+    text = describe.text(told["host"])
     assert f"{7 * row} B, host" in text and "up to 4 clients for a segment" in text
-    assert "on the host" not in estimate.text(told["device"])
+    assert "on the host" not in describe.text(told["device"])

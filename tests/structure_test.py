@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax import checks, structure
-from sparsefl_jax.codec import Packet
+from sparsefl_jax.runs.plan import checks, structure
+from sparsefl_jax.wire.packets import Packet
 from tests.store_test import make_world
 
 

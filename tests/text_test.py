@@ -7,10 +7,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from sparsefl_jax import configuration, experiment
-from sparsefl_jax.data import sources, text, tfds_source
+from sparsefl_jax.data import prepared_tfds, sources, text
 from sparsefl_jax.data.federated import federate
 from sparsefl_jax.report import read_records
+from sparsefl_jax.runs import experiment
+from sparsefl_jax.runs.config import objects
 
 pytestmark = pytest.mark.slow
 
@@ -210,13 +211,15 @@ def test_what_is_missing_is_one_line(tmp_path, monkeypatch, capsys):
 @pytest.mark.needs("data/tfds/glue")
 def test_real_sentences(shared, tmp_path, monkeypatch):
     folder = str(shared / "data" / "tfds")
-    (texts, y, texts_test, y_test), names = tfds_source.read_texts("glue/sst2", folder)
+    (texts, y, texts_test, y_test), names = prepared_tfds.read_texts(
+        "glue/sst2", folder
+    )
     assert len(texts) == len(y) == 67_349 and len(texts_test) == 872
     assert names == ["negative", "positive"]
     assert set(y) == set(y_test) == {0, 1}  # not the split whose labels are secret
     assert all(isinstance(t, str) for t in texts) and "tensorflow" not in sys.modules
     few = (texts[:200], y[:200], texts_test, y_test)
-    monkeypatch.setattr(tfds_source, "read_texts", lambda *_: (few, names))
+    monkeypatch.setattr(prepared_tfds, "read_texts", lambda *_: (few, names))
     out = tmp_path / "sst2.npz"
     assert text.main(["glue/sst2", str(out), "--hash=32"]) == 0
     data = sources.load(out)
@@ -234,13 +237,13 @@ def test_a_whole_run_on_features(tmp_path):
     ]
     out = tmp_path / "films.npz"
     assert text.main(arguments(write(tmp_path / "t.csv", rows), out, "--hash=768")) == 0
-    config = configuration.default_config()
+    config = objects.default_config()
     config.dataset, config.model.name = str(out), "sa"
     config.partition.name, config.num_clients = "natural", 0
     config.test_split = "within"
     config.num_rounds = config.eval_every = 20
     config.cohort_size, config.batch_size, config.optimizer.learning_rate = 4, 1, 0.5
     run = tmp_path / "run"
-    experiment.run(configuration.complete(config), run, progress=False)
+    experiment.run(objects.complete(config), run, progress=False)
     lines = read_records(run / "metrics.jsonl")
     assert lines[-1]["accuracy"] > 0.9

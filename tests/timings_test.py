@@ -6,7 +6,7 @@ import time
 import jax
 import pytest
 
-from sparsefl_jax import timings
+from sparsefl_jax.runs.plan import timings
 
 VALUE = {"stages": [{"compile_seconds": None, "seconds_per_round": 2.0}]}
 

@@ -9,8 +9,9 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from sparsefl_jax import configuration, interrupt
 from sparsefl_jax.algorithms import fedavg, spafl
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.system import interrupt
 
 
 def tiny_config(folder):
@@ -21,7 +22,7 @@ def tiny_config(folder):
     x[:, 0, 0, 0] += y
     path = folder / "tiny.npz"
     np.savez(path, x=x[:160], y=y[:160], x_test=x[160:], y_test=y[160:])
-    config = configuration.default_config()
+    config = objects.default_config()
     config.dataset = str(path)
     config.normalize = False
     config.num_clients = 8
@@ -36,7 +37,7 @@ def tiny_config(folder):
     }
     config.num_rounds, config.cohort_size, config.batch_size = 4, 3, 8
     config.eval_every = 2
-    return configuration.complete(config)
+    return objects.complete(config)
 
 
 def noisy(loss_fn, optimizer):

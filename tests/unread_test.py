@@ -8,19 +8,11 @@ import numpy as np
 import pytest
 from absl import flags
 
-from sparsefl_jax import (
-    checks,
-    command,
-    configuration,
-    experiment,
-    fields,
-    local,
-    loop,
-    rename,
-    unread,
-    workdir,
-)
-from sparsefl_jax.algorithm import Stage
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.runs import cli, experiment, loop, run_directory
+from sparsefl_jax.runs.config import fields, objects, rename, unread
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.training import local
 from tests.bad_input_test import change, launched, refused
 from tests.tiny import tiny_config
 
@@ -124,20 +116,20 @@ def test_a_density_is_read_where_a_section_refers_to_it(tmp_path):
 )
 def test_methods_that_start_from_a_mask_take_that_of_the_first_stage(tmp_path, method):
     config = tiny_config(tmp_path)
-    needs = configuration.arguments(configuration.factory("algorithm", method))
+    needs = objects.arguments(objects.factory("algorithm", method))
     own = {"density": 0.5, "rounds": 4, "densities": (0.25, 0.5)}
     config.algorithm = {"name": method} | {k: own[k] for k in own if k in needs}
-    experiment.build(configuration.complete(config))
+    experiment.build(objects.complete(config))
 
 
 def test_what_a_first_stage_reads_is_its_own(tmp_path):
     config = tiny_config(tmp_path)
     own = {"name": "snip", "density": 0.5, "drop_last": True, "num_rounds": 1}
     config.epochs, config.first_stage = 3, own  # the main stage reads the epochs
-    (first, main) = experiment.build(configuration.complete(config)).stages
+    (first, main) = experiment.build(objects.complete(config)).stages
     assert (first.drop_last, main.drop_last) == (True, False)
     config.first_stage = {"name": "fedavg", "epochs": 3}
-    experiment.build(configuration.complete(config))
+    experiment.build(objects.complete(config))
 
 
 def test_budgets_are_read_by_the_methods_that_slice(tmp_path):
@@ -145,16 +137,16 @@ def test_budgets_are_read_by_the_methods_that_slice(tmp_path):
     config.first_stage, config.cohort_size = {}, 2
     config.budgets = ((0.5, 0.5), (1.0, 0.5))
     config.algorithm = {"name": "heterofl"}
-    experiment.build(configuration.complete(config))
+    experiment.build(objects.complete(config))
 
 
 def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
     config = tiny_config(tmp_path)
-    data = configuration.build_data(config)
-    model = configuration.build_model(config, data)
-    optimizer = configuration.build_optimizer(config)
+    data = objects.build_data(config)
+    model = objects.build_model(config, data)
+    optimizer = objects.build_optimizer(config)
     loss_fn = local.cross_entropy(model)
-    fedavg = configuration.build_algorithm("fedavg", {}, loss_fn, optimizer)
+    fedavg = objects.build_algorithm("fedavg", {}, loss_fn, optimizer)
     stages = [Stage(fedavg, 1, 2)]
     run = loop.segments(None, stages, model, data, observe_rounds=(2,))
     refused(lambda: next(run), "observe_rounds=(2,), expected rounds from 1 to num_ro")
@@ -167,32 +159,32 @@ def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
 def test_a_tier_without_a_client_is_refused(tmp_path):
     config = tiny_config(tmp_path)
     config.budgets = ((0.5, 0.01), (1.0, 0.99))
-    refused(lambda: configuration.build_budgets(config), "but none has 0.5")
+    refused(lambda: objects.build_budgets(config), "but none has 0.5")
 
 
 def test_a_kept_run_forgets_what_it_did_not_read(tmp_path):
     config = tiny_config(tmp_path)
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
-    told = configuration.complete(config).to_dict() | {"density": 0.5}
+    told = objects.complete(config).to_dict() | {"density": 0.5}
     told["partition"]["alpha"], told["model"]["norm"] = 0.1, "batch"
     (tmp_path / "config.json").write_text(json.dumps(told))
-    kept = workdir.read_config(tmp_path)
+    kept = run_directory.read_config(tmp_path)
     fields.check(kept)
     assert kept.density is None and kept.model.widths == [16]
     assert kept.partition.to_dict() == {"name": "iid"}
-    assert workdir.difference(kept, config) == ""
+    assert run_directory.difference(kept, config) == ""
 
 
 def given(monkeypatch, line: str):
     """The configuration that a command line makes."""
     values = flags.FlagValues()
-    config = command.define_config(values)
+    config = cli.define_config(values)
     file, *others = line.split()
     argv = ["launch.py", f"--config={CONFIGS}/{file}", *others]
     monkeypatch.setattr(sys, "argv", argv)
     values(argv)
     fields.check(rename.settle(config.value))
-    configuration.build_stages(config.value, None)
+    objects.build_stages(config.value, None)
     return config.value
 
 
@@ -287,8 +279,8 @@ def test_a_flag_that_nothing_reads_is_refused(monkeypatch, capsys, flag, told):
 )
 def test_flags_that_would_be_ignored_are_refused(verbs, others, told):
     with pytest.raises(ValueError, match=told):
-        command.check_flags(verbs, others)
-    command.check_flags({"dry_run": True, "list": False}, {"config": 1, "workdir": "a"})
+        cli.check_flags(verbs, others)
+    cli.check_flags({"dry_run": True, "list": False}, {"config": 1, "workdir": "a"})
 
 
 ENTRIES = [

@@ -9,9 +9,9 @@ import numpy as np
 import optax
 import pytest
 
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import Model, build
 from sparsefl_jax.sparsity import masks, width
-from sparsefl_jax.types import SparseModel
 
 pytestmark = pytest.mark.slow
 

@@ -5,10 +5,12 @@ from functools import partial
 import jax
 import numpy as np
 
-from sparsefl_jax import contract_world as at
-from sparsefl_jax.message import unpack_model
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.wire.messages import unpack_model
 
-KERNELS = at.FEATURES * at.HIDDEN + at.HIDDEN * at.CLASSES
+KERNELS = (
+    small_world.FEATURES * small_world.HIDDEN + small_world.HIDDEN * small_world.CLASSES
+)
 SORTING = KERNELS * np.log2(KERNELS + 1)
 GRID = (0.3, 0.4, 0.5)  # FjORD's widths in the contract test
 BATCH = 4
@@ -23,7 +25,7 @@ def multiplies(world, expected):
         extra)`, trees of sums over samples.
     """
     for round, cohort in enumerate(world.cohorts.tolist()):
-        passings = at.passings(world, round)
+        passings = small_world.passings(world, round)
         for index, passing in zip(cohort, passings, strict=True):
             same(passing.metrics["work"], expected(world, round, index, passing))
 
@@ -58,12 +60,12 @@ def thrice(tree, extra=0.0):
 
 
 def dense(world, round, index, passing):
-    return thrice(times(at.SIZES[index], layers(1.0, 1.0)))
+    return thrice(times(small_world.SIZES[index], layers(1.0, 1.0)))
 
 
 def received(world, round, index, passing):
     """Frozen within the mask that came down."""
-    return thrice(times(at.SIZES[index], densities(_mask(passing.down))))
+    return thrice(times(small_world.SIZES[index], densities(_mask(passing.down))))
 
 
 def _mask(message):
@@ -80,7 +82,7 @@ def dense_gradients(world, round, index, passing):
 
 def operated(world, round, index, passing, every=1):
     """One surgery after the step with index floor(n / 2), where the round has one."""
-    size = at.SIZES[index]
+    size = small_world.SIZES[index]
     steps = -(-size // BATCH)
     before = min((steps // 2 + 1) * BATCH, size)
     if round % every:
@@ -94,7 +96,7 @@ def operated(world, round, index, passing, every=1):
 
 def _before(world, round, index, passing):
     """NST's own mask, that of its client's last round; else the one received."""
-    row = at.inputs(world, at.path(world)[0][round], round, index)[3]
+    row = small_world.inputs(world, small_world.path(world)[0][round], round, index)[3]
     return row if jax.tree.leaves(row) else _mask(passing.down)
 
 
@@ -113,27 +115,27 @@ def thresholds(world, round, index, passing):
         alive[layer] = np.mean(height > level)
         if alive[layer] <= 0.01:
             alive[layer] = np.mean(height > 0)
-    steps = -(-at.SIZES[index] // BATCH)
-    work = times(at.SIZES[index], layers(alive["fc1"], alive["fc2"]))
+    steps = -(-small_world.SIZES[index] // BATCH)
+    work = times(small_world.SIZES[index], layers(alive["fc1"], alive["fc2"]))
     return thrice(work, 5 * KERNELS * steps)
 
 
 def sliced(world, round, index, passing):
     """HeteroFL's: the first units of the hidden layer, as many as the budget allows."""
-    return thrice(times(at.SIZES[index], _width(at.BUDGETS[index])))
+    return thrice(times(small_world.SIZES[index], _width(small_world.BUDGETS[index])))
 
 
 def _width(rate):
-    share = np.ceil(rate * at.HIDDEN) / at.HIDDEN
+    share = np.ceil(rate * small_world.HIDDEN) / small_world.HIDDEN
     return layers(share, share, share)
 
 
 def drawn(world, round, index, passing, draw="batch", distill=False):
     """FjORD's: every batch at its width, and at the client's own where that teaches."""
-    state = at.path(world)[0][round]
-    key, *_, info, data = at.inputs(world, state, round, index)
+    state = small_world.path(world)[0][round]
+    key, *_, info, data = small_world.inputs(world, state, round, index)
     key = jax.random.split(jax.random.fold_in(key, info.index), 3)[2]
-    largest = GRID.index(at.BUDGETS[index])
+    largest = GRID.index(small_world.BUDGETS[index])
     work = []
     for step, weight in enumerate(data.weight[0]):
         own = jax.random.fold_in(jax.random.fold_in(key, 0), step)
@@ -149,7 +151,7 @@ def drawn(world, round, index, passing, draw="batch", distill=False):
 
 def scored(world, round, index, passing, passes):
     """SNIP's and GraSP's: one batch, dense, and the order of all weights."""
-    one = min(BATCH, at.SIZES[index])
+    one = min(BATCH, small_world.SIZES[index])
     return thrice(times(passes * one, layers(1.0, 1.0)), SORTING)
 
 

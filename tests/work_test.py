@@ -7,7 +7,7 @@ import optax
 import pytest
 
 from sparsefl_jax.algorithms.flash import surgery
-from sparsefl_jax.types import Batches, SparseModel
+from sparsefl_jax.core.types import Batches, SparseModel
 from tests.work_by_hand import same
 
 WIDTH, ALIVE, LOST = 40, 20, 4

@@ -4,9 +4,7 @@ from sparsefl_jax.algorithms.complement import complement as complement
 from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
 from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
 from sparsefl_jax.algorithms.fedprox import fedprox as fedprox
-from sparsefl_jax.algorithms.fedsparsify import (
-    fedsparsify_global as fedsparsify_global,
-)
+from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsify_global
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_local as fedsparsify_local
 from sparsefl_jax.algorithms.fjord import fjord as fjord
 from sparsefl_jax.algorithms.flash import hetero_jmwst as hetero_jmwst

@@ -10,12 +10,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax import local
-from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.message import pack_down, pack_up, renewed, unpack_model
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import Array, EmptyState, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import Array, EmptyState, PyTree, SparseModel
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 
 class Server(NamedTuple):
@@ -95,7 +94,7 @@ def complement(
 
     def contribute(ctx, uplink):
         sent = unpack_model(uplink)
-        return sums.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
+        return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
 
     def aggregate(key, ctx, server, total):
         del key
@@ -108,7 +107,7 @@ def complement(
             )
             for when in (first, ~first)
         )
-        mean, stats = sums.weighted_mean(total, (stays, old.stats))
+        mean, stats = means.weighted_mean(total, (stays, old.stats))
         ratio = jnp.where(first, 1.0, aggregation_ratio)
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
         mask = jax.tree.map(lambda w: _kept(w, density), params)

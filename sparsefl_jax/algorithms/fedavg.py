@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax import local
-from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.codec import Packet
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import EmptyState, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import EmptyState, PyTree, SparseModel
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.packets import Packet
 
 
 class Server(NamedTuple):
@@ -56,7 +55,7 @@ def fedavg(
       >>> fedadam = fedavg(None, None, server_optimizer=optax.adam(0.01))
     """
     server_tx = server_optimizer or optax.sgd(1.0)
-    weight = sums.weigh(weighting)
+    weight = means.weigh(weighting)
 
     def init(key, model: SparseModel):
         del key
@@ -85,12 +84,12 @@ def fedavg(
 
     def contribute(ctx, uplink):
         values = {name: packet.values for name, packet in uplink.items()}
-        return sums.weighted_sum(values, weight(ctx.client))
+        return means.weighted_sum(values, weight(ctx.client))
 
     def aggregate(key, ctx, server, total):
         del key, ctx
         still = jax.tree.map(jnp.zeros_like, server.params)
-        mean = sums.weighted_mean(total, {"delta": still, "stats": server.stats})
+        mean = means.weighted_mean(total, {"delta": still, "stats": server.stats})
         gradient = jax.tree.map(jnp.negative, mean["delta"])
         step, opt_state = server_tx.update(gradient, server.opt_state, server.params)
         params = optax.apply_updates(server.params, step)

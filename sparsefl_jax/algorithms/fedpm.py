@@ -10,12 +10,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax import local
-from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.codec import Packet, split
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import EmptyState, PyTree, SparseModel, Work
 from sparsefl_jax.sparsity import supermask
-from sparsefl_jax.types import EmptyState, PyTree, SparseModel, Work
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.packets import Packet, split
 
 
 class Server(NamedTuple):
@@ -130,12 +129,12 @@ def fedpm(
     def contribute(ctx, uplink):
         del ctx
         values = {name: packet.values for name, packet in uplink.items()}
-        return sums.weighted_sum(values, jnp.float32(1))
+        return means.weighted_sum(values, jnp.float32(1))
 
     def aggregate(key, ctx, server, total):
         del key, ctx
         old = {"mask": server.scores, "stats": server.stats}
-        mean = sums.weighted_mean(total, old)
+        mean = means.weighted_mean(total, old)
         nobody = total["weight"] == 0
 
         def score(votes, old):

@@ -8,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.fedavg import fedavg
+from sparsefl_jax.core.algorithm import Algorithm
 
 
 def fedprox(

@@ -11,12 +11,11 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax import local
-from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.message import pack_down, pack_up, renewed, unpack_model
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import Array, EmptyState, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, schedules
-from sparsefl_jax.types import Array, EmptyState, PyTree, SparseModel
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 CRITERIA = ("magnitude", "random")
 MERGES = ("majority", "average")
@@ -90,12 +89,12 @@ def fedsparsify_global(
 
     def contribute(ctx, uplink):
         sent = unpack_model(uplink)
-        return sums.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
+        return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
 
     def aggregate(key, ctx, server, total):
         del key
         old, select = server.model, masks.prunable(server.model.params, prunable)
-        params, stats = sums.weighted_mean(total, (old.params, old.stats))
+        params, stats = means.weighted_mean(total, (old.params, old.stats))
         scores = server.scores or jax.tree.map(jnp.abs, params)
         mask = _purge(scores, ctx.round, schedule, select)
         mask = jax.tree.map(jnp.logical_and, mask, old.mask)
@@ -161,14 +160,14 @@ def fedsparsify_local(
 
     def contribute(ctx, uplink):
         sent = unpack_model(uplink)
-        mean = sums.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
+        mean = means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
         votes = jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask)
         return {"mean": mean, "votes": votes, "voters": jnp.float32(1)}
 
     def aggregate(key, ctx, server, total):
         del key
         old, voters = server.model, total["voters"]
-        params, stats = sums.weighted_mean(total["mean"], (old.params, old.stats))
+        params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
         least = voters / 2 if merge == "majority" else jnp.float32(1)
         mask = jax.tree.map(
             lambda v, m: jnp.where(voters > 0, v >= least, m), total["votes"], old.mask

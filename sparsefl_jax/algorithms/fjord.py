@@ -9,14 +9,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax import local
-from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.codec import Packet
-from sparsefl_jax.message import pack_slice
-from sparsefl_jax.recalibrate import is_static
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import EmptyState, PyTree, SparseModel
+from sparsefl_jax.simulation.batch_statistics import is_static
 from sparsefl_jax.sparsity import masks, width
-from sparsefl_jax.types import EmptyState, PyTree, SparseModel
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.messages import pack_slice
+from sparsefl_jax.wire.packets import Packet
 
 DRAWS = ("batch", "round")
 
@@ -74,7 +73,7 @@ def fjord(
         raise ValueError(f"draw={draw!r}, expected one of {', '.join(DRAWS)}")
     if distill and draw == "round":
         raise ValueError("distill=True, expected draw='batch', which has a teacher")
-    weight = sums.weigh(weighting)
+    weight = means.weigh(weighting)
 
     def grid():
         return jnp.array(rates, jnp.float32)
@@ -162,11 +161,11 @@ def fjord(
     def contribute(ctx, uplink):
         values = {name: packet.values for name, packet in uplink.items()}
         mask = {name: packet.mask for name, packet in uplink.items()}
-        return sums.covered_sum(values, mask, weight(ctx.client))
+        return means.covered_sum(values, mask, weight(ctx.client))
 
     def aggregate(key, ctx, server, total):
         del key, ctx
-        mean = sums.covered_mean(total, server._asdict())
+        mean = means.covered_mean(total, server._asdict())
         return Server(**mean), {}
 
     def cut(server, place) -> SparseModel:

@@ -11,8 +11,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.snip import one_shot
+from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.sparsity import masks
 
 

@@ -9,14 +9,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax import codec, local
-from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.codec import Packet
-from sparsefl_jax.message import pack_slice
-from sparsefl_jax.recalibrate import is_static
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import EmptyState, PyTree, SparseModel
+from sparsefl_jax.simulation.batch_statistics import is_static
 from sparsefl_jax.sparsity import masks, width
-from sparsefl_jax.types import EmptyState, PyTree, SparseModel
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.messages import pack_slice
+from sparsefl_jax.wire.packets import Packet
 
 
 class Server(NamedTuple):
@@ -56,7 +56,7 @@ def heterofl(
     def init(key, model: SparseModel):
         del key
         width.check(model)
-        static, running = codec.split(model.stats, is_static(model.stats))
+        static, running = packets.split(model.stats, is_static(model.stats))
         return Server(model.params, running, static)
 
     def init_client(key, server, info):
@@ -87,12 +87,12 @@ def heterofl(
             options = {"classes": held} if mask_classes else {}
             return loss_fn(key, params, *rest, **options)
 
-        stats = codec.merge(downlink["stats"].values, downlink["static"].values)
+        stats = packets.merge(downlink["stats"].values, downlink["static"].values)
         state = local.start(tx, params, stats)
         state = local.train(
             key, sliced_loss, tx, state, batches, project=lambda p: masks.apply(p, mask)
         )
-        _, running = codec.split(state.stats, is_static(state.stats))
+        _, running = packets.split(state.stats, is_static(state.stats))
         uplink = {"stats": pack_slice(running, downlink["stats"].mask)}
         sent = mask
         if mask_classes:  # static branch
@@ -107,16 +107,16 @@ def heterofl(
         del ctx
         sent = (uplink["params"], uplink["stats"])
         values, mask = [p.values for p in sent], [p.mask for p in sent]
-        return sums.covered_sum(values, mask, jnp.float32(1))
+        return means.covered_sum(values, mask, jnp.float32(1))
 
     def aggregate(key, ctx, server, total):
         del key, ctx
-        mean = sums.covered_mean(total, [server.params, server.stats])
+        mean = means.covered_mean(total, [server.params, server.stats])
         return Server(*mean, server.static), {}
 
     def deploy(key, server, client, info):
         del key, client
-        stats = codec.merge(server.stats, server.static)
+        stats = packets.merge(server.stats, server.static)
         if info is None:  # static branch
             whole = masks.full(server.params)
             return {"global": SparseModel(server.params, whole, stats)}

@@ -11,14 +11,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax import local
-from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.codec import Message, Packet
-from sparsefl_jax.message import is_new
-from sparsefl_jax.sparsity import filters, masks
-from sparsefl_jax.sparsity import quantize as affine
-from sparsefl_jax.types import Array, EmptyState, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import Array, EmptyState, SparseModel
+from sparsefl_jax.sparsity import filters, masks, quantization
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.messages import is_new
+from sparsefl_jax.wire.packets import Message, Packet
 
 DIRECTIONS = {"both": ("down", "up"), "up": ("up",), "none": ()}
 
@@ -78,7 +76,7 @@ def pqsu(
     if quantize not in DIRECTIONS:
         ways = ", ".join(DIRECTIONS)
         raise ValueError(f"quantize={quantize!r}, expected one of {ways}")
-    weight = sums.weigh(weighting)
+    weight = means.weigh(weighting)
 
     def init(key, model: SparseModel):
         del key
@@ -113,11 +111,11 @@ def pqsu(
     def contribute(ctx, uplink):
         model, own = _unpack(uplink), weight(ctx.client)
         own = jnp.where(uplink["weights"].sent, own, jnp.zeros_like(own))
-        return sums.weighted_sum((model.params, model.stats), own)
+        return means.weighted_sum((model.params, model.stats), own)
 
     def aggregate(key, ctx, server, total):
         del key, ctx
-        params, stats = sums.weighted_mean(total, (server.params, server.stats))
+        params, stats = means.weighted_mean(total, (server.params, server.stats))
         return server._replace(params=params, stats=stats), {}
 
     def deploy(key, server, client, info):
@@ -133,7 +131,7 @@ def _pack(model: SparseModel, quantized: bool, sent=True) -> Message:
     """Weights alive, the grid of their codes where they are quantised, statistics."""
     message, weights, bits = {"stats": Packet(model.stats, sent=sent)}, model.params, 32
     if quantized:
-        (weights, grid), bits = affine.quantize(weights, 8), 8
+        (weights, grid), bits = quantization.quantize(weights, 8), 8
         message["grid"] = Packet(grid, sent=sent)
     weights = masks.apply(weights, model.mask)
     # Its receiver knows the mask, from 'filters' or as the sender of it.
@@ -145,7 +143,7 @@ def _unpack(message: Message) -> SparseModel:
     """What the receiver of `_pack` holds."""
     values, mask = message["weights"].values, message["weights"].mask
     if "grid" in message:
-        values = affine.dequantize(values, message["grid"].values)
+        values = quantization.dequantize(values, message["grid"].values)
     return SparseModel(masks.apply(values, mask), mask, message["stats"].values)
 
 

@@ -11,12 +11,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax import local
-from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.codec import POSITIONS, Packet, merge, split
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import EmptyState, SparseModel
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import EmptyState, SparseModel
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.packets import POSITIONS, Packet, merge, split
 
 
 def snip(
@@ -147,7 +146,7 @@ def one_shot(
 
     def contribute(ctx, uplink):
         del ctx
-        return sums.weighted_sum(uplink["mask"].mask, jnp.float32(1))
+        return means.weighted_sum(uplink["mask"].mask, jnp.float32(1))
 
     def aggregate(key, ctx, server, total):
         del ctx

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.types import Array, Key
+from sparsefl_jax.core.types import Array, Key
 
 AUGMENTATIONS = ("crop", "flip")
 _PAD = 4

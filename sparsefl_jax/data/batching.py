@@ -7,7 +7,7 @@ come first in every epoch, so a client's own steps are the first ones.
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.types import Array, Batches, Key
+from sparsefl_jax.core.types import Array, Batches, Key
 
 
 def steps_per_epoch(size, batch_size: int, drop_last: bool = False):

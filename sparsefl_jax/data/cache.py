@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.devices import cache_directory
+from sparsefl_jax.system.hardware import cache_directory
 
 _ABOUT = "arrays.json"  # dtype, shape and CRC-32 by name
 

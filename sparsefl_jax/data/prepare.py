@@ -14,7 +14,7 @@ import sys
 from pathlib import Path
 
 import sparsefl_jax
-from sparsefl_jax.data import samples, tfds_source
+from sparsefl_jax.data import prepared_tfds, samples
 
 _ROOT = Path(next(iter(sparsefl_jax.__path__))).parent
 
@@ -59,7 +59,7 @@ def _builder(name, data_dir):
     """Returns the builder of a TFDS name or of `module:BuilderClass`."""
     module, _, builder_class = name.partition(":")
     if not builder_class.isidentifier():
-        return tfds_source.find_builder(name, data_dir)
+        return prepared_tfds.find_builder(name, data_dir)
     try:
         factory = getattr(importlib.import_module(module), builder_class)
     except (ImportError, AttributeError) as error:

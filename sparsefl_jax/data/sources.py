@@ -12,7 +12,7 @@ from zipfile import BadZipFile
 
 import numpy as np
 
-from sparsefl_jax.data import leaf, samples, tfds_source
+from sparsefl_jax.data import leaf, prepared_tfds, samples
 from sparsefl_jax.data.users import number as number_users
 
 DATASETS = {
@@ -84,15 +84,15 @@ def load(name, *, data_dir=None, writers=None, num_classes=None):
     name = title = str(name)
     users = _read_npz(writers, _WRITER_KEYS) if writers else {}
     if name in samples.SAMPLES:
-        arrays = dict(zip(tfds_source.ARRAYS, samples.read(name), strict=True))
+        arrays = dict(zip(prepared_tfds.ARRAYS, samples.read(name), strict=True))
     elif name.endswith(".npz"):
         arrays, title = _read_npz(name, _KEYS, _OPTIONAL), Path(name).stem
     elif Path(name).is_absolute() or leaf.find(name):
         arrays, title = leaf.read(name), Path(name).resolve().name
     else:
-        arrays, known = tfds_source.read(name, data_dir)
+        arrays, known = prepared_tfds.read(name, data_dir)
         num_classes = known if num_classes is None else num_classes
-        arrays = dict(zip(tfds_source.ARRAYS, arrays, strict=True))
+        arrays = dict(zip(prepared_tfds.ARRAYS, arrays, strict=True))
     return make_dataset(**arrays | users, num_classes=num_classes, name=title)
 
 

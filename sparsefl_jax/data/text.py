@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.data import tfds_source
-from sparsefl_jax.storage import naming
+from sparsefl_jax.data import prepared_tfds
+from sparsefl_jax.system.files import naming
 
 _TABLES = {".csv": ",", ".tsv": "\t"}
 
@@ -279,7 +279,7 @@ def _read(arguments) -> tuple[Texts, Texts | None]:
             f"source={arguments.source!r} has no columns to name; a CSV file ends in "
             f"{' or '.join(_TABLES)}"
         )
-    arrays, names = tfds_source.read_texts(arguments.source, arguments.data_dir)
+    arrays, names = prepared_tfds.read_texts(arguments.source, arguments.data_dir)
     texts, y, texts_test, y_test = arrays
     test = Texts(texts_test, np.array(y_test, np.int32), names, None)
     return Texts(texts, np.array(y, np.int32), names, None), test

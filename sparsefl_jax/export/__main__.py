@@ -5,7 +5,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsefl_jax import command, export
+from sparsefl_jax import export
+from sparsefl_jax.runs import cli
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -62,9 +63,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             best=told.best,
         )
     except (ValueError, OSError) as error:
-        print(f"error: {command.one_line(error)}", file=sys.stderr)
+        print(f"error: {cli.one_line(error)}", file=sys.stderr)
         return 2
-    command.say(export.sizes_table(sizes))
+    cli.say(export.sizes_table(sizes))
     print(f"wrote {path}", file=sys.stderr)
     return 0
 

@@ -21,10 +21,15 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from sparsefl_jax import codec, command, encoders, formats, models, storage
+from sparsefl_jax import models
+from sparsefl_jax.core import formats
+from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.data import make_preprocess
+from sparsefl_jax.runs import cli
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import PyTree, SparseModel
+from sparsefl_jax.system import files
+from sparsefl_jax.wire import packets as codec
+from sparsefl_jax.wire import streams
 
 FORMAT = 1
 INDEXES = ("none", *codec.POSITIONS)
@@ -117,7 +122,7 @@ def save_sparse(
     head["crc32"] = _checksum(head, stored)
     content = safetensors.save(stored, {_KEY: _json(head)})
     path = Path(path)
-    storage.write_bytes(path, content)
+    files.write_bytes(path, content)
     return _sizes(packets, stored, len(content))
 
 
@@ -152,7 +157,7 @@ def load_sparse(path: str | Path) -> Exported:
     except _ForeignError as error:
         raise ValueError(f"{name} {error}") from None
     except Exception as error:  # safetensors has a kind of its own, JSON another
-        raise ValueError(f"{name} is damaged: {command.one_line(error)}") from error
+        raise ValueError(f"{name} is damaged: {cli.one_line(error)}") from error
     return Exported(sparse, model, about, sizes)
 
 
@@ -247,7 +252,7 @@ def _stored(packet: codec.Packet) -> np.ndarray:
     """The array in the file: float32 as it is, anything else as a stream."""
     if packet.mask is None and packet.bits == 32:
         return np.ascontiguousarray(packet.values)
-    return np.frombuffer(encoders.encode(packet), np.uint8)
+    return np.frombuffer(streams.encode(packet), np.uint8)
 
 
 def _sizes(packets: dict, stored: dict[str, np.ndarray], file: int) -> Sizes:
@@ -302,11 +307,11 @@ def _model(head: dict, stored: dict[str, np.ndarray]) -> SparseModel:
         if head["index"] != "none":
             like = jax.ShapeDtypeStruct(some.shape, np.float32)
             like = codec.Packet(like, some, index=head["index"])
-            packet = encoders.decode(array.tobytes(), like)
+            packet = streams.decode(array.tobytes(), like)
             array, mask[path] = packet.values, packet.mask
         elif bits is not None:
             like = codec.Packet(some, bits=1)
-            mask[path] = encoders.decode(bits.tobytes(), like).values
+            mask[path] = streams.decode(bits.tobytes(), like).values
         params[path] = array
     stats = {
         name.removeprefix("stats/"): array

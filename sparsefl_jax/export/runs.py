@@ -4,11 +4,13 @@ from pathlib import Path
 
 import jax
 
-from sparsefl_jax import configuration, evaluate, results, workdir
-from sparsefl_jax.algorithm import target
+from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.export.files import Sizes, save_sparse
-from sparsefl_jax.recalibrate import make_recalibration
-from sparsefl_jax.storage import blaming
+from sparsefl_jax.runs import results, run_directory
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.simulation import evaluate
+from sparsefl_jax.simulation.batch_statistics import make_recalibration
+from sparsefl_jax.system.files import blaming
 
 
 def export_run(
@@ -46,7 +48,7 @@ def export_run(
         ...
       ValueError: workdir='no/such/run', expected the directory of a run
     """
-    config = workdir.read_config(run)
+    config = run_directory.read_config(run)
     deployed = _deployed(run, client, best)
     if name is None:
         name = next(n for n, model in deployed.items() if model is target(deployed))
@@ -55,15 +57,15 @@ def export_run(
                 "this method's server has no trained model, expected a client, or the "
                 "name 'newcomer' for what clients start from"
             )
-    sparse = configuration.lookup("name", name, deployed)
+    sparse = objects.lookup("name", name, deployed)
     with blaming(Path(run) / "config.json"):
-        data = configuration.build_data(config)
-        model = configuration.build_model(config, data)
+        data = objects.build_data(config)
+        model = objects.build_model(config, data)
     if model.static_stats:
         x = data.x[evaluate.used_rows(data.train)]
         key = jax.random.key(config.seed)
         sparse = make_recalibration(model, x)(key, sparse)
-    network, reading = configuration.describe_model(config, data)
+    network, reading = objects.describe_model(config, data)
     about = {
         "method": config.algorithm.name,
         "dataset": config.dataset,

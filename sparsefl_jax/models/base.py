@@ -8,9 +8,9 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.models import linen
-from sparsefl_jax.recalibrate import is_static
-from sparsefl_jax.types import PyTree
+from sparsefl_jax.simulation.batch_statistics import is_static
 
 DTYPES = ("float32", "bfloat16")
 

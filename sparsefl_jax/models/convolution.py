@@ -16,8 +16,8 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
+from sparsefl_jax.core.types import Array
 from sparsefl_jax.models import lowerings
-from sparsefl_jax.types import Array
 
 
 class Lowering(NamedTuple):

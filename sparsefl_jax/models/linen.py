@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
-from sparsefl_jax.types import Array, PyTree
+from sparsefl_jax.core.types import Array, PyTree
 
 # Names that say whether a module trains, and those that say the opposite.
 TRAINING = ("train", "training", "is_training")

@@ -1,6 +1,6 @@
 """Plots, tables and pages of finished runs; `python -m sparsefl_jax.report RUN...`."""
 
-from sparsefl_jax.formats import format_si
+from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.report.compare import (
     Group,
     comparison_csv,

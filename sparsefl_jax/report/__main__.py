@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparsefl_jax import report
-from sparsefl_jax.command import one_line, say
-from sparsefl_jax.workdir import write
+from sparsefl_jax.runs.cli import one_line, say
+from sparsefl_jax.runs.run_directory import write
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -1,6 +1,6 @@
 """What a run was charged for: bits by stage and direction, values by packet."""
 
-from sparsefl_jax.formats import MISSING, format_percent, format_si
+from sparsefl_jax.core.formats import MISSING, format_percent, format_si
 from sparsefl_jax.report.load import Record, Run, stage_name
 
 RULES = (

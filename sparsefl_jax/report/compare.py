@@ -10,11 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sparsefl_jax.formats import (
-    MISSING,
-    format_percent,
-    format_si,
-)
+from sparsefl_jax.core.formats import MISSING, format_percent, format_si
 from sparsefl_jax.report.charge import assumptions
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Record, Run, read_run, run_folders

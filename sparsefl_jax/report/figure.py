@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.storage import naming
+from sparsefl_jax.system.files import naming
 
 COLORS = ("#0b5fa5", "#d9541e", "#2e8b57", "#8552a1", "#b8860b", "#3a3a3a")
 

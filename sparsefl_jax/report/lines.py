@@ -7,7 +7,7 @@ import numpy as np
 
 from sparsefl_jax.report.figure import whole_numbers
 from sparsefl_jax.report.load import Record, Run, stage_name
-from sparsefl_jax.storage import KINDS, NUMBER
+from sparsefl_jax.system.files import KINDS, NUMBER
 
 _MAX_LEGEND_LAYERS = 10
 

@@ -19,9 +19,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.command import one_line
-from sparsefl_jax.records import SCHEMA
-from sparsefl_jax.storage import (
+from sparsefl_jax.runs.cli import one_line
+from sparsefl_jax.system.files import (
     ANY,
     COUNT,
     NUMBER,
@@ -33,6 +32,7 @@ from sparsefl_jax.storage import (
     read_json,
     read_text,
 )
+from sparsefl_jax.system.log_lines import SCHEMA
 
 Record = dict[str, Any]
 

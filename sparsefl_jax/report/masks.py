@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.storage import COUNT, TEXT, open_array, read_json
+from sparsefl_jax.system.files import COUNT, TEXT, open_array, read_json
 
 _NAME = re.compile(r"([a-z]+)_(\d{1,9})_(\d{1,9})\.npy")
 _PIECE = 1 << 20  # bits of a layer that are compared at a time, of every mask

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparsefl_jax.formats import MISSING, format_percent, format_si
+from sparsefl_jax.core.formats import MISSING, format_percent, format_si
 from sparsefl_jax.report.charge import RULES, assumptions, charge_rows, packet_rows
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.report.table import (
@@ -18,7 +18,7 @@ from sparsefl_jax.report.table import (
     heading,
     made_with,
 )
-from sparsefl_jax.workdir import write
+from sparsefl_jax.runs.run_directory import write
 
 _PLOTS = {
     "accuracy_by_round": "Test accuracy, pooled or clients' mean, by evaluated round.",

@@ -30,7 +30,7 @@ FLOPs count a multiplication and an addition as two; 1 Gbit is 1e9 bits.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from sparsefl_jax.formats import (
+from sparsefl_jax.core.formats import (
     MISSING,
     align,
     format_percent,

@@ -11,9 +11,9 @@ https://arxiv.org/abs/1608.08710.
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.models.compact import Link, links
+from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.export.compact import Link, links
 from sparsefl_jax.sparsity import masks, width
-from sparsefl_jax.types import Array, PyTree
 
 KERNELS = ("*kernel",)
 

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.types import Array, Key, PyTree
+from sparsefl_jax.core.types import Array, Key, PyTree
 
 
 def leaf_paths(tree: PyTree) -> list[str]:

@@ -12,9 +12,9 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.sparsity.allocate import ceil_count
-from sparsefl_jax.types import Array, Key, PyTree
+from sparsefl_jax.sparsity.layer_densities import ceil_count
 
 # A layer denser than this may keep more than the rate asks; growth fills at most this
 # share of a layer's holes.

@@ -10,9 +10,9 @@ import math
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.codec import merge, split
+from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import Array, Key, PyTree
+from sparsefl_jax.wire.packets import merge, split
 
 
 def has_score(params: PyTree) -> PyTree:

@@ -22,8 +22,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import Array, PyTree, SparseModel
 
 
 class _Leaf(NamedTuple):

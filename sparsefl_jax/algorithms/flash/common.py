@@ -5,10 +5,10 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax.message import unpack_model
-from sparsefl_jax.sparsity import allocate, masks
-from sparsefl_jax.types import Array, EmptyState, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, EmptyState, PyTree, SparseModel
+from sparsefl_jax.sparsity import layer_densities, masks
+from sparsefl_jax.training import means
+from sparsefl_jax.wire.messages import unpack_model
 
 KERNELS = ("*kernel",)
 
@@ -56,8 +56,8 @@ def summand(prunable):
         layers = masks.layer_densities(sent.mask, masks.prunable(sent.params, prunable))
         weights = sent.params, sent.stats
         return {
-            "mean": sums.weighted_sum(weights, ctx.client.num_examples),
-            "density": sums.weighted_sum(layers, jnp.float32(1)),
+            "mean": means.weighted_sum(weights, ctx.client.num_examples),
+            "density": means.weighted_sum(layers, jnp.float32(1)),
             "masks": jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask),
         }
 
@@ -67,7 +67,7 @@ def summand(prunable):
 def mean_model(server: Changing, total) -> SparseModel:
     """The mean of the cohort's weights, zeros included, on the union of its masks."""
     old = server.model
-    params, stats = sums.weighted_mean(total["mean"], (old.params, old.stats))
+    params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
     nobody = total["density"]["weight"] == 0
     union = jax.tree.map(
         lambda votes, m: jnp.where(nobody, m, votes > 0), total["masks"], old.mask
@@ -79,7 +79,7 @@ def voted_mask(server: Changing, model, total, density, prunable) -> PyTree:
     """The server's mask from the mean layer densities of the cohort's masks."""
     select = masks.prunable(model.params, prunable)
     before = masks.layer_densities(server.mask, select)
-    mean = sums.weighted_mean(total["density"], before)
+    mean = means.weighted_mean(total["density"], before)
     return target_mask(model, mean, density, select)
 
 
@@ -89,11 +89,11 @@ def target_mask(model: SparseModel, layers: Array, density, select: PyTree) -> P
     Densities below the target stay as they are: the server only gets sparser.
     """
     sizes = masks.layer_sizes(model.params, select)
-    layers = allocate.recalibrate(layers, sizes, density, raises=False)
+    layers = layer_densities.recalibrate(layers, sizes, density, raises=False)
     size = jax.tree.map(
         lambda w, m: jnp.where(m, jnp.abs(w), jnp.float32(-1)), model.params, model.mask
     )
-    return masks.largest(size, allocate.layer_counts(layers, sizes), select)
+    return masks.largest(size, layer_densities.layer_counts(layers, sizes), select)
 
 
 def both(key, server, client, info):

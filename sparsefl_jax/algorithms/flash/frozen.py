@@ -2,15 +2,15 @@
 
 import jax.numpy as jnp
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.algorithms.flash.common import KERNELS, Server, check, no_client
-from sparsefl_jax.message import pack_down, pack_up, unpack_model
-from sparsefl_jax.sparsity import allocate, masks
-from sparsefl_jax.types import SparseModel
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.sparsity import layer_densities, masks
+from sparsefl_jax.training import means
+from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
 
-ALLOCATIONS = {"uniform": allocate.uniform, "erk": allocate.erk}
+ALLOCATIONS = {"uniform": layer_densities.uniform, "erk": layer_densities.erk}
 
 
 def spdst(
@@ -69,12 +69,12 @@ def spdst(
 
     def contribute(ctx, uplink):
         sent = unpack_model(uplink)
-        return sums.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
+        return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
 
     def aggregate(key, ctx, server, total):
         del key, ctx
         old = server.model
-        params, stats = sums.weighted_mean(total, (old.params, old.stats))
+        params, stats = means.weighted_mean(total, (old.params, old.stats))
         return server._replace(model=SparseModel(params, old.mask, stats)), {}
 
     def deploy(key, server, client, info):

@@ -7,8 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.algorithms.flash.common import (
     KERNELS,
@@ -17,9 +15,11 @@ from sparsefl_jax.algorithms.flash.common import (
     no_client,
     target_mask,
 )
-from sparsefl_jax.message import pack_down, pack_up, renewed, unpack_model
-from sparsefl_jax.sparsity import allocate, masks
-from sparsefl_jax.types import PyTree, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.sparsity import layer_densities, masks
+from sparsefl_jax.training import means
+from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 
 class Nested(NamedTuple):
@@ -52,17 +52,17 @@ def _hetero(
         """Parts fill up by magnitude in the aggregate, or at random in the mask."""
         select = masks.prunable(whole.model.params, prunable)
         if not moving:  # static branch
-            return allocate.nested_ranks(key, whole.mask, select)
+            return layer_densities.nested_ranks(key, whole.mask, select)
         size = jax.tree.map(jnp.abs, whole.model.params)
-        return allocate.nested_ranks(size, whole.model.mask, select)
+        return layer_densities.nested_ranks(size, whole.model.mask, select)
 
     def part(server, tier):
         """The nested mask of a density; the largest holds the server's mask itself."""
         whole = server.whole
         select = masks.prunable(whole.model.params, prunable)
         source = whole.model.mask if moving else whole.mask
-        counts = allocate.nested_counts(source, select, jnp.array(tiers)[tier])
-        smaller = allocate.submask(server.ranks, counts, select)
+        counts = layer_densities.nested_counts(source, select, jnp.array(tiers)[tier])
+        smaller = layer_densities.submask(server.ranks, counts, select)
         return jax.tree.map(
             lambda m, s: jnp.where(tier == len(tiers) - 1, m, s), whole.mask, smaller
         )
@@ -109,18 +109,18 @@ def _hetero(
     def contribute(ctx, uplink):
         sent, weight = unpack_model(uplink), ctx.client.num_examples
         return {
-            "covered": sums.covered_sum(sent.params, sent.mask, weight),
-            "stats": sums.weighted_sum(sent.stats, weight),
+            "covered": means.covered_sum(sent.params, sent.mask, weight),
+            "stats": means.weighted_sum(sent.stats, weight),
         }
 
     def aggregate(key, ctx, server, total):
         old = server.whole
-        stats = sums.weighted_mean(total["stats"], old.model.stats)
+        stats = means.weighted_mean(total["stats"], old.model.stats)
         nobody = total["stats"]["weight"] == 0
         params, union = jax.tree.map(
             lambda new, old: jnp.where(nobody, old, new),
             (
-                sums.covered_mean(total["covered"], 0.0),
+                means.covered_mean(total["covered"], 0.0),
                 jax.tree.map(lambda w: w > 0, total["covered"]["weight"]),
             ),
             (old.model.params, old.model.mask),

@@ -5,7 +5,6 @@ from functools import partial
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.algorithms.flash.common import (
     KERNELS,
@@ -17,9 +16,10 @@ from sparsefl_jax.algorithms.flash.common import (
     summand,
     voted_mask,
 )
-from sparsefl_jax.message import pack_down, pack_up, renewed, unpack_model
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import SparseModel
+from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 
 def jmwst(

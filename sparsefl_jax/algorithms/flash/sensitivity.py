@@ -4,13 +4,13 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.algorithms.flash.common import KERNELS, Server, check, no_client
-from sparsefl_jax.codec import Packet
-from sparsefl_jax.message import pack_down, renewed, unpack_model
-from sparsefl_jax.sparsity import allocate, masks, structured
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.sparsity import layer_densities, masks, n_of_m
+from sparsefl_jax.training import means
+from sparsefl_jax.wire.messages import pack_down, renewed, unpack_model
+from sparsefl_jax.wire.packets import Packet
 
 
 def sensitivity(
@@ -76,18 +76,18 @@ def sensitivity(
 
     def contribute(ctx, uplink):
         del ctx
-        return sums.weighted_sum(uplink["density"].values, jnp.float32(1))
+        return means.weighted_sum(uplink["density"].values, jnp.float32(1))
 
     def aggregate(key, ctx, server, total):
         model = server.model
         select = masks.prunable(model.params, prunable)
         before = masks.layer_densities(model.mask, select)
-        mean = sums.weighted_mean(total, before)
+        mean = means.weighted_mean(total, before)
         sizes = masks.layer_sizes(model.params, select)
-        layers = allocate.recalibrate(mean, sizes, density)
+        layers = layer_densities.recalibrate(mean, sizes, density)
         if group:  # static branch
             per_group = jnp.clip(jnp.round(layers * group), 1, group).astype(jnp.int32)
-            mask = structured.random_n_of_m(key, model.params, per_group, group, select)
+            mask = n_of_m.random_n_of_m(key, model.params, per_group, group, select)
         else:
             mask = masks.bernoulli(key, model.params, layers, select)
         since = renewed(ctx, model.mask, mask, server.since)

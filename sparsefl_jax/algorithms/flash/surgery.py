@@ -9,9 +9,9 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax import local
+from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
 from sparsefl_jax.sparsity import masks, regrow
-from sparsefl_jax.types import Array, Batches, Key, PyTree, SparseModel, Work
+from sparsefl_jax.training import local
 
 
 class Training(NamedTuple):

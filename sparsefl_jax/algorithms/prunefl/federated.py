@@ -7,16 +7,15 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax import local
-from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash.common import KERNELS, Server
 from sparsefl_jax.algorithms.flash.frozen import spdst
 from sparsefl_jax.algorithms.prunefl.rule import make_rule, summing, work
-from sparsefl_jax.codec import Packet
-from sparsefl_jax.message import pack_up, renewed, unpack_model
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import SparseModel
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
+from sparsefl_jax.wire.packets import Packet
 
 
 def prunefl(
@@ -123,14 +122,14 @@ def prunefl(
         weight = ctx.client.num_examples
         sent = jnp.where(squared.sent, weight, jnp.zeros_like(weight))
         return {
-            "mean": sums.weighted_sum((trained.params, trained.stats), weight),
-            "squared": sums.weighted_sum(squared.values, sent),
+            "mean": means.weighted_sum((trained.params, trained.stats), weight),
+            "squared": means.weighted_sum(squared.values, sent),
         }
 
     def aggregate(key, ctx, server, total):
         del key
         old, squared = server.model, total["squared"]
-        params, stats = sums.weighted_mean(total["mean"], (old.params, old.stats))
+        params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
         model, due = SparseModel(params, old.mask, stats), squared["weight"] > 0
         halvings = ctx.round.astype(jnp.float32) / half_life
         model = lax.cond(

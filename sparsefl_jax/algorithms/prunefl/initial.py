@@ -5,15 +5,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax.algorithm import Algorithm
 from sparsefl_jax.algorithms.flash.common import KERNELS, Server
 from sparsefl_jax.algorithms.flash.frozen import spdst
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
 from sparsefl_jax.algorithms.prunefl.search import prune
-from sparsefl_jax.message import pack_up, renewed, unpack_model
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import SparseModel
+from sparsefl_jax.training import means
+from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 
 
 def prunefl_initial(
@@ -107,7 +107,7 @@ def prunefl_initial(
     def contribute(ctx, uplink):
         sent = unpack_model(uplink)
         return {
-            "mean": sums.weighted_sum(
+            "mean": means.weighted_sum(
                 (sent.params, sent.stats), ctx.client.num_examples
             ),
             "masks": jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask),
@@ -116,7 +116,7 @@ def prunefl_initial(
     def aggregate(key, ctx, server, total):
         del key
         old, nobody = server.model, total["mean"]["weight"] == 0
-        params, stats = sums.weighted_mean(total["mean"], (old.params, old.stats))
+        params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
         union = jax.tree.map(
             lambda votes, m: jnp.where(nobody, m, votes > 0), total["masks"], old.mask
         )

@@ -11,11 +11,11 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from sparsefl_jax import local
-from sparsefl_jax.codec import split
+from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.sparsity.allocate import floor_count
-from sparsefl_jax.types import Array, PyTree, SparseModel, Work
+from sparsefl_jax.sparsity.layer_densities import floor_count
+from sparsefl_jax.training import local
+from sparsefl_jax.wire.packets import split
 
 
 def make_rule(

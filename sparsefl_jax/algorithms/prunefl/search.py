@@ -10,10 +10,10 @@ import numpy as np
 import optax
 from jax import lax
 
-from sparsefl_jax import local
 from sparsefl_jax.algorithms.prunefl.rule import summing, work
+from sparsefl_jax.core.types import Array, Batches, PyTree, SparseModel, Work
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import Array, Batches, PyTree, SparseModel, Work
+from sparsefl_jax.training import local
 
 _CHANGE, _PATIENCE = 0.1, 5  # settled: five times in a row, no more than a tenth
 

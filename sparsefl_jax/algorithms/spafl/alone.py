@@ -4,10 +4,10 @@ The baseline of Kim et al., "SpaFL", NeurIPS 2024, https://arxiv.org/abs/2406.00
 Table 2: weights and thresholds are trained, nothing travels, eq. (13) is left out.
 """
 
-from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.algorithms.spafl import thresholds as client_side
+from sparsefl_jax.algorithms.spafl import client_training
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.types import SparseModel
 
 
 def local_only(
@@ -33,10 +33,10 @@ def local_only(
     Example:
       >>> method = local_only(None, None, alpha=0.001)
     """
-    options = client_side.Options(
+    options = client_training.Options(
         alpha, prunable, ste, reset, warmup, clamp, False, keep_optimizer
     )
-    client_side.check(options)
+    client_training.check(options)
 
     def init(key, model: SparseModel):
         del key
@@ -44,7 +44,7 @@ def local_only(
 
     def init_client(key, server, info):
         del key, info
-        return client_side.start(server, optimizer, options)
+        return client_training.start(server, optimizer, options)
 
     def broadcast(key, ctx, server):
         del key, ctx, server
@@ -52,8 +52,8 @@ def local_only(
 
     def update(key, ctx, downlink, client, batches):
         del downlink
-        client = client_side.revived(client)
-        client, metrics = client_side.train(
+        client = client_training.revived(client)
+        client, metrics = client_training.train(
             key, ctx, client, batches, loss_fn, optimizer, options
         )
         return {}, client, metrics
@@ -69,7 +69,7 @@ def local_only(
     def deploy(key, server, client, info):
         del key
         if info is not None:  # static branch
-            return {"personal": client_side.personal(client)}
+            return {"personal": client_training.personal(client)}
         return {"newcomer": server._replace(mask=masks.full(server.params))}
 
     return Algorithm(

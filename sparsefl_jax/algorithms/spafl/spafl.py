@@ -10,12 +10,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax import aggregate as sums
-from sparsefl_jax.algorithm import Algorithm
-from sparsefl_jax.algorithms.spafl import thresholds as client_side
-from sparsefl_jax.codec import Packet
-from sparsefl_jax.sparsity import masks, ste
-from sparsefl_jax.types import Array, PyTree, SparseModel
+from sparsefl_jax.algorithms.spafl import client_training
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.sparsity import masks, straight_through
+from sparsefl_jax.training import means
+from sparsefl_jax.wire.packets import Packet
 
 DIVISORS = ("inputs", "kernel")
 UNCHARGED = "the paper does not charge how the thresholds moved"
@@ -78,10 +78,17 @@ def spafl(
     Example:
       >>> method = spafl(None, None, alpha=0.001, clamp=True)
     """
-    options = client_side.Options(
-        alpha, prunable, ste, reset, warmup, clamp, thresholds_only, keep_optimizer
+    options = client_training.Options(
+        alpha,
+        prunable,
+        straight_through,
+        reset,
+        warmup,
+        clamp,
+        thresholds_only,
+        keep_optimizer,
     )
-    client_side.check(options)
+    client_training.check(options)
     if divisor not in DIVISORS:
         raise ValueError(f"divisor={divisor!r}, expected one of {', '.join(DIVISORS)}")
     extract = extract and not thresholds_only
@@ -90,12 +97,12 @@ def spafl(
 
     def init(key, model: SparseModel):
         del key
-        thresholds = client_side.start(model, optimizer, options).trained.thresholds
+        thresholds = client_training.start(model, optimizer, options).trained.thresholds
         return Server(model, thresholds, jax.tree.map(jnp.zeros_like, thresholds))
 
     def init_client(key, server, info):
         del key, info
-        return client_side.start(server.model, optimizer, options)
+        return client_training.start(server.model, optimizer, options)
 
     def broadcast(key, ctx, server):
         del key, ctx
@@ -109,20 +116,20 @@ def spafl(
         params = client.trained.params
         if extract:
             params = moved_by_importance(params, downlink["delta"].values, divisor)
-        received = client_side.Trained(params, downlink["thresholds"].values)
+        received = client_training.Trained(params, downlink["thresholds"].values)
         client = client._replace(trained=received)
-        client, metrics = client_side.train(
+        client, metrics = client_training.train(
             key, ctx, client, batches, loss_fn, optimizer, options
         )
         return {"thresholds": Packet(client.trained.thresholds)}, client, metrics
 
     def contribute(ctx, uplink):
         del ctx
-        return sums.weighted_sum(uplink["thresholds"].values, jnp.float32(1))
+        return means.weighted_sum(uplink["thresholds"].values, jnp.float32(1))
 
     def aggregate(key, ctx, server, total):
         del key, ctx
-        new = sums.weighted_mean(total, server.thresholds)
+        new = means.weighted_mean(total, server.thresholds)
         told = {f"threshold_mean/{path}": jnp.mean(t) for path, t in new.items()}
         told |= {f"threshold_max/{path}": jnp.max(t) for path, t in new.items()}
         delta = jax.tree.map(jnp.subtract, new, server.thresholds)
@@ -137,9 +144,9 @@ def deploy(key, server: Server, client, info) -> dict[str, SparseModel]:
     """A client's own model; of the server, what a client that joins now would have."""
     del key
     if info is not None:  # static branch
-        return {"personal": client_side.personal(client)}
+        return {"personal": client_training.personal(client)}
     params, _, stats = server.model
-    mask = ste.filter_masks(params, server.thresholds)
+    mask = straight_through.filter_masks(params, server.thresholds)
     return {"newcomer": SparseModel(masks.apply(params, mask), mask, stats)}
 
 
@@ -172,6 +179,6 @@ def moved_by_importance(
         by_area = divisor == "kernel" and is_conv
         n = math.prod(kernel.shape[:2] if by_area else kernel.shape[:-1])
         step = delta[path] * jnp.sign(jnp.sum(kernel, axes)) / n
-        return kernel - ste.along_outputs(step, kernel)
+        return kernel - straight_through.along_outputs(step, kernel)
 
     return treedef.unflatten(map(moved, masks.leaf_paths(params), leaves))

@@ -1,0 +1,1 @@
+"""The vocabulary: types, the signature of a method, packets, validation."""

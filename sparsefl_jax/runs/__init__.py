@@ -1,0 +1,1 @@
+"""A run with files: configuration, plan, loop, checkpoints, records."""

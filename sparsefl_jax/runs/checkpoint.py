@@ -1,0 +1,326 @@
+"""A run's checkpoint: all that it takes to go on, and the models that it has so far.
+
+`checkpoint/` holds, written by orbax and replaced as a whole, the items `state` (flat,
+by path), `models` and `best` (nested, by the model's name) and `about`, JSON: where the
+run stands, what it ran on, and checksums, also of itself. Nothing is ever unpickled.
+What clients keep stands in `clients/STEP/`, see `disk_store`: orbax would copy it in
+memory.
+
+Where another version could not go on from a checkpoint, `FORMAT` grows. The models of
+all formats so far can be read; a run goes on from the present one alone.
+"""
+
+import contextlib
+import json
+import logging
+import shutil
+import zlib
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sparsefl_jax.core.types import Key, PyTree, SparseModel
+from sparsefl_jax.runs.loop import Best, Snapshot
+from sparsefl_jax.simulation import disk_store
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import files
+
+FORMAT = 2
+_LAST = {1: "831b8fe"}  # the last commit that goes on from an older format
+
+
+class Saved(NamedTuple):
+    """What `read` finds."""
+
+    snapshot: Snapshot  # to go on from; its state is a function of the shapes
+    models: dict[str, SparseModel]
+    about: dict
+
+
+def save(
+    workdir: Path, snapshot: Snapshot, models: dict, key: Key, about: dict
+) -> None:
+    """Replaces the checkpoint of a run; the old one stays until the new one is whole.
+
+    Args:
+      workdir: the run's directory.
+      snapshot: where the run stands.
+      models: what it deploys.
+      key: the run's root key.
+      about: what else to keep, as JSON can hold it.
+
+    Raises:
+      OSError: in one line, if it can not be written, as on a full disk.
+    """
+    import orbax.checkpoint as ocp
+
+    best, (state, clients) = snapshot.best, _parted(snapshot.state)
+    arrays = {"state": _flat(state), "models": _nested(models)}
+    order = {"models": list(models)}  # orbax sorts names, but the first one is special
+    if best is not None:
+        arrays["best"], order["best"] = _nested(best.models), list(best.models)
+    about = about | {
+        "format": FORMAT,
+        "stage": snapshot.stage,
+        "round": snapshot.round,
+        "bits": snapshot.bits,
+        "flops": snapshot.flops,
+        "ended_by": snapshot.ended_by,
+        "best": best and best._asdict() | {"models": None},
+        "order": order,
+        "key": np.asarray(jax.random.key_data(key)).tolist(),
+        "checksums": {name: checksum(tree) for name, tree in arrays.items()},
+    }
+    items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
+    try:
+        with _manager(workdir) as manager:
+            step = (manager.latest_step() or 0) + 1
+            if clients is not None:  # whole before the checkpoint that names it
+                told = disk_store.save(workdir / "clients" / str(step), clients)
+                about["clients"] = told
+            about["checksum"] = _checksum_of(about)
+            items["about"] = ocp.args.JsonSave(about)
+            manager.save(step, args=ocp.args.Composite(**items))
+        for old in (workdir / "clients").glob("*"):  # what others put there stays
+            ours = old.name.isdecimal() and old.is_dir() and not old.is_symlink()
+            if ours and old.name != str(step):
+                shutil.rmtree(old)
+    except Exception as error:  # orbax and its storage raise many kinds
+        raise OSError(
+            f"{workdir / 'checkpoint'} could not be written: {_first_line(error)}"
+        ) from error
+
+
+def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved | None:
+    """Reads the checkpoint of a run; None if it has none yet.
+
+    Args:
+      workdir: the run's directory.
+      key: the root key of the run that is to go on; None: it is only looked at.
+      state: whether to read what it takes to go on, or the models alone.
+
+    Raises:
+      ValueError: in one line, if what is there is damaged, or the run that is to go on
+        has another key or a checkpoint of another format.
+    """
+    import orbax.checkpoint as ocp
+
+    path = workdir / "checkpoint"
+    if not path.exists():
+        return None
+    try:
+        with files.awaiting_all(), _manager(workdir, read_only=True) as manager:
+            step = manager.latest_step()
+            if step is None:
+                return None
+            about = _item(manager, step, "about", ocp.args.JsonRestore())
+            refused = _refusal(about, key)
+            if refused:
+                raise _RefusedError(f"{path} {refused}")
+            names = about["checksums"]
+            names = {k: v for k, v in names.items() if state or k != "state"}
+            arrays = {
+                name: _item(manager, step, name, ocp.args.StandardRestore())
+                for name in names
+            }
+            whole = all(checksum(arrays[name]) == names[name] for name in names)
+            clients = workdir / "clients" / str(step)
+            rows = about.get("clients") if state else None
+            if rows and not disk_store.whole(clients, rows):
+                raise ValueError(f"a checksum in {clients} differs")
+            saved = _saved(arrays, about, clients)
+    except _RefusedError as error:
+        raise ValueError(str(error)) from None
+    except Exception as error:  # as above
+        raise ValueError(f"{path} is damaged: {_first_line(error)}") from error
+    if not whole:
+        raise ValueError(f"{path} is damaged: a checksum differs")
+    return saved
+
+
+def config(workdir: Path) -> dict | None:
+    """The configuration that a run has gone by; None where no checkpoint tells it."""
+    import orbax.checkpoint as ocp
+
+    if not (workdir / "checkpoint").exists():
+        return None
+    try:
+        with _manager(workdir, read_only=True) as manager:
+            about = _item(
+                manager, manager.latest_step(), "about", ocp.args.JsonRestore()
+            )
+        return None if _refusal(about, None) else about.get("config")
+    except Exception:  # whatever it is, who reads the checkpoint whole says it
+        return None
+
+
+class _RefusedError(Exception):
+    """A checkpoint that is whole, but not for this."""
+
+
+def _refusal(about: dict, key: Key | None) -> str:
+    """Why a checkpoint can not be used; '' if it can."""
+    found = about["format"]
+    if found != 1 and about["checksum"] != _checksum_of(about):
+        return "is damaged: a checksum differs"
+    if found > FORMAT:
+        return f"has format {found}, expected at most {FORMAT}: a later version's"
+    if key is None:
+        return ""
+    if about["key"] != jax.random.key_data(key).tolist():
+        return "is of a run with another key"
+    if found < FORMAT:
+        return (
+            f"has format {found}, expected {FORMAT}, to go on: commit {_LAST[found]} "
+            "can finish it; here it can be reported, loaded and exported"
+        )
+    return ""
+
+
+def _checksum_of(about: dict) -> int:
+    """CRC-32 of all else that it tells."""
+    told = {name: value for name, value in about.items() if name != "checksum"}
+    return zlib.crc32(json.dumps(told, sort_keys=True).encode())
+
+
+def checksum(tree: PyTree) -> int:
+    """CRC-32 over all leaves and their paths."""
+    total = 0
+    for path, leaf in zip(masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True):
+        leaf = np.asarray(leaf)
+        head = f"{path} {leaf.dtype} {leaf.shape}".encode()
+        total = zlib.crc32(np.ascontiguousarray(leaf), zlib.crc32(head, total))
+    return total
+
+
+def _parted(state):
+    """A state for orbax, and clients' rows if they hold anything.
+
+    Of rows on the disk those of clients that never took part are not written; instead,
+    in their place in the state, the server that they are made from.
+    """
+    clients = state.clients
+    if isinstance(clients, disk_store.Rows):
+        return state._replace(clients=clients.first), clients
+    if not any(leaf.size for leaf in jax.tree.leaves(clients)):
+        return state, None
+    return state._replace(clients=()), clients
+
+
+def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
+    def state(shapes):
+        told = about.get("clients")
+        if told is None:
+            return _unflat(arrays["state"], shapes)
+        ids, clients = disk_store.load(folder, told, shapes.clients)
+        first = () if ids is None else shapes.server
+        state = _unflat(arrays["state"], shapes._replace(clients=first))
+        if ids is not None:
+            clients = disk_store.Saved(state.clients, ids, clients)
+        return state._replace(clients=clients)
+
+    order = about.get("order", arrays)  # which older checkpoints lack
+    best = about["best"]
+    if best is not None:
+        best = Best(**best | {"models": _models(arrays["best"], order["best"])})
+    counters = {k: about[k] for k in ("stage", "round", "bits", "flops", "ended_by")}
+    snapshot = Snapshot(state=state, best=best, **counters)
+    return Saved(snapshot, _models(arrays["models"], order["models"]), about)
+
+
+def _flat(tree: PyTree) -> dict[str, np.ndarray]:
+    """Leaves by path; orbax takes none without entries."""
+    leaves = zip(masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True)
+    return {path: np.asarray(leaf) for path, leaf in leaves if leaf.size}
+
+
+def _unflat(flat: dict, shapes) -> PyTree:
+    """The inverse of `_flat`, refusing what has other paths, shapes or dtypes.
+
+    A part of the state that is None among the shapes is left out.
+    """
+    left = [name for name, part in shapes._asdict().items() if part is None]
+    flat = {p: leaf for p, leaf in flat.items() if p.split("/")[0] not in left}
+    paths, (leaves, treedef) = masks.leaf_paths(shapes), jax.tree.flatten(shapes)
+    full = {p: leaf for p, leaf in zip(paths, leaves, strict=True) if leaf.size}
+    kinds = [
+        {path: (leaf.shape, leaf.dtype) for path, leaf in tree.items()}
+        for tree in (flat, full)
+    ]
+    if kinds[0] != kinds[1]:
+        other = next(
+            p for p in kinds[0] | kinds[1] if kinds[0].get(p) != kinds[1].get(p)
+        )
+        raise ValueError(
+            f"the checkpoint does not fit this run: {other} is {kinds[0].get(other)}, "
+            f"expected {kinds[1].get(other)}"
+        )
+    empty = {
+        p: np.zeros(v.shape, v.dtype)
+        for p, v in zip(paths, leaves, strict=True)
+        if not v.size
+    }
+    return jax.tree.unflatten(treedef, [(flat | empty)[path] for path in paths])
+
+
+def _nested(models: dict[str, SparseModel]) -> dict:
+    """Models as dictionaries of arrays, without what holds none."""
+    return {
+        name: {
+            part: jax.tree.map(np.asarray, tree)
+            for part, tree in model._asdict().items()
+            if jax.tree.leaves(tree)
+        }
+        for name, model in models.items()
+    }
+
+
+def _models(nested: dict, order) -> dict[str, SparseModel]:
+    """The inverse of `_nested`, with the names in an order."""
+    return {
+        name: SparseModel(*(nested[name].get(part, {}) for part in SparseModel._fields))
+        for name in order
+    }
+
+
+@contextlib.contextmanager
+def _manager(workdir: Path, read_only: bool = False):
+    """orbax's manager of the one checkpoint of a run; writes before it returns."""
+    import orbax.checkpoint as ocp
+
+    log = logging.getLogger("absl")  # what fails is said by who calls, in one line
+    level = log.level
+    log.setLevel(logging.CRITICAL)
+    own = jax.process_index()  # orbax would wait for all processes
+    alone = ocp.options.MultiprocessingOptions(
+        primary_host=own,
+        active_processes={own},
+        barrier_sync_key_prefix=f"process{own}",
+    )
+    path = (workdir / "checkpoint").absolute()
+    if not read_only:
+        path.mkdir(exist_ok=True)  # which orbax does for all processes only
+    options = ocp.CheckpointManagerOptions(
+        create=False,
+        max_to_keep=None if read_only else 1,
+        enable_async_checkpointing=False,
+        read_only=read_only,
+        multiprocessing_options=alone,
+    )
+    try:
+        with ocp.CheckpointManager(path, options=options) as manager:
+            yield manager
+    finally:
+        log.setLevel(level)
+
+
+def _item(manager, step: int, name: str, how: Any):
+    import orbax.checkpoint as ocp
+
+    return manager.restore(step, args=ocp.args.Composite(**{name: how}))[name]
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -1,0 +1,298 @@
+"""The command line's verbs; a refusal is one line on standard error, exit code 2."""
+
+import datetime
+import difflib
+import inspect
+import os
+import re
+import shlex
+import sys
+from pathlib import Path
+
+CONFIGS = Path(__file__).parent.parent / "configs"
+
+
+def check_flags(verbs: dict, others: dict) -> None:
+    """Refuses flags that would be ignored beside another one.
+
+    Args:
+      verbs: values by name, of `list`, `prepare`, `dry_run` and `resume`, of which one
+        at most can be given.
+      others: values by name, which the first two do not read.
+
+    Raises:
+      ValueError: names both.
+
+    Example:
+      >>> check_flags({"list": True}, {"workdir": "a"})
+      Traceback (most recent call last):
+        ...
+      ValueError: --workdir is not read beside --list, expected one without the other
+    """
+    given = [name for name, value in verbs.items() if value]
+    unread = given[1:]
+    if {"list", "prepare"} & set(given):
+        unread += [name for name, value in others.items() if value is not None]
+    if unread:
+        raise ValueError(
+            f"--{unread[0]} is not read beside --{given[0]}, expected one without the "
+            "other"
+        )
+
+
+def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
+    """Runs a configuration, or goes on with a run, and prints its table.
+
+    `may` holds what `experiment.run` accepts in a run that goes on.
+    """
+    from sparsefl_jax import report
+    from sparsefl_jax.runs import experiment
+    from sparsefl_jax.runs.config import fields
+    from sparsefl_jax.runs.config.rename import settle
+    from sparsefl_jax.runs.run_directory import read_config
+    from sparsefl_jax.system import hardware, interrupt, processes
+
+    if resume and workdir is None:
+        raise ValueError("--workdir is missing, expected the directory of a run")
+    if config is None and not resume:
+        raise ValueError(
+            "--config is missing, expected configs/flash_cifar10.py:mini, say"
+        )
+    config = read_config(workdir) if config is None else settle(config)
+    fields.check(config)
+    hardware.keep_compilations()
+    if workdir is None:
+        stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
+        data = Path(config.dataset).stem
+        workdir = f"runs/{config.algorithm.name}_{data}_{stamp}".replace(":", ".")
+    try:
+        summary = experiment.run(config, workdir, resume=resume, **may)
+    except interrupt.StoppedError as error:
+        if processes.leads():
+            print(
+                f"{error}; to go on:\n"
+                f"python launch.py --resume --workdir={shlex.quote(str(workdir))}",
+                file=sys.stderr,
+            )
+        sys.exit(error.code)
+    if processes.leads():
+        say(report.summary_table(summary))
+
+
+def dry_run(config) -> None:
+    """Prints the plan of a configuration, and trains nothing."""
+    from sparsefl_jax.runs import experiment
+    from sparsefl_jax.runs.config.rename import settle
+    from sparsefl_jax.system import hardware, processes
+
+    if config is None:
+        raise ValueError("--config is missing, expected a file in configs/")
+    hardware.keep_compilations()
+    config = settle(config)
+    told = experiment.plan(config, experiment.build(config))
+    if processes.leads():
+        say(told)
+
+
+def prepare(name: str) -> None:
+    """Gets and writes a TFDS data set."""
+    from sparsefl_jax.data.prepare import prepare as get
+
+    print(get(name))
+
+
+def catalogue() -> str:
+    """Methods, models, data sets, partitioners and configurations, a line each."""
+    from sparsefl_jax import algorithms, data, models
+
+    def first_line(thing) -> str:
+        text = thing if isinstance(thing, str) else inspect.getdoc(thing) or ""
+        return text.strip().splitlines()[0]
+
+    groups = {
+        "methods": algorithms.ALGORITHMS,
+        "models": models.MODELS,
+        "data sets": data.DATASETS,
+        "partitioners": data.PARTITIONERS,
+        "configs": {
+            path.name: path.read_text().lstrip('"')
+            for path in sorted(CONFIGS.glob("[!_]*.py"))
+        },
+    }
+    lines = []
+    for title, table in groups.items():
+        lines += [f"{title}:"]
+        lines += [f"  {name:22} {first_line(entry)}" for name, entry in table.items()]
+    return "\n".join(lines)
+
+
+def say(text: str) -> None:
+    """Prints; letters that the output's encoding lacks become question marks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))
+
+
+def one_line(error: Exception) -> str:
+    """An error's message without line breaks or the quotes of a KeyError.
+
+    ml_collections puts the traceback of a configuration file into its own message; what
+    the file said stands after the last, indented, line of it.
+    """
+    plain = isinstance(error, KeyError) and error.args
+    text = str(error.args[0] if plain else error)
+    if "Traceback" in text:
+        lines = text.rstrip().splitlines()
+        last = max(i for i, line in enumerate(lines) if line.startswith("  "))
+        kind, _, told = " ".join(lines[last + 1 :]).partition(": ")
+        text = told or kind
+    return " ".join(text.split()) or type(error).__name__
+
+
+def _unknown_field(error: Exception) -> str:
+    """What ml_collections says, of a misspelt field in a sentence."""
+    text = one_line(error)  # at times a repr of a repr
+    found = re.fullmatch(
+        r"\W*(\w+)\W*(?:Did you mean \W*(\w+).*)?", text.replace(r"\n", " ")
+    )
+    if not found or not str(error):
+        return text
+    said = f"the configuration has no field {found[1]!r}"
+    return said + (f"; did you mean {found[2]!r}?" if found[2] else "")
+
+
+def define_config(values):
+    """Defines the flag `--config`: a file, with what other flags name in it.
+
+    The file may be the `config.json` of a run. Where `--config.SECTION.name` names
+    another entry than the file does, the section gets this one's arguments before
+    ml_collections looks for what else is overridden.
+
+    Args:
+      values: absl's `FlagValues`.
+
+    Returns:
+      What holds the configuration once the flags are parsed.
+    """
+    from ml_collections.config_flags import config_flags
+
+    from sparsefl_jax.runs.config import rename
+
+    class Parser(config_flags.ConfigFileFlagParser):
+        def parse(self, path):
+            _check_file(path)
+            own = path.endswith(".json")
+            config = _config_of(path) if own else super().parse(path)
+            argv = values.read_flags_from_files(sys.argv, force_gnu=False)
+            rename.follow(config, _sections(argv))
+            return config
+
+    told = "A file in configs/."
+    holder = config_flags.DEFINE_config_file("config", None, told, flag_values=values)
+    values["config"].parser = Parser("config")
+    return holder
+
+
+def _config_of(path: str):
+    """The configuration that a run's `config.json` holds, ready for overrides."""
+    from ml_collections import config_dict
+
+    from sparsefl_jax.runs import run_directory
+    from sparsefl_jax.runs.config import objects
+
+    def open_up(section, default):
+        for name, value in section.items():
+            known = default is not None and name in default
+            if isinstance(value, config_dict.ConfigDict):
+                open_up(value, default[name] if known else None)
+            elif value is None:
+                kind = default.get_type(name) if known else object
+                section[name] = config_dict.placeholder(kind)
+
+    config = run_directory.read_config(Path(path).parent)
+    with config.unlocked(), config.ignore_type():
+        open_up(config, objects.default_config())
+    return config.lock()
+
+
+def _with_config(argv: list[str]) -> list[str]:
+    """Arguments in which overrides of a resumed run have its own configuration.
+
+    Example:
+      >>> _with_config(["x.py", "--resume", "--workdir=a", "--config.num_rounds=9"])[:3]
+      ['x.py', '--config=a/config.json', '--resume']
+    """
+    text = [arg.removeprefix("-").removeprefix("-") for arg in argv]
+    overrides = any(arg.startswith("config.") for arg in text)
+    given = any(arg.partition("=")[0] == "config" for arg in text)
+    if not overrides or given or "resume" not in text:
+        return argv
+    for at, arg in enumerate(text):
+        name, there, value = arg.partition("=")
+        if name == "workdir":
+            value = value if there else "".join(argv[at + 1 : at + 2])
+            return [argv[0], f"--config={Path(value) / 'config.json'}", *argv[1:]]
+    return argv
+
+
+def _sections(argv: list[str]) -> dict[str, dict[str, str]]:
+    """What flags such as `--config.SECTION.KEY=VALUE` say, by section and key."""
+    given = {}
+    for arg, following in zip(argv, [*argv[1:], ""], strict=True):
+        if found := re.fullmatch(r"--?config\.(\w+)\.(\w+)(?:=(.*))?", arg):
+            value = following if found[3] is None else found[3]
+            given.setdefault(found[1], {})[found[2]] = value
+    return given
+
+
+def _check_file(path: str) -> None:
+    """Refuses a configuration file that is not there, with the nearest that is."""
+    file, _, _ = path.partition(":")
+    if Path(file).is_file():
+        return
+    names = [path.stem for path in CONFIGS.glob("[!_]*.py")]
+    near = difflib.get_close_matches(Path(file).stem, names, n=1)
+    hint = f"did you mean configs/{near[0]}.py?" if near else "--list names configs"
+    raise ValueError(f"--config={file}: there is no such file; {hint}")
+
+
+def guarded(app, flags, main) -> None:
+    """Runs `main` under absl; what a user can mend is told in one line.
+
+    `SPARSEFL_DEBUG=1` lets every exception through with its traceback.
+
+    Args:
+      app, flags: absl's modules.
+      main: takes the arguments that are not flags.
+    """
+    if os.environ.get("SPARSEFL_DEBUG"):
+        return app.run(main)
+    from sparsefl_jax.system import membership
+
+    def parse(argv):
+        try:
+            return flags.FLAGS(_with_config(argv))
+        except (KeyError, AttributeError) as error:  # a field that is not there
+            refuse(_unknown_field(error))
+        except Exception as error:  # absl and ml_collections raise many kinds here
+            refuse(error)
+
+    def run(argv):
+        try:
+            main(argv)
+        except (ValueError, OSError) as error:
+            refuse(error)
+        except (FloatingPointError, MemoryError) as error:
+            membership.leave(f"error: {one_line(error)}")
+        except RuntimeError as error:  # XLA's own errors are a kind of these
+            if membership.lost(error):
+                membership.leave(f"error: {membership.explained(error)}")
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            membership.leave(f"error: {one_line(error)}")
+        except KeyboardInterrupt:
+            membership.leave("interrupted; the metrics so far are kept")
+
+    def refuse(error):
+        membership.leave(f"error: {one_line(error)}", 2)
+
+    return app.run(run, flags_parser=parse)

@@ -1,0 +1,1 @@
+"""A configuration and the objects that it becomes."""

@@ -1,0 +1,187 @@
+"""A configuration's fields: known, of the right type, finite and in range.
+
+One pass over all of them before anything is built. What an argument means is checked
+where it is used; here stands only what has no such place.
+"""
+
+import difflib
+import inspect
+from types import UnionType
+
+import jax
+import numpy as np
+import optax
+
+from sparsefl_jax.core.validate import typed
+from sparsefl_jax.models.base import check_dtype
+from sparsefl_jax.runs import sinks
+from sparsefl_jax.runs.config import objects, unread
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.simulation import store
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.training import local
+
+INIT_WHAT = {
+    "model": "weights and mask",
+    "weights": "the weights, with nothing pruned",
+    "mask": "the mask, on fresh weights",
+}
+_TUPLES = {  # fields whose default is empty, so that it does not tell of what
+    "augment": tuple[str, ...],
+    "budgets": tuple[tuple[float, ...], ...],
+    "observe_rounds": tuple[int, ...],
+    "sinks": tuple[str, ...],
+}
+_LEAST = {
+    "seed": 0,
+    "partition_seed": 0,
+    "num_clients": 0,
+    "num_classes": 1,
+    "seeds": 1,
+    "lr_horizon": 1,
+    "lr_delay": 0,
+    "checkpoint_minutes": 0,
+}
+
+
+def check(config) -> None:
+    """Refuses a configuration with a field that is wrong in itself.
+
+    Args:
+      config: as `configuration.default_config` makes it.
+
+    Raises:
+      ValueError: in one line, on a field that is unknown or missing, has another type,
+        is not finite or is out of range, or is set and read by nothing.
+
+    Example:
+      >>> config = configuration.default_config()
+      >>> config.optimizer.learning_rate = float("nan")
+      >>> check(config)
+      Traceback (most recent call last):
+        ...
+      ValueError: optimizer.learning_rate=nan, expected a finite number
+    """
+    default = objects.default_config()
+    if not hasattr(config, "to_dict"):
+        kind = type(config).__name__
+        raise ValueError(f"the configuration is a {kind}, expected a ConfigDict")
+    values = config.to_dict()
+    _known("", values, default)
+    for field, usual in default.to_dict().items():
+        if field not in values:
+            raise ValueError(f"the configuration lacks the field {field!r}")
+        if isinstance(usual, dict):
+            typed(field, values[field], dict)
+            _check_section(field, values[field], default[field])
+        elif values[field] is not None or usual is not None:
+            kind = _TUPLES.get(field, default.get_type(field))
+            typed(field, values[field], kind)
+    _check_ranges(config)
+    unread.check(config)
+
+
+def _known(section: str, fields, allowed) -> None:
+    """Refuses a name that is not among the allowed ones, with the nearest of these."""
+    for name in fields:
+        if name not in allowed:
+            objects.refuse_unread(section[:-1], fields, name)
+            near = difflib.get_close_matches(name, allowed, n=1)
+            there = f"there are {', '.join(sorted(allowed))}"
+            hint = f"did you mean {near[0]!r}?" if near else there
+            raise ValueError(f"the configuration has no field {section}{name}; {hint}")
+
+
+def _check_section(field: str, section: dict, default) -> None:
+    """Checks the values of a section, where None is as good as none."""
+    named = field not in ("until", "server_optimizer") and (section or default)
+    if named and section.get("name") is None:
+        raise ValueError(f"{field}.name is missing")
+    kinds = _arguments(field, section.get("name"))
+    kinds |= {name: default.get_type(name) for name in default}
+    if field not in ("algorithm", "first_stage"):  # a factory knows best what it lacks
+        _known(f"{field}.", section, kinds)
+    for name, value in section.items():
+        if value is not None:
+            typed(f"{field}.{name}", value, kinds.get(name, object))
+
+
+def _arguments(field: str, name: str | None) -> dict:
+    """The kinds of the arguments that a section can hold beside its name."""
+    found = {}
+    if name is not None:
+        typed(f"{field}.name", name, str)
+    if field.endswith("optimizer"):
+        factory = getattr(optax, name or "", None)
+        found |= inspect.signature(factory).parameters if callable(factory) else {}
+        found |= objects.arguments(local.make_optimizer)
+        found.pop("schedule")
+    elif field in objects.TABLES and name is not None:
+        found |= objects.arguments(objects.factory(field, name))
+    kinds = {key: _kind(parameter) for key, parameter in found.items()}
+    if field == "first_stage":
+        usual = objects.default_config()
+        kinds |= {key: type(usual[key]) for key in objects.STAGE}
+    if field == "partition":
+        kinds["test_fraction"] = float
+    return kinds
+
+
+def _kind(parameter):
+    """The kind of an argument, from its annotation or else from its default."""
+    given, usual = parameter.annotation, parameter.default
+    if given in (int, float, bool, str) or isinstance(given, UnionType):
+        return given
+    if isinstance(usual, tuple) and usual:
+        return tuple[type(usual[0]), ...]
+    return type(usual) if isinstance(usual, int | float | str | tuple) else object
+
+
+def check_densities(config, model) -> None:
+    """Refuses a density at which nothing of the network would be left.
+
+    Args:
+      config: a configuration that `check` lets pass.
+      model: its `Model`.
+
+    Raises:
+      ValueError: in one line.
+    """
+    params, _ = jax.eval_shape(model.init, jax.random.key(0))
+    for section in (config.first_stage, config.algorithm):
+        if section.get("name") not in objects.TABLES["algorithm"]:
+            continue  # one's own, whose density may be of anything
+        layers = masks.prunable(params, tuple(section.get("prunable", "*")))
+        size = int(masks.layer_sizes(params, layers).sum())
+        for key in ("density", "max_density", "densities"):
+            least = np.min(section.get(key) or 1.0)
+            if int(least * size) < 1:
+                raise ValueError(
+                    f"{section.name}: {key}={least:g}, expected at least "
+                    f"{1 / size:.2g} to leave one of {size} weights"
+                )
+
+
+def _check_ranges(config) -> None:
+    """Refuses what nothing that reads the field would."""
+    for field, least in _LEAST.items():
+        if config[field] is not None and config[field] < least:
+            raise ValueError(f"{field}={config[field]}, expected at least {least}")
+    for name, value in config.until.items():
+        if value is not None and value <= 0:
+            raise ValueError(f"until.{name}={value}, expected above 0")
+    if config.memory_gb is not None and config.memory_gb <= 0:
+        raise ValueError(f"memory_gb={config.memory_gb}, expected above 0")
+    if config.seed + config.seeds > 2**31:
+        raise ValueError(
+            f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
+        )
+    shares = {"density": config.density, "until.accuracy": config.until.get("accuracy")}
+    for name, value in shares.items():
+        if value is not None and not 0 < value <= 1:
+            raise ValueError(f"{name}={value}, expected in (0, 1]")
+    checks.check_observed(config.observe_rounds, config.num_rounds)
+    objects.lookup("init_what", config.init_what, INIT_WHAT)
+    check_dtype("model.dtype", config.model.get("dtype", "float32"))
+    sinks.check(config.sinks)
+    store.check(config.client_store)

@@ -1,0 +1,159 @@
+"""Fields that are set although nothing that was chosen reads them: each is refused.
+
+Whoever sets a field wants something; a run that ignored it would look like an answer.
+A section's own arguments are looked at in `fields`, `budgets` in `checks`.
+"""
+
+import inspect
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparsefl_jax.data import leaf, samples
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.plan import checks
+
+_DENSITIES = ("density", "max_density")  # arguments that can refer to `density`
+
+
+def check(config) -> None:
+    """Refuses a field that is set and not read.
+
+    Args:
+      config: whose fields are known and of the right types, see `fields.check`.
+
+    Raises:
+      ValueError: in one line that says who reads it.
+
+    Example:
+      >>> config = configuration.default_config()
+      >>> config.lr_decay = 0.9
+      >>> check(config)
+      Traceback (most recent call last):
+        ...
+      ValueError: lr_decay=0.9 is read by nothing here: it goes with final_learning_rate
+    """
+    for found in (_density, _optimizers, _rates, _data, _start):
+        for field, value, why in found(config):
+            raise ValueError(f"{field}={value!r} is read by nothing here: {why}")
+
+
+def check_data(config, data) -> None:
+    """Refuses what is set for another kind of data.
+
+    Raises:
+      ValueError: integer pixels are to be scaled, and there are none.
+    """
+    scale, usual = config.input_scale, objects.default_config().input_scale
+    if scale != usual and data.x.dtype.kind not in "iu":
+        raise ValueError(
+            f"input_scale={scale} is read by nothing here: it divides integers, and "
+            f"{data.name!r} has {data.x.dtype}; expected {usual}"
+        )
+
+
+def check_stages(config, stages, model, data) -> None:
+    """Refuses epochs or a mask of a first stage at which nobody looks.
+
+    Raises:
+      ValueError: in one line.
+    """
+    epochs = config.first_stage.get("epochs") or 1
+    if epochs > 1 and not checks.reads_epochs(stages[0], model, data):
+        raise ValueError(
+            f"first_stage.epochs={epochs} is read by nothing here: "
+            f"{config.first_stage.name!r} takes the batches of one epoch, expected 1"
+        )
+    masked = any(field.startswith("first_stage") for field in densities(config))
+    if masked and not checks.reads_mask(stages[1].algorithm, model):
+        raise ValueError(
+            f"first_stage.name={config.first_stage.name!r}: its mask is read by "
+            f"nothing here, as {config.algorithm.name!r} starts from one of its own"
+        )
+
+
+def forget(config):
+    """The configuration of a kept run without what it held and did not read.
+
+    Older versions left arguments behind where a name was changed, and a density where
+    the method has none.
+
+    Example:
+      >>> config = configuration.default_config()
+      >>> config.density, config.partition = 0.1, {"name": "iid", "alpha": 0.1}
+      >>> forget(config).density, config.partition.to_dict()
+      (None, {'name': 'iid'})
+    """
+    for field in ("model", "partition"):
+        table, section = objects.TABLES[field], config[field]
+        if section.get("name") in table:
+            own = objects.arguments(table[section.name])
+            others = set().union(*map(objects.arguments, table.values()))
+            for key in (others - own.keys()) & set(section):
+                del section[key]
+    if config.density not in densities(config).values():
+        with config.ignore_type():
+            config.density = None
+    return config
+
+
+def densities(config) -> dict:
+    """What can refer to `density`, by field, and its value."""
+    return {
+        f"{section}.{key}": config[section][key]
+        for section in ("first_stage", "algorithm")
+        for key in _DENSITIES
+        if config[section].get(key) is not None
+    }
+
+
+def _density(config) -> Iterator[tuple]:
+    held = densities(config)
+    if config.density is not None and config.density not in held.values():
+        told = [f"{field} is {value}" for field, value in held.items()]
+        names = ", ".join(objects.readers("algorithm", *_DENSITIES))
+        none = f"{config.algorithm.get('name')!r} takes none; {names} do"
+        yield "density", config.density, ", ".join(told) or none
+
+
+def _optimizers(config) -> Iterator[tuple]:
+    given, usual = config.server_optimizer, objects.default_config()
+    if given.get("name") is None:
+        for key, value in given.items():
+            if value is not None and value != usual.server_optimizer.get(key):
+                yield f"server_optimizer.{key}", value, "it goes with its name"
+        return
+    name = config.algorithm.get("name")
+    taken = inspect.signature(objects.factory("algorithm", name)).parameters
+    anything = any(p.kind is p.VAR_KEYWORD for p in taken.values())
+    if "server_optimizer" not in taken and not anything:
+        readers = ", ".join(objects.readers("algorithm", "server_optimizer"))
+        yield "server_optimizer.name", given.name, f"{readers} read it"
+
+
+def _rates(config) -> Iterator[tuple]:
+    if config.final_learning_rate is None:
+        usual = objects.default_config()
+        for field in ("lr_horizon", "lr_delay", "lr_decay"):
+            if config[field] != usual[field]:
+                yield field, config[field], "it goes with final_learning_rate"
+    elif config.lr_decay is not None and config.lr_horizon is not None:
+        yield "lr_horizon", config.lr_horizon, f"lr_decay={config.lr_decay} is the pace"
+
+
+def _data(config) -> Iterator[tuple]:
+    name = config.dataset
+    own = name in samples.SAMPLES or name.endswith(".npz")
+    if config.data_dir and (own or Path(name).is_absolute() or leaf.find(name)):
+        yield "data_dir", config.data_dir, f"{name!r} is no data set of TFDS"
+    if config.writers:
+        readers = objects.readers("partition", "users")
+        if config.partition.get("name") not in readers:
+            yield "writers", config.writers, f"partition {', '.join(readers)} reads it"
+    share = config.partition.get("test_fraction")
+    if share is not None and config.test_split != "within":
+        yield "partition.test_fraction", share, "test_split='within' reads it"
+
+
+def _start(config) -> Iterator[tuple]:
+    if config.init_from is None and config.init_what != "model":
+        yield "init_what", config.init_what, "it goes with init_from"

@@ -1,0 +1,344 @@
+"""A run with files: logs, checkpoints, masks, a summary, plots, a page.
+
+The files are described in the README.
+"""
+
+import copy
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from sparsefl_jax import data as datasets
+from sparsefl_jax import report
+from sparsefl_jax.report.masks import snapshot_files
+from sparsefl_jax.runs import (
+    checkpoint,
+    loop,
+    results,
+    resumption,
+    run_directory,
+    sinks,
+    summary,
+)
+from sparsefl_jax.runs.config import fields, objects, unread
+from sparsefl_jax.runs.plan import checks, describe, timings
+from sparsefl_jax.runs.progress import Progress
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
+from sparsefl_jax.training import local
+
+
+class Parts(NamedTuple):
+    """What a configuration builds."""
+
+    data: datasets.FederatedData
+    model: Any
+    budgets: np.ndarray | None
+    stages: list
+    initial: Any  # SparseModel, None for a fresh network
+    traced: list[checks.Traced]
+
+
+def build(config, started: bool = False) -> Parts:
+    """Builds what a configuration names, and refuses what can not run.
+
+    Args:
+      config: as `configuration.default_config` makes it.
+      started: whether there is a checkpoint, so that `init_from` is not needed.
+
+    Raises:
+      ValueError: in one line, before any compilation.
+    """
+    fields.check(config)
+    data = objects.build_data(config)
+    unread.check_data(config, data)
+    model = objects.build_model(config, data)
+    fields.check_densities(config, model)
+    budgets = objects.build_budgets(config)
+    stages = objects.build_stages(config, local.cross_entropy(model), budgets)
+    how = config.eval_every, config.chunk, budgets, config.metric, config.client_store
+    traced = checks.run(stages, model, data, *how, config.memory_gb)
+    unread.check_stages(config, stages, model, data)
+    initial = None
+    if config.init_from is not None and not started:
+        key, _ = jax.random.split(jax.random.key(config.seed))
+        initial = results.start_from(config.init_from, config.init_what, key, model)
+        if config.init_what != "weights":
+            results.check_kept(stages[0].algorithm, initial, config.init_what)
+    return Parts(data, model, budgets, stages, initial, traced)
+
+
+def plan(config, parts: Parts) -> str:
+    """What a run will take: devices, bits, FLOPs, memory, time; nothing is trained."""
+    told = describe.describe(
+        parts.stages,
+        parts.model,
+        parts.data,
+        chunk=config.chunk,
+        budgets=parts.budgets,
+        eval_every=config.eval_every,
+        client_store=config.client_store,
+        memory_gb=config.memory_gb,
+        known=timings.recall(timings.digest(config)),
+        key=jax.random.key(config.seed),
+        traced=parts.traced,
+        initial=parts.initial,
+    )
+    lines = [describe.text(told)]
+    if config.seeds > 1:
+        lines.append(f"All this {config.seeds} times, once for each seed.")
+    limits = [f"until.{k}={v:g}" for k, v in config.until.items() if v is not None]
+    if limits:
+        lines.append(f"Less if it ends earlier, by {' or '.join(limits)}.")
+    return "\n".join(lines)
+
+
+def run(
+    config,
+    workdir,
+    *,
+    resume: bool = False,
+    progress: bool = True,
+    extend_at_final: bool = False,
+    accept_lost_records: bool = False,
+) -> dict:
+    """Runs a configuration and writes its files to `workdir`.
+
+    Of several processes, which all call it alike, the first one writes; to go on all
+    have to read the same `workdir`.
+
+    Args:
+      config: as `configuration.default_config` makes it.
+      workdir: a directory, created if absent.
+      resume: whether to go on with the run that `workdir` holds; else it holds none.
+        `config` may differ in what `workdir.FREE` and `workdir.LATER` name.
+      progress: whether to show the plan and a progress bar, or lines where there is no
+        terminal.
+      extend_at_final: whether a resumed run may have more rounds although its method's
+        own schedule has ended.
+      accept_lost_records: whether to go on from a checkpoint although logs from before
+        it are not whole.
+
+    Returns:
+      The summary, as `summary.json` has it.
+
+    Raises:
+      ValueError: in one line, before any compilation, on what can not be run.
+      FloatingPointError: if a loss is not finite; the last checkpoint stays.
+      MemoryError: if the devices' memory does not suffice; the last checkpoint stays.
+      OSError: if a file can not be written; the run can be resumed.
+      interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    fields.check(config)
+    may = {
+        "extend_at_final": extend_at_final,
+        "accept_lost_records": accept_lost_records,
+    }
+    if any(may.values()) and not resume:
+        raise ValueError(f"{max(may, key=may.get)}=True, expected resume=True with it")
+    if config.seeds > 1:
+        return _run_seeds(config, workdir, resume, progress, may)
+    processes.check_same("the configuration", config.to_json_best_effort())
+    parts = None if resume else build(config)  # refuses before anything is written
+    if not processes.leads():
+        return _follow(config, parts, Path(workdir), extend_at_final)
+    with run_directory.claimed(workdir, config, resume) as path:
+        found = resumption.find(path, config, **may)
+        processes.lead([found.done, found.saved is not None])
+        if not found.done:
+            parts = parts or build(found.config, started=found.saved is not None)
+            return processes.lead(_run(found, parts, path, progress))
+        if progress:
+            print(*found.said, sep="\n", end="\n" * bool(found.said), file=sys.stderr)
+        if not (path / "report.html").exists():
+            _draw(path)
+        return processes.lead(report.read_summary(path))
+
+
+def _run_seeds(config, workdir, resume: bool, progress: bool, may: dict) -> dict:
+    """One run after another, each in a directory of its own, then their means."""
+    singles, changed = [], {}
+    if resume:
+        old = run_directory.read_config(workdir)
+        config, said = resumption.planned(config, run_directory.plain(old))
+        changed = run_directory.differences(old, config)
+    for seed in range(config.seed, config.seed + config.seeds):
+        singles.append(copy.deepcopy(config))
+        singles[-1].seed, singles[-1].seeds = seed, 1
+    if not resume:
+        build(singles[0])  # refuses before anything is written
+    if not processes.leads():
+        for single in singles:
+            run(single, Path(workdir) / f"seed_{single.seed}", resume=True, **may)
+        return processes.lead()
+    with run_directory.claimed(workdir, config, resume) as root:
+        begun = {
+            single.seed: (root / f"seed_{single.seed}/config.json").exists()
+            for single in singles
+        }
+        for single in singles:
+            if changed and begun[single.seed]:  # all are asked before any goes on
+                resumption.find(root / f"seed_{single.seed}", single, **may)
+        if changed:
+            run_directory.amend(root, config)
+        told = []
+        for single in singles:
+            path, there = root / f"seed_{single.seed}", begun[single.seed]
+            how = may if there else {}
+            told.append(run(single, path, resume=there, progress=progress, **how))
+        both = summary.over_seeds(told)
+        run_directory.write(root / "summary.json", json.dumps(both, indent=2))
+        report.plot_comparison(report.read_groups([root]), root / "comparison")
+    return processes.lead(both)
+
+
+def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> dict:
+    """Runs to the end, or to an interruption, from the last checkpoint if any."""
+    config, saved = found.config, found.saved
+    chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
+    key, here = jax.random.key(config.seed), provenance.facts(chunks)
+    at, data = resumption.start(saved, parts.stages, parts.data)
+    before = saved.about if saved else {"position": None, "seconds": 0.0}
+    if progress:
+        said = resumption.describe(saved, here) if saved else plan(config, parts)
+        if saved is None and (path / "metrics.jsonl").exists():
+            said = f"{said}\nno checkpoint was saved here: it begins again"
+        print(said, *found.said, f"writing to {path}", sep="\n", file=sys.stderr)
+    lengths = [stage.num_rounds for stage in parts.stages]
+    about = before | {
+        "machine": here,
+        "commit": before.get("commit", here["commit"]),
+        "config": run_directory.plain(config),
+        "data": data,
+        "lost": [*before.get("lost", ()), *found.lost],
+    }
+    if saved:
+        about["position"] = log_lines.restore(path, before["position"])
+    run_directory.amend(path, config)
+    begin = saved_at = time.perf_counter()
+    with (
+        sinks.open_sinks(config.sinks, path, about["position"]) as log,
+        Progress(sum(lengths), sum(lengths[: at.stage]) + at.round, show=progress) as b,
+        interrupt.listening("ending after this segment; again to leave at once") as by,
+        timings.compiling() as compiled,
+    ):
+        _forget_masks(path, at)
+        counts = datasets.partition_counts(parts.data)
+        files.write_array(path / "partition.npy", counts)
+        for segment in () if at.ended_by else _segments(config, parts, key, at):
+            now = time.perf_counter()
+            about["seconds"] = before["seconds"] + now - begin
+            if segment.records:
+                log.write(segment.records, about["seconds"], compiled())
+                b.update(segment.records)
+            if segment.snapshot is None:  # the loop is about to say what failed
+                continue
+            at = segment.snapshot
+            _keep_masks(path, at, segment.masks, parts.model)
+            due = now - saved_at >= 60 * config.checkpoint_minutes
+            due, stop = processes.most(due, by())
+            if due or stop or at.ended_by:
+                about["position"] = log.position()
+                checkpoint.save(path, _whole(at), segment.models, key, about)
+                saved_at = time.perf_counter()
+            _stop(stop, at)
+        told = summary.write(config, parts.traced, path, at, about)
+        _draw(path)
+        (stop,) = processes.most(by())
+        if stop:  # what would come next, other seeds say, is not to begin
+            raise interrupt.StoppedError("the run has finished", stop)
+    return told
+
+
+def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> dict:
+    """What the other processes do: the same rounds, and no files."""
+    done, begun = processes.lead()
+    if done:
+        return processes.lead()
+    key = jax.random.key(config.seed)
+    saved = checkpoint.read(path, key) if begun else None
+    if begun:
+        found = resumption.settle(config, saved, extend_at_final)
+        config, saved = found.config, found.saved
+    parts = parts or build(config, started=begun)
+    at, _ = resumption.start(saved, parts.stages, parts.data)
+    with interrupt.listening("asking all processes to end after this segment") as by:
+        for segment in () if at.ended_by else _segments(config, parts, key, at):
+            if segment.snapshot is None:
+                continue
+            at = segment.snapshot
+            due, stop = processes.most(0, by())
+            if due or stop or at.ended_by:
+                _whole(at)
+            _stop(stop, at)
+        (stop,) = processes.most(by())
+        if stop:
+            raise interrupt.StoppedError("the run has finished", stop)
+    return processes.lead()
+
+
+def _whole(at: loop.Snapshot) -> loop.Snapshot:
+    """With a state that process 0 can write; all processes call it."""
+    if not processes.several():
+        return at  # it is written some at a time, never copied as a whole
+    return at._replace(state=processes.fetch(at.state))
+
+
+def _stop(signum: int, at: loop.Snapshot) -> None:
+    if signum and not at.ended_by:
+        where = f"round {at.round} of stage {at.stage}"
+        raise interrupt.StoppedError(f"ended after {where}, all saved", signum)
+
+
+def _segments(config, parts: Parts, key, at: loop.Snapshot):
+    return loop.segments(
+        key,
+        parts.stages,
+        parts.model,
+        parts.data,
+        eval_every=config.eval_every,
+        chunk=config.chunk,
+        budgets=parts.budgets,
+        metric=config.metric,
+        client_store=config.client_store,
+        memory_gb=config.memory_gb,
+        until=loop.Limits(**config.until),
+        initial=parts.initial,
+        observe_rounds=config.observe_rounds,
+        resume=at,
+        traced=parts.traced,
+    )
+
+
+def _draw(path: Path) -> None:
+    report.plot_run(path)
+    report.write_page(path)
+
+
+def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
+    """Writes packed masks, and once of which layers their entries or filters are."""
+    folder = path / "masks"
+    if kept and not (folder / "layers.json").exists():
+        folder.mkdir(exist_ok=True)
+        shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
+        layers = jax.tree.map(lambda m: m > 0, model.macs)
+        sizes = masks.layer_sizes(shapes, layers).tolist()
+        outputs = [leaf.shape[-1] for leaf in masks.layers(shapes, layers)]
+        for name, of in (("layers", sizes), ("filters", outputs)):
+            told = {"names": masks.layer_paths(layers), "sizes": of}
+            run_directory.write(folder / f"{name}.json", json.dumps(told))
+    for whose, packed in kept.items():
+        name = f"{whose}_{at.stage}_{at.round:06d}.npy"
+        files.write_array(folder / name, packed)
+
+
+def _forget_masks(path: Path, at: loop.Snapshot) -> None:
+    """Removes the masks of rounds that will run again."""
+    for file, _, stage, round in list(snapshot_files(path / "masks")):
+        if (stage, round) > (at.stage, at.round):
+            file.unlink()

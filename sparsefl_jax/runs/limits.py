@@ -1,0 +1,136 @@
+"""Limits that end a run early, and how many rounds may run until one is reached.
+
+A round's cost is known only after it has run. So that a run ends in the round that
+reaches a limit, no more rounds run at a time than fit if each costs the most it can.
+That is certain for bits. FLOPs are at most those of the dense network and of mask work,
+or more by the largest factor so far, should a method train more than that.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from sparsefl_jax.runs.plan import traffic_estimate
+from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire import packets as codec
+
+_SLACK = 1e-6  # what rounding may add to a cost, as a share
+
+
+class Limits(NamedTuple):
+    """Where a run ends before its rounds do; None: nowhere.
+
+    It ends with the first round after which it has cost `gbit` or `pflop`, or with the
+    first evaluation that reaches `accuracy`.
+    """
+
+    gbit: float | None = None  # 1e9 bits, both ways, all clients
+    pflop: float | None = None  # 1e15 training FLOPs at the masks
+    accuracy: float | None = None  # share, of the headline model of the last stage
+
+
+class Cost(NamedTuple):
+    """What rounds have cost, all clients."""
+
+    bits: int = 0  # both ways
+    flops: float = 0.0  # at the masks
+
+
+class Most(NamedTuple):
+    """The most that a round of a stage costs, all clients."""
+
+    bits: int  # both ways, every packet whole and with its positions
+    flops: float  # of the largest clients, see `most_flops`
+    factor: float | None = (
+        None  # largest so far, FLOPs over dense FLOPs; None: no round
+    )
+
+
+def reached(until: Limits, spent: Cost) -> dict[str, bool]:
+    """Which limits of what a run may cost are reached.
+
+    Example:
+      >>> reached(Limits(gbit=2.0, pflop=0.5), Cost(bits=2 * 10**9, flops=1e14))
+      {'gbit': True, 'pflop': False}
+    """
+    return {
+        "gbit": spent.bits / 1e9 >= (until.gbit or math.inf),
+        "pflop": spent.flops / 1e15 >= (until.pflop or math.inf),
+    }
+
+
+def most(stage, traced, model, data) -> Most:
+    """The most that a round of a stage costs, as it is known before any has run.
+
+    Args:
+      stage: a `Stage`.
+      traced: one round of it by shape, as `checks.run` gives it.
+      model, data: as `loop.segments` takes them.
+    """
+    packets = traced.down, traced.up
+    bits = sum(traffic_estimate.most_bits(codec.layout(each)) for each in packets)
+    sizes = np.sort(np.asarray(data.train.size, np.int64))[-stage.cohort_size :]
+    steps = int(np.sum(-(-sizes // stage.batch_size)))
+    weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
+    flops = most_flops(model.macs, weights, int(sizes.sum()), steps)
+    return Most(stage.cohort_size * bits, stage.epochs * flops)
+
+
+def most_flops(macs, weights: int, samples: float, steps: float) -> float:
+    """The FLOPs of training at most: all of it dense, and a sort at every step.
+
+    What methods compute for their masks is charged as sorts are, n log2(n) for n
+    weights, and no more often; but a method may train longer than its epochs.
+
+    Args:
+      macs: as `Model.macs`.
+      weights: n, parameters of the network.
+      samples, steps: that all clients together train on, and minibatches of these.
+
+    Example:
+      >>> most_flops({'w': 100}, weights=7, samples=2, steps=1)
+      1221.0
+    """
+    dense = 6.0 * ledger.macs_per_sample(macs) * samples
+    return dense + steps * weights * math.log2(weights + 1)
+
+
+def updated(each: Most, records: list[dict]) -> Most:
+    """Returns the most that a round costs, with the factor of further rounds.
+
+    Example:
+      >>> updated(Most(bits=8, flops=5.0), [{'flops': 6.0, 'flops_dense': 4.0}])
+      Most(bits=8, flops=5.0, factor=1.5)
+    """
+    factors = [r["flops"] / r["flops_dense"] for r in records if r["flops_dense"]]
+    factors += [] if each.factor is None else [each.factor]
+    return each._replace(factor=max(factors, default=0.0 if records else None))
+
+
+def fitting(until: Limits, spent: Cost, each: Most, wanted: int) -> int:
+    """How many rounds may run at a time so that only the last can reach a limit.
+
+    Args:
+      until: the run's limits.
+      spent: what it has cost so far.
+      each: the most that one of its next rounds costs.
+      wanted: rounds, at least 1.
+
+    Returns:
+      From 1 to `wanted`.
+
+    Example:
+      >>> until, each = Limits(gbit=1.0), Most(bits=3 * 10**8, flops=0.0)
+      >>> [fitting(until, Cost(b * 10**8), each, wanted=9) for b in (0, 1, 4, 8)]
+      [4, 3, 2, 1]
+    """
+    rounds = float(wanted)
+    if until.gbit:
+        rounds = min(rounds, (until.gbit * 1e9 - spent.bits) / max(each.bits, 1))
+    if until.pflop:
+        factor = math.inf if each.factor is None else max(each.factor, 1.0)
+        flops = max(each.flops, 1.0) * factor
+        rounds = min(rounds, (until.pflop * 1e15 - spent.flops) / flops)
+    return max(1, math.ceil((1 - _SLACK) * rounds))

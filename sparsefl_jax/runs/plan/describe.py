@@ -1,0 +1,353 @@
+"""A run before round 1: bits, FLOPs, memory and time of every stage, as estimates.
+
+FLOPs dense and executed are those of the very cohorts. Bits are told from and to, FLOPs
+at the masks at most, as they follow from the methods' programs and arguments; time is
+the FLOPs executed over a share of the measured matmul rate, unless earlier runs tell.
+"""
+
+import math
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from sparsefl_jax.core.formats import align, format_seconds, format_si
+from sparsefl_jax.core.types import Key, SparseModel
+from sparsefl_jax.data import cohorts
+from sparsefl_jax.runs import limits
+from sparsefl_jax.runs.plan import checks, timings, traffic_estimate
+from sparsefl_jax.simulation import round_program
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import provenance
+from sparsefl_jax.wire import ledger
+
+# Shares of the matmul rate that networks reached, see benchmarks/README.md.
+SHARES = (0.2, 2.4)
+_DRAWS = 5_000_000  # rounds x clients that are drawn to expect the samples of a round
+
+
+class _Samples(NamedTuple):
+    """Samples of a round, the mean over the rounds drawn."""
+
+    ids: np.ndarray  # [R, K] int32
+    own: float  # of the clients, in all epochs
+    steps: float  # minibatches of these
+    executed: float  # with padding to full batches and to the chunk's longest client
+
+
+def describe(
+    stages,
+    model,
+    data,
+    *,
+    chunk="auto",
+    devices=None,
+    budgets=None,
+    eval_every: int = 1,
+    client_store: str = "auto",
+    memory_gb: float | None = None,
+    known: dict | None = None,
+    key: Key | None = None,
+    traced: list[checks.Traced] | None = None,
+    initial: SparseModel | None = None,
+) -> dict:
+    """Plans a run. Nothing is trained, and nothing expensive is compiled.
+
+    Args:
+      stages, model, data, chunk, devices, budgets, eval_every, client_store, memory_gb:
+        as in `loop.run`.
+      known: what `timings.recall` gave.
+      key: the run's; its very cohorts are drawn then.
+      traced: what `checks.run` gave, if the caller has asked it.
+      initial: what the first stage starts from, None for a fresh network.
+
+    Returns:
+      A dict of plain Python values: `devices`, `model`, `clients`, a list `stages` and
+      `total`. Bits and FLOPs are those of a round, all clients, the mean over the
+      stage's rounds; bits and time are pairs, from and to. `flops_most` is at the
+      masks; `flops`, at the density of the masks that come down, is no bound, and None
+      where clients do not send under these. Memory is in bytes of all devices together,
+      and `client_store` tells where all clients' rows live.
+
+    Example: `python launch.py --config=configs/flash_cifar10.py:mini --dry_run`.
+    """
+    _, run_key = jax.random.split(jax.random.key(0) if key is None else key)
+    devices = list(devices or jax.devices())
+    big = devices[0].platform != "cpu"
+    rate = timings.matmul_rate(8192 if big else 1024, 0.3, devices, model.dtype)
+    known = (known or {}).get("stages", [])
+    if traced is None:
+        how = eval_every, chunk, budgets, "auto", client_store, memory_gb, devices
+        traced = checks.run(stages, model, data, *how)
+    sparse, told = _example_model(model) if initial is None else initial, []
+    start = traffic_estimate.Start(sparse)
+    held = round_program.client_info(data, budgets).budget
+    for index, stage in enumerate(stages):
+        plan = round_program.make_plan(stage, {}, devices, traced[index].memory.chunk)
+        stage_key = round_program.stage_key(run_key, index)
+        samples = _samples(stage_key, plan, data)
+        traffic = traffic_estimate.expect(
+            stage, start, traced[index], stage_key, held[samples.ids]
+        )
+        each = _stage(plan, model, data, sparse, samples, traffic, eval_every)
+        memory = traced[index].memory
+        each |= {"memory": memory.parts(), "client_store": memory.client_store}
+        measured = known[index] if len(known) == len(stages) else None
+        told.append(each | _time(each, plan, rate, len(devices), measured))
+        start = traffic.handed_on
+    return {
+        "devices": _devices(devices, model.dtype, rate),
+        "model": {
+            "parameters": sum(p.size for p in jax.tree.leaves(sparse.params)),
+            "macs": ledger.macs_per_sample(model.macs),
+        },
+        "clients": _clients(data),
+        "stages": told,
+        "total": _total(told),
+    }
+
+
+def _devices(devices: list, dtype: str, rate: float) -> dict:
+    return {
+        "count": len(devices),
+        "kind": devices[0].device_kind,
+        "dtype": dtype,
+        "precision": provenance.precision(),
+        "matmul_flops": rate,
+    }
+
+
+def _clients(data) -> dict:
+    sizes = np.asarray(data.train.size)
+    train = {
+        "min": int(sizes.min()),
+        "median": float(np.median(sizes)),
+        "max": int(sizes.max()),
+    }
+    return {"number": len(sizes), "train": train, "test": len(data.y_test)}
+
+
+def _example_model(model) -> SparseModel:
+    """A network of random weights as large as fresh ones, without compiling `init`."""
+    rng = np.random.default_rng(0)
+
+    def draw(leaf):
+        scale = 1 / math.sqrt(max(math.prod(leaf.shape[:-1]), 1))
+        return (scale * rng.standard_normal(leaf.shape, np.float32)).astype(leaf.dtype)
+
+    params, stats = jax.eval_shape(model.init, jax.random.key(0))
+    params, stats = jax.tree.map(draw, (params, stats))
+    return SparseModel(
+        params, jax.tree.map(lambda p: np.ones(p.shape, bool), params), stats
+    )
+
+
+def _samples(key: Key, plan, data) -> _Samples:
+    """What a round trains on; the cohorts are the run's own if the key is."""
+    stage, sizes = plan.stage, np.asarray(data.train.size)
+    rounds = min(stage.num_rounds, max(1, _DRAWS // len(sizes)))
+
+    draw = cohorts.drawing(key, stage, len(sizes))
+    ids = draw(np.arange(rounds, dtype=np.int32))
+    # As `simulate.deal` has it: the largest first, each block as long as its first.
+    ordered = -np.sort(-sizes[ids], axis=1)
+    longest = ordered[:, :: plan.chunk]
+    steps = -(-longest // stage.batch_size)
+    executed = plan.chunk * stage.batch_size * float(steps.sum(1).mean())
+    own = float(ordered.sum(1).mean())
+    each = float((-(-ordered // stage.batch_size)).sum(1).mean())
+    return _Samples(ids, *(stage.epochs * v for v in (own, each, executed)))
+
+
+def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
+    """All of a stage but its memory and time."""
+    stage = plan.stage
+    paths, macs = masks.leaf_paths(model.macs), jax.tree.leaves(model.macs)
+    at_masks = sum(
+        macs * traffic.densities.get(path, 1.0)
+        for path, macs in zip(paths, macs, strict=True)
+    )
+    dense = ledger.macs_per_sample(model.macs)
+    weights = sum(p.size for p in jax.tree.leaves(sparse.params))
+    evaluations = math.ceil(stage.num_rounds / eval_every)
+    models = jax.eval_shape(
+        lambda key, s: stage.algorithm.deploy(
+            key, stage.algorithm.init(key, s), None, None
+        ),
+        jax.random.key(0),
+        sparse,
+    )
+    return {
+        "rounds": stage.num_rounds,
+        "cohort": stage.cohort_size,
+        "epochs": stage.epochs,
+        "batch_size": stage.batch_size,
+        "chunk": plan.chunk,
+        "masked": traffic.masked,
+        "density": traffic.alive / max(traffic.masked, 1),
+        "bits_down": list(traffic.down),
+        "bits_up": list(traffic.up),
+        "assumed": traffic.assumed,
+        "flops": 6 * at_masks * samples.own if traffic.within else None,
+        "flops_most": limits.most_flops(
+            model.macs, weights, samples.own, samples.steps
+        ),
+        "flops_dense": 6 * dense * samples.own,
+        "flops_executed": 6 * dense * samples.executed,
+        "flops_evaluation": 2.0 * dense * len(data.y_test) * len(models) * evaluations,
+    }
+
+
+def _time(stage: dict, plan, rate: float, devices: int, measured: dict | None) -> dict:
+    """Seconds of a round from and to: as measured before, or by the matmul rate."""
+    if measured is not None:
+        each = measured["seconds_per_round"]
+        seconds, source = (each, each), "measured"
+    else:
+        training = stage["flops_executed"] / (rate * plan.mesh.size / devices)
+        evaluation = stage["flops_evaluation"] / stage["rounds"] / rate
+        slow, fast = SHARES
+        seconds = ((training + evaluation) / fast, (training + evaluation) / slow)
+        source = "matmul rate"
+    return {
+        "seconds_per_round": list(seconds),
+        "time_from": source,
+        "compile_seconds": measured and measured["compile_seconds"],
+    }
+
+
+def _total(stages: list[dict]) -> dict:
+    def over(value):
+        return sum(stage["rounds"] * value(stage) for stage in stages)
+
+    compiling = [stage["compile_seconds"] for stage in stages]
+    known = sum(seconds for seconds in compiling if seconds)
+    return {
+        "rounds": over(lambda s: 1),
+        "gbit": [
+            over(lambda s, i=i: s["bits_down"][i] + s["bits_up"][i]) / 1e9
+            for i in (0, 1)
+        ],
+        "pflop_most": over(lambda s: s["flops_most"]) / 1e15,
+        "pflop_executed": over(lambda s: s["flops_executed"]) / 1e15,
+        "memory": max(sum(stage["memory"].values()) for stage in stages),
+        "seconds": [
+            known + over(lambda s, i=i: s["seconds_per_round"][i]) for i in (0, 1)
+        ],
+    }
+
+
+def text(plan: dict) -> str:
+    """A plan as a table, a column for each stage.
+
+    Args:
+      plan: from `describe`.
+
+    Returns:
+      Lines without a newline at the end.
+    """
+    devices, clients, stages = plan["devices"], plan["clients"], plan["stages"]
+    train, total = clients["train"], plan["total"]
+    lines = [
+        f"devices   {devices['count']} x {devices['kind']},"
+        f" {format_si(devices['matmul_flops'], 'FLOP/s')} in {devices['dtype']} matmuls"
+        f" together, precision {devices['precision']}",
+        f"model     {format_si(plan['model']['parameters'])} parameters,"
+        f" {format_si(plan['model']['macs'])} multiply-adds a sample",
+        f"clients   {clients['number']} with {train['min']} to {train['max']} training"
+        f" samples (median {train['median']:g}), {clients['test']} test samples",
+        "",
+        *_columns(stages),
+        "",
+        f"total     {total['rounds']} rounds,"
+        f" {_span(total['gbit'], lambda g: format_si(1e9 * g, 'bit'))},"
+        f" {format_si(1e15 * total['pflop_executed'], 'FLOP')} executed,"
+        f" {format_si(total['memory'], 'B')},"
+        f" {_span(total['seconds'], format_seconds)}",
+        *_notes(stages),
+    ]
+    return "\n".join(lines)
+
+
+def _span(values, form) -> str:
+    """One figure, or from and to where their texts differ, or at most."""
+    low, high = form(values[0]), form(values[-1])
+    if low == high:
+        return low
+    return f"{low} to {high}" if values[0] else f"at most {high}"
+
+
+def _columns(stages: list[dict]) -> list[str]:
+    """The figures of every stage below one another."""
+
+    def bits(key):
+        return lambda s: _span(s[key], lambda v: format_si(v, "bit"))
+
+    def flops(key):
+        return lambda s: format_si(s[key], "FLOP")
+
+    def at_masks(stage):
+        most = f"at most {format_si(stage['flops_most'], 'FLOP')}"
+        if stage["flops"] is None:
+            return most
+        return f"about {format_si(stage['flops'], 'FLOP')}, {most}"
+
+    def memory(part):
+        return lambda s: format_si(s["memory"][part], "B")
+
+    figures = {
+        "stage": lambda s: str(stages.index(s)),
+        "rounds, clients in each": lambda s: f"{s['rounds']}, {s['cohort']}",
+        "epochs, batch, chunk": lambda s: (
+            f"{s['epochs']}, {s['batch_size']}, {s['chunk']}"
+        ),
+        "weights under a mask": lambda s: format_si(s["masked"]),
+        "of these alive": lambda s: f"{s['density']:.3g}" if s["masked"] else "-",
+        "a round: down": bits("bits_down"),
+        "         up": bits("bits_up"),
+        "         at the masks": at_masks,
+        "         dense": flops("flops_dense"),
+        "         executed": flops("flops_executed"),
+        "         time": lambda s: _span(s["seconds_per_round"], format_seconds),
+        "compilation": lambda s: format_seconds(s["compile_seconds"]),
+        "all clients' rows": lambda s: _rows(s["client_store"]),
+        **{f"memory: {k}": memory(k) for k in stages[0]["memory"]},
+    }
+    rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
+    return align(rows)
+
+
+def _rows(client_store: dict) -> str:
+    kept = format_si(client_store["bytes"], "B")
+    return f"{kept}, {client_store['where']}" if client_store["bytes"] else "-"
+
+
+def _notes(stages: list[dict]) -> list[str]:
+    """What is expected, what is bounded, and what stands where."""
+    notes = []
+    stores = [s["client_store"] for s in stages if s["client_store"]["working"]]
+    sizes = {store["working"] for store in stores}
+    if sizes:
+        places = " or ".join(sorted({store["where"] for store in stores}))
+        notes.append(
+            f"Clients' rows on the {places}: the devices hold those of up to "
+            f"{' or '.join(map(str, sorted(sizes)))} clients for a segment, and as "
+            "many for the next."
+        )
+    if any(stage["masked"] for stage in stages):
+        notes.append(
+            "Bits: at least and at most, as they follow from the program and its "
+            "arguments; a mask of which these tell nothing may be all of the model or "
+            "nothing, and positions may travel every time or never. FLOPs at the "
+            "masks: at most the dense ones and a sort of the weights at every step."
+        )
+    for index, stage in enumerate(stages):
+        for packet, reason in stage["assumed"].items():
+            notes.append(f"Not charged: {packet} in stage {index} ({reason}).")
+    if any(stage["time_from"] != "measured" for stage in stages):
+        low, high = SHARES
+        notes.append(
+            f"Time: estimated at {high:g} to {low:g} of the matmul rate, compilation "
+            "not included."
+        )
+    return notes

@@ -1,0 +1,218 @@
+"""A run read back: its configuration, its metrics as arrays, its models."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.core.algorithm import target
+from sparsefl_jax.core.types import Key, SparseModel
+from sparsefl_jax.report.load import read_records
+from sparsefl_jax.runs import checkpoint, run_directory
+from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.loop import Best
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.simulation import (
+    disk_store,
+    initial_state,
+    personal,
+    round_program,
+    store,
+)
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import files
+from sparsefl_jax.training import local
+
+
+class Result(NamedTuple):
+    """What a run left, finished or not.
+
+    `metrics['train']` and `metrics['eval']` hold an array [records, ...] for each key
+    of `metrics.jsonl`, nested ones dotted: `metrics['eval']['client_accuracy.mean']`.
+    """
+
+    config: Any  # ConfigDict
+    metrics: dict[str, dict[str, np.ndarray]]
+    models: dict[str, SparseModel]  # deployed at the last checkpoint; NumPy leaves
+    best: Best | None  # the models of the best evaluation so far of the last stage
+
+
+def load(run: str | Path) -> Result:
+    """Reads a run's directory.
+
+    Args:
+      run: the directory; of several seeds, that of one of them.
+
+    Raises:
+      ValueError: in one line, if there is no run, no checkpoint yet, or a damaged one.
+
+    Example:
+      >>> load("no/such/run")
+      Traceback (most recent call last):
+        ...
+      ValueError: workdir='no/such/run', expected the directory of a run
+    """
+    run = Path(run)
+    config = run_directory.read_config(run)
+    if config.get("seeds", 1) > 1:
+        raise ValueError(f"run={str(run)!r} holds several seeds, expected {run}/seed_N")
+    saved = checkpoint.read(run, state=False)
+    if saved is None:
+        raise ValueError(f"run={str(run)!r} has no checkpoint yet")
+    metrics = arrays(read_records(run / "metrics.jsonl"))
+    return Result(config, metrics, saved.models, saved.snapshot.best)
+
+
+def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
+    """What clients of a run have deployed at its last checkpoint, as for `compact`.
+
+    Args:
+      run: the directory, as in `load`; its data set has to be there.
+      clients: their ids.
+
+    Returns:
+      For each of them a dict of a `SparseModel` by name, NumPy leaves.
+
+    Raises:
+      ValueError: in one line, if there is no such run or client, or no personal models.
+
+    Example:
+      >>> load_clients("no/such/run", [0])
+      Traceback (most recent call last):
+        ...
+      ValueError: workdir='no/such/run', expected the directory of a run
+    """
+    config = run_directory.read_config(run)
+    saved = checkpoint.read(Path(run))
+    if saved is None:
+        raise ValueError(f"run={str(run)!r} has no checkpoint yet")
+    with files.blaming(Path(run) / "config.json"):
+        data = objects.build_data(config)
+        model, budgets = (
+            objects.build_model(config, data),
+            objects.build_budgets(config),
+        )
+        stages = objects.build_stages(config, local.cross_entropy(model), budgets)
+        algorithm = stages[saved.snapshot.stage].algorithm
+    if not personal.deployed(algorithm, model):
+        raise ValueError(f"run={str(run)!r} has no personal models")
+    info, key = round_program.client_info(data, budgets), jax.random.key(config.seed)
+    for index in clients:
+        if not 0 <= index < len(info.index):
+            raise ValueError(f"clients={index}, expected ids below {len(info.index)}")
+    sparse = jax.eval_shape(lambda key: checks.initial_model(key, model), key)
+    shapes = initial_state.shapes(algorithm, sparse, info)
+    nothing = round_program.State(*(None for _ in round_program.State._fields))
+    state = saved.snapshot.state(
+        nothing._replace(server=shapes.server, clients=shapes.clients)
+    )
+    everyone = state.clients
+    stage_key = round_program.stage_key(jax.random.split(key)[1], saved.snapshot.stage)
+    deploy_key = round_program.deploy_key(stage_key, saved.snapshot.round)
+    if isinstance(everyone, disk_store.Saved):
+        wanted = everyone.only(clients)
+        parts = stage_key, algorithm, info, shapes.clients, 1, wanted.first
+        everyone = initial_state.on_disk(*parts)
+        everyone.load(wanted)
+
+    def deploy(index):
+        taken = [store.take(v, np.array([index])) for v in (everyone, info)]
+        row, mine = jax.tree.map(lambda v: v[0], taken)
+        like = jax.eval_shape(algorithm.init_client, key, state.server, mine)
+        own = jax.random.fold_in(deploy_key, index)
+        return algorithm.deploy(own, state.server, store.unpack(row, like), mine)
+
+    return [jax.tree.map(np.asarray, deploy(index)) for index in clients]
+
+
+def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
+    """Records as arrays, by phase and key; NaN where a record lacks the key.
+
+    What is assumed to be free, in words, is left out.
+
+    Example:
+      >>> arrays([{'phase': 'train', 'loss': 2.0}, {'phase': 'train', 'loss': 1.0}])
+      {'train': {'loss': array([2., 1.])}, 'eval': {}}
+    """
+    told = {}
+    for phase in ("train", "eval"):
+        flat = [run_directory.flatten(r) for r in records if r["phase"] == phase]
+        names = dict.fromkeys(name for r in flat for name in r)
+        words = {"phase"} | {n for n in names if n.startswith("assumed.")}
+        names = [name for name in names if name not in words]
+        told[phase] = {name: _array([r.get(name) for r in flat]) for name in names}
+    return told
+
+
+def _array(values: list) -> np.ndarray:
+    """[records, ...]; of objects where these are not numbers of one shape, or texts."""
+    texts = all(isinstance(v, str) for v in values)
+    try:
+        array = np.array([np.nan if v is None else v for v in values])
+    except ValueError:  # cohorts of different stages
+        array = np.array(None)
+    if array.dtype.kind in ("U" if texts else "biuf"):
+        return array
+    return np.array([*values, None], object)[:-1]
+
+
+def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
+    """What `init_from` names, as the first stage's start.
+
+    Args:
+      run: the directory of a finished run.
+      what: 'model', 'weights' (nothing pruned) or 'mask' (on fresh weights).
+      key: for fresh weights; as `loop.segments` splits it off.
+      model: the `Model` that is to start.
+
+    Raises:
+      ValueError: there is no such run, it has not ended, its server has no trained
+        model, as SpaFL's, or one of other shapes.
+    """
+    name = f"init_from={str(run)!r}"
+    if not (Path(run) / "summary.json").exists():
+        raise ValueError(f"{name}, expected the directory of a finished run")
+    models = load(run).models
+    if "newcomer" in models and what != "mask":
+        told = "has no trained model at its server, expected init_what='mask'"
+        raise ValueError(f"{name} {told}")
+    old = target(models)
+    fresh = checks.initial_model(key, model)
+    kinds = [
+        dict(
+            zip(
+                masks.leaf_paths(tree),
+                map(jnp.shape, jax.tree.leaves(tree)),
+                strict=True,
+            )
+        )
+        for tree in (old, fresh)
+    ]
+    for path in kinds[0] | kinds[1]:
+        there, here = (kind.get(path) for kind in kinds)
+        if there != here:
+            raise ValueError(f"{name} holds {path} of shape {there}, expected {here}")
+    old = jax.tree.map(jnp.asarray, old)
+    if what == "mask":
+        return fresh._replace(mask=old.mask)
+    return old if what == "model" else old._replace(mask=fresh.mask)
+
+
+def check_kept(algorithm, initial: SparseModel, what: str) -> None:
+    """Refuses to start a method from a mask that it would replace by its own.
+
+    Raises:
+      ValueError: names what to do instead.
+    """
+    key = jax.random.key(0)
+    server = algorithm.init(key, initial)
+    deployed = target(algorithm.deploy(key, server, None, None))
+    leaves = (jax.tree.leaves(model.mask) for model in (deployed, initial))
+    if not all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True)):
+        raise ValueError(
+            f"init_what={what!r}: the first stage draws a mask of its own, expected "
+            "init_what='weights' or a method that keeps the mask it is given"
+        )

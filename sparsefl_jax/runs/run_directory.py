@@ -1,0 +1,172 @@
+"""A run's directory: one configuration, one process at a time, nothing overwritten."""
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparsefl_jax.runs.config import unread
+from sparsefl_jax.runs.config.objects import default_config
+from sparsefl_jax.system import files
+
+# Fields that change nothing of what a run gives, or its last bits. Where data lies is
+# one: a checkpoint knows the data themselves.
+FREE = ("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset")
+FREE += ("memory_gb", "sinks", "writers")
+# Fields that say how often a run is evaluated and when it ends, see `resumption`.
+LATER = ("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds")
+LATER += ("until.accuracy", "until.gbit", "until.pflop")
+_OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
+
+
+def read_config(workdir: str | Path):
+    """The configuration of a run, as a `ConfigDict`; later fields at their defaults.
+
+    Raises:
+      ValueError: there is no run, or its `config.json` can not be read.
+    """
+    from ml_collections import config_dict
+
+    files.check_name("workdir", workdir)
+    path = Path(workdir) / "config.json"
+    if not path.exists():
+        told = f"workdir={str(workdir)!r}, expected the directory of a run"
+        raise ValueError(told + (", with config.json" if path.parent.exists() else ""))
+    named = {"name": files.TEXT}
+    fields = files.read_json(path, {"algorithm": named, "model": named})
+    with files.blaming(path):
+        config = config_dict.ConfigDict(default_config().to_dict() | fields)
+        return unread.forget(config)
+
+
+@contextlib.contextmanager
+def claimed(workdir: str | Path, config, resume: bool) -> Iterator[Path]:
+    """Holds a run's directory for this process.
+
+    Args:
+      workdir: created if absent, unless the run is resumed.
+      config: the configuration that runs, a `ConfigDict`.
+      resume: whether the directory is to hold the same run already.
+
+    Raises:
+      ValueError: the directory holds something although it should not, no run although
+        it should, another configuration, or a run that still goes on.
+    """
+    workdir = Path(workdir)
+    _check(workdir, config, resume)
+    workdir.mkdir(parents=True, exist_ok=True)
+    with _locked(workdir):
+        _check(workdir, config, resume)  # what another process wrote in between
+        if not (workdir / "config.json").exists():
+            write(workdir / "config.json", config.to_json_best_effort(indent=2))
+        yield workdir
+
+
+def _check(workdir: Path, config, resume: bool) -> None:
+    files.check_name("workdir", workdir)
+    name = f"workdir={str(workdir)!r}"
+    if workdir.exists() and not workdir.is_dir():
+        raise ValueError(f"{name} is a file, expected a directory")
+    found = (workdir / "config.json").exists()
+    if resume or found:
+        differs = difference(read_config(workdir), config)
+        if differs:
+            raise ValueError(f"{name} holds a run of another configuration: {differs}")
+        if not resume:
+            raise ValueError(
+                f"{name} holds a run already, expected an empty directory; "
+                "--resume continues it"
+            )
+    elif workdir.exists():
+        others = [p.name for p in workdir.iterdir() if p.name not in _OURS]
+        if others:
+            raise ValueError(f"{name} holds {min(others)}, expected an empty directory")
+
+
+def write(path: Path, text: str) -> None:
+    """Writes a file whole or, if the process is killed, not at all."""
+    files.write_bytes(path, text.encode())
+
+
+def difference(old, new) -> str:
+    """The first field that differs and may not change while a run goes on; '' if none.
+
+    Args:
+      old: a configuration, `ConfigDict` or as `plain` gives it. A field that one lacks,
+        as it has come since, has its default there.
+      new: another.
+
+    Example:
+      >>> difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
+      'b.c is 2 there and 3 here'
+    """
+    for name, (there, here) in differences(old, new).items():
+        if name not in FREE + LATER:
+            return f"{name} is {there!r} there and {here!r} here"
+    return ""
+
+
+def differences(old, new) -> dict[str, tuple]:
+    """All fields that differ, by dotted name, with both values; as in `difference`.
+
+    Example:
+      >>> differences({"num_rounds": 4, "seed": 1}, {"num_rounds": 8, "seed": 1})
+      {'num_rounds': (4, 8)}
+    """
+    default, old, new = (flatten(plain(c)) for c in (default_config(), old, new))
+    pairs = {
+        name: tuple(c.get(name, default.get(name)) for c in (old, new))
+        for name in sorted(old | new)
+    }
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def plain(config) -> dict:
+    """A configuration as JSON holds it."""
+    if isinstance(config, dict):
+        return config
+    return json.loads(config.to_json_best_effort())
+
+
+def amend(workdir: Path, config) -> None:
+    """Makes a run's directory that of a run which goes on by a configuration.
+
+    Args:
+      workdir: of a run, as `claimed` holds it.
+      config: what it goes on by; becomes its `config.json`.
+    """
+    for name in ("summary.json", "report.html"):  # in this order: a kill may come
+        (workdir / name).unlink(missing_ok=True)
+    if differences(read_config(workdir), config):
+        write(workdir / "config.json", config.to_json_best_effort(indent=2))
+
+
+def flatten(fields: dict, prefix: str = "") -> dict:
+    """Nested sections as one dictionary of dotted names.
+
+    Example:
+      >>> flatten({"a": 1, "b": {"c": 2}})
+      {'a': 1, 'b.c': 2}
+    """
+    flat = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+@contextlib.contextmanager
+def _locked(workdir: Path) -> Iterator[None]:
+    """Holds a lock that the system releases with the process, however it ends."""
+    import fcntl
+
+    with open(workdir / "lock", "a") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ValueError(
+                f"workdir={str(workdir)!r} is in use by a run that still goes on"
+            ) from None
+        yield

@@ -1,0 +1,299 @@
+"""Where the records of a run go: JSON lines always, other logs by name.
+
+A sink takes the records of every segment, in order. After an interruption it goes on
+from a position, which a checkpoint has saved, as if it had never stopped.
+"""
+
+import contextlib
+import importlib.util
+import io
+import json
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from sparsefl_jax.runs.config.objects import lookup
+from sparsefl_jax.system import log_lines
+from sparsefl_jax.system.files import naming
+
+
+class Sink(Protocol):
+    """One log of a run; made by `factory(workdir, position)`, see `open_sinks`."""
+
+    def write(self, records: list[dict], seconds: float) -> None:
+        """Takes the records of one segment; it outlives a kill of the process."""
+
+    def close(self) -> None:
+        """Closes the files."""
+
+
+class JsonLines:
+    """`metrics.jsonl`, a line per record, and `timing.jsonl`, a line per segment.
+
+    The first line of `metrics.jsonl` is the schema of the records, see `report.load`. A
+    number that is not finite becomes null: JSON has no NaN.
+
+    Args:
+      workdir: an existing directory.
+      position: where to go on, as `position` gave it; what lies behind it is cut off.
+        None: start empty.
+
+    Raises:
+      ValueError: a file does not hold what it had at its position; nothing has been
+        changed.
+      OSError: a write failed, with the file's name; no part of the write stays.
+    """
+
+    def __init__(self, workdir: Path, position: dict | None = None):
+        paths = [workdir / name for name in log_lines.FILES]
+        self._checks = {
+            name: (position or {}).get(name, "") for name in log_lines.FILES
+        }
+        kept = [log_lines.kept(path, self._checks[path.name]) for path in paths]
+        lost = "; ".join(file.lost for file in kept if file.lost)
+        if lost:
+            raise ValueError(f"workdir={str(workdir)!r}: {lost}")
+        self._rounds = position["rounds"] if position else 0
+        self._seconds = position["seconds"] if position else 0.0
+        # Unbuffered: no buffer can write the rest of a failed line later.
+        self._metrics, self._timing = (io.FileIO(path, "a") for path in paths)
+        for file, whole in zip((self._metrics, self._timing), kept, strict=True):
+            file.truncate(len(whole.content))
+        if position is None:
+            self._append(self._metrics, log_lines.HEADER.decode())
+
+    def write(
+        self, records: list[dict], seconds: float, compile_seconds: float = 0.0
+    ) -> None:
+        """Appends the records of one segment; `seconds` since the run's start.
+
+        `compile_seconds` of the segment's time went into compiling.
+        """
+        rounds = _num_rounds(records)
+        line = {
+            "stage": records[-1]["stage"],
+            "round": records[-1]["round"],
+            "seconds": seconds,
+            "rounds_per_second": rounds / (seconds - self._seconds),
+            "compile_seconds": compile_seconds,
+        }
+        self._append(self._metrics, "".join(map(_line, records)))
+        self._append(self._timing, _line(line))
+        self._rounds += rounds
+        self._seconds = seconds
+
+    def position(self) -> dict:
+        """Where the files end, once they are on the disk; values that JSON can hold.
+
+        By name of file what `records.check` gives of its lines, `rounds` over all
+        stages, `seconds` of the last segment.
+        """
+        for file in (self._metrics, self._timing):
+            with naming(file.name):
+                os.fsync(file.fileno())
+        return self._checks | {"rounds": self._rounds, "seconds": self._seconds}
+
+    def _append(self, file: io.FileIO, text: str) -> None:
+        _append(file, text.encode())
+        self._checks[Path(file.name).name] += log_lines.check(text.encode())
+
+    def close(self) -> None:
+        """Closes both files."""
+        self._metrics.close()
+        self._timing.close()
+
+
+class TensorBoard:
+    """Event files in `tensorboard/`: every number of a record as a scalar.
+
+    The tag is `train/loss` or `eval/client_accuracy/p10`, the step counts rounds over
+    all stages. Lists by client are left out.
+
+    Args:
+      workdir: an existing directory.
+      position: as in `JsonLines`; TensorBoard is told to hide the rounds behind it.
+
+    Raises:
+      OSError: a write failed, with the name of the folder.
+    """
+
+    def __init__(self, workdir: Path, position: dict | None = None):
+        # Not SummaryWriter, whose thread loses on a kill what it has been given, and
+        # its errors always.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self._rounds = position["rounds"] if position else 0
+        self._folder = workdir / "tensorboard"
+        self._folder.mkdir(exist_ok=True)
+        # Files are read in the order of their names; the suffix tells those of one
+        # second apart.
+        prefix, suffix = str(self._folder / "events"), f".{self._rounds:09d}"
+        start = SessionLog(status=SessionLog.START)
+        with naming(self._folder):
+            self._writer = EventsWriter(prefix, suffix)
+            self._writer.write_event(Event(step=self._rounds + 1, session_log=start))
+
+    def write(self, records: list[dict], seconds: float) -> None:
+        """Appends the scalars of one segment."""
+        del seconds
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        with naming(self._folder):
+            for record in records:
+                self._rounds += _num_rounds([record])
+                numbers = {k: v for k, v in record.items() if k not in _COUNTERS}
+                scalars = [
+                    Summary.Value(tag=tag, simple_value=value)
+                    for tag, value in _scalars(numbers, record["phase"])
+                ]
+                event = Event(
+                    step=self._rounds,
+                    wall_time=time.time(),
+                    summary=Summary(value=scalars),
+                )
+                self._writer.write_event(event)
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Closes the event file."""
+        with naming(self._folder):
+            self._writer.close()
+
+
+SINKS: dict[str, Callable[[Path, dict | None], Sink]] = {"tensorboard": TensorBoard}
+_MODULES = {"tensorboard": "tensorboardX"}  # from the extra of the sink's name
+_COUNTERS = ("stage", "round")  # what the step stands for
+
+
+class Sinks(NamedTuple):
+    """All logs of a run: `write(records, seconds, compile_seconds)`, and `position()`.
+
+    A run goes on from a position.
+    """
+
+    write: Callable[..., None]
+    position: Callable[[], dict]
+
+
+def check(names: Sequence[str]) -> None:
+    """Refuses sinks that are unknown or lack a package.
+
+    Args:
+      names: keys of `SINKS`.
+
+    Raises:
+      ValueError: in one line.
+
+    Example:
+      >>> check(["tensorbord"])
+      Traceback (most recent call last):
+      ValueError: sinks='tensorbord' (did you mean 'tensorboard'?), expected one of
+      tensorboard
+    """
+    for name in names:
+        lookup("sinks", name, SINKS)
+        module = _MODULES.get(name)
+        if module and importlib.util.find_spec(module) is None:
+            raise ValueError(
+                f"sinks={name!r}, expected {module} to be installed: "
+                f"pip install 'sparsefl_jax[{name}]'"
+            )
+
+
+@contextlib.contextmanager
+def open_sinks(
+    names: Sequence[str], workdir: str | Path, position: dict | None = None
+) -> Iterator[Sinks]:
+    r"""Opens `JsonLines` and the named sinks, and closes them on leaving.
+
+    Args:
+      names: keys of `SINKS`.
+      workdir: an existing directory.
+      position: where to go on, as `position()` gave it; None: start empty.
+
+    Yields:
+      `Sinks`. `write` takes the records of one segment, as `metrics.jsonl` has them,
+      the seconds since the run's start, interruptions not counted, and those of the
+      segment that went into compiling.
+
+    Raises:
+      ValueError: `check` refuses a name, or a file does not hold what it had at the
+        position.
+      OSError: a write failed, as on a full disk; names the file.
+
+    Example:
+      >>> import tempfile
+      >>> record = {"stage": 0, "phase": "train", "round": 1, "loss": math.nan}
+      >>> with tempfile.TemporaryDirectory() as path, open_sinks((), path) as sinks:
+      ...     sinks.write([record], 0.5)
+      ...     print((Path(path) / "metrics.jsonl").read_text(), end="")
+      ...     sinks.position()["rounds"]
+      {"schema": 2}
+      {"stage": 0, "phase": "train", "round": 1, "loss": null}
+      1
+    """
+    check(names)
+    workdir = Path(workdir)
+    with contextlib.ExitStack() as stack:
+        files = JsonLines(workdir, position)
+        stack.callback(files.close)
+        sinks: list[Sink] = []
+        for name in names:
+            sinks.append(SINKS[name](workdir, position))
+            stack.callback(sinks[-1].close)
+
+        def write(
+            records: list[dict], seconds: float, compile_seconds: float = 0.0
+        ) -> None:
+            files.write(records, seconds, compile_seconds)
+            for sink in sinks:
+                sink.write(records, seconds)
+
+        yield Sinks(write, files.position)
+
+
+def _num_rounds(records: list[dict]) -> int:
+    return sum(record["phase"] == "train" for record in records)
+
+
+def _line(record: dict) -> str:
+    try:
+        return json.dumps(record, allow_nan=False) + "\n"
+    except ValueError:  # rare, so that only then is every value looked at
+        return json.dumps(_nulled(record), allow_nan=False) + "\n"
+
+
+def _nulled(value):
+    """The value with None for every number that is not finite."""
+    if isinstance(value, dict):
+        return {key: _nulled(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_nulled(item) for item in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def _scalars(value, tag: str) -> Iterator[tuple[str, float]]:
+    """All numbers of nested dictionaries, with their paths."""
+    if isinstance(value, dict):
+        for key, item in value.items():
+            yield from _scalars(item, f"{tag}/{key}")
+    elif isinstance(value, int | float):
+        yield tag, float(value)
+
+
+def _append(file, text: bytes) -> None:
+    """Appends all of the text or, where that fails, nothing."""
+    size, rest = os.fstat(file.fileno()).st_size, memoryview(text)
+    try:
+        with naming(file.name):
+            while rest:  # a full disk takes the part that fits first
+                rest = rest[file.write(rest) :]
+    except OSError:
+        with contextlib.suppress(OSError):
+            file.truncate(size)
+        raise

@@ -1,0 +1,204 @@
+"""What a run came to: `summary.json`, and the means over several seeds."""
+
+import json
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+
+from sparsefl_jax import report
+from sparsefl_jax.runs import run_directory
+from sparsefl_jax.runs.loop import Best, Snapshot
+from sparsefl_jax.runs.plan import timings
+from sparsefl_jax.system import hardware, provenance
+
+
+def write(config, traced: Sequence, folder: Path, at: Snapshot, about: dict) -> dict:
+    """Writes the `summary.json` of a run that has ended, and keeps what it took.
+
+    Args:
+      config: the configuration.
+      traced: of each stage, from `checks.run`.
+      folder: the run's directory.
+      at: where it ended.
+      about: as its last checkpoint has it.
+
+    Returns:
+      What it has written.
+    """
+    metrics = report.read_records(folder / "metrics.jsonl")
+    segments = report.read_lines(folder / "timing.jsonl")
+    facts = {k: about[k] for k in ("seconds", "commit")} | {"ended_by": at.ended_by}
+    facts["rounds"] = about["position"]["rounds"]
+    if about["lost"]:
+        facts["lost"] = about["lost"]
+    else:
+        timings.remember(timings.digest(config), timings.measured(segments))
+    took = [
+        {
+            "chunk": stage.memory.chunk,
+            "memory": stage.memory.parts(),
+            "compile_seconds": sum(
+                line["compile_seconds"] for line in segments if line["stage"] == index
+            ),
+        }
+        for index, stage in enumerate(traced[: at.stage + 1])
+    ]
+    told = summarize(config, metrics, at.best, facts, took)
+    run_directory.write(folder / "summary.json", json.dumps(told, indent=2))
+    return told
+
+
+def summarize(
+    config,
+    metrics: list[dict],
+    best: Best | None,
+    about: dict,
+    took: Sequence[dict] = (),
+) -> dict:
+    """Totals per stage, accuracy per deployed model; keys as in `report.table`.
+
+    Args:
+      config: the configuration.
+      metrics: all records.
+      best: the best models.
+      about: what the host adds: `seconds`, `commit`, `ended_by`, all `rounds`, and what
+        of the records is `lost`, if anything, which then is in no total.
+      took: of each stage `chunk`, `memory`, estimated bytes by part, `compile_seconds`.
+    """
+    train = [r for r in metrics if r["phase"] == "train"]
+    evals = [r for r in metrics if r["phase"] == "eval"]
+    evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
+    names = [config.first_stage["name"]] if config.first_stage else []
+    names = [*names, config.algorithm.name]
+    took = list(took) or [{} for _ in names[: metrics[-1]["stage"] + 1]]
+    rounds = about.get("rounds", len(train))
+    return {
+        "method": config.algorithm.name,
+        "model": config.model.name,
+        "dataset": config.dataset,
+        "partition": config.partition.name,
+        "seed": config.seed,
+        "rounds": rounds,
+        "stages": [
+            {"name": name} | _totals([r for r in train if r["stage"] == index]) | more
+            for index, (name, more) in enumerate(zip(names, took, strict=False))
+        ],
+        "memory": {
+            "estimated": max(sum(s.get("memory", {}).values()) for s in took),
+            **hardware.peak_memory(jax.devices()),
+        },
+        "accuracy": _accuracy(evals),
+        "client_accuracy": evals[-1]["client_accuracy"] if evals else {},
+        "best": best and best._asdict() | {"models": sorted(best.models)},
+        "density": _density(train[-1]) if train else None,
+        "rounds_per_second": rounds / about["seconds"],
+        "versions": provenance.versions(),
+        "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
+        "compute_dtype": config.model.get("dtype", "float32"),
+        "matmul_precision": provenance.precision(),
+    } | about
+
+
+def _density(record: dict) -> float:
+    """Of the clients' models where these are personal, else of the deployed one."""
+    return record.get("client", {}).get("density", record["density"])
+
+
+def over_seeds(summaries: list[dict]) -> dict:
+    """Mean and sample deviation of the runs that differ in their seed alone.
+
+    Example:
+      >>> runs = [{'seed': s, 'seconds': 1.0, 'ended_by': 'rounds', 'stages': [],
+      ...     'client_accuracy': {}, 'accuracy': {'global': {'final': 0.5 + s / 10,
+      ...     'best': 0.8, 'density': 1.0}}} for s in (0, 1, 2)]
+      >>> both = over_seeds(runs)
+      >>> both['seeds'], round(both['accuracy']['global']['final_std'], 6)
+      ([0, 1, 2], 0.1)
+    """
+    first, accuracy = summaries[0], {}
+    for name in _common([summary["accuracy"] for summary in summaries]):
+        of_seeds = [summary["accuracy"][name] for summary in summaries]
+        accuracy[name] = {"density": statistics.fmean(a["density"] for a in of_seeds)}
+        for key in ("final", "best"):
+            values = [a[key] for a in of_seeds]
+            accuracy[name][key] = statistics.fmean(values)
+            accuracy[name][f"{key}_std"] = statistics.stdev(values)
+    shared = ("method", "model", "dataset", "partition", "rounds", "versions", "device")
+    peak = {key: summaries[-1][key] for key in ("memory",) if key in first}
+    lost = [f"seed {s['seed']}: {x}" for s in summaries for x in s.get("lost", ())]
+    return (
+        {key: first[key] for key in shared if key in first}
+        | peak
+        | {
+            "seeds": [summary["seed"] for summary in summaries],
+            "accuracy": accuracy,
+            "client_accuracy": _means([s["client_accuracy"] for s in summaries]),
+            "stages": [
+                _means(of_seeds)
+                for of_seeds in zip(*(s["stages"] for s in summaries), strict=False)
+            ],
+            "ended_by": ", ".join(dict.fromkeys(s["ended_by"] for s in summaries)),
+            "seconds": sum(summary["seconds"] for summary in summaries),
+        }
+        | ({"lost": lost} if lost else {})
+    )
+
+
+def _common(of_seeds: Sequence[dict]) -> list:
+    """The keys that all have: a seed without records has none."""
+    return [key for key in of_seeds[0] if all(key in each for each in of_seeds)]
+
+
+def _means(of_seeds: Sequence[dict]) -> dict:
+    """The mean of every number; what is the same for all seeds stays as it is.
+
+    Example:
+      >>> _means([{"a": 2, "memory": {"sum": 8}}, {"a": 2, "memory": {"sum": 9}}])
+      {'a': 2, 'memory': {'sum': 8.5}}
+    """
+    means = {}
+    for key in _common(of_seeds):
+        values = [each[key] for each in of_seeds]
+        if all(value == values[0] for value in values):
+            means[key] = values[0]
+        elif isinstance(values[0], dict):  # bytes by part: partitions differ by seed
+            means[key] = _means(values)
+        else:
+            means[key] = statistics.fmean(values)
+    return means
+
+
+def _accuracy(evals: list[dict]) -> dict:
+    """By model; the best round is chosen by validation where that split exists."""
+
+    def score(record, name):
+        return record.get("val_accuracy", record["models"][name]["accuracy"])
+
+    accuracy = {}
+    for name, result in (evals[-1]["models"] if evals else {}).items():
+        best = max(evals, key=lambda r, name=name: score(r, name))
+        accuracy[name] = {
+            "final": result["accuracy"],
+            "best": best["models"][name]["accuracy"],
+            "best_round": best["round"],
+            **{k: v for k, v in result.items() if k.endswith("density")},
+        }
+    return accuracy
+
+
+def _totals(records: list[dict]) -> dict:
+    def total(key):
+        return sum(r[key] for r in records)
+
+    return {
+        "rounds": len(records),
+        "bits_up": total("bits_up"),
+        "bits_down": total("bits_down"),
+        "bits_values": total("bits_up_values") + total("bits_down_values"),
+        "bits_positions": total("bits_up_positions") + total("bits_down_positions"),
+        "flops": total("flops"),
+        "flops_dense": total("flops_dense"),
+        "flops_executed": total("flops_executed"),
+    }

@@ -1,0 +1,1 @@
+"""Rounds: start, client rows, aggregation, evaluation."""

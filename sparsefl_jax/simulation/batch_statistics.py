@@ -1,0 +1,142 @@
+"""Static batch normalisation: statistics are made before an evaluation, not kept.
+
+In training a batch is normalised by its own statistics and nothing runs along, so that
+clients of different widths have none to mix up. What is deployed gets them from a pass
+over the pooled training samples.
+
+Source: Diao et al., HeteroFL, ICLR 2021, https://arxiv.org/abs/2010.01264.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import processes
+
+# A statistic of one of these names is that of a batch, and never sent.
+STATIC_NAMES = ("batch_mean", "batch_var")
+
+
+def is_static(stats: PyTree) -> PyTree:
+    """Which statistics are made before an evaluation; a tree of Python bools.
+
+    Example:
+      >>> is_static({'bn1': {'batch_mean': 0}, 'bn2': {'mean': 0}})
+      {'bn1': {'batch_mean': True}, 'bn2': {'mean': False}}
+    """
+    static = [p.rpartition("/")[-1] in STATIC_NAMES for p in masks.leaf_paths(stats)]
+    return jax.tree.unflatten(jax.tree.structure(stats), static)
+
+
+def recalibrate(
+    key: Key, model, sparse: SparseModel, x: Array, *, batch_size: int = 250
+) -> SparseModel:
+    """The model with its static statistics averaged over batches of samples.
+
+    A batch takes every S-th sample, so that sorted samples do no harm. Batches count
+    alike, and pass as in training: augmented and with dropout where there is any.
+
+    Args:
+      key: for augmentation and dropout.
+      model: a `Model`.
+      sparse: what is deployed; entries outside the mask are taken as exact zeros.
+      x: [n, ...], raw samples as the model reads them.
+      batch_size: at most so many samples of a batch.
+
+    Returns:
+      The `SparseModel` with new static statistics; running ones stay as they are.
+
+    Example:
+      >>> from sparsefl_jax.models import Model
+      >>> def apply(params, stats, x, *, train, weight=None, key=None):
+      ...     return x, {'batch_mean': jnp.sum(x * weight) / jnp.sum(weight)}
+      >>> blank = SparseModel({}, {}, {'batch_mean': jnp.float32(0)})
+      >>> model = Model(None, apply, {}, static_stats=True)
+      >>> x = jnp.arange(5, dtype=jnp.float32)
+      >>> new = recalibrate(jax.random.key(0), model, blank, x, batch_size=3)
+      >>> new.stats['batch_mean'].item()  # of 0, 2, 4 and of 1, 3
+      2.0
+    """
+    return _renew(sparse, _sums(key, model, batch_size, 1, sparse, x, jnp.int32(0)))
+
+
+def make_recalibration(
+    model, x, *, batch_size: int = 250, devices=None
+) -> Callable[[Key, SparseModel], SparseModel]:
+    """Prepares `recalibrate` on some samples, whose batches are dealt to devices.
+
+    Args:
+      model, batch_size: as in `recalibrate`.
+      x: [n, ...], the pooled training samples.
+      devices: over which batches are dealt; None: all.
+
+    Returns:
+      `recalibrated(key, sparse) -> sparse`, compiled once.
+    """
+    devices = list(devices or jax.devices())
+    mesh = Mesh(np.array(devices), ("batches",))
+    x = processes.put(x, NamedSharding(mesh, P()))
+
+    def on_device(key, sparse, x, place):
+        out = _sums(key, model, batch_size, len(devices), sparse, x, place[0])
+        return jax.tree.map(lambda v: v[None], out)
+
+    dealt = jax.shard_map(
+        on_device,
+        mesh=mesh,
+        in_specs=(P(), P(), P(), P("batches")),
+        out_specs=P("batches"),
+        check_vma=False,
+    )
+
+    @jax.jit
+    def renewed(key, sparse, x):
+        each = dealt(key, sparse, x, jnp.arange(len(devices), dtype=jnp.int32))
+        return _renew(sparse, jax.tree.map(lambda v: jnp.sum(v, 0), each))
+
+    def recalibrated(key, sparse):
+        return renewed(key, processes.put(sparse, NamedSharding(mesh, P())), x)
+
+    return recalibrated
+
+
+def _sums(key, model, batch_size: int, stride: int, sparse, x, place):
+    """The statistics summed over every `stride`-th batch from `place` on; how many."""
+    num_batches = -(-x.shape[0] // batch_size)
+    params = masks.apply(sparse.params, sparse.mask)
+    column = num_batches * jnp.arange(batch_size, dtype=jnp.int32)
+
+    def batch(i, sums):
+        at = place + i * stride
+        rows = at + column
+        weight = ((rows < x.shape[0]) & (at < num_batches)).astype(jnp.float32)
+        taken = x[jnp.minimum(rows, x.shape[0] - 1)]
+        own = jax.random.fold_in(key, at)
+        _, stats = model.apply(
+            params, sparse.stats, taken, train=True, weight=weight, key=own
+        )
+        some = at < num_batches
+        new = jax.tree.map(jnp.add, sums, (stats, jnp.float32(1)))
+        return jax.tree.map(partial(jnp.where, some), new, sums)
+
+    zeros = jax.tree.map(jnp.zeros_like, sparse.stats), jnp.float32(0)
+    return lax.fori_loop(0, -(-num_batches // stride), batch, zeros)
+
+
+def _renew(sparse: SparseModel, sums) -> SparseModel:
+    total, count = sums
+    stats = jax.tree.map(
+        lambda static, new, old: new / count if static else old,
+        is_static(sparse.stats),
+        total,
+        sparse.stats,
+    )
+    return sparse._replace(stats=stats)

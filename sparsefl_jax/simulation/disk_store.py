@@ -1,0 +1,247 @@
+"""Client rows on the disk: memory-mapped files, and only of clients that took part.
+
+A row gets a place in the files when it is first written. Until then it is made whenever
+it is asked for, from the server as it was at the start: it does not matter when.
+
+A checkpoint keeps rows, wherever they live, as plain files in C order, one for a leaf,
+written some at a time: no copy of them is ever in memory. Limits: the working files lie
+in the cache directory (`SPARSEFL_CACHE_DIR`), which must be on a disk, beside those of
+the checkpoint; the index of places takes 4 bytes of memory for each client.
+"""
+
+import os
+import tempfile
+import zlib
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax import lax
+
+from sparsefl_jax.core.types import PyTree
+from sparsefl_jax.system import hardware, processes
+from sparsefl_jax.system.files import naming
+
+_BLOCK = 2**26  # bytes that are read or written at a time
+_IDS = "ids.bin"
+
+
+class Saved(NamedTuple):
+    """Rows of some of the clients as a checkpoint has them."""
+
+    first: PyTree  # the server that all other rows are made from
+    ids: np.ndarray  # [T] int32, whose rows these are
+    rows: PyTree  # [T, ...], read from the files when they are used
+
+    def only(self, clients) -> "Saved":
+        """Those of these clients."""
+        mine = np.isin(self.ids, clients)
+        rows = jax.tree.map(lambda v: v[mine], self.rows)
+        return Saved(self.first, self.ids[mine], rows)
+
+
+class Rows:
+    """All clients' rows, of which those ever written stand in files.
+
+    Attributes:
+      first: the server that the others are made from, NumPy.
+      num_clients: N.
+    """
+
+    def __init__(self, shapes: PyTree, first: PyTree, make: Callable, size: int):
+        """Opens files that vanish with the process.
+
+        Args:
+          shapes: of all rows [N, ...].
+          first: the server as the stage's `init` returned it.
+          make: `(first, ids [size]) -> rows [size, ...]`.
+          size: clients whose rows it makes at a time.
+        """
+        shapes, self._treedef = jax.tree.flatten(shapes)
+        self.num_clients, self.first = shapes[0].shape[0], first
+        self._make, self._size = make, size
+        # Everyone's place, -1 for none; the last one is nobody's.
+        self._slots = np.full(self.num_clients + 1, -1, np.int32)
+        self._columns = [_Column(v.shape[1:], v.dtype) for v in shapes]
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Whose rows stand in the files, by place, [T] int32."""
+        members = np.flatnonzero(self._slots >= 0)
+        return members[np.argsort(self._slots[members])].astype(np.int32)
+
+    @property
+    def written(self) -> PyTree:
+        """These rows [T, ...]; to be read only."""
+        count = np.count_nonzero(self._slots >= 0)
+        return self._treedef.unflatten([c.rows[:count] for c in self._columns])
+
+    @property
+    def num_bytes(self) -> int:
+        """Of the files."""
+        return sum(column.rows.nbytes for column in self._columns)
+
+    def take(self, ids: np.ndarray) -> PyTree:
+        """Rows [n, ...] of these clients [n], in memory; zeros for an id of nobody."""
+        places = self._slots[np.minimum(ids, self.num_clients)]
+        there = np.flatnonzero(places >= 0)
+        taken = []
+        for column in self._columns:
+            taken.append(np.zeros((len(ids), *column.shape), column.dtype))
+            taken[-1][there] = column.rows[places[there]]
+        missing = np.flatnonzero((places < 0) & (ids < self.num_clients))
+        for first in range(0, len(missing), self._size):
+            some = missing[first : first + self._size]
+            made = self._make(self.first, np.resize(ids[some], self._size))
+            made = jax.tree.leaves(processes.fetch(made))
+            for leaf, new in zip(taken, made, strict=True):
+                leaf[some] = new[: len(some)]
+        return self._treedef.unflatten(taken)
+
+    def scatter(self, ids: np.ndarray, new: PyTree) -> None:
+        """Writes rows [n, ...] of different clients [n]; nobody's are left out."""
+        real = ids < self.num_clients
+        ids, new = ids[real], [v[real] for v in jax.tree.leaves(new)]
+        fresh = ids[self._slots[ids] < 0]
+        count = np.count_nonzero(self._slots >= 0)
+        for column in self._columns:
+            column.reserve(count + fresh.size, self.num_clients)
+        self._slots[fresh] = count + np.arange(fresh.size)
+        places = self._slots[ids]
+        for column, leaf in zip(self._columns, new, strict=True):
+            column.rows[places] = leaf
+
+    def load(self, saved: Saved) -> None:
+        """Writes what a checkpoint has, some at a time."""
+        leaves = jax.tree.leaves(saved.rows)
+        size = sum(v.nbytes for v in leaves) // max(1, len(saved.ids))
+        step = max(1, _BLOCK // max(1, size))
+        for first in range(0, len(saved.ids), step):
+            some = slice(first, first + step)
+            self.scatter(saved.ids[some], [v[some] for v in leaves])
+
+
+class _Column:
+    """One leaf of all rows, in a file without a name that grows."""
+
+    def __init__(self, shape, dtype):
+        self.shape, self.dtype = shape, np.dtype(dtype)
+        self.rows = np.empty((0, *shape), dtype)
+        folder = hardware.cache_directory()
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
+
+    def reserve(self, count: int, most: int) -> None:
+        """Makes room for so many rows; by a quarter at least, `most` at most."""
+        if count <= len(self.rows):
+            return
+        count = min(most, max(count, len(self.rows) * 5 // 4))
+        size = count * int(np.prod(self.shape)) * self.dtype.itemsize
+        if not size:
+            self.rows = np.empty((count, *self.shape), self.dtype)
+            return
+        # A full disk is an error here, but the end of the process in a mapped page.
+        with naming(hardware.cache_directory()):
+            os.posix_fallocate(self._file.fileno(), 0, size)
+        self.rows = np.memmap(self._file, self.dtype, "r+", shape=(count, *self.shape))
+
+
+def save(folder: Path, rows: PyTree) -> dict:
+    """Writes rows to a new folder, some at a time.
+
+    Args:
+      folder: where to; what a killed process has left there is written over.
+      rows: `Rows`, or a tree [N, ...] of NumPy or JAX arrays.
+
+    Returns:
+      What `load` is to be told, as JSON can hold it.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    some = isinstance(rows, Rows)
+    leaves = jax.tree.leaves(rows.written if some else rows)
+    told = {"count": len(leaves[0]), "some": some, "kinds": _kinds(leaves)}
+    told["checksums"] = [
+        _write(folder / f"{i}.bin", leaf) for i, leaf in enumerate(leaves)
+    ]
+    if some:
+        told["checksums"].append(_write(folder / _IDS, rows.ids))
+    return told
+
+
+def load(folder: Path, told: dict, shapes: PyTree) -> tuple[np.ndarray | None, PyTree]:
+    """Opens what `save` wrote.
+
+    Args:
+      folder: of the files.
+      told: by `save`.
+      shapes: of all rows [N, ...].
+
+    Returns:
+      Whose rows these are, [T] int32, None for everybody's; and the rows [T, ...],
+      which are read from the files when they are used.
+
+    Raises:
+      ValueError: the files do not fit the shapes.
+    """
+    leaves, treedef = jax.tree.flatten(shapes)
+    count, num_clients = told["count"], leaves[0].shape[0]
+    kinds = _kinds(leaves)
+    if told["kinds"] != kinds or not (told["some"] or count == num_clients):
+        raise ValueError(
+            f"the checkpoint does not fit this run: it has rows of {count} clients, "
+            f"{told['kinds']}, expected {num_clients}, {kinds}"
+        )
+    opened = [
+        _open(folder / f"{i}.bin", (count, *v.shape[1:]), v.dtype)
+        for i, v in enumerate(leaves)
+    ]
+    ids = _open(folder / _IDS, (count,), np.int32) if told["some"] else None
+    return ids, treedef.unflatten(opened)
+
+
+def whole(folder: Path, told: dict) -> bool:
+    """Whether the files have the checksums that `save` told."""
+    names = [f"{i}.bin" for i in range(len(told["checksums"]) - told["some"])]
+    names += [_IDS] if told["some"] else []
+    return [_checksum(folder / name) for name in names] == told["checksums"]
+
+
+def _kinds(leaves) -> list[str]:
+    return [f"{v.dtype}{list(v.shape[1:])}" for v in leaves]
+
+
+def _blocks(leaf) -> Iterator[np.ndarray]:
+    """A leaf [n, ...] in pieces, of which a device copies one at a time."""
+    step = max(1, _BLOCK * len(leaf) // max(1, leaf.size * leaf.dtype.itemsize))
+    for first in range(0, len(leaf), step):
+        size = min(step, len(leaf) - first)
+        if isinstance(leaf, np.ndarray) or size == len(leaf):
+            yield np.asarray(leaf)[first : first + size]
+        else:
+            yield np.asarray(lax.dynamic_slice_in_dim(leaf, first, size))
+
+
+def _write(path: Path, leaf) -> int:
+    total = 0
+    with naming(path), open(path, "wb") as file:
+        for block in _blocks(leaf):
+            block = np.ascontiguousarray(block).reshape(-1).view(np.uint8)
+            total = zlib.crc32(block, total)
+            file.write(block)
+    return total
+
+
+def _checksum(path: Path) -> int:
+    total = 0
+    with open(path, "rb") as file:
+        while block := file.read(_BLOCK):
+            total = zlib.crc32(block, total)
+    return total
+
+
+def _open(path: Path, shape, dtype) -> np.ndarray:
+    if not np.prod(shape):  # which can not be mapped
+        return np.empty(shape, dtype)
+    return np.memmap(path, dtype, "r", shape=shape)

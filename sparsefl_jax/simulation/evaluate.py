@@ -1,0 +1,279 @@
+"""Accuracy of deployed models: on the pooled test set and on every client's share.
+
+A global model is evaluated in one pass over the pooled test set; what single clients
+see of it are sums over the rows of that pass. Personal models: see `personal`.
+"""
+
+import itertools
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from sparsefl_jax.core.algorithm import target
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.data.federated import Rows
+from sparsefl_jax.simulation import observed_masks, personal
+from sparsefl_jax.simulation.batch_statistics import make_recalibration
+from sparsefl_jax.simulation.round_program import client_info
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import processes
+
+
+def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Callable:
+    """Prepares the evaluation of sparse models on a test set.
+
+    Args:
+      model: a `Model`.
+      x: test samples [n, ...].
+      y: labels [n] int32.
+      batch_size: samples that one device holds at a time.
+      devices: devices over which the samples are spread; None: all.
+
+    Returns:
+      `evaluate(sparse_model) -> (correct [n] bool, loss [n] float32)`, NumPy arrays,
+      the loss in nats. Entries outside the model's mask are taken as exact zeros.
+    """
+    mesh = Mesh(np.array(devices or jax.devices()), ("samples",))
+    count = len(y)
+    batch_size = min(batch_size, -(-count // mesh.size))
+    padding = -count % (batch_size * mesh.size)
+
+    def cut(v):
+        v = np.concatenate([v, np.repeat(v[:1], padding, 0)])
+        v = v.reshape(mesh.size, -1, batch_size, *v.shape[1:])
+        return processes.put(v, NamedSharding(mesh, P("samples")))
+
+    x, y = cut(np.asarray(x)), cut(np.asarray(y, np.int32))
+
+    def one_device(params, stats, x, y):
+        def batch(xy):
+            logits, _ = model.apply(params, stats, xy[0], train=False)
+            loss = optax.losses.softmax_cross_entropy_with_integer_labels(logits, xy[1])
+            return jnp.argmax(logits, -1) == xy[1], loss
+
+        return jax.tree.map(lambda v: v[None], lax.map(batch, (x[0], y[0])))
+
+    sharded = jax.shard_map(
+        one_device,
+        mesh=mesh,
+        in_specs=(P(), P(), P("samples"), P("samples")),
+        out_specs=P("samples"),
+        check_vma=False,
+    )
+
+    @jax.jit
+    def run(sparse: SparseModel, x, y):
+        return sharded(masks.apply(sparse.params, sparse.mask), sparse.stats, x, y)
+
+    def evaluate(sparse: SparseModel):
+        sparse = processes.put(sparse, NamedSharding(mesh, P()))
+        told = processes.fetch(run(sparse, x, y))
+        return tuple(v.reshape(-1)[:count] for v in told)
+
+    return evaluate
+
+
+METRICS = {  # whose accuracy counts as that of a run
+    "auto": "clients where the method deploys personal models, else pooled",
+    "pooled": "the server's models on all test samples",
+    "clients": "unweighted mean over clients, each on its own test samples",
+}
+
+
+class Samples(NamedTuple):
+    """What models are judged on, and which client has which of it."""
+
+    x: np.ndarray  # [n, ...]
+    y: np.ndarray  # [n] int32
+    split: Rows
+
+
+def make_evaluation(
+    model, data, *, budgets=None, metric: str = "auto", devices=None
+) -> Callable:
+    """Prepares the evaluation of what methods deploy.
+
+    Args:
+      model: a `Model`.
+      data: a `FederatedData`.
+      budgets: [N], as `loop.run` takes them.
+      metric: a name in `METRICS`. By 'clients' a method that deploys personal models is
+        judged by these, any other by the server's on every client's test samples.
+      devices: as in `make_evaluator`.
+
+    Returns:
+      `for_stage(stage)`, which gives `evaluation(key, state, models, seen)`: `models`
+      is what the server deploys and `seen` the ids of the clients that took part since
+      the last call, None for all of them. It returns the fields of an evaluation in
+      `metrics.jsonl`, and the filters that are alive: [N, F] bool of the last of the
+      personal models, [1, F] of the server's at the target density.
+    """
+    layers = jax.tree.map(lambda m: m > 0, model.macs)
+    samples = {"test": Samples(data.x_test, data.y_test, data.test)}
+    if data.val.size.any():
+        samples["val"] = _validation(data)
+    tested = {
+        which: make_evaluator(model, of.x, of.y, devices=devices)
+        for which, of in samples.items()
+    }
+
+    renew = lambda key, sparse: sparse  # noqa: E731
+    if model.static_stats:  # those of the pooled training samples
+        renew = make_recalibration(
+            model, data.x[used_rows(data.train)], devices=devices
+        )
+
+    def of_server(key, models):
+        told = {which: {} for which in samples}
+        models = {name: renew(key, sparse) for name, sparse in models.items()}
+        for (which, of), (name, sparse) in itertools.product(
+            samples.items(), models.items()
+        ):
+            correct, loss = tested[which](sparse)
+            clients = shares(correct, *of.split)
+            every = masks.everything(sparse.mask)
+            alive = np.asarray(masks.counts(sparse.mask, every), np.int64)
+            told[which][name] = (
+                {
+                    "accuracy": clients if metric == "clients" else correct,
+                    "loss": loss,
+                    "density": masks.density(sparse.mask, every),
+                    "parameters": alive.sum(),
+                },
+                clients,
+            )
+        return told, np.asarray(observed_masks.filters(target(models).mask, layers))[
+            None
+        ]
+
+    def for_stage(stage):
+        if metric == "pooled" or not personal.deployed(stage.algorithm, model):
+            which = "clients" if metric == "clients" else "pooled"
+            return lambda key, state, models, seen=None: _record(
+                which, *of_server(key, models)
+            )
+        info = client_info(data, budgets)
+        judges = {
+            which: personal.make_judge(
+                model, stage, info, of, layers, tested[which], renew, devices
+            )
+            for which, of in samples.items()
+        }
+
+        def evaluation(key, state, models, seen=None):
+            del models
+            told = {which: {} for which in samples}
+            for which, judge in judges.items():
+                size = samples[which].split.size
+                for name, judged in judge(key, state, seen).items():
+                    clients = (judged.correct / np.maximum(size, 1))[size > 0]
+                    told[which][name] = (
+                        {
+                            "accuracy": clients,
+                            "loss": (judged.loss / np.maximum(size, 1))[size > 0],
+                            "density": judged.density,
+                            "layer_density": judged.layer_density,
+                        },
+                        clients,
+                    )
+            return _record("clients", told, judged.filters)
+
+        return evaluation
+
+    return for_stage
+
+
+def check_metric(metric: str, stages, model, data) -> None:
+    """Refuses a metric that the data can not give.
+
+    Raises:
+      ValueError: it is unknown, or clients have no test samples of their own, or keep
+        models whose statistics are to be made from everybody's samples.
+    """
+    if metric not in METRICS:
+        raise ValueError(f"metric={metric!r}, expected one of {', '.join(METRICS)}")
+    own = any(personal.deployed(stage.algorithm, model) for stage in stages)
+    kept = any(personal.kept(stage.algorithm, model) for stage in stages)
+    if model.static_stats and kept and metric != "pooled":
+        raise ValueError(
+            "norm='static', expected another for a method whose clients keep models"
+        )
+    wanted = metric == "clients" or (metric == "auto" and own)
+    if wanted and not data.test.size.any():
+        raise ValueError(
+            f"metric={metric!r}, expected clients with test samples of their own, but "
+            "there are none: choose another test_split"
+        )
+
+
+def _validation(data) -> Samples:
+    """The samples held out of training, one client's after another's."""
+    index, size = data.val
+    rows = used_rows(data.val)
+    first = np.cumsum(size) - size
+    moved = first[:, None] + np.arange(index.shape[1])
+    split = Rows(np.minimum(moved, len(rows) - 1).astype(np.int32), size)
+    return Samples(data.x[rows], data.y[rows], split)
+
+
+def used_rows(split: Rows) -> np.ndarray:
+    """The rows of all clients, one client's after another's."""
+    valid = np.arange(split.index.shape[1]) < split.size[:, None]
+    return split.index[valid]
+
+
+def _record(metric: str, told: dict, filters: np.ndarray):
+    """The fields of an evaluation, and the filters."""
+    models = {
+        name: {key: float(np.mean(value)) for key, value in fields.items()}
+        for name, (fields, _) in told["test"].items()
+    }
+    headline, *_ = models
+    record = {
+        "models": models,
+        "accuracy": models[headline]["accuracy"],
+        "metric": metric,
+        "client_accuracy": over_clients(told["test"][headline][1]),
+    }
+    if "val" in told:
+        fields, _ = told["val"][headline]
+        record["val_accuracy"] = float(np.mean(fields["accuracy"]))
+    return record, filters
+
+
+def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarray:
+    """The share of correct rows of every client that has any.
+
+    Args:
+      correct: [n] bool.
+      index: [N, M] int32, rows of `correct`, padded.
+      size: [N] int32, valid rows; clients with none are left out.
+
+    Example:
+      >>> one_each = np.array([[0], [1]]), np.array([1, 1])
+      >>> shares(np.array([True, False]), *one_each).tolist()
+      [1.0, 0.0]
+    """
+    valid = np.arange(index.shape[1])[None] < size[:, None]
+    hits = np.sum(correct[index] & valid, axis=1)[size > 0]
+    return hits / size[size > 0]
+
+
+def over_clients(share: np.ndarray) -> dict:
+    """`mean`, `p10` (the worst tenth lies below) and `median`; {} of nobody.
+
+    Example:
+      >>> over_clients(np.array([1.0, 0.0]))
+      {'mean': 0.5, 'p10': 0.1, 'median': 0.5}
+    """
+    if not share.size:
+        return {}
+    p10, median = np.percentile(share, [10, 50])
+    return {"mean": float(share.mean()), "p10": float(p10), "median": float(median)}

@@ -1,0 +1,71 @@
+"""What is no sum over clients: masks, packed to bits for the host to keep.
+
+The bits run over the logged layers in tree order, each flat. Of a cohort only the last
+round of a segment is kept, K times the layers' size / 8 bytes.
+"""
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.wire.packets import Message
+
+
+def num_bytes(shapes: PyTree, layers: PyTree) -> int:
+    """Bytes of a packed mask.
+
+    Example:
+      >>> num_bytes({'w': jnp.zeros((3, 3))}, {'w': True})
+      2
+    """
+    return -(-int(masks.layer_sizes(shapes, layers).sum()) // 8)
+
+
+def pack(mask: PyTree, layers: PyTree) -> Array:
+    """The layers of a mask, uint8 [bytes].
+
+    Args:
+      mask: bool tree.
+      layers: tree of Python bools, the logged layers.
+
+    Example:
+      >>> pack({'w': jnp.ones((2, 3), bool)}, {'w': True}).tolist()
+      [252]
+    """
+    leaves = [leaf.reshape(-1) for leaf in masks.layers(mask, layers)]
+    return jnp.packbits(jnp.concatenate(leaves))
+
+
+def filters(mask: PyTree, layers: PyTree) -> Array:
+    """Which outputs of the layers have an entry alive, [F] bool, layer after layer.
+
+    Example:
+      >>> mask = {'w': jnp.array([[True, False], [True, False]])}
+      >>> filters(mask, {'w': True}).tolist()
+      [True, False]
+    """
+    leaves = masks.layers(mask, layers)
+    return jnp.concatenate([jnp.any(m, tuple(range(m.ndim - 1))) for m in leaves])
+
+
+def uplink_masks(uplink: Message, shapes: PyTree, layers: PyTree) -> Array:
+    """Where a client's values travel, uint8 [bytes].
+
+    Args:
+      uplink: the client's message. A layer counts as sent whole where no packet has a
+        mask of its path and shape.
+      shapes: the parameters, or their shapes.
+      layers: tree of Python bools, the logged layers.
+    """
+    sent = {}
+    for packet in uplink.values():
+        paths = masks.leaf_paths(packet.mask)
+        sent |= dict(zip(paths, jax.tree.leaves(packet.mask), strict=True))
+    leaves, treedef = jax.tree.flatten(shapes)
+    mask = [
+        sent[path] if path in sent and sent[path].shape == leaf.shape
+        else jnp.ones(leaf.shape, bool)
+        for path, leaf in zip(masks.leaf_paths(shapes), leaves, strict=True)
+    ]  # fmt: skip
+    return pack(jax.tree.unflatten(treedef, mask), layers)

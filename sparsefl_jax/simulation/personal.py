@@ -1,0 +1,208 @@
+"""Every client's own model, judged on that client's own samples.
+
+Where what a client deploys does not depend on the server (SpaFL, Local), only clients
+that took part since they were last judged are judged again.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+from jax import lax
+from jax.sharding import Mesh
+from jax.sharding import PartitionSpec as P
+
+from sparsefl_jax.core.types import Array, ClientInfo, PyTree, SparseModel
+from sparsefl_jax.simulation import observed_masks, round_program, store
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import processes
+
+
+class Judged(NamedTuple):
+    """What came of one client's model, or of n clients' with a leading axis."""
+
+    correct: Array  # shape=(), int32, of the client's samples
+    loss: Array  # shape=(), float32, nats, summed over the client's samples
+    density: Array  # shape=(), float32, share of all entries that are alive
+    layer_density: Array  # shape=(), float32, unweighted mean over the layers
+    filters: Array  # [F] bool, the layers' outputs that have an entry alive
+
+
+def deployed(algorithm, model) -> bool:
+    """Whether an algorithm deploys personal models, found by shape."""
+    return bool(_shapes(algorithm, model)[-1])
+
+
+def kept(algorithm, model) -> bool:
+    """Whether these stand in the clients' state, and do not follow from budgets."""
+    *_, client, _, models = _shapes(algorithm, model)
+    return bool(models and jax.tree.leaves(client))
+
+
+def _shapes(algorithm, model):
+    """One client's key, server, state, facts and deployed models, by shape."""
+
+    def one(key):
+        params, stats = model.init(key)
+        server = algorithm.init(key, SparseModel(params, masks.full(params), stats))
+        info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
+        client = algorithm.init_client(key, server, info)
+        models = algorithm.deploy(key, server, client, info)
+        return key, server, client, info, models
+
+    return jax.eval_shape(one, jax.random.key(0))
+
+
+def _lasting(algorithm, shapes) -> bool:
+    """Whether what a client deploys depends on its own state alone, by the jaxpr."""
+    key, server, client, info, _ = shapes
+    jaxpr = jax.make_jaxpr(algorithm.deploy)(key, server, client, info).jaxpr
+    shared = {id(v) for v in jaxpr.invars[: 1 + len(jax.tree.leaves(server))]}
+    used = [*jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.invars)]
+    return not any(id(v) in shared for v in used)
+
+
+def make_judge(
+    model, stage, info, samples, layers: PyTree, tested, renew, devices=None
+):
+    """Prepares to judge all clients' own models.
+
+    Args:
+      model: a `Model`.
+      stage: a `Stage` whose algorithm deploys personal models.
+      info: `ClientInfo` of all clients, [N].
+      samples: an `evaluate.Samples`.
+      layers: tree of Python bools, the layers whose densities and filters are told.
+      tested: as `evaluate.make_evaluator` gives it for these samples.
+      renew: `(key, sparse) -> sparse`, what is done to a server's model before.
+      devices: over which clients are spread, as for training; None: all.
+
+    Returns:
+      `judge(key, state, seen)`, by name a `Judged` of NumPy arrays [N, ...]; `seen`
+      are the ids of those that took part since the last call, None for anyone.
+    """
+    shapes = _shapes(stage.algorithm, model)
+    if not jax.tree.leaves(shapes[2]):
+        return _by_budget(stage.algorithm, info, samples.split, layers, tested, renew)
+    devices = round_program.stage_devices(stage, devices)
+    group = -(-stage.cohort_size // len(devices)) * len(devices)
+    judge = _judge_some(model, stage.algorithm, layers, devices)
+    on_device = jax.device_put((samples.x, np.asarray(samples.y, np.int32)))
+    lasting, known = _lasting(stage.algorithm, shapes), {}
+
+    def judge_all(key, state, seen=None):
+        ids = np.arange(len(samples.split.size))
+        if known and lasting and seen is not None:
+            ids = np.unique(seen)
+        for first in range(0, len(ids), group):
+            some = ids[first : first + group]
+            take = np.resize(some, group)  # one shape, so one program
+            facts = store.take((info, tuple(samples.split)), take)
+            each = store.take(state.clients, take), *facts
+            told = judge(key, state.server, on_device, each)
+            for name, judged in processes.fetch(told).items():
+                if name not in known:
+                    known[name] = _blank(judged, len(samples.split.size))
+                for old, new in zip(known[name], judged, strict=True):
+                    old[some] = new[: len(some)]
+        return known
+
+    return judge_all
+
+
+def _blank(judged: Judged, count: int) -> Judged:
+    return Judged(*(np.zeros((count, *v.shape[1:]), v.dtype) for v in judged))
+
+
+def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
+    """Judges models that depend on the server and on a budget: one pass for each."""
+
+    def judge_all(key, state, seen=None):
+        del seen
+        valid = np.arange(split.index.shape[1]) < split.size[:, None]
+        known = {}
+        for budget in np.unique(info.budget):
+            ids = np.flatnonzero(info.budget == budget)
+            someone = jax.tree.map(lambda v, i=ids[0]: v[i], info)
+            client = algorithm.init_client(key, state.server, someone)
+            models = algorithm.deploy(key, state.server, client, someone)
+            for name, sparse in models.items():
+                every = masks.everything(sparse.mask)
+                correct, loss = tested(renew(key, sparse))
+                rows, mine = split.index[ids], valid[ids]
+                judged = Judged(
+                    np.sum(correct[rows] & mine, 1, dtype=np.int32),
+                    np.sum(np.where(mine, loss[rows], 0), 1, dtype=np.float32),
+                    np.asarray(masks.density(sparse.mask, every))[None],
+                    np.mean(masks.layer_densities(sparse.mask, layers))[None],
+                    np.asarray(observed_masks.filters(sparse.mask, layers))[None],
+                )
+                if name not in known:
+                    known[name] = _blank(judged, len(split.size))
+                for old, new in zip(known[name], judged, strict=True):
+                    old[ids] = new
+        return known
+
+    return judge_all
+
+
+def _judge_some(model, algorithm, layers: PyTree, devices, batch_size: int = 100):
+    """Judges some clients at a time, as many as the number of devices divides.
+
+    Returns:
+      `judge(key, server, (x, y), each)`, a dict of `Judged` by name; `each` holds rows
+      as the store keeps them, `ClientInfo`, and index and size of the samples.
+    """
+    mesh = Mesh(np.array(devices), ("clients",))
+
+    def judged(sparse, x, y, index, size) -> Judged:
+        params = masks.apply(sparse.params, sparse.mask)
+        padded = jnp.pad(index, (0, -index.shape[0] % batch_size))
+
+        def batch(i, sums):
+            rows = lax.dynamic_slice_in_dim(padded, i * batch_size, batch_size)
+            logits, _ = model.apply(params, sparse.stats, x[rows], train=False)
+            of = optax.losses.softmax_cross_entropy_with_integer_labels
+            valid = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32) < size
+            hits = jnp.sum(valid & (jnp.argmax(logits, -1) == y[rows]), dtype=jnp.int32)
+            lost = jnp.sum(jnp.where(valid, of(logits, y[rows]), 0.0))
+            return sums[0] + hits, sums[1] + lost
+
+        zeros = jnp.int32(0), jnp.float32(0)
+        correct, loss = lax.fori_loop(0, -(-size // batch_size), batch, zeros)
+        every = masks.everything(sparse.mask)
+        return Judged(
+            correct,
+            loss,
+            masks.density(sparse.mask, every),
+            jnp.mean(masks.layer_densities(sparse.mask, layers)),
+            observed_masks.filters(sparse.mask, layers),
+        )
+
+    def on_device(key, server, samples, each):
+        someone = jax.tree.map(lambda v: v[0], each[1])
+        like = jax.eval_shape(algorithm.init_client, key, server, someone)
+
+        def one(mine):
+            row, info, (index, size) = mine
+            own = jax.random.fold_in(key, info.index)
+            models = algorithm.deploy(own, server, store.unpack(row, like), info)
+            return {
+                name: judged(m, *samples, index, size) for name, m in models.items()
+            }
+
+        if mesh.devices.flat[0].platform == "cpu":  # as in training: one at a time
+            return lax.map(one, each)
+        return jax.vmap(one)(each)
+
+    return jax.jit(
+        jax.shard_map(
+            on_device,
+            mesh=mesh,
+            in_specs=(P(), P(), P(), P("clients")),
+            out_specs=P("clients"),
+            check_vma=False,
+        )
+    )

@@ -1,0 +1,226 @@
+"""How a density is shared out over layers and nested over clients.
+
+Densities and counts are arrays `[L]` over the selected leaves, in tree order.
+
+Sources: Evci et al., "Rigging the Lottery" (RigL), ICML 2020,
+https://arxiv.org/abs/1911.11134 (ERK); Babakniya et al., FLASH, TMLR 2023,
+https://arxiv.org/abs/2208.13092 (Eq. 3, Algorithm 4).
+"""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.sparsity import masks
+
+# A count is a float32 product: a few units in its last place do not make a new integer.
+_SLACK = 2.0**-21
+
+
+def floor_count(x: Array) -> Array:
+    """The floor of a float32 count, forgiving its rounding; int32.
+
+    Example:
+      >>> int(floor_count(jnp.float32(0.7) * jnp.float32(10)))
+      7
+    """
+    return jnp.floor(x * jnp.float32(1 + _SLACK)).astype(jnp.int32)
+
+
+def ceil_count(x: Array) -> Array:
+    """The ceiling of a float32 count, forgiving its rounding; int32.
+
+    Example:
+      >>> int(ceil_count(jnp.float32(0.1) * jnp.float32(30)))
+      3
+    """
+    return jnp.ceil(x * jnp.float32(1 - _SLACK)).astype(jnp.int32)
+
+
+def _check_density(density: float) -> None:
+    if not 0 < density <= 1:
+        raise ValueError(f"density={density}, expected 0 < density <= 1.")
+
+
+def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
+    """The same density for every layer; `[L]` float32, on the host.
+
+    Raises:
+      ValueError: `density` is not in (0, 1].
+
+    Example:
+      >>> uniform({'w': np.zeros((2, 3))}, {'w': True}, 0.5).tolist()
+      [0.5]
+    """
+    _check_density(density)
+    return np.full(len(masks.layers(params, select)), density, np.float32)
+
+
+def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
+    """RigL's Erdos-Renyi-kernel densities, scaled so that the whole has `density`.
+
+    FedDST scales sparsities instead, which shares out otherwise. A layer's raw density
+    is the sum of its axes over their product. A layer that the scale would lift above 1
+    is dense, and the others share what is left.
+
+    Args:
+      params: a tree of arrays or shapes.
+      select: tree of Python bools.
+      density: of all layers together, (0, 1].
+
+    Returns:
+      `[L]` float32 in (0, 1], on the host.
+
+    Raises:
+      ValueError: `density` is not in (0, 1].
+
+    Example:
+      >>> w = {'a': np.zeros((10, 10)), 'b': np.zeros((30, 10))}
+      >>> print(erk(w, {'a': True, 'b': True}, 0.3).round(3))
+      [0.4   0.267]
+    """
+    _check_density(density)
+    leaves, size = masks.layers(params, select), masks.layer_sizes(params, select)
+    raw = np.array([sum(x.shape) for x in leaves], np.float64) / np.maximum(size, 1)
+    dense = np.zeros(len(leaves), bool)
+    while not dense.all():
+        left = density * size.sum() - size[dense].sum()
+        scale = left / (raw * size)[~dense].sum()
+        above = ~dense & (scale * raw > 1)
+        if not above.any():
+            return np.where(dense, 1.0, scale * raw).astype(np.float32)
+        dense |= above
+    return np.ones(len(leaves), np.float32)
+
+
+def recalibrate(
+    densities: Array, sizes: Array, density: Array | float, *, raises: bool = True
+) -> Array:
+    """Scale measured layer densities to a global density (FLASH, Eq. 3).
+
+    `r = density * sum(k) / sum(d_l k_l)`, then `d_l = min(1, r d_l)`; what is clipped
+    is not shared out again. All zeros stay zeros.
+
+    Args:
+      densities: `[L]` float32, the measured ones; may be traced.
+      sizes: `[L]`, entries of each layer.
+      density: the target, may be traced.
+      raises: whether densities below the target are scaled up to it, as in stage 1.
+        Without it r is at most 1: the server's mask of later rounds only gets sparser.
+
+    Returns:
+      `[L]` float32.
+
+    Example:
+      >>> measured, sizes = jnp.array([.2, .1]), np.array([10, 20])
+      >>> print(recalibrate(measured, sizes, .2).round(3))
+      [0.3  0.15]
+      >>> print(recalibrate(measured, sizes, .2, raises=False).round(3))
+      [0.2 0.1]
+    """
+    sizes = jnp.asarray(np.asarray(sizes, np.float32))
+    held = jnp.sum(densities * sizes)
+    ratio = jnp.asarray(density, jnp.float32) * jnp.sum(sizes)
+    ratio = ratio / jnp.where(held > 0, held, jnp.float32(1))
+    if not raises:  # static branch
+        ratio = jnp.minimum(ratio, jnp.float32(1))
+    return jnp.minimum(jnp.float32(1), ratio * densities)
+
+
+def layer_counts(densities: Array, sizes: Array) -> Array:
+    """Entries of each layer at given densities, `int(d_l k_l)`; `[L]` int32.
+
+    Example:
+      >>> layer_counts(jnp.array([.5, .1]), np.array([5, 30])).tolist()
+      [2, 3]
+    """
+    return floor_count(densities * np.asarray(sizes, np.float32))
+
+
+def nested_counts(mask: PyTree, select: PyTree, budget: Array | float) -> Array:
+    """Entries of each layer that a client with a budget holds (FLASH, Algorithm 4).
+
+    `n_l = int(budget / D * nnz_l)`, D the density of the mask, so every layer shrinks
+    by the same factor; a budget of D or more holds the whole mask.
+
+    Args:
+      mask: bool tree, the largest model.
+      select: tree of Python bools.
+      budget: density, float32 scalar; may be traced.
+
+    Returns:
+      `[L]` int32.
+
+    Example:
+      >>> mask = {'w': jnp.array([True, True, False, True, True])}
+      >>> nested_counts(mask, {'w': True}, 0.4).tolist()
+      [2]
+    """
+    alive = masks.counts(mask, select)
+    whole = masks.density(mask, select)
+    share = jnp.asarray(budget, jnp.float32) / jnp.where(whole > 0, whole, 1)
+    return jnp.minimum(alive, floor_count(share * alive.astype(jnp.float32)))
+
+
+def nested_ranks(order: Key | PyTree, mask: PyTree, select: PyTree) -> PyTree:
+    """The place of every alive entry within its layer, from which masks nest.
+
+    Stored once (frozen sub-masks) or drawn up again each round (by magnitude).
+
+    Args:
+      order: a typed key for a random order, or a float tree of scores: largest first,
+        ties by lowest index.
+      mask: bool tree, the largest model; its entries come before all others.
+      select: tree of Python bools.
+
+    Returns:
+      int32 tree like `mask`: 0 for the first; 0 on leaves that are not selected.
+
+    Example:
+      >>> scores = {'w': jnp.array([5., 7., 9.])}
+      >>> alive = {'w': jnp.array([True, True, False])}
+      >>> nested_ranks(scores, alive, {'w': True})['w'].tolist()
+      [1, 0, 2]
+    """
+    if isinstance(order, jax.Array) and jnp.issubdtype(
+        order.dtype, jax.dtypes.prng_key
+    ):
+        order = masks.uniform_scores(order, mask, select)
+    blank = jax.tree.map(lambda m: jnp.zeros(m.shape, jnp.int32), mask)
+    ranks = [
+        _ranks(s, m)
+        for s, m in zip(
+            masks.layers(order, select), masks.layers(mask, select), strict=True
+        )
+    ]
+    return masks.replace_layers(blank, select, ranks)
+
+
+def _ranks(scores: Array, mask: Array) -> Array:
+    """int32 places in descending order of score, masked entries last."""
+    flat = jnp.where(mask, scores, -jnp.inf).reshape(-1)
+    order = jnp.argsort(flat, descending=True, stable=True)
+    place = jnp.arange(flat.size, dtype=jnp.int32)
+    return jnp.zeros_like(place).at[order].set(place).reshape(scores.shape)
+
+
+def submask(ranks: PyTree, counts: Array, select: PyTree) -> PyTree:
+    """The first `counts[l]` entries of each layer.
+
+    Args:
+      ranks: from `nested_ranks`.
+      counts: `[L]` int32, such as `nested_counts` returns; may be traced.
+      select: tree of Python bools.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected. A smaller count of the same
+      ranks gives a subset.
+
+    Example:
+      >>> n = jnp.array([2], jnp.int32)
+      >>> submask({'w': jnp.array([1, 0, 2])}, n, {'w': True})['w'].tolist()
+      [True, True, False]
+    """
+    kept = [r < counts[i] for i, r in enumerate(masks.layers(ranks, select))]
+    return masks.replace_layers(masks.full(ranks), select, kept)

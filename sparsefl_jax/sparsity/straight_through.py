@@ -1,0 +1,170 @@
+"""Structured pruning by trainable thresholds, with straight-through estimators.
+
+A kernel has its outputs, the filters or neurons, on the last axis. Filter i is alive
+while its importance, the mean of its |w|, lies above its threshold.
+
+Source: Kim et al., "SpaFL", NeurIPS 2024, https://arxiv.org/abs/2406.00431, eq. (1).
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.sparsity import masks
+
+ESTIMATORS = {  # where the gradient passes the unit step S(d)
+    "identity": "everywhere",
+    "window": "where |d| > 1 alone, as in SpaFL's official CIFAR code",
+}
+DEAD = 1  # percent of a layer's filters alive at which its thresholds are set to 0
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def unit_step(d: Array, estimator: str = "identity") -> Array:
+    """1 where d > 0, else 0; its gradient is that of an estimator.
+
+    Args:
+      d: any float array.
+      estimator: a name in `ESTIMATORS`.
+
+    Example:
+      >>> unit_step(jnp.array([-0.5, 0.0, 0.5])).tolist()
+      [0.0, 0.0, 1.0]
+      >>> jax.grad(unit_step)(jnp.float32(-0.5)).item()
+      1.0
+    """
+    del estimator
+    return (d > 0).astype(d.dtype)
+
+
+def _step_forward(d, estimator):
+    return unit_step(d, estimator), d
+
+
+def _step_backward(estimator, d, g):
+    return (g if estimator == "identity" else jnp.where(jnp.abs(d) > 1, g, 0.0),)
+
+
+unit_step.defvjp(_step_forward, _step_backward)
+
+
+def importance(kernel: Array) -> Array:
+    """The mean |w| of every filter, [..., O] -> [O]; the slope of |w| at 0 is 0.
+
+    Example:
+      >>> importance(jnp.array([[1.0, 0.0], [-3.0, 0.0]])).tolist()
+      [2.0, 0.0]
+    """
+    # JAX takes the derivative of `abs` at 0 for 1.
+    size = kernel * jax.lax.stop_gradient(jnp.sign(kernel))
+    return jnp.mean(size, tuple(range(kernel.ndim - 1)))
+
+
+def along_outputs(values: Array, kernel: Array) -> Array:
+    """Values [O] with the axes of a kernel [..., O]."""
+    return jnp.expand_dims(values, tuple(range(kernel.ndim - 1)))
+
+
+def is_dead(kernel: Array, threshold: Array) -> Array:
+    """Whether at most 1 % of a layer's filters are alive; shape=(), bool.
+
+    Counted in integers: a mean in float32 takes 5 of 500 for more than 0.01.
+    """
+    alive = jnp.sum(importance(kernel) > threshold, dtype=jnp.int32)
+    return 100 * alive <= DEAD * threshold.size
+
+
+def revived(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
+    """The thresholds, 0 in layers that are dead; the gradient passes.
+
+    Example:
+      >>> revived({'w': jnp.ones((3, 2))}, {'w': jnp.array([2.0, 3.0])})['w'].tolist()
+      [0.0, 0.0]
+    """
+
+    def one(kernel, threshold):
+        cut = jnp.where(is_dead(kernel, threshold), threshold, 0.0)
+        return threshold - jax.lax.stop_gradient(cut)
+
+    pruned = kernels(params, thresholds)
+    return {path: one(pruned[path], t) for path, t in thresholds.items()}
+
+
+def kernels(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
+    """The kernels that have thresholds, by path.
+
+    Example:
+      >>> list(kernels({'b': jnp.ones(2), 'w': jnp.ones((3, 2))}, {'w': jnp.ones(2)}))
+      ['w']
+    """
+    leaves = dict(zip(masks.leaf_paths(params), jax.tree.leaves(params), strict=True))
+    return {path: leaves[path] for path in thresholds}
+
+
+def prune(
+    params: PyTree, thresholds: dict[str, Array], estimator: str = "identity"
+) -> PyTree:
+    """The parameters with pruned filters at 0, differentiable in both arguments.
+
+    With g the gradient of a layer's result, n the inputs of a filter and the estimator
+    'identity', the gradients are
+
+        threshold_i: -sum_j g_ij w_ij
+        w_ij:        p_i g_ij + sign(w_ij) / n sum_j' g_ij' w_ij'
+
+    Args:
+      params: the parameters.
+      thresholds: [O] by the path of a kernel [..., O].
+      estimator: a name in `ESTIMATORS`.
+
+    Example:
+      >>> pruned = prune({'w': jnp.array([[1.0, 3.0]])}, {'w': jnp.array([2.0, 2.0])})
+      >>> pruned['w'].tolist()
+      [[0.0, 3.0]]
+    """
+
+    def one(path, kernel):
+        if path not in thresholds:
+            return kernel
+        alive = unit_step(importance(kernel) - thresholds[path], estimator)
+        return kernel * along_outputs(alive, kernel)
+
+    return _map_with_path(one, params)
+
+
+def filter_masks(params: PyTree, thresholds: dict[str, Array]) -> PyTree:
+    """The mask that thresholds make, dead layers revived; True where there are none.
+
+    Example:
+      >>> params = {'b': jnp.ones(2), 'w': jnp.array([[1.0, 3.0]])}
+      >>> filter_masks(params, {'w': jnp.array([2.0, 2.0])})['w'].tolist()
+      [[False, True]]
+    """
+    thresholds = revived(params, thresholds)
+
+    def one(path, leaf):
+        if path not in thresholds:
+            return jnp.ones(leaf.shape, bool)
+        alive = importance(leaf) > thresholds[path]
+        return jnp.broadcast_to(along_outputs(alive, leaf), leaf.shape)
+
+    return _map_with_path(one, params)
+
+
+def zeros(params: PyTree, select: PyTree) -> dict[str, Array]:
+    """A threshold of 0 for every filter of the selected kernels.
+
+    Example:
+      >>> zeros({'w': jnp.ones((3, 2))}, {'w': True})['w'].tolist()
+      [0.0, 0.0]
+    """
+    chosen = zip(masks.layer_paths(select), masks.layers(params, select), strict=True)
+    return {path: jnp.zeros(kernel.shape[-1:], jnp.float32) for path, kernel in chosen}
+
+
+def _map_with_path(function, tree: PyTree) -> PyTree:
+    leaves, treedef = jax.tree.flatten(tree)
+    paths = masks.leaf_paths(tree)
+    return treedef.unflatten(map(function, paths, leaves))

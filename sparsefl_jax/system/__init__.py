@@ -1,0 +1,1 @@
+"""The machine under a run: devices, processes, signals, files."""

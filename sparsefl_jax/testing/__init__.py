@@ -1,0 +1,1 @@
+"""The laws that every method obeys, for anyone's method."""

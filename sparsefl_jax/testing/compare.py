@@ -1,0 +1,107 @@
+"""How `contract` compares trees: a difference becomes one line that names its place."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.core.types import PyTree
+from sparsefl_jax.testing.small_world import World
+from sparsefl_jax.wire import packets, streams
+
+TOLERANCE = 1e-6
+
+
+class ContractError(AssertionError):
+    """A method breaks a law; one line names the law, the method and what differed."""
+
+
+def fail(world: World, law: str, what: str) -> None:
+    """Raises the error of a broken law."""
+    raise ContractError(f"law '{law}', {world.name}: {what}")
+
+
+def leaves(tree: PyTree) -> list:
+    """(path, leaf) of every leaf."""
+    pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [(jax.tree_util.keystr(path), leaf) for path, leaf in pairs]
+
+
+def rows(tree: PyTree, index) -> PyTree:
+    """Entries of the leading axis, in every leaf."""
+    return jax.tree.map(lambda v: v[index], tree)
+
+
+def same(world, law: str, what: str, got, want, tolerance=TOLERANCE) -> None:
+    """Fails unless two trees have one structure, the same types and equal values."""
+    if jax.tree.structure(got) != jax.tree.structure(want):
+        found, expected = jax.tree.structure(got), jax.tree.structure(want)
+        fail(world, law, f"{what} has structure {found}, expected {expected}")
+    for (path, a), b in zip(leaves(got), jax.tree.leaves(want), strict=True):
+        a, b = np.asarray(a), np.asarray(b)
+        if (a.shape, a.dtype) != (b.shape, b.dtype):
+            found = f"{a.dtype}{list(a.shape)}, expected {b.dtype}{list(b.shape)}"
+            fail(world, law, f"{what}{path} is {found}")
+        exact = not jnp.issubdtype(b.dtype, jnp.floating)
+        a, b = a.astype(np.float64), b.astype(np.float64)
+        differs = ~((a == b) | (np.isnan(a) & np.isnan(b)))
+        if not differs.any():
+            continue
+        largest = np.max(np.abs(a - b)[differs])
+        scale = np.max(np.abs(b[np.isfinite(b)]), initial=1.0)
+        if exact or not largest <= tolerance * scale:
+            fail(world, law, f"{what}{path} differs by up to {largest:.3g}")
+
+
+def finite(world: World, law: str, what: str, tree: PyTree) -> None:
+    """Fails on NaN and infinity."""
+    for path, leaf in leaves(tree):
+        if not np.all(np.isfinite(leaf)):
+            fail(world, law, f"{what}{path} is not finite")
+
+
+def outside(world: World, what: str, values, mask, untouched=None) -> None:
+    """Fails unless entries outside the mask are 0 or, where given, as before."""
+    other = jax.tree.leaves(untouched) or [0] * len(jax.tree.leaves(mask))
+    pairs = zip(leaves(values), jax.tree.leaves(mask), other, strict=True)
+    for (path, value), alive, old in pairs:
+        wrong = ~alive & (value != 0) & (value != old)
+        if wrong.any():
+            what = f"{what}{path} has {wrong.sum()} entries outside its mask"
+            fail(world, "zeros", what)
+
+
+def recount(packet: packets.Packet) -> packets.Count:
+    """What `codec.count` must say, by NumPy."""
+    tree = packet.values if packet.mask is None else packet.mask
+    sizes = [v.size if packet.mask is None else v.sum() for v in jax.tree.leaves(tree)]
+    fresh, sent = np.asarray(packet.fresh), np.asarray(packet.sent)
+    ones = None
+    if packet.index == "entropy":
+        inside = jax.tree.leaves(packet.mask) or [True] * len(sizes)
+        pairs = zip(jax.tree.leaves(packet.values), inside, strict=True)
+        ones = np.array([np.count_nonzero(v & m) for v, m in pairs], np.int32)
+    return packets.Count(np.array(sizes, np.int32), fresh, sent, ones)
+
+
+def check_bytes(world: World, what: str, packet: packets.Packet, bits: int) -> None:
+    """Fails unless the bytes are as many as counted and tell the packet."""
+    try:
+        data = streams.encode(packet)
+    except ValueError as error:
+        raise ContractError(f"law 'bytes', {world.name}: {what}: {error}") from error
+    slack = 64 if packet.index == "entropy" and packet.sent else 0
+    if not -(-bits // 8) <= len(data) <= -(-(bits + slack) // 8):
+        fail(world, "bytes", f"{what} takes {len(data)} bytes, counted are {bits} bits")
+    blank = jax.tree.map(np.zeros_like, (packet.values, packet.mask))
+    told = packet.index in packets.POSITIONS
+    known = replace(
+        packet,
+        values=blank[0] if packet.bits else packet.values,
+        mask=blank[1] if packet.fresh and told else packet.mask,
+    )
+    found = streams.decode(data, known)
+    if packet.sent:  # static branch
+        same(world, "bytes", what, found.values, packet.values, tolerance=0.0)
+        same(world, "bytes", f"{what} mask", found.mask, packet.mask)

@@ -1,0 +1,1 @@
+"""What a client computes, and how sums over clients become a model."""

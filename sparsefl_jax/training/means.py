@@ -1,0 +1,131 @@
+"""How sums over the cohort become a new model.
+
+`contribute` returns a summand per client, the simulator adds them up in float32, and
+`aggregate` divides. A weight of 0 removes a client whatever its values hold, NaN
+included. Sources: McMahan et al., AISTATS 2017 (weighted mean); Babakniya et al.,
+FLASH, TMLR 2023, https://arxiv.org/abs/2208.13092 (WFA: the mean over coverers).
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.core.types import Array, PyTree
+
+WEIGHTINGS = {  # a client's weight in a mean
+    "examples": lambda client: client.num_examples,
+    "uniform": lambda client: jnp.ones_like(client.num_examples),
+}
+
+
+def weigh(weighting: str) -> Callable:
+    """The weight of a client in a mean, `(info) -> scalar`.
+
+    Args:
+      weighting: 'examples', by training samples, or 'uniform'.
+
+    Raises:
+      ValueError: there is no such weighting.
+    """
+    if weighting not in WEIGHTINGS:
+        allowed = ", ".join(WEIGHTINGS)
+        raise ValueError(f"weighting={weighting!r}, expected one of {allowed}")
+    return WEIGHTINGS[weighting]
+
+
+def weighted_sum(tree: PyTree, weight: Array) -> dict[str, PyTree]:
+    """One client's summand of a weighted mean.
+
+    Args:
+      tree: the client's values, any real dtype.
+      weight: scalar >= 0, such as its number of samples; 0 where it did not send.
+
+    Returns:
+      `{'sum': weight * tree, 'weight': weight}`, float32.
+
+    Example:
+      >>> weighted_sum(jnp.float32(2.), jnp.int32(3))['sum'].item()
+      6.0
+    """
+    weight = jnp.asarray(weight).astype(jnp.float32)
+    return {"sum": jax.tree.map(lambda x: _scale(x, weight), tree), "weight": weight}
+
+
+def weighted_mean(total: dict[str, PyTree], old: PyTree) -> PyTree:
+    """The weighted mean from summed summands.
+
+    Args:
+      total: the sum of what `weighted_sum` returned.
+      old: the value that stays where nobody sent anything; its dtypes are kept.
+
+    Returns:
+      A tree like `old`.
+
+    Example:
+      >>> total = {'sum': jnp.float32(6.), 'weight': jnp.float32(3.)}
+      >>> weighted_mean(total, jnp.float32(9.)).item()
+      2.0
+    """
+    weight = total["weight"]
+    return jax.tree.map(lambda s, o: _divide(s, weight, o), total["sum"], old)
+
+
+def covered_sum(tree: PyTree, mask: PyTree, weight: Array) -> dict[str, PyTree]:
+    """One client's summand of a mean over the clients that hold an entry.
+
+    Args:
+      tree: the client's values.
+      mask: bool, treedef of `tree`: the entries that it holds.
+      weight: scalar >= 0; 0 where it did not send.
+
+    Returns:
+      `{'sum': weight * mask * tree, 'weight': weight * mask}`, float32 trees.
+
+    Example:
+      >>> one = covered_sum(jnp.ones(2), jnp.array([True, False]), jnp.float32(3.))
+      >>> one['sum'].tolist(), one['weight'].tolist()
+      ([3.0, 0.0], [3.0, 0.0])
+    """
+    weight = jnp.asarray(weight).astype(jnp.float32)
+    zero = jnp.float32(0)
+    return {
+        "sum": jax.tree.map(
+            lambda x, m: jnp.where(m, _scale(x, weight), zero), tree, mask
+        ),
+        "weight": jax.tree.map(lambda m: jnp.where(m, weight, zero), mask),
+    }
+
+
+def covered_mean(total: dict[str, PyTree], fill: PyTree | float) -> PyTree:
+    """The mean of each entry over those who hold it, from summed summands.
+
+    Args:
+      total: the sum of what `covered_sum` returned.
+      fill: what an entry becomes that nobody holds: `0.` (WFA, FedDST), or a tree of
+        old values (HeteroFL, FjORD).
+
+    Returns:
+      A tree like `total['sum']`, float32, or in the dtypes of a `fill` tree.
+
+    Example:
+      >>> total = {'sum': jnp.array([6., 0.]), 'weight': jnp.array([3., 0.])}
+      >>> covered_mean(total, 0.).tolist()
+      [2.0, 0.0]
+    """
+    if isinstance(fill, int | float):  # static branch
+        value = jnp.float32(fill)
+        fill = jax.tree.map(lambda s: jnp.broadcast_to(value, s.shape), total["sum"])
+    return jax.tree.map(_divide, total["sum"], total["weight"], fill)
+
+
+def _scale(x: Array, weight: Array) -> Array:
+    """weight * x, and 0 where the weight is 0 though x be infinite."""
+    x = jnp.asarray(x).astype(jnp.float32)
+    return jnp.where(weight > 0, weight * x, jnp.zeros_like(x))
+
+
+def _divide(total: Array, weight: Array, old: Array) -> Array:
+    """total / weight, and the old value where the weight is 0."""
+    safe = jnp.where(weight > 0, weight, jnp.ones_like(weight))
+    return jnp.where(weight > 0, (total / safe).astype(old.dtype), old)
