@@ -27,10 +27,10 @@ hardware.use_cpu_cores()  # before JAX starts
 
 from benchmarks.tables import Table  # noqa: E402
 from sparsefl_jax import report  # noqa: E402
+from sparsefl_jax.core.validate import one_line  # noqa: E402
 from sparsefl_jax.runs import experiment, run_directory  # noqa: E402
-from sparsefl_jax.runs.cli import one_line  # noqa: E402
 from sparsefl_jax.runs.config import objects  # noqa: E402
-from sparsefl_jax.system import interrupt  # noqa: E402
+from sparsefl_jax.system import files, interrupt  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
 # Where data lies and what is kept beside the results does not change these.
@@ -168,14 +168,14 @@ def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
     ordered = [entries[run] for run in sorted(entries, key=_position(table))]
     path = root / "benchmarks" / "tables" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
-    run_directory.write(path, json.dumps(ordered, indent=1) + "\n")
+    files.write_text(path, json.dumps(ordered, indent=1) + "\n")
     text = markdown(table, ordered)
     readme = root / "README.md"
     if readme.exists():
         before = readme.read_text()
         marks = rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)"
         after = re.sub(marks, lambda m: m[1] + text + "\n" + m[2], before, flags=re.S)
-        run_directory.write(readme, after)
+        files.write_text(readme, after)
     print(text, flush=True)
 
 

@@ -19,9 +19,10 @@ import pytest
 from matplotlib.figure import Figure
 
 import sparsefl_jax as sfl
+from sparsefl_jax.core import formats
 from sparsefl_jax.export import __main__ as export_main
 from sparsefl_jax.report import __main__ as report_main
-from sparsefl_jax.runs import checkpoint, cli, experiment, results, run_directory
+from sparsefl_jax.runs import checkpoint, experiment, results, run_directory
 from sparsefl_jax.runs.config import objects
 from sparsefl_jax.runs.loop import Snapshot
 from sparsefl_jax.simulation import disk_store, round_program
@@ -346,9 +347,9 @@ def grown(path):
 
 
 WRITERS = {
-    "config.json": lambda path: run_directory.write(path, "{}"),
+    "config.json": lambda path: files.write_text(path, "{}"),
     "partition.npy": lambda path: files.write_array(path, np.ones(3)),
-    "comparison.csv": lambda path: run_directory.write(path, "a,b"),
+    "comparison.csv": lambda path: files.write_text(path, "a,b"),
     "model.safetensors": lambda path: sfl.save_sparse(path, MODEL),
     "0.bin": lambda path: disk_store.save(path.parent, ROWS),
     "checkpoint": lambda path: saved(path.parent),
@@ -400,6 +401,6 @@ def test_a_folder_whose_name_is_no_text_here_is_refused(tmp_path):
 def test_a_table_is_told_in_letters_that_the_output_has(monkeypatch):
     out = io.BytesIO()
     monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "ascii"))
-    cli.say("97.22 \u00b1 0.43 %")
+    formats.say("97.22 \u00b1 0.43 %")
     sys.stdout.flush()
     assert out.getvalue() == b"97.22 ? 0.43 %\n"

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import EmptyState, PyTree, SparseModel
-from sparsefl_jax.simulation.batch_statistics import is_static
+from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_slice

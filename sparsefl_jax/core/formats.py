@@ -1,6 +1,7 @@
 """Numbers as text: metric prefixes, percentages, durations, deviations; columns."""
 
 import math
+import sys
 from collections.abc import Sequence
 
 MISSING = "-"
@@ -99,3 +100,9 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
         )
         for row in rows
     ]
+
+
+def say(text: str) -> None:
+    """Prints; letters that the output's encoding lacks become question marks."""
+    encoding = sys.stdout.encoding or "utf-8"
+    print(text.encode(encoding, "replace").decode(encoding))

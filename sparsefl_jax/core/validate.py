@@ -66,3 +66,19 @@ def _words(kind) -> str:
     if get_origin(kind) is tuple:
         return f"a tuple, each {_words(get_args(kind)[0])}"
     return _WORDS.get(kind) or f"a {kind.__name__}"
+
+
+def one_line(error: Exception) -> str:
+    """An error's message without line breaks or the quotes of a KeyError.
+
+    ml_collections puts the traceback of a configuration file into its own message; what
+    the file said stands after the last, indented, line of it.
+    """
+    plain = isinstance(error, KeyError) and error.args
+    text = str(error.args[0] if plain else error)
+    if "Traceback" in text:
+        lines = text.rstrip().splitlines()
+        last = max(i for i, line in enumerate(lines) if line.startswith("  "))
+        kind, _, told = " ".join(lines[last + 1 :]).partition(": ")
+        text = told or kind
+    return " ".join(text.split()) or type(error).__name__

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparsefl_jax import export
+from sparsefl_jax.core import formats
 from sparsefl_jax.runs import cli
 
 
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except (ValueError, OSError) as error:
         print(f"error: {cli.one_line(error)}", file=sys.stderr)
         return 2
-    cli.say(export.sizes_table(sizes))
+    formats.say(export.sizes_table(sizes))
     print(f"wrote {path}", file=sys.stderr)
     return 0
 

@@ -10,32 +10,21 @@ In networks with shortcuts only the channels between the two convolutions of a b
 are taken out: those that meet in an addition would have to be pruned in all branches.
 """
 
-import itertools
-import re
-from typing import NamedTuple
-
 import jax
 import numpy as np
 from flax import traverse_util
 
-from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.layers import BatchNorm
 from sparsefl_jax.models.registry import build
+from sparsefl_jax.models.wiring import Link, links
 from sparsefl_jax.sparsity import masks
 
 # What makes a channel 1 everywhere, in training too: 0 * factor + bias. No model here
 # has both a bias and a normalisation behind it.
 _ONES = {"kernel": 0, "bias": 1, "scale": 1}
 _ONES |= {"mean": 0, "var": 1, "batch_mean": 0, "batch_var": 1}
-
-
-class Link(NamedTuple):
-    """A layer, the normalisation behind it, and the only layer that reads it."""
-
-    layer: str
-    norm: str  # no such leaves where there is none
-    reader: str
 
 
 def compact(
@@ -125,31 +114,6 @@ def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
 
 def _masked(value: np.ndarray, mask: np.ndarray) -> np.ndarray:
     return np.where(mask, value, 0).astype(value.dtype)
-
-
-def links(params: PyTree, variant: str | None = None) -> list[Link]:
-    """The layers that can shrink, front to back, by the names that all models use.
-
-    Layers are numbered: conv1, conv2, ..., then fc1, fc2, ..., and bn`i` stands behind
-    the i-th of all of them. A block holds conv1 and conv2.
-
-    Raises:
-      ValueError: a layer has another name.
-    """
-    blocks = sorted(name for name in params if "conv2" in params[name])
-    if blocks:
-        norm = "bn2" if variant == "preactivation" else "bn1"
-        return [Link(f"{b}/conv1", f"{b}/{norm}", f"{b}/conv2") for b in blocks]
-
-    def place(name):
-        found = re.fullmatch(r"(conv|fc)(\d*)", name)
-        if not found:
-            raise ValueError(f"layer {name!r}, expected conv or fc and a number")
-        return found[1], int(found[2] or 0)
-
-    layers = sorted((n for n in params if "kernel" in params[n]), key=place)
-    pairs = enumerate(itertools.pairwise(layers), 1)
-    return [Link(layer, f"bn{i}", reader) for i, (layer, reader) in pairs]
 
 
 def _statistics(stats: dict, link: Link) -> list[np.ndarray]:

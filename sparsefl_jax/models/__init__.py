@@ -1,6 +1,5 @@
 """Networks; the only package that imports flax."""
 
-from sparsefl_jax.export.compact import compact
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.registry import MODELS, build
 

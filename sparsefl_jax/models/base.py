@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.models import linen
-from sparsefl_jax.simulation.batch_statistics import is_static
+from sparsefl_jax.models.norm import is_static
 
 DTYPES = ("float32", "bfloat16")
 

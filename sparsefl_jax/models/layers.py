@@ -13,7 +13,7 @@ from jax import lax
 
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.models import convolution
-from sparsefl_jax.simulation.batch_statistics import STATIC_NAMES
+from sparsefl_jax.models.norm import STATIC_NAMES
 
 # PyTorch's default kernel: U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)).
 torch_uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")

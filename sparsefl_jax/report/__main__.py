@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparsefl_jax import report
-from sparsefl_jax.runs.cli import one_line, say
-from sparsefl_jax.runs.run_directory import write
+from sparsefl_jax.core.formats import say
+from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.system.files import write_text
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -65,7 +66,7 @@ def _report(names: Sequence[str], out: Path | None, as_csv: bool) -> None:
         first = Path(names[0])
         folder = out or (first if len(names) == 1 else first.parent) / "comparison"
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / "comparison.csv", table)
+        write_text(folder / "comparison.csv", table)
         _wrote(*report.plot_comparison(groups, folder), folder / "comparison.csv")
     say(table.rstrip() if as_csv else report.comparison_table(groups))
 

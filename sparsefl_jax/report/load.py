@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.runs.cli import one_line
+from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.system.files import (
     ANY,
     COUNT,

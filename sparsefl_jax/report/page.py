@@ -18,7 +18,7 @@ from sparsefl_jax.report.table import (
     heading,
     made_with,
 )
-from sparsefl_jax.runs.run_directory import write
+from sparsefl_jax.system.files import write_text
 
 _PLOTS = {
     "accuracy_by_round": "Test accuracy, pooled or clients' mean, by evaluated round.",
@@ -111,7 +111,7 @@ def write_page(run_dir: str | Path) -> Path:
         _section("Made with", _note(made_with(run.summary))),
     ]
     path = run.path / "report.html"
-    write(
+    write_text(
         path,
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'

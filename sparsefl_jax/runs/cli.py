@@ -9,6 +9,9 @@ import shlex
 import sys
 from pathlib import Path
 
+from sparsefl_jax.core import formats
+from sparsefl_jax.core.validate import one_line
+
 CONFIGS = Path(__file__).parent.parent / "configs"
 
 
@@ -76,7 +79,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
             )
         sys.exit(error.code)
     if processes.leads():
-        say(report.summary_table(summary))
+        formats.say(report.summary_table(summary))
 
 
 def dry_run(config) -> None:
@@ -91,7 +94,7 @@ def dry_run(config) -> None:
     config = settle(config)
     told = experiment.plan(config, experiment.build(config))
     if processes.leads():
-        say(told)
+        formats.say(told)
 
 
 def prepare(name: str) -> None:
@@ -124,28 +127,6 @@ def catalogue() -> str:
         lines += [f"{title}:"]
         lines += [f"  {name:22} {first_line(entry)}" for name, entry in table.items()]
     return "\n".join(lines)
-
-
-def say(text: str) -> None:
-    """Prints; letters that the output's encoding lacks become question marks."""
-    encoding = sys.stdout.encoding or "utf-8"
-    print(text.encode(encoding, "replace").decode(encoding))
-
-
-def one_line(error: Exception) -> str:
-    """An error's message without line breaks or the quotes of a KeyError.
-
-    ml_collections puts the traceback of a configuration file into its own message; what
-    the file said stands after the last, indented, line of it.
-    """
-    plain = isinstance(error, KeyError) and error.args
-    text = str(error.args[0] if plain else error)
-    if "Traceback" in text:
-        lines = text.rstrip().splitlines()
-        last = max(i for i, line in enumerate(lines) if line.startswith("  "))
-        kind, _, told = " ".join(lines[last + 1 :]).partition(": ")
-        text = told or kind
-    return " ".join(text.split()) or type(error).__name__
 
 
 def _unknown_field(error: Exception) -> str:

@@ -192,7 +192,7 @@ def _run_seeds(config, workdir, resume: bool, progress: bool, may: dict) -> dict
             how = may if there else {}
             told.append(run(single, path, resume=there, progress=progress, **how))
         both = summary.over_seeds(told)
-        run_directory.write(root / "summary.json", json.dumps(both, indent=2))
+        files.write_text(root / "summary.json", json.dumps(both, indent=2))
         report.plot_comparison(report.read_groups([root]), root / "comparison")
     return processes.lead(both)
 
@@ -331,7 +331,7 @@ def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
         outputs = [leaf.shape[-1] for leaf in masks.layers(shapes, layers)]
         for name, of in (("layers", sizes), ("filters", outputs)):
             told = {"names": masks.layer_paths(layers), "sizes": of}
-            run_directory.write(folder / f"{name}.json", json.dumps(told))
+            files.write_text(folder / f"{name}.json", json.dumps(told))
     for whose, packed in kept.items():
         name = f"{whose}_{at.stage}_{at.round:06d}.npy"
         files.write_array(folder / name, packed)

@@ -58,7 +58,9 @@ def claimed(workdir: str | Path, config, resume: bool) -> Iterator[Path]:
     with _locked(workdir):
         _check(workdir, config, resume)  # what another process wrote in between
         if not (workdir / "config.json").exists():
-            write(workdir / "config.json", config.to_json_best_effort(indent=2))
+            files.write_text(
+                workdir / "config.json", config.to_json_best_effort(indent=2)
+            )
         yield workdir
 
 
@@ -81,11 +83,6 @@ def _check(workdir: Path, config, resume: bool) -> None:
         others = [p.name for p in workdir.iterdir() if p.name not in _OURS]
         if others:
             raise ValueError(f"{name} holds {min(others)}, expected an empty directory")
-
-
-def write(path: Path, text: str) -> None:
-    """Writes a file whole or, if the process is killed, not at all."""
-    files.write_bytes(path, text.encode())
 
 
 def difference(old, new) -> str:
@@ -138,7 +135,7 @@ def amend(workdir: Path, config) -> None:
     for name in ("summary.json", "report.html"):  # in this order: a kill may come
         (workdir / name).unlink(missing_ok=True)
     if differences(read_config(workdir), config):
-        write(workdir / "config.json", config.to_json_best_effort(indent=2))
+        files.write_text(workdir / "config.json", config.to_json_best_effort(indent=2))
 
 
 def flatten(fields: dict, prefix: str = "") -> dict:

@@ -8,10 +8,9 @@ from pathlib import Path
 import jax
 
 from sparsefl_jax import report
-from sparsefl_jax.runs import run_directory
 from sparsefl_jax.runs.loop import Best, Snapshot
 from sparsefl_jax.runs.plan import timings
-from sparsefl_jax.system import hardware, provenance
+from sparsefl_jax.system import files, hardware, provenance
 
 
 def write(config, traced: Sequence, folder: Path, at: Snapshot, about: dict) -> dict:
@@ -46,7 +45,7 @@ def write(config, traced: Sequence, folder: Path, at: Snapshot, about: dict) -> 
         for index, stage in enumerate(traced[: at.stage + 1])
     ]
     told = summarize(config, metrics, at.best, facts, took)
-    run_directory.write(folder / "summary.json", json.dumps(told, indent=2))
+    files.write_text(folder / "summary.json", json.dumps(told, indent=2))
     return told
 
 

@@ -17,23 +17,10 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, Key, SparseModel
+from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
-
-# A statistic of one of these names is that of a batch, and never sent.
-STATIC_NAMES = ("batch_mean", "batch_var")
-
-
-def is_static(stats: PyTree) -> PyTree:
-    """Which statistics are made before an evaluation; a tree of Python bools.
-
-    Example:
-      >>> is_static({'bn1': {'batch_mean': 0}, 'bn2': {'mean': 0}})
-      {'bn1': {'batch_mean': True}, 'bn2': {'mean': False}}
-    """
-    static = [p.rpartition("/")[-1] in STATIC_NAMES for p in masks.leaf_paths(stats)]
-    return jax.tree.unflatten(jax.tree.structure(stats), static)
 
 
 def recalibrate(

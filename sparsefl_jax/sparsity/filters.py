@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.export.compact import Link, links
+from sparsefl_jax.models.wiring import Link, links
 from sparsefl_jax.sparsity import masks, width
 
 KERNELS = ("*kernel",)

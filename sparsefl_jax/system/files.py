@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.runs.cli import one_line
+from sparsefl_jax.core.validate import one_line
 
 _LARGEST = 1e300  # a number that sums and percentages can take
 
@@ -242,6 +242,11 @@ def write_bytes(path: Path, content: bytes) -> None:
     with naming(path):
         temporary.write_bytes(content)
         os.replace(temporary, path)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or, if the process is killed, not at all."""
+    write_bytes(path, text.encode())
 
 
 def write_array(path: Path, array: np.ndarray) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax.runs.cli import one_line
+from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.system import processes
 
 # Seconds after which a process that tells nothing, or does not end with the others,

@@ -81,7 +81,7 @@ def spafl(
     options = client_training.Options(
         alpha,
         prunable,
-        straight_through,
+        ste,
         reset,
         warmup,
         clamp,
