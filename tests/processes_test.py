@@ -103,7 +103,7 @@ def free_port():
 
 
 def wrote(config, path):
-    """Leaves a configuration where `workdir.read_config` looks for it."""
+    """Leaves a configuration where `run_directory.read_config` looks for it."""
     path.mkdir()
     (path / "config.json").write_text(config.to_json_best_effort())
 

@@ -40,7 +40,7 @@ def complement(
     statistics; in round 0 the whole model. What it trained elsewhere is discarded.
     Every tensor is pruned by itself, biases too: the entry of one that is not would
     stay as it is from round 1 on. The client's FLOPs are counted as dense, because its
-    weights are so after one step; `costs.complement_saving` is the paper's count.
+    weights are so after one step; `ledger.complement_saving` is the paper's count.
 
     Args:
       loss_fn: as `local.cross_entropy` returns it.

@@ -1,7 +1,7 @@
 """The seven functions of a federated method, and the stage that runs one.
 
 A new method is one file in `algorithms/`: a factory that returns an `Algorithm` of pure
-functions for *one* client. `simulate.py` samples, vmaps, sums, scans and donates.
+functions for *one* client. `round_program.py` samples, vmaps, sums, scans and donates.
 
     def my_method(loss_fn, optimizer, *, strength=0.1):
         '''Authors, venue, link. What travels, what a client keeps.'''
@@ -21,7 +21,7 @@ functions for *one* client. `simulate.py` samples, vmaps, sums, scans and donate
 
 The server sees only the sum of what `contribute` returns, so memory is that of a chunk
 of clients, never of the cohort. `update` sees only the downlink and `contribute` only
-the uplink: what travels is what is counted. `contract.check_algorithm` checks the laws.
+the uplink: what travels is what is counted. `laws.check_algorithm` checks the laws.
 A factory whose method follows a schedule of its own calls its length `rounds`: a run is
 extended beyond it only where the user asks for that.
 """

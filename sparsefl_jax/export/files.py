@@ -1,6 +1,6 @@
 """A sparse model as a safetensors file: tensor by tensor what a packet would carry.
 
-`params/PATH` is a uint8 tensor, the stream that `encoders.encode` gives of that leaf
+`params/PATH` is a uint8 tensor, the stream that `streams.encode` gives of that leaf
 with its mask; its length is the ledger's bits rounded up to bytes. What no positions
 belong to is an ordinary float32 tensor of the same length, for any reader of the
 format: all `stats/PATH`, and with the index 'none' `params/PATH`, beside which

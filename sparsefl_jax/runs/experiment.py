@@ -48,7 +48,7 @@ def build(config, started: bool = False) -> Parts:
     """Builds what a configuration names, and refuses what can not run.
 
     Args:
-      config: as `configuration.default_config` makes it.
+      config: as `objects.default_config` makes it.
       started: whether there is a checkpoint, so that `init_from` is not needed.
 
     Raises:
@@ -113,7 +113,7 @@ def run(
     have to read the same `workdir`.
 
     Args:
-      config: as `configuration.default_config` makes it.
+      config: as `objects.default_config` makes it.
       workdir: a directory, created if absent.
       resume: whether to go on with the run that `workdir` holds; else it holds none.
         `config` may differ in what `workdir.FREE` and `workdir.LATER` name.

@@ -143,7 +143,7 @@ def segments(
       client_store: where what clients keep lives, a name in `store.STORES`; it changes
         no result.
       memory_gb: what the devices may hold together, 1e9 bytes; 'auto' chunks fill it,
-        see `estimate_memory.choose`, and an 'auto' store leaves rows on the host that
+        see `memory_estimate.choose`, and an 'auto' store leaves rows on the host that
         would take more than half of it.
       devices: default all.
       until: where to end early; there is an evaluation at that end.

@@ -119,7 +119,7 @@ def planned(config, old: dict) -> tuple:
 
     Args:
       config: what a run goes on by, a `ConfigDict`.
-      old: what it has gone by, as `workdir.plain` gives it.
+      old: what it has gone by, as `run_directory.plain` gives it.
 
     Returns:
       A configuration with fields set that would else follow its `num_rounds`, and lines
@@ -239,7 +239,7 @@ def describe(saved: checkpoint.Saved, now: dict) -> str:
 
     Args:
       saved: the checkpoint.
-      now: what it is to run on, as `machine.facts` tells.
+      now: what it is to run on, as `provenance.facts` tells.
     """
     then, at = saved.about["machine"], saved.snapshot
     changed = [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]

@@ -88,7 +88,7 @@ class JsonLines:
     def position(self) -> dict:
         """Where the files end, once they are on the disk; values that JSON can hold.
 
-        By name of file what `records.check` gives of its lines, `rounds` over all
+        By name of file what `log_lines.check` gives of its lines, `rounds` over all
         stages, `seconds` of the last segment.
         """
         for file in (self._metrics, self._timing):

@@ -251,7 +251,7 @@ def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
     """Lets segments run on rows that live on the host or on the disk.
 
     Args:
-      segment: from `simulate.make_segment`.
+      segment: from `round_program.make_segment`.
       mesh: of the devices.
       size: W, rows of a working set, as `working_size` has it.
 

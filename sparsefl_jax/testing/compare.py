@@ -73,7 +73,7 @@ def outside(world: World, what: str, values, mask, untouched=None) -> None:
 
 
 def recount(packet: packets.Packet) -> packets.Count:
-    """What `codec.count` must say, by NumPy."""
+    """What `packets.count` must say, by NumPy."""
     tree = packet.values if packet.mask is None else packet.mask
     sizes = [v.size if packet.mask is None else v.sum() for v in jax.tree.leaves(tree)]
     fresh, sent = np.asarray(packet.fresh), np.asarray(packet.sent)

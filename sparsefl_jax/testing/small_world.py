@@ -175,7 +175,7 @@ def plan(world: World, chunk: int = 1, devices: int = 1) -> round_program.Plan:
 
 @once
 def segment(world: World, chunk: int, devices: int) -> Callable:
-    """The simulator's program: `simulate.make_segment`."""
+    """The simulator's program: `round_program.make_segment`."""
     return round_program.make_segment(plan(world, chunk, devices))
 
 

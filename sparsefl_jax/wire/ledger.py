@@ -73,7 +73,7 @@ def round_record(log, layouts: dict, macs: PyTree, names: list[str], batch_size:
 
     Args:
       log: a `simulate.RoundLog` of one round, as NumPy arrays.
-      layouts: `{'down': ..., 'up': ...}` as `codec.layout` returns them.
+      layouts: `{'down': ..., 'up': ...}` as `packets.layout` returns them.
       macs: as `Model.macs`.
       names: paths of the layers whose masks are logged, [L].
       batch_size: samples of a minibatch, for what was executed.
@@ -117,8 +117,8 @@ def values_only_bits(layout: dict, count: dict, packets, *, words: int = 1) -> i
     statistics left out. ZeroFL's figures, which it quotes, charge two words a value.
 
     Args:
-      layout: as `codec.layout` returns it.
-      count: as `codec.count` returns it, any leading axes.
+      layout: as `packets.layout` returns it.
+      count: as `packets.count` returns it, any leading axes.
       packets: names of the packets that the figure charges.
       words: words charged per value.
     """
@@ -196,7 +196,7 @@ def clipped_entropy_bits(count: dict, packets, *, epsilon: float = 0.01) -> floa
     ones only is then not free. The ledger charges what an arithmetic coder needs.
 
     Args:
-      count: as `codec.count` returns it, any leading axes.
+      count: as `packets.count` returns it, any leading axes.
       packets: names of the packets that the figure charges, of index 'entropy'.
       epsilon: what a zero counts as.
 
@@ -227,8 +227,8 @@ def linear_p_accounting(
     both sides of a hidden layer shrink and the slice has nearer a quarter.
 
     Args:
-      layout: as `codec.layout` returns it.
-      count: as `codec.count` returns it, any leading axes.
+      layout: as `packets.layout` returns it.
+      count: as `packets.count` returns it, any leading axes.
       packets: names of the packets that the figure charges.
       rate: p, or an array over the leading axes.
       leaves: globs of the leaf paths that the figure charges.

@@ -1,6 +1,6 @@
 """Byte streams of packets, written and read with NumPy on the host.
 
-They prove the counted bits: `len(encode(packet))` is what `codec.packet_bits` charges,
+They prove the counted bits: `len(encode(packet))` is what `packets.packet_bits` charges,
 rounded up to a byte; with the index 'entropy' up to two bits more. A packet is one bit
 stream, most significant bit first: leaf after leaf its positions, then its values, but
 with 'entropy' the values of all leaves at the end. The formats stand in `codec`.

@@ -50,7 +50,7 @@ def spafl(
     Down: the global thresholds and how they moved, float32; the paper does not charge
     the latter, although a client that missed a round cannot know it. Up: the client's
     thresholds. FLOPs are at the masks that a client's training ends with. The paper's
-    bits are `costs.values_only_bits` of the packets 'thresholds' both ways.
+    bits are `ledger.values_only_bits` of the packets 'thresholds' both ways.
 
     Args:
       loss_fn: as `local.cross_entropy` returns it.

@@ -48,7 +48,7 @@ def check(config) -> None:
     """Refuses a configuration with a field that is wrong in itself.
 
     Args:
-      config: as `configuration.default_config` makes it.
+      config: as `objects.default_config` makes it.
 
     Raises:
       ValueError: in one line, on a field that is unknown or missing, has another type,

@@ -45,7 +45,7 @@ def default_config():
     holds pairs of a budget and the share of the clients that have it.
     `metric` says whose accuracy counts, see `evaluate.METRICS`; `client_store` where
     what clients keep lives, see `store.STORES`; `memory_gb` is what the devices may
-    hold together, which an 'auto' `chunk` fills, see `estimate_memory.choose`, and by
+    hold together, which an 'auto' `chunk` fills, see `memory_estimate.choose`, and by
     which an 'auto' store and the length of its segments go. What may change when a run
     is resumed is listed in `workdir`.
     `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
