@@ -1,9 +1,10 @@
 """Byte streams of packets, written and read with NumPy on the host.
 
-They prove the counted bits: `len(encode(packet))` is what `packets.packet_bits` charges,
-rounded up to a byte; with the index 'entropy' up to two bits more. A packet is one bit
-stream, most significant bit first: leaf after leaf its positions, then its values, but
-with 'entropy' the values of all leaves at the end. The formats stand in `codec`.
+They prove the counted bits: `len(encode(packet))` is what `packets.packet_bits`
+charges, rounded up to a byte; with the index "entropy" up to two bits more. A packet is
+one bit stream, most significant bit first: leaf after leaf its positions, then its
+values, but with "entropy" the values of all leaves at the end. `packets` documents the
+formats.
 """
 
 import dataclasses
@@ -30,7 +31,7 @@ def encode(packet: packets.Packet) -> bytes:
 
     Example:
       >>> mask = jnp.array([True, False, True])
-      >>> packet = codec.Packet(jnp.ones(3), mask, index='bitmap')
+      >>> packet = packets.Packet(jnp.ones(3), mask, index='bitmap')
       >>> len(encode(packet))
       9
     """
@@ -64,7 +65,7 @@ def decode(data: bytes, like: packets.Packet) -> packets.Packet:
       nothing was sent.
 
     Example:
-      >>> packet = codec.Packet(jnp.array([0., 2.]), jnp.array([False, True]),
+      >>> packet = packets.Packet(jnp.array([0., 2.]), jnp.array([False, True]),
       ...                       index='coo')
       >>> decode(encode(packet), packet).values.tolist()
       [0.0, 2.0]

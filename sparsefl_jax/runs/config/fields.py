@@ -55,7 +55,7 @@ def check(config) -> None:
         is not finite or is out of range, or is set and read by nothing.
 
     Example:
-      >>> config = configuration.default_config()
+      >>> config = objects.default_config()
       >>> config.optimizer.learning_rate = float("nan")
       >>> check(config)
       Traceback (most recent call last):

@@ -31,9 +31,9 @@ def switch(config, field: str, name: str):
       ValueError: there is no such entry.
 
     Example:
-      >>> config = configuration.default_config()
+      >>> config = objects.default_config()
       >>> config.algorithm = {"name": "fedprox", "mu": 0.5, "weighting": "uniform"}
-      >>> config = configuration.complete(config)
+      >>> config = objects.complete(config)
       >>> sorted(switch(config, "algorithm", "fedavg").algorithm.items())
       [('keep_optimizer', False), ('name', 'fedavg'), ('weighting', 'uniform')]
     """
@@ -74,7 +74,7 @@ def rename(config, names: dict[str, str]) -> None:
         of which nothing is said.
 
     Example:
-      >>> config = configuration.default_config()
+      >>> config = objects.default_config()
       >>> config.first_stage = {"name": "snip", "density": 0.1}
       >>> config.algorithm = {"name": "spdst"}
       >>> rename(config, {"algorithm": "fedavg", "first_stage": "none"})

@@ -25,7 +25,7 @@ def check(config) -> None:
       ValueError: in one line that says who reads it.
 
     Example:
-      >>> config = configuration.default_config()
+      >>> config = objects.default_config()
       >>> config.lr_decay = 0.9
       >>> check(config)
       Traceback (most recent call last):
@@ -78,7 +78,7 @@ def forget(config):
     the method has none.
 
     Example:
-      >>> config = configuration.default_config()
+      >>> config = objects.default_config()
       >>> config.density, config.partition = 0.1, {"name": "iid", "alpha": 0.1}
       >>> forget(config).density, config.partition.to_dict()
       (None, {'name': 'iid'})

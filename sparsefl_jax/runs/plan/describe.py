@@ -149,7 +149,7 @@ def _samples(key: Key, plan, data) -> _Samples:
 
     draw = cohorts.drawing(key, stage, len(sizes))
     ids = draw(np.arange(rounds, dtype=np.int32))
-    # As `round_program.deal` has it: the largest first, each block as long as its first.
+    # As in `round_program.deal`: the largest first, a block as long as its first.
     ordered = -np.sort(-sizes[ids], axis=1)
     longest = ordered[:, :: plan.chunk]
     steps = -(-longest // stage.batch_size)

@@ -104,8 +104,8 @@ def most_bits(layout: dict[str, packets.Layout]) -> int:
 
     Example:
       >>> mask = {'w': jnp.zeros(8, bool)}
-      >>> packet = codec.Packet({'w': jnp.zeros(8)}, mask, index='bitmap')
-      >>> most_bits(codec.layout({'w': packet}))  # of 8 values, a bit for each
+      >>> packet = packets.Packet({'w': jnp.zeros(8)}, mask, index='bitmap')
+      >>> most_bits(packets.layout({'w': packet}))  # of 8 values, a bit for each
       264
     """
     unknown = structure.Facts(None, None, None)
