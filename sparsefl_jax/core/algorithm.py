@@ -33,20 +33,21 @@ from typing import NamedTuple
 class Algorithm(NamedTuple):
     """A federated method as seven pure functions, and what is known of its masks.
 
-    init: `(key, model: SparseModel) -> server`.
-    init_client: `(key, server, info) -> client`; the server is as `init` made it.
-    broadcast: `(key, ctx, server) -> downlink`, a `dict[str, Packet]`.
-    update: `(key, ctx, downlink, client, batches) -> (uplink, client, metrics)`.
+    Attributes:
+      init: `(key, model: SparseModel) -> server`.
+      init_client: `(key, server, info) -> client`; the server is as `init` made it.
+      broadcast: `(key, ctx, server) -> downlink`, a `dict[str, Packet]`.
+      update: `(key, ctx, downlink, client, batches) -> (uplink, client, metrics)`.
         Metrics are sums (`loss`, `correct`, `count`: over processed samples), `work`,
         and any scalars of your own, which are averaged over the cohort. One called
         `density`, of personal models, stands for that of the server's in the log.
-    contribute: `(ctx, uplink) -> summand`, float32, summed over the cohort.
-    aggregate: `(key, ctx, server, total) -> (server, metrics)`, a dict of scalars.
-    deploy: `(key, server, client | None, info | None) -> dict[str, SparseModel]`.
+      contribute: `(ctx, uplink) -> summand`, float32, summed over the cohort.
+      aggregate: `(key, ctx, server, total) -> (server, metrics)`, a dict of scalars.
+      deploy: `(key, server, client | None, info | None) -> dict[str, SparseModel]`.
         Without a client the server's models, with one the personal models, `{}` if
         there are none. The first entry is the headline; `target` is what an export and
         the next stage take.
-    alive: optional, `(round) -> float` in [0, 1]. As it follows from the arguments
+      alive: optional, `(round) -> float` in [0, 1]. As it follows from the arguments
         alone, the share of entries that are alive at most once `round` rounds of the
         stage are done, a Python int from 1: of those under masks in the next downlink,
         or in the model that is handed on. For the plan, which sees by itself what the
