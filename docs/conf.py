@@ -31,9 +31,16 @@ autodoc_member_order = "bysource"
 autodoc_typehints = "none"
 add_module_names = False
 napoleon_numpy_docstring = False
+napoleon_use_ivar = True
 napoleon_use_rtype = False
 
 nitpicky = True
+# Classes of other projects, whose sites a build does not read, and one exception that
+# belongs to no page.
+nitpick_ignore = [
+    ("py:class", "collections.abc.Callable"),
+    ("py:exc", "interrupt.StoppedError"),
+]
 
 
 def _escape_bars(app, what, name, obj, options, lines):
