@@ -1,7 +1,7 @@
 """Draws accuracy against traffic of five methods: `python -m examples.five_methods`.
 
-2,000 Fashion-MNIST images that come with the package, 20 clients, an MLP; about a
-minute on two cores. Writes `docs/_static/five_methods.svg`, or the file that is given.
+2,000 Fashion-MNIST images that come with the package, 20 clients, an MLP; 75 s of CPU
+time. Writes `docs/_static/five_methods.svg`, or the file that is given.
 """
 
 import sys

@@ -11,12 +11,11 @@ import jax
 import numpy as np
 import pytest
 from absl import flags
-from ml_collections import config_flags
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import loop
+from sparsefl_jax.runs import cli, loop
 from sparsefl_jax.training import local
 
 ROOT = Path(__file__).parent.parent
@@ -147,7 +146,7 @@ def test_the_method_of_the_readme_learns_and_is_counted(key):
 
 
 COMMAND = re.compile(r"^(?:\S*/)?python3? (?:-m (\S+)|(launch\.py))(.*)", re.M)
-SHELL = ("", "sh", "text")
+SHELL = ("", "sh")
 
 
 def printed_commands():
@@ -175,9 +174,9 @@ def test_every_printed_launch_command_is_understood(monkeypatch):
         argv = ["launch.py", *(a for a in arguments if a not in ours)]
         monkeypatch.setattr(sys, "argv", argv)  # where it looks for overrides
         values = flags.FlagValues()
-        config_flags.DEFINE_config_file("config", flag_values=values)
+        config = cli.define_config(values)
         values(argv)
-        assert values["config"].value.num_rounds > 0
+        assert config.value.num_rounds > 0
 
 
 def test_every_printed_module_takes_the_options_that_are_printed():
