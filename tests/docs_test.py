@@ -15,7 +15,8 @@ from absl import flags
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import cli, loop
+from sparsefl_jax.runs import cli, experiment, loop
+from sparsefl_jax.runs.config.rename import settle
 from sparsefl_jax.training import local
 
 ROOT = Path(__file__).parent.parent
@@ -154,39 +155,66 @@ def printed_commands():
     texts = [block for p in [README, *PAGES] for block in blocks(p, *SHELL)]
     texts += [p.read_text() for p in (ROOT / "configs").glob("[!_]*.py")]
     lines = [m.groups() for text in texts for m in COMMAND.finditer(text)]
-    return [(module or file, rest.split("  #")[0]) for module, file, rest in lines]
+    lines = [(module or file, rest.partition("  #")) for module, file, rest in lines]
+    return [(program, rest, says.strip()) for program, (rest, _, says) in lines]
+
+
+def config_of(arguments: list[str], monkeypatch):
+    """The configuration of a command line, as `launch.py` reads it."""
+    argv = ["launch.py", *(a for a in arguments if re.match(r"--config[.=]", a))]
+    monkeypatch.setattr(sys, "argv", argv)  # where it looks for overrides
+    values = flags.FlagValues()
+    config = cli.define_config(values)
+    values(argv)
+    return config.value
+
+
+LAUNCHES = [rest for program, rest, _ in printed_commands() if program == "launch.py"]
+# Those that need no data but what the package brings; the others say what they read.
+OFFLINE = dict.fromkeys(
+    rest.strip()
+    for page in [README, *PAGES]
+    for block in blocks(page, *SHELL)
+    for _, file, rest in (m.groups() for m in COMMAND.finditer(block))
+    if file and "--config=" in rest and "  # reads" not in rest
+)
 
 
 def test_every_printed_launch_command_is_understood(monkeypatch):
     known = set(
         re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", (ROOT / "launch.py").read_text())
     )
-    commands = [rest for program, rest in printed_commands() if program == "launch.py"]
-    assert len(commands) > 30 and {"resume", "dry_run", "coordinator"} <= known
-    for arguments in map(shlex.split, commands):
+    assert len(LAUNCHES) > 30 and {"resume", "dry_run", "coordinator"} <= known
+    for arguments in map(shlex.split, LAUNCHES):
         if any("[" in argument for argument in arguments):
             continue  # a pattern with options
         assert arguments and all(a.startswith("--") for a in arguments), arguments
         ours = [a for a in arguments if not re.match(r"--config[.=]", a)]
         assert {re.match(r"--(\w+)", a)[1] for a in ours} <= known, arguments
-        if not any(a.startswith("--config=") for a in arguments):
-            continue
-        argv = ["launch.py", *(a for a in arguments if a not in ours)]
-        monkeypatch.setattr(sys, "argv", argv)  # where it looks for overrides
-        values = flags.FlagValues()
-        config = cli.define_config(values)
-        values(argv)
-        assert config.value.num_rounds > 0
+        if any(a.startswith("--config=") for a in arguments):
+            assert config_of(arguments, monkeypatch).num_rounds > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", OFFLINE)
+def test_a_command_that_names_no_data_runs_on_what_the_package_brings(
+    command, monkeypatch, tmp_path
+):
+    """As far as before compilation."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    config = settle(config_of(shlex.split(command.partition("  #")[0]), monkeypatch))
+    config.init_from = None  # a run that another command makes
+    assert experiment.build(config).stages
 
 
 def test_every_printed_module_takes_the_options_that_are_printed():
-    programs = {program for program, _ in printed_commands()}
+    programs = {program for program, *_ in printed_commands()}
     assert {
         "benchmarks.table",
         "sparsefl_jax.report",
         "sparsefl_jax.export",
     } <= programs
-    for program, rest in printed_commands():
+    for program, rest, _ in printed_commands():
         path = ROOT / program.replace(".", "/")
         files = [path / "__main__.py", path.with_suffix(".py")]
         found = [file for file in files if file.exists()]
