@@ -19,8 +19,9 @@ from sparsefl_jax.data.cohorts import stratified_sampler, uniform_sampler
 from sparsefl_jax.export import compact, export_run, load_sparse, save_sparse
 from sparsefl_jax.models import Model
 from sparsefl_jax.models import build as build_model
-from sparsefl_jax.runs.loop import Limits, Run, run, segments
+from sparsefl_jax.runs.loop import Run, run, segments
 from sparsefl_jax.runs.results import load, load_clients
+from sparsefl_jax.runs.setup import Limits
 from sparsefl_jax.system.hardware import keep_compilations, use_cpu_cores
 from sparsefl_jax.testing.laws import ContractError, check_algorithm
 from sparsefl_jax.training.local import cross_entropy, make_optimizer

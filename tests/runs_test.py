@@ -86,7 +86,7 @@ def test_load_gives_configuration_arrays_and_models(finished):
 def test_a_run_starts_from_what_another_left(finished, config, what):
     config.init_from, config.init_what = str(finished / "seed_3"), what
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
-    start = experiment.build(objects.complete(config)).initial
+    start = experiment.build(objects.complete(config)).setup.initial
     old = sfl.load(finished / "seed_3").models["global"]
     kernel, mask = (t["fc1"]["kernel"] for t in (start.params, start.mask))
     theirs = old.params["fc1"]["kernel"]

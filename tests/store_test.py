@@ -8,6 +8,7 @@ import sparsefl_jax as sfl
 from sparsefl_jax.runs import checkpoint, run_directory, segment_lengths
 from sparsefl_jax.runs.config import fields, objects
 from sparsefl_jax.runs.plan import checks, describe
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import initial_state, round_program, store
 from sparsefl_jax.system import hardware
 
@@ -256,15 +257,15 @@ def test_segments_divide_what_must_fall_on_their_ends(
     world, monkeypatch, rounds, every, observed, fitting, length, rows
 ):
     data, model, parts = world
-    plan = round_program.make_plan(
-        sfl.Stage(METHODS["nst"](*parts), rounds, COHORT), {}
-    )
+    stage = sfl.Stage(METHODS["nst"](*parts), rounds, COHORT)
+    plan = round_program.make_plan(stage, {})
     monkeypatch.setattr(store, "most_rounds", lambda *_: fitting)
     clients = {"w": jax.ShapeDtypeStruct((7, 25), np.float32)}
-    how = plan, clients, model, data, every
-    paced = segment_lengths.pace(*how, "host", observe_rounds=observed)
+    setup = Setup([stage], model, data, eval_every=every, client_store="host")
+    paced = segment_lengths.pace(setup, plan, clients, observed)
     assert paced == (length, rows, "host")
-    paced = segment_lengths.pace(*how, "device", observe_rounds=observed)
+    setup = setup._replace(client_store="device")
+    paced = segment_lengths.pace(setup, plan, clients, observed)
     assert paced.working is None and paced.where == "device"
 
 
@@ -273,7 +274,7 @@ def test_the_plan_tells_where_rows_are_and_what_they_take(world):
     stages = [sfl.Stage(METHODS["nst"](*parts), 4, COHORT)]
     row = sum(-(-n // 8) for n in LEAVES)
     told = {
-        where: describe.describe(stages, model, data, client_store=where)
+        where: describe.describe(Setup(stages, model, data, client_store=where))
         for where in ("host", "device")
     }
     (here,), (there,) = told["host"]["stages"], told["device"]["stages"]

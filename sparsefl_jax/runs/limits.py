@@ -13,22 +13,11 @@ import jax
 import numpy as np
 
 from sparsefl_jax.runs.plan import traffic_estimate
+from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.wire import ledger
 from sparsefl_jax.wire import packets as codec
 
 _SLACK = 1e-6  # what rounding may add to a cost, as a share
-
-
-class Limits(NamedTuple):
-    """Where a run ends before its rounds do; None: nowhere.
-
-    It ends with the first round after which it has cost `gbit` or `pflop`, or with the
-    first evaluation that reaches `accuracy`.
-    """
-
-    gbit: float | None = None  # 1e9 bits, both ways, all clients
-    pflop: float | None = None  # 1e15 training FLOPs at the masks
-    accuracy: float | None = None  # share, of the headline model of the last stage
 
 
 class Cost(NamedTuple):
@@ -61,14 +50,15 @@ def reached(until: Limits, spent: Cost) -> dict[str, bool]:
     }
 
 
-def most(stage, traced, model, data) -> Most:
+def most(setup: Setup, stage: int, traced) -> Most:
     """The most that a round of a stage costs, as it is known before any has run.
 
     Args:
-      stage: a `Stage`.
-      traced: one round of it by shape, as `checks.run` gives it.
-      model, data: as `loop.segments` takes them.
+      setup: the run.
+      stage: which of its stages.
+      traced: one round of that by shape, as `checks.run` gives it.
     """
+    stage, model, data = setup.stages[stage], setup.model, setup.data
     packets = traced.down, traced.up
     bits = sum(traffic_estimate.most_bits(codec.layout(each)) for each in packets)
     sizes = np.sort(np.asarray(data.train.size, np.int64))[-stage.cohort_size :]

@@ -16,7 +16,7 @@ from sparsefl_jax.core.validate import typed
 from sparsefl_jax.models.base import check_dtype
 from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import objects, unread
-from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import check_observed
 from sparsefl_jax.simulation import store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -180,7 +180,7 @@ def _check_ranges(config) -> None:
     for name, value in shares.items():
         if value is not None and not 0 < value <= 1:
             raise ValueError(f"{name}={value}, expected in (0, 1]")
-    checks.check_observed(config.observe_rounds, config.num_rounds)
+    check_observed(config.observe_rounds, config.num_rounds)
     objects.lookup("init_what", config.init_what, INIT_WHAT)
     check_dtype("model.dtype", config.model.get("dtype", "float32"))
     sinks.check(config.sinks)

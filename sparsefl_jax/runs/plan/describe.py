@@ -16,6 +16,7 @@ from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.plan import checks, timings, traffic_estimate
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import round_program
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import provenance
@@ -36,30 +37,19 @@ class _Samples(NamedTuple):
 
 
 def describe(
-    stages,
-    model,
-    data,
+    setup: Setup,
     *,
-    chunk="auto",
-    devices=None,
-    budgets=None,
-    eval_every: int = 1,
-    client_store: str = "auto",
-    memory_gb: float | None = None,
     known: dict | None = None,
     key: Key | None = None,
     traced: list[checks.Traced] | None = None,
-    initial: SparseModel | None = None,
 ) -> dict:
     """Plans a run. Nothing is trained, and nothing expensive is compiled.
 
     Args:
-      stages, model, data, chunk, devices, budgets, eval_every, client_store, memory_gb:
-        as in `loop.run`.
+      setup: the run.
       known: what `timings.recall` gave.
       key: the run's; its very cohorts are drawn then.
       traced: what `checks.run` gave, if the caller has asked it.
-      initial: what the first stage starts from, None for a fresh network.
 
     Returns:
       A dict of plain Python values: `devices`, `model`, `clients`, a list `stages` and
@@ -72,28 +62,28 @@ def describe(
     Example: `python launch.py --config=configs/flash_cifar10.py:mini --dry_run`.
     """
     _, run_key = jax.random.split(jax.random.key(0) if key is None else key)
-    devices = list(devices or jax.devices())
+    model, data = setup.model, setup.data
+    devices = list(setup.devices or jax.devices())
     big = devices[0].platform != "cpu"
     rate = timings.matmul_rate(8192 if big else 1024, 0.3, devices, model.dtype)
     known = (known or {}).get("stages", [])
-    if traced is None:
-        how = eval_every, chunk, budgets, "auto", client_store, memory_gb, devices
-        traced = checks.run(stages, model, data, *how)
-    sparse, told = _example_model(model) if initial is None else initial, []
+    traced = checks.run(setup) if traced is None else traced
+    sparse = _example_model(model) if setup.initial is None else setup.initial
+    planned = []
     start = traffic_estimate.Start(sparse)
-    held = round_program.client_info(data, budgets).budget
-    for index, stage in enumerate(stages):
+    held = round_program.client_info(data, setup.budgets).budget
+    for index, stage in enumerate(setup.stages):
         plan = round_program.make_plan(stage, {}, devices, traced[index].memory.chunk)
         stage_key = round_program.stage_key(run_key, index)
         samples = _samples(stage_key, plan, data)
         traffic = traffic_estimate.expect(
             stage, start, traced[index], stage_key, held[samples.ids]
         )
-        each = _stage(plan, model, data, sparse, samples, traffic, eval_every)
+        each = _stage(setup, plan, sparse, samples, traffic)
         memory = traced[index].memory
         each |= {"memory": memory.parts(), "client_store": memory.client_store}
-        measured = known[index] if len(known) == len(stages) else None
-        told.append(each | _time(each, plan, rate, len(devices), measured))
+        measured = known[index] if len(known) == len(setup.stages) else None
+        planned.append(each | _time(each, plan, rate, len(devices), measured))
         start = traffic.handed_on
     return {
         "devices": _devices(devices, model.dtype, rate),
@@ -102,8 +92,8 @@ def describe(
             "macs": ledger.macs_per_sample(model.macs),
         },
         "clients": _clients(data),
-        "stages": told,
-        "total": _total(told),
+        "stages": planned,
+        "total": _total(planned),
     }
 
 
@@ -159,9 +149,9 @@ def _samples(key: Key, plan, data) -> _Samples:
     return _Samples(ids, *(stage.epochs * v for v in (own, each, executed)))
 
 
-def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
+def _stage(setup: Setup, plan, sparse, samples, traffic) -> dict:
     """All of a stage but its memory and time."""
-    stage = plan.stage
+    stage, model = plan.stage, setup.model
     paths, macs = masks.leaf_paths(model.macs), jax.tree.leaves(model.macs)
     at_masks = sum(
         macs * traffic.densities.get(path, 1.0)
@@ -169,7 +159,7 @@ def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
     )
     dense = ledger.macs_per_sample(model.macs)
     weights = sum(p.size for p in jax.tree.leaves(sparse.params))
-    evaluations = math.ceil(stage.num_rounds / eval_every)
+    evaluations = math.ceil(stage.num_rounds / setup.eval_every)
     models = jax.eval_shape(
         lambda key, s: stage.algorithm.deploy(
             key, stage.algorithm.init(key, s), None, None
@@ -194,7 +184,11 @@ def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
         ),
         "flops_dense": 6 * dense * samples.own,
         "flops_executed": 6 * dense * samples.executed,
-        "flops_evaluation": 2.0 * dense * len(data.y_test) * len(models) * evaluations,
+        "flops_evaluation": 2.0
+        * dense
+        * len(setup.data.y_test)
+        * len(models)
+        * evaluations,
     }
 
 

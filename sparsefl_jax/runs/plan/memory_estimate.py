@@ -16,6 +16,7 @@ from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.core.types import Batches, Context
 from sparsefl_jax.runs import segment_lengths
 from sparsefl_jax.runs.plan import liveness
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import initial_state, round_program, store
 from sparsefl_jax.system import hardware
 
@@ -77,37 +78,24 @@ def client_function(method: Algorithm) -> Callable:
     return function
 
 
-def of_stage(
-    stage,
-    sparse,
-    work: ClientWork,
-    model,
-    data,
-    *,
-    eval_every: int = 1,
-    chunk="auto",
-    budgets=None,
-    client_store: str = "auto",
-    memory_gb: float | None = None,
-    devices=None,
-) -> Memory:
+def of_stage(setup: Setup, stage, sparse, work: ClientWork) -> Memory:
     """What a stage takes, and the chunk that `choose` takes for it.
 
     Args:
-      stage: a `Stage`.
-      sparse: what it starts from, arrays or shapes.
+      setup: the run.
+      stage: one of its stages.
+      sparse: what the stage starts from, arrays or shapes.
       work: of one of its clients.
-      model, data, eval_every, chunk, budgets, client_store, memory_gb, devices: as
-        `loop.segments` takes them.
 
     Raises:
       ValueError: it does not fit.
     """
-    plan = round_program.make_plan(stage, {}, devices, 1)
-    info, num_devices = round_program.client_info(data, budgets), plan.mesh.size
+    data, memory_gb, chunk = setup.data, setup.memory_gb, setup.chunk
+    plan = round_program.make_plan(stage, {}, setup.devices, 1)
+    info = round_program.client_info(data, setup.budgets)
+    num_devices = plan.mesh.size
     state = initial_state.shapes(stage.algorithm, sparse, info)
-    how = model, data, eval_every, client_store, memory_gb
-    paced = segment_lengths.pace(plan, state.clients, *how)
+    paced = segment_lengths.pace(setup, plan, state.clients)
     rows = store.num_bytes(state.clients)
     clients = store.device_bytes(state.clients, num_devices)
     if paced.working is not None:  # the next segment's are fetched while one runs
