@@ -11,7 +11,7 @@ import sparsefl_jax as sfl
 from benchmarks import samples
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.simulation import initial_state, round_program
+from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.wire import ledger
 
 
@@ -126,9 +126,9 @@ def prepare(
     model = make_model(setup, data) if model is None else model
     stage = make_stage(setup, model, 1)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
-    plan = round_program.make_plan(stage, layers, devices, chunk)
+    plan = placement.make_plan(stage, layers, devices, chunk)
     budgets = np.resize(np.float32(setup.budgets), setup.clients)
-    population = round_program.make_population(plan, data, budgets)
+    population = placement.make_population(plan, data, budgets)
     key = jax.random.key(0)
 
     def start(sparse=None):

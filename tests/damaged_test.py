@@ -25,7 +25,7 @@ from sparsefl_jax.report import __main__ as report_main
 from sparsefl_jax.runs import checkpoint, experiment, results, run_directory
 from sparsefl_jax.runs.config import objects
 from sparsefl_jax.runs.loop import Snapshot
-from sparsefl_jax.simulation import disk_store, round_program
+from sparsefl_jax.simulation import disk_store, placement
 from sparsefl_jax.system import files, hardware
 from tests.tiny import tiny_config
 
@@ -312,9 +312,7 @@ MODEL = sfl.SparseModel(ROWS, {"v": ROWS["v"] > 0}, {})
 
 def saved(path):
     """Saves a checkpoint in which clients keep rows."""
-    state = round_program.State(
-        {"w": np.ones(2, np.float32)}, ROWS, np.ones(3, np.int32)
-    )
+    state = placement.State({"w": np.ones(2, np.float32)}, ROWS, np.ones(3, np.int32))
     at = Snapshot(0, 1, state, 0, 0.0)
     checkpoint.save(path, at, {"global": MODEL}, jax.random.key(0), {})
 

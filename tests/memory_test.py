@@ -11,7 +11,7 @@ from sparsefl_jax.runs import cli, experiment, loop
 from sparsefl_jax.runs.config import fields, objects
 from sparsefl_jax.runs.plan import checks, liveness, memory_estimate
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import initial_state, round_program
+from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.system import hardware
 from tests.tiny import tiny_config
 
@@ -65,8 +65,8 @@ def test_liveness_by_hand(function, want):
 def test_working_set_against_the_compiled_program(world, key, chunk):
     data, model, parts = world
     stage = sfl.Stage(sfl.fedavg(*parts), 1, 8, 1, 8)
-    plan = round_program.make_plan(stage, {}, jax.devices()[:1], chunk)
-    population = round_program.make_population(plan, data)
+    plan = placement.make_plan(stage, {}, jax.devices()[:1], chunk)
+    population = placement.make_population(plan, data)
     sparse = jax.eval_shape(lambda k: checks.initial_model(k, model), key)
     state = initial_state.shapes(stage.algorithm, sparse, population.info)
     ids = np.arange(chunk, dtype=np.int32)[None]

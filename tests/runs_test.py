@@ -14,7 +14,7 @@ import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import checkpoint, experiment, run_directory
 from sparsefl_jax.runs.config import objects
-from sparsefl_jax.simulation import round_program
+from sparsefl_jax.simulation import placement
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
@@ -235,7 +235,7 @@ def test_a_foreign_checkpoint_is_refused(finished, config, tmp_path):
     with pytest.raises(ValueError, match="another key"):
         experiment.run(config, run, resume=True, progress=False)
     saved = checkpoint.read(run)
-    shapes = round_program.State(jax.ShapeDtypeStruct((3,), np.float32), None, None)
+    shapes = placement.State(jax.ShapeDtypeStruct((3,), np.float32), None, None)
     with pytest.raises(ValueError, match="does not fit this run"):
         saved.snapshot.state(shapes)
 

@@ -9,7 +9,7 @@ from sparsefl_jax.runs import checkpoint, run_directory, segment_lengths
 from sparsefl_jax.runs.config import fields, objects
 from sparsefl_jax.runs.plan import checks, describe
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import initial_state, round_program, store
+from sparsefl_jax.simulation import initial_state, placement, store
 from sparsefl_jax.system import hardware
 
 pytestmark = pytest.mark.slow
@@ -136,8 +136,8 @@ def test_first_rows_do_not_depend_on_how_many_are_made_at_a_time(world, key, wor
 
     data, model, parts = world
     algorithm = METHODS["nst"](*parts)._replace(init_client=init_client)
-    plan = round_program.make_plan(sfl.Stage(algorithm, 1, COHORT), {})
-    population = round_program.make_population(plan, data)
+    plan = placement.make_plan(sfl.Stage(algorithm, 1, COHORT), {})
+    population = placement.make_population(plan, data)
     sparse = checks.initial_model(key, model)
     there = initial_state.start(key, plan, sparse, population)
     here = initial_state.start(key, plan, sparse, population, working=working)
@@ -258,7 +258,7 @@ def test_segments_divide_what_must_fall_on_their_ends(
 ):
     data, model, parts = world
     stage = sfl.Stage(METHODS["nst"](*parts), rounds, COHORT)
-    plan = round_program.make_plan(stage, {})
+    plan = placement.make_plan(stage, {})
     monkeypatch.setattr(store, "most_rounds", lambda *_: fitting)
     clients = {"w": jax.ShapeDtypeStruct((7, 25), np.float32)}
     setup = Setup([stage], model, data, eval_every=every, client_store="host")

@@ -149,8 +149,10 @@ def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
     loss_fn = local.cross_entropy(model)
     fedavg = objects.build_algorithm("fedavg", {}, loss_fn, optimizer)
     stages = [Stage(fedavg, 1, 2)]
-    run = loop.segments(None, stages, model, data, observe_rounds=(2,))
-    refused(lambda: next(run), "observe_rounds=(2,), expected rounds from 1 to num_ro")
+    refused(
+        lambda: loop.segments(None, stages, model, data, observe_rounds=(2,)),
+        "observe_rounds=(2,), expected rounds from 1 to num_ro",
+    )
     refused(
         lambda: checks.run(Setup(stages, model, data, budgets=np.full(8, 0.5))),
         "budgets are read by nothing here",

@@ -14,6 +14,7 @@ import jax
 
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
+from sparsefl_jax.core import keys
 from sparsefl_jax.report.masks import snapshot_files
 from sparsefl_jax.runs import (
     checkpoint,
@@ -73,7 +74,7 @@ def build(config, started: bool = False) -> Parts:
     traced = checks.run(setup)
     unread.check_stages(config, stages, model, data)
     if config.init_from is not None and not started:
-        key, _ = jax.random.split(jax.random.key(config.seed))
+        key, _ = keys.of_run(jax.random.key(config.seed))
         initial = results.start_from(config.init_from, config.init_what, key, model)
         if config.init_what != "weights":
             results.check_kept(stages[0].algorithm, initial, config.init_what)

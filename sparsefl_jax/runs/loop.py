@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage, target
 from sparsefl_jax.core.types import Key, PyTree, SparseModel
 from sparsefl_jax.data import cohorts
@@ -20,6 +21,7 @@ from sparsefl_jax.simulation import (
     evaluate,
     initial_state,
     observed_masks,
+    placement,
     round_program,
     store,
 )
@@ -164,7 +166,7 @@ def go_on(
     """
     if at is not None and at.ended_by:
         raise ValueError(f"resume: the run has ended, by {at.ended_by}")
-    init_key, run_key = jax.random.split(key)
+    init_key, run_key = keys.of_run(key)
     sparse = setup.initial
     if sparse is None:
         sparse = checks.initial_model(init_key, setup.model)
@@ -178,7 +180,7 @@ def go_on(
     )
     while at.stage < len(setup.stages):
         one = _Stage(setup, at.stage, traced[at.stage], evaluation)
-        key = round_program.stage_key(run_key, at.stage)
+        key = keys.of_stage(run_key, at.stage)
         with memory_estimate.explained(one.traced.memory, at.stage):
             at, models = yield from _rounds(key, one, sparse, at)
         if at.ended_by:
@@ -208,8 +210,8 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
     observed = setup.observed(at.stage)
     # Chunk and pace are by the memory of process 0, which may not be that of another.
     chunk = processes.lead(one.traced.memory.chunk)
-    plan = round_program.make_plan(stage, layers, setup.devices, chunk, bool(observed))
-    population = round_program.make_population(plan, data, setup.budgets)
+    plan = placement.make_plan(stage, layers, setup.devices, chunk, bool(observed))
+    population = placement.make_population(plan, data, setup.budgets)
     rows = initial_state.shapes(stage.algorithm, sparse, population.info).clients
     paced = segment_lengths.pace(setup, plan, rows, observed)
     length, working, where = processes.lead(paced)
@@ -223,7 +225,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
     most = limits.most(setup, at.stage, one.traced)
     evaluation, seen = one.evaluation(stage), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
-    own = round_program.deploy_key(key, at.round)
+    own = keys.of_round(key, keys.EVALUATION, at.round)
     models = stage.algorithm.deploy(own, state.server, None, None)
     rounds, ahead = np.arange(at.round, at.round + length, dtype=np.int32), None
     ids = draw(rounds)
@@ -239,7 +241,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
         logs = processes.fetch(logs)
         records, at, failure = _account(one, layers, logs, count, at)
         most = limits.updated(most, records)
-        own = round_program.deploy_key(key, at.round)
+        own = keys.of_round(key, keys.EVALUATION, at.round)
         models = stage.algorithm.deploy(own, state.server, None, None)
         seen = None if seen is None else [*seen, *logs.ids[:count].ravel()]
         evaluated = None

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.report.load import read_records
@@ -19,6 +20,7 @@ from sparsefl_jax.simulation import (
     disk_store,
     initial_state,
     personal,
+    placement,
     round_program,
     store,
 )
@@ -99,18 +101,18 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
         algorithm = stages[saved.snapshot.stage].algorithm
     if not personal.deployed(algorithm, model):
         raise ValueError(f"run={str(run)!r} has no personal models")
-    info, key = round_program.client_info(data, budgets), jax.random.key(config.seed)
+    info, key = placement.client_info(data, budgets), jax.random.key(config.seed)
     for index in clients:
         if not 0 <= index < len(info.index):
             raise ValueError(f"clients={index}, expected ids below {len(info.index)}")
     sparse = jax.eval_shape(lambda key: checks.initial_model(key, model), key)
     shapes = initial_state.shapes(algorithm, sparse, info)
-    nothing = round_program.State(*(None for _ in round_program.State._fields))
+    nothing = placement.State(*(None for _ in placement.State._fields))
     state = saved.snapshot.state(
         nothing._replace(server=shapes.server, clients=shapes.clients)
     )
     everyone = state.clients
-    stage_key = round_program.stage_key(jax.random.split(key)[1], saved.snapshot.stage)
+    stage_key = keys.of_stage(keys.of_run(key)[1], saved.snapshot.stage)
     deploy_key = round_program.deploy_key(stage_key, saved.snapshot.round)
     if isinstance(everyone, disk_store.Saved):
         wanted = everyone.only(clients)

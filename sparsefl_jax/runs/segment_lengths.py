@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import round_program, store
+from sparsefl_jax.simulation import placement, store
 from sparsefl_jax.system import hardware
 from sparsefl_jax.wire import ledger
 
@@ -27,7 +27,7 @@ class Pace(NamedTuple):
 
 def pace(
     setup: Setup,
-    plan: round_program.Plan,
+    plan: placement.Plan,
     rows: PyTree,
     observe_rounds: Sequence[int] = (),
 ) -> Pace:

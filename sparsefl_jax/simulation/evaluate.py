@@ -21,7 +21,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data.federated import Rows
 from sparsefl_jax.simulation import observed_masks, personal
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
-from sparsefl_jax.simulation.round_program import client_info
+from sparsefl_jax.simulation.placement import client_info
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
 

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree, SparseModel
-from sparsefl_jax.simulation import observed_masks, round_program, store
+from sparsefl_jax.simulation import observed_masks, placement, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
 
@@ -86,7 +86,7 @@ def make_judge(
     shapes = _shapes(stage.algorithm, model)
     if not jax.tree.leaves(shapes[2]):
         return _by_budget(stage.algorithm, info, samples.split, layers, tested, renew)
-    devices = round_program.stage_devices(stage, devices)
+    devices = placement.stage_devices(stage, devices)
     group = -(-stage.cohort_size // len(devices)) * len(devices)
     judge = _judge_some(model, stage.algorithm, layers, devices)
     on_device = jax.device_put((samples.x, np.asarray(samples.y, np.int32)))

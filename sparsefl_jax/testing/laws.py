@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import Batches, PyTree
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.loop import Snapshot
@@ -353,12 +354,12 @@ def law_resume(world: World) -> None:
 
 def law_start(world: World) -> None:
     """`init` and `init_client` depend on key, model and first server alone."""
-    init_key, client_key = jax.random.split(jax.random.fold_in(world.key, 1))
+    init_key, client_key = keys.of_start(world.key)
     server = world.algorithm.init(init_key, world.model)
     same(world, "start", "server", server, small_world.start(world).server)
     for index in range(len(small_world.SIZES)):
         info = rows(world.population.info, index)
-        key = jax.random.fold_in(client_key, index)
+        key = keys.of_client(client_key, index)
         row = store.pack(world.algorithm.init_client(key, server, info))
         want = rows(small_world.start(world).clients, index)
         same(world, "start", f"client {index}", row, want)

@@ -11,13 +11,14 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.formats import align, format_seconds, format_si
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.plan import checks, timings, traffic_estimate
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import round_program
+from sparsefl_jax.simulation import placement
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
@@ -61,7 +62,7 @@ def describe(
 
     Example: `python launch.py --config=configs/flash_cifar10.py:mini --dry_run`.
     """
-    _, run_key = jax.random.split(jax.random.key(0) if key is None else key)
+    _, run_key = keys.of_run(jax.random.key(0) if key is None else key)
     model, data = setup.model, setup.data
     devices = list(setup.devices or jax.devices())
     big = devices[0].platform != "cpu"
@@ -71,10 +72,10 @@ def describe(
     sparse = _example_model(model) if setup.initial is None else setup.initial
     planned = []
     start = traffic_estimate.Start(sparse)
-    held = round_program.client_info(data, setup.budgets).budget
+    held = placement.client_info(data, setup.budgets).budget
     for index, stage in enumerate(setup.stages):
-        plan = round_program.make_plan(stage, {}, devices, traced[index].memory.chunk)
-        stage_key = round_program.stage_key(run_key, index)
+        plan = placement.make_plan(stage, {}, devices, traced[index].memory.chunk)
+        stage_key = keys.of_stage(run_key, index)
         samples = _samples(stage_key, plan, data)
         traffic = traffic_estimate.expect(
             stage, start, traced[index], stage_key, held[samples.ids]
@@ -139,7 +140,7 @@ def _samples(key: Key, plan, data) -> _Samples:
 
     draw = cohorts.drawing(key, stage, len(sizes))
     ids = draw(np.arange(rounds, dtype=np.int32))
-    # As in `round_program.deal`: the largest first, a block as long as its first.
+    # As in `placement.deal`: the largest first, a block as long as its first.
     ordered = -np.sort(-sizes[ids], axis=1)
     longest = ordered[:, :: plan.chunk]
     steps = -(-longest // stage.batch_size)

@@ -17,7 +17,7 @@ from sparsefl_jax.core.types import Batches, Context
 from sparsefl_jax.runs import segment_lengths
 from sparsefl_jax.runs.plan import liveness
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import initial_state, round_program, store
+from sparsefl_jax.simulation import initial_state, placement, store
 from sparsefl_jax.system import hardware
 
 FILL = 0.9  # of an accelerator's memory; the rest is for what is not estimated
@@ -91,8 +91,8 @@ def of_stage(setup: Setup, stage, sparse, work: ClientWork) -> Memory:
       ValueError: it does not fit.
     """
     data, memory_gb, chunk = setup.data, setup.memory_gb, setup.chunk
-    plan = round_program.make_plan(stage, {}, setup.devices, 1)
-    info = round_program.client_info(data, setup.budgets)
+    plan = placement.make_plan(stage, {}, setup.devices, 1)
+    info = placement.client_info(data, setup.budgets)
     num_devices = plan.mesh.size
     state = initial_state.shapes(stage.algorithm, sparse, info)
     paced = segment_lengths.pace(setup, plan, state.clients)
