@@ -42,7 +42,7 @@ class Parts(NamedTuple):
 
 
 def build(config, started: bool = False) -> Parts:
-    """Builds what a configuration names, and refuses what can not run.
+    """Builds what a configuration names; refuses what cannot run.
 
     Args:
       config: as `objects.default_config` makes it.
@@ -83,7 +83,7 @@ def build(config, started: bool = False) -> Parts:
 
 
 def plan(config, parts: Parts) -> str:
-    """What a run will take: devices, bits, FLOPs, memory, time; nothing is trained."""
+    """Returns the plan as text: devices, bits, FLOPs, memory and time."""
     told = describe.describe(
         parts.setup,
         known=timings.recall(timings.digest(config)),
@@ -162,7 +162,7 @@ def run(
 
 
 def _run_seeds(config, workdir, resume: bool, progress: bool, may: dict) -> dict:
-    """One run after another, each in a directory of its own, then their means."""
+    """Runs one seed after another in directories of their own; averages them."""
     singles, changed = [], {}
     if resume:
         old = run_directory.read_config(workdir)
@@ -257,7 +257,7 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
 
 
 def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> dict:
-    """What the other processes do: the same rounds, and no files."""
+    """Runs the same rounds on every other process, without writing files."""
     done, begun = processes.lead()
     if done:
         return processes.lead()
@@ -284,7 +284,7 @@ def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> d
 
 
 def _whole(at: loop.Snapshot) -> loop.Snapshot:
-    """With a state that process 0 can write; all processes call it."""
+    """Gathers the state so that process 0 can write it; every process calls it."""
     if not processes.several():
         return at  # it is written some at a time, never copied as a whole
     return at._replace(state=processes.fetch(at.state))
@@ -302,7 +302,7 @@ def _draw(path: Path) -> None:
 
 
 def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
-    """Writes packed masks, and once of which layers their entries or filters are."""
+    """Writes packed masks, and once the layers that they belong to."""
     folder = path / "masks"
     if kept and not (folder / "layers.json").exists():
         folder.mkdir(exist_ok=True)

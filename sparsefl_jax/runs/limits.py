@@ -38,7 +38,7 @@ class Most(NamedTuple):
 
 
 def reached(until: Limits, spent: Cost) -> dict[str, bool]:
-    """Which limits of what a run may cost are reached.
+    """Tells which cost limits are reached.
 
     Example:
       >>> reached(Limits(gbit=2.0, pflop=0.5), Cost(bits=2 * 10**9, flops=1e14))
@@ -51,7 +51,7 @@ def reached(until: Limits, spent: Cost) -> dict[str, bool]:
 
 
 def most(setup: Setup, stage: int, traced) -> Most:
-    """The most that a round of a stage costs, as it is known before any has run.
+    """Bounds the cost of a round of a stage before any has run.
 
     Args:
       setup: the run.
@@ -69,7 +69,7 @@ def most(setup: Setup, stage: int, traced) -> Most:
 
 
 def most_flops(macs, weights: int, samples: float, steps: float) -> float:
-    """The FLOPs of training at most: all of it dense, and a sort at every step.
+    """Bounds the FLOPs of training: all dense, and one sort at every step.
 
     What methods compute for their masks is charged as sorts are, n log2(n) for n
     weights, and no more often; but a method may train longer than its epochs.
@@ -88,7 +88,7 @@ def most_flops(macs, weights: int, samples: float, steps: float) -> float:
 
 
 def updated(each: Most, records: list[dict]) -> Most:
-    """Returns the most that a round costs, with the factor of further rounds.
+    """Updates the bound with the largest factor seen so far.
 
     Example:
       >>> updated(Most(bits=8, flops=5.0), [{'flops': 6.0, 'flops_dense': 4.0}])
@@ -100,7 +100,7 @@ def updated(each: Most, records: list[dict]) -> Most:
 
 
 def fitting(until: Limits, spent: Cost, each: Most, wanted: int) -> int:
-    """How many rounds may run at a time so that only the last can reach a limit.
+    """Returns how many rounds may run so that only the last can reach a limit.
 
     Args:
       until: the run's limits.

@@ -59,12 +59,12 @@ class Snapshot(NamedTuple):
 
     @property
     def spent(self) -> Cost:
-        """What the run has cost."""
+        """Returns the cost of the run so far."""
         return Cost(self.bits, self.flops)
 
 
 class Segment(NamedTuple):
-    """What a segment tells."""
+    """The result of a segment."""
 
     records: list[dict]  # as `metrics.jsonl` has them
     snapshot: Snapshot | None  # None before a failure is raised
@@ -73,7 +73,7 @@ class Segment(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What is left of a run.
+    """The result of a run.
 
     `server` and `clients` are those of the last stage, `models` what it deploys, and
     `metrics` all records in order, as `metrics.jsonl` has them. On the disk, `clients`
@@ -268,7 +268,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
 
 
 def _account(one: _Stage, layers, logs, count: int, at: Snapshot):
-    """The records of `count` rounds, the snapshot after them, and what failed."""
+    """Returns the records of `count` rounds, the next snapshot, and any failure."""
     names = masks.layer_paths(layers)
     traced, batch_size = one.traced, one.stage.batch_size
     layouts = {"down": packets.layout(traced.down), "up": packets.layout(traced.up)}
@@ -299,14 +299,14 @@ def _failure(round: int, record: dict, log) -> str:
 
 
 def _due(one: _Stage, at: Snapshot) -> bool:
-    """Whether there is an evaluation: at its interval, or where a stage or run ends."""
+    """Tells whether to evaluate: at the interval, or where a stage or run ends."""
     done = at.round == one.stage.num_rounds
     over = any(limits.reached(one.setup.limits, at.spent).values())
     return done or over or at.round % one.setup.eval_every == 0
 
 
 def _judge(one: _Stage, at: Snapshot, record: dict, models: dict):
-    """What an evaluation means for the run; gives what `_account` gives."""
+    """Applies an evaluation to the run; returns what `_account` returns."""
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
     over = limits.reached(one.setup.limits, at.spent)
@@ -320,7 +320,7 @@ def _judge(one: _Stage, at: Snapshot, record: dict, models: dict):
 
 
 def _better(at: Snapshot, record: dict, models: dict) -> Best:
-    """The best models so far, copied: the device's are given up."""
+    """Returns the best models so far, copied off the device."""
     chosen_by = "validation" if "val_accuracy" in record else "test"
     score = record.get("val_accuracy", record["accuracy"])
     if at.best is not None and score <= at.best.score:

@@ -30,7 +30,7 @@ from sparsefl_jax.training import local
 
 
 class Result(NamedTuple):
-    """What a run left, finished or not.
+    """The result of a run, finished or not.
 
     `metrics['train']` and `metrics['eval']` hold an array [records, ...] for each key
     of `metrics.jsonl`, nested ones dotted: `metrics['eval']['client_accuracy.mean']`.
@@ -69,7 +69,7 @@ def load(run: str | Path) -> Result:
 
 
 def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
-    """What clients of a run have deployed at its last checkpoint, as for `compact`.
+    """Loads clients' deployed models from the last checkpoint, as `compact` takes them.
 
     Args:
       run: the directory, as in `load`; its data set has to be there.
@@ -131,7 +131,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
 
 
 def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
-    """Records as arrays, by phase and key; NaN where a record lacks the key.
+    """Returns records as arrays by phase and key; NaN where a record lacks a key.
 
     What is assumed to be free, in words, is left out.
 
@@ -150,7 +150,7 @@ def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _array(values: list) -> np.ndarray:
-    """[records, ...]; of objects where these are not numbers of one shape, or texts."""
+    """Stacks values [records, ...]; as objects where shapes differ."""
     texts = all(isinstance(v, str) for v in values)
     try:
         array = np.array([np.nan if v is None else v for v in values])
@@ -162,7 +162,7 @@ def _array(values: list) -> np.ndarray:
 
 
 def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
-    """What `init_from` names, as the first stage's start.
+    """Loads the model that `init_from` names.
 
     Args:
       run: the directory of a finished run.
@@ -204,7 +204,7 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
 
 
 def check_kept(algorithm, initial: SparseModel, what: str) -> None:
-    """Refuses to start a method from a mask that it would replace by its own.
+    """Refuses a starting mask that the method would replace.
 
     Raises:
       ValueError: names what to do instead.

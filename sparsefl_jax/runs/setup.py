@@ -64,12 +64,12 @@ class Setup(NamedTuple):
         return tuple(self.observe_rounds) if self.is_last(stage) else ()
 
     def is_last(self, stage: int) -> bool:
-        """Whether no stage follows."""
+        """Tells whether no stage follows."""
         return stage == len(self.stages) - 1
 
     @property
     def limits(self) -> Limits:
-        """Where the run ends early, if anywhere."""
+        """Returns the limits of the run, all None by default."""
         return self.until or Limits()
 
 

@@ -88,7 +88,7 @@ METRICS = {  # whose accuracy counts as that of a run
 
 
 class Samples(NamedTuple):
-    """What models are judged on, and which client has which of it."""
+    """Samples to evaluate on, and every client's share of them."""
 
     x: np.ndarray  # [n, ...]
     y: np.ndarray  # [n] int32
@@ -191,7 +191,7 @@ def make_evaluation(
 
 
 def check_metric(metric: str, stages, model, data) -> None:
-    """Refuses a metric that the data can not give.
+    """Refuses a metric that the data cannot give.
 
     Raises:
       ValueError: it is unknown, or clients have no test samples of their own, or keep
@@ -214,7 +214,7 @@ def check_metric(metric: str, stages, model, data) -> None:
 
 
 def _validation(data) -> Samples:
-    """The samples held out of training, one client's after another's."""
+    """Returns the held-out samples, client after client."""
     index, size = data.val
     rows = used_rows(data.val)
     first = np.cumsum(size) - size
@@ -224,13 +224,13 @@ def _validation(data) -> Samples:
 
 
 def used_rows(split: Rows) -> np.ndarray:
-    """The rows of all clients, one client's after another's."""
+    """Returns all clients' rows, client after client."""
     valid = np.arange(split.index.shape[1]) < split.size[:, None]
     return split.index[valid]
 
 
 def _record(metric: str, told: dict, filters: np.ndarray):
-    """The fields of an evaluation, and the filters."""
+    """Returns the fields of an evaluation, and the active filters."""
     models = {
         name: {key: float(np.mean(value)) for key, value in fields.items()}
         for name, (fields, _) in told["test"].items()
@@ -249,7 +249,7 @@ def _record(metric: str, told: dict, filters: np.ndarray):
 
 
 def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """The share of correct rows of every client that has any.
+    """Returns the share of correct rows of every client that has rows.
 
     Args:
       correct: [n] bool.
@@ -267,7 +267,7 @@ def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarr
 
 
 def over_clients(share: np.ndarray) -> dict:
-    """`mean`, `p10` (the worst tenth lies below) and `median`; {} of nobody.
+    """Returns `mean`, `p10` (the worst tenth lies below) and `median`.
 
     Example:
       >>> over_clients(np.array([1.0, 0.0]))

@@ -17,7 +17,7 @@ from sparsefl_jax.system import processes
 
 
 def makers(key: Key, algorithm) -> tuple[Callable, Callable]:
-    """`init(model) -> server` and `rows(server, info [n]) -> rows [n, ...]`, packed.
+    """Returns `init(model) -> server` and `rows(server, info [n]) -> rows [n, ...]`.
 
     `key` is the stage's root key.
 
@@ -45,7 +45,7 @@ def makers(key: Key, algorithm) -> tuple[Callable, Callable]:
 
 
 def shapes(algorithm, model: SparseModel, info: ClientInfo) -> placement.State:
-    """The state of a stage by shape; model and info are arrays or shapes."""
+    """Returns the state of a stage by shape."""
     init, rows = makers(jax.random.key(0), algorithm)
     server = jax.eval_shape(init, model)
     last_round = jax.ShapeDtypeStruct(info.index.shape, jnp.int32)
@@ -61,7 +61,7 @@ def start(
     working: int | None = None,
     where: str = "host",
 ) -> placement.State:
-    """The state before the first round of a stage with root key `key`.
+    """Builds the state before the first round of a stage with root key `key`.
 
     Args:
       key, plan, model, population: of the stage.
@@ -107,7 +107,7 @@ def start(
 def on_disk(
     key: Key, algorithm, info: ClientInfo, shapes, size: int, first, sharding=None
 ) -> disk_store.Rows:
-    """All clients' rows, none of which stands in a file yet.
+    """Returns all clients' rows as a disk store with empty files.
 
     Args:
       key: the stage's root key.
@@ -128,7 +128,7 @@ def on_disk(
 
 
 def _moved(state: placement.State, where: str, disk: Callable):
-    """All clients' rows of a saved state, where they are to live; `disk` opens that."""
+    """Moves all clients' rows of a saved state to where they are to live."""
     saved = state.clients
     if where != "disk" and not isinstance(saved, disk_store.Saved):
         return store.writable(saved) if where == "host" else saved

@@ -21,7 +21,7 @@ from sparsefl_jax.system import processes
 
 
 class Judged(NamedTuple):
-    """What came of one client's model, or of n clients' with a leading axis."""
+    """The evaluation of one client's model, or of n with a leading axis."""
 
     correct: Array  # shape=(), int32, of the client's samples
     loss: Array  # shape=(), float32, nats, summed over the client's samples
@@ -31,18 +31,18 @@ class Judged(NamedTuple):
 
 
 def deployed(algorithm, model) -> bool:
-    """Whether an algorithm deploys personal models, found by shape."""
+    """Tells by shape whether an algorithm deploys personal models."""
     return bool(_shapes(algorithm, model)[-1])
 
 
 def kept(algorithm, model) -> bool:
-    """Whether these stand in the clients' state, and do not follow from budgets."""
+    """Tells whether personal models live in the clients' state."""
     *_, client, _, models = _shapes(algorithm, model)
     return bool(models and jax.tree.leaves(client))
 
 
 def _shapes(algorithm, model):
-    """One client's key, server, state, facts and deployed models, by shape."""
+    """Returns one client's key, server, state, facts and models by shape."""
 
     def one(key):
         params, stats = model.init(key)
@@ -56,7 +56,7 @@ def _shapes(algorithm, model):
 
 
 def _lasting(algorithm, shapes) -> bool:
-    """Whether what a client deploys depends on its own state alone, by the jaxpr."""
+    """Tells whether a client's models depend on its own state alone."""
     key, server, client, info, _ = shapes
     jaxpr = jax.make_jaxpr(algorithm.deploy)(key, server, client, info).jaxpr
     shared = {id(v) for v in jaxpr.invars[: 1 + len(jax.tree.leaves(server))]}
@@ -67,7 +67,7 @@ def _lasting(algorithm, shapes) -> bool:
 def make_judge(
     model, stage, info, samples, layers: PyTree, tested, renew, devices=None
 ):
-    """Prepares to judge all clients' own models.
+    """Prepares the evaluation of all clients' own models.
 
     Args:
       model: a `Model`.
@@ -117,7 +117,7 @@ def _blank(judged: Judged, count: int) -> Judged:
 
 
 def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
-    """Judges models that depend on the server and on a budget: one pass for each."""
+    """Evaluates models that depend on the server and a budget, one pass a budget."""
 
     def judge_all(key, state, seen=None):
         del seen
@@ -149,7 +149,7 @@ def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
 
 
 def _judge_some(model, algorithm, layers: PyTree, devices, batch_size: int = 100):
-    """Judges some clients at a time, as many as the number of devices divides.
+    """Evaluates clients in groups that the devices divide evenly.
 
     Returns:
       `judge(key, server, (x, y), each)`, a dict of `Judged` by name; `each` holds rows

@@ -18,7 +18,7 @@ from sparsefl_jax.system import processes
 
 
 class State(NamedTuple):
-    """Everything that a round changes."""
+    """The state that a round changes."""
 
     server: PyTree
     clients: PyTree  # rows [N, ...], booleans packed to bits; in a working set [W, ...]
@@ -26,7 +26,7 @@ class State(NamedTuple):
 
 
 class Population(NamedTuple):
-    """What a round reads: the samples, and every client's rows and facts."""
+    """The data that a round reads: samples, and every client's rows and facts."""
 
     x: Array  # [n, ...]
     y: Array  # [n] int32
@@ -35,7 +35,7 @@ class Population(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How a stage runs on the devices at hand."""
+    """The devices and the chunk of a stage."""
 
     stage: Stage
     mesh: Mesh
@@ -45,7 +45,7 @@ class Plan(NamedTuple):
 
 
 def stage_devices(stage: Stage, devices=None) -> list:
-    """The devices that a stage runs on, no more than its cohort has clients.
+    """Returns the devices of a stage, at most one for each client of a cohort.
 
     Unless that would leave out a process: all of them have to take part.
     """
@@ -77,7 +77,7 @@ def make_population(plan: Plan, data, budgets=None) -> Population:
 
 
 def client_info(data, budgets=None) -> ClientInfo:
-    """The facts of all clients, [N] NumPy; without budgets everyone has 1."""
+    """Returns the facts of all clients, [N] NumPy; the default budget is 1."""
     num_clients = data.train.size.shape[0]
     budgets = np.ones(num_clients) if budgets is None else budgets
     return ClientInfo(

@@ -26,7 +26,7 @@ from sparsefl_jax.wire import packets
 
 
 class RoundLog(NamedTuple):
-    """What a round tells, in the order in which the cohort was drawn."""
+    """The log of a round, in the order in which the cohort was drawn."""
 
     ids: Array  # [K] int32
     clients: PyTree  # metrics of `update`, [K]
@@ -50,7 +50,7 @@ def strong(tree: PyTree) -> PyTree:
 
 
 def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
-    """One client's part of a round, from the server's state to its summand.
+    """Returns one client's part of a round, from the server's state to its summand.
 
     With `layers` the log ends in the uplink's masks, packed.
     """
@@ -87,14 +87,14 @@ def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
 
 
 def _deployed(algorithm, server) -> PyTree:
-    """The shapes of the parameters that a server deploys."""
+    """Returns the shapes of the parameters that a server deploys."""
     key = jax.random.key(0)
     models = jax.eval_shape(lambda: algorithm.deploy(key, server, None, None))
     return target(models).params
 
 
 def make_chunk_fn(plan: placement.Plan) -> Callable:
-    """One chunk of clients on every device at the same time.
+    """Returns the program of one chunk of clients on every device at once.
 
     Returns:
       `chunk_fn(key, round, server, population, num_steps [D], rows, last_round, ids)`
@@ -143,7 +143,7 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
 
 
 def make_round(plan: placement.Plan) -> Callable:
-    """One round as a pure function.
+    """Returns one round as a pure function.
 
     Returns:
       `round_fn(key, population, state, round, ids [K], places) -> (state, RoundLog)`,
@@ -232,7 +232,7 @@ def make_round(plan: placement.Plan) -> Callable:
 
 
 def make_segment(plan: placement.Plan) -> Callable:
-    """A jitted scan over rounds; the state is donated.
+    """Returns a jitted scan over rounds; the state is donated.
 
     Returns:
       `segment(key, population, state, rounds [R], ids [R, K], places, count) ->

@@ -18,7 +18,7 @@ from sparsefl_jax.sparsity import masks
 
 
 class Traced(NamedTuple):
-    """The shapes of one round: what travels, and what the next stage would take."""
+    """One round of a stage by shape, and the model that it hands on."""
 
     down: PyTree  # dict[str, Packet] of jax.ShapeDtypeStruct
     up: PyTree
@@ -61,7 +61,7 @@ def run(setup: Setup) -> list[Traced]:
 
 
 def trace(stage, model: SparseModel, data):
-    """One client's round and the server's, by shape; nothing is computed.
+    """Traces one client's round and the server's by shape; computes nothing.
 
     Args:
       stage: a `Stage`.
@@ -112,7 +112,7 @@ def trace(stage, model: SparseModel, data):
 
 
 def _reads_budget(method, work: memory_estimate.ClientWork) -> bool:
-    """Whether a client's part of a round fails without its budget."""
+    """Tells whether a client's part of a round fails without its budget."""
 
     def without(*args):
         args = [*args]
@@ -123,7 +123,7 @@ def _reads_budget(method, work: memory_estimate.ClientWork) -> bool:
 
 
 def reads_epochs(stage, model, data) -> bool:
-    """Whether a stage's method looks at more than the first epoch of its batches.
+    """Tells whether a method reads more than the first epoch of its batches.
 
     Args:
       stage: a `Stage`.
@@ -142,7 +142,7 @@ def reads_epochs(stage, model, data) -> bool:
 
 
 def reads_mask(method, model) -> bool:
-    """Whether a method looks at the mask of what it starts from.
+    """Tells whether a method reads the mask that it starts from.
 
     Args:
       method: an `Algorithm`.
@@ -161,7 +161,7 @@ def reads_mask(method, model) -> bool:
 
 
 class _FirstEpoch:
-    """An array [E, ...] of which nothing but entry 0 can be read."""
+    """An array [E, ...] of which only entry 0 can be read."""
 
     def __init__(self, values):
         self.values, self.shape = values, values.shape
@@ -174,7 +174,7 @@ class _FirstEpoch:
 
 
 def _passes(function, work: memory_estimate.ClientWork) -> bool:
-    """Whether a client's part of a round can be traced where something is missing."""
+    """Tells whether a client's part of a round can still be traced."""
     try:
         jax.eval_shape(function, *work.shared, *work.own)
     except Exception:  # whatever is done with what is missing
@@ -183,12 +183,12 @@ def _passes(function, work: memory_estimate.ClientWork) -> bool:
 
 
 def initial_model(key, model) -> SparseModel:
-    """A fresh network with nothing pruned."""
+    """Returns a fresh network with nothing pruned."""
     params, stats = model.init(key)
     return SparseModel(params, masks.full(params), stats)
 
 
 def example_context() -> Context:
-    """Round 0 as client 0 sees it."""
+    """Returns the context of client 0 in round 0."""
     client = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
     return Context(jnp.int32(0), jnp.int32(-1), client)

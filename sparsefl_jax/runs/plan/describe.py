@@ -29,7 +29,7 @@ _DRAWS = 5_000_000  # rounds x clients that are drawn to expect the samples of a
 
 
 class _Samples(NamedTuple):
-    """Samples of a round, the mean over the rounds drawn."""
+    """The samples of a round, averaged over the rounds drawn."""
 
     ids: np.ndarray  # [R, K] int32
     own: float  # of the clients, in all epochs
@@ -119,7 +119,7 @@ def _clients(data) -> dict:
 
 
 def _example_model(model) -> SparseModel:
-    """A network of random weights as large as fresh ones, without compiling `init`."""
+    """Returns random weights of the right scale without compiling `init`."""
     rng = np.random.default_rng(0)
 
     def draw(leaf):
@@ -134,7 +134,7 @@ def _example_model(model) -> SparseModel:
 
 
 def _samples(key: Key, plan, data) -> _Samples:
-    """What a round trains on; the cohorts are the run's own if the key is."""
+    """Counts the samples of a round; draws the run's own cohorts if it has the key."""
     stage, sizes = plan.stage, np.asarray(data.train.size)
     rounds = min(stage.num_rounds, max(1, _DRAWS // len(sizes)))
 
@@ -151,7 +151,7 @@ def _samples(key: Key, plan, data) -> _Samples:
 
 
 def _stage(setup: Setup, plan, sparse, samples, traffic) -> dict:
-    """All of a stage but its memory and time."""
+    """Returns all figures of a stage but memory and time."""
     stage, model = plan.stage, setup.model
     paths, macs = masks.leaf_paths(model.macs), jax.tree.leaves(model.macs)
     at_masks = sum(
@@ -194,7 +194,7 @@ def _stage(setup: Setup, plan, sparse, samples, traffic) -> dict:
 
 
 def _time(stage: dict, plan, rate: float, devices: int, measured: dict | None) -> dict:
-    """Seconds of a round from and to: as measured before, or by the matmul rate."""
+    """Bounds the seconds of a round: measured before, or from the matmul rate."""
     if measured is not None:
         each = measured["seconds_per_round"]
         seconds, source = (each, each), "measured"
@@ -233,7 +233,7 @@ def _total(stages: list[dict]) -> dict:
 
 
 def text(plan: dict) -> str:
-    """A plan as a table, a column for each stage.
+    """Formats a plan as a table with a column for each stage.
 
     Args:
       plan: from `describe`.
@@ -265,7 +265,7 @@ def text(plan: dict) -> str:
 
 
 def _span(values, form) -> str:
-    """One figure, or from and to where their texts differ, or at most."""
+    """Formats one figure, a range, or an upper bound."""
     low, high = form(values[0]), form(values[-1])
     if low == high:
         return low
@@ -273,7 +273,7 @@ def _span(values, form) -> str:
 
 
 def _columns(stages: list[dict]) -> list[str]:
-    """The figures of every stage below one another."""
+    """Formats the figures of every stage below one another."""
 
     def bits(key):
         return lambda s: _span(s[key], lambda v: format_si(v, "bit"))
@@ -318,7 +318,7 @@ def _rows(client_store: dict) -> str:
 
 
 def _notes(stages: list[dict]) -> list[str]:
-    """What is expected, what is bounded, and what stands where."""
+    """Explains which figures are estimates, bounds or assumptions."""
     notes = []
     stores = [s["client_store"] for s in stages if s["client_store"]["working"]]
     sizes = {store["working"] for store in stores}

@@ -36,7 +36,7 @@ HOST_REMEDIES = REMEDIES | {
 
 
 class ClientWork(NamedTuple):
-    """A client's part of a round, by shape; what clients share comes first."""
+    """A client's part of a round by shape; arguments that clients share come first."""
 
     function: Callable  # (*shared, *own) -> (down, up, summand, ...)
     shared: tuple  # round, steps, server
@@ -44,7 +44,7 @@ class ClientWork(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a stage takes; `fixed` does not depend on the chunk."""
+    """The memory of a stage; `fixed` does not depend on the chunk."""
 
     fixed: dict[str, int]  # bytes by part
     client: int  # bytes while one client trains alone on its device
@@ -55,18 +55,18 @@ class Memory(NamedTuple):
     chunk: int = 1  # that was chosen
 
     def parts(self, chunk: int | None = None) -> dict[str, int]:
-        """Bytes by part with this chunk, by default the chosen one."""
+        """Returns bytes by part, by default with the chosen chunk."""
         chunk = chunk or self.chunk
         each = self.client if chunk == 1 else self.batched
         return self.fixed | {"working set": self.devices * chunk * each}
 
     def total(self, chunk: int | None = None) -> int:
-        """Bytes of all parts."""
+        """Returns the bytes of all parts."""
         return sum(self.parts(chunk).values())
 
 
 def client_function(method: Algorithm) -> Callable:
-    """One client's part of a round, as `ClientWork` has it; for tracing alone."""
+    """Returns one client's part of a round as `ClientWork` holds it, for tracing."""
 
     def function(round, steps, server, key, row, last_round, info, *samples):
         ctx = Context(round, last_round, info)
@@ -79,7 +79,7 @@ def client_function(method: Algorithm) -> Callable:
 
 
 def of_stage(setup: Setup, stage, sparse, work: ClientWork) -> Memory:
-    """What a stage takes, and the chunk that `choose` takes for it.
+    """Estimates the memory of a stage and chooses its chunk.
 
     Args:
       setup: the run.
@@ -132,7 +132,7 @@ def of_stage(setup: Setup, stage, sparse, work: ClientWork) -> Memory:
 
 
 def budget(memory_gb: float | None, devices) -> float | None:
-    """Bytes that a run may take on all its devices; None: no limit, as on CPUs."""
+    """Returns the bytes that all devices may hold; None for no limit, as on CPUs."""
     if memory_gb is not None:
         return 1e9 * memory_gb
     devices = list(devices)
@@ -142,7 +142,7 @@ def budget(memory_gb: float | None, devices) -> float | None:
 
 
 def check_host(memory: Memory, devices) -> None:
-    """Refuses what the host can not hold: rows, and on CPUs all that devices hold.
+    """Refuses what the host cannot hold: rows, and on CPUs the devices too.
 
     Args:
       memory: of a stage.
@@ -171,7 +171,7 @@ def check_host(memory: Memory, devices) -> None:
 def choose(
     memory: Memory, chunk: int | str, limit: float | None, strict: bool = True
 ) -> int:
-    """The chunk: 'auto' is one client without a limit, else the largest that fits it.
+    """Chooses the chunk: 1 without a limit, else the largest that fits.
 
     Args:
       memory: of the stage.
@@ -219,7 +219,7 @@ def choose(
 
 @contextlib.contextmanager
 def explained(memory: Memory, stage: int) -> Iterator[None]:
-    """Turns a device's 'out of memory' into one line with the chunk to take.
+    """Turns a device's out-of-memory error into one line that suggests a chunk.
 
     Raises:
       MemoryError: in the place of XLA's error, with this stage's chunk.
@@ -233,7 +233,7 @@ def explained(memory: Memory, stage: int) -> Iterator[None]:
 
 
 def advice(memory: Memory, stage: int) -> str:
-    """What to do about a stage that did not fit, in a line.
+    """Suggests, in one line, what to change about a stage that did not fit.
 
     The half of its chunk, and less where that would not fit the devices either.
     """
@@ -250,14 +250,14 @@ def advice(memory: Memory, stage: int) -> str:
 
 
 def _remedy(memory: Memory, part: str) -> str:
-    """What makes a part smaller; rows that are on the host already can not go there."""
+    """Suggests what makes a part smaller."""
     if part == "clients" and memory.client_store.get("working"):
         return "a smaller cohort_size or model"
     return REMEDIES[part]
 
 
 def _working_set(work: ClientWork, together: int = 1) -> tuple[int, int]:
-    """Bytes of a client while it trains, alone or as one of several; of its summand."""
+    """Estimates the bytes of a training client, alone or batched, and its summand."""
     function, own = work.function, work.own
     if together > 1:
         axes = (None,) * len(work.shared) + (0,) * len(own)

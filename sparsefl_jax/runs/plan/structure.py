@@ -16,7 +16,7 @@ from sparsefl_jax.core.types import ClientInfo, Context, PyTree, SparseModel
 
 
 class Facts(NamedTuple):
-    """Of a packet; None: it depends on what happens."""
+    """What is known of a packet; None where it depends on the data."""
 
     sent: bool | None
     fresh: bool | None
@@ -40,7 +40,7 @@ class Structure(NamedTuple):
 
 
 def read(algorithm: Algorithm, work, model: SparseModel) -> Structure:
-    """Reads the programs of a method.
+    """Reads the traced programs of a method.
 
     Args:
       algorithm: the method.
@@ -106,19 +106,19 @@ def read(algorithm: Algorithm, work, model: SparseModel) -> Structure:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What a result is computed from; a leaf of trees."""
+    """The arguments that a result is computed from."""
 
     of: frozenset  # pairs of an argument's name and its leaf's place
     same: tuple[str, int] | None  # the leaf that it is
 
     @property
     def names(self) -> set[str]:
-        """Of arguments."""
+        """Returns the names of the arguments."""
         return {name for name, _ in self.of}
 
 
 def sources(function: Callable, **arguments) -> PyTree:
-    """What each result of a function is computed from, as a tree of `Source`.
+    """Finds what each result of a function is computed from, a tree of `Source`.
 
     Args:
       function: of arrays; it is traced.
@@ -153,7 +153,7 @@ def sources(function: Callable, **arguments) -> PyTree:
 
 
 def _messages(work) -> tuple[dict[str, Facts], dict[str, Facts], PyTree]:
-    """The facts of what travels down and up, and the shapes of the summand."""
+    """Returns the facts of both messages, and the shapes of the summand."""
     traced = work.function.trace(*work.shared, *work.own)
     closed, told = traced.jaxpr, traced.out_info
     constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))
