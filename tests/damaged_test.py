@@ -224,7 +224,8 @@ def test_whatever_stands_in_a_file(finished, tmp_path, entry, make):
     for path in sorted(p for p in finished.rglob("*") if p.is_file()):
         if make is changed and path.suffix not in (".json", ".jsonl"):
             continue
-        for how, content in make(path):
+        changes = [*make(path)]
+        for how, content in random.Random(0).sample(changes, min(len(changes), 60)):
             file = path.relative_to(finished)
             try:
                 one_line_at_most(entry, finished, file, content, tmp_path / "run")
