@@ -278,7 +278,7 @@ def _draw_nothing() -> None:
 
 
 def keep_models(workdir: Path) -> None:
-    """Writes all models of a run, and two clients' own, as `models.npz` in its folder."""
+    """Writes the models of a run, and two clients' own, to its `models.npz`."""
     import jax
     import numpy as np
 
