@@ -1,19 +1,21 @@
 """Whether this tree gives the results of another commit, byte for byte.
 
-python scripts/same_results.py BASE [--all] [--only NAME ...] [--floats 1e-6]
+python scripts/same_results.py [BASE] [--all] [--only NAME ...] [--floats 1e-6]
 
-BASE is any commit, such as `main` or `HEAD~1`; it is checked out into a temporary
-folder that is removed afterwards. Both trees run the same small configurations on this
-machine, and what they leave is compared: `metrics.jsonl`, the masks, the partition and
-the models. Nothing is stored. With `--floats` integers, booleans and masks still have
-to be equal, and floats within that distance, relative or absolute. Exit code 0 says
-that all are the same, 1 that some are not, 2 that BASE cannot be had.
+BASE is any commit, such as `main` or `HEAD~1`, by default the one at which this branch
+left main; it is checked out into a temporary folder that is removed afterwards. Both
+trees run the same small configurations on this machine, and what they leave is
+compared: `metrics.jsonl`, the masks, the partition and the models. Nothing is stored.
+With `--floats` integers, booleans and masks still have to be equal, and floats within
+that distance, relative or absolute. Exit code 0 says that all are the same, 1 that some
+are not, 2 that BASE cannot be had.
 """
 
 import argparse
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -43,6 +45,45 @@ def git(*args: str) -> str:
     if done.returncode:
         raise ValueError(f"git {args[0]}: {done.stderr.strip()}")
     return done.stdout.strip()
+
+
+def merge_base() -> str:
+    """The commit that this tree is to be compared with where none is named.
+
+    It is the last one that this branch shares with main; on main itself, with nothing
+    uncommitted, the commit before.
+
+    Raises:
+      ValueError: this is no clone, or a shallow one that lacks the commit.
+    """
+    if Path(git("rev-parse", "--show-toplevel")).resolve() != ROOT:
+        raise ValueError(f"{ROOT} is not a clone")
+    refs = git("for-each-ref", "--format=%(refname)").splitlines()
+    mains = ("refs/heads/main", "refs/remotes/origin/main")
+    main = next((ref for ref in mains if ref in refs), "HEAD")
+    base = git("merge-base", "HEAD", main)
+    if base == git("rev-parse", "HEAD") and not git("status", "--porcelain", "-uno"):
+        base = git("rev-parse", "--verify", "HEAD~1")
+    return base
+
+
+def expected(base: str, names) -> tuple[list[str], float | None]:
+    """The configurations to compare, and how far floats may lie apart.
+
+    A commit that changes results says so at the end of its message: `Results: floats
+    1e-6` how far floats move, `Results: NAME (why)` that this configuration changes,
+    `Results: all (why)` that each one does.
+
+    Args:
+      base: a commit; those after it are asked.
+      names: of `RUNS`.
+    """
+    told = git("log", "--format=%(trailers:key=Results,valueonly)", f"{base}..HEAD")
+    lines = [line.split() for line in told.splitlines() if line]
+    changed = {words[0] for words in lines}
+    floats = [float(words[1]) for words in lines if words[0] == "floats"]
+    left = [] if "all" in changed else [name for name in names if name not in changed]
+    return left, max(floats, default=None)
 
 
 @contextlib.contextmanager
@@ -100,10 +141,12 @@ def differences(old: Path, new: Path, tolerance: float | None = None) -> list[st
       tolerance: how far floats may lie apart, relative or absolute; None not at all.
     """
     files = [_compared(folder) for folder in (old, new)]
-    if not any(file.name == "metrics.jsonl" for file in files[1]):
-        return [f"no metrics: {_last_line(new)}"]
-    if not any(file.name == "metrics.jsonl" for file in files[0]):
-        return [f"no metrics in the base: {_last_line(old)}"]
+    for folder, found, where in (
+        (old, files[0], "in the base"),
+        (new, files[1], "here"),
+    ):
+        if not any(file.name == "models.npz" for file in found):
+            return [f"it failed {where}: {_last_line(folder)}"]
     told = [f"{file}: only in the base" for file in sorted(files[0] - files[1])]
     told += [f"{file}: not in the base" for file in sorted(files[1] - files[0])]
     for file in sorted(files[0] & files[1]):
@@ -199,21 +242,30 @@ def compare(base: str, names, tolerance: float | None = None) -> dict[str, list[
         return {n: differences(old / n, new / n, tolerance) for n in names}
 
 
+def _end(*_) -> None:
+    sys.exit(143)  # so that the temporary tree is removed
+
+
 def main() -> None:
     """Prints a line for each configuration."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("base", help="a commit")
+    parser.add_argument("base", nargs="?", help="a commit")
     parser.add_argument("--all", action="store_true", help=f"all {len(RUNS)}, not 5")
     parser.add_argument("--only", action="append", choices=RUNS, help="one of them")
     parser.add_argument("--floats", type=float, help="how far floats may lie apart")
     given = parser.parse_args()
-    names = given.only or (list(RUNS) if given.all else list(QUICK))
+    signal.signal(signal.SIGTERM, _end)
+    wanted = given.only or (RUNS if given.all else QUICK)
     try:
-        told = compare(given.base, names, given.floats)
+        base = given.base or merge_base()
+        names, floats = expected(base, wanted)
+        tolerance = floats if given.floats is None else given.floats
+        told = compare(base, names, tolerance)
     except ValueError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
-    for name, lines in told.items():
+    for name in wanted:
+        lines = told.get(name, ["changed, as a commit says"])
         print(f"{name}: {'differs' if lines else 'the same'}")
         print(*(f"  {line}" for line in lines[:10]), sep="\n", end="\n" * bool(lines))
         if len(lines) > 10:
