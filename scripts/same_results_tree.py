@@ -46,7 +46,7 @@ RUNS = {
     "spdst_resumed": ({"name": "spdst"}, {"first_stage": FIRST}, 2, (MORE,)),
     "jmwst": ({"name": "jmwst"} | HALF, {"first_stage": FIRST}, 2, ()),
     "jmwst_two": (
-        {"name": "jmwst", "r_int": 2, "index": "positions"} | HALF,
+        {"name": "jmwst", "r_int": 2, "index": "coo"} | HALF,
         {"first_stage": FIRST, "observe_rounds": (1, 2), "num_rounds": 4},
         1,
         (),
