@@ -30,7 +30,6 @@ from sparsefl_jax.runs.plan import checks, describe, timings
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
-from sparsefl_jax.training import local
 
 
 class Parts(NamedTuple):
@@ -60,7 +59,7 @@ def build(config, started: bool = False) -> Parts:
     model = objects.build_model(config, data)
     fields.check_densities(config, model)
     budgets = objects.build_budgets(config)
-    stages = objects.build_stages(config, local.cross_entropy(model), budgets)
+    stages = objects.build_stages(config, model, budgets)
     how = config.eval_every, config.chunk, budgets, config.metric, config.client_store
     traced = checks.run(stages, model, data, *how, config.memory_gb)
     unread.check_stages(config, stages, model, data)

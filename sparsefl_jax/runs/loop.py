@@ -241,7 +241,7 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     evaluation, seen = work.evaluation(stage), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
     own = round_program.deploy_key(key, at.round)
-    models = stage.algorithm.deploy(own, state.server, None, None)
+    models = stage.algorithm.deploy(own, state.server)
     rounds, ahead = np.arange(at.round, at.round + length, dtype=np.int32), None
     ids = draw(rounds)
     while at.round < stage.num_rounds:
@@ -257,7 +257,7 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
         records, at, failure = _account(work, layers, logs, count, at)
         most = limits.updated(most, records)
         own = round_program.deploy_key(key, at.round)
-        models = stage.algorithm.deploy(own, state.server, None, None)
+        models = stage.algorithm.deploy(own, state.server)
         seen = None if seen is None else [*seen, *logs.ids[:count].ravel()]
         evaluated = None
         if not failure and _due(work, at):
