@@ -32,9 +32,9 @@ HEAD = (
 def masked(model, density: float) -> sfl.SparseModel:
     """A fresh network within a random mask; `density` of every kernel is left."""
     key = jax.random.key(1)
-    method = sfl.pdst(None, None, density=density)
+    method = sfl.pdst(model, None, density=density)
     server = method.init(key, checks.initial_model(key, model))
-    (sparse,) = method.deploy(key, server, None, None).values()
+    (sparse,) = method.deploy(key, server).values()
     return sparse
 
 

@@ -79,7 +79,7 @@ def run(case: Case, repeats: int) -> dict:
     model = sfl.build_model("mlp", 10, SHAPE, widths=(case.width,))
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
     keeps = case.kind != "stateless"
-    method = sfl.fedavg(sfl.cross_entropy(model), optimizer, keep_optimizer=keeps)
+    method = sfl.fedavg(model, optimizer, keep_optimizer=keeps)
     stage = sfl.Stage(method, (repeats + 1) * ROUNDS, COHORT, 1, BATCH)
     plan = placement.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
     key = jax.random.key(0)

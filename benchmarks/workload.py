@@ -114,7 +114,7 @@ def make_model(setup: Workload, data):
 def make_stage(setup: Workload, model, rounds: int) -> sfl.Stage:
     """One epoch of every client of a cohort."""
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=setup.momentum)
-    method = setup.method(sfl.cross_entropy(model), optimizer)
+    method = setup.method(model, optimizer)
     return sfl.Stage(method, rounds, setup.drawn, 1, setup.batch)
 
 

@@ -27,7 +27,7 @@ def world():
         x[:200], y[:200], x_test=x[200:], y_test=y[200:], partition=parts
     )
     model = sfl.build_model("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
-    return data, model, (sfl.cross_entropy(model), sfl.make_optimizer())
+    return data, model, (model, sfl.make_optimizer())
 
 
 def stage(method, rounds, cohort=3, **kwargs):

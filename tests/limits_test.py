@@ -61,7 +61,7 @@ def world():
     )
     model = sfl.build_model("mlp", 4, data.x.shape[1:], widths=(5,))
     optimizer = sfl.make_optimizer(learning_rate=0.1, momentum=0.9)
-    method = dear_at_times(sfl.cross_entropy(model), optimizer)
+    method = dear_at_times(model, optimizer)
     return data, model, sfl.Stage(method, ROUNDS, COHORT, batch_size=4)
 
 

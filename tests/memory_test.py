@@ -30,7 +30,7 @@ def world():
     data = sfl.from_arrays(x, y, x_test=x[:20], y_test=y[:20], partition=parts)
     model = sfl.build_model("mlp", 4, SHAPE, widths=(64, 32))
     optimizer = sfl.make_optimizer("sgd", momentum=0.9)
-    return data, model, (sfl.cross_entropy(model), optimizer)
+    return data, model, (model, optimizer)
 
 
 def memory_of(world, chunk="auto", cohort=8, method=sfl.fedavg, **settings):
@@ -238,7 +238,7 @@ def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):
     data = sfl.from_arrays(x, np.arange(180) % 3, num_clients=60)
     model = sfl.build_model("mlp", 3, (6,), widths=(128, 128))
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.1)
-    stage = sfl.Stage(sfl.spafl(sfl.cross_entropy(model), optimizer), 12, 1)
+    stage = sfl.Stage(sfl.spafl(model, optimizer), 12, 1)
 
     def cut(memory_gb):
         settings = {"eval_every": 12, "memory_gb": memory_gb}

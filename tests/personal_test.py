@@ -47,7 +47,7 @@ def world():
 def begin(world, factory, budgets=None, **kwargs):
     data, model, sparse = world
     optimizer = local.make_optimizer(learning_rate=0.1)
-    method = factory(local.cross_entropy(model), optimizer, **kwargs)
+    method = factory(model, optimizer, **kwargs)
     stage = Stage(method, 1, 2, batch_size=4)
     plan = placement.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
     population = placement.make_population(plan, data, budgets)
@@ -100,7 +100,7 @@ def test_only_clients_that_took_part_are_judged_again(world):
 def test_a_cohort_smaller_than_the_devices_is_judged_where_it_trained(world):
     """State of a sub-mesh and a judge on all devices do not go together."""
     data, model, _ = world
-    method = spafl(local.cross_entropy(model), local.make_optimizer())
+    method = spafl(model, local.make_optimizer())
     stage = Stage(method, 2, 1, batch_size=4)
     alone, both = (
         loop.run(KEY, [stage], model, data, devices=jax.devices()[:count])

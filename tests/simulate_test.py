@@ -150,9 +150,7 @@ def population():
 @pytest.mark.parametrize("devices, chunk", [(1, 1), (2, 1), (1, 2)])
 def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
     model = linear()
-    algorithm = fedavg(
-        local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
-    )
+    algorithm = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
     stage = Stage(algorithm, 2, 2, batch_size=3)
     plan = placement.make_plan(stage, {"kernel": True}, jax.devices()[:devices], chunk)
     params, stats = model.init(key)
@@ -172,9 +170,7 @@ def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
 
 def test_a_segment_leaves_out_rounds_beyond_a_number(key):
     model = linear()
-    algorithm = fedavg(
-        local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
-    )
+    algorithm = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
     stage = Stage(algorithm, 3, 2, batch_size=3)
     plan = placement.make_plan(stage, {"kernel": True}, observed=True)
     params, stats = model.init(key)
@@ -197,9 +193,7 @@ def test_a_segment_leaves_out_rounds_beyond_a_number(key):
 
 def test_last_round_tells_who_came_when(key):
     model = linear()
-    algorithm = fedavg(
-        local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
-    )
+    algorithm = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
     plan = placement.make_plan(Stage(algorithm, 3, 1), {"kernel": True})
     assert plan.mesh.size == 1
     params, stats = model.init(key)

@@ -35,7 +35,7 @@ def make_world(num_clients):
     )
     model = sfl.build_model("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
     optimizer = sfl.make_optimizer(learning_rate=0.1, momentum=0.9)
-    return data, model, (sfl.cross_entropy(model), optimizer)
+    return data, model, (model, optimizer)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,6 @@ from sparsefl_jax.runs import cli, experiment, loop, run_directory
 from sparsefl_jax.runs.config import fields, objects, rename, unread
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.training import local
 from tests.bad_input_test import change, launched, refused
 from tests.tiny import tiny_config
 
@@ -146,8 +145,7 @@ def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
     data = objects.build_data(config)
     model = objects.build_model(config, data)
     optimizer = objects.build_optimizer(config)
-    loss_fn = local.cross_entropy(model)
-    fedavg = objects.build_algorithm("fedavg", {}, loss_fn, optimizer)
+    fedavg = objects.build_algorithm("fedavg", {}, model, optimizer)
     stages = [Stage(fedavg, 1, 2)]
     refused(
         lambda: loop.segments(None, stages, model, data, observe_rounds=(2,)),

@@ -31,7 +31,6 @@ from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
-from sparsefl_jax.training import local
 
 
 class Parts(NamedTuple):
@@ -57,7 +56,7 @@ def build(config, started: bool = False) -> Parts:
     model = objects.build_model(config, data)
     fields.check_densities(config, model)
     budgets = objects.build_budgets(config)
-    stages = objects.build_stages(config, local.cross_entropy(model), budgets)
+    stages = objects.build_stages(config, model, budgets)
     setup = Setup(
         stages,
         model,

@@ -226,7 +226,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
     evaluation, seen = one.evaluation(stage), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
     own = keys.of_round(key, keys.EVALUATION, at.round)
-    models = stage.algorithm.deploy(own, state.server, None, None)
+    models = stage.algorithm.deploy(own, state.server)
     rounds, ahead = np.arange(at.round, at.round + length, dtype=np.int32), None
     ids = draw(rounds)
     while at.round < stage.num_rounds:
@@ -242,7 +242,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
         records, at, failure = _account(one, layers, logs, count, at)
         most = limits.updated(most, records)
         own = keys.of_round(key, keys.EVALUATION, at.round)
-        models = stage.algorithm.deploy(own, state.server, None, None)
+        models = stage.algorithm.deploy(own, state.server)
         seen = None if seen is None else [*seen, *logs.ids[:count].ravel()]
         evaluated = None
         if not failure and _due(one, at):

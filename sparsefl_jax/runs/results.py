@@ -19,14 +19,12 @@ from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import (
     disk_store,
     initial_state,
-    personal,
     placement,
     round_program,
     store,
 )
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import files
-from sparsefl_jax.training import local
 
 
 class Result(NamedTuple):
@@ -97,9 +95,9 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
             objects.build_model(config, data),
             objects.build_budgets(config),
         )
-        stages = objects.build_stages(config, local.cross_entropy(model), budgets)
+        stages = objects.build_stages(config, model, budgets)
         algorithm = stages[saved.snapshot.stage].algorithm
-    if not personal.deployed(algorithm, model):
+    if algorithm.personalize is None:
         raise ValueError(f"run={str(run)!r} has no personal models")
     info, key = placement.client_info(data, budgets), jax.random.key(config.seed)
     for index in clients:
@@ -125,7 +123,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
         row, mine = jax.tree.map(lambda v: v[0], taken)
         like = jax.eval_shape(algorithm.init_client, key, state.server, mine)
         own = jax.random.fold_in(deploy_key, index)
-        return algorithm.deploy(own, state.server, store.unpack(row, like), mine)
+        return algorithm.personalize(own, state.server, store.unpack(row, like), mine)
 
     return [jax.tree.map(np.asarray, deploy(index)) for index in clients]
 
@@ -211,7 +209,7 @@ def check_kept(algorithm, initial: SparseModel, what: str) -> None:
     """
     key = jax.random.key(0)
     server = algorithm.init(key, initial)
-    deployed = target(algorithm.deploy(key, server, None, None))
+    deployed = target(algorithm.deploy(key, server))
     leaves = (jax.tree.leaves(model.mask) for model in (deployed, initial))
     if not all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True)):
         raise ValueError(

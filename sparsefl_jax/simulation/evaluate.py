@@ -9,9 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -19,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data.federated import Rows
+from sparsefl_jax.models.loss import per_sample
 from sparsefl_jax.simulation import observed_masks, personal
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
 from sparsefl_jax.simulation.placement import client_info
@@ -38,7 +37,7 @@ def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Calla
 
     Returns:
       `evaluate(sparse_model) -> (correct [n] bool, loss [n] float32)`, NumPy arrays,
-      the loss in nats. Entries outside the model's mask are taken as exact zeros.
+      the loss that of `model.loss`. Entries outside the mask are taken as exact zeros.
     """
     mesh = Mesh(np.array(devices or jax.devices()), ("samples",))
     count = len(y)
@@ -55,8 +54,7 @@ def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Calla
     def one_device(params, stats, x, y):
         def batch(xy):
             logits, _ = model.apply(params, stats, xy[0], train=False)
-            loss = optax.losses.softmax_cross_entropy_with_integer_labels(logits, xy[1])
-            return jnp.argmax(logits, -1) == xy[1], loss
+            return per_sample(model.loss, logits, xy[1])
 
         return jax.tree.map(lambda v: v[None], lax.map(batch, (x[0], y[0])))
 
@@ -154,7 +152,7 @@ def make_evaluation(
         ]
 
     def for_stage(stage):
-        if metric == "pooled" or not personal.deployed(stage.algorithm, model):
+        if metric == "pooled" or stage.algorithm.personalize is None:
             which = "clients" if metric == "clients" else "pooled"
             return lambda key, state, models, seen=None: _record(
                 which, *of_server(key, models)
@@ -199,7 +197,7 @@ def check_metric(metric: str, stages, model, data) -> None:
     """
     if metric not in METRICS:
         raise ValueError(f"metric={metric!r}, expected one of {', '.join(METRICS)}")
-    own = any(personal.deployed(stage.algorithm, model) for stage in stages)
+    own = any(stage.algorithm.personalize is not None for stage in stages)
     kept = any(personal.kept(stage.algorithm, model) for stage in stages)
     if model.static_stats and kept and metric != "pooled":
         raise ValueError(

@@ -9,12 +9,12 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree, SparseModel
+from sparsefl_jax.models.loss import per_sample
 from sparsefl_jax.simulation import observed_masks, placement, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
@@ -30,35 +30,29 @@ class Judged(NamedTuple):
     filters: Array  # [F] bool, the layers' outputs that have an entry alive
 
 
-def deployed(algorithm, model) -> bool:
-    """Tells by shape whether an algorithm deploys personal models."""
-    return bool(_shapes(algorithm, model)[-1])
-
-
 def kept(algorithm, model) -> bool:
     """Tells whether personal models live in the clients' state."""
-    *_, client, _, models = _shapes(algorithm, model)
-    return bool(models and jax.tree.leaves(client))
+    if algorithm.personalize is None:
+        return False
+    return bool(jax.tree.leaves(_shapes(algorithm, model)[2]))
 
 
 def _shapes(algorithm, model):
-    """Returns one client's key, server, state, facts and models by shape."""
+    """Returns one client's key, server, state and facts by shape."""
 
     def one(key):
         params, stats = model.init(key)
         server = algorithm.init(key, SparseModel(params, masks.full(params), stats))
         info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
-        client = algorithm.init_client(key, server, info)
-        models = algorithm.deploy(key, server, client, info)
-        return key, server, client, info, models
+        return key, server, algorithm.init_client(key, server, info), info
 
     return jax.eval_shape(one, jax.random.key(0))
 
 
 def _lasting(algorithm, shapes) -> bool:
     """Tells whether a client's models depend on its own state alone."""
-    key, server, client, info, _ = shapes
-    jaxpr = jax.make_jaxpr(algorithm.deploy)(key, server, client, info).jaxpr
+    key, server, client, info = shapes
+    jaxpr = jax.make_jaxpr(algorithm.personalize)(key, server, client, info).jaxpr
     shared = {id(v) for v in jaxpr.invars[: 1 + len(jax.tree.leaves(server))]}
     used = [*jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.invars)]
     return not any(id(v) in shared for v in used)
@@ -127,7 +121,7 @@ def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
             ids = np.flatnonzero(info.budget == budget)
             someone = jax.tree.map(lambda v, i=ids[0]: v[i], info)
             client = algorithm.init_client(key, state.server, someone)
-            models = algorithm.deploy(key, state.server, client, someone)
+            models = algorithm.personalize(key, state.server, client, someone)
             for name, sparse in models.items():
                 every = masks.everything(sparse.mask)
                 correct, loss = tested(renew(key, sparse))
@@ -164,10 +158,10 @@ def _judge_some(model, algorithm, layers: PyTree, devices, batch_size: int = 100
         def batch(i, sums):
             rows = lax.dynamic_slice_in_dim(padded, i * batch_size, batch_size)
             logits, _ = model.apply(params, sparse.stats, x[rows], train=False)
-            of = optax.losses.softmax_cross_entropy_with_integer_labels
+            right, losses = per_sample(model.loss, logits, y[rows])
             valid = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32) < size
-            hits = jnp.sum(valid & (jnp.argmax(logits, -1) == y[rows]), dtype=jnp.int32)
-            lost = jnp.sum(jnp.where(valid, of(logits, y[rows]), 0.0))
+            hits = jnp.sum(valid & right, dtype=jnp.int32)
+            lost = jnp.sum(jnp.where(valid, losses, 0.0))
             return sums[0] + hits, sums[1] + lost
 
         zeros = jnp.int32(0), jnp.float32(0)
@@ -188,7 +182,7 @@ def _judge_some(model, algorithm, layers: PyTree, devices, batch_size: int = 100
         def one(mine):
             row, info, (index, size) = mine
             own = jax.random.fold_in(key, info.index)
-            models = algorithm.deploy(own, server, store.unpack(row, like), info)
+            models = algorithm.personalize(own, server, store.unpack(row, like), info)
             return {
                 name: judged(m, *samples, index, size) for name, m in models.items()
             }

@@ -89,7 +89,7 @@ def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
 def _deployed(algorithm, server) -> PyTree:
     """Returns the shapes of the parameters that a server deploys."""
     key = jax.random.key(0)
-    models = jax.eval_shape(lambda: algorithm.deploy(key, server, None, None))
+    models = jax.eval_shape(lambda: algorithm.deploy(key, server))
     return target(models).params
 
 
@@ -181,9 +181,7 @@ def make_round(plan: placement.Plan) -> Callable:
 
     def describe(key, old, new):
         """Density of the deployed mask, how far it moved, and whether all is finite."""
-        before, after = (
-            target(algorithm.deploy(key, server, None, None)) for server in (old, new)
-        )
+        before, after = (target(algorithm.deploy(key, server)) for server in (old, new))
         kept = jax.tree.leaves((masks.apply(after.params, after.mask), after.stats))
         mask = after.mask
         return (
@@ -209,7 +207,7 @@ def make_round(plan: placement.Plan) -> Callable:
             client_key, population, state, round, steps, dealt, places
         )
         server, server_metrics = algorithm.aggregate(
-            server_key, Context(round, None, None), state.server, total
+            server_key, round, state.server, total
         )
         server = strong(server)
         *in_order, observed = jax.tree.map(

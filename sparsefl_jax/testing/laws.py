@@ -44,7 +44,7 @@ def check_algorithm(factory: Callable, **kwargs) -> None:
     """Checks a method against all laws; takes seconds, most of it compilation.
 
     Args:
-      factory: `factory(loss_fn, optimizer, **kwargs) -> Algorithm`.
+      factory: `factory(model, optimizer, **kwargs) -> Algorithm`.
       **kwargs: of the factory.
 
     Raises:
@@ -52,8 +52,8 @@ def check_algorithm(factory: Callable, **kwargs) -> None:
 
     Example:
       >>> from sparsefl_jax.algorithms import fedavg
-      >>> def silent(loss_fn, optimizer):
-      ...     whole = fedavg(loss_fn, optimizer)
+      >>> def silent(model, optimizer):
+      ...     whole = fedavg(model, optimizer)
       ...     return whole._replace(update=lambda *args: (*whole.update(*args)[:2], {}))
       >>> check_algorithm(silent)
       Traceback (most recent call last):
@@ -245,11 +245,14 @@ def law_zeros(world: World) -> None:
             outside(world, where, packet.values, packet.mask)
     state, info = small_world.path(world)[0][-1], rows(world.population.info, 0)
     row = small_world.inputs(world, state, 0, 0)[3]
-    for who in ((None, None), (row, info)):
-        models = world.algorithm.deploy(world.key, state.server, *who)
+    method, like = world.algorithm, jax.device_get(world.model)
+    deployed = {"deploy": method.deploy(world.key, state.server)}
+    if method.personalize is not None:
+        models = method.personalize(world.key, state.server, row, info)
+        deployed["personalize"] = models
+    for what, models in deployed.items():
         for name, model in jax.device_get(models).items():
-            like = jax.device_get(world.model)
-            where, blank = f"deploy[{name!r}]", jax.tree.map(np.zeros_like, like)
+            where, blank = f"{what}[{name!r}]", jax.tree.map(np.zeros_like, like)
             same(world, "zeros", where, jax.tree.map(np.zeros_like, model), blank)
             outside(world, where, model.params, model.mask, like.params)
 
@@ -339,7 +342,7 @@ def law_seeds(world: World) -> None:
 def law_resume(world: World) -> None:
     """A state that is saved to disk and read again continues bit for bit."""
     states, _ = small_world.path(world)
-    models = world.algorithm.deploy(world.key, states[1].server, None, None)
+    models = world.algorithm.deploy(world.key, states[1].server)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         checkpoint.save(

@@ -97,7 +97,7 @@ def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> Wo
     """A method among five clients.
 
     Args:
-      factory: `factory(loss_fn, optimizer, **kwargs) -> Algorithm`.
+      factory: `factory(model, optimizer, **kwargs) -> Algorithm`.
       kwargs: of the factory.
       thorough: all clients and two local epochs, not three clients and one; the laws
         then also try more chunks and cuts.
@@ -106,7 +106,7 @@ def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> Wo
     optimizer = local.make_optimizer(
         "sgd", momentum=0.9, schedule=lambda round: 0.1 * 0.9**round
     )
-    algorithm = factory(local.cross_entropy(model), optimizer, **kwargs)
+    algorithm = factory(model, optimizer, **kwargs)
     shared = {"traces": 0}
 
     def counted(*args):
@@ -381,7 +381,7 @@ def total(passings: list[Passing]) -> PyTree:
 
 def aggregate(world: World, key, round, server, total) -> tuple[PyTree, dict]:
     """The server's part of a round."""
-    return world.algorithm.aggregate(key, Context(round, None, None), server, total)
+    return world.algorithm.aggregate(key, round, server, total)
 
 
 @once

@@ -216,7 +216,7 @@ def factory(field: str, name: str):
 
 
 def build_algorithm(
-    name: str, settings: dict, loss_fn, optimizer, field: str = "algorithm"
+    name: str, settings: dict, model, optimizer, field: str = "algorithm"
 ):
     """Builds an algorithm from its name and arguments; `field` names the section.
 
@@ -236,10 +236,10 @@ def build_algorithm(
         if needed and key not in settings:
             raise ValueError(f"{field}.{key} is missing: {name} needs it")
     try:
-        signature.bind(loss_fn, optimizer, **settings)
+        signature.bind(model, optimizer, **settings)
     except TypeError as error:
         raise ValueError(f"{field}.name={name!r}: {error}") from None
-    algorithm = found(loss_fn, optimizer, **settings)
+    algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
         raise ValueError(f"{field}.name={name!r}, expected to return an Algorithm")
     return algorithm
@@ -345,14 +345,14 @@ def build_budgets(config):
     return np.random.default_rng(config.seed).permutation(tiers)
 
 
-def build_stages(config, loss_fn, budgets=None) -> list[Stage]:
+def build_stages(config, model, budgets=None) -> list[Stage]:
     """Builds the stages: `first_stage` if there is one, then the main stage."""
     optimizer, stages, sampler = build_optimizer(config), [], None
     main = {key: config[key] for key in STAGE}
     if config.first_stage:
         name, settings = _settings(config.first_stage)
         chosen = main | {key: settings.pop(key) for key in STAGE if key in settings}
-        first = build_algorithm(name, settings, loss_fn, optimizer, "first_stage")
+        first = build_algorithm(name, settings, model, optimizer, "first_stage")
         stages.append(Stage(first, **chosen))
     name, settings = _settings(config.algorithm)
     if config.server_optimizer.get("name") is not None:
@@ -362,7 +362,7 @@ def build_stages(config, loss_fn, budgets=None) -> list[Stage]:
         if "densities" in settings:
             _check_budgets(config, settings, budgets)
         sampler = cohorts.stratified_sampler(budgets, config.cohort_size)
-    algorithm = build_algorithm(name, settings, loss_fn, optimizer)
+    algorithm = build_algorithm(name, settings, model, optimizer)
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
 
 

@@ -84,9 +84,8 @@ def trace(stage, model: SparseModel, data):
         return server, method.init_client(key, server, ctx.client)
 
     def after(key, server, total):
-        ctx = Context(example_context().round, None, None)
-        server, _ = method.aggregate(key, ctx, server, total)
-        return target(method.deploy(key, server, None, None))
+        server, _ = method.aggregate(key, ctx.round, server, total)
+        return target(method.deploy(key, server))
 
     if stage.sampler is not None:
         ids = jax.eval_shape(stage.sampler, key, jnp.int32(0))

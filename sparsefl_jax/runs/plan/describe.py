@@ -162,9 +162,7 @@ def _stage(setup: Setup, plan, sparse, samples, traffic) -> dict:
     weights = sum(p.size for p in jax.tree.leaves(sparse.params))
     evaluations = math.ceil(stage.num_rounds / setup.eval_every)
     models = jax.eval_shape(
-        lambda key, s: stage.algorithm.deploy(
-            key, stage.algorithm.init(key, s), None, None
-        ),
+        lambda key, s: stage.algorithm.deploy(key, stage.algorithm.init(key, s)),
         jax.random.key(0),
         sparse,
     )

@@ -58,7 +58,7 @@ def read(algorithm: Algorithm, work, model: SparseModel) -> Structure:
         return [jax.tree.leaves(packet.mask) for packet in message.values()]
 
     def mask_deployed(server, key):
-        models = algorithm.deploy(key, server, None, None)
+        models = algorithm.deploy(key, server)
         return jax.tree.leaves(target(models).mask)
 
     def at_start(mask, values, key, budget, moment):
@@ -67,7 +67,7 @@ def read(algorithm: Algorithm, work, model: SparseModel) -> Structure:
         return jax.tree.leaves(first), mask_deployed(server, moment[0])
 
     def later(server, key, round, total):
-        return algorithm.aggregate(key, Context(round, None, None), server, total)[0]
+        return algorithm.aggregate(key, round, server, total)[0]
 
     sent, last = sources(
         at_start,

@@ -124,7 +124,7 @@ def _first_round(algorithm, model: SparseModel, key: Key, tiers: np.ndarray):
             return packets.count(algorithm.broadcast(key, ctx, server))
 
         server = init(model)
-        models = algorithm.deploy(key, server, None, None)
+        models = algorithm.deploy(key, server)
         return target(models), jax.lax.map(downlink, tiers)
 
     return jax.device_get(first(model, tiers))
