@@ -20,7 +20,6 @@ from sparsefl_jax.simulation import (
     disk_store,
     initial_state,
     placement,
-    round_program,
     store,
 )
 from sparsefl_jax.sparsity import masks
@@ -111,7 +110,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     )
     everyone = state.clients
     stage_key = keys.of_stage(keys.of_run(key)[1], saved.snapshot.stage)
-    deploy_key = round_program.deploy_key(stage_key, saved.snapshot.round)
+    deploy_key = keys.of_round(stage_key, keys.EVALUATION, saved.snapshot.round)
     if isinstance(everyone, disk_store.Saved):
         wanted = everyone.only(clients)
         parts = stage_key, algorithm, info, shapes.clients, 1, wanted.first
