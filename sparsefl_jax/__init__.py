@@ -17,7 +17,8 @@ from sparsefl_jax.core.types import (
 from sparsefl_jax.data import federate, from_arrays, make_preprocess
 from sparsefl_jax.data import load as load_dataset
 from sparsefl_jax.data.cohorts import stratified_sampler, uniform_sampler
-from sparsefl_jax.export import compact, export_run, load_sparse, save_sparse
+from sparsefl_jax.export import export_run, load_sparse, save_sparse
+from sparsefl_jax.export.compact import compact
 from sparsefl_jax.models import Model
 from sparsefl_jax.models import build as build_model
 from sparsefl_jax.models.loss import cross_entropy

@@ -137,13 +137,12 @@ def fedsparsify_local(
 
     Down: alive weights with their positions where these changed, dense leaves,
     statistics. Up: the client's own alive weights and their positions, the same beside
-    them. A client keeps its momentum, if it has any.
+    them. A client keeps its momentum, if it has any. All arguments but `merge` are
+    those of `fedsparsify_global`.
 
     Args:
       merge: 'majority' keeps what at least half of the cohort kept, zeros counting in
         the mean; 'average' whatever anyone kept.
-      model, optimizer, density, rounds, frequency, power, keep_optimizer, prunable,
-        index: as in `fedsparsify_global`.
 
     Raises:
       ValueError: an argument is out of range.

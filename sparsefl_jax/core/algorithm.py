@@ -41,22 +41,23 @@ def no_client_state(key, server, info) -> EmptyState:
 class Algorithm(NamedTuple):
     """A federated method as pure functions, and what is known of its masks.
 
-    init: `(key, start: SparseModel) -> server`.
-    broadcast: `(key, ctx, server) -> downlink`, a `dict[str, Packet]`.
-    update: `(key, ctx, downlink, client, batches) -> (uplink, client, metrics)`.
+    Attributes:
+      init: `(key, start: SparseModel) -> server`.
+      broadcast: `(key, ctx, server) -> downlink`, a `dict[str, Packet]`.
+      update: `(key, ctx, downlink, client, batches) -> (uplink, client, metrics)`.
         Metrics are sums (`loss`, `correct`, `count`: over processed samples), `work`,
         and any scalars of your own, which are averaged over the cohort. One called
         `density`, of personal models, stands for that of the server's in the log.
-    contribute: `(ctx, uplink) -> summand`, float32, summed over the cohort.
-    aggregate: `(key, round, server, total) -> (server, metrics)`, a dict of scalars;
+      contribute: `(ctx, uplink) -> summand`, float32, summed over the cohort.
+      aggregate: `(key, round, server, total) -> (server, metrics)`, a dict of scalars;
         `round` is a scalar int32 that counts from 0 within the stage.
-    deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first is
+      deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first is
         the headline; `target` is what an export and the next stage take.
-    init_client: `(key, server, info) -> client`; the server is as `init` made it. By
+      init_client: `(key, server, info) -> client`; the server is as `init` made it. By
         default clients remember nothing.
-    personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's own
+      personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's own
         models, the first of which is the headline; None where there are none.
-    alive: optional, `(round) -> float` in [0, 1]. As it follows from the arguments
+      alive: optional, `(round) -> float` in [0, 1]. As it follows from the arguments
         alone, the share of entries that are alive at most once `round` rounds of the
         stage are done, a Python int from 1: of those under masks in the next downlink,
         or in the model that is handed on. For the plan, which sees by itself what the

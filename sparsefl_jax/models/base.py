@@ -19,18 +19,19 @@ DTYPES = ("float32", "bfloat16")
 class Model(NamedTuple):
     """A network as pure functions.
 
-    init: `(key) -> (params, stats)`, nested dicts of float32; `stats` holds the
+    Attributes:
+      init: `(key) -> (params, stats)`, nested dicts of float32; `stats` holds the
         statistics of normalisation, `{}` where there are none.
-    apply: `(params, stats, x, *, train, weight=None, key=None) -> (logits, stats)`.
+      apply: `(params, stats, x, *, train, weight=None, key=None) -> (logits, stats)`.
         x [B, ...], logits [B, C] float32; weight [B] is 0 for padded samples, which
         leave the statistics alone; key draws dropout. Statistics change in training.
-    macs: a tree like params of ints: the multiply-adds that a leaf takes part in for
+      macs: a tree like params of ints: the multiply-adds that a leaf takes part in for
         one sample's forward pass, 0 for biases and normalisation.
-    static_stats: whether statistics are to be made before an evaluation, by
+      static_stats: whether statistics are to be made before an evaluation, by
         `recalibrate`; training gives back those of the last batch.
-    dtype: what `apply` computes in, of `DTYPES`.
-    loss: `(logits, targets, weight) -> (loss, sums)`, what training minimises and what
-        an evaluation reports, see `fitting`.
+      dtype: what `apply` computes in, of `DTYPES`.
+      loss: `(logits, targets, weight) -> (loss, sums)`, what training minimises and
+        what an evaluation reports, see `fitting`.
     """
 
     init: Callable

@@ -1,6 +1,6 @@
 """A run with files: logs, checkpoints, masks, a summary, plots, a page.
 
-The files are described in the README.
+The files are described in `docs/runs.md`.
 """
 
 import copy

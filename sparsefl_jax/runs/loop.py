@@ -98,13 +98,12 @@ def run(
     """Runs the stages one after another, each from what the one before deploys.
 
     Args:
-      key, stages, model, data, **settings: as in `segments`.
+      key, stages, model, data: as in `segments`.
       callback: `(records) -> None`, called after every segment with its new records.
+      **settings: the keyword arguments of `segments`.
 
     Raises:
       ValueError, MemoryError, FloatingPointError: as `segments` does.
-
-    Example: see the README.
     """
     metrics = []
     for segment in segments(key, stages, model, data, **settings):

@@ -23,7 +23,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
 
-# Shares of the matmul rate that networks reached, see benchmarks/README.md.
+# Shares of the matmul rate that networks reached, see docs/performance.md.
 SHARES = (0.2, 2.4)
 _DRAWS = 5_000_000  # rounds x clients that are drawn to expect the samples of a round
 
