@@ -10,11 +10,10 @@ same time and inside a loop, as in a run. First every pass by itself; then, as p
 one form share work, the fastest mix beside each Winograd form in all three passes;
 last the fastest of these a few images at a time, whose tiles may fit into the cache.
 Under vmap `patches` is a batched matmul, Winograd several, and `canonical` and `plain`
-are grouped convolutions. `pallas` is timed only on a GPU, once it gives what `plain`
-does there. `in turn` is `plain` one client after another, as with `--config.chunk=1
---config.model.lowering=plain`; it is printed, never kept. Neither is Winograd in
-bfloat16, which computes in float32. A form that does not fit or compile is left out
-with its reason.
+are grouped convolutions. `in turn` is `plain` one client after another, as with
+`--config.chunk=1 --config.model.lowering=plain`; it is printed, never kept. Neither is
+Winograd in bfloat16, which computes in float32. A form that does not fit or compile is
+left out with its reason.
 Figures are effective GFLOP/s of all devices: the direct convolution's operations over
 the shortest time. Layers and backends that were not timed keep their entries. A full
 run takes half an hour, most of it compiling; nothing else should run meanwhile.
@@ -52,8 +51,6 @@ MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
 HANDICAP = 0.9
 # Of a gain of up to a quarter through parts of a batch nothing was left in a network.
 PARTS, PARTS_HANDICAP = (2, 4, 8, 16, 32), 0.8
-# Of the largest entry: bfloat16 rounds by 1/256, and so does TF32 nearly.
-AGREEMENT = 0.02
 TABLE = Path(convolution.__file__).with_name("lowerings.json")
 
 IN_TURN = "in turn"
@@ -172,8 +169,6 @@ def measure(layer, needs_input_grad, clients, budget, dtype):
         names = dict.fromkeys(form[i] for form in forms.values())
         if name == "forward":  # the same as canonical
             names.pop("plain")
-        if "pallas" in names and not _agrees(name, "pallas", layer, dtype):
-            names.pop("pallas")
         programs = {n: one_pass(name, n, layer) for n in names}
         if clients > 1:
             programs[IN_TURN] = one_pass(name, "plain", layer)
@@ -203,7 +198,7 @@ def _rates(layer, clients, budget, dtype, title, programs, flops):
         try:
             seconds = seconds_per_step(run, shapes, clients, budget, dtype, mapped)
             speed[key] = flops / seconds / 1e9
-        except Exception as error:  # memory, the compiler, or Pallas on the way to it
+        except Exception as error:  # memory, or the compiler
             reason = str(error).partition("\n")[0]
             print(f"{layer.key:30} {title:12} {_text(key)} failed: {reason}")
     figures = "  ".join(f"{_text(k)} {v:.0f}" for k, v in speed.items())
@@ -211,23 +206,6 @@ def _rates(layer, clients, budget, dtype, title, programs, flops):
     if not speed.keys() - {IN_TURN}:
         raise SystemExit(f"{layer.key}: no form of {title} has run")
     return speed
-
-
-def _agrees(name, form, layer, dtype) -> bool:
-    """Whether a pass gives what `plain` gives; tests only see Pallas interpreted."""
-    (run, shapes), (plain, _) = (one_pass(name, n, layer) for n in (form, "plain"))
-    keys = jax.random.split(jax.random.key(0), len(shapes))
-    pairs = zip(keys, shapes, strict=True)
-    operands = [jax.random.normal(key, shape, dtype) for key, shape in pairs]
-    try:
-        got, want = (jax.jit(f)(*operands).astype("float32") for f in (run, plain))
-        error = float(jnp.abs(got - want).max() / jnp.abs(want).max())
-    except Exception as failure:
-        error = str(failure).partition("\n")[0]
-    right = isinstance(error, float) and error < AGREEMENT
-    if not right:
-        print(f"{layer.key:30} {name:12} {form} is left out: error {error}")
-    return right
 
 
 def _fastest(speed, dtype):

@@ -16,11 +16,11 @@ PICTURE = Path(__file__).parent.parent / "docs" / "_static" / "five_methods.svg"
 ROUNDS, COHORT = 60, 5
 
 
-def stages(loss_fn, optimizer) -> dict[str, list[sfl.Stage]]:
+def stages(model, optimizer) -> dict[str, list[sfl.Stage]]:
     """Returns the stages of the five runs by their label."""
 
     def make(method, **arguments):
-        return method(loss_fn, optimizer, **arguments)
+        return method(model, optimizer, **arguments)
 
     def stage(algorithm, num_rounds=ROUNDS):
         return sfl.Stage(algorithm, num_rounds, COHORT, epochs=2)
@@ -44,7 +44,7 @@ def main(picture: Path = PICTURE, rounds: int = ROUNDS) -> None:
     model = model.reading(sfl.make_preprocess(data.mean, data.std))
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.1)
     figure, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
-    for name, run in stages(sfl.cross_entropy(model), optimizer).items():
+    for name, run in stages(model, optimizer).items():
         run = [s._replace(num_rounds=min(s.num_rounds, rounds)) for s in run]
         result = sfl.run(jax.random.key(0), run, model, data, eval_every=3)
         evaluated = [r for r in result.metrics if r["phase"] == "eval"]

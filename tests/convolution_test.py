@@ -105,7 +105,7 @@ def test_winograd_gives_way_in_strided_layers(name):
     assert got == Lowering("canonical", "patches", "patches")
 
 
-@pytest.mark.parametrize("form", [*lowerings.NAMES[:-1], TILED])
+@pytest.mark.parametrize("form", [*lowerings.NAMES, TILED])
 def test_vmap_over_clients_equals_a_loop(form):
     x, kernel = operands(3, clients=2)
 
@@ -219,6 +219,8 @@ def test_as_the_convolution_of_flax(padding, options):
 def test_unknown_lowering_is_one_line():
     with pytest.raises(ValueError, match="lowering='fft' is not one of: auto, plain"):
         convolve(*operands(3), lowering="fft")
+    with pytest.raises(ValueError, match="lowering=.pallas. is not one of"):
+        convolve(*operands(3), lowering="pallas")
     with pytest.raises(ValueError, match="winograd4 needs a kernel of size 2 to 5"):
         convolve(*operands(7), lowering="winograd4")
 

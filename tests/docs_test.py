@@ -134,7 +134,7 @@ def test_the_method_of_the_readme_learns_and_is_counted(key):
     data = from_arrays(x, y, x_test=x, y_test=y, num_clients=4)
     model = Model.from_flax(nn.Dense(2), jax.ShapeDtypeStruct((1, 5), np.float32))
     method = names["random_mask"](
-        local.cross_entropy(model), local.make_optimizer(learning_rate=0.5), density=1.0
+        model, local.make_optimizer(learning_rate=0.5), density=1.0
     )
     stage = Stage(method, num_rounds=2, cohort_size=4, epochs=2, batch_size=10)
     run = loop.run(key, [stage], model, data, eval_every=2)

@@ -8,7 +8,6 @@ import jax
 import pytest
 
 from benchmarks import lowering
-from sparsefl_jax.models import implicit
 from sparsefl_jax.models.convolution import Layer
 
 pytestmark = pytest.mark.slow
@@ -92,17 +91,3 @@ def test_a_form_that_fails_is_left_out_and_named(table, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="no form of forward has run"):
         call(monkeypatch, fail, "--write")
     assert "winograd4 failed: nothing works" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize("name", ["forward", "input_grad", "weight_grad"])
-def test_pallas_is_timed_only_where_it_is_right(name, monkeypatch, capsys):
-    assert lowering._agrees(name, "pallas", LAYER, "float32")
-    assert capsys.readouterr().out == ""
-    right = getattr(implicit, "weight_grad" if name == "weight_grad" else "forward")
-    wrong = lambda *operands: 1.5 * right(*operands)  # noqa: E731
-    monkeypatch.setattr(implicit, right.__name__, wrong)
-    assert not lowering._agrees(name, "pallas", LAYER, "float32")
-    assert "pallas is left out: error 0." in capsys.readouterr().out
-    monkeypatch.setattr(implicit, right.__name__, None)
-    assert not lowering._agrees(name, "pallas", LAYER, "float32")
-    assert "'NoneType' object is not callable" in capsys.readouterr().out

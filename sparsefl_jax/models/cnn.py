@@ -1,34 +1,133 @@
 """Small convolutional networks, each named after the work that uses it.
 
-Counts in the docstrings are for the data set of that work and the default `widths`,
-the outputs of every layer but the last.
+A network is a row of data: its convolutions, its hidden dense layers, and what follows
+each of them. Counts in the docstrings are for the data set of that work and the default
+`widths`, the outputs of every layer but the last.
 """
 
-from functools import partial
+from collections.abc import Callable
+from typing import NamedTuple
 
 import flax.linen as nn
 
 from sparsefl_jax.models.base import Model, check_widths, image_model
-from sparsefl_jax.models.layers import BatchNorm, conv, dense, max_pool, norm
+from sparsefl_jax.models.layers import (
+    BatchNorm,
+    conv,
+    dense,
+    max_pool,
+    norm,
+    torch_uniform,
+)
 
-zeros = nn.initializers.zeros
+ZEROS = nn.initializers.zeros
 
 
-class _MNISTNet(nn.Module):
+class Chain(NamedTuple):
+    """A chain of convolutions, then dense layers, by what follows each of them.
+
+    The steps are 'relu'; 'pool', of disjoint 2x2 windows; 'slide', the maximum of 3x3
+    windows with stride 1; 'norm', of the kind that the network is built with;
+    'keras_norm', batch normalisation with Keras' constants; and 'dropout'.
+    """
+
+    convs: tuple[tuple[str, ...], ...]  # the steps behind each convolution
+    hidden: tuple[tuple[str, ...], ...]  # those behind each hidden dense layer
+    size: int = 3  # of the kernels
+    pad: int = 0
+    bias: bool = True
+    init: Callable = torch_uniform
+    head_init: Callable | None = None  # None: as `init`
+    bias_init: Callable | None = None  # None: PyTorch's
+
+
+MNISTNET = Chain(2 * (("slide", "relu"),), (("relu",),), size=5)
+LENET5_CAFFE = Chain(2 * (("relu", "pool"),), (("relu",),), size=5, bias=False)
+CONV4 = Chain(
+    2 * (("norm", "relu"), ("norm", "relu", "pool")),
+    2 * (("norm", "relu"),),
+    size=5,
+    bias=False,
+)
+IC = Chain(
+    (("relu", "pool"), ("relu",), ("relu", "pool")),
+    (("relu",),),
+    init=nn.initializers.he_uniform(),
+    bias_init=ZEROS,
+)
+FEDSPARSIFY = Chain(
+    2 * (("relu",), ("relu", "pool", "keras_norm")) + (("relu",), ("relu", "pool")),
+    (("relu", "dropout"),),
+    pad=1,
+    init=nn.initializers.glorot_uniform(),
+    bias_init=ZEROS,
+)
+FEMNIST = Chain(2 * (("relu", "pool"),), (("relu",),), size=5, pad=2)
+SIMPLE = Chain((("relu",), ("relu", "pool")), (("relu",),))
+SMALL = Chain(
+    3 * (("relu", "pool"),),
+    (("relu",),),
+    pad=1,
+    init=nn.initializers.he_normal(),
+    # A small head keeps large learning rates from diverging at the start.
+    head_init=nn.initializers.normal(0.01),
+    bias_init=ZEROS,
+)
+
+
+class _Network(nn.Module):
+    """The network of a `Chain`: conv1, ..., fc1, ..., with bn`i` behind the i-th."""
+
+    chain: Chain
     num_classes: int
-    softmax_output: bool
     widths: tuple[int, ...]
     lowering: str
+    norm: str | None = None
+    dropout: float = 0.0
+    softmax_output: bool = False
 
     @nn.compact
-    def __call__(self, x):
-        for i, width in enumerate(self.widths[:2], 1):
-            x = conv(x, width, 5, name=f"conv{i}", bias=True, lowering=self.lowering)
-            x = nn.relu(max_pool(x, 3, 1))
-        x = x.reshape(x.shape[0], -1)
-        x = nn.relu(dense(x, self.widths[2], name="fc1"))
-        x = dense(x, self.num_classes, name="fc2")
+    def __call__(self, x, train, weight=None):
+        chain, convs = self.chain, len(self.chain.convs)
+        drawn = {"bias": chain.bias, "bias_init": chain.bias_init}
+        follow = {
+            "relu": lambda x, name: nn.relu(x),
+            "pool": lambda x, name: max_pool(x),
+            "slide": lambda x, name: max_pool(x, 3, 1),
+            "norm": lambda x, name: norm(
+                x, self.norm, name=name, train=train, weight=weight
+            ),
+            "keras_norm": lambda x, name: BatchNorm(
+                momentum=0.99, epsilon=1e-3, name=name
+            )(x, train=train, weight=weight),
+            "dropout": lambda x, name: nn.Dropout(
+                self.dropout, deterministic=not train
+            )(x),
+        }
+        steps = (*chain.convs, *chain.hidden)
+        for i, (width, after) in enumerate(zip(self.widths, steps, strict=True), 1):
+            if i <= convs:
+                where = {"pad": chain.pad, "lowering": self.lowering}
+                name = f"conv{i}"
+                x = conv(
+                    x, width, chain.size, name=name, init=chain.init, **drawn, **where
+                )
+            else:
+                name = f"fc{i - convs}"
+                x = x.reshape(x.shape[0], -1)
+                x = dense(x, width, name=name, init=chain.init, **drawn)
+            for step in after:
+                x = follow[step](x, f"bn{i}")
+        name, init = f"fc{len(chain.hidden) + 1}", chain.head_init or chain.init
+        x = dense(x, self.num_classes, name=name, init=init, **drawn)
         return nn.softmax(x) if self.softmax_output else x
+
+
+def _build(chain: Chain, num_classes, input_shape, widths, lowering, **more) -> Model:
+    widths = check_widths(widths, len(chain.convs) + len(chain.hidden))
+    return image_model(
+        _Network(chain, num_classes, widths, lowering, **more), input_shape
+    )
 
 
 def mnistnet(
@@ -44,23 +143,14 @@ def mnistnet(
     With `softmax_output` the network ends in a softmax, so that cross-entropy applies a
     second one: what FLASH's official code does.
     """
-    module = _MNISTNet(num_classes, softmax_output, check_widths(widths, 3), lowering)
-    return image_model(module, input_shape)
-
-
-class _LeNet5Caffe(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-    lowering: str
-
-    @nn.compact
-    def __call__(self, x):
-        for i, width in enumerate(self.widths[:2], 1):
-            x = conv(x, width, 5, name=f"conv{i}", lowering=self.lowering)
-            x = max_pool(nn.relu(x))
-        x = x.reshape(x.shape[0], -1)
-        x = nn.relu(dense(x, self.widths[2], name="fc1", bias=False))
-        return dense(x, self.num_classes, name="fc2", bias=False)
+    return _build(
+        MNISTNET,
+        num_classes,
+        input_shape,
+        widths,
+        lowering,
+        softmax_output=softmax_output,
+    )
 
 
 def lenet5_caffe(
@@ -71,28 +161,7 @@ def lenet5_caffe(
     lowering: str = "auto",
 ) -> Model:
     """LeNet-5-Caffe of SpaFL (Kim et al. 2024), no biases, 430,500 parameters."""
-    module = _LeNet5Caffe(num_classes, check_widths(widths, 3), lowering)
-    return image_model(module, input_shape)
-
-
-class _Conv4(nn.Module):
-    num_classes: int
-    norm: str | None
-    widths: tuple[int, ...]
-    lowering: str
-
-    @nn.compact
-    def __call__(self, x, train, weight=None):
-        normalise = partial(norm, kind=self.norm, train=train, weight=weight)
-        for i, width in enumerate(self.widths[:4], 1):
-            x = conv(x, width, 5, name=f"conv{i}", lowering=self.lowering)
-            x = nn.relu(normalise(x, name=f"bn{i}"))
-            x = max_pool(x) if i % 2 == 0 else x
-        x = x.reshape(x.shape[0], -1)
-        for i, width in enumerate(self.widths[4:], 1):
-            x = dense(x, width, name=f"fc{i}", bias=False)
-            x = nn.relu(normalise(x, name=f"bn{i + 4}"))
-        return dense(x, self.num_classes, name="fc3", bias=False)
+    return _build(LENET5_CAFFE, num_classes, input_shape, widths, lowering)
 
 
 def conv4(
@@ -109,26 +178,7 @@ def conv4(
     """
     if norm not in ("batch", "static", None):
         raise ValueError(f"norm={norm!r} is not one of: 'batch', 'static', None")
-    module = _Conv4(num_classes, norm, check_widths(widths, 6), lowering)
-    return image_model(module, input_shape)
-
-
-class _IC(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-    lowering: str
-
-    @nn.compact
-    def __call__(self, x):
-        init = {"init": nn.initializers.he_uniform(), "bias_init": zeros}
-        for i, width in enumerate(self.widths[:3], 1):
-            low = self.lowering
-            x = conv(x, width, 3, name=f"conv{i}", bias=True, lowering=low, **init)
-            x = nn.relu(x)
-            x = x if i == 2 else max_pool(x)
-        x = x.reshape(x.shape[0], -1)
-        x = nn.relu(dense(x, self.widths[3], name="fc1", **init))
-        return dense(x, self.num_classes, name="fc2", **init)
+    return _build(CONV4, num_classes, input_shape, widths, lowering, norm=norm)
 
 
 def ic(
@@ -139,33 +189,7 @@ def ic(
     lowering: str = "auto",
 ) -> Model:
     """Image classifier of Complement Sparsification (AAAI 2023), 164,506 parameters."""
-    module = _IC(num_classes, check_widths(widths, 4), lowering)
-    return image_model(module, input_shape)
-
-
-class _FedSparsify(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-    dropout: float
-    lowering: str
-
-    @nn.compact
-    def __call__(self, x, train, weight=None):
-        init = {"init": nn.initializers.glorot_uniform(), "bias_init": zeros}
-        for i, width in enumerate(self.widths[:6], 1):
-            name, low = f"conv{i}", self.lowering
-            x = conv(x, width, 3, name=name, pad=1, bias=True, lowering=low, **init)
-            x = nn.relu(x)
-            if i % 2:
-                continue
-            x = max_pool(x)
-            if i < 6:  # Keras' constants
-                normalise = BatchNorm(momentum=0.99, epsilon=1e-3, name=f"bn{i}")
-                x = normalise(x, train=train, weight=weight)
-        x = x.reshape(x.shape[0], -1)
-        x = nn.relu(dense(x, self.widths[6], name="fc1", **init))
-        x = nn.Dropout(self.dropout, deterministic=not train)(x)
-        return dense(x, self.num_classes, name="fc2", **init)
+    return _build(IC, num_classes, input_shape, widths, lowering)
 
 
 def fedsparsify_cnn(
@@ -179,24 +203,9 @@ def fedsparsify_cnn(
     """CNN of FedSparsify (Stripelis et al. 2022) for CIFAR-10, 1,609,930 parameters."""
     if not 0 <= dropout < 1:
         raise ValueError(f"dropout={dropout}, expected 0 <= dropout < 1")
-    module = _FedSparsify(num_classes, check_widths(widths, 7), dropout, lowering)
-    return image_model(module, input_shape)
-
-
-class _FEMNIST(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-    lowering: str
-
-    @nn.compact
-    def __call__(self, x):
-        for i, width in enumerate(self.widths[:2], 1):
-            low = self.lowering
-            x = conv(x, width, 5, name=f"conv{i}", pad=2, bias=True, lowering=low)
-            x = max_pool(nn.relu(x))
-        x = x.reshape(x.shape[0], -1)
-        x = nn.relu(dense(x, self.widths[2], name="fc1"))
-        return dense(x, self.num_classes, name="fc2")
+    return _build(
+        FEDSPARSIFY, num_classes, input_shape, widths, lowering, dropout=dropout
+    )
 
 
 def femnist_cnn(
@@ -207,24 +216,7 @@ def femnist_cnn(
     lowering: str = "auto",
 ) -> Model:
     """CNN of LEAF (Caldas et al. 2018) for FEMNIST, 6,603,710 parameters."""
-    module = _FEMNIST(num_classes, check_widths(widths, 3), lowering)
-    return image_model(module, input_shape)
-
-
-class _SimpleCNN(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-    lowering: str
-
-    @nn.compact
-    def __call__(self, x):
-        for i, width in enumerate(self.widths[:2], 1):
-            low = self.lowering
-            x = conv(x, width, 3, name=f"conv{i}", bias=True, lowering=low)
-            x = nn.relu(x)
-        x = max_pool(x).reshape(x.shape[0], -1)
-        x = nn.relu(dense(x, self.widths[2], name="fc1"))
-        return dense(x, self.num_classes, name="fc2")
+    return _build(FEMNIST, num_classes, input_shape, widths, lowering)
 
 
 def simple_cnn(
@@ -235,27 +227,7 @@ def simple_cnn(
     lowering: str = "auto",
 ) -> Model:
     """CNN of pfl-research's CIFAR-10 benchmark (2024), 1,626,442 parameters."""
-    module = _SimpleCNN(num_classes, check_widths(widths, 3), lowering)
-    return image_model(module, input_shape)
-
-
-class _SmallCNN(nn.Module):
-    num_classes: int
-    widths: tuple[int, ...]
-    lowering: str
-
-    @nn.compact
-    def __call__(self, x):
-        init = {"init": nn.initializers.he_normal(), "bias_init": zeros}
-        for i, width in enumerate(self.widths[:3], 1):
-            name, low = f"conv{i}", self.lowering
-            x = conv(x, width, 3, name=name, pad=1, bias=True, lowering=low, **init)
-            x = max_pool(nn.relu(x))
-        x = x.reshape(x.shape[0], -1)
-        x = nn.relu(dense(x, self.widths[3], name="fc1", **init))
-        # A small head keeps large learning rates from diverging at the start.
-        init["init"] = nn.initializers.normal(0.01)
-        return dense(x, self.num_classes, name="fc2", **init)
+    return _build(SIMPLE, num_classes, input_shape, widths, lowering)
 
 
 def small_cnn(
@@ -266,5 +238,4 @@ def small_cnn(
     lowering: str = "auto",
 ) -> Model:
     """Small CNN for trying things out in seconds, 89,834 parameters."""
-    module = _SmallCNN(num_classes, check_widths(widths, 4), lowering)
-    return image_model(module, input_shape)
+    return _build(SMALL, num_classes, input_shape, widths, lowering)

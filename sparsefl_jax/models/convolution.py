@@ -71,8 +71,8 @@ def convolve(
 ) -> Array:
     """Convolves images with square kernels.
 
-    Reverse mode of any order (only of the first in `pallas`) and forward over reverse
-    work; forward mode alone does not, unless the lowering is `plain`.
+    Reverse mode of any order and forward over reverse work; forward mode alone does
+    not, unless the lowering is `plain`.
 
     Args:
       x: [B, H, W, I], float32 or bfloat16.
@@ -225,24 +225,19 @@ def _distance(a: Layer, b: Layer) -> float:
 
 
 def available(layer: Layer, lowering: Lowering) -> Lowering:
-    """Replaces forms that do not exist for a layer's shape or on this backend.
+    """Replaces forms that do not exist for a layer's shape.
 
-    1x1 kernels know `plain` and `patches`, strided ones no Winograd and few gradients,
-    and without a GPU there is no `pallas`. `images` becomes a divisor of the batch, the
-    one whose ratio to it is nearest to one.
+    1x1 kernels know `plain` and `patches`, strided ones no Winograd and few gradients.
+    `images` becomes the divisor of the batch whose ratio to it is nearest to one.
     """
     if layer.size == 1:
         names = ("plain" if n == "plain" else "patches" for n in lowering.names)
         return Lowering(*names)
-    names = lowering.names
-    if jax.default_backend() != "gpu":
-        names = ("patches" if n == "pallas" else n for n in names)
-    forward, input_grad, weight_grad = names
+    forward, input_grad, weight_grad = lowering.names
     if layer.stride > 1:  # gradients of the other forms would work on a dilated g
         forward = "canonical" if forward.startswith("winograd") else forward
         input_grad = "plain" if input_grad == "plain" else "patches"
-        kept = ("plain", "pallas")
-        weight_grad = weight_grad if weight_grad in kept else "patches"
+        weight_grad = "plain" if weight_grad == "plain" else "patches"
     if layer.pad >= layer.size and input_grad != "plain":
         input_grad = "patches"
     images = _divisor(layer.batch, lowering.images) if lowering.images else 0

@@ -6,7 +6,6 @@ Every form of every pass is an operation that is fast forward:
 - `patches`: shifted views side by side and one matmul; its transpose is col2im;
 - `winograd2`, `winograd3`, `winograd4`: minimal filtering F(m x m, k x k) as batched
   matmuls (Lavin and Gray, CVPR 2016, arXiv:1509.09308), matrices by Cook-Toom;
-- `pallas`: `patches` without the patches in memory, for GPUs (`implicit.py`);
 - `plain`: what `jax.lax` does by itself.
 
 Layouts: activations NHWC, kernels HWIO. `I` and `O` count channels. Results have the
@@ -22,7 +21,7 @@ import numpy as np
 from jax import lax
 
 WINOGRAD = ("winograd2", "winograd3", "winograd4")
-NAMES = ("plain", "canonical", "patches", *WINOGRAD, "pallas")
+NAMES = ("plain", "canonical", "patches", *WINOGRAD)
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 _WIDE = 17
 # With infinity: small rationals, in the order that keeps float32 errors smallest.
@@ -40,8 +39,6 @@ def forward(name, x, w, stride, pad):
     if name == "patches":
         columns = _patches(x, w.shape[0], stride, pad)
         return jnp.tensordot(columns, w.reshape(-1, w.shape[3]), 1)
-    if name == "pallas":
-        return _implicit().forward(x, w, stride, pad)
     return _winograd(int(name[-1]), x, w, pad).astype(x.dtype)
 
 
@@ -51,7 +48,7 @@ def input_grad(name, x, g, w, stride, pad):
         return jax.linear_transpose(lambda v: plain(v, w, stride, pad), x)(g)[0]
     if name == "patches":
         return _fold(jnp.tensordot(g, w, ((3,), (3,))), x.shape[1:3], stride, pad)
-    if name in ("canonical", "pallas"):
+    if name == "canonical":
         flipped = jnp.flip(w, (0, 1)).swapaxes(2, 3)
         return forward(name, g, flipped, 1, w.shape[0] - 1 - pad)
     return _winograd_input_grad(int(name[-1]), x, g, w, pad).astype(x.dtype)
@@ -67,8 +64,6 @@ def weight_grad(name, x, g, w, stride, pad):
     if name == "patches":
         columns = _patches(x, w.shape[0], stride, pad)
         return jnp.tensordot(columns, g, ((0, 1, 2), (0, 1, 2))).reshape(w.shape)
-    if name == "pallas":
-        return _implicit().weight_grad(x, g, w.shape[0], stride, pad).astype(w.dtype)
     return _winograd_weight_grad(int(name[-1]), x, g, w.shape[0], pad).astype(w.dtype)
 
 
@@ -77,13 +72,6 @@ def plain(x, w, stride, pad):
     return lax.conv_general_dilated(
         x, w, (stride, stride), ((pad, pad),) * 2, dimension_numbers=DIMENSIONS
     )
-
-
-def _implicit():
-    """Pallas takes a while to import, and is rarely used."""
-    from sparsefl_jax.models import implicit
-
-    return implicit
 
 
 def _patches(x, size, stride, pad):

@@ -1,0 +1,313 @@
+"""The configurations of `same_results.py`, and how one tree runs them.
+
+`same_results.py` starts this file once in each tree, with PYTHONPATH set to that tree.
+Packages are imported once; every run is a fork of this process that calls the tree's
+own `launch.py`, so that nothing here depends on where the tree keeps its modules.
+"""
+
+import argparse
+import importlib
+import os
+import runpy
+import sys
+import traceback
+import warnings
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+CONV = {"dataset": "gray", "num_rounds": 1, "eval_every": 1, "epochs": 1}
+COLOUR = CONV | {"dataset": "colour"}
+HALF = {"density": 0.5}
+FIRST = {"name": "sensitivity", "density": 0.5, "num_rounds": 1, "cohort_size": 1}
+PRUNEFL = {"constant_time": 1e9, "max_density": 0.5}
+SNIP = {"name": "snip", "density": 0.3, "num_rounds": 1, "cohort_size": 1}
+BUDGETS = ((0.25, 0.5), (0.5, 0.5))
+MORE = ("--resume", "--config.num_rounds=4")
+
+# Name: (the algorithm, other fields, devices, further calls of launch.py).
+RUNS = {
+    "fedavg": ({"name": "fedavg"}, {}, 1, ()),
+    "fedavg_momentum": (
+        {"name": "fedavg", "keep_optimizer": True, "weighting": "uniform"},
+        {"optimizer": {"momentum": 0.9, "weight_decay": 1e-3, "clip": 1.0}},
+        2,
+        (),
+    ),
+    "fedavg_adam": (
+        {"name": "fedavg"},
+        {"server_optimizer": {"name": "adam"}, "drop_last": True},
+        2,
+        (),
+    ),
+    "fedprox": ({"name": "fedprox", "mu": 0.1}, {"val_fraction": 0.2}, 2, ()),
+    "pdst": ({"name": "pdst"} | HALF, {}, 2, ()),
+    "nst": ({"name": "nst"} | HALF, {"final_learning_rate": 0.01}, 2, ()),
+    "spdst": ({"name": "spdst"}, {"first_stage": FIRST}, 2, ()),
+    "spdst_resumed": ({"name": "spdst"}, {"first_stage": FIRST}, 2, (MORE,)),
+    "jmwst": ({"name": "jmwst"} | HALF, {"first_stage": FIRST}, 2, ()),
+    "jmwst_two": (
+        {"name": "jmwst", "r_int": 2, "index": "coo"} | HALF,
+        {"first_stage": FIRST, "observe_rounds": (1, 2), "num_rounds": 4},
+        1,
+        (),
+    ),
+    "hetero_spdst": (
+        {"name": "hetero_spdst", "densities": (0.25, 0.5)},
+        {"first_stage": FIRST, "budgets": BUDGETS, "cohort_size": 4},
+        2,
+        (),
+    ),
+    "hetero_jmwst": (
+        {"name": "hetero_jmwst", "densities": (0.25, 0.5)},
+        {"first_stage": FIRST, "budgets": BUDGETS, "cohort_size": 4},
+        2,
+        (),
+    ),
+    "snip": ({"name": "spdst"}, {"first_stage": SNIP}, 2, ()),
+    "grasp": ({"name": "spdst"}, {"first_stage": SNIP | {"name": "grasp"}}, 2, ()),
+    "prunefl": (
+        {"name": "prunefl", "reconfigure_every": 2} | PRUNEFL,
+        {
+            "first_stage": FIRST
+            | {"name": "prunefl_initial", "max_iterations": 4, "density": None}
+            | PRUNEFL
+        },
+        2,
+        (),
+    ),
+    "complement": ({"name": "complement"} | HALF, {}, 2, ()),
+    "pqsu": (
+        {"name": "pqsu"} | HALF,
+        {"first_stage": {"name": "fedavg", "num_rounds": 1}},
+        2,
+        (),
+    ),
+    "pqsu_up": ({"name": "pqsu", "quantize": "up"} | HALF, {}, 1, ()),
+    "fedsparsify_global": (
+        {"name": "fedsparsify_global", "rounds": 2, "density": 0.3},
+        {},
+        2,
+        (),
+    ),
+    "fedsparsify_random": (
+        {"name": "fedsparsify_global", "rounds": 2, "density": 0.3}
+        | {"criterion": "random"},
+        {},
+        2,
+        (),
+    ),
+    "fedsparsify_local": (
+        {"name": "fedsparsify_local", "rounds": 2, "density": 0.3},
+        {},
+        2,
+        (),
+    ),
+    "spafl": ({"name": "spafl", "alpha": 0.05}, {"metric": "clients"}, 2, ()),
+    "spafl_kept": (
+        {"name": "spafl", "alpha": 0.05, "keep_optimizer": True, "clamp": True},
+        {"optimizer": {"momentum": 0.9}},
+        1,
+        (),
+    ),
+    "spafl_host": ({"name": "spafl"}, {"client_store": "host"}, 2, ()),
+    "spafl_disk": ({"name": "spafl"}, {"client_store": "disk"}, 2, (MORE,)),
+    "spafl_one": ({"name": "spafl"}, {"client_store": "device"}, 1, ()),
+    "local_only": ({"name": "local_only", "alpha": 0.05}, {}, 2, ()),
+    "fedpm": ({"name": "fedpm"}, {"optimizer": {"name": "adam"}}, 2, ()),
+    "fedpm_host": (
+        {"name": "fedpm", "weights": "initial"},
+        {"client_store": "host", "optimizer": {"name": "adam"}},
+        1,
+        (),
+    ),
+    "heterofl": ({"name": "heterofl"}, {"budgets": BUDGETS, "cohort_size": 4}, 2, ()),
+    "fjord": ({"name": "fjord", "widths": (0.5, 1.0)}, {}, 2, ()),
+    "fjord_distilled": (
+        {"name": "fjord", "widths": (0.5, 1.0), "distill": True, "draw": "round"},
+        {},
+        2,
+        (),
+    ),
+    "chunks": ({"name": "nst"} | HALF, {"chunk": 1, "cohort_size": 4}, 2, ()),
+    "three_seeds": ({"name": "fedavg"}, {"seeds": 2}, 2, ()),
+    "bfloat16": ({"name": "fedavg"}, {"model": {"dtype": "bfloat16"}}, 1, ()),
+    "lenet5_caffe": (
+        {"name": "spafl", "alpha": 0.05},
+        CONV | {"model": {"name": "lenet5_caffe", "widths": (3, 4, 6)}},
+        2,
+        (),
+    ),
+    "mnistnet": (
+        {"name": "pdst"} | HALF,
+        CONV | {"first_stage": {}, "model": {"name": "mnistnet", "widths": (3, 4, 6)}},
+        2,
+        (),
+    ),
+    "conv4": (
+        {"name": "fedpm"},
+        COLOUR | {"model": {"name": "conv4", "norm": None, "widths": (3,) * 6}},
+        2,
+        (),
+    ),
+    "fedsparsify_cnn": (
+        {"name": "fedavg"},
+        COLOUR
+        | {"augment": ("flip",)}
+        | {"model": {"name": "fedsparsify_cnn", "widths": (3,) * 7}},
+        2,
+        (),
+    ),
+    "small_cnn": (
+        {"name": "heterofl"},
+        COLOUR
+        | {"budgets": BUDGETS, "model": {"name": "small_cnn", "widths": (4,) * 4}},
+        2,
+        (),
+    ),
+    "resnet18": (
+        {"name": "nst"} | HALF,
+        COLOUR | {"model": {"name": "resnet18", "base": 2, "norm": "group"}},
+        2,
+        (),
+    ),
+    "vgg16": (
+        {"name": "fjord", "widths": (0.5, 1.0)},
+        COLOUR | {"model": {"name": "vgg16", "widths": (2,) * 13}},
+        2,
+        (),
+    ),
+}
+QUICK = ("spdst", "spafl_disk", "jmwst", "fedpm_host", "complement")
+
+
+def found(*names: str):
+    """The first of these modules that the tree has."""
+    for name in names:
+        try:
+            return importlib.import_module(f"sparsefl_jax.{name}")
+        except ModuleNotFoundError as error:
+            if not f"sparsefl_jax.{name}.".startswith(f"{error.name}."):
+                raise
+    raise ModuleNotFoundError(f"the tree has none of {', '.join(names)}")
+
+
+def get_config(name: str):
+    """A row of `RUNS` as a configuration, for launch.py's `--config=FILE:NAME`."""
+    objects = found("runs.config.objects", "configuration")
+    algorithm, fields, _, _ = RUNS[name]
+    config = objects.default_config()
+    samples = Path(os.environ["SAME_RESULTS_SAMPLES"])
+    config.dataset = str(samples / f"{fields.get('dataset', 'pixels')}.npz")
+    config.normalize = False
+    config.num_clients, config.cohort_size, config.batch_size = 8, 3, 8
+    config.num_rounds = config.eval_every = 2
+    config.model = {"name": "mlp", "widths": (16,)}
+    config.algorithm = algorithm
+    for field, value in fields.items():
+        if field == "dataset":
+            continue
+        if isinstance(value, dict) and field in ("model", "optimizer"):
+            config[field].update(value)
+            if "name" in value and field == "model" and "widths" not in value:
+                del config.model["widths"]
+        elif isinstance(value, dict) and field != "first_stage":
+            config[field].update(value)
+        elif isinstance(value, dict):
+            config[field] = {k: v for k, v in value.items() if v is not None}
+        else:
+            config[field] = value
+    return objects.complete(config)
+
+
+def in_a_fork(work) -> bool:
+    """Whether `work()` ended well in a fork of this process."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # JAX has threads, but none has started yet
+        pid = os.fork()
+    if pid:
+        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    code = 1
+    try:
+        work()
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(bool(end.code))
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+
+
+def run(name: str, folder: Path) -> bool:
+    """Runs a row of `RUNS` into `folder / name`; what it prints goes beside it."""
+    _, _, devices, more = RUNS[name]
+    workdir = folder / name
+
+    def launch(*flags):
+        _redirect(folder / f"{name}.log")
+        os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+        sys.argv = ["launch.py", f"--workdir={workdir}", *flags]
+        _draw_nothing()
+        runpy.run_path("launch.py", run_name="__main__")
+
+    def keep():
+        _redirect(folder / f"{name}.log")
+        for config in sorted(workdir.rglob("checkpoint")):
+            keep_models(config.parent)
+
+    config = f"--config={Path(__file__).resolve()}:{name}"
+    calls = [(config,), *more]
+    return all(in_a_fork(lambda c=c: launch(*c)) for c in calls) and in_a_fork(keep)
+
+
+def _redirect(log: Path) -> None:
+    """Sends what this process prints to a file."""
+    file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    os.dup2(file, 1)
+    os.dup2(file, 2)
+
+
+def _draw_nothing() -> None:
+    """Leaves out plots and pages, which take longer than these runs."""
+    report = found("report")
+    for name in ("plot_run", "write_page", "plot_comparison"):
+        if hasattr(report, name):
+            setattr(report, name, lambda *args, **kwargs: None)
+
+
+def keep_models(workdir: Path) -> None:
+    """Writes the models of a run, and two clients' own, to its `models.npz`."""
+    import jax
+    import numpy as np
+
+    import sparsefl_jax
+
+    models = {"server": sparsefl_jax.load(workdir).models}
+    try:
+        models["clients"] = sparsefl_jax.load_clients(workdir, [0, 5])
+    except ValueError as error:
+        if "no personal models" not in str(error):
+            raise
+    leaves = jax.tree_util.tree_leaves_with_path(models)
+    named = {jax.tree_util.keystr(path): np.asarray(leaf) for path, leaf in leaves}
+    np.savez(workdir / "models.npz", **named)
+
+
+def main() -> None:
+    """Runs the named rows in the tree that is the working directory."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("names", nargs="+")
+    parser.add_argument("--jobs", type=int, default=1)
+    given = parser.parse_args()
+    for package in ("sparsefl_jax", "orbax.checkpoint", "ml_collections.config_flags"):
+        importlib.import_module(package)
+    with ThreadPoolExecutor(given.jobs) as pool:
+        ended = list(pool.map(lambda name: run(name, given.folder), given.names))
+    sys.exit(0 if all(ended) else 1)
+
+
+if __name__ == "__main__":
+    main()
