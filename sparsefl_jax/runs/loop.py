@@ -127,8 +127,9 @@ def segments(
 
     Args:
       key: the root of all randomness.
-      stages, model, data, **settings: the fields of a `Setup`.
+      stages, model, data: what runs, on what; fields of a `Setup`.
       resume: where to go on.
+      **settings: the other fields of a `Setup`.
 
     Yields:
       A `Segment` every few rounds.
