@@ -51,12 +51,12 @@ class Algorithm(NamedTuple):
       contribute: `(ctx, uplink) -> summand`, float32, summed over the cohort.
       aggregate: `(key, round, server, total) -> (server, metrics)`, a dict of scalars;
         `round` is a scalar int32 that counts from 0 within the stage.
-      deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first is
-        the headline; `target` is what an export and the next stage take.
+      deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first
+        is the headline; `target` is what an export and the next stage take.
       init_client: `(key, server, info) -> client`; the server is as `init` made it. By
         default clients remember nothing.
-      personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's own
-        models, the first of which is the headline; None where there are none.
+      personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's
+        own models, the first of which is the headline; None where there are none.
       alive: optional, `(round) -> float` in [0, 1]. As it follows from the arguments
         alone, the share of entries that are alive at most once `round` rounds of the
         stage are done, a Python int from 1: of those under masks in the next downlink,

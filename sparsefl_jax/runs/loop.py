@@ -127,7 +127,8 @@ def segments(
 
     Args:
       key: the root of all randomness.
-      stages, model, data, **settings: the fields of a `Setup`.
+      stages, model, data: what runs, and on what.
+      **settings: the other fields of a `Setup`.
       resume: where to go on.
 
     Yields:
