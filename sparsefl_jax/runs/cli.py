@@ -12,7 +12,7 @@ from pathlib import Path
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.validate import one_line
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def check_flags(verbs: dict, others: dict) -> None:
