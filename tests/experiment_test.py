@@ -124,10 +124,10 @@ def test_budgets_must_be_the_densities_of_the_method(config):
         config.budgets = pairs
         budgets = objects.build_budgets(config)
         if told is None:
-            objects.build_stages(config, None, budgets)
+            objects.build_stages(config, tiny_model(), budgets)
             config.first_stage.density, told = 0.4, "first_stage.density=0.4"
         with pytest.raises(ValueError, match=told):
-            objects.build_stages(config, None, budgets)
+            objects.build_stages(config, tiny_model(), budgets)
 
 
 @pytest.mark.slow

@@ -201,3 +201,35 @@ def test_two_stages(tmp_path, name):
         for tree in (end.params, end.mask)
     )
     assert mask.sum() == kept and not weights[~mask].any() and weights[mask].all()
+
+
+@pytest.mark.parametrize("factory", [snip, grasp])
+def test_inference_scores_with_the_statistics_of_the_start(factory, model):
+    """Hidden units minus half the given mean; in training minus half the batch's."""
+    stats = {"mean": jnp.linspace(-3.0, 3.0, small_world.HIDDEN)}
+    model, data = model._replace(stats=stats), client_batches(20, 8)
+    kept = {}
+    for mode in ("train", "inference"):
+        stage = factory(TINY, None, density=0.5, mode=mode)
+        sent, metrics = told_by(stage, model, data, 20)
+        rows = np.asarray(data.order[0, 0])
+        x, y = np.asarray(data.x)[rows], np.asarray(data.y)[rows]
+        p = jax.tree.map(np.float64, model.params)
+        hidden = x @ p["fc1"]["kernel"] + p["fc1"]["bias"]
+        parts = (
+            [slice(None)] if factory is snip else [slice(0, None, 2), slice(1, None, 2)]
+        )
+        total = 0.0
+        for part in parts:  # GraSP sees the batch in halves, and divides by 200
+            mean = stats["mean"] if mode == "inference" else hidden[part].mean(0)
+            out = np.tanh(hidden[part] - 0.5 * np.asarray(mean))
+            out = (out @ p["fc2"]["kernel"] + p["fc2"]["bias"]) / (
+                1 if factory is snip else 200
+            )
+            out -= np.log(np.exp(out).sum(1, keepdims=True))
+            total -= out[np.arange(len(y[part])), y[part]].sum()
+        assert float(metrics["loss"]) == pytest.approx(total, rel=1e-5)
+        kept[mode] = np.concatenate([m.reshape(-1) for m in jax.tree.leaves(sent.mask)])
+    assert (kept["train"] != kept["inference"]).any()
+    with pytest.raises(ValueError, match="mode='eval', expected one of train, inf"):
+        factory(TINY, None, density=0.5, mode="eval")

@@ -5,17 +5,17 @@ https://arxiv.org/abs/2204.12430. `fedsparsify_global` purges on the server,
 `fedsparsify_local` on the clients, whose masks then vote.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.algorithms.masked import spdst
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, schedules
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 
 CRITERIA = ("magnitude", "random")
 MERGES = ("majority", "average")
@@ -75,7 +75,9 @@ def fedsparsify_global(
             f"criterion={criterion!r}, expected one of {', '.join(CRITERIA)}"
         )
     schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
-    loss_fn = local.objective(model)
+    frozen = spdst(
+        model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
+    )
     select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
@@ -83,16 +85,6 @@ def fedsparsify_global(
         if criterion == "random":  # static branch
             scores = masks.uniform_scores(key, start.params, select)
         return Server(_applied(start), jnp.int32(0), scores)
-
-    def update(key, ctx, downlink, client, batches):
-        received, tx = unpack_model(downlink), optimizer(ctx.round)
-        trained = local.train(key, loss_fn, tx, received, batches, opt_state=client)
-        uplink = pack_up(trained.model, received.mask, select, index=index)
-        return uplink, trained.opt_state, trained.metrics
-
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
 
     def aggregate(key, round, server, total):
         del key
@@ -106,18 +98,7 @@ def fedsparsify_global(
     def alive(round):
         return 1 - schedule[min(round, rounds) - 1]
 
-    init_client = partial(_init_client, optimizer, keep_optimizer)
-    broadcast = partial(_broadcast, select, index)
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        _deploy,
-        init_client,
-        alive=alive,
-    )
+    return frozen._replace(init=init, aggregate=aggregate, alive=alive)
 
 
 def fedsparsify_local(
@@ -156,6 +137,9 @@ def fedsparsify_local(
         raise ValueError(f"merge={merge!r}, expected one of {', '.join(MERGES)}")
     schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
     loss_fn = local.objective(model)
+    frozen = spdst(
+        model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
+    )
     select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
@@ -192,28 +176,13 @@ def fedsparsify_local(
         most = 2 if merge == "majority" else jnp.inf  # times what each of them kept
         return min(1.0, most * (1 - schedule[min(round, rounds) - 1]))
 
-    init_client = partial(_init_client, optimizer, keep_optimizer)
-    broadcast = partial(_broadcast, select, index)
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        _deploy,
-        init_client,
+    return frozen._replace(
+        init=init,
+        update=update,
+        contribute=contribute,
+        aggregate=aggregate,
         alive=alive,
     )
-
-
-def _init_client(optimizer, keep_optimizer, key, server, info):
-    del key, info
-    return local.init_optimizer(optimizer, server.model.params, keep_optimizer)
-
-
-def _broadcast(select, index, key, ctx, server):
-    del key
-    return pack_down(ctx, server.model, server.since, select, index=index)
 
 
 def _purge(scores, round, schedule, select) -> PyTree:
@@ -231,8 +200,3 @@ def _next(round, server, new) -> Server:
 
 def _applied(model) -> SparseModel:
     return model._replace(params=masks.apply(model.params, model.mask))
-
-
-def _deploy(key, server):
-    del key
-    return {"global": server.model}

@@ -93,12 +93,9 @@ def heterofl(
         rows = jnp.arange(batches.y.shape[0], dtype=jnp.int32)
         held = jnp.zeros((width.num_classes(params),), jnp.bool_)
         held = held.at[batches.y].max(rows < ctx.client.num_examples)
-
+        loss_fn = local.objective(sliced(rate, held))
         stats = packets.merge(downlink["stats"].values, downlink["static"].values)
-        start, loss_fn = (
-            SparseModel(params, mask, stats),
-            local.objective(sliced(rate, held)),
-        )
+        start = SparseModel(params, mask, stats)
         trained = local.train(key, loss_fn, tx, start, batches)
         new = trained.model
         _, running = packets.split(new.stats, is_static(new.stats))

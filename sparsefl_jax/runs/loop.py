@@ -127,9 +127,9 @@ def segments(
 
     Args:
       key: the root of all randomness.
-      stages, model, data: what runs, on what; fields of a `Setup`.
-      resume: where to go on.
+      stages, model, data: what runs, and on what.
       **settings: the other fields of a `Setup`.
+      resume: where to go on.
 
     Yields:
       A `Segment` every few rounds.
