@@ -30,7 +30,8 @@ class Setup(NamedTuple):
 
     Attributes:
       stages: what runs, one after another.
-      model, data: the network, and the samples shared out over clients.
+      model: the network.
+      data: the samples, shared out over clients.
       eval_every: rounds between evaluations; the last of a stage is one too.
       chunk: clients that a device runs at a time, or 'auto'.
       budgets: [N] float in (0, 1], the share of the model that each client can hold.
