@@ -24,6 +24,7 @@ import numpy as np
 from sparsefl_jax import models
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.runs import cli
 from sparsefl_jax.sparsity import masks
@@ -106,8 +107,7 @@ def save_sparse(
     _require_safetensors()
     from safetensors import numpy as safetensors
 
-    if index not in INDEXES:
-        raise ValueError(f"index={index!r}, expected one of {', '.join(INDEXES)}")
+    one_of("index", index, INDEXES)
     sparse = _checked(sparse)
     packets = _packets(sparse, index)
     stored = {name: _stored(packet) for name, packet in packets.items()}

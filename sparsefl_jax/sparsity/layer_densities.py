@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.sparsity import masks
 
 # A count is a float32 product: a few units in its last place do not make a new integer.
@@ -38,11 +39,6 @@ def ceil_count(x: Array) -> Array:
     return jnp.ceil(x * jnp.float32(1 - _SLACK)).astype(jnp.int32)
 
 
-def _check_density(density: float) -> None:
-    if not 0 < density <= 1:
-        raise ValueError(f"density={density}, expected 0 < density <= 1.")
-
-
 def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
     """The same density for every layer; `[L]` float32, on the host.
 
@@ -53,7 +49,7 @@ def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       >>> uniform({'w': np.zeros((2, 3))}, {'w': True}, 0.5).tolist()
       [0.5]
     """
-    _check_density(density)
+    in_range("density", density, "(0, 1]")
     return np.full(len(masks.layers(params, select)), density, np.float32)
 
 
@@ -80,7 +76,7 @@ def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       >>> print(erk(w, {'a': True, 'b': True}, 0.3).round(3))
       [0.4   0.267]
     """
-    _check_density(density)
+    in_range("density", density, "(0, 1]")
     leaves, size = masks.layers(params, select), masks.layer_sizes(params, select)
     raw = np.array([sum(x.shape) for x in leaves], np.float64) / np.maximum(size, 1)
     dense = np.zeros(len(leaves), bool)
