@@ -15,12 +15,12 @@ import json
 from functools import partial
 
 from benchmarks import measure, workload
-from benchmarks.workload import Setup
+from benchmarks.workload import Workload
 from sparsefl_jax.report.figure import COLORS
 
 MODELS = {
-    "tiny": Setup("mlp", 10_000, 20, widths=(8,), batch_size=20),
-    "mlp": Setup("mlp", 10_000, 20, batch_size=20),
+    "tiny": Workload("mlp", 10_000, 20, widths=(8,), batch_size=20),
+    "mlp": Workload("mlp", 10_000, 20, batch_size=20),
 }
 COHORTS = (1, 10, 100, 1000, 10_000)
 HEAD = (

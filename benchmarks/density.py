@@ -16,8 +16,9 @@ import numpy as np
 
 import sparsefl_jax as sfl
 from benchmarks import measure, workload
-from benchmarks.workload import Setup
+from benchmarks.workload import Workload
 from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import ledger, packets
 
@@ -31,15 +32,15 @@ HEAD = (
 def masked(model, density: float) -> sfl.SparseModel:
     """A fresh network within a random mask; `density` of every kernel is left."""
     key = jax.random.key(1)
-    method = sfl.pdst(None, None, density=density)
+    method = sfl.pdst(model, None, density=density)
     server = method.init(key, checks.initial_model(key, model))
-    (sparse,) = method.deploy(key, server, None, None).values()
+    (sparse,) = method.deploy(key, server).values()
     return sparse
 
 
 def record(one: workload.Round, log) -> dict:
     """What the ledger writes of a round."""
-    (traced,) = checks.run([one.stage], one.model, one.data)
+    (traced,) = checks.run(Setup([one.stage], one.model, one.data))
     layouts = {"down": packets.layout(traced.down), "up": packets.layout(traced.up)}
     names = masks.layer_paths(jax.tree.map(lambda m: m > 0, one.model.macs))
     log = jax.tree.map(lambda v: v[0], jax.device_get(log._replace(masks=())))
@@ -48,7 +49,7 @@ def record(one: workload.Round, log) -> dict:
     )
 
 
-def run(setup: Setup, densities, index: str, repeats: int, chunk="auto") -> dict:
+def run(setup: Workload, densities, index: str, repeats: int, chunk="auto") -> dict:
     """All figures by density, and the seconds of compiling."""
     setup = setup._replace(method=partial(sfl.spdst, index=index))
     one = workload.prepare(setup, chunk)
@@ -120,7 +121,7 @@ def main():
     if not all(0 < d <= 1 for d in args.densities):
         parser.error(f"densities={args.densities}, expected each in (0, 1]")
     densities = sorted({1.0, *args.densities}, reverse=True)
-    setup = Setup(args.model, 2 * args.cohort, args.samples, args.cohort)
+    setup = Workload(args.model, 2 * args.cohort, args.samples, args.cohort)
     told = run(setup, densities, args.index, args.repeats, args.chunk)
     compiling = round(told["compile_seconds"], 1)
     about = measure.machine(

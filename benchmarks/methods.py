@@ -17,7 +17,7 @@ import numpy as np
 
 import sparsefl_jax as sfl
 from benchmarks import measure, workload
-from benchmarks.workload import Setup
+from benchmarks.workload import Workload
 
 # What stands in a factory's own arguments is taken where a method has no entry.
 NEEDED = {"density": 0.5, "rounds": 100}
@@ -49,7 +49,7 @@ def arguments(name: str, steps: int) -> dict:
     return chosen
 
 
-def run(names, setup: Setup, repeats: int, chunk="auto"):
+def run(names, setup: Workload, repeats: int, chunk="auto"):
     """Yields name and figures of a method after method."""
     steps = -(-setup.samples // setup.batch)
     fedavg = workload.prepare(setup, chunk)
@@ -110,7 +110,7 @@ def main():
     parser.add_argument("--chunk", default="auto")
     args = parser.parse_args()
     clients = 10 * args.cohort
-    setup = Setup(args.model, clients, args.samples, args.cohort, momentum=0.9)
+    setup = Workload(args.model, clients, args.samples, args.cohort, momentum=0.9)
     about = measure.machine(
         repeats=args.repeats,
         model=args.model,

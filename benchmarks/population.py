@@ -27,7 +27,13 @@ from sparsefl_jax import data
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.report.figure import COLORS
 from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.simulation import disk_store, initial_state, round_program, store
+from sparsefl_jax.simulation import (
+    disk_store,
+    initial_state,
+    placement,
+    round_program,
+    store,
+)
 
 COHORT, ROUNDS, BATCH = 20, 20, 16
 SHAPE, IMAGES = (28, 28, 1), 4096
@@ -73,13 +79,13 @@ def run(case: Case, repeats: int) -> dict:
     model = sfl.build_model("mlp", 10, SHAPE, widths=(case.width,))
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
     keeps = case.kind != "stateless"
-    method = sfl.fedavg(sfl.cross_entropy(model), optimizer, keep_optimizer=keeps)
+    method = sfl.fedavg(model, optimizer, keep_optimizer=keeps)
     stage = sfl.Stage(method, (repeats + 1) * ROUNDS, COHORT, 1, BATCH)
-    plan = round_program.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
+    plan = placement.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
     key = jax.random.key(0)
     sparse = jax.block_until_ready(checks.initial_model(key, model))
     base = resident("VmRSS")
-    clients = round_program.make_population(plan, population(case.clients))
+    clients = placement.make_population(plan, population(case.clients))
     rows = initial_state.shapes(method, sparse, clients.info).clients
     working = None
     if case.where != "device":

@@ -77,7 +77,7 @@ def traced(call, folder, program: Container[str]) -> list[tuple[str, float]]:
     return [(name, (after - start) / 1e9) for (start, name), (after, _) in pairs]
 
 
-def run(setup: workload.Setup, repeats: int) -> tuple[dict, dict]:
+def run(setup: workload.Workload, repeats: int) -> tuple[dict, dict]:
     """Seconds a step on one device: by layer and pass, and by operation."""
     one = workload.prepare(setup)
     call = workload.going(one)

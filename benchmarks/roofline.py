@@ -16,7 +16,7 @@ from functools import partial
 import jax
 
 from benchmarks import measure, workload
-from benchmarks.workload import NETWORKS, Setup
+from benchmarks.workload import NETWORKS, Workload
 from sparsefl_jax import models
 from sparsefl_jax.runs.plan import timings
 
@@ -30,7 +30,7 @@ HEAD = (
 def run(name: str, minibatches: int, repeats: int, chunk="auto") -> dict:
     """All figures of a network but the machine's rates."""
     batch = NETWORKS[name].batch_size
-    one = workload.prepare(Setup(name, 20, minibatches * batch), chunk)
+    one = workload.prepare(Workload(name, 20, minibatches * batch), chunk)
     timed = measure.summary(measure.in_turns({"": workload.going(one)}, repeats)[""])
     shapes, _ = jax.eval_shape(one.model.init, jax.random.key(0))
     parameters = sum(leaf.size for leaf in jax.tree.leaves(shapes))

@@ -7,7 +7,8 @@
 A row and seed is a run in `runs/tables/NAME/ROW_seedS`. A stopped one goes on where it
 was; a finished one found there, also under another name, is taken up if its
 configuration is the row's. Results go to `benchmarks/tables/NAME.json` and between
-`<!-- table NAME -->` and `<!-- end -->` in the README; both are for you to commit.
+`<!-- table NAME -->` and `<!-- end -->` on the page of its paper in
+`docs/reproduction`; both are for you to commit.
 An entry that the code has left behind says so under "stale": the words stand beside
 its accuracy, and its run counts as missing (move its folder away first).
 """
@@ -46,7 +47,7 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
     Args:
       table: the declaration.
       name: what its files are called.
-      root: the directory that holds `runs/`, `benchmarks/` and `README.md`.
+      root: the directory that holds `runs/`, `benchmarks/` and `docs/`.
       only: the one row to run; None: all.
       seeds: run seeds below this; None: all.
 
@@ -163,20 +164,24 @@ def measured(name: str, root=ROOT) -> dict[tuple[str, int], dict]:
 
 
 def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
-    """Adds a result to the table's JSON file, and draws the README's table anew."""
+    """Adds a result to the table's JSON file and redraws the table on its page."""
     entries = results(name, root) | {(new["row"], new["seed"]): new}
     ordered = [entries[run] for run in sorted(entries, key=_position(table))]
     path = root / "benchmarks" / "tables" / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     files.write_text(path, json.dumps(ordered, indent=1) + "\n")
     text = markdown(table, ordered)
-    readme = root / "README.md"
-    if readme.exists():
-        before = readme.read_text()
+    if (document := page(name, root)).exists():
+        before = document.read_text()
         marks = rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)"
         after = re.sub(marks, lambda m: m[1] + text + "\n" + m[2], before, flags=re.S)
-        files.write_text(readme, after)
+        files.write_text(document, after)
     print(text, flush=True)
+
+
+def page(name: str, root=ROOT) -> Path:
+    """Returns the page of a table's paper, by which its name begins."""
+    return root / "docs" / "reproduction" / f"{name.partition('_')[0]}.md"
 
 
 def _position(table: Table):

@@ -20,29 +20,29 @@ import numpy as np
 
 import sparsefl_jax as sfl
 from benchmarks import measure, workload
-from benchmarks.workload import Setup
+from benchmarks.workload import Workload
 from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.runs.plan import timings
 
-SPAFL = Setup("lenet5_caffe", 100, 640, cohort=10, momentum=0.9)
+SPAFL = Workload("lenet5_caffe", 100, 640, cohort=10, momentum=0.9)
 FEDSPARSIFY = partial(sfl.fedsparsify_global, density=0.1, rounds=200)
 FIVE = {
-    "pfl": Setup("simple_cnn", 1000, 50, cohort=50),
-    "femnist": Setup("femnist_cnn", 3400, 198, cohort=10),
-    "resnet18_100": Setup("resnet18", 100, 64, cohort=10),
+    "pfl": Workload("simple_cnn", 1000, 50, cohort=50),
+    "femnist": Workload("femnist_cnn", 3400, 198, cohort=10),
+    "resnet18_100": Workload("resnet18", 100, 64, cohort=10),
     "lenet5_spafl": SPAFL._replace(method=sfl.spafl),
-    "mlp_fedsparsify": Setup("mlp", 100, 600, cohort=10, method=FEDSPARSIFY),
+    "mlp_fedsparsify": Workload("mlp", 100, 600, cohort=10, method=FEDSPARSIFY),
 }
 SETUPS = FIVE | {
     "lenet5_fedavg": SPAFL,
-    "mlp": Setup("mlp", 100, 600),
-    "lenet5_caffe": Setup("lenet5_caffe", 100, 640),
-    "mnistnet": Setup("mnistnet", 100, 600),
-    "ic": Setup("ic", 100, 640),
-    "conv4": Setup("conv4", 20, 160),
-    "fedsparsify_cnn": Setup("fedsparsify_cnn", 20, 128),
-    "resnet18": Setup("resnet18", 20, 128),
-    "vgg16": Setup("vgg16", 20, 64),
+    "mlp": Workload("mlp", 100, 600),
+    "lenet5_caffe": Workload("lenet5_caffe", 100, 640),
+    "mnistnet": Workload("mnistnet", 100, 600),
+    "ic": Workload("ic", 100, 640),
+    "conv4": Workload("conv4", 20, 160),
+    "fedsparsify_cnn": Workload("fedsparsify_cnn", 20, 128),
+    "resnet18": Workload("resnet18", 20, 128),
+    "vgg16": Workload("vgg16", 20, 64),
 }
 HEAD = (
     *("set-up", "clients, cohort, batch", "steps/s: best", "median", "GFLOP/s"),
@@ -50,7 +50,7 @@ HEAD = (
 )
 
 
-def run(setup: Setup, repeats: int, chunk) -> dict:
+def run(setup: Workload, repeats: int, chunk) -> dict:
     """Times single rounds; the compilation stands apart."""
     matmul_rate = partial(timings.matmul_rate, dtype=setup.dtype)
     before = matmul_rate() / 1e9
@@ -70,7 +70,7 @@ def run(setup: Setup, repeats: int, chunk) -> dict:
     }
 
 
-def row(name: str, setup: Setup, r: dict) -> list[str]:
+def row(name: str, setup: Workload, r: dict) -> list[str]:
     return [
         name,
         f"{setup.clients}, {setup.drawn}, {setup.batch}",
@@ -94,7 +94,7 @@ def draw(results: dict, figure) -> None:
     ax.set(title="Training through the engine", xlabel="fraction of the matmul rate")
 
 
-def compare(setups: dict[str, Setup], repeats: int, chunk) -> None:
+def compare(setups: dict[str, Workload], repeats: int, chunk) -> None:
     """Rounds of two set-ups in turns; prints both rates and their median ratio."""
     built = {name: workload.prepare(setup, chunk) for name, setup in setups.items()}
     calls = {name: workload.going(one) for name, one in built.items()}

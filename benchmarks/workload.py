@@ -11,7 +11,7 @@ import sparsefl_jax as sfl
 from benchmarks import samples
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.simulation import initial_state, round_program
+from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.wire import ledger
 
 
@@ -40,7 +40,7 @@ NETWORKS = {
 }
 
 
-class Setup(NamedTuple):
+class Workload(NamedTuple):
     """A network and how it is trained."""
 
     model: str  # of `NETWORKS`
@@ -84,7 +84,7 @@ class Round(NamedTuple):
         return 6.0 * ledger.macs_per_sample(self.model.macs) * self.stage.batch_size
 
 
-def make_data(setup: Setup, tests: int = 10):
+def make_data(setup: Workload, tests: int = 10):
     """Random samples, `setup.samples` for each client, `tests` for evaluation."""
     network = NETWORKS[setup.model]
     x, y, rows = samples.draw(
@@ -102,7 +102,7 @@ def make_data(setup: Setup, tests: int = 10):
     )
 
 
-def make_model(setup: Setup, data):
+def make_model(setup: Workload, data):
     network = NETWORKS[setup.model]
     kwargs = {} if setup.widths is None else {"widths": setup.widths}
     model = sfl.build_model(
@@ -111,22 +111,24 @@ def make_model(setup: Setup, data):
     return model.reading(sfl.make_preprocess(data.mean, data.std))
 
 
-def make_stage(setup: Setup, model, rounds: int) -> sfl.Stage:
+def make_stage(setup: Workload, model, rounds: int) -> sfl.Stage:
     """One epoch of every client of a cohort."""
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=setup.momentum)
-    method = setup.method(sfl.cross_entropy(model), optimizer)
+    method = setup.method(model, optimizer)
     return sfl.Stage(method, rounds, setup.drawn, 1, setup.batch)
 
 
-def prepare(setup: Setup, chunk="auto", model=None, data=None, devices=None) -> Round:
+def prepare(
+    setup: Workload, chunk="auto", model=None, data=None, devices=None
+) -> Round:
     """Compiles a round of one epoch; the same cohort takes part in every round."""
     data = make_data(setup) if data is None else data
     model = make_model(setup, data) if model is None else model
     stage = make_stage(setup, model, 1)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
-    plan = round_program.make_plan(stage, layers, devices, chunk)
+    plan = placement.make_plan(stage, layers, devices, chunk)
     budgets = np.resize(np.float32(setup.budgets), setup.clients)
-    population = round_program.make_population(plan, data, budgets)
+    population = placement.make_population(plan, data, budgets)
     key = jax.random.key(0)
 
     def start(sparse=None):

@@ -59,7 +59,11 @@ def _fedprox(config) -> None:
 
 
 def _at_start(config, name: str, prunable=("*",), **settings) -> None:
-    """A mask from one random client before round 1, frozen from then on."""
+    """A mask from one random client before round 1, frozen from then on.
+
+    Its released code scores the batch without dropout and with the network's own
+    statistics.
+    """
     config.first_stage = ONE_CLIENT | {"name": name, "prunable": prunable} | settings
     config.first_stage.density = config.get_oneway_ref("density")
     config.algorithm = {"name": "spdst", "keep_optimizer": True, "prunable": prunable}
@@ -80,7 +84,9 @@ _ALGORITHMS = {
     "random": lambda config: _progressive(config, criterion="random"),
     "fedavg": _fedavg,
     "fedprox": _fedprox,
-    "snip": lambda config: _at_start(config, "snip"),
-    "grasp": lambda config: _at_start(config, "grasp", temperature=1.0, halves=False),
+    "snip": lambda config: _at_start(config, "snip", mode="inference"),
+    "grasp": lambda config: _at_start(
+        config, "grasp", mode="inference", temperature=1.0, halves=False
+    ),
     "prunefl": _prunefl,
 }

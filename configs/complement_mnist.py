@@ -8,7 +8,7 @@ real writers under the same head of 62 outputs, and 200 rounds of the paper's 50
 `data/mnist_writers.npz` holds `writer_train`, who wrote each image
 (--config.writers=FILE). What is left is --config.density, 1 - p; for pqsu
 --config.algorithm.density of the filters. On FEMNIST, best round: FedAvg 76.3, CS 72.5
-(p = .5), PruneFL 55.5, PQSU 57.9. Measured: see the README.
+(p = .5), PruneFL 55.5, PQSU 57.9. Measured: see docs/reproduction/complement.md.
 """
 
 from configs import _complement as complement

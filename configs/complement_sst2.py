@@ -8,7 +8,8 @@ have no users, their words hashed to 768 features instead of a DistilBERT's. The
 in `data/sst2.npz`, made by
 `python -m sparsefl_jax.data.text glue/sst2 data/sst2.npz --hash=768`.
 What is left is --config.density, 1 - p; for pqsu --config.algorithm.density of the
-neurons. Judged on the validation sentences. Measured: see the README.
+neurons. Judged on the validation sentences. Measured: see
+docs/reproduction/complement.md.
 """
 
 from configs import _complement as complement

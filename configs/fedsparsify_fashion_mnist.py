@@ -7,7 +7,8 @@ clients100 10 of 100 take part, with iid the split is at random, else two classe
 client. What is left is --config.density, 1 - S. Round 200, one seed: FedAvg .7489,
 FedSparsify-Global .740 / .735 / .749 / .735 / .687 at S = .8 / .85 / .9 / .95 / .99.
 SNIP and GraSP score a random batch; `--config.first_stage.first_samples` takes a
-client's first samples, which are of one class. Measured: see the README.
+client's first samples, which are of one class. Measured: see
+docs/reproduction/fedsparsify.md.
 """
 
 from configs import _fedsparsify as fedsparsify

@@ -6,7 +6,7 @@ METHOD is fedavg, nst, pdst, spdst (default), jmwst, hetero_spdst or hetero_jmws
 `release`, the released code's settings, has a second softmax in the network and decays
 the learning rate over 1000 rounds. As printed, alpha = 0.1, d = 0.1, 3 seeds: dense
 98.45 +- 0.17, NST 96.19 +- 0.22, PDST 94.41 +- 1.23, SPDST 97.22 +- 0.43, JMWST
-(r_int = 1) 96.53 +- 0.19. Measured: see the README's results.
+(r_int = 1) 96.53 +- 0.19. Measured: see docs/reproduction/flash.md.
 """
 
 from configs import _flash as flash

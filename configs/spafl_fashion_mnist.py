@@ -12,7 +12,8 @@ layers comes one pass late. All but FedPM take raw pixels, 0 to 255, to which th
 belong. Mean over clients on their own test samples, best round, over seeds: SpaFL 89.21
 +- 0.25 (density 35.36 %), without eq. (13) 88.20 +- 1.10, FedAvg 88.73 +- 0.21, FedPM
 63.27 +- 1.65, HeteroFL 85.97 +- 0.20, FjORD 89.08 +- 0.17, Local 84.31 +- 0.20;
-thresholds only 65.52 +- 5.3. About 30 minutes on two cores. Measured: see the README.
+thresholds only 65.52 +- 5.3. About 30 minutes on two cores. Measured: see
+docs/reproduction/spafl.md.
 """
 
 from configs import _spafl as spafl

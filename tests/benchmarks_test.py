@@ -30,7 +30,7 @@ from sparsefl_jax.runs.plan import checks, timings
 
 pytestmark = pytest.mark.slow
 
-TINY = workload.Setup("mlp", 8, 12, 4, widths=(4,), batch_size=8)
+TINY = workload.Workload("mlp", 8, 12, 4, widths=(4,), batch_size=8)
 
 
 @pytest.fixture(autouse=True)
@@ -219,7 +219,7 @@ def test_devices_get_as_many_clients_each_or_share_them(tmp_path, monkeypatch):
 
 def test_bits_and_flops_follow_the_density(tmp_path, monkeypatch):
     tiny = TINY._replace(samples=8)
-    monkeypatch.setattr(density, "Setup", lambda *_: tiny)
+    monkeypatch.setattr(density, "Workload", lambda *_: tiny)
     arguments = "--densities", "0.1"
     told = written(density, "density", tmp_path, monkeypatch, *arguments)
     dense, sparse = told["by_density"]
@@ -247,13 +247,13 @@ def test_every_method_can_be_timed(name):
     data = workload.make_data(TINY)
     model = workload.make_model(TINY, data)
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.1)
-    method = sfl.ALGORITHMS[name](sfl.cross_entropy(model), optimizer, **kwargs)
+    method = sfl.ALGORITHMS[name](model, optimizer, **kwargs)
     sparse = checks.initial_model(jax.random.key(0), model)
     checks.trace(sfl.Stage(method, 1, 4, 1, 8), sparse, data)
 
 
 def test_methods(tmp_path, monkeypatch):
-    monkeypatch.setattr(methods, "Setup", lambda *_, momentum: TINY)
+    monkeypatch.setattr(methods, "Workload", lambda *_, momentum: TINY)
     only = "--only", "fedprox"
     told = written(methods, "methods", tmp_path, monkeypatch, *only)
     (r,) = told.values()
@@ -263,7 +263,7 @@ def test_methods(tmp_path, monkeypatch):
 
 
 def test_roofline(tmp_path, monkeypatch):
-    monkeypatch.setattr(roofline, "Setup", lambda *_: TINY)
+    monkeypatch.setattr(roofline, "Workload", lambda *_: TINY)
     told = written(roofline, "roofline", tmp_path, monkeypatch, "--only", "mlp")
     assert told["rates"] == {"matmul_flops": 1e11, "copy_bytes": 1e10}
     r = told["networks"]["mlp"]

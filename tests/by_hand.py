@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.models import Model
 from sparsefl_jax.testing import small_world
 
 
@@ -16,3 +17,27 @@ def gradient(params, stats, x, y):
         return -jnp.mean(chosen), new
 
     return jax.grad(loss, has_aux=True)(params)
+
+
+def model_of(objective, macs) -> Model:
+    """A model whose loss is any function of its parameters.
+
+    Args:
+      objective: `(key, params, stats, x, y, weight) -> (loss, (stats, sums))`, which
+        leaves the statistics as they are.
+      macs: a tree like the parameters.
+    """
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        return (key, params, stats, x), stats
+
+    def loss(arguments, targets, weight):
+        value, (_, sums) = objective(*arguments, targets, weight)
+        return value, sums
+
+    return Model(None, apply, macs, loss=loss)
+
+
+def bare(params) -> Model:
+    """A model of these parameters that computes nothing."""
+    return Model(None, None, jax.tree.map(lambda _: 1, params))

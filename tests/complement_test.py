@@ -39,7 +39,7 @@ def test_logged_client_density_is_that_of_the_uplink():
 def test_both_models_are_deployed_the_pruned_one_first():
     world = small_world.make_world(complement, {"density": DENSITY})
     server = small_world.path(world)[0][-1].server
-    deployed = world.algorithm.deploy(world.key, server, None, None)
+    deployed = world.algorithm.deploy(world.key, server)
     assert list(deployed) == ["global", "unpruned"]
     pruned, whole = (m.params["fc1"]["kernel"] for m in deployed.values())
     assert np.mean(pruned != 0) < DENSITY + 0.05 < np.mean(whole != 0)

@@ -28,8 +28,8 @@ def _quick_compilation():
 def types(whole):
     """The statistics come back in another dtype."""
 
-    def aggregate(key, ctx, server, total):
-        server, metrics = whole.aggregate(key, ctx, server, total)
+    def aggregate(key, round, server, total):
+        server, metrics = whole.aggregate(key, round, server, total)
         half = jax.tree.map(lambda v: v.astype(jnp.bfloat16), server.stats)
         return server._replace(stats=half), metrics
 
@@ -272,8 +272,8 @@ BROKEN = {
 
 @pytest.mark.parametrize("laws", BROKEN)
 def test_law_catches_a_broken_method(laws):
-    def broken(loss_fn, optimizer):
-        return BROKEN[laws](fedavg(loss_fn, optimizer))
+    def broken(model, optimizer):
+        return BROKEN[laws](fedavg(model, optimizer))
 
     world = small_world.make_world(broken, {})
     for law in laws.split():
@@ -292,7 +292,7 @@ ANSWERS = {  # by function: what it returns in place of its answer, and what is 
     ),
     "aggregate": (lambda told: told[0], "aggregate returned Server, expected (server,"),
     "deploy": (lambda models: models["global"], "deploy is SparseModel, expected"),
-    "deploy ": (lambda models: {}, "deploy of the server is {}, expected a model"),
+    "deploy ": (lambda models: {}, "deploy returned {}, expected a model"),
 }
 
 
@@ -300,8 +300,8 @@ ANSWERS = {  # by function: what it returns in place of its answer, and what is 
 def test_an_answer_of_another_kind_is_named(name):
     change, told = ANSWERS[name]
 
-    def odd(loss_fn, optimizer):
-        whole = fedavg(loss_fn, optimizer)
+    def odd(model, optimizer):
+        whole = fedavg(model, optimizer)
         function = getattr(whole, name.strip())
         changed = {name.strip(): lambda *args: change(function(*args))}
         return whole._replace(**changed)
@@ -312,8 +312,8 @@ def test_an_answer_of_another_kind_is_named(name):
 
 
 def test_what_one_function_keeps_for_another_is_named():
-    def keeping(loss_fn, optimizer):
-        return remembered(fedavg(loss_fn, optimizer))
+    def keeping(model, optimizer):
+        return remembered(fedavg(model, optimizer))
 
     told = "keeping: a function uses what another one computed and did not return"
     with pytest.raises(contract.ContractError, match=told):
@@ -323,8 +323,8 @@ def test_what_one_function_keeps_for_another_is_named():
 def test_numbers_from_aggregate_and_packets_not_sent_are_no_breach():
     """Neither is a packet for 0 bits that only tells of samples while not sent."""
 
-    def fine(loss_fn, optimizer):
-        whole = fedavg(loss_fn, optimizer)
+    def fine(model, optimizer):
+        whole = fedavg(model, optimizer)
 
         whole = carrying(
             whole, "total", lambda _, data: Packet(data.x[0], sent=False, bits=0)
@@ -347,8 +347,8 @@ def test_numbers_from_aggregate_and_packets_not_sent_are_no_breach():
 def test_an_assumption_stands_in_the_place_of_bits():
     """What a packet assumes to be free passes, and only with the word."""
 
-    def assuming(loss_fn, optimizer):
-        whole = fedavg(loss_fn, optimizer)
+    def assuming(model, optimizer):
+        whole = fedavg(model, optimizer)
         said = {"index": "none", "assumed": "a table printed without positions"}
         return carrying(whole, "signs", lambda delta, batches: signs(delta, **said))
 
@@ -366,8 +366,8 @@ def test_a_client_that_keeps_the_union_itself_is_not_charged_for_it():
 def test_label_sets_are_taken_as_known():
     """HeteroFL sends its label set; no law asks for it, as its docstring says."""
 
-    def silent(loss_fn, optimizer):
-        whole = heterofl(loss_fn, optimizer)
+    def silent(model, optimizer):
+        whole = heterofl(model, optimizer)
 
         def update(*args):
             uplink, client, metrics = whole.update(*args)
@@ -423,8 +423,8 @@ def test_laws_are_all_broken_once():
 
 
 def test_check_algorithm_names_law_method_and_leaf():
-    def half_precise(loss_fn, optimizer):
-        return types(fedavg(loss_fn, optimizer))
+    def half_precise(model, optimizer):
+        return types(fedavg(model, optimizer))
 
     with pytest.raises(AssertionError, match=r"'types', half_precise.*mean.*bfloat16"):
         contract.check_algorithm(half_precise)

@@ -101,7 +101,7 @@ def local_sgd(model, data, rate, velocity=None, pull=0.0):
 
 
 def headline(world, server):
-    return next(iter(world.algorithm.deploy(world.key, server, None, None).values()))
+    return next(iter(world.algorithm.deploy(world.key, server).values()))
 
 
 def averaged(world, pull=0.0):
@@ -294,7 +294,7 @@ def nests(world, factory):
             ]
             union = jax.tree.map(lambda *m: np.any(m, axis=0), *sent)
             held = np.asarray(masks.counts(union, world.layers), np.float64)
-        deployed = world.algorithm.deploy(world.key, state.server, None, None)
+        deployed = world.algorithm.deploy(world.key, state.server)
         chain = [deployed[f"d{d}"].mask for d in TIERS["densities"]]
         for density, mask in zip(TIERS["densities"], chain, strict=True):
             cut = held * min(1, density * size / held.sum())
@@ -304,7 +304,7 @@ def nests(world, factory):
         for small, large in itertools.pairwise(chain):
             jax.tree.map(lambda s, w: np.testing.assert_array_equal(s & ~w, False),
                          small, large)  # fmt: skip
-    deployed = world.algorithm.deploy(world.key, states[0].server, None, None)
+    deployed = world.algorithm.deploy(world.key, states[0].server)
     for passing, index in zip(
         small_world.passings(world, 0), world.cohorts[0], strict=True
     ):

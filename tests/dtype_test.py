@@ -49,7 +49,7 @@ def build(kind):
     weight = jnp.asarray(np.arange(16) < 13, jnp.float32)
 
     def gradients(model):
-        loss_fn = local.cross_entropy(model)
+        loss_fn = local.objective(model)
         loss = lambda params: loss_fn(None, params, stats, x, y, weight)  # noqa: E731
         return jax.grad(loss, has_aux=True), params
 
@@ -173,7 +173,7 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
         config = objects.complete(config)
         data = objects.build_data(config)
         model = objects.build_model(config, data)
-        stages = objects.build_stages(config, local.cross_entropy(model))
+        stages = objects.build_stages(config, model)
         how = {"eval_every": 1, "client_store": "device"}
         (segment,) = loop.segments(jax.random.key(0), stages, model, data, **how)
         held = jax.tree.leaves((segment.snapshot.state, segment.models))

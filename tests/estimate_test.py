@@ -8,6 +8,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.runs.plan import describe
+from sparsefl_jax.runs.setup import Setup
 
 SIZES = (12, 20, 33, 41, 70, 24)
 WIDTH, INPUTS, CLASSES, BATCH = 256, 12, 4, 8
@@ -26,7 +27,7 @@ def world():
         x[:200], y[:200], x_test=x[200:], y_test=y[200:], partition=parts
     )
     model = sfl.build_model("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
-    return data, model, (sfl.cross_entropy(model), sfl.make_optimizer())
+    return data, model, (model, sfl.make_optimizer())
 
 
 def stage(method, rounds, cohort=3, **kwargs):
@@ -45,7 +46,7 @@ def test_two_stages_as_they_run(world, key):
         stage(sfl.pdst(*parts, density=0.2), 2),
         stage(sfl.spdst(*parts), 6),
     ]
-    plan = describe.describe(stages, model, data, eval_every=6, key=key)
+    plan = describe.describe(Setup(stages, model, data, eval_every=6), key=key)
     run = sfl.run(key, stages, model, data, eval_every=6)
     for index, told in enumerate(plan["stages"]):
         for name in ("flops_dense", "flops_executed"):  # of the very cohorts
@@ -63,7 +64,7 @@ def test_two_stages_as_they_run(world, key):
 def test_fedavg_and_memory_by_hand(world):
     data, model, parts = world
     method = sfl.fedavg(*parts, keep_optimizer=True)
-    plan = describe.describe([stage(method, 4, 6)], model, data)
+    plan = describe.describe(Setup([stage(method, 4, 6)], model, data))
     (told,) = plan["stages"]
     assert told["bits_down"] == told["bits_up"] == 2 * [6 * 32 * DENSE]
     assert told["masked"] == 0 and told["flops"] is None  # nothing comes under a mask
@@ -90,7 +91,9 @@ def test_fedavg_and_memory_by_hand(world):
 
 def test_padding_to_the_longest_of_a_chunk(world):
     data, model, parts = world
-    plan = describe.describe([stage(sfl.fedavg(*parts), 1, 6)], model, data, chunk=3)
+    plan = describe.describe(
+        Setup([stage(sfl.fedavg(*parts), 1, 6)], model, data, chunk=3)
+    )
     # Sorted 70 41 33 | 24 20 12: every client as long as the first of its three.
     slots = 3 * (72 + 24)
     assert plan["stages"][0]["flops_executed"] == 6 * KERNELS * 2 * slots
@@ -103,7 +106,7 @@ def test_a_mask_that_stays_is_known_and_one_that_changes_is_not(world, key):
     told = {}
     for name in ("pdst", "nst"):
         method = getattr(sfl, name)(*parts, density=0.2)
-        plan = describe.describe([stage(method, 12)], model, data, key=key)
+        plan = describe.describe(Setup([stage(method, 12)], model, data), key=key)
         (told[name],) = plan["stages"]
         run = sfl.run(key, [stage(method, 1)], model, data)
         alive = run.metrics[0]["entries_down"]["weights"] / 3  # the run's very mask
@@ -127,14 +130,14 @@ def test_a_schedule_and_a_first_stage_tell_the_density(world, key):
     data, model, parts = world
     # Of 3 rounds the second one ends with 1 - 0.9 (1 - (1/2)^2) of the entries.
     method = sfl.fedsparsify_global(*parts, density=0.1, rounds=3, power=2.0)
-    (told,) = describe.describe([stage(method, 3)], model, data)["stages"]
+    (told,) = describe.describe(Setup([stage(method, 3)], model, data))["stages"]
     shares = np.array([1, 1, 1 - 0.9 * (1 - 0.25)])
     slack = 5 * np.sqrt(DENSE * shares * (1 - shares)) + 1
     most = 3 * np.mean(32 * np.minimum(DENSE * shares + slack, DENSE)) + 3 * DENSE
     assert told["bits_down"][1] == pytest.approx(most, abs=3 * 33)
     assert told["density"] == pytest.approx(shares.mean())
     first = stage(sfl.snip(*parts, density=0.1), 1, 1)
-    told = describe.describe([first, stage(sfl.spdst(*parts), 4)], model, data)
+    told = describe.describe(Setup([first, stage(sfl.spdst(*parts), 4)], model, data))
     mask, frozen = told["stages"]
     assert mask["bits_up"] == [KERNELS, KERNELS]
     assert frozen["density"] == pytest.approx(0.1)
@@ -149,7 +152,7 @@ def test_a_share_that_is_none_is_refused(world):
     data, model, parts = world
     method = sfl.nst(*parts, density=0.2)._replace(alive=lambda round: 2 * round)
     with pytest.raises(ValueError, match=r"alive\(1\) is 2.0, expected in \[0, 1\]"):
-        describe.describe([stage(method, 3)], model, data)
+        describe.describe(Setup([stage(method, 3)], model, data))
 
 
 @pytest.mark.slow
@@ -160,7 +163,7 @@ def test_clients_hold_what_their_budgets_allow(world):
     mask = sfl.sensitivity(*parts, density=0.5)
     sampler = sfl.stratified_sampler(budgets, 2)
     stages = [stage(mask, 1), stage(method, 3, 2, sampler=sampler)]
-    told = describe.describe(stages, model, data, budgets=budgets)["stages"][1]
+    told = describe.describe(Setup(stages, model, data, budgets=budgets))["stages"][1]
     assert told["density"] == pytest.approx(0.375, rel=0.05)
 
 
@@ -168,12 +171,12 @@ def test_known_times_are_told_and_others_are_called_estimates(world):
     data, model, parts = world
     stages = [stage(sfl.fedavg(*parts), 10)]
     each = {"compile_seconds": 7.5, "seconds_per_round": 0.25}
-    plan = describe.describe(stages, model, data, known={"stages": [each]})
+    plan = describe.describe(Setup(stages, model, data), known={"stages": [each]})
     assert plan["total"]["seconds"] == [10.0, 10.0]
     text = describe.text(plan)
     assert "7.5 s" in text and "estimated" not in text
     # Of a configuration whose stages were others, nothing is known.
-    plan = describe.describe(stages, model, data, known={"stages": [each, each]})
+    plan = describe.describe(Setup(stages, model, data), known={"stages": [each, each]})
     low, high = plan["stages"][0]["seconds_per_round"]
     assert high / low == pytest.approx(2.4 / 0.2) and "estimated" in describe.text(plan)
 
@@ -181,7 +184,7 @@ def test_known_times_are_told_and_others_are_called_estimates(world):
 def test_text_has_a_column_for_each_stage(world):
     data, model, parts = world
     stages = [stage(sfl.fedavg(*parts), 3), stage(sfl.fedavg(*parts), 5)]
-    lines = describe.text(describe.describe(stages, model, data)).splitlines()
+    lines = describe.text(describe.describe(Setup(stages, model, data))).splitlines()
     (rounds,) = [line for line in lines if line.startswith("rounds")]
     assert rounds.split()[-4:] == ["3,", "3", "5,", "3"]
     assert any("8 rounds" in line for line in lines)

@@ -14,7 +14,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
 from sparsefl_jax.runs import experiment, loop
 from sparsefl_jax.runs.config import objects, rename
-from sparsefl_jax.training import local
+from sparsefl_jax.testing.small_world import tiny_model
 from tests.tiny import tiny_config
 
 ROOT = Path(__file__).parent.parent
@@ -62,7 +62,7 @@ def test_functions_alone_equal_the_configured_run(config, tmp_path):
     experiment.run(config, tmp_path / "a", progress=False)
     data = objects.build_data(config)
     model = objects.build_model(config, data)
-    stages = objects.build_stages(config, local.cross_entropy(model))
+    stages = objects.build_stages(config, model)
     run = loop.run(jax.random.key(0), stages, model, data, eval_every=2)
     assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
 
@@ -78,7 +78,7 @@ def test_unknown_and_missing_arguments_are_named(config):
         ("json:thing", {}, "thing"),
     ):
         with pytest.raises(ValueError, match=told):
-            objects.build_algorithm(name, settings, None, None)
+            objects.build_algorithm(name, settings, tiny_model(), None)
 
 
 def test_an_algorithm_of_ones_own(config, tmp_path):
@@ -91,7 +91,7 @@ def test_an_algorithm_of_ones_own(config, tmp_path):
 def test_server_optimizer_from_a_configuration(config):
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
     config.server_optimizer.name = "adam"
-    (stage,) = objects.build_stages(config, None)
+    (stage,) = objects.build_stages(config, tiny_model())
     params = {"w": np.ones(2, np.float32)}
     server = stage.algorithm.init(None, SparseModel(params, params, {}))
     assert len(jax.tree.leaves(server.opt_state)) == 3  # Adam's count and two moments
@@ -124,10 +124,10 @@ def test_budgets_must_be_the_densities_of_the_method(config):
         config.budgets = pairs
         budgets = objects.build_budgets(config)
         if told is None:
-            objects.build_stages(config, None, budgets)
+            objects.build_stages(config, tiny_model(), budgets)
             config.first_stage.density, told = 0.4, "first_stage.density=0.4"
         with pytest.raises(ValueError, match=told):
-            objects.build_stages(config, None, budgets)
+            objects.build_stages(config, tiny_model(), budgets)
 
 
 @pytest.mark.slow

@@ -10,12 +10,13 @@ import pytest
 from sparsefl_jax import Stage, from_arrays, models
 from sparsefl_jax.algorithms import fedpm
 from sparsefl_jax.algorithms.fedpm import Server
-from sparsefl_jax.core.types import Context, SparseModel
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import loop
 from sparsefl_jax.sparsity import masks, supermask
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger, packets
+from tests.by_hand import bare
 
 
 @pytest.fixture(autouse=True)
@@ -108,10 +109,10 @@ def test_equal_leaves_have_signs_scores_and_draws_of_their_own(key):
 def test_initial_weights_are_masked_and_stay(key):
     model = models.build("mlp", 4, (8,), widths=(16,))
     params, stats = model.init(key)
-    method = fedpm(None, local.make_optimizer("adam"), weights="initial")
+    method = fedpm(model, local.make_optimizer("adam"), weights="initial")
     server = method.init(key, SparseModel(params, masks.full(params), stats))
     jax.tree.map(np.testing.assert_array_equal, server.frozen, params)
-    drawn = method.deploy(key, server, None, None)["global"]
+    drawn = method.deploy(key, server)["global"]
     kept, initial = (p["fc1"]["kernel"] for p in (drawn.params, params))
     assert 0.3 < np.mean(kept != 0) < 0.7
     np.testing.assert_array_equal(kept, np.where(kept != 0, initial, 0))
@@ -132,12 +133,12 @@ def test_refuses():
             params["fc"] = {"kernel": jnp.zeros((3, 2))}
         model = SparseModel(params, masks.full(params), {})
         with pytest.raises(ValueError, match=said):
-            fedpm(None, None).init(jax.random.key(0), model)
+            fedpm(bare(params), None).init(jax.random.key(0), model)
 
 
 def test_merge_by_hand():
-    method = fedpm(None, None, epsilon=0.1)
     old = {"fc": {"kernel": jnp.array([[5.0], [6.0], [7.0]])}}
+    method = fedpm(bare(old), None, epsilon=0.1)
     server = Server(old, old, {"mean": jnp.float32(3.0)})
     total = None
     for mask, mean in (([1, 1, 0], 1.0), ([1, 0, 0], 2.0), ([1, 0, 0], 6.0)):
@@ -148,15 +149,14 @@ def test_merge_by_hand():
         }
         summand = method.contribute(None, uplink)
         total = summand if total is None else jax.tree.map(jnp.add, total, summand)
-    ctx = Context(jnp.int32(4), None, None)
-    new, told = method.aggregate(None, ctx, server, total)
+    new, told = method.aggregate(None, jnp.int32(4), server, total)
     # Votes of 0.1 and 0.9: means of 0.9, 1.1 / 3 and 0.1.
     want = np.log([9.0, 1.1 / 1.9, 1 / 9])
     np.testing.assert_allclose(new.scores["fc"]["kernel"][:, 0], want, rtol=1e-5)
     assert new.stats["mean"] == 3.0 and new.frozen is old
     assert float(told["unanimous"]) == pytest.approx(2 / 3)
     nobody = jax.tree.map(jnp.zeros_like, total)
-    new, _ = method.aggregate(None, ctx, server, nobody)
+    new, _ = method.aggregate(None, jnp.int32(4), server, nobody)
     assert (new.scores["fc"]["kernel"] == old["fc"]["kernel"]).all()
 
 
@@ -211,8 +211,7 @@ def test_probabilities_stay_within_their_bounds_and_deploy_draws(world):
         assert len(np.unique(scores)) == 4  # three votes
     server = states[-1].server
     one, same, other = (
-        world.algorithm.deploy(jax.random.key(k), server, None, None)["global"]
-        for k in (0, 0, 1)
+        world.algorithm.deploy(jax.random.key(k), server)["global"] for k in (0, 0, 1)
     )
     for layer in ("fc1", "fc2"):
         drawn, mask = one.params[layer]["kernel"], one.mask[layer]["kernel"]
@@ -223,9 +222,9 @@ def test_probabilities_stay_within_their_bounds_and_deploy_draws(world):
 
 
 def test_a_forgetful_client_keeps_nothing():
-    method = fedpm(None, local.make_optimizer("adam"), keep_optimizer=False)
-    kept = fedpm(None, local.make_optimizer("adam"))
     params = {"fc": {"kernel": jnp.zeros((3, 2)), "bias": jnp.zeros(2)}}
+    parts = bare(params), local.make_optimizer("adam")
+    method, kept = fedpm(*parts, keep_optimizer=False), fedpm(*parts)
     server = method.init(jax.random.key(0), SparseModel(params, masks.full(params), {}))
     assert not jax.tree.leaves(method.init_client(None, server, None))
     sizes = [v.size for v in jax.tree.leaves(kept.init_client(None, server, None))]
@@ -237,7 +236,8 @@ def test_a_forgetful_client_keeps_nothing():
     [("lenet5_caffe", (28, 28, 1), 430_500, 0), ("conv4", (32, 32, 3), 804_800, 1_280)],
 )
 def test_downlink_of_the_papers_networks(name, shape, num_scores, num_stats):
-    model, method = models.build(name, 10, shape), fedpm(None, None)
+    model = models.build(name, 10, shape)
+    method = fedpm(model, None)
 
     def down(key):
         params, stats = model.init(key)
@@ -266,7 +266,7 @@ def test_it_learns(key):
     data = from_arrays(x, y, num_clients=6)
     model = models.build("mlp", 4, (8,), widths=(64, 64))
     optimizer = local.make_optimizer("adam", learning_rate=0.1)
-    method = fedpm(local.cross_entropy(model), optimizer)
+    method = fedpm(model, optimizer)
     stage = Stage(method, 12, 3, epochs=2, batch_size=8)
     run = loop.run(key, [stage], model, data, eval_every=4)
     accuracy = [r["accuracy"] for r in run.metrics if r["phase"] == "eval"]
@@ -282,7 +282,7 @@ def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
     x = np.eye(4, 8, dtype=np.float32)[y]
     data = from_arrays(x, y, num_clients=2)
     model = models.build("mlp", 4, (8,), widths=(16,))
-    method = fedpm(local.cross_entropy(model), local.make_optimizer("adam"))
+    method = fedpm(model, local.make_optimizer("adam"))
     stage = Stage(method._replace(aggregate=_unmoved), 4, 2, batch_size=12)
 
     def masks_of(eval_every):

@@ -9,6 +9,7 @@ from sparsefl_jax.algorithms import hetero_jmwst, hetero_spdst, jmwst, nst, sens
 from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
+from tests.by_hand import bare
 
 SELECT = {"a": True, "b": True, "bias": False}
 LAYERS = ("a", "b")
@@ -41,9 +42,8 @@ def sent(method, *models):
     ]
     start = jax.tree.map(jnp.ones_like, models[0])
     old = method.init(jax.random.key(0), start)
-    nobody = Context(jnp.int32(0), None, None)
     total = jax.tree.map(jnp.add, *summands)
-    return method.aggregate(jax.random.key(1), nobody, old, total)[0]
+    return method.aggregate(jax.random.key(1), jnp.int32(0), old, total)[0]
 
 
 def largest(values, count):
@@ -55,15 +55,14 @@ def stage_1(shapes, **kwargs):
     """The mask of stage 1 once two clients told their layer densities."""
     params = {name: jnp.ones(shape) for name, shape in shapes.items()}
     model = SparseModel(params, jax.tree.map(lambda p: p > 0, params), {})
-    method = sensitivity(None, None, prunable=tuple(shapes), **kwargs)
+    method = sensitivity(bare(params), None, prunable=tuple(shapes), **kwargs)
     server = method.init(jax.random.key(0), model)
     summands = [
         method.contribute(context(index=i), {"density": Packet(jnp.array(told))})
         for i, told in enumerate(([0.5, 0.02, 0.1], [0.1, 0.08, 0.1]))
     ]
     total = jax.tree.map(jnp.add, *summands)
-    nobody = Context(jnp.int32(0), None, None)
-    server, _ = method.aggregate(jax.random.key(1), nobody, server, total)
+    server, _ = method.aggregate(jax.random.key(1), jnp.int32(0), server, total)
     assert (server.model.params["a"] == 1).all()  # untouched, not masked
     return server.model.mask
 
@@ -106,7 +105,7 @@ def test_the_servers_mask_is_equation_3_of_the_mean_densities(factory, density, 
     """Of clients, not of examples: these would make 25 and 12 of 20 and 10."""
     one = client_model(1, {"a": range(30), "b": range(15)})
     two = client_model(2, {"a": range(25, 35), "b": range(5)})
-    method = factory(None, None, density=density, prunable=LAYERS)
+    method = factory(bare(SELECT), None, density=density, prunable=LAYERS)
     server = sent(method, one, two)
     for name, count in zip(LAYERS, counts, strict=True):
         mean = (300 * one.params[name] + 100 * two.params[name]) / 400
@@ -136,10 +135,10 @@ def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
     mean of 30 and 20; 0.15 has 30 / 70 of them, not 30 / 39 of that mask's 17 and 22.
     """
     method = hetero_jmwst(
-        None, None, densities=(0.15, 0.2), prunable=LAYERS, submask=submask
+        bare(SELECT), None, densities=(0.15, 0.2), prunable=LAYERS, submask=submask
     )
     server = sent(method, ONE, TWO)
-    deployed = method.deploy(None, server, None, None)
+    deployed = method.deploy(None, server)
     assert list(deployed) == ["aggregated", "d0.15", "d0.2"]
     smaller = {"magnitude": (12, 17), "frozen": (13, 16)}[submask]
     for name, most, fewer in zip(LAYERS, (17, 22), smaller, strict=True):
@@ -164,7 +163,7 @@ def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
 def test_a_budget_receives_its_part_of_the_aggregate(factory):
     """And the largest one the server's mask, which SPDST's never changes: all."""
     method = factory(
-        None, None, densities=(0.15, 0.2), prunable=LAYERS, submask="magnitude"
+        bare(SELECT), None, densities=(0.15, 0.2), prunable=LAYERS, submask="magnitude"
     )
     server = sent(method, ONE, TWO)
     frozen = factory is hetero_spdst

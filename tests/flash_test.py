@@ -1,5 +1,6 @@
 """FLASH beyond the contract: N:M masks, timing of surgery, presets of the configs."""
 
+import functools
 import importlib
 
 import jax
@@ -8,12 +9,14 @@ import numpy as np
 import optax
 import pytest
 
+from sparsefl_jax import models
 from sparsefl_jax.algorithms import hetero_spdst, nst, sensitivity, spdst
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.core.types import Batches, Context, SparseModel
 from sparsefl_jax.runs.config import objects
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
+from tests.by_hand import bare, model_of
 
 
 def linear_loss(key, params, stats, x, y, weight):
@@ -92,9 +95,9 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rat
     assert at == made
     if own == steps:  # a padded step may run again, to no effect
         assert len(set(keys)) == len(keys) == epochs * steps + len(rates)
-    assert float(done.state.sums["count"]) == epochs * own * 2
+    assert float(done.metrics["count"]) == epochs * own * 2
     # Every step moved every alive weight by 0.1.
-    moved = model().params["w"] - done.state.params["w"]
+    moved = model().params["w"] - done.model.params["w"]
     alive = np.arange(40) < 20
     np.testing.assert_allclose(moved, 0.1 * epochs * own * alive, atol=1e-5)
 
@@ -112,13 +115,13 @@ def test_surgery_takes_the_smallest_and_grows_zeros_where_there_were_holes():
         prune_rate=0.5,
         decay=False,
     )
-    params, mask = done.state.params["w"], np.asarray(done.mask["w"])
+    params, mask = done.model.params["w"], np.asarray(done.model.mask["w"])
     lost = np.flatnonzero(np.asarray(before.mask["w"]) & ~mask)
     # Half of the alive weights, the smallest, unless they grew again at once.
     assert lost.size and lost.max() < 10
     grown = mask & ~np.asarray(before.mask["w"])
     assert grown.any() and not params[grown].any() and not params[~mask].any()
-    assert done.work.extra > 0
+    assert done.metrics["work"].extra > 0
 
 
 def test_a_client_of_nst_trains_what_its_own_mask_keeps():
@@ -130,7 +133,13 @@ def test_a_client_of_nst_trains_what_its_own_mask_keeps():
         return total**2 / 2, (stats, sums)
 
     optimizer = local.make_optimizer("sgd", learning_rate=0.1)
-    method = nst(loss, optimizer, density=0.5, prunable=("w",), prune_rate=0.0)
+    method = nst(
+        model_of(loss, {"w": 1}),
+        optimizer,
+        density=0.5,
+        prunable=("w",),
+        prune_rate=0.0,
+    )
     whole = jnp.ones(40, bool)
     received = SparseModel({"w": jnp.arange(1.0, 41.0)}, {"w": whole}, {})
     down = pack_up(received, received.mask, {"w": True}, index="bitmap")
@@ -145,12 +154,11 @@ def test_a_client_of_nst_trains_what_its_own_mask_keeps():
 
 
 def test_group_masks_have_n_of_m_in_every_group():
-    method = sensitivity(None, None, density=0.5, prunable=("w",), group=4)
+    method = sensitivity(bare({"w": 1}), None, density=0.5, prunable=("w",), group=4)
     start = SparseModel({"w": jnp.ones((16, 3))}, {"w": jnp.ones((16, 3), bool)}, {})
     server = method.init(jax.random.key(0), start)
     total = {"sum": jnp.array([2 * 0.5]), "weight": jnp.float32(2)}
-    ctx = Context(jnp.int32(0), None, None)
-    server, _ = method.aggregate(jax.random.key(1), ctx, server, total)
+    server, _ = method.aggregate(jax.random.key(1), jnp.int32(0), server, total)
     groups = np.asarray(server.model.mask["w"]).reshape(4, 4, 3)
     np.testing.assert_array_equal(groups.sum(1), 2)
     assert len({tuple(g) for g in groups.transpose(0, 2, 1).reshape(-1, 4)}) > 1
@@ -161,7 +169,9 @@ def test_group_masks_have_n_of_m_in_every_group():
 def test_kept_momentum_revives_no_weight(keep):
     """It grows where weights are masked too, whose gradient is 1 as everywhere."""
     optimizer = local.make_optimizer("sgd", learning_rate=0.1, momentum=0.9)
-    method = spdst(linear_loss, optimizer, prunable=("w",), keep_optimizer=keep)
+    method = spdst(
+        model_of(linear_loss, {"w": 1}), optimizer, prunable=("w",), keep_optimizer=keep
+    )
     server, data = method.init(None, model()), batches(1, 1)
     client, before = method.init_client(None, server, None), model().params["w"]
     for round, speed in ((0, 1.0), (1, 1.9 if keep else 1.0)):
@@ -193,11 +203,16 @@ CONFIGS = [
 ]
 
 
+@functools.cache
+def network(name):
+    return models.build(name, 10, (32, 32, 3) if name != "mnistnet" else (28, 28, 1))
+
+
 @pytest.mark.parametrize(("name", "arg"), CONFIGS)
 def test_every_preset_builds(name, arg):
     config = importlib.import_module(f"configs.{name}").get_config(arg)
     budgets = objects.build_budgets(config)
-    stages = objects.build_stages(config, local.cross_entropy(None), budgets)
+    stages = objects.build_stages(config, network(config.model.name), budgets)
     assert len(stages) == (2 if config.first_stage else 1)
     assert config.density is None or 0 < config.density <= 1
     horizon = config.lr_horizon or config.num_rounds

@@ -10,12 +10,17 @@ import pytest
 from sparsefl_jax import models
 from sparsefl_jax.algorithms import grasp
 from sparsefl_jax.algorithms.grasp import gradient_flow
+from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 
-LOSS = local.cross_entropy(small_world.tiny_model())
-flow = jax.jit(gradient_flow, static_argnames=("loss_fn", "prunable", "parts"))
+LOSS = local.objective(small_world.tiny_model())
+
+
+def flow(loss_fn, *batch, select, parts=1):
+    score = partial(gradient_flow, loss_fn, select=select, parts=parts)
+    return jax.jit(score)(*batch)
 
 
 def world(key, size=12):
@@ -46,7 +51,7 @@ def test_scores_are_half_the_slope_of_the_gradient_norm(key):
     norm, size = norm_at(key, *batch)
     step = 0.02 * jnp.eye(size)
     slope = (norm(1 + step) - norm(1 - step)) / 0.04
-    scores, told = flow(LOSS, key, *batch)
+    scores, told = flow(LOSS, key, *batch, select=masks.everything(batch[0]))
     found = jax.flatten_util.ravel_pytree(scores)[0]
     np.testing.assert_allclose(found, slope / 2, atol=2e-4)
     assert jnp.max(found) > 0.02 and jnp.min(found) < -0.02
@@ -69,7 +74,7 @@ def test_scores_hold_the_whole_hessian_of_what_is_scored(key, prunable):
     slopes, curves = jax.jit(jax.grad(loss))(part), jax.jit(jax.hessian(loss))(part)
     want = np.zeros(flat.size, np.float32)
     want[chosen] = part * (curves @ slopes)
-    scores, _ = flow(LOSS, key, params, stats, *batch, prunable=prunable)
+    scores, _ = flow(LOSS, key, params, stats, *batch, select=select)
     found = jax.flatten_util.ravel_pytree(scores)[0]
     np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
@@ -83,27 +88,39 @@ def test_halves_matter_to_batch_statistics_alone(key):
     )
     layers, nothing = plain.init(key)
     x = x.reshape(-1, small_world.FEATURES, 1, 1)
-    same = local.cross_entropy(plain), key, layers, nothing, x, y, weight
-    whole, halves = (flow(*same, parts=n)[0] for n in (1, 2))
+    every = masks.everything(layers)
+    same = local.objective(plain), key, layers, nothing, x, y, weight
+    whole, halves = (flow(*same, parts=n, select=every)[0] for n in (1, 2))
     jax.tree.map(
         lambda w, h: np.testing.assert_allclose(4 * w, h, atol=1e-5), whole, halves
     )
     normed = LOSS, key, params, stats, x[..., 0, 0], y, weight
-    whole, halves = (flow(*normed, parts=n)[0] for n in (1, 2))
+    every = masks.everything(params)
+    whole, halves = (flow(*normed, parts=n, select=every)[0] for n in (1, 2))
     gap = jax.tree.map(lambda w, h: jnp.max(jnp.abs(4 * w - h)), whole, halves)
     assert max(jax.tree.leaves(gap)) > 0.01
 
 
 def test_temperature_divides_the_logits(key):
     """And nothing else: the predictions stay."""
-    params, stats, *batch = world(key)
-    hot = partial(LOSS, temperature=200.0)
-    _, (_, told) = hot(key, params, stats, *batch)
-    logits, _ = small_world.tiny_model().apply(params, stats, batch[0], train=True)
-    chosen = jax.nn.log_softmax(logits / 200)[jnp.arange(12), batch[1]]
-    assert float(told["loss"]) == pytest.approx(-float(chosen.sum()), rel=1e-5)
-    _, (_, plain) = LOSS(key, params, stats, *batch)
-    assert told["correct"] == plain["correct"] and told["loss"] != plain["loss"]
+    params, stats, x, y, weight = world(key)
+    model, size = small_world.tiny_model(), len(y)
+    order = jnp.arange(size, dtype=jnp.int32)[None, None]
+    data = Batches(x, y, order, weight[None, None], jnp.int32(1))
+    info = ClientInfo(jnp.int32(0), jnp.int32(size), jnp.float32(1))
+    ctx = Context(jnp.int32(0), jnp.int32(-1), info)
+    sums = []
+    for temperature in (200.0, 1.0):
+        stage = grasp(model, None, density=0.5, temperature=temperature, halves=False)
+        start = SparseModel(params, masks.full(params), stats)
+        down = stage.broadcast(key, ctx, stage.init(key, start))
+        sums.append(jax.jit(stage.update)(key, ctx, down, None, data)[-1])
+    logits, _ = model.apply(params, stats, x, train=True)
+    for metrics, heat in zip(sums, (200, 1), strict=True):
+        chosen = jax.nn.log_softmax(logits / heat)[jnp.arange(12), y]
+        assert float(metrics["loss"]) == pytest.approx(-float(chosen.sum()), rel=1e-5)
+        hits = np.sum(np.argmax(logits, -1) == np.asarray(y))
+        assert metrics["correct"] == hits
 
 
 @pytest.mark.parametrize("temperature", [0.0, -1.0, float("nan"), float("inf")])
@@ -126,6 +143,8 @@ def test_every_network_has_a_hessian_product(key, name):
     x = jax.ShapeDtypeStruct((4, 32, 32, 1), jnp.float32)
     y = jax.ShapeDtypeStruct((4,), jnp.int32)
     weight = jax.ShapeDtypeStruct((4,), jnp.float32)
-    score = partial(gradient_flow, local.cross_entropy(model), parts=2)
+    every = masks.everything(params)
+    loss_fn = local.objective(model)
+    score = partial(gradient_flow, loss_fn, parts=2, select=every)
     scores, _ = jax.eval_shape(score, key, params, stats, x, y, weight)
     assert scores == params

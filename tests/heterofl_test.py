@@ -83,7 +83,7 @@ def by_hand(params, batches, held, rate):
 def test_training_is_that_of_a_narrow_network(option):
     model, sparse = network()
     batches = data()
-    method = heterofl(local.cross_entropy(model), OPTIMIZER, **option)
+    method = heterofl(model, OPTIMIZER, **option)
     _, up, metrics = one_client(method, sparse, 0.5, batches)
     small = {
         name: {
@@ -108,7 +108,7 @@ def test_training_is_that_of_a_narrow_network(option):
 @pytest.mark.slow
 def test_columns_of_absent_classes_stay_and_the_rest_is_their_holders_mean():
     model, sparse = network()
-    method = heterofl(local.cross_entropy(model), OPTIMIZER)
+    method = heterofl(model, OPTIMIZER)
     server, summands, sent = method.init(KEY, sparse), [], []
     for budget, labels in ((1.0, (0, 2)), (0.5, (2, 1))):
         _, up, _ = one_client(method, sparse, budget, data(labels))
@@ -128,7 +128,7 @@ def test_columns_of_absent_classes_stay_and_the_rest_is_their_holders_mean():
 
 def test_what_a_client_sends_and_works():
     model, sparse = network()
-    method = heterofl(local.cross_entropy(model), OPTIMIZER)
+    method = heterofl(model, OPTIMIZER)
     down, up, metrics = one_client(method, sparse, 0.5, data())
     told = packets.bits(packets.layout(up), packets.count(up))
     weights = 4 * 4 + 4 * 3 + 4 + 3  # hidden kernels and biases
@@ -147,7 +147,7 @@ def test_what_a_client_sends_and_works():
 
 def test_one_program_for_all_widths():
     model, sparse = network()
-    method, traces = heterofl(local.cross_entropy(model), OPTIMIZER), []
+    method, traces = heterofl(model, OPTIMIZER), []
 
     @jax.jit
     def entries(budget):
@@ -168,7 +168,7 @@ def test_one_program_for_all_widths():
 def traced(name, shape, num_classes=10, **kwargs):
     """A round of one client of budget 0.5, by shape; the downlink's counts for real."""
     model = build(name, num_classes, shape, **kwargs)
-    method = heterofl(local.cross_entropy(model), OPTIMIZER)
+    method = heterofl(model, OPTIMIZER)
     params, stats = jax.eval_shape(model.init, KEY)
     sparse = SparseModel(params, None, stats)
     images = jax.ShapeDtypeStruct((4, *shape), jnp.float32)
@@ -215,12 +215,12 @@ def test_static_statistics_do_not_travel():
 
 def test_personal_models_have_the_width_of_their_budget():
     model, sparse = network()
-    method = heterofl(local.cross_entropy(model), OPTIMIZER)
+    method = heterofl(model, OPTIMIZER)
     server = method.init(KEY, sparse)
-    whole = method.deploy(KEY, server, None, None)["global"]
+    whole = method.deploy(KEY, server)["global"]
     assert all(bool(m.all()) for m in jax.tree.leaves(whole.mask))
     info = context(0.25).client
-    mine = method.deploy(KEY, server, EmptyState(), info)["personal"]
+    mine = method.personalize(KEY, server, EmptyState(), info)["personal"]
     assert int(mine.mask["fc2"]["kernel"].sum()) == 2 * 2
     np.testing.assert_array_equal(
         mine.params["fc2"]["kernel"][:2, :2], sparse.params["fc2"]["kernel"][:2, :2]

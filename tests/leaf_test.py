@@ -184,9 +184,9 @@ def test_a_configuration_names_the_folder_and_a_wider_head(tmp_path):
     config.test_split, config.cohort_size, config.num_classes = "within", 2, 62
     config.model.name, config.model.widths = "mlp", (4,)
     parts = experiment.build(objects.complete(config))
-    params, _ = jax.eval_shape(parts.model.init, jax.random.key(0))
+    params, _ = jax.eval_shape(parts.setup.model.init, jax.random.key(0))
     assert params["fc2"]["kernel"].shape == (4, 62)
-    assert parts.data.train.size.tolist() == [5] * 5
+    assert parts.setup.data.train.size.tolist() == [5] * 5
     config.num_classes = 4
     with pytest.raises(ValueError, match="expected 0 to 3 for num_classes=4"):
         experiment.build(config)

@@ -7,8 +7,9 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.runs import checkpoint, limits
-from sparsefl_jax.runs.limits import Limits, Most
+from sparsefl_jax.runs.limits import Most
 from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import round_program, store
 from sparsefl_jax.wire.packets import Packet
 
@@ -60,7 +61,7 @@ def world():
     )
     model = sfl.build_model("mlp", 4, data.x.shape[1:], widths=(5,))
     optimizer = sfl.make_optimizer(learning_rate=0.1, momentum=0.9)
-    method = dear_at_times(sfl.cross_entropy(model), optimizer)
+    method = dear_at_times(model, optimizer)
     return data, model, sfl.Stage(method, ROUNDS, COHORT, batch_size=4)
 
 
@@ -195,8 +196,9 @@ def test_one_program_runs_any_number_of_rounds(world, key, monkeypatch):
 
 def test_what_a_round_costs_at_most_by_hand(world):
     data, model, stage = world
-    (traced,) = checks.run([stage], model, data)
-    each = limits.most(stage, traced, model, data)
+    setup = Setup([stage], model, data)
+    (traced,) = checks.run(setup)
+    each = limits.most(setup, 0, traced)
     assert each.bits == COHORT * (32 * (WEIGHTS + EXTRA) + 33 * WEIGHTS)
     sorts = (3 + 3 + 2) * WEIGHTS * np.log2(WEIGHTS + 1)  # one a minibatch
     assert each.flops == pytest.approx(6 * MACS * (12 + 9 + 6) + sorts)

@@ -11,7 +11,7 @@ import optax
 import pytest
 from flax import nnx
 
-from sparsefl_jax.core.types import Batches
+from sparsefl_jax.core.types import Batches, SparseModel
 from sparsefl_jax.models import Model
 from sparsefl_jax.training import local
 
@@ -79,13 +79,13 @@ def test_training_equals_flax_on_the_batches_without_padding(norm):
         weight=jnp.float32([1] * 11 + [0]).reshape(1, 3, 4),
         num_steps=jnp.int32(3),
     )
-    rate, loss_fn = 0.05, local.cross_entropy(model)
+    rate, loss_fn = 0.05, local.objective(model)
     tx = local.make_optimizer("sgd", learning_rate=rate)(0)
 
     @jax.jit
     def train(params, stats, batches):
-        state = local.start(tx, params, stats)
-        return local.train(jax.random.key(3), loss_fn, tx, state, batches)
+        start = SparseModel(params, None, stats)
+        return local.train(jax.random.key(3), loss_fn, tx, start, batches).model
 
     pairs = [*zip(whole, labels, strict=True)]
     want, want_stats, every = by_flax(module, params, stats, pairs, rate)

@@ -4,23 +4,31 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax.core.types import Batches
+from sparsefl_jax.core.types import Batches, EmptyState, SparseModel
 from sparsefl_jax.models import Model
 from sparsefl_jax.training import local
 
 RATE = 0.25
 
 
-def linear():
+def network():
     def apply(params, stats, x, *, train, weight=None, key=None):
         return x @ params["w"], {"calls": stats["calls"] + 1}
 
     return Model(None, apply, {"w": 6})
 
 
+def linear():
+    return local.objective(network())
+
+
 def begin(tx):
+    return local.start(tx, start())
+
+
+def start():
     params = {"w": jnp.arange(6, dtype=jnp.float32).reshape(2, 3) / 10}
-    return local.start(tx, params, {"calls": jnp.float32(0)})
+    return SparseModel(params, None, {"calls": jnp.float32(0)})
 
 
 def client(size, *, steps=None, epochs=1, slots=3):
@@ -55,7 +63,7 @@ def by_hand(params, batches, first, last, decay=0.0):
 
 
 def run(key, tx, batches, **span):
-    loss_fn = local.cross_entropy(linear())
+    loss_fn = linear()
     return local.train_steps(key, loss_fn, tx, begin(tx), batches, epoch=0, **span)
 
 
@@ -73,19 +81,17 @@ def test_train_steps_runs_its_span(key, size, first, last):
 
 def test_train_runs_all_epochs_and_sums_over_processed_samples(key):
     tx, batches = sgd(), client(3, epochs=2)
-    out = local.train(key, local.cross_entropy(linear()), tx, begin(tx), batches)
-    assert out.sums["count"] == 6 and out.stats["calls"] == 4
+    out = local.train(key, linear(), tx, start(), batches)
+    assert out.metrics["count"] == 6 and out.model.stats["calls"] == 4
     still = optax.sgd(0.0)
-    frozen = local.train(
-        key, local.cross_entropy(linear()), still, begin(still), batches
-    )
-    logits = batches.x[:3] @ begin(tx).params["w"]
+    frozen = local.train(key, linear(), still, start(), batches)
+    logits = batches.x[:3] @ start().params["w"]
     losses = optax.losses.softmax_cross_entropy_with_integer_labels(
         logits, batches.y[:3]
     )
-    np.testing.assert_allclose(frozen.sums["loss"], 2 * losses.sum(), rtol=1e-6)
+    np.testing.assert_allclose(frozen.metrics["loss"], 2 * losses.sum(), rtol=1e-6)
     hits = jnp.sum(jnp.argmax(logits, -1) == batches.y[:3])
-    assert frozen.sums["correct"] == 2 * hits
+    assert frozen.metrics["correct"] == 2 * hits
 
 
 def test_steps_beyond_the_data_leave_everything_though_they_hold_nan(key):
@@ -93,11 +99,11 @@ def test_steps_beyond_the_data_leave_everything_though_they_hold_nan(key):
     batches = client(2, steps=3)
     x = batches.x.at[5].set(jnp.nan)
     order = batches.order.at[0, 1:].set(5)
-    loss_fn = local.cross_entropy(linear())
-    short = local.train(key, loss_fn, tx, begin(tx), client(2))
-    long = local.train(key, loss_fn, tx, begin(tx), batches._replace(x=x, order=order))
+    loss_fn = linear()
+    short = local.train(key, loss_fn, tx, start(), client(2))
+    long = local.train(key, loss_fn, tx, start(), batches._replace(x=x, order=order))
     jax.tree.map(np.testing.assert_array_equal, long, short)
-    assert np.isfinite(long.params["w"]).all()
+    assert np.isfinite(long.model.params["w"]).all()
 
 
 def test_own_steps_counts_steps_with_a_sample():
@@ -117,17 +123,28 @@ def test_the_projection_holds_after_every_step(key):
     def project(params):
         return {"w": jnp.where(mask, params["w"], 0.0)}
 
-    loss_fn = local.cross_entropy(linear())
-    out = local.train(key, loss_fn, tx, begin(tx), client(5), project=project)
-    assert np.all(np.asarray(out.params["w"])[~mask] == 0)
-    assert np.all(np.asarray(out.params["w"])[mask] != 0)
+    loss_fn = linear()
+    for out in (
+        local.train(key, loss_fn, tx, start(), client(5), project=project),
+        local.train(key, loss_fn, tx, start()._replace(mask={"w": mask}), client(5)),
+    ):
+        assert np.all(np.asarray(out.model.params["w"])[~mask] == 0)
+        assert np.all(np.asarray(out.model.params["w"])[mask] != 0)
+    # Five samples, of whose weights the mask keeps four of six.
+    assert float(out.metrics["work"].forward["w"]) == pytest.approx(5 * 4 / 6)
 
 
 def test_a_given_optimizer_state_is_continued(key):
     tx = sgd(momentum=0.9)
     velocity = jax.tree.map(jnp.ones_like, tx.init(begin(tx).params))
-    state = local.start(tx, begin(tx).params, begin(tx).stats, velocity)
+    state = local.start(tx, start(), velocity)
     jax.tree.map(np.testing.assert_array_equal, state.opt_state, velocity)
+    kept = local.train(key, linear(), tx, start(), client(5), opt_state=velocity)
+    assert jax.tree.structure(kept.opt_state) == jax.tree.structure(velocity)
+    anew = local.train(key, linear(), tx, start(), client(5))
+    assert anew.opt_state == EmptyState()
+    moved = (np.asarray(t.model.params["w"]) for t in (kept, anew))
+    assert not np.allclose(*moved)
 
 
 def test_the_rate_follows_the_schedule():

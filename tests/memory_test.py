@@ -10,7 +10,8 @@ from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import cli, experiment, loop
 from sparsefl_jax.runs.config import fields, objects
 from sparsefl_jax.runs.plan import checks, liveness, memory_estimate
-from sparsefl_jax.simulation import initial_state, round_program
+from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.system import hardware
 from tests.tiny import tiny_config
 
@@ -29,13 +30,13 @@ def world():
     data = sfl.from_arrays(x, y, x_test=x[:20], y_test=y[:20], partition=parts)
     model = sfl.build_model("mlp", 4, SHAPE, widths=(64, 32))
     optimizer = sfl.make_optimizer("sgd", momentum=0.9)
-    return data, model, (sfl.cross_entropy(model), optimizer)
+    return data, model, (model, optimizer)
 
 
 def memory_of(world, chunk="auto", cohort=8, method=sfl.fedavg, **settings):
     data, model, parts = world
     stage = sfl.Stage(method(*parts), 2, cohort, 1, 8)
-    return checks.run([stage], model, data, chunk=chunk, **settings)[0].memory
+    return checks.run(Setup([stage], model, data, chunk=chunk, **settings))[0].memory
 
 
 @pytest.mark.parametrize(
@@ -64,8 +65,8 @@ def test_liveness_by_hand(function, want):
 def test_working_set_against_the_compiled_program(world, key, chunk):
     data, model, parts = world
     stage = sfl.Stage(sfl.fedavg(*parts), 1, 8, 1, 8)
-    plan = round_program.make_plan(stage, {}, jax.devices()[:1], chunk)
-    population = round_program.make_population(plan, data)
+    plan = placement.make_plan(stage, {}, jax.devices()[:1], chunk)
+    population = placement.make_population(plan, data)
     sparse = jax.eval_shape(lambda k: checks.initial_model(k, model), key)
     state = initial_state.shapes(stage.algorithm, sparse, population.info)
     ids = np.arange(chunk, dtype=np.int32)[None]
@@ -90,7 +91,7 @@ def test_parts_add_up_and_grow_with_chunk_devices_and_batch(world):
     assert two.parts()["server"] == 2 * one.parts()["server"]
     data, model, parts = world
     large = sfl.Stage(sfl.fedavg(*parts), 2, 8, 1, 24)
-    (told,) = checks.run([large], model, data, devices=jax.devices()[:1])
+    (told,) = checks.run(Setup([large], model, data, devices=jax.devices()[:1]))
     assert told.memory.client > one.client
 
 
@@ -237,11 +238,11 @@ def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):
     data = sfl.from_arrays(x, np.arange(180) % 3, num_clients=60)
     model = sfl.build_model("mlp", 3, (6,), widths=(128, 128))
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.1)
-    stage = sfl.Stage(sfl.spafl(sfl.cross_entropy(model), optimizer), 12, 1)
+    stage = sfl.Stage(sfl.spafl(model, optimizer), 12, 1)
 
     def cut(memory_gb):
         settings = {"eval_every": 12, "memory_gb": memory_gb}
-        (told,) = checks.run([stage], model, data, **settings)
+        (told,) = checks.run(Setup([stage], model, data, **settings))
         ends = [
             segment.snapshot.round
             for segment in loop.segments(key, [stage], model, data, **settings)
@@ -280,14 +281,14 @@ def test_what_the_host_can_not_hold_is_refused_before_compilation(world, monkeyp
     with pytest.raises(
         ValueError, match="has 20.0 GB .* is population, .* try fewer tr"
     ):
-        checks.run([stage], model, large)
+        checks.run(Setup([stage], model, large))
     # A batch of everything and more: rows of an epoch's order, of 2**31 entries.
     host(10**9)
     stage = stage._replace(batch_size=2**31 - 1)
     with pytest.raises(
         ValueError, match="part is working set, .* try a smaller chunk, b"
     ):
-        checks.run([stage], model, data)
+        checks.run(Setup([stage], model, data))
 
 
 def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypatch):

@@ -9,7 +9,7 @@ REASON = "needs the extra [test]"
 nbformat = pytest.importorskip("nbformat", reason=REASON)
 
 ROOT = Path(__file__).parent.parent
-NOTEBOOK = ROOT / "examples" / "quickstart.ipynb"
+NOTEBOOK = ROOT / "docs" / "notebooks" / "quickstart.ipynb"
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs import experiment, loop, results
 from sparsefl_jax.runs.config import objects
 from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.simulation import evaluate, initial_state, personal, round_program
+from sparsefl_jax.simulation import evaluate, initial_state, personal, placement
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from tests.tiny import tiny_config
@@ -47,10 +47,10 @@ def world():
 def begin(world, factory, budgets=None, **kwargs):
     data, model, sparse = world
     optimizer = local.make_optimizer(learning_rate=0.1)
-    method = factory(local.cross_entropy(model), optimizer, **kwargs)
+    method = factory(model, optimizer, **kwargs)
     stage = Stage(method, 1, 2, batch_size=4)
-    plan = round_program.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
-    population = round_program.make_population(plan, data, budgets)
+    plan = placement.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
+    population = placement.make_population(plan, data, budgets)
     state = jax.device_get(initial_state.start(KEY, plan, sparse, population))
     judged = evaluate.make_evaluation(model, data, budgets=budgets)(stage)
     return method, state, lambda state, seen=None: judged(KEY, state, {}, seen)
@@ -74,7 +74,7 @@ def changed(state, client):
 
 def test_only_clients_that_took_part_are_judged_again(world):
     method, state, evaluation = begin(world, spafl)
-    info = round_program.client_info(world[0])
+    info = placement.client_info(world[0])
 
     def want(state, client):
         row, mine = jax.tree.map(lambda v: v[client], (state.clients, info))
@@ -100,7 +100,7 @@ def test_only_clients_that_took_part_are_judged_again(world):
 def test_a_cohort_smaller_than_the_devices_is_judged_where_it_trained(world):
     """State of a sub-mesh and a judge on all devices do not go together."""
     data, model, _ = world
-    method = spafl(local.cross_entropy(model), local.make_optimizer())
+    method = spafl(model, local.make_optimizer())
     stage = Stage(method, 2, 1, batch_size=4)
     alone, both = (
         loop.run(KEY, [stage], model, data, devices=jax.devices()[:count])
@@ -139,7 +139,7 @@ def test_slices_are_judged_at_each_clients_width(world):
     budgets = np.array([0.5, 1.0, 0.5, 0.2, 1.0], np.float32)
     method, state, evaluation = begin(world, heterofl, budgets)
     record, filters = evaluation(state)
-    info = round_program.client_info(world[0], budgets)
+    info = placement.client_info(world[0], budgets)
     shares = []
     for i in range(5):
         mine = jax.tree.map(lambda v, i=i: jnp.asarray(v[i]), info)

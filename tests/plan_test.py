@@ -87,9 +87,10 @@ def test_what_is_counted_was_planned(file, method, tmp_path):
 def check(config):
     parts = experiment.build(config)
     key = jax.random.key(config.seed)
-    how = {"budgets": parts.budgets, "eval_every": ROUNDS}
-    plan = describe.describe(parts.stages, parts.model, parts.data, key=key, **how)
-    run = loop.run(key, parts.stages, parts.model, parts.data, **how)
+    setup = parts.setup
+    plan = describe.describe(setup, key=key)
+    how = {"budgets": setup.budgets, "eval_every": ROUNDS}
+    run = loop.run(key, setup.stages, setup.model, setup.data, **how)
     train = [r for r in run.metrics if r["phase"] == "train"]
     for index, told in enumerate(plan["stages"]):
         rounds = [r for r in train if r["stage"] == index]

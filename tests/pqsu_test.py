@@ -22,6 +22,7 @@ from sparsefl_jax.sparsity import filters, masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.packets import Packet
+from tests.by_hand import bare, model_of
 from tests.tiny import tiny_config
 
 
@@ -124,9 +125,8 @@ def test_refuses():
         (params, ("fc2/*",), r"prunable=\('fc2/\*',\), expected the kernel of a hid"),
         ({"fc1": params["fc1"]}, ("*kernel",), "expected the kernel of a hidden"),
     ):
-        method = pqsu(None, None, density=0.5, prunable=prunable)
         with pytest.raises(ValueError, match=said):
-            method.init(None, SparseModel(renamed, masks.full(renamed), {}))
+            pqsu(bare(renamed), None, density=0.5, prunable=prunable)
 
 
 def one_client(method, kept, rows, epochs, value=10.0):
@@ -160,7 +160,9 @@ def loss_fn(key, params, stats, x, y, weight):
     [(1, np.inf, 67 / 3), (2, np.inf, 55 / 3), (2, 18.4, 55 / 3), (2, 18.3, None)],
 )
 def test_the_last_epochs_loss_decides(epochs, before, loss):
-    method = pqsu(loss_fn, lambda round: optax.sgd(1.0), density=0.5, quantize="none")
+    macs = {"fc1": {"kernel": 1}, "fc2": {"kernel": 1}}  # names alone are looked at
+    parts = model_of(loss_fn, macs), lambda round: optax.sgd(1.0)
+    method = pqsu(*parts, density=0.5, quantize="none")
     kept, rows = Client(jnp.float32(before)), [1.0, 2.0, 6.0, np.nan]
     (uplink, kept, told), ctx = one_client(method, kept, rows, epochs)
     sent = loss is not None
@@ -176,7 +178,7 @@ def test_the_last_epochs_loss_decides(epochs, before, loss):
         assert not any(p.sent for p in diverged[0][0].values())
         assert np.isfinite(diverged[0][1].loss)
         assert not jax.tree.leaves(method.contribute(ctx, diverged[0][0]))[0].any()
-        always = pqsu(loss_fn, lambda _: optax.sgd(1.0), density=0.5, selective=False)
+        always = pqsu(*parts, density=0.5, selective=False)
         assert always.init_client(None, None, None) == EmptyState()
         uplink = one_client(always, EmptyState(), rows, epochs)[0][0]
         assert all(p.sent for p in uplink.values())
@@ -224,7 +226,8 @@ def test_bits_of_a_round(world):
     ctx = Context(jnp.int32(0), jnp.int32(0), None)
     server = small_world.start(world).server
     for quantize, down in (("both", weights), ("up", 32 * alive), ("none", 32 * alive)):
-        method = pqsu(None, None, density=0.5, quantize=quantize)
+        model = small_world.tiny_model()
+        method = pqsu(model, None, density=0.5, quantize=quantize)
         message = method.broadcast(None, ctx, server)
         bits = packets.bits(packets.layout(message), packets.count(message))
         assert int(bits.total) == down + statistics

@@ -6,6 +6,7 @@ import numpy as np
 from sparsefl_jax.algorithms import complement
 from sparsefl_jax.training import local
 from tests import silent
+from tests.by_hand import model_of
 
 CLIENTS = 10
 
@@ -33,7 +34,7 @@ def rounds_of(model, sparsity, p) -> silent.Rounds:
         entries = silent.shapes(model).params[layer]["kernel"].size
         counts[layer] = jnp.asarray(spread(1 - share, entries), jnp.int32)
     step = local.make_optimizer("sgd", learning_rate=1.0)
-    method = complement(moves(counts), step, density=1 - p)
+    method = complement(model_of(moves(counts), model.macs), step, density=1 - p)
     return silent.rounds(model, method, 2, clients=CLIENTS)
 
 

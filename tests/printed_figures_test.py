@@ -18,7 +18,6 @@ from sparsefl_jax.algorithms import (
     spdst,
 )
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger
 from tests import printed_complement, printed_spafl, silent
 from tests import printed_figures as printed
@@ -215,8 +214,7 @@ LONG = [
 def test_fedsparsify(name, sparsity):
     """The broadcast of round 201 is what round 200 has left."""
     model, table = FEDSPARSIFY[name](), printed.FEDSPARSIFY_TABLES[name][0]
-    loss_fn = local.cross_entropy(model)
-    method = fedsparsify_global(loss_fn, STILL, density=1 - sparsity, rounds=200)
+    method = fedsparsify_global(model, STILL, density=1 - sparsity, rounds=200)
     told = silent.rounds(model, method, 201, clients=1)
     alive, sent = (
         [sum(record[f"entries_{way}"].values()) for record in told.records]
@@ -236,7 +234,7 @@ def test_fedsparsify(name, sparsity):
 @pytest.mark.parametrize("name", some(["mlp"], ["fedsparsify_cnn"]))
 def test_fedavg_of_fedsparsify(name):
     model, table = FEDSPARSIFY[name](), printed.FEDSPARSIFY_TABLES[name][0]
-    method = fedavg(local.cross_entropy(model), STILL)
+    method = fedavg(model, STILL)
     told = silent.rounds(model, method, 200, clients=1)
     entries = sum(
         sum(record[f"entries_{way}"].values())
@@ -257,7 +255,7 @@ def test_fedavg_of_fedsparsify(name):
 def test_vanilla_flops_of_complement(name):
     """Three passes of two FLOPs a multiply-add, one a bias, which is not ours."""
     model, (table, layers) = complement_network(name), printed.VANILLA[name]
-    told = silent.rounds(model, fedavg(local.cross_entropy(model), STILL), 2)
+    told = silent.rounds(model, fedavg(model, STILL), 2)
     work, samples = told.logs.clients["work"], told.total("samples")
     found = {}
     for layer in layers.keys() - {"full"}:
@@ -321,7 +319,7 @@ def test_flash_saves(name):
         "femnist_cnn": (network("femnist_cnn", 62, MNIST),
                         ("conv2/kernel", "fc1/kernel"), "FEMNIST", (0.05,)),
     }[name]  # fmt: skip
-    method = spdst(local.cross_entropy(model), STILL, prunable=prunable)
+    method = spdst(model, STILL, prunable=prunable)
     run, rng = silent.simulator(model, method, 1, clients=1), np.random.default_rng(0)
     dense = silent.distinct(model)
     select = masks.prunable(dense.params, prunable)
@@ -349,9 +347,7 @@ def test_flash_saves(name):
 def test_stage_one_of_flash():
     """A word a layer and client, however wide the layers are."""
     model = network("resnet18", 10, CIFAR, base=2)
-    method = sensitivity(
-        local.cross_entropy(model), STILL, density=0.1, prunable=CONVOLUTIONS
-    )
+    method = sensitivity(model, STILL, density=0.1, prunable=CONVOLUTIONS)
     told = silent.rounds(model, method, 1, clients=10, epochs=2)
     place = "ResNet-18: bits of stage 1, 20 layers, 10 clients"
     settle("test_stage_one_of_flash", {place: told.total("bits_up")})

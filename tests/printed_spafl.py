@@ -9,7 +9,6 @@ from typing import NamedTuple
 
 from sparsefl_jax.algorithms import fedavg, heterofl, spafl
 from sparsefl_jax.models import Model
-from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger
 from tests import silent
 from tests.silent import STILL, network
@@ -47,7 +46,7 @@ def experiment(name) -> Experiment:
 def rounds_of(method, name, budget=1.0, **kwargs) -> silent.Rounds:
     """Two rounds of two clients, which cost the same."""
     this = experiment(name)
-    method = method(local.cross_entropy(this.model), STILL, **kwargs)
+    method = method(this.model, STILL, **kwargs)
     told = silent.rounds(
         this.model, method, 2, clients=2, epochs=this.epochs, budget=budget
     )

@@ -249,12 +249,12 @@ def run(folder, drawn) -> bool:
     try:
         result = loop.run(
             jax.random.key(0),
-            parts.stages,
-            parts.model,
-            parts.data,
+            parts.setup.stages,
+            parts.setup.model,
+            parts.setup.data,
             chunk=chunk,
             eval_every=eval_every,
-            budgets=parts.budgets,
+            budgets=parts.setup.budgets,
         )
     except FloatingPointError as error:
         assert "round" in str(error) and "\n" not in str(error)

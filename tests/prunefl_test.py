@@ -11,8 +11,10 @@ from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment
 from sparsefl_jax.runs.config import objects
+from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
+from tests.by_hand import model_of
 from tests.prunefl_by_hand import greedy
 from tests.tiny import tiny_config
 
@@ -48,7 +50,7 @@ def drawn(seed, density, coarse):
 def test_the_rule_is_the_greedy_loop(times, constant, max_density):
     rule = jax.jit(
         make_rule(
-            prunable=("a", "c"),
+            select=SELECT,
             prune_rate=0.3,
             layer_time=times,
             constant_time=constant,
@@ -86,7 +88,7 @@ def test_the_rule_is_the_greedy_loop(times, constant, max_density):
 def test_where_time_is_free_the_cap_alone_decides(max_density, alive):
     rule = jax.jit(
         make_rule(
-            prunable=("w",),
+            select={"w": True},
             prune_rate=0.3,
             layer_time=None,
             constant_time=1e9,
@@ -128,7 +130,7 @@ def model(width=40, alive=40):
 def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
     """Weight 7 is pruned and pulls hardest: three rounds, one client, every = 2."""
     method = prunefl(
-        linear_loss,
+        model_of(linear_loss, {"w": 1}),
         local.make_optimizer(learning_rate=0.01),
         reconfigure_every=2,
         prunable=("w",),
@@ -147,8 +149,7 @@ def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
         up = packets.stable(up)
         assert metrics["work"].weight_grad["w"] == 6 > metrics["work"].forward["w"]
         total = method.contribute(ctx, up)
-        ctx = Context(jnp.int32(round), None, None)
-        server, _ = method.aggregate(key, ctx, server, total)
+        server, _ = method.aggregate(key, jnp.int32(round), server, total)
         sent = up["squared_gradients"]
         size = packets.bits(packets.layout(up), packets.count(up))
         seen.append((bool(down["weights"].fresh), bool(sent.sent), int(size.total)))
@@ -169,7 +170,7 @@ def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
 
 def test_the_mask_after_that_and_the_weight_of_what_grew():
     method = prunefl(
-        linear_loss,
+        model_of(linear_loss, {"w": 1}),
         local.make_optimizer(learning_rate=0.01),
         reconfigure_every=1,
         prunable=("w",),
@@ -179,17 +180,16 @@ def test_the_mask_after_that_and_the_weight_of_what_grew():
     server = method.init(None, model(width=8, alive=4))
     rows = jnp.array([1.0, 0.5, 0.2, 0.1, 0.3, 0.3, 0.3, 2.0]) ** 2
     weights = {"w": jnp.array([5.0, 4.0, 3.0, 2.0, 0, 0, 0, 0])}
-    ctx = Context(jnp.int32(7), None, None)
     total = {
         "mean": {"sum": (weights, {}), "weight": jnp.float32(1)},
         "squared": {"sum": {"w": rows}, "weight": jnp.float32(1)},
     }
-    new, _ = method.aggregate(None, ctx, server, total)
+    new, _ = method.aggregate(None, jnp.int32(7), server, total)
     alive = [True, True, True, False, False, False, False, True]
     assert new.model.mask["w"].tolist() == alive and new.since == 8
     assert new.model.params["w"].tolist() == [5, 4, 3, 0, 0, 0, 0, 0]
     total["squared"]["weight"] = jnp.float32(0)
-    new, _ = method.aggregate(None, ctx, server, total)
+    new, _ = method.aggregate(None, jnp.int32(7), server, total)
     assert new.model.mask["w"].tolist() == [True] * 4 + [False] * 4
     assert new.since == 0
 
@@ -210,7 +210,7 @@ def test_the_mask_after_that_and_the_weight_of_what_grew():
 )
 def test_when_the_initial_pruning_starts_and_ends(settings, iterations, alive):
     method = prunefl_initial(
-        linear_loss,
+        model_of(linear_loss, {"w": 1}),
         local.make_optimizer(),
         num_batches=2,
         prunable=("w",),
@@ -278,7 +278,7 @@ def test_two_stages_from_a_configuration(tmp_path):
 )
 def test_arguments_out_of_range_are_named(factory, settings, told):
     with pytest.raises(ValueError, match=told):
-        factory(None, None, **settings)
+        factory(small_world.tiny_model(), None, **settings)
 
 
 def test_a_time_for_every_layer(tmp_path):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
-from sparsefl_jax.report import plot_run, plots, read_run, summary_table
+from sparsefl_jax.report import load, plot_run, plots, read_run, summary_table
 from sparsefl_jax.report.partition import partition_by_client
 
 LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
@@ -289,3 +289,12 @@ def test_summary_table_names_seeds_limits_and_the_choice_of_the_best():
     table = summary_table({"seeds": [0, 1, 2], "accuracy": {"global": spread}})
     assert table.startswith("seeds 0 1 2\n")
     assert "97.22 ± 0.43 %  98.00 ± 0.10 %         -  100.00 %" in table
+
+
+def test_a_section_that_is_null_is_as_good_as_absent(tmp_path):
+    record = {"phase": "train", "stage": 0, "round": 1, "gbit_cumulative": 0.5}
+    record |= {"flops": 1, "flops_dense": 2, "server": None, "assumed": None}
+    lines = [json.dumps({"schema": 2}), json.dumps(record)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
+    (read,) = load.read_records(tmp_path / "metrics.jsonl")
+    assert "server" not in read and "assumed" not in read and read["flops"] == 1

@@ -14,7 +14,7 @@ import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import checkpoint, experiment, run_directory
 from sparsefl_jax.runs.config import objects
-from sparsefl_jax.simulation import round_program
+from sparsefl_jax.simulation import placement
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
@@ -86,7 +86,7 @@ def test_load_gives_configuration_arrays_and_models(finished):
 def test_a_run_starts_from_what_another_left(finished, config, what):
     config.init_from, config.init_what = str(finished / "seed_3"), what
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
-    start = experiment.build(objects.complete(config)).initial
+    start = experiment.build(objects.complete(config)).setup.initial
     old = sfl.load(finished / "seed_3").models["global"]
     kernel, mask = (t["fc1"]["kernel"] for t in (start.params, start.mask))
     theirs = old.params["fc1"]["kernel"]
@@ -235,7 +235,7 @@ def test_a_foreign_checkpoint_is_refused(finished, config, tmp_path):
     with pytest.raises(ValueError, match="another key"):
         experiment.run(config, run, resume=True, progress=False)
     saved = checkpoint.read(run)
-    shapes = round_program.State(jax.ShapeDtypeStruct((3,), np.float32), None, None)
+    shapes = placement.State(jax.ShapeDtypeStruct((3,), np.float32), None, None)
     with pytest.raises(ValueError, match="does not fit this run"):
         saved.snapshot.state(shapes)
 

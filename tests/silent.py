@@ -16,7 +16,7 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.simulation import initial_state, round_program
+from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger
@@ -111,9 +111,9 @@ def simulator(
     data = from_arrays(x, own, x_test=x, y_test=own, users=own, users_test=own,
                        partition="natural")  # fmt: skip
     key, layers = jax.random.key(0), jax.tree.map(lambda m: m > 0, model.macs)
-    plan = round_program.make_plan(stage, layers)
+    plan = placement.make_plan(stage, layers)
     segment = round_program.make_segment(plan)
-    people = round_program.make_population(plan, data, np.full(clients, budget))
+    people = placement.make_population(plan, data, np.full(clients, budget))
     rounds = np.arange(number, dtype=np.int32)
     ids = np.tile(np.arange(clients, dtype=np.int32), (number, 1))
 

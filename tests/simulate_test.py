@@ -4,18 +4,19 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fedavg
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import ClientInfo, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models import Model
-from sparsefl_jax.simulation import initial_state, round_program, store
+from sparsefl_jax.simulation import initial_state, placement, round_program, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 
 
 def test_deal_goes_in_snake_order_by_size():
     sizes = jnp.array([10, 60, 50, 20, 40, 30], jnp.int32)
-    order, place = round_program.deal(jnp.arange(6), sizes, devices=2, chunk=1)
+    order, place = placement.deal(jnp.arange(6), sizes, devices=2, chunk=1)
     assert order[..., 0].tolist() == [[1, 2], [5, 4], [3, 0]]
     assert order.reshape(-1)[place].tolist() == list(range(6))
 
@@ -23,7 +24,7 @@ def test_deal_goes_in_snake_order_by_size():
 @pytest.mark.parametrize("devices, chunk", [(1, 1), (2, 1), (1, 3), (2, 2), (3, 4)])
 def test_deal_places_everyone_once_and_fills_up_with_nobody(devices, chunk):
     sizes = jnp.array([3, 9, 1, 9, 4, 4, 7], jnp.int32)
-    order, place = round_program.deal(jnp.arange(7), sizes, devices, chunk)
+    order, place = placement.deal(jnp.arange(7), sizes, devices, chunk)
     groups = -(-7 // (devices * chunk))
     assert order.shape == (groups, devices, chunk) and order.dtype == jnp.int32
     assert sorted(order.reshape(-1).tolist()) == list(range(7)) + [7] * (order.size - 7)
@@ -91,7 +92,7 @@ def test_store_packs_booleans_to_bits_and_nothing_else(key):
 
 
 def test_stage_keys_differ(key):
-    drawn = [round_program.stage_key(key, i) for i in range(3)]
+    drawn = [keys.of_stage(key, i) for i in range(3)]
     assert len({tuple(jax.random.key_data(k).tolist()) for k in drawn}) == 3
 
 
@@ -99,7 +100,7 @@ def test_stage_keys_differ(key):
     "cohort, chunk, devices, want", [(5, "auto", 2, 1), (5, 9, 2, 3), (1, 4, 1, 1)]
 )
 def test_make_plan_fits_chunk_and_devices_to_the_cohort(cohort, chunk, devices, want):
-    plan = round_program.make_plan(Stage(None, 1, cohort), {}, chunk=chunk)
+    plan = placement.make_plan(Stage(None, 1, cohort), {}, chunk=chunk)
     assert (plan.mesh.size, plan.chunk) == (devices, want)
 
 
@@ -143,19 +144,15 @@ def population():
     info = ClientInfo(
         np.arange(2, dtype=np.int32), np.array([1, 3], np.int32), np.ones(2, np.float32)
     )
-    return round_program.Population(X, Y, index, info)
+    return placement.Population(X, Y, index, info)
 
 
 @pytest.mark.parametrize("devices, chunk", [(1, 1), (2, 1), (1, 2)])
 def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
     model = linear()
-    algorithm = fedavg(
-        local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
-    )
+    algorithm = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
     stage = Stage(algorithm, 2, 2, batch_size=3)
-    plan = round_program.make_plan(
-        stage, {"kernel": True}, jax.devices()[:devices], chunk
-    )
+    plan = placement.make_plan(stage, {"kernel": True}, jax.devices()[:devices], chunk)
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
     state = initial_state.start(key, plan, sparse, population())
@@ -173,11 +170,9 @@ def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
 
 def test_a_segment_leaves_out_rounds_beyond_a_number(key):
     model = linear()
-    algorithm = fedavg(
-        local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
-    )
+    algorithm = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
     stage = Stage(algorithm, 3, 2, batch_size=3)
-    plan = round_program.make_plan(stage, {"kernel": True}, observed=True)
+    plan = placement.make_plan(stage, {"kernel": True}, observed=True)
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
     segment = round_program.make_segment(plan)
@@ -198,10 +193,8 @@ def test_a_segment_leaves_out_rounds_beyond_a_number(key):
 
 def test_last_round_tells_who_came_when(key):
     model = linear()
-    algorithm = fedavg(
-        local.cross_entropy(model), local.make_optimizer("sgd", learning_rate=RATE)
-    )
-    plan = round_program.make_plan(Stage(algorithm, 3, 1), {"kernel": True})
+    algorithm = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
+    plan = placement.make_plan(Stage(algorithm, 3, 1), {"kernel": True})
     assert plan.mesh.size == 1
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)

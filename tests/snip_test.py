@@ -20,10 +20,12 @@ from sparsefl_jax.runs import experiment, results
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
+from tests.by_hand import bare
 from tests.tiny import tiny_config
 
 EVERY, SLOW = ("*",), pytest.mark.slow
-LOSS = local.cross_entropy(small_world.tiny_model())
+TINY = small_world.tiny_model()
+LOSS = local.objective(TINY)
 sensitivity_of = jax.jit(partial(saliency, LOSS))
 
 
@@ -94,25 +96,23 @@ def test_saliency_is_the_slope_along_a_multiplicative_mask(key, model):
 )
 def test_as_many_stay_as_the_rule_says(factory, size, density, kept):
     params = {"w": jnp.ones(size), "v": jnp.ones(3)}
-    stage = factory(None, None, density=density, prunable=("w",))
+    stage = factory(bare(params), None, density=density, prunable=("w",))
     server = SparseModel(params, masks.full(params), {})
-    ctx = Context(jnp.int32(0), None, None)
     for votes in (jnp.zeros(size), jnp.arange(size) % 2.0):  # ties of many
         total = {"sum": {"w": votes, "v": None}, "weight": jnp.float32(1)}
-        new, _ = stage.aggregate(jax.random.key(0), ctx, server, total)
+        new, _ = stage.aggregate(jax.random.key(0), jnp.int32(0), server, total)
         assert int(new.mask["w"].sum()) == kept and new.mask["v"].all()
     total["weight"] = jnp.float32(0)
-    new, _ = stage.aggregate(jax.random.key(0), ctx, server, total)
+    new, _ = stage.aggregate(jax.random.key(0), jnp.int32(0), server, total)
     assert new.mask["w"].all()  # nobody sent: as it was
 
 
 def test_equal_votes_are_decided_by_lot():
     params = {"w": jnp.ones(100)}
-    stage = snip(None, None, density=0.5, prunable=("w",))
+    stage = snip(bare(params), None, density=0.5, prunable=("w",))
     total = {"sum": {"w": jnp.ones(100)}, "weight": jnp.float32(2)}
-    ctx = Context(jnp.int32(0), None, None)
     server = SparseModel(params, masks.full(params), {})
-    mask = stage.aggregate(jax.random.key(0), ctx, server, total)[0].mask["w"]
+    mask = stage.aggregate(jax.random.key(0), jnp.int32(0), server, total)[0].mask["w"]
     assert 10 < int(mask[:50].sum()) < 40
 
 
@@ -121,7 +121,7 @@ def test_equal_votes_are_decided_by_lot():
 def test_first_samples_are_of_one_class(model, first):
     """In the client's own order; without the flag the batch is drawn at random."""
     x, y = samples(20)
-    stage = snip(LOSS, None, density=0.5, prunable=EVERY, first_samples=first)
+    stage = snip(TINY, None, density=0.5, prunable=EVERY, first_samples=first)
     sent, metrics = told_by(stage, model, client_batches(20, 8), 20)
     batch = x[:8], y[:8], jnp.ones(8)
     scores, told = sensitivity_of(None, model.params, model.stats, *batch)
@@ -134,7 +134,7 @@ def test_first_samples_are_of_one_class(model, first):
 
 def test_first_samples_of_a_client_with_fewer(model):
     """Only its own count, whatever stands behind them."""
-    stage = snip(LOSS, None, density=0.5, first_samples=True)
+    stage = snip(TINY, None, density=0.5, first_samples=True)
     data = client_batches(6, 8)
     x = jnp.concatenate([data.x, jnp.full((4, small_world.FEATURES), jnp.nan)])
     y = jnp.concatenate([data.y, jnp.full(4, 3, jnp.int32)])
@@ -153,7 +153,7 @@ def test_a_partition_by_class_leaves_clients_sorted():
 
 def test_leaves_that_stage_two_does_not_prune_are_dense(key, model):
     bare = jax.tree.map(lambda m: jnp.zeros_like(m), model.mask)
-    server = spdst(None, None).init(key, model._replace(mask=bare))
+    server = spdst(TINY, None).init(key, model._replace(mask=bare))
     for name, layer in server.model.params.items():
         np.testing.assert_array_equal(layer["bias"], model.params[name]["bias"])
         assert not layer["kernel"].any()
@@ -168,7 +168,7 @@ def test_refusals(factory):
         ({"density": 0.5, "index": "none"}, "index='none', expected one of bitmap"),
     ):
         with pytest.raises(ValueError, match=told):
-            factory(None, None, **kwargs)
+            factory(TINY, None, **kwargs)
     with pytest.raises(TypeError, match="density"):
         factory(None, None)
 
@@ -201,3 +201,35 @@ def test_two_stages(tmp_path, name):
         for tree in (end.params, end.mask)
     )
     assert mask.sum() == kept and not weights[~mask].any() and weights[mask].all()
+
+
+@pytest.mark.parametrize("factory", [snip, grasp])
+def test_inference_scores_with_the_statistics_of_the_start(factory, model):
+    """Hidden units minus half the given mean; in training minus half the batch's."""
+    stats = {"mean": jnp.linspace(-3.0, 3.0, small_world.HIDDEN)}
+    model, data = model._replace(stats=stats), client_batches(20, 8)
+    kept = {}
+    for mode in ("train", "inference"):
+        stage = factory(TINY, None, density=0.5, mode=mode)
+        sent, metrics = told_by(stage, model, data, 20)
+        rows = np.asarray(data.order[0, 0])
+        x, y = np.asarray(data.x)[rows], np.asarray(data.y)[rows]
+        p = jax.tree.map(np.float64, model.params)
+        hidden = x @ p["fc1"]["kernel"] + p["fc1"]["bias"]
+        parts = (
+            [slice(None)] if factory is snip else [slice(0, None, 2), slice(1, None, 2)]
+        )
+        total = 0.0
+        for part in parts:  # GraSP sees the batch in halves, and divides by 200
+            mean = stats["mean"] if mode == "inference" else hidden[part].mean(0)
+            out = np.tanh(hidden[part] - 0.5 * np.asarray(mean))
+            out = (out @ p["fc2"]["kernel"] + p["fc2"]["bias"]) / (
+                1 if factory is snip else 200
+            )
+            out -= np.log(np.exp(out).sum(1, keepdims=True))
+            total -= out[np.arange(len(y[part])), y[part]].sum()
+        assert float(metrics["loss"]) == pytest.approx(total, rel=1e-5)
+        kept[mode] = np.concatenate([m.reshape(-1) for m in jax.tree.leaves(sent.mask)])
+    assert (kept["train"] != kept["inference"]).any()
+    with pytest.raises(ValueError, match="mode='eval', expected one of train, inf"):
+        factory(TINY, None, density=0.5, mode="eval")

@@ -10,6 +10,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import spafl
 from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
+from tests.by_hand import model_of
 
 RATE, MOMENTUM, ALPHA, STEPS = 0.1, 0.9, 0.25, 4
 SHAPE = (2, 2, 2, 3)  # a convolution of three filters with eight inputs each
@@ -113,7 +114,9 @@ def federation(**options):
     optimizer = sfl.make_optimizer(
         "sgd", learning_rate=RATE, momentum=MOMENTUM, weight_decay=decay
     )
-    method = spafl(linear, optimizer, alpha=ALPHA, prunable=("w",), **options)
+    method = spafl(
+        model_of(linear, {"w": 1}), optimizer, alpha=ALPHA, prunable=("w",), **options
+    )
     data = Batches(
         jnp.zeros((1, 1)),
         jnp.zeros(1, jnp.int32),
@@ -137,7 +140,7 @@ def federation(**options):
             up, clients[i], _ = update(key, ctx, down, clients[i], data)
             sums.append(method.contribute(ctx, up))
         total = jax.tree.map(jnp.add, *sums)
-        server, _ = method.aggregate(key, ctx, server, total)
+        server, _ = method.aggregate(key, ctx.round, server, total)
         told += [c.trained.params["w"] for c in clients]
         told += [server.thresholds["w"], server.delta["w"]]
     return told

@@ -12,6 +12,7 @@ from sparsefl_jax.algorithms.spafl.spafl import moved_by_importance
 from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
 from sparsefl_jax.sparsity import masks, straight_through
 from sparsefl_jax.wire import ledger, packets
+from tests.by_hand import bare, model_of
 
 
 def test_gradients_of_hand_computed_vectors():
@@ -147,7 +148,7 @@ def test_thresholds_follow_the_regularisers_recursion(method_ste):
     """methods.md 1.2: 155 steps a round, rate 0.01, alpha 0.00015, fresh momentum."""
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
     method = spafl(
-        quiet_loss,
+        model_of(quiet_loss, {"w": 1}),
         optimizer,
         alpha=0.00015,
         prunable=("w",),
@@ -173,7 +174,7 @@ def test_thresholds_follow_the_regularisers_recursion(method_ste):
         down = method.broadcast(key, ctx, server)
         up, _, _ = method.update(key, ctx, down, client, data)
         total = method.contribute(ctx, up)
-        return method.aggregate(key, Context(round, None, None), server, total)[0]
+        return method.aggregate(key, round, server, total)[0]
 
     server, seen = method.init(key, model), {}
     for round in range(500):
@@ -193,9 +194,8 @@ def test_a_layer_that_died_is_alive_when_the_next_round_begins(factory, reset):
         value, told = quiet_loss(key, params, stats, *batch)
         return value + jnp.sum(params["w"]), told
 
-    method = factory(
-        loss, sfl.make_optimizer(learning_rate=0.5), prunable=("w",), reset=reset
-    )
+    optimizer = sfl.make_optimizer(learning_rate=0.5)
+    method = factory(model_of(loss, {"w": 1}), optimizer, prunable=("w",), reset=reset)
     model = SparseModel({"w": jnp.full((4, 3), 5.0)}, {"w": jnp.ones((4, 3), bool)}, {})
     info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
     ctx, key = Context(jnp.int32(1), jnp.int32(0), info), jax.random.key(0)
@@ -226,7 +226,6 @@ def _penalty(options, round):
 
     every = dict(
         alpha=0.0,
-        prunable=("w",),
         ste="identity",
         reset="same",
         warmup=False,
@@ -247,7 +246,7 @@ def test_eq_13_needs_as_many_words_as_there_are_thresholds():
     model, bits = SparseModel(kernel, masks.full(kernel), {}), {}
     for charged in (False, True):
         settings = {} if charged else {"charge_delta": False}
-        method = spafl(None, None, prunable=("w",), **settings)
+        method = spafl(bare(kernel), None, prunable=("w",), **settings)
         down = method.broadcast(None, None, method.init(None, model))
         layout, count = packets.layout(down), packets.count(down)
         bits[charged] = int(packets.bits(layout, count).total)
@@ -279,7 +278,7 @@ def test_clients_keep_weights_that_never_travel_and_are_judged_by_their_own():
     model = sfl.build_model("mlp", 10, (28, 28, 1), widths=(16,))
     model = model.reading(sfl.make_preprocess(data.mean, data.std))
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.05, momentum=0.9)
-    method = spafl(sfl.cross_entropy(model), optimizer, alpha=0.001)
+    method = spafl(model, optimizer, alpha=0.001)
     run = sfl.run(
         jax.random.key(0),
         [sfl.Stage(method, 6, 2, epochs=2)],
@@ -294,7 +293,9 @@ def test_clients_keep_weights_that_never_travel_and_are_judged_by_their_own():
     for i in range(6):
         row = jax.tree.map(lambda v, i=i: v[i], run.clients)
         info = ClientInfo(jnp.int32(i), jnp.int32(1), jnp.float32(1))
-        sparse = method.deploy(jax.random.key(0), run.server, row, info)["personal"]
+        sparse = method.personalize(jax.random.key(0), run.server, row, info)[
+            "personal"
+        ]
         rows = data.test.index[i, : data.test.size[i]]
         params = masks.apply(sparse.params, sparse.mask)
         logits, _ = model.apply(params, {}, data.x_test[rows], train=False)

@@ -8,7 +8,8 @@ import sparsefl_jax as sfl
 from sparsefl_jax.runs import checkpoint, run_directory, segment_lengths
 from sparsefl_jax.runs.config import fields, objects
 from sparsefl_jax.runs.plan import checks, describe
-from sparsefl_jax.simulation import initial_state, round_program, store
+from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.simulation import initial_state, placement, store
 from sparsefl_jax.system import hardware
 
 pytestmark = pytest.mark.slow
@@ -34,7 +35,7 @@ def make_world(num_clients):
     )
     model = sfl.build_model("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
     optimizer = sfl.make_optimizer(learning_rate=0.1, momentum=0.9)
-    return data, model, (sfl.cross_entropy(model), optimizer)
+    return data, model, (model, optimizer)
 
 
 @pytest.fixture(scope="module")
@@ -135,8 +136,8 @@ def test_first_rows_do_not_depend_on_how_many_are_made_at_a_time(world, key, wor
 
     data, model, parts = world
     algorithm = METHODS["nst"](*parts)._replace(init_client=init_client)
-    plan = round_program.make_plan(sfl.Stage(algorithm, 1, COHORT), {})
-    population = round_program.make_population(plan, data)
+    plan = placement.make_plan(sfl.Stage(algorithm, 1, COHORT), {})
+    population = placement.make_population(plan, data)
     sparse = checks.initial_model(key, model)
     there = initial_state.start(key, plan, sparse, population)
     here = initial_state.start(key, plan, sparse, population, working=working)
@@ -256,15 +257,15 @@ def test_segments_divide_what_must_fall_on_their_ends(
     world, monkeypatch, rounds, every, observed, fitting, length, rows
 ):
     data, model, parts = world
-    plan = round_program.make_plan(
-        sfl.Stage(METHODS["nst"](*parts), rounds, COHORT), {}
-    )
+    stage = sfl.Stage(METHODS["nst"](*parts), rounds, COHORT)
+    plan = placement.make_plan(stage, {})
     monkeypatch.setattr(store, "most_rounds", lambda *_: fitting)
     clients = {"w": jax.ShapeDtypeStruct((7, 25), np.float32)}
-    how = plan, clients, model, data, every
-    paced = segment_lengths.pace(*how, "host", observe_rounds=observed)
+    setup = Setup([stage], model, data, eval_every=every, client_store="host")
+    paced = segment_lengths.pace(setup, plan, clients, observed)
     assert paced == (length, rows, "host")
-    paced = segment_lengths.pace(*how, "device", observe_rounds=observed)
+    setup = setup._replace(client_store="device")
+    paced = segment_lengths.pace(setup, plan, clients, observed)
     assert paced.working is None and paced.where == "device"
 
 
@@ -273,7 +274,7 @@ def test_the_plan_tells_where_rows_are_and_what_they_take(world):
     stages = [sfl.Stage(METHODS["nst"](*parts), 4, COHORT)]
     row = sum(-(-n // 8) for n in LEAVES)
     told = {
-        where: describe.describe(stages, model, data, client_store=where)
+        where: describe.describe(Setup(stages, model, data, client_store=where))
         for where in ("host", "device")
     }
     (here,), (there,) = told["host"]["stages"], told["device"]["stages"]

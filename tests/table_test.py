@@ -17,10 +17,10 @@ from tests.tiny import ctrl_c
 pytestmark = pytest.mark.slow
 
 CONFIG = """
-from sparsefl_jax import configuration
+from sparsefl_jax.runs.config import objects
 
 def get_config(argument=""):
-    config = configuration.default_config()
+    config = objects.default_config()
     config.dataset = {dataset!r}
     config.normalize, config.num_clients = False, 6
     config.model = {{"name": "mlp", "widths": (8,)}}
@@ -30,7 +30,7 @@ def get_config(argument=""):
         config.algorithm.density = config.get_oneway_ref("density")
     config.num_rounds, config.eval_every = 4, 2
     config.cohort_size, config.batch_size = 2, 8
-    return configuration.complete(config)
+    return objects.complete(config)
 """
 TABLE = Table(
     {
@@ -51,7 +51,9 @@ def root(tmp_path, monkeypatch):
     np.savez(dataset, x=x[:80], y=y[:80], x_test=x[80:], y_test=y[80:])
     (tmp_path / "tiny_config.py").write_text(CONFIG.format(dataset=str(dataset)))
     marks = "# Title\n<!-- table tiny -->\nold\n<!-- end -->\nrest\n<!-- end -->\n"
-    (tmp_path / "README.md").write_text(marks)
+    document = tables.page("tiny", tmp_path)
+    document.parent.mkdir(parents=True)
+    document.write_text(marks)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "tiny_config", raising=False)
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
@@ -109,7 +111,7 @@ def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
     assert set(thin) >= {"accuracy", "gbit", "minutes", "date", "commit", "device"}
     assert thin["density"] < 0.5 < found["dense", 0]["density"]
     assert thin["gbit"] < found["dense", 1]["gbit"] and thin["flops_share"] < 0.5
-    lines = (root / "README.md").read_text().splitlines()
+    lines = tables.page("tiny", root).read_text().splitlines()
     assert lines[:2] == ["# Title", "<!-- table tiny -->"] and "old" not in lines
     assert lines[-3:] == ["<!-- end -->", "rest", "<!-- end -->"]
     mean = np.mean([found["thin", s]["accuracy"]["global"]["final"] for s in (0, 1)])
@@ -129,7 +131,7 @@ def test_a_table_can_have_columns_of_its_own(root):
     assert tables.results("tiny", root)["thin", 1]["kept"] == 7.0
     head, _, dense, thin = (
         [cell.strip() for cell in line.strip("|").split("|")]
-        for line in (root / "README.md").read_text().splitlines()[2:6]
+        for line in tables.page("tiny", root).read_text().splitlines()[2:6]
     )
     assert dense[head.index("shown")] == "-" and thin[head.index("shown")] == "0.750"
     assert head.index("shown") == head.index("density") + 1
@@ -168,6 +170,17 @@ def test_the_density_is_that_of_the_round_whose_accuracy_counts(tmp_path):
 
 
 NAMES = sorted(p.stem for p in (tables.ROOT / "benchmarks/tables").glob("[!_]*.py"))
+
+
+MEASURED = [n for n in NAMES if tables.results(n)]
+
+
+@pytest.mark.parametrize("name", MEASURED)
+def test_the_page_of_its_paper_shows_what_was_measured(name):
+    table = importlib.import_module(f"benchmarks.tables.{name}").TABLE
+    drawn = tables.markdown(table, list(tables.results(name).values()))
+    marked = f"<!-- table {name} -->\n{drawn}\n<!-- end -->"
+    assert marked in tables.page(name).read_text()
 
 
 @pytest.mark.parametrize("name", NAMES)

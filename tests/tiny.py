@@ -40,24 +40,29 @@ def tiny_config(folder):
     return objects.complete(config)
 
 
-def noisy(loss_fn, optimizer):
+def noisy(model, optimizer):
     """SpaFL whose clients' models are deployed with noise, drawn anew every time."""
-    whole = spafl(loss_fn, optimizer, alpha=0.05)
+    whole = spafl(model, optimizer, alpha=0.05)
 
-    def deploy(key, *args):
-        def blurred(model):
-            add = lambda v: v + jax.random.normal(key, v.shape)  # noqa: E731
-            return model._replace(params=jax.tree.map(add, model.params))
+    def noised(deployed):
+        def deploy(key, *args):
+            def blurred(model):
+                add = lambda v: v + jax.random.normal(key, v.shape)  # noqa: E731
+                return model._replace(params=jax.tree.map(add, model.params))
 
-        return {n: blurred(m) for n, m in whole.deploy(key, *args).items()}
+            return {n: blurred(m) for n, m in deployed(key, *args).items()}
 
-    return whole._replace(deploy=deploy)
+        return deploy
+
+    return whole._replace(
+        deploy=noised(whole.deploy), personalize=noised(whole.personalize)
+    )
 
 
-def a_method(loss_fn, optimizer, strength: float = 0.5, weighting="examples"):
+def a_method(model, optimizer, strength: float = 0.5, weighting="examples"):
     """A method of one's own, with arguments that are not keyword-only."""
     del strength
-    return fedavg(loss_fn, optimizer, weighting=weighting)
+    return fedavg(model, optimizer, weighting=weighting)
 
 
 def ctrl_c(monkeypatch) -> Callable:

@@ -1,5 +1,6 @@
 """What is set and not read is refused; a renamed method keeps nothing unasked."""
 
+import functools
 import json
 import sys
 from pathlib import Path
@@ -8,11 +9,12 @@ import numpy as np
 import pytest
 from absl import flags
 
+from sparsefl_jax import models
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import cli, experiment, loop, run_directory
 from sparsefl_jax.runs.config import fields, objects, rename, unread
 from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.training import local
+from sparsefl_jax.runs.setup import Setup
 from tests.bad_input_test import change, launched, refused
 from tests.tiny import tiny_config
 
@@ -126,7 +128,7 @@ def test_what_a_first_stage_reads_is_its_own(tmp_path):
     config = tiny_config(tmp_path)
     own = {"name": "snip", "density": 0.5, "drop_last": True, "num_rounds": 1}
     config.epochs, config.first_stage = 3, own  # the main stage reads the epochs
-    (first, main) = experiment.build(objects.complete(config)).stages
+    (first, main) = experiment.build(objects.complete(config)).setup.stages
     assert (first.drop_last, main.drop_last) == (True, False)
     config.first_stage = {"name": "fedavg", "epochs": 3}
     experiment.build(objects.complete(config))
@@ -145,13 +147,14 @@ def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
     data = objects.build_data(config)
     model = objects.build_model(config, data)
     optimizer = objects.build_optimizer(config)
-    loss_fn = local.cross_entropy(model)
-    fedavg = objects.build_algorithm("fedavg", {}, loss_fn, optimizer)
+    fedavg = objects.build_algorithm("fedavg", {}, model, optimizer)
     stages = [Stage(fedavg, 1, 2)]
-    run = loop.segments(None, stages, model, data, observe_rounds=(2,))
-    refused(lambda: next(run), "observe_rounds=(2,), expected rounds from 1 to num_ro")
     refused(
-        lambda: checks.run(stages, model, data, budgets=np.full(8, 0.5)),
+        lambda: loop.segments(None, stages, model, data, observe_rounds=(2,)),
+        "observe_rounds=(2,), expected rounds from 1 to num_ro",
+    )
+    refused(
+        lambda: checks.run(Setup(stages, model, data, budgets=np.full(8, 0.5))),
         "budgets are read by nothing here",
     )
 
@@ -184,8 +187,14 @@ def given(monkeypatch, line: str):
     monkeypatch.setattr(sys, "argv", argv)
     values(argv)
     fields.check(rename.settle(config.value))
-    objects.build_stages(config.value, None)
+    objects.build_stages(config.value, network(config.value.model.name))
     return config.value
+
+
+@functools.cache
+def network(name):
+    """The model of a configuration but for its settings, which change no name here."""
+    return models.build(name, 10, (768,) if name == "sa" else (32, 32, 3))
 
 
 METHOD, STAGE = "--config.algorithm.name", "--config.first_stage.name"

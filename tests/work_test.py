@@ -42,7 +42,7 @@ def trained(monkeypatch, weight, **kwargs):
         still, jax.random.key(0), optax.sgd(0.1), SparseModel(params, mask, {}), data,
         select={"w": True, "b": False}, density=0.5, prune_rate=0.25, decay=True,
         **kwargs,
-    ).work  # fmt: skip
+    ).metrics["work"]  # fmt: skip
 
 
 def expected(parts, surgeries):

@@ -19,7 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import measure, throughput
-from benchmarks.workload import NETWORKS, Setup
+from benchmarks.workload import NETWORKS, Workload
 
 ROOT = Path(__file__).parents[2]
 RATE = 0.01
@@ -46,7 +46,7 @@ HEAD = (
 class Worker:
     """A process that runs a round when called; leaving it ends the process."""
 
-    def __init__(self, command: list[str], setup: Setup, log):
+    def __init__(self, command: list[str], setup: Workload, log):
         network = NETWORKS[setup.model]
         told = {
             "model": setup.model,
@@ -94,7 +94,7 @@ class Worker:
             self.process.wait()
 
 
-def pair(ours: list[str], peer: list[str], setup: Setup, repeats: int, log) -> dict:
+def pair(ours: list[str], peer: list[str], setup: Workload, repeats: int, log) -> dict:
     """Both commands' rounds in turns."""
     with Worker(ours, setup, log) as one, Worker(peer, setup, log) as other:
         counts = one.facts["parameters"], other.facts["parameters"]

@@ -13,7 +13,7 @@ def main():
     """Rounds in turns, see `turns`."""
     turns, at = Turns(), setup()
     one = workload.prepare(
-        workload.Setup(
+        workload.Workload(
             at["model"],
             at["clients"],
             at["samples"],

@@ -11,11 +11,11 @@ from sparsefl_jax.algorithms.flash import hetero_jmwst as hetero_jmwst
 from sparsefl_jax.algorithms.flash import hetero_spdst as hetero_spdst
 from sparsefl_jax.algorithms.flash import jmwst as jmwst
 from sparsefl_jax.algorithms.flash import nst as nst
-from sparsefl_jax.algorithms.flash import pdst as pdst
 from sparsefl_jax.algorithms.flash import sensitivity as sensitivity
-from sparsefl_jax.algorithms.flash import spdst as spdst
 from sparsefl_jax.algorithms.grasp import grasp as grasp
 from sparsefl_jax.algorithms.heterofl import heterofl as heterofl
+from sparsefl_jax.algorithms.masked import pdst as pdst
+from sparsefl_jax.algorithms.masked import spdst as spdst
 from sparsefl_jax.algorithms.pqsu import pqsu as pqsu
 from sparsefl_jax.algorithms.prunefl import prunefl as prunefl
 from sparsefl_jax.algorithms.prunefl import prunefl_initial as prunefl_initial

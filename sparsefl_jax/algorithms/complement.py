@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import Array, EmptyState, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
@@ -26,7 +26,7 @@ class Server(NamedTuple):
 
 
 def complement(
-    loss_fn,
+    model,
     optimizer,
     *,
     density: float,
@@ -43,7 +43,7 @@ def complement(
     weights are so after one step; `ledger.complement_saving` is the paper's count.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the clients', as `local.make_optimizer` returns it; its state is new in
         every round.
       density: 1 - p, the share of every tensor that the server keeps, in (0, 1].
@@ -55,7 +55,9 @@ def complement(
       ValueError: an argument is out of range.
 
     Example:
-      >>> method = complement(None, None, density=0.5)
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = complement(model, optimizer, density=0.5)
     """
     if not 0 < density <= 1:
         raise ValueError(f"density={density}, expected in (0, 1]")
@@ -64,41 +66,36 @@ def complement(
             f"aggregation_ratio={aggregation_ratio}, expected a finite number above 0"
         )
 
-    def init(key, model):
-        del key
-        params = masks.apply(model.params, model.mask)
-        model = SparseModel(params, masks.full(params), model.stats)
-        return Server(model, params, jnp.int32(0))
+    loss_fn, everything = local.objective(model), masks.everything(model.macs)
 
-    def init_client(key, server, info):
-        del key, server, info
-        return EmptyState()
+    def init(key, start):
+        del key
+        params = masks.apply(start.params, start.mask)
+        start = SparseModel(params, masks.full(params), start.stats)
+        return Server(start, params, jnp.int32(0))
 
     def broadcast(key, ctx, server):
         del key
-        everything = masks.everything(server.model.params)
         return pack_down(ctx, server.model, server.since, everything, index=index)
 
     def update(key, ctx, downlink, client, batches):
-        model, tx = unpack_model(downlink), optimizer(ctx.round)
-        state = local.start(tx, model.params, model.stats)
-        state = local.train(key, loss_fn, tx, state, batches)
-        first = ctx.round == 0
+        received, first = unpack_model(downlink), ctx.round == 0
+        dense, tx = received._replace(mask=None), optimizer(ctx.round)
+        trained = local.train(key, loss_fn, tx, dense, batches)
         sent = jax.tree.map(
-            lambda w, m: (first | ~m) & (w != 0), state.params, model.mask
+            lambda w, m: (first | ~m) & (w != 0), trained.model.params, received.mask
         )
-        trained = SparseModel(state.params, sent, state.stats)
-        uplink = pack_up(trained, model.mask, masks.everything(sent), index=index)
-        work = local.dense_work(state.sums["count"], state.params)
-        return uplink, client, {**state.sums, "work": work, **_densities(sent)}
+        new = trained.model._replace(mask=sent)
+        uplink = pack_up(new, received.mask, everything, index=index)
+        return uplink, client, trained.metrics | _densities(sent)
 
     def contribute(ctx, uplink):
         sent = unpack_model(uplink)
         return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
 
-    def aggregate(key, ctx, server, total):
+    def aggregate(key, round, server, total):
         del key
-        old, first = server.model, ctx.round == 0
+        old, first = server.model, round == 0
         zeros = jax.tree.map(jnp.zeros_like, old.params)
         # Round 0 replaces the model, unless nobody sent anything; later ones add to it.
         stays, base = (
@@ -111,13 +108,11 @@ def complement(
         ratio = jnp.where(first, 1.0, aggregation_ratio)
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
         mask = jax.tree.map(lambda w: _kept(w, density), params)
-        model = SparseModel(masks.apply(params, mask), mask, stats)
-        return Server(model, params, renewed(ctx, old.mask, mask, server.since)), {}
+        pruned = SparseModel(masks.apply(params, mask), mask, stats)
+        return Server(pruned, params, renewed(round, old.mask, mask, server.since)), {}
 
-    def deploy(key, server, client, info):
-        del key, client
-        if info is not None:  # static branch: no personal models
-            return {}
+    def deploy(key, server):
+        del key
         whole = SparseModel(
             server.unpruned, masks.full(server.unpruned), server.model.stats
         )
@@ -125,7 +120,6 @@ def complement(
 
     return Algorithm(
         init,
-        init_client,
         broadcast,
         update,
         contribute,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import EmptyState, PyTree, SparseModel
+from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet
@@ -27,7 +27,7 @@ class Server(NamedTuple):
 
 
 def fedavg(
-    loss_fn,
+    model,
     optimizer,
     *,
     server_optimizer: optax.GradientTransformation | None = None,
@@ -39,7 +39,7 @@ def fedavg(
     Down and up: all parameters and normalisation statistics, float32.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the clients', as `local.make_optimizer` returns it.
       server_optimizer: applied to the negated mean update as if it were a gradient:
         `optax.adam(0.01)` is FedAdam, `optax.yogi(0.01)` FedYogi. None: plain mean.
@@ -48,46 +48,37 @@ def fedavg(
         `aggregate.WEIGHTINGS`.
 
     Raises:
-      ValueError: the weighting is unknown.
+      ValueError: the model is none, or the weighting unknown.
 
     Example:
-      >>> import optax
-      >>> fedadam = fedavg(None, None, server_optimizer=optax.adam(0.01))
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> fedadam = fedavg(model, optimizer, server_optimizer=optax.adam(0.01))
     """
+    weight, loss_fn = means.weigh(weighting), local.objective(model)
     server_tx = server_optimizer or optax.sgd(1.0)
-    weight = means.weigh(weighting)
 
-    def init(key, model: SparseModel):
+    def init(key, start: SparseModel):
         del key
-        return Server(model.params, model.stats, server_tx.init(model.params))
+        return Server(start.params, start.stats, server_tx.init(start.params))
 
     def init_client(key, server, info):
         del key, info
-        return optimizer(0).init(server.params) if keep_optimizer else EmptyState()
+        return local.init_optimizer(optimizer, server.params, keep_optimizer)
 
     def broadcast(key, ctx, server):
         del key, ctx
         return {"params": Packet(server.params), "stats": Packet(server.stats)}
 
     def update(key, ctx, downlink, client, batches):
-        params = downlink["params"].values
-        tx = optimizer(ctx.round)
-        state = local.start(
-            tx, params, downlink["stats"].values, client if keep_optimizer else None
-        )
-        state = local.train(key, loss_fn, tx, state, batches)
-        delta = jax.tree.map(jnp.subtract, state.params, params)
-        uplink = {"delta": Packet(delta), "stats": Packet(state.stats)}
-        work = local.dense_work(state.sums["count"], params)
-        client = state.opt_state if keep_optimizer else client
-        return uplink, client, {**state.sums, "work": work}
+        return fit(key, loss_fn, optimizer(ctx.round), downlink, client, batches)
 
     def contribute(ctx, uplink):
         values = {name: packet.values for name, packet in uplink.items()}
         return means.weighted_sum(values, weight(ctx.client))
 
-    def aggregate(key, ctx, server, total):
-        del key, ctx
+    def aggregate(key, round, server, total):
+        del key, round
         still = jax.tree.map(jnp.zeros_like, server.params)
         mean = means.weighted_mean(total, {"delta": still, "stats": server.stats})
         gradient = jax.tree.map(jnp.negative, mean["delta"])
@@ -95,16 +86,20 @@ def fedavg(
         params = optax.apply_updates(server.params, step)
         return Server(params, mean["stats"], opt_state), {}
 
-    def deploy(key, server, client, info):
-        del key, client
-        if info is not None:  # static branch: no personal models
-            return {}
-        return {
-            "global": SparseModel(
-                server.params, masks.full(server.params), server.stats
-            )
-        }
+    def deploy(key, server):
+        del key
+        mask = masks.full(server.params)
+        return {"global": SparseModel(server.params, mask, server.stats)}
 
     return Algorithm(
-        init, init_client, broadcast, update, contribute, aggregate, deploy
+        init, broadcast, update, contribute, aggregate, deploy, init_client
     )
+
+
+def fit(key, loss_fn, tx, downlink, client, batches):
+    """Trains what the server sent, and sends back by how much it changed."""
+    start = SparseModel(downlink["params"].values, None, downlink["stats"].values)
+    trained = local.train(key, loss_fn, tx, start, batches, opt_state=client)
+    delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
+    uplink = {"delta": Packet(delta), "stats": Packet(trained.model.stats)}
+    return uplink, trained.opt_state, trained.metrics

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import EmptyState, PyTree, SparseModel, Work
+from sparsefl_jax.core.types import PyTree, SparseModel, Work
 from sparsefl_jax.sparsity import supermask
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet, split
@@ -30,7 +30,7 @@ KNOWN_WEIGHTS = "every client is taken to know the weights that training starts 
 
 
 def fedpm(
-    loss_fn,
+    model,
     optimizer,
     *,
     weights: str = "constants",
@@ -54,7 +54,7 @@ def fedpm(
     weights dense, as every score needs its gradient; drawing is not counted.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the clients', of the scores, as `local.make_optimizer` returns it.
       weights: 'constants', as above, or 'initial': those of the model it starts from,
         at no charge, as if all knew them; a 0 among them counts as dropped.
@@ -65,27 +65,30 @@ def fedpm(
       ValueError: an argument is out of range; by `init` on leaves of an unknown kind.
 
     Example:
-      >>> method = fedpm(None, None, keep_optimizer=False)
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = fedpm(model, optimizer, keep_optimizer=False)
     """
     if not 0 < epsilon < 0.5:
         raise ValueError(f"epsilon={epsilon}, expected in (0, 0.5)")
     if weights not in WEIGHTS:
         raise ValueError(f"weights={weights!r}, expected one of {', '.join(WEIGHTS)}")
+    loss_fn = local.objective(model)
     assumed = KNOWN_WEIGHTS if weights == "initial" else ""
 
-    def init(key, model: SparseModel):
+    def init(key, start: SparseModel):
         weight_key, score_key = jax.random.split(key)
-        frozen = supermask.signed_constants(weight_key, model.params)  # or refuses
+        frozen = supermask.signed_constants(weight_key, start.params)  # or refuses
         if weights == "initial":  # static branch
-            frozen = model.params
+            frozen = start.params
         scored, _ = split(frozen, supermask.has_score(frozen))
         return Server(
-            frozen, supermask.fill(score_key, scored, jax.random.normal), model.stats
+            frozen, supermask.fill(score_key, scored, jax.random.normal), start.stats
         )
 
     def init_client(key, server, info):
         del key, info
-        return optimizer(0).init(server.scores) if keep_optimizer else EmptyState()
+        return local.init_optimizer(optimizer, server.scores, keep_optimizer)
 
     def broadcast(key, ctx, server):
         del key, ctx
@@ -102,37 +105,40 @@ def fedpm(
         def masked_loss(key, scores, stats, x, y, weight):
             draw_key, key = jax.random.split(key)
             params = supermask.draw(draw_key, scores, frozen)
-            loss, (stats, told) = loss_fn(key, params, stats, x, y, weight)
-            alive = local.work(told["count"], supermask.mask_of(params)).forward
-            return loss, (stats, told | {"alive": alive})
+            loss, (stats, sums) = loss_fn(key, params, stats, x, y, weight)
+            alive = local.work(sums["count"], supermask.mask_of(params)).forward
+            return loss, (stats, sums | {"alive": alive})
 
-        tx = optimizer(ctx.round)
-        state = local.start(
-            tx, scores, downlink["stats"].values, client if keep_optimizer else None
-        )
+        start = SparseModel(scores, None, downlink["stats"].values)
         nothing = jax.tree.map(lambda _: jnp.zeros((), jnp.float32), frozen)
-        state = state._replace(sums=state.sums | {"alive": nothing})
-        state = local.train(train_key, masked_loss, tx, state, batches)
-        told = dict(state.sums)
-        alive = told.pop("alive")
-        dense = local.dense_work(told["count"], frozen)
-        work = Work(alive, alive, dense.weight_grad, dense.extra)
-        mask = supermask.mask_of(supermask.draw(mask_key, state.params, frozen))
+        trained = local.train(
+            train_key,
+            masked_loss,
+            optimizer(ctx.round),
+            start,
+            batches,
+            opt_state=client,
+            sums={"alive": nothing},
+        )
+        metrics = dict(trained.metrics)
+        alive = metrics.pop("alive")
+        dense = local.dense_work(metrics["count"], frozen)
+        metrics["work"] = Work(alive, alive, dense.weight_grad, dense.extra)
+        mask = supermask.mask_of(supermask.draw(mask_key, trained.model.params, frozen))
         mask, _ = split(mask, supermask.has_score(mask))
         uplink = {
             "mask": Packet(mask, bits=1, index="entropy"),
-            "stats": Packet(state.stats),
+            "stats": Packet(trained.model.stats),
         }
-        client = state.opt_state if keep_optimizer else client
-        return uplink, client, {**told, "work": work}
+        return uplink, trained.opt_state, metrics
 
     def contribute(ctx, uplink):
         del ctx
         values = {name: packet.values for name, packet in uplink.items()}
         return means.weighted_sum(values, jnp.float32(1))
 
-    def aggregate(key, ctx, server, total):
-        del key, ctx
+    def aggregate(key, round, server, total):
+        del key, round
         old = {"mask": server.scores, "stats": server.stats}
         mean = means.weighted_mean(total, old)
         nobody = total["weight"] == 0
@@ -146,13 +152,10 @@ def fedpm(
         told = {"unanimous": jnp.mean((votes == 0) | (votes == 1), dtype=jnp.float32)}
         return Server(server.frozen, scores, mean["stats"]), told
 
-    def deploy(key, server, client, info):
-        del client
-        if info is not None:  # static branch: no personal models
-            return {}
+    def deploy(key, server):
         params = supermask.draw(key, server.scores, server.frozen)
         return {"global": SparseModel(params, supermask.mask_of(params), server.stats)}
 
     return Algorithm(
-        init, init_client, broadcast, update, contribute, aggregate, deploy
+        init, broadcast, update, contribute, aggregate, deploy, init_client
     )

@@ -8,12 +8,13 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.fedavg import fedavg
+from sparsefl_jax.algorithms.fedavg import fedavg, fit
 from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.training import local
 
 
 def fedprox(
-    loss_fn,
+    model,
     optimizer,
     *,
     mu: float = 0.01,
@@ -27,7 +28,7 @@ def fedprox(
     travels in `fedavg`.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the clients', as `local.make_optimizer` returns it.
       mu: strength of the pull, at least 0.
       server_optimizer, keep_optimizer, weighting: as in `fedavg`.
@@ -36,25 +37,29 @@ def fedprox(
       ValueError: if mu is negative or not finite, or the weighting unknown.
 
     Example:
-      >>> method = fedprox(None, None, mu=0.001)
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = fedprox(model, optimizer, mu=0.001)
     """
     if not 0 <= mu < float("inf"):
         raise ValueError(f"mu={mu}, expected a finite number of at least 0")
-    options = {
-        "server_optimizer": server_optimizer,
-        "keep_optimizer": keep_optimizer,
-        "weighting": weighting,
-    }
+    loss_fn = local.objective(model)
+    averaging = fedavg(
+        model,
+        optimizer,
+        server_optimizer=server_optimizer,
+        keep_optimizer=keep_optimizer,
+        weighting=weighting,
+    )
 
     def update(key, ctx, downlink, client, batches):
         anchor = downlink["params"].values
 
         def proximal(key, params, *rest):
-            loss, told = loss_fn(key, params, *rest)
+            loss, others = loss_fn(key, params, *rest)
             gaps = jax.tree.map(lambda p, a: jnp.sum((p - a) ** 2), params, anchor)
-            return loss + mu / 2 * sum(jax.tree.leaves(gaps)), told
+            return loss + mu / 2 * sum(jax.tree.leaves(gaps)), others
 
-        plain = fedavg(proximal, optimizer, **options)
-        return plain.update(key, ctx, downlink, client, batches)
+        return fit(key, proximal, optimizer(ctx.round), downlink, client, batches)
 
-    return fedavg(loss_fn, optimizer, **options)._replace(update=update)
+    return averaging._replace(update=update)

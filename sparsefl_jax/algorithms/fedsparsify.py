@@ -5,17 +5,17 @@ https://arxiv.org/abs/2204.12430. `fedsparsify_global` purges on the server,
 `fedsparsify_local` on the clients, whose masks then vote.
 """
 
-from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.algorithms.masked import spdst
 from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import Array, EmptyState, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, schedules
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 
 CRITERIA = ("magnitude", "random")
 MERGES = ("majority", "average")
@@ -31,7 +31,7 @@ class Server(NamedTuple):
 
 
 def fedsparsify_global(
-    loss_fn,
+    model,
     optimizer,
     *,
     density: float,
@@ -50,7 +50,7 @@ def fedsparsify_global(
     any.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the clients', as `local.make_optimizer` returns it.
       density: share of prunable entries that is left after the last round, (0, 1].
       rounds: over which it is reached, see `schedules.polynomial`; it stays after them.
@@ -66,52 +66,43 @@ def fedsparsify_global(
       ValueError: an argument is out of range.
 
     Example:
-      >>> method = fedsparsify_global(None, None, density=0.1, rounds=200)
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = fedsparsify_global(model, optimizer, density=0.1, rounds=200)
     """
     if criterion not in CRITERIA:
         raise ValueError(
             f"criterion={criterion!r}, expected one of {', '.join(CRITERIA)}"
         )
     schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
+    frozen = spdst(
+        model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
+    )
+    select = masks.prunable(model.macs, prunable)
 
-    def init(key, model):
-        scores, select = {}, masks.prunable(model.params, prunable)
+    def init(key, start):
+        scores = {}
         if criterion == "random":  # static branch
-            scores = masks.uniform_scores(key, model.params, select)
-        return Server(_applied(model), jnp.int32(0), scores)
+            scores = masks.uniform_scores(key, start.params, select)
+        return Server(_applied(start), jnp.int32(0), scores)
 
-    def update(key, ctx, downlink, client, batches):
-        model, state = _train(key, ctx, loss_fn, optimizer, downlink, client, batches)
-        select = masks.prunable(model.params, prunable)
-        uplink = pack_up(model, model.mask, select, index=index)
-        work = local.work(state.sums["count"], model.mask)
-        return uplink, _kept(client, state), {**state.sums, "work": work}
-
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
-
-    def aggregate(key, ctx, server, total):
+    def aggregate(key, round, server, total):
         del key
-        old, select = server.model, masks.prunable(server.model.params, prunable)
+        old = server.model
         params, stats = means.weighted_mean(total, (old.params, old.stats))
         scores = server.scores or jax.tree.map(jnp.abs, params)
-        mask = _purge(scores, ctx.round, schedule, select)
+        mask = _purge(scores, round, schedule, select)
         mask = jax.tree.map(jnp.logical_and, mask, old.mask)
-        return _next(ctx, server, SparseModel(params, mask, stats)), {}
+        return _next(round, server, SparseModel(params, mask, stats)), {}
 
     def alive(round):
         return 1 - schedule[min(round, rounds) - 1]
 
-    client = partial(_init_client, optimizer, keep_optimizer)
-    broadcast = partial(_broadcast, prunable, index)
-    return Algorithm(
-        init, client, broadcast, update, contribute, aggregate, _deploy, alive
-    )
+    return frozen._replace(init=init, aggregate=aggregate, alive=alive)
 
 
 def fedsparsify_local(
-    loss_fn,
+    model,
     optimizer,
     *,
     density: float,
@@ -127,36 +118,43 @@ def fedsparsify_local(
 
     Down: alive weights with their positions where these changed, dense leaves,
     statistics. Up: the client's own alive weights and their positions, the same beside
-    them. A client keeps its momentum, if it has any.
+    them. A client keeps its momentum, if it has any. All arguments but `merge` are
+    those of `fedsparsify_global`.
 
     Args:
       merge: 'majority' keeps what at least half of the cohort kept, zeros counting in
         the mean; 'average' whatever anyone kept.
-      loss_fn, optimizer, density, rounds, frequency, power, keep_optimizer, prunable,
-        index: as in `fedsparsify_global`.
 
     Raises:
       ValueError: an argument is out of range.
 
     Example:
-      >>> method = fedsparsify_local(None, None, density=0.1, rounds=200)
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = fedsparsify_local(model, optimizer, density=0.1, rounds=200)
     """
     if merge not in MERGES:
         raise ValueError(f"merge={merge!r}, expected one of {', '.join(MERGES)}")
     schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
+    loss_fn = local.objective(model)
+    frozen = spdst(
+        model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
+    )
+    select = masks.prunable(model.macs, prunable)
 
-    def init(key, model):
+    def init(key, start):
         del key
-        return Server(_applied(model), jnp.int32(0), {})
+        return Server(_applied(start), jnp.int32(0), {})
 
     def update(key, ctx, downlink, client, batches):
-        model, state = _train(key, ctx, loss_fn, optimizer, downlink, client, batches)
-        select = masks.prunable(model.params, prunable)
-        work = local.work(state.sums["count"], model.mask)
-        scores = jax.tree.map(jnp.abs, model.params)
-        received, mask = model.mask, _purge(scores, ctx.round, schedule, select)
-        uplink = pack_up(model._replace(mask=mask), received, select, index=index)
-        return uplink, _kept(client, state), {**state.sums, "work": work}
+        received, tx = unpack_model(downlink), optimizer(ctx.round)
+        trained = local.train(key, loss_fn, tx, received, batches, opt_state=client)
+        scores = jax.tree.map(jnp.abs, trained.model.params)
+        purged = trained.model._replace(
+            mask=_purge(scores, ctx.round, schedule, select)
+        )
+        uplink = pack_up(purged, received.mask, select, index=index)
+        return uplink, trained.opt_state, trained.metrics
 
     def contribute(ctx, uplink):
         sent = unpack_model(uplink)
@@ -164,7 +162,7 @@ def fedsparsify_local(
         votes = jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask)
         return {"mean": mean, "votes": votes, "voters": jnp.float32(1)}
 
-    def aggregate(key, ctx, server, total):
+    def aggregate(key, round, server, total):
         del key
         old, voters = server.model, total["voters"]
         params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
@@ -172,43 +170,19 @@ def fedsparsify_local(
         mask = jax.tree.map(
             lambda v, m: jnp.where(voters > 0, v >= least, m), total["votes"], old.mask
         )
-        return _next(ctx, server, SparseModel(params, mask, stats)), {}
+        return _next(round, server, SparseModel(params, mask, stats)), {}
 
     def alive(round):
         most = 2 if merge == "majority" else jnp.inf  # times what each of them kept
         return min(1.0, most * (1 - schedule[min(round, rounds) - 1]))
 
-    client = partial(_init_client, optimizer, keep_optimizer)
-    broadcast = partial(_broadcast, prunable, index)
-    return Algorithm(
-        init, client, broadcast, update, contribute, aggregate, _deploy, alive
+    return frozen._replace(
+        init=init,
+        update=update,
+        contribute=contribute,
+        aggregate=aggregate,
+        alive=alive,
     )
-
-
-def _init_client(optimizer, keep_optimizer, key, server, info):
-    del key, info
-    return optimizer(0).init(server.model.params) if keep_optimizer else EmptyState()
-
-
-def _kept(client, state):
-    """The client state after training: the optimizer's, where clients keep it."""
-    return client if isinstance(client, EmptyState) else state.opt_state
-
-
-def _broadcast(prunable, index, key, ctx, server):
-    del key
-    select = masks.prunable(server.model.params, prunable)
-    return pack_down(ctx, server.model, server.since, select, index=index)
-
-
-def _train(key, ctx, loss_fn, optimizer, downlink, client, batches):
-    """The model as trained within the mask that was received, and the local state."""
-    model, tx = unpack_model(downlink), optimizer(ctx.round)
-    opt_state = None if isinstance(client, EmptyState) else client
-    state = local.start(tx, model.params, model.stats, opt_state)
-    project = partial(masks.apply, mask=model.mask)
-    state = local.train(key, loss_fn, tx, state, batches, project=project)
-    return SparseModel(state.params, model.mask, state.stats), state
 
 
 def _purge(scores, round, schedule, select) -> PyTree:
@@ -219,15 +193,10 @@ def _purge(scores, round, schedule, select) -> PyTree:
     return masks.at_least(scores, count, select)
 
 
-def _next(ctx, server, model) -> Server:
-    since = renewed(ctx, server.model.mask, model.mask, server.since)
-    return server._replace(model=_applied(model), since=since)
+def _next(round, server, new) -> Server:
+    since = renewed(round, server.model.mask, new.mask, server.since)
+    return server._replace(model=_applied(new), since=since)
 
 
 def _applied(model) -> SparseModel:
     return model._replace(params=masks.apply(model.params, model.mask))
-
-
-def _deploy(key, server, client, info):
-    del key, client
-    return {} if info is not None else {"global": server.model}

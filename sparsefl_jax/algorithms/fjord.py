@@ -8,9 +8,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax import lax
 
 from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import EmptyState, PyTree, SparseModel
+from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.training import local, means
@@ -28,7 +29,7 @@ class Server(NamedTuple):
 
 
 def fjord(
-    loss_fn,
+    model,
     optimizer,
     *,
     widths=(0.2, 0.4, 0.6, 0.8, 1.0),
@@ -49,7 +50,7 @@ def fjord(
     personal models are slices at the client's p_max.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the clients', as `local.make_optimizer` returns it.
       widths: the grid, each in (0, 1].
       draw: 'batch', a width for every minibatch (paper), or 'round', one for a client
@@ -64,7 +65,9 @@ def fjord(
         weighting is unknown.
 
     Example:
-      >>> spafl = fjord(None, None, widths=(0.4, 0.45, 0.5, 0.55, 0.6), draw="round")
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = fjord(model, optimizer, widths=(0.4, 0.5, 0.6), draw="round")
     """
     rates = sorted(set(widths))
     if len(rates) != len(widths) or not rates or not 0 < rates[0] <= rates[-1] <= 1:
@@ -73,7 +76,7 @@ def fjord(
         raise ValueError(f"draw={draw!r}, expected one of {', '.join(DRAWS)}")
     if distill and draw == "round":
         raise ValueError("distill=True, expected draw='batch', which has a teacher")
-    weight = means.weigh(weighting)
+    weight, loss_fn = means.weigh(weighting), local.objective(model)
 
     def grid():
         return jnp.array(rates, jnp.float32)
@@ -90,17 +93,13 @@ def fjord(
         stats = jax.tree.map(lambda m: m & rows[:, None], each)
         return width.prefix(server.params, grid()[place]), stats
 
-    def init(key, model: SparseModel):
+    def init(key, start: SparseModel):
         del key
-        width.check(model)
-        if any(jax.tree.leaves(is_static(model.stats))):
+        width.check(start)
+        if any(jax.tree.leaves(is_static(start.stats))):
             raise ValueError("fjord: norm='static', expected 'batch' or None")
-        stats = jax.tree.map(lambda s: jnp.stack([s] * len(rates)), model.stats)
-        return Server(model.params, stats)
-
-    def init_client(key, server, info):
-        del key, server, info
-        return EmptyState()
+        stats = jax.tree.map(lambda s: jnp.stack([s] * len(rates)), start.stats)
+        return Server(start.params, stats)
 
     def broadcast(key, ctx, server):
         place, message = largest(ctx.client.budget), {}
@@ -115,56 +114,67 @@ def fjord(
 
     def update(key, ctx, downlink, client, batches):
         params, mask = downlink["params"].values, downlink["params"].mask
-        tx, place = optimizer(ctx.round), largest(ctx.client.budget)
+        place = largest(ctx.client.budget)
         if draw == "round":  # static branch
             place = downlink["width"].values.astype(jnp.int32)
 
-        def at_width(key, params, stats, at, *rest, **options):
+        def at_width(key, params, stats, at, x, targets, weight):
             """The loss at one width, with its row of the statistics renewed."""
             own = jax.tree.map(lambda s: s[at], stats)
-            loss, (new, told) = loss_fn(key, params, own, *rest, **options)
+            loss, (new, sums) = loss_fn(key, params, own, x, targets, weight)
             stats = jax.tree.map(lambda s, n: s.at[at].set(n), stats, new)
-            seen = told["count"] * jax.nn.one_hot(at, len(rates))
-            return loss, stats, told | {"seen": seen}
+            seen = sums["count"] * jax.nn.one_hot(at, len(rates))
+            return loss, stats, sums | {"seen": seen}
 
-        def drawn_loss(key, params, stats, *rest):
+        def teach(key, params, stats, x, weight):
+            """What the largest width says, through which no gradient flows."""
+            own = jax.tree.map(lambda s: s[place], stats)
+            how = {"train": True, "weight": weight, "key": key}
+            logits, _ = model.apply(*lax.stop_gradient((params, own)), x, **how)
+            return jax.nn.softmax(logits)
+
+        def drawn_loss(key, params, stats, x, y, weight):
             at, part = place, params
             if draw == "batch":  # static branch
                 draw_key, key = jax.random.split(key)
                 at = jax.random.randint(draw_key, (), 0, place + 1, jnp.int32)
                 part = masks.apply(params, width.prefix(params, grid()[at]))
             if not distill:  # static branch
-                loss, stats, told = at_width(key, part, stats, at, *rest)
-                return loss, (stats, told)
-            teacher = params, jax.tree.map(lambda s: s[place], stats)
-            whole, stats, told = at_width(key, params, stats, place, *rest)
-            loss, stats, more = at_width(key, part, stats, at, *rest, teacher=teacher)
-            seen = told["seen"] + more["seen"]
-            return whole + loss, (stats, told | {"seen": seen})
+                loss, stats, sums = at_width(key, part, stats, at, x, y, weight)
+                return loss, (stats, sums)
+            soft = teach(key, params, stats, x, weight)
+            whole, stats, sums = at_width(key, params, stats, place, x, y, weight)
+            loss, stats, more = at_width(key, part, stats, at, x, soft, weight)
+            seen = sums["seen"] + more["seen"]
+            return whole + loss, (stats, sums | {"seen": seen})
 
-        state = local.start(tx, params, downlink["stats"].values)
-        counts = {"seen": jnp.zeros((len(rates),), jnp.float32)}
-        state = state._replace(sums=state.sums | counts)
-        state = local.train(
-            key, drawn_loss, tx, state, batches, project=lambda p: masks.apply(p, mask)
+        start = SparseModel(params, mask, downlink["stats"].values)
+        trained = local.train(
+            key,
+            drawn_loss,
+            optimizer(ctx.round),
+            start,
+            batches,
+            sums={"seen": jnp.zeros((len(rates),), jnp.float32)},
         )
-        seen = state.sums.pop("seen")
+        metrics = dict(trained.metrics)
+        seen = metrics.pop("seen")
         mask_of = (width.prefix(params, p) for p in rates)
         each = [local.work(n, m) for n, m in zip(seen, mask_of, strict=True)]
-        work = jax.tree.map(lambda *v: sum(v), *each)
+        metrics["work"] = jax.tree.map(lambda *v: sum(v), *each)
         uplink = {
-            "params": pack_slice(state.params, mask),
-            "stats": pack_slice(state.stats, downlink["stats"].mask),
+            "params": pack_slice(trained.model.params, mask),
+            "stats": pack_slice(trained.model.stats, downlink["stats"].mask),
         }
-        return uplink, client, {**state.sums, "work": work}
+        return uplink, client, metrics
 
     def contribute(ctx, uplink):
         values = {name: packet.values for name, packet in uplink.items()}
         mask = {name: packet.mask for name, packet in uplink.items()}
         return means.covered_sum(values, mask, weight(ctx.client))
 
-    def aggregate(key, ctx, server, total):
-        del key, ctx
+    def aggregate(key, round, server, total):
+        del key, round
         mean = means.covered_mean(total, server._asdict())
         return Server(**mean), {}
 
@@ -173,13 +183,21 @@ def fjord(
         stats = jax.tree.map(lambda s: s[place], server.stats)
         return SparseModel(masks.apply(server.params, mask), mask, stats)
 
-    def deploy(key, server, client, info):
-        del key, client
-        if info is not None:  # static branch
-            return {"personal": cut(server, largest(info.budget))}
+    def deploy(key, server):
+        del key
         falling = range(len(rates) - 1, -1 if all_widths else len(rates) - 2, -1)
         return {f"w{rates[i]:g}": cut(server, i) for i in falling}
 
+    def personalize(key, server, client, info):
+        del key, client
+        return {"personal": cut(server, largest(info.budget))}
+
     return Algorithm(
-        init, init_client, broadcast, update, contribute, aggregate, deploy
+        init,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        deploy,
+        personalize=personalize,
     )

@@ -11,13 +11,15 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.snip import one_shot
+from sparsefl_jax.algorithms.snip import one_shot, scored
 from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.training import local
 
 
 def grasp(
-    loss_fn,
+    model,
     optimizer,
     *,
     density: float,
@@ -25,6 +27,7 @@ def grasp(
     halves: bool = True,
     prunable=("*kernel",),
     first_samples: bool = False,
+    mode: str = "train",
     index: str = "bitmap",
 ) -> Algorithm:
     """GraSP on one batch of a client: keeps the largest w * Hg, over all layers.
@@ -41,43 +44,50 @@ def grasp(
     three training steps together.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it, with the keyword `temperature`.
+      model: the network and its loss, a `Model`.
       optimizer: not used, as nothing is trained.
       density: share of the prunable weights that stay, in (0, 1]; 1 - S of the papers.
       temperature: what the logits are divided by, above 0. The logged loss is that.
       halves: sum the losses of two halves of the batch, which batch normalisation then
         sees apart; without such layers the masks are the same.
       prunable: globs of the leaves that can be pruned. FedSparsify has all, `("*",)`.
-      first_samples, index: as in `snip`.
+      first_samples, mode, index: as in `snip`.
 
     Raises:
       ValueError: a number is out of range, or there is no such index.
 
     Example:
-      >>> stage = grasp(None, None, density=0.1, temperature=1.0, halves=False)
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> stage = grasp(model, optimizer, density=0.1, temperature=1.0)
     """
     if not 0 < temperature < float("inf"):
         raise ValueError(f"temperature={temperature}, expected a finite number above 0")
 
-    def score(*batch):
-        softened = partial(loss_fn, temperature=temperature)
-        parts = 2 if halves else 1
-        return gradient_flow(softened, *batch, prunable=prunable, parts=parts)
+    local.objective(model)  # or refuses what is none
+    select = masks.prunable(model.macs, prunable)
 
+    def apply(*args, **kwargs):
+        logits, stats = model.apply(*args, **kwargs)
+        return logits / temperature, stats
+
+    softened = model._replace(apply=apply) if temperature != 1 else model
+    loss_fn = scored(softened, mode)
+    parts = 2 if halves else 1
     return one_shot(
-        score,
+        partial(gradient_flow, loss_fn, select=select, parts=parts),
         # ceil(n d) = n - int(n (1 - d)), were n d not a little off its integer
         keep=lambda size: math.ceil(round(size * density, 6)),
         passes=3,
         density=density,
-        prunable=prunable,
+        select=select,
         first_samples=first_samples,
         index=index,
     )
 
 
 def gradient_flow(
-    loss_fn, key, params, stats, x, y, weight, *, prunable=("*",), parts=1
+    loss_fn, key, params, stats, x, y, weight, *, select: PyTree, parts: int = 1
 ):
     """w * Hg of the summed losses of some equal parts of a batch.
 
@@ -85,14 +95,13 @@ def gradient_flow(
       The scores, a tree like `params`, 0 where H and g leave a leaf out, and the sums
       of `loss_fn`.
     """
-    select = masks.prunable(params, prunable)
 
     def total(params):
-        told = [
+        losses = [
             loss_fn(key, params, stats, x[i::parts], y[i::parts], weight[i::parts])
             for i in range(min(parts, len(x)))
         ]
-        loss, (_, sums) = jax.tree.map(lambda *v: sum(v), *told)
+        loss, (_, sums) = jax.tree.map(lambda *v: sum(v), *losses)
         return loss, sums
 
     gradient = jax.grad(total, has_aux=True)

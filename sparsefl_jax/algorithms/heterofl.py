@@ -10,7 +10,8 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import EmptyState, PyTree, SparseModel
+from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, width
 from sparsefl_jax.training import local, means
@@ -28,7 +29,7 @@ class Server(NamedTuple):
 
 
 def heterofl(
-    loss_fn, optimizer, *, scaler: bool = True, mask_classes: bool = True
+    model, optimizer, *, scaler: bool = True, mask_classes: bool = True
 ) -> Algorithm:
     """HeteroFL: a client of budget p holds the first ceil(p C) of C hidden channels.
 
@@ -43,25 +44,36 @@ def heterofl(
     where nobody did. Personal models are the server's at the width of `info.budget`.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the clients', as `local.make_optimizer` returns it.
       scaler: in training, what hidden layers compute is divided by p.
       mask_classes: in training, logits of classes that a client does not hold are 0,
         and its columns of the classifier for these are not sent.
 
     Example:
-      >>> method = heterofl(None, None, mask_classes=False)
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = heterofl(model, optimizer, mask_classes=False)
     """
+    local.objective(model)  # or refuses what is none
 
-    def init(key, model: SparseModel):
+    def sliced(rate, held) -> Model:
+        """The network as a client of width `rate` trains it, with its classes."""
+
+        def apply(params, *args, **kwargs):
+            params = width.scale(params, rate) if scaler else params
+            logits, stats = model.apply(params, *args, **kwargs)
+            if mask_classes:  # static branch
+                logits = jnp.where(held[None], logits, jnp.zeros_like(logits))
+            return logits, stats
+
+        return model._replace(apply=apply)
+
+    def init(key, start: SparseModel):
         del key
-        width.check(model)
-        static, running = packets.split(model.stats, is_static(model.stats))
-        return Server(model.params, running, static)
-
-    def init_client(key, server, info):
-        del key, server, info
-        return EmptyState()
+        width.check(start)
+        static, running = packets.split(start.stats, is_static(start.stats))
+        return Server(start.params, running, static)
 
     def broadcast(key, ctx, server):
         del key
@@ -81,27 +93,20 @@ def heterofl(
         rows = jnp.arange(batches.y.shape[0], dtype=jnp.int32)
         held = jnp.zeros((width.num_classes(params),), jnp.bool_)
         held = held.at[batches.y].max(rows < ctx.client.num_examples)
-
-        def sliced_loss(key, params, *rest):
-            params = width.scale(params, rate) if scaler else params
-            options = {"classes": held} if mask_classes else {}
-            return loss_fn(key, params, *rest, **options)
-
+        loss_fn = local.objective(sliced(rate, held))
         stats = packets.merge(downlink["stats"].values, downlink["static"].values)
-        state = local.start(tx, params, stats)
-        state = local.train(
-            key, sliced_loss, tx, state, batches, project=lambda p: masks.apply(p, mask)
-        )
-        _, running = packets.split(state.stats, is_static(state.stats))
+        start = SparseModel(params, mask, stats)
+        trained = local.train(key, loss_fn, tx, start, batches)
+        new = trained.model
+        _, running = packets.split(new.stats, is_static(new.stats))
         uplink = {"stats": pack_slice(running, downlink["stats"].mask)}
         sent = mask
         if mask_classes:  # static branch
             uplink["classes"] = Packet(held.astype(jnp.uint8), bits=1)
             columns = width.columns(params, held)
             sent = jax.tree.map(jnp.logical_and, mask, columns)
-        uplink["params"] = pack_slice(state.params, sent)
-        work = local.work(state.sums["count"], mask)
-        return uplink, client, {**state.sums, "work": work}
+        uplink["params"] = pack_slice(new.params, sent)
+        return uplink, client, trained.metrics
 
     def contribute(ctx, uplink):
         del ctx
@@ -109,20 +114,29 @@ def heterofl(
         values, mask = [p.values for p in sent], [p.mask for p in sent]
         return means.covered_sum(values, mask, jnp.float32(1))
 
-    def aggregate(key, ctx, server, total):
-        del key, ctx
+    def aggregate(key, round, server, total):
+        del key, round
         mean = means.covered_mean(total, [server.params, server.stats])
         return Server(*mean, server.static), {}
 
-    def deploy(key, server, client, info):
+    def deploy(key, server):
+        del key
+        stats = packets.merge(server.stats, server.static)
+        mask = masks.full(server.params)
+        return {"global": SparseModel(server.params, mask, stats)}
+
+    def personalize(key, server, client, info):
         del key, client
         stats = packets.merge(server.stats, server.static)
-        if info is None:  # static branch
-            whole = masks.full(server.params)
-            return {"global": SparseModel(server.params, whole, stats)}
         mask = width.prefix(server.params, info.budget)
         return {"personal": SparseModel(masks.apply(server.params, mask), mask, stats)}
 
     return Algorithm(
-        init, init_client, broadcast, update, contribute, aggregate, deploy
+        init,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        deploy,
+        personalize=personalize,
     )

@@ -28,7 +28,7 @@ class Client(NamedTuple):
 
 
 def pqsu(
-    loss_fn,
+    model,
     optimizer,
     *,
     density: float,
@@ -56,7 +56,7 @@ def pqsu(
     server's own model is never rounded.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the clients', as `local.make_optimizer` returns it.
       density: share of the filters of a hidden layer that stays, (0, 1].
       prunable: globs of the kernels that lose filters; only hidden layers do.
@@ -66,22 +66,25 @@ def pqsu(
       weighting: of those who upload, see `aggregate.WEIGHTINGS`.
 
     Raises:
-      ValueError: an argument is none of these; by `init` as in `filters.largest`.
+      ValueError: an argument is none of these, or as in `filters.largest`.
 
     Example:
-      >>> method = pqsu(None, None, density=0.5, quantize="up")
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = pqsu(model, optimizer, density=0.5, quantize="up")
     """
     if not 0 < density <= 1:
         raise ValueError(f"density={density}, expected in (0, 1]")
     if quantize not in DIRECTIONS:
         ways = ", ".join(DIRECTIONS)
         raise ValueError(f"quantize={quantize!r}, expected one of {ways}")
-    weight = means.weigh(weighting)
+    weight, loss_fn = means.weigh(weighting), local.objective(model)
+    filters.shrinking(model.macs, prunable)  # or refuses
 
-    def init(key, model: SparseModel):
+    def init(key, start: SparseModel):
         del key
-        mask = filters.largest(model.params, density, prunable)
-        return SparseModel(masks.apply(model.params, mask), mask, model.stats)
+        mask = filters.largest(start.params, density, prunable)
+        return SparseModel(masks.apply(start.params, mask), mask, start.stats)
 
     def init_client(key, server, info):
         del key, server, info
@@ -96,34 +99,34 @@ def pqsu(
         return _pack(server, "down" in DIRECTIONS[quantize]) | {"filters": positions}
 
     def update(key, ctx, downlink, client, batches):
-        model = _unpack(downlink)
-        state, loss = _train(key, loss_fn, optimizer(ctx.round), model, batches)
+        received = _unpack(downlink)
+        state, loss = _train(key, loss_fn, optimizer(ctx.round), received, batches)
         sent = jnp.bool_(True)
         if selective:  # static branch
             sent = loss < client.loss
             client = Client(jnp.where(sent, loss, client.loss))
-        trained = SparseModel(state.params, model.mask, state.stats)
+        trained = SparseModel(state.params, received.mask, state.stats)
         uplink = _pack(trained, "up" in DIRECTIONS[quantize], sent)
-        work = local.work(state.sums["count"], model.mask)
-        told = {"work": work, "uploaded": sent.astype(jnp.float32)}
-        return uplink, client, {**state.sums, **told}
+        work = local.work(state.sums["count"], received.mask)
+        uploaded = sent.astype(jnp.float32)
+        return uplink, client, state.sums | {"work": work, "uploaded": uploaded}
 
     def contribute(ctx, uplink):
-        model, own = _unpack(uplink), weight(ctx.client)
+        trained, own = _unpack(uplink), weight(ctx.client)
         own = jnp.where(uplink["weights"].sent, own, jnp.zeros_like(own))
-        return means.weighted_sum((model.params, model.stats), own)
+        return means.weighted_sum((trained.params, trained.stats), own)
 
-    def aggregate(key, ctx, server, total):
-        del key, ctx
+    def aggregate(key, round, server, total):
+        del key, round
         params, stats = means.weighted_mean(total, (server.params, server.stats))
         return server._replace(params=params, stats=stats), {}
 
-    def deploy(key, server, client, info):
-        del key, client
-        return {} if info is not None else {"global": server}  # no personal models
+    def deploy(key, server):
+        del key
+        return {"global": server}
 
     return Algorithm(
-        init, init_client, broadcast, update, contribute, aggregate, deploy
+        init, broadcast, update, contribute, aggregate, deploy, init_client
     )
 
 
@@ -150,12 +153,12 @@ def _unpack(message: Message) -> SparseModel:
 def _train(key, loss_fn, tx, model: SparseModel, batches):
     """All epochs within the mask; the state, and the mean loss of the last epoch."""
     project = partial(masks.apply, mask=model.mask)
-    state = local.start(tx, model.params, model.stats)
+    state = local.start(tx, model)
     last = batches.order.shape[0] - 1
     if last:  # static branch
         order, weight = batches.order[:last], batches.weight[:last]
         earlier = batches._replace(order=order, weight=weight)
-        state = local.train(key, loss_fn, tx, state, earlier, project=project)
+        state = local.train_epochs(key, loss_fn, tx, state, earlier, project=project)
     before = state.sums
     state = local.train_steps(
         jax.random.fold_in(key, last),

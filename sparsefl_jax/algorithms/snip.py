@@ -6,25 +6,30 @@ random client prunes on its own data: a baseline of FedSparsify (Stripelis et al
 """
 
 from collections.abc import Callable
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import EmptyState, SparseModel
+from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import POSITIONS, Packet, merge, split
 
+MODES = ("train", "inference")
+
 
 def snip(
-    loss_fn,
+    model,
     optimizer,
     *,
     density: float,
     prunable=("*kernel",),
     first_samples: bool = False,
+    mode: str = "train",
     index: str = "bitmap",
 ) -> Algorithm:
     """SNIP on one batch of a client: keeps the largest |w dL/dw|, over all layers.
@@ -34,33 +39,45 @@ def snip(
     scores 0 and goes first. See `one_shot` for what travels and for the batch.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: not used, as nothing is trained.
       density: share of the prunable weights that stay, in (0, 1]; 1 - S of the papers.
       prunable: globs of the leaves that can be pruned. The paper has all, FedSparsify
         all but batch normalisation: `("*", "!bn*")`. Stage 2 needs the same.
       first_samples: not a random batch, but the client's first samples.
+      mode: 'train' scores a batch as training sees it, with dropout and the batch's own
+        normalisation, as the official code does; 'inference' as an evaluation does,
+        with the statistics of the start, as FedSparsify's released code does.
       index: how positions are written: 'bitmap', 'coo' or 'csr'.
 
     Raises:
-      ValueError: `density` is out of range, or there is no such index.
+      ValueError: `density` is out of range, or there is no such mode or index.
 
     Example:
-      >>> stage = snip(None, None, density=0.1, prunable=("*", "!bn*"))
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> stage = snip(model, optimizer, density=0.1, prunable=("*",))
     """
-
-    def score(*batch):
-        return saliency(loss_fn, *batch)
-
     return one_shot(
-        score,
+        partial(saliency, scored(model, mode)),
         keep=lambda size: round(size * density),
         passes=1,
         density=density,
-        prunable=prunable,
+        select=masks.prunable(model.macs, prunable),
         first_samples=first_samples,
         index=index,
     )
+
+
+def scored(model: Model, mode: str) -> Callable:
+    """Returns the loss whose gradients score weights; `mode` as in `snip`.
+
+    Raises:
+      ValueError: there is no such mode, or no model.
+    """
+    if mode not in MODES:
+        raise ValueError(f"mode={mode!r}, expected one of {', '.join(MODES)}")
+    return local.objective(model, train=mode == "train")
 
 
 def saliency(loss_fn, key, params, stats, x, y, weight):
@@ -70,8 +87,8 @@ def saliency(loss_fn, key, params, stats, x, y, weight):
       The scores, a tree like `params`, and the sums of `loss_fn`.
     """
     gradient = jax.grad(loss_fn, argnums=1, has_aux=True)
-    grads, (_, told) = gradient(key, params, stats, x, y, weight)
-    return jax.tree.map(lambda g, w: jnp.abs(g * w), grads, params), told
+    grads, (_, sums) = gradient(key, params, stats, x, y, weight)
+    return jax.tree.map(lambda g, w: jnp.abs(g * w), grads, params), sums
 
 
 def one_shot(
@@ -80,7 +97,7 @@ def one_shot(
     keep: Callable,
     passes: int,
     density: float,
-    prunable,
+    select: PyTree,
     first_samples: bool,
     index: str,
 ) -> Algorithm:
@@ -101,27 +118,24 @@ def one_shot(
 
     Args:
       score: `(key, params, stats, x, y, weight) -> (scores, sums)`, the larger the
-        better, and the sums of `local.cross_entropy`.
+        better, and the sums of `model.loss`.
       keep: `(n) -> int`, how many of n prunable weights stay.
       passes: forward and backward passes, counted in those of a training step.
-      density, prunable, first_samples, index: as in `snip`.
+      select: tree of Python bools, the leaves that can be pruned.
+      density, first_samples, index: as in `snip`.
     """
     if not 0 < density <= 1:
         raise ValueError(f"density={density}, expected in (0, 1]")
     if index not in POSITIONS:
         raise ValueError(f"index={index!r}, expected one of {', '.join(POSITIONS)}")
 
-    def best(scores, select):
+    def best(scores):
         size = int(masks.layer_sizes(scores, select).sum())
         return masks.largest_overall(scores, keep(size), select)
 
-    def init(key, model: SparseModel):
+    def init(key, start: SparseModel):
         del key
-        return model
-
-    def init_client(key, server, info):
-        del key, server, info
-        return EmptyState()
+        return start
 
     def broadcast(key, ctx, server):
         del key, ctx
@@ -135,39 +149,36 @@ def one_shot(
             own = rows < ctx.client.num_examples
             rows, weight = jnp.where(own, rows, 0), own.astype(jnp.float32)
         x, y = batches.x[rows], batches.y[rows]
-        scores, told = score(key, params, stats, x, y, weight)
-        select = masks.prunable(params, prunable)
-        mask, _ = split(best(scores, select), select)
-        work = local.dense_work(passes * told["count"], params)
+        scores, sums = score(key, params, stats, x, y, weight)
+        mask, _ = split(best(scores), select)
+        work = local.dense_work(passes * sums["count"], params)
         size = float(masks.layer_sizes(params, select).sum())
         work = work._replace(extra=jnp.float32(size * np.log2(size + 1)))
         uplink = {"mask": Packet(mask, mask, bits=0, index=index)}
-        return uplink, client, {**told, "work": work}
+        return uplink, client, {**sums, "work": work}
 
     def contribute(ctx, uplink):
         del ctx
         return means.weighted_sum(uplink["mask"].mask, jnp.float32(1))
 
-    def aggregate(key, ctx, server, total):
-        del ctx
-        select = masks.prunable(server.params, prunable)
+    def aggregate(key, round, server, total):
+        del round
         _, others = split(server.params, select)
         lots = masks.uniform_scores(key, server.params, select)  # below one vote
         votes = jax.tree.map(jnp.add, merge(total["sum"], others), lots)
         mask = jax.tree.map(
             lambda new, old: jnp.where(total["weight"] > 0, new, old),
-            best(votes, select),
+            best(votes),
             server.mask,
         )
         return server._replace(mask=mask), {}
 
-    def deploy(key, server, client, info):
-        del key, client
-        return {} if info is not None else {"initial": server}
+    def deploy(key, server):
+        del key
+        return {"initial": server}
 
     return Algorithm(
         init,
-        init_client,
         broadcast,
         update,
         contribute,

@@ -38,14 +38,11 @@ class ClientInfo(NamedTuple):
 
 
 class Context(NamedTuple):
-    """Where a call stands in the stage; rounds count from 0 within the stage.
-
-    In `Algorithm.aggregate` the fields `last_round` and `client` are None.
-    """
+    """A client's place in the stage; rounds count from 0 within the stage."""
 
     round: Array  # shape=(), int32
-    last_round: Array | None  # shape=(), int32: when this client last took part, or -1
-    client: ClientInfo | None
+    last_round: Array  # shape=(), int32: when this client last took part, or -1
+    client: ClientInfo
 
 
 class Batches(NamedTuple):

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Array, Key
 
@@ -117,7 +118,7 @@ def stratified_sampler(budgets, cohort_size: int) -> Callable:
 def cohorts(key: Key, stage: Stage, num_clients: int, rounds: Array) -> Array:
     """The ids [R, K] int32 drawn in these rounds [R] of a stage with root key `key`."""
     draw = stage.sampler or uniform_sampler(num_clients, stage.cohort_size)
-    sampling_key = jax.random.fold_in(key, 0)
+    sampling_key = keys.of_cohorts(key)
     return jax.vmap(lambda round: draw(sampling_key, round))(rounds)
 
 

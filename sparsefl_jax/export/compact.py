@@ -43,7 +43,8 @@ def compact(
 
     Args:
       sparse: the network, NumPy or JAX arrays, float32; not of several clients.
-      name, num_classes, input_shape, **kwargs: as `build` took them.
+      name, num_classes, input_shape: as `build` took them.
+      **kwargs: as `build` took them.
 
     Returns:
       The smaller network, built with other `widths`, and its parameters, mask and

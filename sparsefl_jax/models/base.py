@@ -1,4 +1,4 @@
-"""What the rest of the package sees of a network: two functions and its macs."""
+"""What the rest of the package sees of a network: its functions, its loss, its macs."""
 
 import math
 from collections.abc import Callable
@@ -10,6 +10,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.models import linen
+from sparsefl_jax.models.loss import cross_entropy
 from sparsefl_jax.models.norm import is_static
 
 DTYPES = ("float32", "bfloat16")
@@ -18,16 +19,19 @@ DTYPES = ("float32", "bfloat16")
 class Model(NamedTuple):
     """A network as pure functions.
 
-    init: `(key) -> (params, stats)`, nested dicts of float32; `stats` holds the
+    Attributes:
+      init: `(key) -> (params, stats)`, nested dicts of float32; `stats` holds the
         statistics of normalisation, `{}` where there are none.
-    apply: `(params, stats, x, *, train, weight=None, key=None) -> (logits, stats)`.
+      apply: `(params, stats, x, *, train, weight=None, key=None) -> (logits, stats)`.
         x [B, ...], logits [B, C] float32; weight [B] is 0 for padded samples, which
         leave the statistics alone; key draws dropout. Statistics change in training.
-    macs: a tree like params of ints: the multiply-adds that a leaf takes part in for
+      macs: a tree like params of ints: the multiply-adds that a leaf takes part in for
         one sample's forward pass, 0 for biases and normalisation.
-    static_stats: whether statistics are to be made before an evaluation, by
+      static_stats: whether statistics are to be made before an evaluation, by
         `recalibrate`; training gives back those of the last batch.
-    dtype: what `apply` computes in, of `DTYPES`.
+      dtype: what `apply` computes in, of `DTYPES`.
+      loss: `(logits, targets, weight) -> (loss, sums)`, what training minimises and
+        what an evaluation reports, see `fitting`.
     """
 
     init: Callable
@@ -35,6 +39,7 @@ class Model(NamedTuple):
     macs: PyTree  # Python ints, same treedef as params
     static_stats: bool = False
     dtype: str = "float32"
+    loss: Callable = cross_entropy
 
     @classmethod
     def from_flax(cls, module: nn.Module, example) -> "Model":
@@ -64,6 +69,35 @@ class Model(NamedTuple):
         model = wrap(module, example)
         linen.try_out(module, model.init, model.apply, _one(example))
         return model
+
+    def fitting(self, loss: Callable) -> "Model":
+        """Returns the same network with another loss, in training and evaluation.
+
+        Args:
+          loss: `(logits, targets, weight) -> (loss, sums)`. The targets are a batch's
+            labels, or a distribution [B, C] where a method distils; weight [B] is 0 for
+            padded samples, which must change nothing. The loss is a scalar to minimise;
+            `sums` has exactly the keys `loss`, `correct` and `count`: float32 sums over
+            valid samples, `correct` of 1 or 0 each. An evaluation calls it on one
+            sample at a time.
+
+        Returns:
+          A `Model`.
+
+        Example:
+          >>> def squared(logits, targets, weight):
+          ...     aim = jax.nn.one_hot(targets, logits.shape[-1])
+          ...     losses = weight * jnp.sum((logits - aim) ** 2, -1)
+          ...     correct = weight * (jnp.argmax(logits, -1) == targets)
+          ...     sums = {"loss": losses, "correct": correct, "count": weight}
+          ...     sums = jax.tree.map(jnp.sum, sums)
+          ...     return sums["loss"] / jnp.maximum(sums["count"], 1.0), sums
+          >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+          >>> model = Model.from_flax(nn.Dense(2), example).fitting(squared)
+          >>> model.loss(jnp.zeros((1, 2)), jnp.array([1]), jnp.ones(1))[0].item()
+          1.0
+        """
+        return self._replace(loss=loss)
 
     def computing(self, dtype: str) -> "Model":
         """The same network computed in `dtype`; to be called before `reading`.

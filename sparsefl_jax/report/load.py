@@ -48,6 +48,11 @@ _TRAIN |= {f"{name}?": VALUE for name in ("density", "mismatch", "train_accuracy
 _TRAIN |= {"client?": {str: VALUE}, "server?": {str: VALUE}, "assumed?": {str: TEXT}}
 _EVAL = {"models": {str: {str: VALUE}}, "client_accuracy?": {str: VALUE}}
 _EVAL |= {"accuracy?": VALUE, "val_accuracy?": VALUE, "metric?": TEXT}
+_SECTIONS = {
+    name.removesuffix("?")
+    for name, pattern in (_TRAIN | _EVAL).items()
+    if name.endswith("?") and isinstance(pattern, dict)
+}
 _TOTALS = ("bits_up", "bits_down", "bits_values", "bits_positions")
 _TOTALS += ("rounds", "flops", "flops_dense", "flops_executed")
 _STAGE = {"name": TEXT, "chunk?": NUMBER, "compile_seconds?": NUMBER}
@@ -195,6 +200,9 @@ def read_records(path: Path) -> list[Record]:
         check(path, record, _TRAIN if record["phase"] == "train" else _EVAL)
         if record["stage"] > len(records):
             raise ValueError(f"{path} holds stage={record['stage']}, none before it")
+        for name in _SECTIONS & set(record):
+            if record[name] is None:  # as good as absent
+                del record[name]
     return records if schema == SCHEMA else list(map(_from_schema_1, records))
 
 

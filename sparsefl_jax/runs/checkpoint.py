@@ -32,7 +32,7 @@ _LAST = {1: "831b8fe"}  # the last commit that goes on from an older format
 
 
 class Saved(NamedTuple):
-    """What `read` finds."""
+    """A checkpoint that `read` found."""
 
     snapshot: Snapshot  # to go on from; its state is a function of the shapes
     models: dict[str, SparseModel]
@@ -141,7 +141,7 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
 
 
 def config(workdir: Path) -> dict | None:
-    """The configuration that a run has gone by; None where no checkpoint tells it."""
+    """Returns the configuration in a checkpoint; None if no checkpoint holds one."""
     import orbax.checkpoint as ocp
 
     if not (workdir / "checkpoint").exists():
@@ -157,11 +157,11 @@ def config(workdir: Path) -> dict | None:
 
 
 class _RefusedError(Exception):
-    """A checkpoint that is whole, but not for this."""
+    """Raised for an intact checkpoint that does not belong to this run."""
 
 
 def _refusal(about: dict, key: Key | None) -> str:
-    """Why a checkpoint can not be used; '' if it can."""
+    """Says why a checkpoint cannot be used; "" if it can."""
     found = about["format"]
     if found != 1 and about["checksum"] != _checksum_of(about):
         return "is damaged: a checksum differs"
@@ -180,13 +180,13 @@ def _refusal(about: dict, key: Key | None) -> str:
 
 
 def _checksum_of(about: dict) -> int:
-    """CRC-32 of all else that it tells."""
+    """Returns the CRC-32 of all other fields."""
     told = {name: value for name, value in about.items() if name != "checksum"}
     return zlib.crc32(json.dumps(told, sort_keys=True).encode())
 
 
 def checksum(tree: PyTree) -> int:
-    """CRC-32 over all leaves and their paths."""
+    """Computes a CRC-32 over all leaves and their paths."""
     total = 0
     for path, leaf in zip(masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True):
         leaf = np.asarray(leaf)
@@ -196,7 +196,7 @@ def checksum(tree: PyTree) -> int:
 
 
 def _parted(state):
-    """A state for orbax, and clients' rows if they hold anything.
+    """Splits a state into what orbax stores and the clients' rows, if there are any.
 
     Of rows on the disk those of clients that never took part are not written; instead,
     in their place in the state, the server that they are made from.
@@ -231,13 +231,13 @@ def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
 
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:
-    """Leaves by path; orbax takes none without entries."""
+    """Returns the leaves by path, without empty ones, which orbax refuses."""
     leaves = zip(masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True)
     return {path: np.asarray(leaf) for path, leaf in leaves if leaf.size}
 
 
 def _unflat(flat: dict, shapes) -> PyTree:
-    """The inverse of `_flat`, refusing what has other paths, shapes or dtypes.
+    """Inverts `_flat`; refuses other paths, shapes or dtypes.
 
     A part of the state that is None among the shapes is left out.
     """
@@ -266,7 +266,7 @@ def _unflat(flat: dict, shapes) -> PyTree:
 
 
 def _nested(models: dict[str, SparseModel]) -> dict:
-    """Models as dictionaries of arrays, without what holds none."""
+    """Returns models as nested dictionaries of arrays, without empty entries."""
     return {
         name: {
             part: jax.tree.map(np.asarray, tree)
@@ -278,7 +278,7 @@ def _nested(models: dict[str, SparseModel]) -> dict:
 
 
 def _models(nested: dict, order) -> dict[str, SparseModel]:
-    """The inverse of `_nested`, with the names in an order."""
+    """Inverts `_nested`; keeps the order of the names."""
     return {
         name: SparseModel(*(nested[name].get(part, {}) for part in SparseModel._fields))
         for name in order
@@ -287,7 +287,7 @@ def _models(nested: dict, order) -> dict[str, SparseModel]:
 
 @contextlib.contextmanager
 def _manager(workdir: Path, read_only: bool = False):
-    """orbax's manager of the one checkpoint of a run; writes before it returns."""
+    """Opens orbax's manager of the run's one checkpoint; it writes synchronously."""
     import orbax.checkpoint as ocp
 
     log = logging.getLogger("absl")  # what fails is said by who calls, in one line

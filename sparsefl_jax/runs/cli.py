@@ -11,7 +11,7 @@ from pathlib import Path
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.validate import closest, one_line
 
-CONFIGS = Path(__file__).parent.parent / "configs"
+CONFIGS = Path(__file__).parents[2] / "configs"
 
 
 def check_flags(verbs: dict, others: dict) -> None:
@@ -82,7 +82,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
 
 
 def dry_run(config) -> None:
-    """Prints the plan of a configuration, and trains nothing."""
+    """Prints the plan of a configuration and trains nothing."""
     from sparsefl_jax.runs import experiment
     from sparsefl_jax.runs.config.rename import settle
     from sparsefl_jax.system import hardware, processes
@@ -97,14 +97,14 @@ def dry_run(config) -> None:
 
 
 def prepare(name: str) -> None:
-    """Gets and writes a TFDS data set."""
+    """Downloads and writes a TFDS data set."""
     from sparsefl_jax.data.prepare import prepare as get
 
     print(get(name))
 
 
 def catalogue() -> str:
-    """Methods, models, data sets, partitioners and configurations, a line each."""
+    """Lists methods, models, data sets, partitioners and configurations, one a line."""
     from sparsefl_jax import algorithms, data, models
 
     def first_line(thing) -> str:
@@ -129,7 +129,7 @@ def catalogue() -> str:
 
 
 def _unknown_field(error: Exception) -> str:
-    """What ml_collections says, of a misspelt field in a sentence."""
+    """Turns ml_collections' message about a misspelt field into a sentence."""
     text = one_line(error)  # at times a repr of a repr
     found = re.fullmatch(
         r"\W*(\w+)\W*(?:Did you mean \W*(\w+).*)?", text.replace(r"\n", " ")
@@ -141,7 +141,7 @@ def _unknown_field(error: Exception) -> str:
 
 
 def define_config(values):
-    """Defines the flag `--config`: a file, with what other flags name in it.
+    """Defines the flag `--config`: a file, changed by the other flags.
 
     The file may be the `config.json` of a run. Where `--config.SECTION.name` names
     another entry than the file does, the section gets this one's arguments before
@@ -173,7 +173,7 @@ def define_config(values):
 
 
 def _config_of(path: str):
-    """The configuration that a run's `config.json` holds, ready for overrides."""
+    """Returns the configuration in a run's `config.json`, ready for overrides."""
     from ml_collections import config_dict
 
     from sparsefl_jax.runs import run_directory
@@ -195,7 +195,7 @@ def _config_of(path: str):
 
 
 def _with_config(argv: list[str]) -> list[str]:
-    """Arguments in which overrides of a resumed run have its own configuration.
+    """Adds `--config=WORKDIR/config.json` where a resumed run is given overrides.
 
     Example:
       >>> _with_config(["x.py", "--resume", "--workdir=a", "--config.num_rounds=9"])[:3]
@@ -215,7 +215,7 @@ def _with_config(argv: list[str]) -> list[str]:
 
 
 def _sections(argv: list[str]) -> dict[str, dict[str, str]]:
-    """What flags such as `--config.SECTION.KEY=VALUE` say, by section and key."""
+    """Collects the values of `--config.SECTION.KEY=VALUE` flags by section and key."""
     given = {}
     for arg, following in zip(argv, [*argv[1:], ""], strict=True):
         if found := re.fullmatch(r"--?config\.(\w+)\.(\w+)(?:=(.*))?", arg):
@@ -225,7 +225,7 @@ def _sections(argv: list[str]) -> dict[str, dict[str, str]]:
 
 
 def _check_file(path: str) -> None:
-    """Refuses a configuration file that is not there, with the nearest that is."""
+    """Refuses a configuration file that does not exist; suggests the nearest name."""
     file, _, _ = path.partition(":")
     if Path(file).is_file():
         return
@@ -236,7 +236,7 @@ def _check_file(path: str) -> None:
 
 
 def guarded(app, flags, main) -> None:
-    """Runs `main` under absl; what a user can mend is told in one line.
+    """Runs `main` under absl; prints the user's mistakes as one line.
 
     `SPARSEFL_DEBUG=1` lets every exception through with its traceback.
 

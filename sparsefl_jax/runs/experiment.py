@@ -1,6 +1,6 @@
 """A run with files: logs, checkpoints, masks, a summary, plots, a page.
 
-The files are described in the README.
+The files are described in `docs/runs.md`.
 """
 
 import copy
@@ -8,13 +8,13 @@ import json
 import sys
 import time
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
-import numpy as np
 
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
+from sparsefl_jax.core import keys
 from sparsefl_jax.report.masks import snapshot_files
 from sparsefl_jax.runs import (
     checkpoint,
@@ -28,24 +28,20 @@ from sparsefl_jax.runs import (
 from sparsefl_jax.runs.config import fields, objects, unread
 from sparsefl_jax.runs.plan import checks, describe, timings
 from sparsefl_jax.runs.progress import Progress
+from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
-from sparsefl_jax.training import local
 
 
 class Parts(NamedTuple):
     """What a configuration builds."""
 
-    data: datasets.FederatedData
-    model: Any
-    budgets: np.ndarray | None
-    stages: list
-    initial: Any  # SparseModel, None for a fresh network
+    setup: Setup
     traced: list[checks.Traced]
 
 
 def build(config, started: bool = False) -> Parts:
-    """Builds what a configuration names, and refuses what can not run.
+    """Builds what a configuration names; refuses what cannot run.
 
     Args:
       config: as `objects.default_config` makes it.
@@ -60,34 +56,38 @@ def build(config, started: bool = False) -> Parts:
     model = objects.build_model(config, data)
     fields.check_densities(config, model)
     budgets = objects.build_budgets(config)
-    stages = objects.build_stages(config, local.cross_entropy(model), budgets)
-    how = config.eval_every, config.chunk, budgets, config.metric, config.client_store
-    traced = checks.run(stages, model, data, *how, config.memory_gb)
+    stages = objects.build_stages(config, model, budgets)
+    setup = Setup(
+        stages,
+        model,
+        data,
+        eval_every=config.eval_every,
+        chunk=config.chunk,
+        budgets=budgets,
+        metric=config.metric,
+        client_store=config.client_store,
+        memory_gb=config.memory_gb,
+        until=Limits(**config.until),
+        observe_rounds=config.observe_rounds,
+    )
+    traced = checks.run(setup)
     unread.check_stages(config, stages, model, data)
-    initial = None
     if config.init_from is not None and not started:
-        key, _ = jax.random.split(jax.random.key(config.seed))
+        key, _ = keys.of_run(jax.random.key(config.seed))
         initial = results.start_from(config.init_from, config.init_what, key, model)
         if config.init_what != "weights":
             results.check_kept(stages[0].algorithm, initial, config.init_what)
-    return Parts(data, model, budgets, stages, initial, traced)
+        setup = setup._replace(initial=initial)
+    return Parts(setup, traced)
 
 
 def plan(config, parts: Parts) -> str:
-    """What a run will take: devices, bits, FLOPs, memory, time; nothing is trained."""
+    """Returns the plan as text: devices, bits, FLOPs, memory and time."""
     told = describe.describe(
-        parts.stages,
-        parts.model,
-        parts.data,
-        chunk=config.chunk,
-        budgets=parts.budgets,
-        eval_every=config.eval_every,
-        client_store=config.client_store,
-        memory_gb=config.memory_gb,
+        parts.setup,
         known=timings.recall(timings.digest(config)),
         key=jax.random.key(config.seed),
         traced=parts.traced,
-        initial=parts.initial,
     )
     lines = [describe.text(told)]
     if config.seeds > 1:
@@ -161,7 +161,7 @@ def run(
 
 
 def _run_seeds(config, workdir, resume: bool, progress: bool, may: dict) -> dict:
-    """One run after another, each in a directory of its own, then their means."""
+    """Runs one seed after another in directories of their own; averages them."""
     singles, changed = [], {}
     if resume:
         old = run_directory.read_config(workdir)
@@ -202,14 +202,14 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
     config, saved = found.config, found.saved
     chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
     key, here = jax.random.key(config.seed), provenance.facts(chunks)
-    at, data = resumption.start(saved, parts.stages, parts.data)
+    at, data = resumption.start(saved, parts.setup.stages, parts.setup.data)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if progress:
         said = resumption.describe(saved, here) if saved else plan(config, parts)
         if saved is None and (path / "metrics.jsonl").exists():
             said = f"{said}\nno checkpoint was saved here: it begins again"
         print(said, *found.said, f"writing to {path}", sep="\n", file=sys.stderr)
-    lengths = [stage.num_rounds for stage in parts.stages]
+    lengths = [stage.num_rounds for stage in parts.setup.stages]
     about = before | {
         "machine": here,
         "commit": before.get("commit", here["commit"]),
@@ -228,9 +228,9 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
         timings.compiling() as compiled,
     ):
         _forget_masks(path, at)
-        counts = datasets.partition_counts(parts.data)
+        counts = datasets.partition_counts(parts.setup.data)
         files.write_array(path / "partition.npy", counts)
-        for segment in () if at.ended_by else _segments(config, parts, key, at):
+        for segment in () if at.ended_by else loop.go_on(key, *parts, at):
             now = time.perf_counter()
             about["seconds"] = before["seconds"] + now - begin
             if segment.records:
@@ -239,7 +239,7 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
             if segment.snapshot is None:  # the loop is about to say what failed
                 continue
             at = segment.snapshot
-            _keep_masks(path, at, segment.masks, parts.model)
+            _keep_masks(path, at, segment.masks, parts.setup.model)
             due = now - saved_at >= 60 * config.checkpoint_minutes
             due, stop = processes.most(due, by())
             if due or stop or at.ended_by:
@@ -256,7 +256,7 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
 
 
 def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> dict:
-    """What the other processes do: the same rounds, and no files."""
+    """Runs the same rounds on every other process, without writing files."""
     done, begun = processes.lead()
     if done:
         return processes.lead()
@@ -266,9 +266,9 @@ def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> d
         found = resumption.settle(config, saved, extend_at_final)
         config, saved = found.config, found.saved
     parts = parts or build(config, started=begun)
-    at, _ = resumption.start(saved, parts.stages, parts.data)
+    at, _ = resumption.start(saved, parts.setup.stages, parts.setup.data)
     with interrupt.listening("asking all processes to end after this segment") as by:
-        for segment in () if at.ended_by else _segments(config, parts, key, at):
+        for segment in () if at.ended_by else loop.go_on(key, *parts, at):
             if segment.snapshot is None:
                 continue
             at = segment.snapshot
@@ -283,7 +283,7 @@ def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> d
 
 
 def _whole(at: loop.Snapshot) -> loop.Snapshot:
-    """With a state that process 0 can write; all processes call it."""
+    """Gathers the state so that process 0 can write it; every process calls it."""
     if not processes.several():
         return at  # it is written some at a time, never copied as a whole
     return at._replace(state=processes.fetch(at.state))
@@ -295,33 +295,13 @@ def _stop(signum: int, at: loop.Snapshot) -> None:
         raise interrupt.StoppedError(f"ended after {where}, all saved", signum)
 
 
-def _segments(config, parts: Parts, key, at: loop.Snapshot):
-    return loop.segments(
-        key,
-        parts.stages,
-        parts.model,
-        parts.data,
-        eval_every=config.eval_every,
-        chunk=config.chunk,
-        budgets=parts.budgets,
-        metric=config.metric,
-        client_store=config.client_store,
-        memory_gb=config.memory_gb,
-        until=loop.Limits(**config.until),
-        initial=parts.initial,
-        observe_rounds=config.observe_rounds,
-        resume=at,
-        traced=parts.traced,
-    )
-
-
 def _draw(path: Path) -> None:
     report.plot_run(path)
     report.write_page(path)
 
 
 def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
-    """Writes packed masks, and once of which layers their entries or filters are."""
+    """Writes packed masks, and once the layers that they belong to."""
     folder = path / "masks"
     if kept and not (folder / "layers.json").exists():
         folder.mkdir(exist_ok=True)

@@ -13,22 +13,11 @@ import jax
 import numpy as np
 
 from sparsefl_jax.runs.plan import traffic_estimate
+from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.wire import ledger
 from sparsefl_jax.wire import packets as codec
 
 _SLACK = 1e-6  # what rounding may add to a cost, as a share
-
-
-class Limits(NamedTuple):
-    """Where a run ends before its rounds do; None: nowhere.
-
-    It ends with the first round after which it has cost `gbit` or `pflop`, or with the
-    first evaluation that reaches `accuracy`.
-    """
-
-    gbit: float | None = None  # 1e9 bits, both ways, all clients
-    pflop: float | None = None  # 1e15 training FLOPs at the masks
-    accuracy: float | None = None  # share, of the headline model of the last stage
 
 
 class Cost(NamedTuple):
@@ -49,7 +38,7 @@ class Most(NamedTuple):
 
 
 def reached(until: Limits, spent: Cost) -> dict[str, bool]:
-    """Which limits of what a run may cost are reached.
+    """Tells which cost limits are reached.
 
     Example:
       >>> reached(Limits(gbit=2.0, pflop=0.5), Cost(bits=2 * 10**9, flops=1e14))
@@ -61,14 +50,15 @@ def reached(until: Limits, spent: Cost) -> dict[str, bool]:
     }
 
 
-def most(stage, traced, model, data) -> Most:
-    """The most that a round of a stage costs, as it is known before any has run.
+def most(setup: Setup, stage: int, traced) -> Most:
+    """Bounds the cost of a round of a stage before any has run.
 
     Args:
-      stage: a `Stage`.
-      traced: one round of it by shape, as `checks.run` gives it.
-      model, data: as `loop.segments` takes them.
+      setup: the run.
+      stage: which of its stages.
+      traced: one round of that by shape, as `checks.run` gives it.
     """
+    stage, model, data = setup.stages[stage], setup.model, setup.data
     packets = traced.down, traced.up
     bits = sum(traffic_estimate.most_bits(codec.layout(each)) for each in packets)
     sizes = np.sort(np.asarray(data.train.size, np.int64))[-stage.cohort_size :]
@@ -79,7 +69,7 @@ def most(stage, traced, model, data) -> Most:
 
 
 def most_flops(macs, weights: int, samples: float, steps: float) -> float:
-    """The FLOPs of training at most: all of it dense, and a sort at every step.
+    """Bounds the FLOPs of training: all dense, and one sort at every step.
 
     What methods compute for their masks is charged as sorts are, n log2(n) for n
     weights, and no more often; but a method may train longer than its epochs.
@@ -98,7 +88,7 @@ def most_flops(macs, weights: int, samples: float, steps: float) -> float:
 
 
 def updated(each: Most, records: list[dict]) -> Most:
-    """Returns the most that a round costs, with the factor of further rounds.
+    """Updates the bound with the largest factor seen so far.
 
     Example:
       >>> updated(Most(bits=8, flops=5.0), [{'flops': 6.0, 'flops_dense': 4.0}])
@@ -110,7 +100,7 @@ def updated(each: Most, records: list[dict]) -> Most:
 
 
 def fitting(until: Limits, spent: Cost, each: Most, wanted: int) -> int:
-    """How many rounds may run at a time so that only the last can reach a limit.
+    """Returns how many rounds may run so that only the last can reach a limit.
 
     Args:
       until: the run's limits.

@@ -7,16 +7,21 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage, target
 from sparsefl_jax.core.types import Key, PyTree, SparseModel
 from sparsefl_jax.data import cohorts
+from sparsefl_jax.data.federated import FederatedData
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import limits, segment_lengths
-from sparsefl_jax.runs.limits import Cost, Limits
+from sparsefl_jax.runs.limits import Cost
 from sparsefl_jax.runs.plan import checks, memory_estimate
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import (
     evaluate,
     initial_state,
     observed_masks,
+    placement,
     round_program,
     store,
 )
@@ -54,12 +59,12 @@ class Snapshot(NamedTuple):
 
     @property
     def spent(self) -> Cost:
-        """What the run has cost."""
+        """Returns the cost of the run so far."""
         return Cost(self.bits, self.flops)
 
 
 class Segment(NamedTuple):
-    """What a segment tells."""
+    """The result of a segment."""
 
     records: list[dict]  # as `metrics.jsonl` has them
     snapshot: Snapshot | None  # None before a failure is raised
@@ -68,7 +73,7 @@ class Segment(NamedTuple):
 
 
 class Run(NamedTuple):
-    """What is left of a run.
+    """The result of a run.
 
     `server` and `clients` are those of the last stage, `models` what it deploys, and
     `metrics` all records in order, as `metrics.jsonl` has them. On the disk, `clients`
@@ -84,8 +89,8 @@ class Run(NamedTuple):
 def run(
     key: Key,
     stages: Sequence[Stage],
-    model,
-    data,
+    model: Model,
+    data: FederatedData,
     *,
     callback: Callable | None = None,
     **settings,
@@ -93,13 +98,12 @@ def run(
     """Runs the stages one after another, each from what the one before deploys.
 
     Args:
-      key, stages, model, data, **settings: as in `segments`.
+      key, stages, model, data: as in `segments`.
       callback: `(records) -> None`, called after every segment with its new records.
+      **settings: the keyword arguments of `segments`.
 
     Raises:
       ValueError, MemoryError, FloatingPointError: as `segments` does.
-
-    Example: see the README.
     """
     metrics = []
     for segment in segments(key, stages, model, data, **settings):
@@ -113,44 +117,19 @@ def run(
 def segments(
     key: Key,
     stages: Sequence[Stage],
-    model,
-    data,
+    model: Model,
+    data: FederatedData,
     *,
-    eval_every: int = 1,
-    chunk: int | str = "auto",
-    budgets=None,
-    metric: str = "auto",
-    client_store: str = "auto",
-    memory_gb: float | None = None,
-    devices=None,
-    until: Limits | None = None,
-    initial: SparseModel | None = None,
-    observe_rounds: Sequence[int] = (),
     resume: Snapshot | None = None,
-    traced: list[checks.Traced] | None = None,
+    **settings,
 ) -> Iterator[Segment]:
     """Runs the stages segment by segment; the caller may stop after any of them.
 
     Args:
       key: the root of all randomness.
-      stages: what to run.
-      model: a `Model`.
-      data: a `FederatedData`.
-      eval_every: rounds between evaluations; the last of a stage is one too.
-      chunk: clients that a device runs at a time, or 'auto'.
-      budgets: [N] float in (0, 1], the share of the model that each client can hold.
-      metric: whose accuracy counts, a name in `evaluate.METRICS`.
-      client_store: where what clients keep lives, a name in `store.STORES`; it changes
-        no result.
-      memory_gb: what the devices may hold together, 1e9 bytes; 'auto' chunks fill it,
-        see `memory_estimate.choose`, and an 'auto' store leaves rows on the host that
-        would take more than half of it.
-      devices: default all.
-      until: where to end early; there is an evaluation at that end.
-      initial: what the first stage starts from; None: a fresh network.
-      observe_rounds: rounds of the last stage, from 1, whose clients' masks are told.
+      stages, model, data: what runs, and on what.
+      **settings: the other fields of a `Setup`.
       resume: where to go on.
-      traced: what `checks.run` gave, if the caller has asked it.
 
     Yields:
       A `Segment` every few rounds.
@@ -162,73 +141,79 @@ def segments(
       FloatingPointError: if a loss or a weight is not finite; names round and clients.
         A `Segment` without a snapshot holds the records before that round.
     """
-    if resume is not None and resume.ended_by:
-        raise ValueError(f"resume: the run has ended, by {resume.ended_by}")
-    if traced is None:
-        how = eval_every, chunk, budgets, metric, client_store, memory_gb, devices
-        traced = checks.run(stages, model, data, *how)
-    checks.check_observed(observe_rounds, stages[-1].num_rounds)
-    init_key, run_key = jax.random.split(key)
-    sparse = checks.initial_model(init_key, model) if initial is None else initial
-    at = resume or Snapshot(0, 0, None, 0, 0.0)
-    work = _Work(
-        stages=stages,
-        traced=traced,
-        model=model,
-        data=data,
-        evaluation=evaluate.make_evaluation(
-            model, data, budgets=budgets, metric=metric, devices=devices
-        ),
-        eval_every=eval_every,
-        budgets=budgets,
-        client_store=client_store,
-        memory_gb=memory_gb,
-        devices=devices,
-        until=until or Limits(),
-        observe_rounds=tuple(observe_rounds),
+    unknown = sorted(set(settings) - set(Setup._fields))
+    if unknown:
+        raise TypeError(
+            f"segments() has no setting {unknown[0]!r}, expected of "
+            f"{', '.join(Setup._fields[3:])}"
+        )
+    setup = Setup(stages, model, data, **settings)
+    return go_on(key, setup, checks.run(setup), resume)
+
+
+def go_on(
+    key: Key, setup: Setup, traced: list[checks.Traced], at: Snapshot | None = None
+) -> Iterator[Segment]:
+    """Runs a setup segment by segment, from its start or from where it stood.
+
+    Args:
+      key: the root of all randomness.
+      setup: the run.
+      traced: what `checks.run` gave for it.
+      at: where to go on; None: from the start.
+
+    Yields, raises: as `segments` does.
+    """
+    if at is not None and at.ended_by:
+        raise ValueError(f"resume: the run has ended, by {at.ended_by}")
+    init_key, run_key = keys.of_run(key)
+    sparse = setup.initial
+    if sparse is None:
+        sparse = checks.initial_model(init_key, setup.model)
+    at = at or Snapshot(0, 0, None, 0, 0.0)
+    evaluation = evaluate.make_evaluation(
+        setup.model,
+        setup.data,
+        budgets=setup.budgets,
+        metric=setup.metric,
+        devices=setup.devices,
     )
-    while at.stage < len(stages):
-        key = round_program.stage_key(run_key, at.stage)
-        with memory_estimate.explained(traced[at.stage].memory, at.stage):
-            at, models = yield from _stage(key, work, sparse, at)
+    while at.stage < len(setup.stages):
+        one = _Stage(setup, at.stage, traced[at.stage], evaluation)
+        key = keys.of_stage(run_key, at.stage)
+        with memory_estimate.explained(one.traced.memory, at.stage):
+            at, models = yield from _rounds(key, one, sparse, at)
         if at.ended_by:
             return
         sparse = target(models)
         at = at._replace(stage=at.stage + 1, round=0, state=None)
 
 
-class _Work(NamedTuple):
-    """A run, and all that its segments depend on."""
+class _Stage(NamedTuple):
+    """A stage of a run, and all that its segments depend on."""
 
-    stages: Sequence[Stage]
-    traced: list[checks.Traced]
-    model: Any
-    data: Any
-    evaluation: Callable
-    eval_every: int
-    budgets: Any
-    client_store: str
-    memory_gb: float | None
-    devices: Any
-    until: Limits
-    observe_rounds: tuple[int, ...]
+    setup: Setup
+    index: int
+    traced: checks.Traced
+    evaluation: Callable  # stage -> the evaluation of its states
 
-    def is_last(self, stage: int) -> bool:
-        return stage == len(self.stages) - 1
+    @property
+    def stage(self) -> Stage:
+        """The stage itself."""
+        return self.setup.stages[self.index]
 
 
-def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
+def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
     """Yields a `Segment` every few rounds; returns the last snapshot and the models."""
-    stage, data = work.stages[at.stage], work.data
-    layers = jax.tree.map(lambda m: m > 0, work.model.macs)
-    observed = work.observe_rounds if work.is_last(at.stage) else ()
+    setup, stage, data = one.setup, one.stage, one.setup.data
+    layers = jax.tree.map(lambda m: m > 0, setup.model.macs)
+    observed = setup.observed(at.stage)
     # Chunk and pace are by the memory of process 0, which may not be that of another.
-    chunk = processes.lead(work.traced[at.stage].memory.chunk)
-    plan = round_program.make_plan(stage, layers, work.devices, chunk, bool(observed))
-    population = round_program.make_population(plan, data, work.budgets)
+    chunk = processes.lead(one.traced.memory.chunk)
+    plan = placement.make_plan(stage, layers, setup.devices, chunk, bool(observed))
+    population = placement.make_population(plan, data, setup.budgets)
     rows = initial_state.shapes(stage.algorithm, sparse, population.info).clients
-    how = work.eval_every, work.client_store, work.memory_gb, observed
-    paced = segment_lengths.pace(plan, rows, work.model, data, *how)
+    paced = segment_lengths.pace(setup, plan, rows, observed)
     length, working, where = processes.lead(paced)
     state = initial_state.start(key, plan, sparse, population, at.state, working, where)
     segment = round_program.make_segment(plan)
@@ -237,16 +222,16 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     else:
         segment = store.on_host(segment, plan.mesh, working)
     draw = cohorts.drawing(key, stage, len(data.train.size))
-    most = limits.most(stage, work.traced[at.stage], work.model, data)
-    evaluation, seen = work.evaluation(stage), None
+    most = limits.most(setup, at.stage, one.traced)
+    evaluation, seen = one.evaluation(stage), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
-    own = round_program.deploy_key(key, at.round)
-    models = stage.algorithm.deploy(own, state.server, None, None)
+    own = keys.of_round(key, keys.EVALUATION, at.round)
+    models = stage.algorithm.deploy(own, state.server)
     rounds, ahead = np.arange(at.round, at.round + length, dtype=np.int32), None
     ids = draw(rounds)
     while at.round < stage.num_rounds:
         left = length - at.round % length
-        count = np.int32(limits.fitting(work.until, at.spent, most, left))
+        count = np.int32(limits.fitting(setup.limits, at.spent, most, left))
         later = rounds + count
         following = draw(later) if later[0] < stage.num_rounds else None
         state, logs, ahead = segment(
@@ -254,16 +239,16 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
         )
         rounds, ids = later, following
         logs = processes.fetch(logs)
-        records, at, failure = _account(work, layers, logs, count, at)
+        records, at, failure = _account(one, layers, logs, count, at)
         most = limits.updated(most, records)
-        own = round_program.deploy_key(key, at.round)
-        models = stage.algorithm.deploy(own, state.server, None, None)
+        own = keys.of_round(key, keys.EVALUATION, at.round)
+        models = stage.algorithm.deploy(own, state.server)
         seen = None if seen is None else [*seen, *logs.ids[:count].ravel()]
         evaluated = None
-        if not failure and _due(work, at):
+        if not failure and _due(one, at):
             evaluated, filters = evaluation(own, state, models, seen)
             seen = []
-            evals, at, failure = _judge(work, at, evaluated, models)
+            evals, at, failure = _judge(one, at, evaluated, models)
             records += evals
         if failure:
             yield Segment(records, None, {}, {})
@@ -282,15 +267,17 @@ def _stage(key: Key, work: _Work, sparse: SparseModel, at: Snapshot):
     return at, models
 
 
-def _account(work: _Work, layers, logs, count: int, at: Snapshot):
-    """The records of `count` rounds, the snapshot after them, and what failed."""
+def _account(one: _Stage, layers, logs, count: int, at: Snapshot):
+    """Returns the records of `count` rounds, the next snapshot, and any failure."""
     names = masks.layer_paths(layers)
-    traced, batch_size = work.traced[at.stage], work.stages[at.stage].batch_size
+    traced, batch_size = one.traced, one.stage.batch_size
     layouts = {"down": packets.layout(traced.down), "up": packets.layout(traced.up)}
     records = []
     for i in range(count):
         log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))
-        record = ledger.round_record(log, layouts, work.model.macs, names, batch_size)
+        record = ledger.round_record(
+            log, layouts, one.setup.model.macs, names, batch_size
+        )
         at = at._replace(
             round=at.round + 1,
             bits=at.bits + record["bits_up"] + record["bits_down"],
@@ -311,21 +298,21 @@ def _failure(round: int, record: dict, log) -> str:
     return f"{what} in round {round} of clients {clients.tolist()}"
 
 
-def _due(work: _Work, at: Snapshot) -> bool:
-    """Whether there is an evaluation: at its interval, or where a stage or run ends."""
-    done = at.round == work.stages[at.stage].num_rounds
-    over = any(limits.reached(work.until, at.spent).values())
-    return done or over or at.round % work.eval_every == 0
+def _due(one: _Stage, at: Snapshot) -> bool:
+    """Tells whether to evaluate: at the interval, or where a stage or run ends."""
+    done = at.round == one.stage.num_rounds
+    over = any(limits.reached(one.setup.limits, at.spent).values())
+    return done or over or at.round % one.setup.eval_every == 0
 
 
-def _judge(work: _Work, at: Snapshot, record: dict, models: dict):
-    """What an evaluation means for the run; gives what `_account` gives."""
+def _judge(one: _Stage, at: Snapshot, record: dict, models: dict):
+    """Applies an evaluation to the run; returns what `_account` returns."""
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
-    over = limits.reached(work.until, at.spent)
-    if work.is_last(at.stage):
-        done = at.round == work.stages[at.stage].num_rounds
-        accuracy = work.until.accuracy or math.inf
+    over = limits.reached(one.setup.limits, at.spent)
+    if one.setup.is_last(at.stage):
+        done = at.round == one.stage.num_rounds
+        accuracy = one.setup.limits.accuracy or math.inf
         over |= {"accuracy": record["accuracy"] >= accuracy, "rounds": done}
         at = at._replace(best=_better(at, record, models))
     at = at._replace(ended_by=next((name for name in over if over[name]), ""))
@@ -333,7 +320,7 @@ def _judge(work: _Work, at: Snapshot, record: dict, models: dict):
 
 
 def _better(at: Snapshot, record: dict, models: dict) -> Best:
-    """The best models so far, copied: the device's are given up."""
+    """Returns the best models so far, copied off the device."""
     chosen_by = "validation" if "val_accuracy" in record else "test"
     score = record.get("val_accuracy", record["accuracy"])
     if at.best is not None and score <= at.best.score:

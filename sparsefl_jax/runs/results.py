@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.report.load import read_records
@@ -18,17 +19,15 @@ from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import (
     disk_store,
     initial_state,
-    personal,
-    round_program,
+    placement,
     store,
 )
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import files
-from sparsefl_jax.training import local
 
 
 class Result(NamedTuple):
-    """What a run left, finished or not.
+    """The result of a run, finished or not.
 
     `metrics['train']` and `metrics['eval']` hold an array [records, ...] for each key
     of `metrics.jsonl`, nested ones dotted: `metrics['eval']['client_accuracy.mean']`.
@@ -67,7 +66,7 @@ def load(run: str | Path) -> Result:
 
 
 def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
-    """What clients of a run have deployed at its last checkpoint, as for `compact`.
+    """Loads clients' deployed models from the last checkpoint, as `compact` takes them.
 
     Args:
       run: the directory, as in `load`; its data set has to be there.
@@ -95,23 +94,23 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
             objects.build_model(config, data),
             objects.build_budgets(config),
         )
-        stages = objects.build_stages(config, local.cross_entropy(model), budgets)
+        stages = objects.build_stages(config, model, budgets)
         algorithm = stages[saved.snapshot.stage].algorithm
-    if not personal.deployed(algorithm, model):
+    if algorithm.personalize is None:
         raise ValueError(f"run={str(run)!r} has no personal models")
-    info, key = round_program.client_info(data, budgets), jax.random.key(config.seed)
+    info, key = placement.client_info(data, budgets), jax.random.key(config.seed)
     for index in clients:
         if not 0 <= index < len(info.index):
             raise ValueError(f"clients={index}, expected ids below {len(info.index)}")
     sparse = jax.eval_shape(lambda key: checks.initial_model(key, model), key)
     shapes = initial_state.shapes(algorithm, sparse, info)
-    nothing = round_program.State(*(None for _ in round_program.State._fields))
+    nothing = placement.State(*(None for _ in placement.State._fields))
     state = saved.snapshot.state(
         nothing._replace(server=shapes.server, clients=shapes.clients)
     )
     everyone = state.clients
-    stage_key = round_program.stage_key(jax.random.split(key)[1], saved.snapshot.stage)
-    deploy_key = round_program.deploy_key(stage_key, saved.snapshot.round)
+    stage_key = keys.of_stage(keys.of_run(key)[1], saved.snapshot.stage)
+    deploy_key = keys.of_round(stage_key, keys.EVALUATION, saved.snapshot.round)
     if isinstance(everyone, disk_store.Saved):
         wanted = everyone.only(clients)
         parts = stage_key, algorithm, info, shapes.clients, 1, wanted.first
@@ -123,13 +122,13 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
         row, mine = jax.tree.map(lambda v: v[0], taken)
         like = jax.eval_shape(algorithm.init_client, key, state.server, mine)
         own = jax.random.fold_in(deploy_key, index)
-        return algorithm.deploy(own, state.server, store.unpack(row, like), mine)
+        return algorithm.personalize(own, state.server, store.unpack(row, like), mine)
 
     return [jax.tree.map(np.asarray, deploy(index)) for index in clients]
 
 
 def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
-    """Records as arrays, by phase and key; NaN where a record lacks the key.
+    """Returns records as arrays by phase and key; NaN where a record lacks a key.
 
     What is assumed to be free, in words, is left out.
 
@@ -148,7 +147,7 @@ def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
 
 
 def _array(values: list) -> np.ndarray:
-    """[records, ...]; of objects where these are not numbers of one shape, or texts."""
+    """Stacks values [records, ...]; as objects where shapes differ."""
     texts = all(isinstance(v, str) for v in values)
     try:
         array = np.array([np.nan if v is None else v for v in values])
@@ -160,7 +159,7 @@ def _array(values: list) -> np.ndarray:
 
 
 def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
-    """What `init_from` names, as the first stage's start.
+    """Loads the model that `init_from` names.
 
     Args:
       run: the directory of a finished run.
@@ -202,14 +201,14 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
 
 
 def check_kept(algorithm, initial: SparseModel, what: str) -> None:
-    """Refuses to start a method from a mask that it would replace by its own.
+    """Refuses a starting mask that the method would replace.
 
     Raises:
       ValueError: names what to do instead.
     """
     key = jax.random.key(0)
     server = algorithm.init(key, initial)
-    deployed = target(algorithm.deploy(key, server, None, None))
+    deployed = target(algorithm.deploy(key, server))
     leaves = (jax.tree.leaves(model.mask) for model in (deployed, initial))
     if not all(np.array_equal(a, b) for a, b in zip(*leaves, strict=True)):
         raise ValueError(

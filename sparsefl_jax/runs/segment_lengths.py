@@ -1,12 +1,14 @@
 """How a stage is cut into segments."""
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
 from sparsefl_jax.core.types import PyTree
-from sparsefl_jax.simulation import round_program, store
+from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.simulation import placement, store
 from sparsefl_jax.system import hardware
 from sparsefl_jax.wire import ledger
 
@@ -24,14 +26,10 @@ class Pace(NamedTuple):
 
 
 def pace(
-    plan: round_program.Plan,
+    setup: Setup,
+    plan: placement.Plan,
     rows: PyTree,
-    model,
-    data,
-    eval_every: int,
-    client_store: str,
-    memory_gb: float | None = None,
-    observe_rounds=(),
+    observe_rounds: Sequence[int] = (),
 ) -> Pace:
     """Cuts a stage into segments of some seconds whose rows fit the devices.
 
@@ -39,21 +37,22 @@ def pace(
     that these fall on segment ends.
 
     Args:
+      setup: the run.
       plan: of the stage.
       rows: all clients', arrays or shapes.
-      model, data, eval_every, client_store, memory_gb: as `segments` takes them.
       observe_rounds: of this stage.
     """
+    model, data, memory_gb = setup.model, setup.data, setup.memory_gb
     stage, devices = plan.stage, list(plan.mesh.devices.flat)
     samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
     flops = 6.0 * ledger.macs_per_sample(model.macs) * samples
     seconds = flops / (GUESSED_RATE.get(devices[0].platform, 5e10) * len(devices))
     most = max(1, int(SEGMENT_SECONDS / max(seconds, 1e-9)))
     memory = hardware.memory(devices) if memory_gb is None else 1e9 * memory_gb
-    where = store.chosen(client_store, rows, memory, len(devices))
+    where = store.chosen(setup.client_store, rows, memory, len(devices))
     if where != "device":
         most = min(most, store.most_rounds(rows, stage.cohort_size, memory))
-    common = math.gcd(stage.num_rounds, eval_every, *observe_rounds)
+    common = math.gcd(stage.num_rounds, setup.eval_every, *observe_rounds)
     length = max(d for d in range(1, common + 1) if common % d == 0 and d <= most)
     size = len(data.train.size), stage.cohort_size, length, len(devices)
     working = None if where == "device" else store.working_size(*size)

@@ -269,7 +269,7 @@ def _line(record: dict) -> str:
 
 
 def _nulled(value):
-    """The value with None for every number that is not finite."""
+    """Replaces every number that is not finite by None."""
     if isinstance(value, dict):
         return {key: _nulled(item) for key, item in value.items()}
     if isinstance(value, list):
@@ -278,7 +278,7 @@ def _nulled(value):
 
 
 def _scalars(value, tag: str) -> Iterator[tuple[str, float]]:
-    """All numbers of nested dictionaries, with their paths."""
+    """Returns all numbers of nested dictionaries by path."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield from _scalars(item, f"{tag}/{key}")
@@ -287,7 +287,7 @@ def _scalars(value, tag: str) -> Iterator[tuple[str, float]]:
 
 
 def _append(file, text: bytes) -> None:
-    """Appends all of the text or, where that fails, nothing."""
+    """Appends the whole text or, on failure, nothing."""
     size, rest = os.fstat(file.fileno()).st_size, memoryview(text)
     try:
         with naming(file.name):

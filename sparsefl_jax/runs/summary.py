@@ -56,7 +56,7 @@ def summarize(
     about: dict,
     took: Sequence[dict] = (),
 ) -> dict:
-    """Totals per stage, accuracy per deployed model; keys as in `report.table`.
+    """Sums up each stage and deployed model; keys as in `report.table`.
 
     Args:
       config: the configuration.
@@ -101,12 +101,12 @@ def summarize(
 
 
 def _density(record: dict) -> float:
-    """Of the clients' models where these are personal, else of the deployed one."""
+    """Returns the density of personal models, or else of the server's."""
     return record.get("client", {}).get("density", record["density"])
 
 
 def over_seeds(summaries: list[dict]) -> dict:
-    """Mean and sample deviation of the runs that differ in their seed alone.
+    """Returns means and sample deviations of runs that differ in their seed only.
 
     Example:
       >>> runs = [{'seed': s, 'seconds': 1.0, 'ended_by': 'rounds', 'stages': [],
@@ -146,12 +146,12 @@ def over_seeds(summaries: list[dict]) -> dict:
 
 
 def _common(of_seeds: Sequence[dict]) -> list:
-    """The keys that all have: a seed without records has none."""
+    """Returns the keys that all records have."""
     return [key for key in of_seeds[0] if all(key in each for each in of_seeds)]
 
 
 def _means(of_seeds: Sequence[dict]) -> dict:
-    """The mean of every number; what is the same for all seeds stays as it is.
+    """Averages every number; keeps what is the same for all seeds.
 
     Example:
       >>> _means([{"a": 2, "memory": {"sum": 8}}, {"a": 2, "memory": {"sum": 9}}])
@@ -170,7 +170,7 @@ def _means(of_seeds: Sequence[dict]) -> dict:
 
 
 def _accuracy(evals: list[dict]) -> dict:
-    """By model; the best round is chosen by validation where that split exists."""
+    """Returns the accuracy by model; the best round is chosen by validation."""
 
     def score(record, name):
         return record.get("val_accuracy", record["models"][name]["accuracy"])

@@ -26,7 +26,7 @@ from sparsefl_jax.system import processes
 def recalibrate(
     key: Key, model, sparse: SparseModel, x: Array, *, batch_size: int = 250
 ) -> SparseModel:
-    """The model with its static statistics averaged over batches of samples.
+    """Averages the static statistics of a model over batches of samples.
 
     A batch takes every S-th sample, so that sorted samples do no harm. Batches count
     alike, and pass as in training: augmented and with dropout where there is any.
@@ -96,7 +96,7 @@ def make_recalibration(
 
 
 def _sums(key, model, batch_size: int, stride: int, sparse, x, place):
-    """The statistics summed over every `stride`-th batch from `place` on; how many."""
+    """Sums the statistics over every `stride`-th batch from `place` on."""
     num_batches = -(-x.shape[0] // batch_size)
     params = masks.apply(sparse.params, sparse.mask)
     column = num_batches * jnp.arange(batch_size, dtype=jnp.int32)

@@ -29,21 +29,21 @@ _IDS = "ids.bin"
 
 
 class Saved(NamedTuple):
-    """Rows of some of the clients as a checkpoint has them."""
+    """Rows of some clients, as a checkpoint holds them."""
 
     first: PyTree  # the server that all other rows are made from
     ids: np.ndarray  # [T] int32, whose rows these are
     rows: PyTree  # [T, ...], read from the files when they are used
 
     def only(self, clients) -> "Saved":
-        """Those of these clients."""
+        """Returns the rows of these clients."""
         mine = np.isin(self.ids, clients)
         rows = jax.tree.map(lambda v: v[mine], self.rows)
         return Saved(self.first, self.ids[mine], rows)
 
 
 class Rows:
-    """All clients' rows, of which those ever written stand in files.
+    """All clients' rows; only those ever written take space in files.
 
     Attributes:
       first: the server that the others are made from, NumPy.
@@ -68,23 +68,23 @@ class Rows:
 
     @property
     def ids(self) -> np.ndarray:
-        """Whose rows stand in the files, by place, [T] int32."""
+        """Returns the clients in the files by place, [T] int32."""
         members = np.flatnonzero(self._slots >= 0)
         return members[np.argsort(self._slots[members])].astype(np.int32)
 
     @property
     def written(self) -> PyTree:
-        """These rows [T, ...]; to be read only."""
+        """Returns these rows [T, ...], read-only."""
         count = np.count_nonzero(self._slots >= 0)
         return self._treedef.unflatten([c.rows[:count] for c in self._columns])
 
     @property
     def num_bytes(self) -> int:
-        """Of the files."""
+        """Returns the bytes of the files."""
         return sum(column.rows.nbytes for column in self._columns)
 
     def take(self, ids: np.ndarray) -> PyTree:
-        """Rows [n, ...] of these clients [n], in memory; zeros for an id of nobody."""
+        """Reads rows [n, ...] of these clients [n]; zeros for an empty slot."""
         places = self._slots[np.minimum(ids, self.num_clients)]
         there = np.flatnonzero(places >= 0)
         taken = []
@@ -101,7 +101,7 @@ class Rows:
         return self._treedef.unflatten(taken)
 
     def scatter(self, ids: np.ndarray, new: PyTree) -> None:
-        """Writes rows [n, ...] of different clients [n]; nobody's are left out."""
+        """Writes rows [n, ...] of different clients [n]; skips empty slots."""
         real = ids < self.num_clients
         ids, new = ids[real], [v[real] for v in jax.tree.leaves(new)]
         fresh = ids[self._slots[ids] < 0]
@@ -124,7 +124,7 @@ class Rows:
 
 
 class _Column:
-    """One leaf of all rows, in a file without a name that grows."""
+    """One leaf of all rows, in an anonymous file that grows."""
 
     def __init__(self, shape, dtype):
         self.shape, self.dtype = shape, np.dtype(dtype)
@@ -134,7 +134,7 @@ class _Column:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
 
     def reserve(self, count: int, most: int) -> None:
-        """Makes room for so many rows; by a quarter at least, `most` at most."""
+        """Reserves space for so many rows, growing by a quarter, up to `most`."""
         if count <= len(self.rows):
             return
         count = min(most, max(count, len(self.rows) * 5 // 4))
@@ -149,7 +149,7 @@ class _Column:
 
 
 def save(folder: Path, rows: PyTree) -> dict:
-    """Writes rows to a new folder, some at a time.
+    """Writes rows to a new folder in blocks.
 
     Args:
       folder: where to; what a killed process has left there is written over.
@@ -202,7 +202,7 @@ def load(folder: Path, told: dict, shapes: PyTree) -> tuple[np.ndarray | None, P
 
 
 def whole(folder: Path, told: dict) -> bool:
-    """Whether the files have the checksums that `save` told."""
+    """Checks the files against the checksums that `save` returned."""
     names = [f"{i}.bin" for i in range(len(told["checksums"]) - told["some"])]
     names += [_IDS] if told["some"] else []
     return [_checksum(folder / name) for name in names] == told["checksums"]
@@ -213,7 +213,7 @@ def _kinds(leaves) -> list[str]:
 
 
 def _blocks(leaf) -> Iterator[np.ndarray]:
-    """A leaf [n, ...] in pieces, of which a device copies one at a time."""
+    """Splits a leaf [n, ...] into blocks that a device copies one at a time."""
     step = max(1, _BLOCK * len(leaf) // max(1, leaf.size * leaf.dtype.itemsize))
     for first in range(0, len(leaf), step):
         size = min(step, len(leaf) - first)

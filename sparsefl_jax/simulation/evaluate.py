@@ -9,9 +9,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
@@ -20,9 +18,10 @@ from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.data.federated import Rows
+from sparsefl_jax.models.loss import per_sample
 from sparsefl_jax.simulation import observed_masks, personal
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
-from sparsefl_jax.simulation.round_program import client_info
+from sparsefl_jax.simulation.placement import client_info
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
 
@@ -39,7 +38,7 @@ def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Calla
 
     Returns:
       `evaluate(sparse_model) -> (correct [n] bool, loss [n] float32)`, NumPy arrays,
-      the loss in nats. Entries outside the model's mask are taken as exact zeros.
+      the loss that of `model.loss`. Entries outside the mask are taken as exact zeros.
     """
     mesh = Mesh(np.array(devices or jax.devices()), ("samples",))
     count = len(y)
@@ -56,8 +55,7 @@ def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Calla
     def one_device(params, stats, x, y):
         def batch(xy):
             logits, _ = model.apply(params, stats, xy[0], train=False)
-            loss = optax.losses.softmax_cross_entropy_with_integer_labels(logits, xy[1])
-            return jnp.argmax(logits, -1) == xy[1], loss
+            return per_sample(model.loss, logits, xy[1])
 
         return jax.tree.map(lambda v: v[None], lax.map(batch, (x[0], y[0])))
 
@@ -89,7 +87,7 @@ METRICS = {  # whose accuracy counts as that of a run
 
 
 class Samples(NamedTuple):
-    """What models are judged on, and which client has which of it."""
+    """Samples to evaluate on, and every client's share of them."""
 
     x: np.ndarray  # [n, ...]
     y: np.ndarray  # [n] int32
@@ -155,7 +153,7 @@ def make_evaluation(
         ]
 
     def for_stage(stage):
-        if metric == "pooled" or not personal.deployed(stage.algorithm, model):
+        if metric == "pooled" or stage.algorithm.personalize is None:
             which = "clients" if metric == "clients" else "pooled"
             return lambda key, state, models, seen=None: _record(
                 which, *of_server(key, models)
@@ -192,14 +190,14 @@ def make_evaluation(
 
 
 def check_metric(metric: str, stages, model, data) -> None:
-    """Refuses a metric that the data can not give.
+    """Refuses a metric that the data cannot give.
 
     Raises:
       ValueError: it is unknown, or clients have no test samples of their own, or keep
         models whose statistics are to be made from everybody's samples.
     """
     one_of("metric", metric, METRICS)
-    own = any(personal.deployed(stage.algorithm, model) for stage in stages)
+    own = any(stage.algorithm.personalize is not None for stage in stages)
     kept = any(personal.kept(stage.algorithm, model) for stage in stages)
     if model.static_stats and kept and metric != "pooled":
         raise ValueError(
@@ -214,7 +212,7 @@ def check_metric(metric: str, stages, model, data) -> None:
 
 
 def _validation(data) -> Samples:
-    """The samples held out of training, one client's after another's."""
+    """Returns the held-out samples, client after client."""
     index, size = data.val
     rows = used_rows(data.val)
     first = np.cumsum(size) - size
@@ -224,13 +222,13 @@ def _validation(data) -> Samples:
 
 
 def used_rows(split: Rows) -> np.ndarray:
-    """The rows of all clients, one client's after another's."""
+    """Returns all clients' rows, client after client."""
     valid = np.arange(split.index.shape[1]) < split.size[:, None]
     return split.index[valid]
 
 
 def _record(metric: str, told: dict, filters: np.ndarray):
-    """The fields of an evaluation, and the filters."""
+    """Returns the fields of an evaluation, and the active filters."""
     models = {
         name: {key: float(np.mean(value)) for key, value in fields.items()}
         for name, (fields, _) in told["test"].items()
@@ -249,7 +247,7 @@ def _record(metric: str, told: dict, filters: np.ndarray):
 
 
 def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarray:
-    """The share of correct rows of every client that has any.
+    """Returns the share of correct rows of every client that has rows.
 
     Args:
       correct: [n] bool.
@@ -267,7 +265,7 @@ def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarr
 
 
 def over_clients(share: np.ndarray) -> dict:
-    """`mean`, `p10` (the worst tenth lies below) and `median`; {} of nobody.
+    """Returns `mean`, `p10` (the worst tenth lies below) and `median`.
 
     Example:
       >>> over_clients(np.array([1.0, 0.0]))

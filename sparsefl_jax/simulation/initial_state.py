@@ -10,20 +10,21 @@ from jax import lax
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import ClientInfo, Key, SparseModel
-from sparsefl_jax.simulation import disk_store, round_program, store
+from sparsefl_jax.simulation import disk_store, placement, round_program, store
 from sparsefl_jax.system import processes
 
 
 def makers(key: Key, algorithm) -> tuple[Callable, Callable]:
-    """`init(model) -> server` and `rows(server, info [n]) -> rows [n, ...]`, packed.
+    """Returns `init(model) -> server` and `rows(server, info [n]) -> rows [n, ...]`.
 
     `key` is the stage's root key.
 
     Every client's key depends on the client alone and `init_client` sees the server as
     `init` returned it, so it does not matter when or in what chunks rows are made.
     """
-    init_key, client_key = jax.random.split(jax.random.fold_in(key, 1))
+    init_key, client_key = keys.of_start(key)
 
     def init(model):
         # Copies: jit hands untouched inputs on, and the state gets donated.
@@ -33,7 +34,7 @@ def makers(key: Key, algorithm) -> tuple[Callable, Callable]:
 
     def rows(server, info):
         def one(info):
-            own = jax.random.fold_in(client_key, info.index)
+            own = keys.of_client(client_key, info.index)
             return store.pack(
                 round_program.strong(algorithm.init_client(own, server, info))
             )
@@ -43,24 +44,24 @@ def makers(key: Key, algorithm) -> tuple[Callable, Callable]:
     return init, rows
 
 
-def shapes(algorithm, model: SparseModel, info: ClientInfo) -> round_program.State:
-    """The state of a stage by shape; model and info are arrays or shapes."""
+def shapes(algorithm, model: SparseModel, info: ClientInfo) -> placement.State:
+    """Returns the state of a stage by shape."""
     init, rows = makers(jax.random.key(0), algorithm)
     server = jax.eval_shape(init, model)
     last_round = jax.ShapeDtypeStruct(info.index.shape, jnp.int32)
-    return round_program.State(server, jax.eval_shape(rows, server, info), last_round)
+    return placement.State(server, jax.eval_shape(rows, server, info), last_round)
 
 
 def start(
     key: Key,
-    plan: round_program.Plan,
+    plan: placement.Plan,
     model: SparseModel,
-    population: round_program.Population,
+    population: placement.Population,
     restore=None,
     working: int | None = None,
     where: str = "host",
-) -> round_program.State:
-    """The state before the first round of a stage with root key `key`.
+) -> placement.State:
+    """Builds the state before the first round of a stage with root key `key`.
 
     Args:
       key, plan, model, population: of the stage.
@@ -72,7 +73,7 @@ def start(
     """
     algorithm, info = plan.stage.algorithm, population.info
     shape = shapes(algorithm, model, info)
-    placed = round_program.shardings(plan, shape)
+    placed = placement.shardings(plan, shape)
     some = NamedSharding(plan.mesh, P("clients"))
     size = len(info.index), plan.stage.cohort_size, 1, plan.mesh.size
     size = store.working_size(*size)
@@ -91,7 +92,7 @@ def start(
         model = processes.put(model, NamedSharding(plan.mesh, P()))
         server = jax.jit(init, out_shardings=placed.server)(model)
         last_round = np.full(shape.last_round.shape, -1, np.int32)
-        state = round_program.State(server, (), last_round)
+        state = placement.State(server, (), last_round)
         if where == "device":
             clients = jax.jit(rows, out_shardings=placed.clients)(server, info)
         elif where == "host":
@@ -106,7 +107,7 @@ def start(
 def on_disk(
     key: Key, algorithm, info: ClientInfo, shapes, size: int, first, sharding=None
 ) -> disk_store.Rows:
-    """All clients' rows, none of which stands in a file yet.
+    """Returns all clients' rows as a disk store with empty files.
 
     Args:
       key: the stage's root key.
@@ -126,8 +127,8 @@ def on_disk(
     return disk_store.Rows(shapes, first, make, size)
 
 
-def _moved(state: round_program.State, where: str, disk: Callable):
-    """All clients' rows of a saved state, where they are to live; `disk` opens that."""
+def _moved(state: placement.State, where: str, disk: Callable):
+    """Moves all clients' rows of a saved state to where they are to live."""
     saved = state.clients
     if where != "disk" and not isinstance(saved, disk_store.Saved):
         return store.writable(saved) if where == "host" else saved

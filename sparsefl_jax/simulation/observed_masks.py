@@ -13,7 +13,7 @@ from sparsefl_jax.wire.packets import Message
 
 
 def num_bytes(shapes: PyTree, layers: PyTree) -> int:
-    """Bytes of a packed mask.
+    """Returns the bytes of a packed mask.
 
     Example:
       >>> num_bytes({'w': jnp.zeros((3, 3))}, {'w': True})
@@ -23,7 +23,7 @@ def num_bytes(shapes: PyTree, layers: PyTree) -> int:
 
 
 def pack(mask: PyTree, layers: PyTree) -> Array:
-    """The layers of a mask, uint8 [bytes].
+    """Packs the layers of a mask, uint8 [bytes].
 
     Args:
       mask: bool tree.
@@ -38,7 +38,7 @@ def pack(mask: PyTree, layers: PyTree) -> Array:
 
 
 def filters(mask: PyTree, layers: PyTree) -> Array:
-    """Which outputs of the layers have an entry alive, [F] bool, layer after layer.
+    """Tells which outputs of the layers have an alive entry, [F] bool.
 
     Example:
       >>> mask = {'w': jnp.array([[True, False], [True, False]])}
@@ -50,7 +50,7 @@ def filters(mask: PyTree, layers: PyTree) -> Array:
 
 
 def uplink_masks(uplink: Message, shapes: PyTree, layers: PyTree) -> Array:
-    """Where a client's values travel, uint8 [bytes].
+    """Packs the positions of a client's uplink, uint8 [bytes].
 
     Args:
       uplink: the client's message. A layer counts as sent whole where no packet has a

@@ -9,19 +9,19 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree, SparseModel
-from sparsefl_jax.simulation import observed_masks, round_program, store
+from sparsefl_jax.models.loss import per_sample
+from sparsefl_jax.simulation import observed_masks, placement, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
 
 
 class Judged(NamedTuple):
-    """What came of one client's model, or of n clients' with a leading axis."""
+    """The evaluation of one client's model, or of n with a leading axis."""
 
     correct: Array  # shape=(), int32, of the client's samples
     loss: Array  # shape=(), float32, nats, summed over the client's samples
@@ -30,35 +30,29 @@ class Judged(NamedTuple):
     filters: Array  # [F] bool, the layers' outputs that have an entry alive
 
 
-def deployed(algorithm, model) -> bool:
-    """Whether an algorithm deploys personal models, found by shape."""
-    return bool(_shapes(algorithm, model)[-1])
-
-
 def kept(algorithm, model) -> bool:
-    """Whether these stand in the clients' state, and do not follow from budgets."""
-    *_, client, _, models = _shapes(algorithm, model)
-    return bool(models and jax.tree.leaves(client))
+    """Tells whether personal models live in the clients' state."""
+    if algorithm.personalize is None:
+        return False
+    return bool(jax.tree.leaves(_shapes(algorithm, model)[2]))
 
 
 def _shapes(algorithm, model):
-    """One client's key, server, state, facts and deployed models, by shape."""
+    """Returns one client's key, server, state and facts by shape."""
 
     def one(key):
         params, stats = model.init(key)
         server = algorithm.init(key, SparseModel(params, masks.full(params), stats))
         info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
-        client = algorithm.init_client(key, server, info)
-        models = algorithm.deploy(key, server, client, info)
-        return key, server, client, info, models
+        return key, server, algorithm.init_client(key, server, info), info
 
     return jax.eval_shape(one, jax.random.key(0))
 
 
 def _lasting(algorithm, shapes) -> bool:
-    """Whether what a client deploys depends on its own state alone, by the jaxpr."""
-    key, server, client, info, _ = shapes
-    jaxpr = jax.make_jaxpr(algorithm.deploy)(key, server, client, info).jaxpr
+    """Tells whether a client's models depend on its own state alone."""
+    key, server, client, info = shapes
+    jaxpr = jax.make_jaxpr(algorithm.personalize)(key, server, client, info).jaxpr
     shared = {id(v) for v in jaxpr.invars[: 1 + len(jax.tree.leaves(server))]}
     used = [*jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.invars)]
     return not any(id(v) in shared for v in used)
@@ -67,7 +61,7 @@ def _lasting(algorithm, shapes) -> bool:
 def make_judge(
     model, stage, info, samples, layers: PyTree, tested, renew, devices=None
 ):
-    """Prepares to judge all clients' own models.
+    """Prepares the evaluation of all clients' own models.
 
     Args:
       model: a `Model`.
@@ -86,7 +80,7 @@ def make_judge(
     shapes = _shapes(stage.algorithm, model)
     if not jax.tree.leaves(shapes[2]):
         return _by_budget(stage.algorithm, info, samples.split, layers, tested, renew)
-    devices = round_program.stage_devices(stage, devices)
+    devices = placement.stage_devices(stage, devices)
     group = -(-stage.cohort_size // len(devices)) * len(devices)
     judge = _judge_some(model, stage.algorithm, layers, devices)
     on_device = jax.device_put((samples.x, np.asarray(samples.y, np.int32)))
@@ -117,7 +111,7 @@ def _blank(judged: Judged, count: int) -> Judged:
 
 
 def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
-    """Judges models that depend on the server and on a budget: one pass for each."""
+    """Evaluates models that depend on the server and a budget, one pass a budget."""
 
     def judge_all(key, state, seen=None):
         del seen
@@ -127,7 +121,7 @@ def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
             ids = np.flatnonzero(info.budget == budget)
             someone = jax.tree.map(lambda v, i=ids[0]: v[i], info)
             client = algorithm.init_client(key, state.server, someone)
-            models = algorithm.deploy(key, state.server, client, someone)
+            models = algorithm.personalize(key, state.server, client, someone)
             for name, sparse in models.items():
                 every = masks.everything(sparse.mask)
                 correct, loss = tested(renew(key, sparse))
@@ -149,7 +143,7 @@ def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
 
 
 def _judge_some(model, algorithm, layers: PyTree, devices, batch_size: int = 100):
-    """Judges some clients at a time, as many as the number of devices divides.
+    """Evaluates clients in groups that the devices divide evenly.
 
     Returns:
       `judge(key, server, (x, y), each)`, a dict of `Judged` by name; `each` holds rows
@@ -164,10 +158,10 @@ def _judge_some(model, algorithm, layers: PyTree, devices, batch_size: int = 100
         def batch(i, sums):
             rows = lax.dynamic_slice_in_dim(padded, i * batch_size, batch_size)
             logits, _ = model.apply(params, sparse.stats, x[rows], train=False)
-            of = optax.losses.softmax_cross_entropy_with_integer_labels
+            right, losses = per_sample(model.loss, logits, y[rows])
             valid = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32) < size
-            hits = jnp.sum(valid & (jnp.argmax(logits, -1) == y[rows]), dtype=jnp.int32)
-            lost = jnp.sum(jnp.where(valid, of(logits, y[rows]), 0.0))
+            hits = jnp.sum(valid & right, dtype=jnp.int32)
+            lost = jnp.sum(jnp.where(valid, losses, 0.0))
             return sums[0] + hits, sums[1] + lost
 
         zeros = jnp.int32(0), jnp.float32(0)
@@ -188,7 +182,7 @@ def _judge_some(model, algorithm, layers: PyTree, devices, batch_size: int = 100
         def one(mine):
             row, info, (index, size) = mine
             own = jax.random.fold_in(key, info.index)
-            models = algorithm.deploy(own, server, store.unpack(row, like), info)
+            models = algorithm.personalize(own, server, store.unpack(row, like), info)
             return {
                 name: judged(m, *samples, index, size) for name, m in models.items()
             }

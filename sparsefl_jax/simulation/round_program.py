@@ -12,44 +12,26 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jax import lax
-from jax.sharding import Mesh, NamedSharding
+from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage, target
-from sparsefl_jax.core.types import Array, ClientInfo, Context, Key, PyTree
+from sparsefl_jax.core.types import Array, Context, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
-from sparsefl_jax.simulation import observed_masks, store
+from sparsefl_jax.simulation import observed_masks, placement, store
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.system import processes
 from sparsefl_jax.wire import packets
 
 
-class State(NamedTuple):
-    """Everything that a round changes."""
-
-    server: PyTree
-    clients: PyTree  # rows [N, ...], booleans packed to bits; in a working set [W, ...]
-    last_round: Array  # [N] int32, -1 for a client that never took part
-
-
-class Population(NamedTuple):
-    """What a round reads: the samples, and every client's rows and facts."""
-
-    x: Array  # [n, ...]
-    y: Array  # [n] int32
-    index: Array  # [N, M] int32
-    info: ClientInfo  # [N]
-
-
 class RoundLog(NamedTuple):
-    """What a round tells, in the order in which the cohort was drawn."""
+    """The log of a round, in the order in which the cohort was drawn."""
 
     ids: Array  # [K] int32
     clients: PyTree  # metrics of `update`, [K]
-    down: PyTree  # codec.Count per packet, [K, leaves]
-    up: PyTree  # codec.Count per packet, [K, leaves]
+    down: PyTree  # packets.Count per packet, [K, leaves]
+    up: PyTree  # packets.Count per packet, [K, leaves]
     server: PyTree  # metrics of `aggregate`
     executed_steps: Array  # shape=(), int32: padded minibatches run, all devices
     density: Array  # shape=(), float32, of the deployed mask over its layers
@@ -57,70 +39,7 @@ class RoundLog(NamedTuple):
     mismatch: Array  # shape=(), float32: 1 - Jaccard, against the round before
     layer_mismatch: Array  # [L] float32
     finite: Array  # shape=(), bool: the deployed model holds no NaN and no infinity
-    masks: Array | tuple  # [K, bytes] uint8: what `observe` kept of the uplinks, or ()
-
-
-class Plan(NamedTuple):
-    """How a stage runs on the devices at hand."""
-
-    stage: Stage
-    mesh: Mesh
-    chunk: int  # clients that one device runs at a time
-    layers: PyTree  # Python bools like params: the leaves whose masks are logged
-    observed: bool  # whether the cohort's uplink masks are kept
-
-
-def stage_devices(stage: Stage, devices=None) -> list:
-    """The devices that a stage runs on, no more than its cohort has clients.
-
-    Unless that would leave out a process: all of them have to take part.
-    """
-    devices = list(devices or jax.devices())
-    return devices if processes.several() else devices[: stage.cohort_size]
-
-
-def make_plan(
-    stage: Stage,
-    layers: PyTree,
-    devices=None,
-    chunk: int | str = "auto",
-    observed: bool = False,
-) -> Plan:
-    """Chooses devices and chunk: on CPU one client per core, elsewhere the cohort."""
-    devices = stage_devices(stage, devices)
-    share = -(-stage.cohort_size // len(devices))
-    if chunk == "auto":
-        chunk = 1 if devices[0].platform == "cpu" else share
-    mesh = Mesh(np.array(devices), ("clients",))
-    return Plan(stage, mesh, min(int(chunk), share), layers, observed)
-
-
-def make_population(plan: Plan, data, budgets=None) -> Population:
-    """Puts the training data on the plan's devices, replicated."""
-    info = client_info(data, budgets)
-    population = Population(data.x, data.y, data.train.index, info)
-    return processes.put(population, NamedSharding(plan.mesh, P()))
-
-
-def client_info(data, budgets=None) -> ClientInfo:
-    """The facts of all clients, [N] NumPy; without budgets everyone has 1."""
-    num_clients = data.train.size.shape[0]
-    budgets = np.ones(num_clients) if budgets is None else budgets
-    return ClientInfo(
-        np.arange(num_clients, dtype=np.int32),
-        np.asarray(data.train.size, np.int32),
-        np.asarray(budgets, np.float32),
-    )
-
-
-def stage_key(key: Key, index: int) -> Key:
-    """The root of all randomness of a stage."""
-    return jax.random.fold_in(key, index)
-
-
-def deploy_key(key: Key, round: int) -> Key:
-    """What a stage's evaluation after a round draws from; `key`: the stage's."""
-    return jax.random.fold_in(jax.random.fold_in(key, 4), round)
+    masks: Array | tuple  # [K, bytes] uint8: kept of the uplinks, or ()
 
 
 def strong(tree: PyTree) -> PyTree:
@@ -130,51 +49,8 @@ def strong(tree: PyTree) -> PyTree:
     )
 
 
-def shardings(plan: Plan, state: State) -> State:
-    """Shards clients' rows over the mesh where they divide, replicates all else."""
-
-    def rows(leaf):
-        whole = leaf.shape[0] % plan.mesh.size == 0
-        return NamedSharding(plan.mesh, P("clients") if whole else P())
-
-    everywhere = NamedSharding(plan.mesh, P())
-    return State(
-        jax.tree.map(lambda _: everywhere, state.server),
-        jax.tree.map(rows, state.clients),
-        everywhere,
-    )
-
-
-def deal(ids: Array, sizes: Array, devices: int, chunk: int) -> tuple[Array, Array]:
-    """Orders a cohort by size and deals it to devices in snake order.
-
-    Args:
-      ids: [K] int32.
-      sizes: [K] int32, training samples.
-      devices: number of devices.
-      chunk: clients that one device runs at a time.
-
-    Returns:
-      Positions in `ids` as [G, devices, chunk] int32, K where nobody stands, and each
-      sampled client's place in that array, flat, as [K] int32.
-
-    Example:
-      >>> order, _ = deal(jnp.arange(4), jnp.array([1, 9, 5, 7]), devices=2, chunk=1)
-      >>> order[..., 0].tolist()
-      [[1, 3], [0, 2]]
-    """
-    cohort = ids.shape[0]
-    groups = -(-cohort // (devices * chunk))
-    order = jnp.argsort(-sizes, stable=True).astype(jnp.int32)
-    empty = jnp.full((groups * devices * chunk - cohort,), cohort, jnp.int32)
-    order = jnp.concatenate([order, empty]).reshape(groups, devices, chunk)
-    order = order.at[1::2].set(order[1::2, ::-1])
-    place = jnp.argsort(order.reshape(-1), stable=True)[:cohort]
-    return order, place.astype(jnp.int32)
-
-
 def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
-    """One client's part of a round, from the server's state to its summand.
+    """Returns one client's part of a round, from the server's state to its summand.
 
     With `layers` the log ends in the uplink's masks, packed.
     """
@@ -182,8 +58,9 @@ def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
 
     def client_fn(key, round, num_steps, server, population, row, last_round, info):
         ctx = Context(round, last_round, info)
-        key = jax.random.fold_in(key, info.index)
-        down_key, data_key, update_key = jax.random.split(key, 3)
+        down_key, data_key, update_key = keys.of_exchange(
+            keys.of_client(key, info.index)
+        )
         downlink = algorithm.broadcast(down_key, ctx, server)
         data = batches(
             data_key,
@@ -210,14 +87,14 @@ def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
 
 
 def _deployed(algorithm, server) -> PyTree:
-    """The shapes of the parameters that a server deploys."""
+    """Returns the shapes of the parameters that a server deploys."""
     key = jax.random.key(0)
-    models = jax.eval_shape(lambda: algorithm.deploy(key, server, None, None))
+    models = jax.eval_shape(lambda: algorithm.deploy(key, server))
     return target(models).params
 
 
-def make_chunk_fn(plan: Plan) -> Callable:
-    """One chunk of clients on every device at the same time.
+def make_chunk_fn(plan: placement.Plan) -> Callable:
+    """Returns the program of one chunk of clients on every device at once.
 
     Returns:
       `chunk_fn(key, round, server, population, num_steps [D], rows, last_round, ids)`
@@ -265,8 +142,8 @@ def make_chunk_fn(plan: Plan) -> Callable:
     )
 
 
-def make_round(plan: Plan) -> Callable:
-    """One round as a pure function.
+def make_round(plan: placement.Plan) -> Callable:
+    """Returns one round as a pure function.
 
     Returns:
       `round_fn(key, population, state, round, ids [K], places) -> (state, RoundLog)`,
@@ -304,9 +181,7 @@ def make_round(plan: Plan) -> Callable:
 
     def describe(key, old, new):
         """Density of the deployed mask, how far it moved, and whether all is finite."""
-        before, after = (
-            target(algorithm.deploy(key, server, None, None)) for server in (old, new)
-        )
+        before, after = (target(algorithm.deploy(key, server)) for server in (old, new))
         kept = jax.tree.leaves((masks.apply(after.params, after.mask), after.stats))
         mask = after.mask
         return (
@@ -317,10 +192,10 @@ def make_round(plan: Plan) -> Callable:
         )
 
     def round_fn(key, population, state, round, ids, places=None):
-        client_key = jax.random.fold_in(jax.random.fold_in(key, 2), round)
-        server_key = jax.random.fold_in(jax.random.fold_in(key, 3), round)
+        client_key = keys.of_round(key, keys.CLIENTS, round)
+        server_key = keys.of_round(key, keys.SERVER, round)
         sizes = population.info.num_examples
-        order, place = deal(ids, sizes[ids], mesh.size, chunk)
+        order, place = placement.deal(ids, sizes[ids], mesh.size, chunk)
         dealt, places = (  # [G, D, chunk], N for a dummy
             jnp.append(v, sizes.shape[0])[order]
             for v in (ids, ids if places is None else places)
@@ -332,7 +207,7 @@ def make_round(plan: Plan) -> Callable:
             client_key, population, state, round, steps, dealt, places
         )
         server, server_metrics = algorithm.aggregate(
-            server_key, Context(round, None, None), state.server, total
+            server_key, round, state.server, total
         )
         server = strong(server)
         *in_order, observed = jax.tree.map(
@@ -347,13 +222,15 @@ def make_round(plan: Plan) -> Callable:
             *describe(server_key, state.server, server),
             observed,
         )
-        return State(server, clients, state.last_round.at[ids].set(round)), told
+        return placement.State(
+            server, clients, state.last_round.at[ids].set(round)
+        ), told
 
     return round_fn
 
 
-def make_segment(plan: Plan) -> Callable:
-    """A jitted scan over rounds; the state is donated.
+def make_segment(plan: placement.Plan) -> Callable:
+    """Returns a jitted scan over rounds; the state is donated.
 
     Returns:
       `segment(key, population, state, rounds [R], ids [R, K], places, count) ->
@@ -385,7 +262,7 @@ def make_segment(plan: Plan) -> Callable:
         length = rounds.shape[0]
         runs = jnp.arange(length) < (length if count is None else count)
         (state, kept), log = lax.scan(body, (state, kept), (runs, rounds, ids, places))
-        state = lax.with_sharding_constraint(state, shardings(plan, state))
+        state = lax.with_sharding_constraint(state, placement.shardings(plan, state))
         return state, log._replace(masks=kept)
 
     return jax.jit(segment, donate_argnums=2)

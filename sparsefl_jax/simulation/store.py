@@ -71,7 +71,7 @@ def check(client_store: str) -> None:
 
 
 def chosen(client_store: str, rows: PyTree, memory: float, num_devices: int) -> str:
-    """Where rows live: 'device', 'host' or 'disk'; 'auto' leaves it to the memory.
+    """Chooses where rows live: 'device', 'host' or 'disk'; 'auto' decides by memory.
 
     On CPUs, too, half of the memory is the limit of what is on the device.
 
@@ -101,12 +101,12 @@ def chosen(client_store: str, rows: PyTree, memory: float, num_devices: int) -> 
 
 
 def num_bytes(tree: PyTree) -> int:
-    """Bytes of all leaves, arrays or shapes."""
+    """Returns the bytes of all leaves, arrays or shapes."""
     return sum(v.size * v.dtype.itemsize for v in jax.tree.leaves(tree))
 
 
 def device_bytes(rows: PyTree, num_devices: int) -> int:
-    """Bytes of rows on the devices: sharded where their number divides, else copies.
+    """Returns the bytes of rows on the devices, sharded or copied.
 
     Example:
       >>> rows = jax.ShapeDtypeStruct((5, 2), jnp.float32)
@@ -118,7 +118,7 @@ def device_bytes(rows: PyTree, num_devices: int) -> int:
 
 
 def most_rounds(rows: PyTree, cohort_size: int, memory: float) -> int:
-    """Rounds of a segment, at least one, whose working sets fit the devices."""
+    """Returns how many rounds a segment may have for its working sets to fit."""
     num_clients = jax.tree.leaves(rows)[0].shape[0]
     fitting = int(_WORKING * memory * num_clients / (2 * num_bytes(rows)))
     return sys.maxsize if fitting >= num_clients else max(1, fitting // cohort_size)
@@ -127,7 +127,7 @@ def most_rounds(rows: PyTree, cohort_size: int, memory: float) -> int:
 def working_size(
     num_clients: int, cohort_size: int, length: int, num_devices: int
 ) -> int:
-    """Rows of a working set: as many as a segment's cohorts can need, to be sharded.
+    """Returns the rows of a working set, enough for a segment's cohorts.
 
     Example:
       >>> working_size(100, cohort_size=10, length=3, num_devices=4)
@@ -145,7 +145,7 @@ class Working(NamedTuple):
 
 
 def find(cohorts: Array, size: int, num_clients: int) -> tuple[np.ndarray, np.ndarray]:
-    """The clients of a segment, once each, and their places among these.
+    """Returns the distinct clients of a segment, and their places among these.
 
     Args:
       cohorts: [R, K] int32.
@@ -167,7 +167,7 @@ def find(cohorts: Array, size: int, num_clients: int) -> tuple[np.ndarray, np.nd
 
 
 def shared(old: np.ndarray, new: np.ndarray, group: int) -> np.ndarray:
-    """The clients of two working sets, by their places in the old and in the new one.
+    """Returns the clients of two working sets by their places in both.
 
     Args:
       old, new: ids [W] of both, ascending.
@@ -192,7 +192,7 @@ def shared(old: np.ndarray, new: np.ndarray, group: int) -> np.ndarray:
 
 
 def fill(make: Callable, shapes: PyTree, info: PyTree, size: int) -> PyTree:
-    """Makes all clients' rows on the device, some at a time, and keeps them here.
+    """Makes all clients' rows on the device in groups, and keeps them on the host.
 
     Args:
       make: `(info [size]) -> rows [size, ...]`.
@@ -210,12 +210,12 @@ def fill(make: Callable, shapes: PyTree, info: PyTree, size: int) -> PyTree:
 
 
 def writable(rows: PyTree) -> PyTree:
-    """Rows as NumPy arrays that `scatter` can change, copied only where need be."""
+    """Returns rows as writable NumPy arrays, copied only if necessary."""
     return jax.tree.map(lambda v: np.require(v, requirements="W"), rows)
 
 
 def take(rows: PyTree, ids: np.ndarray) -> PyTree:
-    """Rows [W, ...] of these clients out of all; any for an id of nobody."""
+    """Reads rows [W, ...] of these clients; any row for an empty slot."""
     if isinstance(rows, disk_store.Rows):
         return rows.take(ids)
     return jax.tree.map(lambda v: v[np.minimum(ids, len(v) - 1)], rows)
@@ -236,7 +236,7 @@ def scatter(rows: PyTree, ids: np.ndarray, new: PyTree) -> None:
 
 
 def on_device(segment: Callable) -> Callable:
-    """What `on_host` returns, for rows that are all on the device."""
+    """Wraps a segment for rows that are all on the device, as `on_host` does."""
 
     def run(key, population, state, rounds, cohorts, count, following=None, ahead=None):
         del following, ahead
@@ -246,7 +246,7 @@ def on_device(segment: Callable) -> Callable:
 
 
 def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
-    """Lets segments run on rows that live on the host or on the disk.
+    """Wraps a segment for rows that live on the host or on the disk.
 
     Args:
       segment: from `round_program.make_segment`.

@@ -43,7 +43,7 @@ def largest(params: PyTree, density: float, prunable=KERNELS) -> PyTree:
     """
     leaves = _by_path(params)
     mask = _by_path(masks.full(params))
-    for link in _pruned(params, prunable):
+    for link in shrinking(params, prunable):
         norms = _over_inputs(jnp.sum, jnp.abs(leaves[f"{link.layer}/kernel"]))
         kept = masks.top_k(norms, width.num_kept(density, norms.size))
         reader = f"{link.reader}/kernel"
@@ -67,14 +67,23 @@ def kept(mask: PyTree, prunable=KERNELS) -> dict[str, Array]:
       >>> kept(mask)
       {'fc1': Array([ True], dtype=bool)}
     """
-    leaves, pruned = _by_path(mask), _pruned(mask, prunable)
+    leaves, pruned = _by_path(mask), shrinking(mask, prunable)
     return {
         link.layer: _over_inputs(jnp.any, leaves[f"{link.layer}/kernel"])
         for link in pruned
     }
 
 
-def _pruned(params: PyTree, prunable) -> list[Link]:
+def shrinking(params: PyTree, prunable=KERNELS) -> list[Link]:
+    """Returns the hidden layers that lose filters; looks at paths alone.
+
+    Raises:
+      ValueError: no hidden layer is prunable, or a layer has another name.
+
+    Example:
+      >>> [link.layer for link in shrinking({k: {'kernel': 1} for k in ('fc1', 'fc2')})]
+      ['fc1']
+    """
     chosen = masks.layer_paths(masks.prunable(params, prunable))
     found = [link for link in links(params) if f"{link.layer}/kernel" in chosen]
     if not found:

@@ -41,12 +41,12 @@ def commit() -> str:
     """The commit of the code that runs, marked where that differs; '' if in none."""
 
     def git(*arguments):
-        where = Path(__file__).parent
+        where = Path(__file__).parents[1]  # the package
         done = subprocess.run(["git", *arguments], cwd=where, capture_output=True)
         return done.stdout.decode().strip()
 
     try:
-        if not git("ls-files", Path(__file__).name):
+        if not git("ls-files", "__init__.py"):
             return ""
         changed = git("status", "--porcelain", "--", ".", "../configs")
         return git("rev-parse", "--short", "HEAD") + ("-dirty" if changed else "")

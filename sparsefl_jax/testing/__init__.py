@@ -1,1 +1,6 @@
-"""The laws that every method obeys, for anyone's method."""
+"""The laws that every method obeys, for anyone's method, and their small world."""
+
+from sparsefl_jax.testing.laws import ContractError, check_algorithm
+from sparsefl_jax.testing.small_world import tiny_model
+
+__all__ = ["ContractError", "check_algorithm", "tiny_model"]

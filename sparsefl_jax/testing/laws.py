@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import Batches, PyTree
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.loop import Snapshot
@@ -43,7 +44,7 @@ def check_algorithm(factory: Callable, **kwargs) -> None:
     """Checks a method against all laws; takes seconds, most of it compilation.
 
     Args:
-      factory: `factory(loss_fn, optimizer, **kwargs) -> Algorithm`.
+      factory: `factory(model, optimizer, **kwargs) -> Algorithm`.
       **kwargs: of the factory.
 
     Raises:
@@ -51,8 +52,8 @@ def check_algorithm(factory: Callable, **kwargs) -> None:
 
     Example:
       >>> from sparsefl_jax.algorithms import fedavg
-      >>> def silent(loss_fn, optimizer):
-      ...     whole = fedavg(loss_fn, optimizer)
+      >>> def silent(model, optimizer):
+      ...     whole = fedavg(model, optimizer)
       ...     return whole._replace(update=lambda *args: (*whole.update(*args)[:2], {}))
       >>> check_algorithm(silent)
       Traceback (most recent call last):
@@ -244,11 +245,14 @@ def law_zeros(world: World) -> None:
             outside(world, where, packet.values, packet.mask)
     state, info = small_world.path(world)[0][-1], rows(world.population.info, 0)
     row = small_world.inputs(world, state, 0, 0)[3]
-    for who in ((None, None), (row, info)):
-        models = world.algorithm.deploy(world.key, state.server, *who)
+    method, like = world.algorithm, jax.device_get(world.model)
+    deployed = {"deploy": method.deploy(world.key, state.server)}
+    if method.personalize is not None:
+        models = method.personalize(world.key, state.server, row, info)
+        deployed["personalize"] = models
+    for what, models in deployed.items():
         for name, model in jax.device_get(models).items():
-            like = jax.device_get(world.model)
-            where, blank = f"deploy[{name!r}]", jax.tree.map(np.zeros_like, like)
+            where, blank = f"{what}[{name!r}]", jax.tree.map(np.zeros_like, like)
             same(world, "zeros", where, jax.tree.map(np.zeros_like, model), blank)
             outside(world, where, model.params, model.mask, like.params)
 
@@ -338,7 +342,7 @@ def law_seeds(world: World) -> None:
 def law_resume(world: World) -> None:
     """A state that is saved to disk and read again continues bit for bit."""
     states, _ = small_world.path(world)
-    models = world.algorithm.deploy(world.key, states[1].server, None, None)
+    models = world.algorithm.deploy(world.key, states[1].server)
     with tempfile.TemporaryDirectory() as folder:
         folder = Path(folder)
         checkpoint.save(
@@ -353,12 +357,12 @@ def law_resume(world: World) -> None:
 
 def law_start(world: World) -> None:
     """`init` and `init_client` depend on key, model and first server alone."""
-    init_key, client_key = jax.random.split(jax.random.fold_in(world.key, 1))
+    init_key, client_key = keys.of_start(world.key)
     server = world.algorithm.init(init_key, world.model)
     same(world, "start", "server", server, small_world.start(world).server)
     for index in range(len(small_world.SIZES)):
         info = rows(world.population.info, index)
-        key = jax.random.fold_in(client_key, index)
+        key = keys.of_client(client_key, index)
         row = store.pack(world.algorithm.init_client(key, server, info))
         want = rows(small_world.start(world).clients, index)
         same(world, "start", f"client {index}", row, want)

@@ -1,4 +1,4 @@
-"""The law that comes first: the seven functions return what `algorithm.py` says."""
+"""The law that comes first: the functions return what `algorithm.py` says."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from sparsefl_jax.wire.packets import Packet
 
 
 def law_signature(world: World) -> None:
-    """The seven functions return what `algorithm.py` says, as arrays in a pytree."""
+    """The functions return what `algorithm.py` says, as arrays in a pytree."""
     method, key = world.algorithm, world.key
     info = rows(world.population.info, 0)
     ctx = Context(jnp.int32(0), jnp.int32(-1), info)
@@ -34,15 +34,20 @@ def law_signature(world: World) -> None:
     _arrays(world, "update: metrics", metrics)
     summand = _returned(method.contribute, ctx, up)
     total = _arrays(world, "contribute", summand)
-    alone = Context(jnp.int32(0), None, None)
-    told = _returned(method.aggregate, key, alone, server, total)
+    told = _returned(method.aggregate, key, jnp.int32(0), server, total)
     told = _several(world, "aggregate", ("server", "metrics"), told, last=dict)
     _arrays(world, "aggregate", told, or_numbers=True)
-    for who in ((None, None), (row, info)):
-        models = _returned(method.deploy, key, server, *who)
-        _dict_of(world, "deploy", models, SparseModel)
-        if who == (None, None) and not models:
-            fail(world, "signature", "deploy of the server is {}, expected a model")
+    _models(world, "deploy", _returned(method.deploy, key, server))
+    if method.personalize is not None:
+        models = _returned(method.personalize, key, server, row, info)
+        _models(world, "personalize", models)
+
+
+def _models(world: World, what: str, models) -> None:
+    """Fails unless it is a dict of one model or more."""
+    _dict_of(world, what, models, SparseModel)
+    if not models:
+        fail(world, "signature", f"{what} returned {{}}, expected a model")
 
 
 def _returned(function: Callable, *args):

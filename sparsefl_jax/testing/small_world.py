@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.types import ClientInfo, Context, PyTree, SparseModel
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.models import Model
-from sparsefl_jax.simulation import initial_state, round_program, store
+from sparsefl_jax.simulation import initial_state, placement, round_program, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
@@ -41,7 +42,7 @@ class World(NamedTuple):
     stage: Stage
     model: SparseModel  # what `init` receives
     layers: PyTree  # Python bools: the kernels
-    population: round_program.Population
+    population: placement.Population
     cohorts: np.ndarray  # [4, K] int32
     key: jax.Array
     thorough: bool
@@ -96,7 +97,7 @@ def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> Wo
     """A method among five clients.
 
     Args:
-      factory: `factory(loss_fn, optimizer, **kwargs) -> Algorithm`.
+      factory: `factory(model, optimizer, **kwargs) -> Algorithm`.
       kwargs: of the factory.
       thorough: all clients and two local epochs, not three clients and one; the laws
         then also try more chunks and cuts.
@@ -105,7 +106,7 @@ def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> Wo
     optimizer = local.make_optimizer(
         "sgd", momentum=0.9, schedule=lambda round: 0.1 * 0.9**round
     )
-    algorithm = factory(local.cross_entropy(model), optimizer, **kwargs)
+    algorithm = factory(model, optimizer, **kwargs)
     shared = {"traces": 0}
 
     def counted(*args):
@@ -134,7 +135,7 @@ def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> Wo
     )
 
 
-def _population() -> round_program.Population:
+def _population() -> placement.Population:
     """Clients with clouds of their own; padding points to a row that nobody owns."""
     rng, total = np.random.default_rng(0), sum(SIZES)
     y = rng.integers(CLASSES, size=total + 1).astype(np.int32)
@@ -147,7 +148,7 @@ def _population() -> round_program.Population:
         np.array(SIZES, np.int32),
         np.array(BUDGETS, np.float32),
     )
-    return round_program.Population(x.astype(np.float32), y, index, info)
+    return placement.Population(x.astype(np.float32), y, index, info)
 
 
 def once(make: Callable) -> Callable:
@@ -166,9 +167,9 @@ def once(make: Callable) -> Callable:
     return kept
 
 
-def plan(world: World, chunk: int = 1, devices: int = 1) -> round_program.Plan:
+def plan(world: World, chunk: int = 1, devices: int = 1) -> placement.Plan:
     """How the simulator runs this world on the first devices."""
-    return round_program.make_plan(
+    return placement.make_plan(
         world.stage, world.layers, jax.devices()[:devices], chunk
     )
 
@@ -180,7 +181,7 @@ def segment(world: World, chunk: int, devices: int) -> Callable:
 
 
 @once
-def start(world: World) -> round_program.State:
+def start(world: World) -> placement.State:
     """The state before round 0, as NumPy arrays."""
     state = initial_state.start(world.key, plan(world), world.model, world.population)
     return jax.device_get(state)
@@ -188,7 +189,7 @@ def start(world: World) -> round_program.State:
 
 def run(
     world: World,
-    state: round_program.State,
+    state: placement.State,
     first: int,
     count: int = 1,
     *,
@@ -198,7 +199,7 @@ def run(
     ids=None,
     population=None,
     length: int | None = None,
-) -> tuple[round_program.State, round_program.RoundLog]:
+) -> tuple[placement.State, round_program.RoundLog]:
     """Rounds `first` to `first + count - 1` through the simulator; NumPy in and out.
 
     One program of `length` rounds, by default of all cohorts, serves every `count`.
@@ -208,7 +209,7 @@ def run(
     state, log = segment(world, chunk, devices)(
         world.key if key is None else key,
         world.population if population is None else population,
-        jax.device_put(state, round_program.shardings(here, state)),
+        jax.device_put(state, placement.shardings(here, state)),
         *_scanned(world, first, ids, length),
         count=np.int32(count),
     )
@@ -222,9 +223,9 @@ def _scanned(world: World, first: int, ids, length: int | None) -> tuple:
     return (first + at).astype(np.int32), ids[at]
 
 
-def through(world: World, state, rounds) -> tuple[round_program.State, int]:
+def through(world: World, state, rounds) -> tuple[placement.State, int]:
     """These rounds with the state left on the device; also the traces so far."""
-    state = jax.device_put(state, round_program.shardings(plan(world), state))
+    state = jax.device_put(state, placement.shardings(plan(world), state))
     for round in rounds:
         ids = world.cohorts[round : round + 1]
         state, _ = segment(world, 1, 1)(
@@ -238,7 +239,7 @@ def through(world: World, state, rounds) -> tuple[round_program.State, int]:
 
 
 @once
-def other_population(world: World) -> round_program.Population:
+def other_population(world: World) -> placement.Population:
     """The same clients with every sample negated and their labels in another order.
 
     Samples are shifted too, or their magnitudes would stay. A client keeps its set of
@@ -251,7 +252,7 @@ def other_population(world: World) -> round_program.Population:
     return population._replace(x=1 - population.x, y=y)
 
 
-def data_of(world: World, other: bool) -> round_program.Population:
+def data_of(world: World, other: bool) -> placement.Population:
     """The world's population, or the one with other samples."""
     return other_population(world) if other else world.population
 
@@ -272,7 +273,8 @@ def client(world: World, key, round, server, row, last_round, info, data) -> Pas
     """One client's part, as `algorithm.py` tells it."""
     algorithm = world.algorithm
     ctx = Context(round, last_round, info)
-    down_key, _, update_key = jax.random.split(jax.random.fold_in(key, info.index), 3)
+    own = keys.of_client(key, info.index)
+    down_key, _, update_key = keys.of_exchange(own)
     down = algorithm.broadcast(down_key, ctx, server)
     up, row, metrics = algorithm.update(update_key, ctx, down, row, data)
     summand = algorithm.contribute(ctx, up)
@@ -301,9 +303,9 @@ def client_by_wire(world: World) -> Callable:
 
     def run(key, round, server, row, last_round, info, data) -> Passing:
         ctx = Context(round, last_round, info)
-        keys = jax.random.split(jax.random.fold_in(key, info.index), 3)
-        down = broadcast(keys[0], ctx, server)
-        up, row, metrics = update(keys[2], ctx, delivered(down), row, data)
+        down_key, _, update_key = keys.of_exchange(keys.of_client(key, info.index))
+        down = broadcast(down_key, ctx, server)
+        up, row, metrics = update(update_key, ctx, delivered(down), row, data)
         return Passing(down, up, contribute(ctx, delivered(up)), row, metrics)
 
     return run
@@ -330,7 +332,7 @@ def batches_jit(world: World) -> Callable:
     stage = world.stage
 
     def make(key, population, info):
-        key = jax.random.split(jax.random.fold_in(key, info.index), 3)[1]
+        _, key, _ = keys.of_exchange(keys.of_client(key, info.index))
         return batches(
             key,
             population.x,
@@ -347,14 +349,14 @@ def batches_jit(world: World) -> Callable:
 
 def inputs(
     world: World,
-    state: round_program.State,
+    state: placement.State,
     round: int,
     index: int,
     other: bool = False,
 ) -> tuple:
     """The arguments of `client` for one client in a round."""
     info = jax.tree.map(lambda v: v[index], world.population.info)
-    key = jax.random.fold_in(jax.random.fold_in(world.key, 2), round)
+    key = keys.of_round(world.key, keys.CLIENTS, round)
     shapes = jax.eval_shape(world.algorithm.init_client, key, state.server, info)
     row = store.unpack(jax.tree.map(lambda v: v[index], state.clients), shapes)
     data = batches_jit(world)(key, data_of(world, other), info)
@@ -379,7 +381,7 @@ def total(passings: list[Passing]) -> PyTree:
 
 def aggregate(world: World, key, round, server, total) -> tuple[PyTree, dict]:
     """The server's part of a round."""
-    return world.algorithm.aggregate(key, Context(round, None, None), server, total)
+    return world.algorithm.aggregate(key, round, server, total)
 
 
 @once
@@ -390,7 +392,7 @@ def aggregate_jit(world: World) -> Callable:
 
 def server_inputs(world: World, round: int) -> tuple:
     """The arguments of `aggregate` in a round."""
-    key = jax.random.fold_in(jax.random.fold_in(world.key, 3), round)
+    key = keys.of_round(world.key, keys.SERVER, round)
     server = path(world)[0][round].server
     return key, np.int32(round), server, total(passings(world, round))
 

@@ -8,6 +8,7 @@ the whole state as it was, by a select on the *result*: a zero weight would let
 import difflib
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -15,10 +16,24 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from sparsefl_jax.core.types import Array, Batches, Key, PyTree, Work
+from sparsefl_jax.core.types import (
+    Array,
+    Batches,
+    EmptyState,
+    Key,
+    PyTree,
+    SparseModel,
+    Work,
+)
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.models.loss import SUMS
+from sparsefl_jax.sparsity import masks
 
 # Arguments of optax's optimizers that are shares of what was before.
 _SHARES = ("momentum", "b1", "b2", "b3", "decay", "decay_rate", "rho")
+
+
+ANEW = EmptyState()  # in the place of an optimizer's state: it starts anew
 
 
 class LocalState(NamedTuple):
@@ -27,46 +42,52 @@ class LocalState(NamedTuple):
     params: PyTree  # float32
     stats: PyTree  # float32
     opt_state: PyTree
-    sums: dict  # loss, correct, count: float32 scalars, sums over processed samples
+    sums: dict  # float32 sums over processed samples: loss, correct, count, ...
 
 
-def cross_entropy(model) -> Callable:
-    """The standard loss: mean softmax cross-entropy over a batch's valid samples.
+class Trained(NamedTuple):
+    """What local training gives back."""
+
+    model: SparseModel  # with the mask that it was given
+    opt_state: PyTree  # to go on from; EmptyState where none was given
+    metrics: dict  # sums over processed samples, and `work`
+
+
+def objective(model: Model, *, train: bool = True) -> Callable:
+    """Returns the loss of a model as a function of its parameters.
 
     Args:
-      model: a `Model`.
+      model: the network and its loss.
+      train: False: dropout and normalisation are as in an evaluation, and the
+        statistics stay.
 
     Returns:
-      `loss_fn(key, params, stats, x, y, weight) -> (loss, (stats, sums))` with the loss
-      in nats per sample; `sums` holds `loss`, `correct` and `count` of valid samples.
-      Keywords change what is fitted: `classes` [C] bool sets the logits of all others
-      to 0 (HeteroFL); `teacher`, parameters and statistics, has the labels replaced by
-      the softmax of that network's logits, through which no gradient flows;
-      `temperature` divides the logits (GraSP).
+      `loss_fn(key, params, stats, x, y, weight) -> (loss, (stats, sums))`, where loss
+      and `sums` are those of `model.loss`.
+
+    Raises:
+      ValueError: it is no model; by `loss_fn`, the loss returns other sums.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> loss_fn = objective(sfl.testing.tiny_model())
     """
+    if not isinstance(model, Model):
+        raise ValueError(
+            f"model is a {type(model).__name__}, expected a Model: methods take the "
+            "model itself, and a loss of your own as model.fitting(loss)"
+        )
 
-    def loss_fn(
-        key, params, stats, x, y, weight, *, classes=None, teacher=None, temperature=1.0
-    ):
-        def forward(params, stats):
-            return model.apply(params, stats, x, train=True, weight=weight, key=key)
-
-        logits, stats = forward(params, stats)
-        if classes is not None:  # static branch
-            logits = jnp.where(classes[None], logits, jnp.zeros_like(logits))
-        if temperature != 1:  # static branch
-            logits = logits / temperature
-        valid = weight > 0
-        if teacher is None:  # static branch
-            losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, y)
-        else:
-            told, _ = forward(*lax.stop_gradient(teacher))
-            losses = optax.losses.softmax_cross_entropy(logits, jax.nn.softmax(told))
-        total = jnp.sum(jnp.where(valid, losses, 0.0))
-        correct = jnp.sum(valid & (jnp.argmax(logits, -1) == y), dtype=jnp.float32)
-        count = jnp.sum(valid, dtype=jnp.float32)
-        sums = {"loss": total, "correct": correct, "count": count}
-        return total / jnp.maximum(count, 1.0), (stats, sums)
+    def loss_fn(key, params, stats, x, y, weight):
+        how = {"weight": weight, "key": key} if train else {}
+        logits, stats = model.apply(params, stats, x, train=train, **how)
+        loss, sums = model.loss(logits, y, weight)
+        if set(sums) != set(SUMS):
+            raise ValueError(
+                f"model.loss returned the sums {', '.join(sorted(sums))}, expected "
+                f"{', '.join(SUMS)}"
+            )
+        return loss, (stats, sums)
 
     return loss_fn
 
@@ -158,14 +179,27 @@ def _optax_factory(name: str) -> Callable:
     raise ValueError(f"optimizer.name={name!r}{hint}, expected an optimizer of optax")
 
 
+def init_optimizer(optimizer: Callable, params: PyTree, keep: bool) -> PyTree:
+    """Returns what a client keeps of its optimizer: its state, or EmptyState.
+
+    `train` goes on from the former and starts anew from the latter.
+    """
+    return optimizer(0).init(params) if keep else ANEW
+
+
 def start(
-    tx: optax.GradientTransformation, params, stats, opt_state=None
+    tx: optax.GradientTransformation,
+    model: SparseModel,
+    opt_state=ANEW,
+    sums=(),
 ) -> LocalState:
-    """The state before the first step; a given `opt_state` continues an optimizer."""
+    """Returns the state before the first step; arguments as in `train`."""
+    if isinstance(opt_state, EmptyState):
+        opt_state = tx.init(model.params)
     zero = jnp.zeros((), jnp.float32)
-    opt_state = tx.init(params) if opt_state is None else opt_state
-    sums = {"loss": zero, "correct": zero, "count": zero}
-    return LocalState(params, stats, opt_state, sums)
+    return LocalState(
+        model.params, model.stats, opt_state, dict.fromkeys(SUMS, zero) | dict(sums)
+    )
 
 
 def own_steps(batches: Batches, epoch) -> Array:
@@ -190,7 +224,7 @@ def train_steps(
 
     Args:
       key: the key of this epoch; step `s` uses `fold_in(key, s)`.
-      loss_fn: as `cross_entropy` returns it.
+      loss_fn: as `objective` returns it.
       tx: the optimizer.
       state: where to start.
       batches: the client's data.
@@ -218,7 +252,7 @@ def train_steps(
     return lax.fori_loop(0, num_trips, body, state)
 
 
-def train(
+def train_epochs(
     key: Key,
     loss_fn: Callable,
     tx: optax.GradientTransformation,
@@ -244,6 +278,45 @@ def train(
         )
 
     return lax.fori_loop(0, batches.order.shape[0], body, state)
+
+
+def train(
+    key: Key,
+    loss_fn: Callable,
+    tx: optax.GradientTransformation,
+    model: SparseModel,
+    batches: Batches,
+    *,
+    opt_state: PyTree = ANEW,
+    sums: dict | tuple = (),
+    project: Callable | None = None,
+) -> Trained:
+    """Trains a client's model for all epochs of its batches.
+
+    Args:
+      key: of the client and round.
+      loss_fn: as `objective` returns it.
+      tx: the optimizer.
+      model: where to start. Its mask is applied to the parameters after every step,
+        and the work is that of what it keeps; None instead of a mask: all.
+      batches: the client's data.
+      opt_state: of the optimizer, to go on from; EmptyState: it starts anew.
+      sums: zeros of what `loss_fn` sums up beside `loss`, `correct` and `count`.
+      project: applied to the parameters after every step, instead of the mask.
+    """
+    if project is None and model.mask is None:
+        project = lambda params: params  # noqa: E731
+    elif project is None:
+        project = partial(masks.apply, mask=model.mask)
+    state = start(tx, model, opt_state, sums)
+    state = train_epochs(key, loss_fn, tx, state, batches, project=project)
+    if not isinstance(opt_state, EmptyState):
+        opt_state = state.opt_state
+    count = state.sums["count"]
+    sparse = model.mask is not None
+    done = work(count, model.mask) if sparse else dense_work(count, model.params)
+    trained = SparseModel(state.params, model.mask, state.stats)
+    return Trained(trained, opt_state, {**state.sums, "work": done})
 
 
 def work(count: Array, mask: PyTree, extra=0.0) -> Work:

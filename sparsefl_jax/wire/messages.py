@@ -72,11 +72,11 @@ def pack_slice(values: PyTree, mask: PyTree) -> Packet:
     return Packet(masks.apply(values, mask), mask, index="none")
 
 
-def renewed(ctx: Context, old: PyTree, new: PyTree, since: Array) -> Array:
+def renewed(round: Array, old: PyTree, new: PyTree, since: Array) -> Array:
     """Returns since when a mask stands that `aggregate` has computed.
 
     Args:
-      ctx: of `aggregate`, in round t.
+      round: t, as `aggregate` has it; shape=(), int32.
       old: bool tree, the mask that round t broadcast.
       new: bool tree, the mask that round t + 1 will broadcast.
       since: shape=(), int32, since when the old mask stands.
@@ -85,12 +85,12 @@ def renewed(ctx: Context, old: PyTree, new: PyTree, since: Array) -> Array:
       `since` where the masks are equal, else t + 1; shape=(), int32.
 
     Example:
-      >>> ctx, since = Context(jnp.int32(4), None, None), jnp.int32(2)
+      >>> t, since = jnp.int32(4), jnp.int32(2)
       >>> old, new = jnp.array([True, True]), jnp.array([True, False])
-      >>> renewed(ctx, old, old, since).item(), renewed(ctx, old, new, since).item()
+      >>> renewed(t, old, old, since).item(), renewed(t, old, new, since).item()
       (2, 5)
     """
-    return jnp.where(differs(new, old), ctx.round + 1, since)
+    return jnp.where(differs(new, old), round + 1, since)
 
 
 def is_new(ctx: Context, since: Array) -> Array:

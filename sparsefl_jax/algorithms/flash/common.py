@@ -1,23 +1,14 @@
-"""What the FLASH methods share: server states, sums, the server's mask."""
+"""What the FLASH methods whose clients change masks share: sums, the server's mask."""
 
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.types import Array, EmptyState, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.sparsity import layer_densities, masks
 from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import unpack_model
-
-KERNELS = ("*kernel",)
-
-
-class Server(NamedTuple):
-    """The global model, and the first round whose broadcast carries its mask."""
-
-    model: SparseModel
-    since: Array  # shape=(), int32
 
 
 class Changing(NamedTuple):
@@ -42,30 +33,20 @@ def check(*, density=1.0, prune_rate=0.0, r_int=1) -> None:
         raise ValueError(f"r_int={r_int}, expected an integer from 1")
 
 
-def no_client(key, server, info):
-    """`init_client` of the methods without client state."""
-    del key, server, info
-    return EmptyState()
-
-
-def summand(prunable):
-    """`contribute` of the methods whose clients change masks."""
-
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        layers = masks.layer_densities(sent.mask, masks.prunable(sent.params, prunable))
-        weights = sent.params, sent.stats
-        return {
-            "mean": means.weighted_sum(weights, ctx.client.num_examples),
-            "density": means.weighted_sum(layers, jnp.float32(1)),
-            "masks": jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask),
-        }
-
-    return contribute
+def summand(ctx, uplink, select: PyTree) -> dict:
+    """Returns a client's weights, votes and layer densities."""
+    sent = unpack_model(uplink)
+    layers = masks.layer_densities(sent.mask, select)
+    weights = sent.params, sent.stats
+    return {
+        "mean": means.weighted_sum(weights, ctx.client.num_examples),
+        "density": means.weighted_sum(layers, jnp.float32(1)),
+        "masks": jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask),
+    }
 
 
 def mean_model(server: Changing, total) -> SparseModel:
-    """The mean of the cohort's weights, zeros included, on the union of its masks."""
+    """Returns the mean of the cohort's weights, zeros included, on their union."""
     old = server.model
     params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
     nobody = total["density"]["weight"] == 0
@@ -75,16 +56,15 @@ def mean_model(server: Changing, total) -> SparseModel:
     return SparseModel(params, union, stats)
 
 
-def voted_mask(server: Changing, model, total, density, prunable) -> PyTree:
-    """The server's mask from the mean layer densities of the cohort's masks."""
-    select = masks.prunable(model.params, prunable)
+def voted_mask(server: Changing, model, total, density, select: PyTree) -> PyTree:
+    """Returns the server's mask from the mean layer densities of the cohort's masks."""
     before = masks.layer_densities(server.mask, select)
     mean = means.weighted_mean(total["density"], before)
     return target_mask(model, mean, density, select)
 
 
 def target_mask(model: SparseModel, layers: Array, density, select: PyTree) -> PyTree:
-    """Eq. 3 on layer densities [L], then the largest |w| alive of every layer.
+    """Returns the mask of Eq. 3 on layer densities [L]: the largest |w| of each layer.
 
     Densities below the target stay as they are: the server only gets sparser.
     """
@@ -96,11 +76,9 @@ def target_mask(model: SparseModel, layers: Array, density, select: PyTree) -> P
     return masks.largest(size, layer_densities.layer_counts(layers, sizes), select)
 
 
-def both(key, server, client, info):
-    """The aggregate, denser than the target, and the same cut down to the target."""
-    del key, client
-    if info is not None:  # static branch: no personal models
-        return {}
+def both(key, server: Changing) -> dict[str, SparseModel]:
+    """Deploys the aggregate, denser than the target, and the same cut to the target."""
+    del key
     params = masks.apply(server.model.params, server.mask)
     cut = server.model._replace(params=params, mask=server.mask)
     return {"aggregated": server.model, "masked": cut}

@@ -7,18 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.flash import surgery
-from sparsefl_jax.algorithms.flash.common import (
-    KERNELS,
-    Changing,
-    check,
-    no_client,
-    target_mask,
-)
+from sparsefl_jax.algorithms.flash.common import Changing, check, target_mask
+from sparsefl_jax.algorithms.flash.surgery import sparse_learning
+from sparsefl_jax.algorithms.masked import KERNELS, within
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.sparsity import layer_densities, masks
-from sparsefl_jax.training import means
+from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 
@@ -30,7 +25,7 @@ class Nested(NamedTuple):
 
 
 def _hetero(
-    loss_fn, optimizer, *, densities, submask, prunable, index, r_int, rate, decay
+    model, optimizer, *, densities, submask, prunable, index, r_int, rate, decay
 ) -> Algorithm:
     """Both methods: `r_int` 0 freezes the largest mask."""
     if submask not in ("frozen", "magnitude"):
@@ -39,6 +34,8 @@ def _hetero(
         raise ValueError("densities=(), expected at least one")
     for density in densities:
         check(density=density, prune_rate=rate, r_int=r_int or 1)
+    loss_fn = local.objective(model)
+    select = masks.prunable(model.macs, prunable)
     tiers = np.sort(np.float32(densities))
     largest = tiers[-1]
     moving = submask == "magnitude"
@@ -50,7 +47,6 @@ def _hetero(
 
     def ranked(key, whole):
         """Parts fill up by magnitude in the aggregate, or at random in the mask."""
-        select = masks.prunable(whole.model.params, prunable)
         if not moving:  # static branch
             return layer_densities.nested_ranks(key, whole.mask, select)
         size = jax.tree.map(jnp.abs, whole.model.params)
@@ -59,7 +55,6 @@ def _hetero(
     def part(server, tier):
         """The nested mask of a density; the largest holds the server's mask itself."""
         whole = server.whole
-        select = masks.prunable(whole.model.params, prunable)
         source = whole.model.mask if moving else whole.mask
         counts = layer_densities.nested_counts(source, select, jnp.array(tiers)[tier])
         smaller = layer_densities.submask(server.ranks, counts, select)
@@ -73,38 +68,30 @@ def _hetero(
             tier = jnp.where(round == 0, jnp.int32(len(tiers) - 1), tier)
         return part(server, tier)
 
-    def init(key, model):
-        select = masks.prunable(model.params, prunable)
-        layers = masks.layers(model.mask, select)
-        mask = masks.replace_layers(masks.full(model.params), select, layers)
-        model = SparseModel(masks.apply(model.params, mask), mask, model.stats)
-        whole = Changing(model, model.mask, jnp.zeros((len(tiers),), jnp.int32))
+    def init(key, start):
+        start = within(start, select)
+        whole = Changing(start, start.mask, jnp.zeros((len(tiers),), jnp.int32))
         return Nested(whole, ranked(key, whole))
 
     def broadcast(key, ctx, server):
         del key
-        model, _, since = server.whole
+        aggregated, _, since = server.whole
         tier = tier_of(ctx)
-        own = model._replace(mask=held(server, tier, ctx.round))
-        select = masks.prunable(model.params, prunable)
+        own = aggregated._replace(mask=held(server, tier, ctx.round))
         return pack_down(ctx, own, since[tier], select, index=index)
 
     def update(key, ctx, downlink, client, batches):
-        model, tx = unpack_model(downlink), optimizer(ctx.round)
-        select = masks.prunable(model.params, prunable)
+        received, tx = unpack_model(downlink), optimizer(ctx.round)
         if r_int:  # static branch
-            adjust = ctx.round % r_int == 0
-            state, mask, work = surgery.sparse_learning(
-                loss_fn, key, tx, model, batches, select=select,
+            trained = sparse_learning(
+                loss_fn, key, tx, received, batches, select=select,
                 density=jnp.array(tiers)[tier_of(ctx)],
-                prune_rate=rate, decay=decay, when=adjust,
+                prune_rate=rate, decay=decay, when=ctx.round % r_int == 0,
             )  # fmt: skip
         else:
-            mask = model.mask
-            state, work = surgery.masked_train(key, loss_fn, tx, model, batches)
-        trained = SparseModel(state.params, mask, state.stats)
-        uplink = pack_up(trained, model.mask, select, index=index)
-        return uplink, client, {**state.sums, "work": work}
+            trained = local.train(key, loss_fn, tx, received, batches)
+        uplink = pack_up(trained.model, received.mask, select, index=index)
+        return uplink, client, trained.metrics
 
     def contribute(ctx, uplink):
         sent, weight = unpack_model(uplink), ctx.client.num_examples
@@ -113,7 +100,7 @@ def _hetero(
             "stats": means.weighted_sum(sent.stats, weight),
         }
 
-    def aggregate(key, ctx, server, total):
+    def aggregate(key, round, server, total):
         old = server.whole
         stats = means.weighted_mean(total["stats"], old.model.stats)
         nobody = total["stats"]["weight"] == 0
@@ -125,42 +112,39 @@ def _hetero(
             ),
             (old.model.params, old.model.mask),
         )
-        model, mask, adjust = SparseModel(params, union, stats), old.mask, moving
+        mean, mask, adjust = SparseModel(params, union, stats), old.mask, moving
         if r_int:  # static branch
-            vote, select = ctx.round % r_int == 0, masks.prunable(params, prunable)
-            layers = masks.layer_densities(union, select)
+            vote, layers = round % r_int == 0, masks.layer_densities(union, select)
             mask = lax.cond(
                 vote,
-                lambda: target_mask(model, layers, largest, select),
+                lambda: target_mask(mean, layers, largest, select),
                 lambda: old.mask,
             )
             adjust = vote | moving
-        whole = Changing(model, mask, old.since)
+        whole = Changing(mean, mask, old.since)
         ranks = lax.cond(adjust, lambda: ranked(key, whole), lambda: server.ranks)
         new, since = Nested(whole, ranks), []
         for tier in range(len(tiers)):
-            before = held(server, jnp.int32(tier), ctx.round)
-            after = held(new, jnp.int32(tier), ctx.round + 1)
-            since.append(renewed(ctx, before, after, old.since[tier]))
+            before = held(server, jnp.int32(tier), round)
+            after = held(new, jnp.int32(tier), round + 1)
+            since.append(renewed(round, before, after, old.since[tier]))
         return Nested(whole._replace(since=jnp.stack(since)), ranks), {}
 
-    def deploy(key, server, client, info):
-        del key, client
-        if info is not None:  # static branch: sub-models are the server's own
-            return {}
-        model = server.whole.model
-        models = {"aggregated": model}
+    def deploy(key, server):
+        del key
+        aggregated = server.whole.model
+        models = {"aggregated": aggregated}
         for tier, density in enumerate(sorted(densities)):
             mask = part(server, jnp.int32(tier))
-            params = masks.apply(model.params, mask)
-            models[f"d{density}"] = model._replace(params=params, mask=mask)
+            params = masks.apply(aggregated.params, mask)
+            models[f"d{density}"] = aggregated._replace(params=params, mask=mask)
         return models
 
-    return Algorithm(init, no_client, broadcast, update, contribute, aggregate, deploy)
+    return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
 
 
 def hetero_spdst(
-    loss_fn,
+    model,
     optimizer,
     *,
     densities=(0.1, 0.15, 0.2),
@@ -174,16 +158,16 @@ def hetero_spdst(
       densities: the budgets that clients have, in (0, 1]; the largest is stage 1's.
       submask: 'frozen' draws the nested masks once (paper); 'magnitude' takes the
         largest weights of the aggregate anew every round, as the released code does.
-      loss_fn, optimizer, prunable, index: as in `spdst`.
+      model, optimizer, prunable, index: as in `spdst`.
     """
     return _hetero(
-        loss_fn, optimizer, densities=densities, submask=submask, prunable=prunable,
+        model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=0, rate=0.0, decay=False,
     )  # fmt: skip
 
 
 def hetero_jmwst(
-    loss_fn,
+    model,
     optimizer,
     *,
     densities=(0.1, 0.15, 0.2),
@@ -203,10 +187,10 @@ def hetero_jmwst(
       r_int: rounds between changes of the largest mask, at least 1.
       submask: as in `hetero_spdst`; 'frozen' redraws when the largest mask changes.
       prune_rate, prune_rate_decay: as in `jmwst`.
-      loss_fn, optimizer, prunable, index: as in `spdst`.
+      model, optimizer, prunable, index: as in `spdst`.
     """
     check(r_int=r_int)
     return _hetero(
-        loss_fn, optimizer, densities=densities, submask=submask, prunable=prunable,
+        model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,
     )  # fmt: skip

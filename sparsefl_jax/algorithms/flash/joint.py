@@ -1,29 +1,29 @@
-"""FLASH with masks that clients change: JMWST by vote, NST each on its own."""
+"""FLASH with masks that clients change: JMWST by vote (Algorithm 3), NST each alone."""
 
 from functools import partial
 
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.algorithms.flash.common import (
-    KERNELS,
     Changing,
     both,
     check,
     mean_model,
-    no_client,
     summand,
     voted_mask,
 )
+from sparsefl_jax.algorithms.flash.surgery import sparse_learning
+from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 
 def jmwst(
-    loss_fn,
+    model,
     optimizer,
     *,
     density: float,
@@ -44,66 +44,57 @@ def jmwst(
       r_int: rounds between changes of the mask, at least 1.
       prune_rate: share of a layer that one surgery exchanges.
       prune_rate_decay: the rate falls linearly to 0 over the local steps.
-      loss_fn, optimizer, prunable, index: as in `spdst`.
+      model, optimizer, prunable, index: as in `spdst`.
+
+    Raises:
+      ValueError: an argument is out of range.
     """
     check(density=density, prune_rate=prune_rate, r_int=r_int)
-    learn = partial(
-        surgery.sparse_learning,
-        loss_fn,
-        density=density,
-        prune_rate=prune_rate,
-        decay=prune_rate_decay,
-    )
+    loss_fn = local.objective(model)
+    select = masks.prunable(model.macs, prunable)
+    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
+    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
 
-    def init(key, model):
+    def init(key, start):
         del key
-        return Changing(model, model.mask, jnp.int32(0))
+        return Changing(start, start.mask, jnp.int32(0))
 
     def broadcast(key, ctx, server):
         del key
-        select = masks.prunable(server.model.params, prunable)
-        model = server.model._replace(mask=server.mask)
-        return pack_down(ctx, model, server.since, select, index=index)
+        target = server.model._replace(mask=server.mask)
+        return pack_down(ctx, target, server.since, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
-        model = unpack_model(downlink)
-        select = masks.prunable(model.params, prunable)
-        adjust = ctx.round % r_int == 0
-        training = learn(
-            key, optimizer(ctx.round), model, batches, select=select, when=adjust
-        )
-        trained = SparseModel(
-            training.state.params, training.mask, training.state.stats
-        )
-        uplink = pack_up(trained, model.mask, select, index=index)
-        return uplink, client, {**training.state.sums, "work": training.work}
+        received, adjust = unpack_model(downlink), ctx.round % r_int == 0
+        found = learn(key, optimizer(ctx.round), received, batches, when=adjust)
+        uplink = pack_up(found.model, received.mask, select, index=index)
+        return uplink, client, found.metrics
 
-    def aggregate(key, ctx, server, total):
+    def aggregate(key, round, server, total):
         del key
-        adjust = ctx.round % r_int == 0
-        model = mean_model(server, total)
+        mean = mean_model(server, total)
         mask = lax.cond(
-            adjust,
-            lambda: voted_mask(server, model, total, density, prunable),
+            round % r_int == 0,
+            lambda: voted_mask(server, mean, total, density, select),
             lambda: server.mask,
         )
-        since = renewed(ctx, server.mask, mask, server.since)
-        return Changing(model, mask, since), {}
+        since = renewed(round, server.mask, mask, server.since)
+        return Changing(mean, mask, since), {}
 
+    contribute = partial(summand, select=select)
     return Algorithm(
         init,
-        no_client,
         broadcast,
         update,
-        summand(prunable),
+        contribute,
         aggregate,
-        both,
+        deploy=both,
         alive=lambda round: density,
     )
 
 
 def nst(
-    loss_fn,
+    model,
     optimizer,
     *,
     density: float,
@@ -122,21 +113,20 @@ def nst(
       density: share of alive prunable weights on a client, in (0, 1].
       prune_rate: share of a layer that one surgery exchanges.
       prune_rate_decay: the rate falls linearly to 0 over the local steps.
-      loss_fn, optimizer, prunable, index: as in `spdst`.
+      model, optimizer, prunable, index: as in `spdst`.
+
+    Raises:
+      ValueError: an argument is out of range.
     """
     check(density=density, prune_rate=prune_rate)
-    learn = partial(
-        surgery.sparse_learning,
-        loss_fn,
-        density=density,
-        prune_rate=prune_rate,
-        decay=prune_rate_decay,
-    )
+    loss_fn = local.objective(model)
+    select = masks.prunable(model.macs, prunable)
+    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
+    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
 
-    def init(key, model):
-        select = masks.prunable(model.params, prunable)
-        mask = masks.bernoulli(key, model.params, jnp.float32(density), select)
-        return Changing(model._replace(mask=mask), mask, jnp.int32(0))
+    def init(key, start):
+        mask = masks.bernoulli(key, start.params, jnp.float32(density), select)
+        return Changing(start._replace(mask=mask), mask, jnp.int32(0))
 
     def init_client(key, server, info):
         del key, info
@@ -144,29 +134,22 @@ def nst(
 
     def broadcast(key, ctx, server):
         del key
-        select = masks.prunable(server.model.params, prunable)
         return pack_down(ctx, server.model, server.since, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)
-        select = masks.prunable(received.params, prunable)
-        model = SparseModel(
-            masks.apply(received.params, client), client, received.stats
-        )
-        training = learn(key, optimizer(ctx.round), model, batches, select=select)
-        trained = SparseModel(
-            training.state.params, training.mask, training.state.stats
-        )
-        uplink = pack_up(trained, received.mask, select, index=index)
-        return uplink, training.mask, {**training.state.sums, "work": training.work}
+        params = masks.apply(received.params, client)
+        own = SparseModel(params, client, received.stats)
+        found = learn(key, optimizer(ctx.round), own, batches)
+        uplink = pack_up(found.model, received.mask, select, index=index)
+        return uplink, found.model.mask, found.metrics
 
-    def aggregate(key, ctx, server, total):
+    def aggregate(key, round, server, total):
         del key
-        model = mean_model(server, total)
-        mask = voted_mask(server, model, total, density, prunable)
-        since = renewed(ctx, server.model.mask, model.mask, server.since)
-        return Changing(model, mask, since), {}
+        mean = mean_model(server, total)
+        mask = voted_mask(server, mean, total, density, select)
+        since = renewed(round, server.model.mask, mean.mask, server.since)
+        return Changing(mean, mask, since), {}
 
-    return Algorithm(
-        init, init_client, broadcast, update, summand(prunable), aggregate, both
-    )
+    contribute = partial(summand, select=select)
+    return Algorithm(init, broadcast, update, contribute, aggregate, both, init_client)

@@ -4,17 +4,18 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.flash import surgery
-from sparsefl_jax.algorithms.flash.common import KERNELS, Server, check, no_client
+from sparsefl_jax.algorithms.flash.common import check
+from sparsefl_jax.algorithms.flash.surgery import sparse_learning
+from sparsefl_jax.algorithms.masked import KERNELS, Server
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.sparsity import layer_densities, masks, n_of_m
-from sparsefl_jax.training import means
+from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, renewed, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
 
 def sensitivity(
-    loss_fn,
+    model,
     optimizer,
     *,
     density: float,
@@ -30,7 +31,7 @@ def sensitivity(
     the untouched initial weights.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the clients', as `local.make_optimizer` returns it.
       density: target share of alive prunable weights, in (0, 1].
       prunable: globs of the leaves that can be pruned.
@@ -43,64 +44,56 @@ def sensitivity(
       ValueError: if an argument is out of range.
     """
     check(density=density, prune_rate=prune_rate)
-    learn = partial(
-        surgery.sparse_learning,
-        loss_fn,
-        density=density,
-        prune_rate=prune_rate,
-        decay=prune_rate_decay,
-    )
     if group < 0 or group and round(group * density) < 1:
         raise ValueError(
             f"group={group}, expected 0 or enough that density={density} of a group is "
             "one entry"
         )
+    loss_fn = local.objective(model)
+    select = masks.prunable(model.macs, prunable)
+    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
+    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
 
-    def init(key, model):
-        select = masks.prunable(model.params, prunable)
-        mask = masks.bernoulli(key, model.params, jnp.float32(density), select)
-        return Server(model._replace(mask=mask), jnp.int32(0))
+    def init(key, start):
+        mask = masks.bernoulli(key, start.params, jnp.float32(density), select)
+        return Server(start._replace(mask=mask), jnp.int32(0))
 
     def broadcast(key, ctx, server):
         del key
-        select = masks.prunable(server.model.params, prunable)
         return pack_down(ctx, server.model, server.since, select, index="bitmap")
 
     def update(key, ctx, downlink, client, batches):
-        model = unpack_model(downlink)
-        select = masks.prunable(model.params, prunable)
-        training = learn(key, optimizer(ctx.round), model, batches, select=select)
-        layers = masks.layer_densities(training.mask, select)
-        metrics = {**training.state.sums, "work": training.work}
-        return {"density": Packet(layers)}, client, metrics
+        received = unpack_model(downlink)
+        found = learn(key, optimizer(ctx.round), received, batches)
+        layers = masks.layer_densities(found.model.mask, select)
+        return {"density": Packet(layers)}, client, found.metrics
 
     def contribute(ctx, uplink):
         del ctx
         return means.weighted_sum(uplink["density"].values, jnp.float32(1))
 
-    def aggregate(key, ctx, server, total):
-        model = server.model
-        select = masks.prunable(model.params, prunable)
-        before = masks.layer_densities(model.mask, select)
+    def aggregate(key, round, server, total):
+        old = server.model
+        before = masks.layer_densities(old.mask, select)
         mean = means.weighted_mean(total, before)
-        sizes = masks.layer_sizes(model.params, select)
+        sizes = masks.layer_sizes(old.params, select)
         layers = layer_densities.recalibrate(mean, sizes, density)
         if group:  # static branch
             per_group = jnp.clip(jnp.round(layers * group), 1, group).astype(jnp.int32)
-            mask = n_of_m.random_n_of_m(key, model.params, per_group, group, select)
+            mask = n_of_m.random_n_of_m(key, old.params, per_group, group, select)
         else:
-            mask = masks.bernoulli(key, model.params, layers, select)
-        since = renewed(ctx, model.mask, mask, server.since)
-        return Server(model._replace(mask=mask), since), {}
+            mask = masks.bernoulli(key, old.params, layers, select)
+        since = renewed(round, old.mask, mask, server.since)
+        return Server(old._replace(mask=mask), since), {}
 
-    def deploy(key, server, client, info):
-        del key, client
-        return {} if info is not None else {"initial": server.model}
+    def deploy(key, server):
+        del key
+        return {"initial": server.model}
 
     def alive(round):
         del round  # of a group at least one entry stays
         return min(1.0, density + (1 / group if group else 0.0))
 
     return Algorithm(
-        init, no_client, broadcast, update, contribute, aggregate, deploy, alive
+        init, broadcast, update, contribute, aggregate, deploy, alive=alive
     )

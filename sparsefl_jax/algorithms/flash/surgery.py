@@ -26,7 +26,7 @@ def begin(tx, model: SparseModel) -> Training:
     """The state before the first step."""
     zero = jnp.zeros((), jnp.float32)
     work = local.work(zero, model.mask)
-    state = local.start(tx, model.params, model.stats)
+    state = local.start(tx, model)
     return Training(state, model.mask, work)
 
 
@@ -48,16 +48,6 @@ def steps(
     return training._replace(state=state, work=work)
 
 
-def masked_train(
-    key: Key, loss_fn, tx, model: SparseModel, batches: Batches, opt_state=None
-):
-    """All epochs with a frozen mask; the local state and its work."""
-    project = partial(masks.apply, mask=model.mask)
-    state = local.start(tx, model.params, model.stats, opt_state)
-    state = local.train(key, loss_fn, tx, state, batches, project=project)
-    return state, local.work(state.sums["count"], model.mask)
-
-
 def sparse_learning(
     loss_fn: Callable,
     key: Key,
@@ -70,8 +60,8 @@ def sparse_learning(
     prune_rate: float,
     decay: bool,
     when: Array | bool = True,
-) -> Training:
-    """Masked training with prune-regrow on the way (FLASH, Algorithm 2).
+) -> local.Trained:
+    """Trains within a mask, with prune-regrow on the way (FLASH, Algorithm 2).
 
     One epoch: one surgery, after the step with index floor(n / 2) of the client's n.
     More epochs: one after each but the last. The rate falls linearly to 0 over the
@@ -115,6 +105,11 @@ def sparse_learning(
             num_trips=num_trips,
         )
 
+    def trained(training):
+        params, stats, opt_state, sums = training.state
+        model = SparseModel(params, training.mask, stats)
+        return local.Trained(model, opt_state, {**sums, "work": training.work})
+
     training, own = begin(tx, model), local.own_steps(batches, 0)
     carry = regrow.start_carry(model.params, select, density)
     if epochs == 1:  # static branch
@@ -122,7 +117,7 @@ def sparse_learning(
         rate = regrow.prune_rate(prune_rate, half, own, decay=decay)
         training = part(training, 0, 0, jnp.minimum(half, own), shared)
         training, _ = surgery(training, carry, 0, rate, when)
-        return part(training, 0, half, own, batches.num_steps - shared)
+        return trained(part(training, 0, half, own, batches.num_steps - shared))
 
     def epoch(e, state):
         training, carry = state
@@ -130,4 +125,4 @@ def sparse_learning(
         rate = regrow.prune_rate(prune_rate, e + 1, epochs, decay=decay)
         return surgery(training, carry, e, rate, when & (e + 1 < epochs))
 
-    return lax.fori_loop(0, epochs, epoch, (training, carry))[0]
+    return trained(lax.fori_loop(0, epochs, epoch, (training, carry))[0])

@@ -1,17 +1,13 @@
 """PruneFL's stage 2: federated learning on a mask that is reconfigured on the way."""
 
-from functools import partial
-
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.common import KERNELS, Server
-from sparsefl_jax.algorithms.flash.frozen import spdst
+from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, spdst
 from sparsefl_jax.algorithms.prunefl.rule import make_rule, summing, work
 from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
@@ -19,7 +15,7 @@ from sparsefl_jax.wire.packets import Packet
 
 
 def prunefl(
-    loss_fn,
+    model,
     optimizer,
     *,
     reconfigure_every: int = 50,
@@ -52,7 +48,7 @@ def prunefl(
     weight of each layer, and 5 * 1.2493 for `constant_time`.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the clients', as `local.make_optimizer` returns it.
       reconfigure_every: rounds between reconfigurations.
       prune_rate: share of a layer's alive weights that may go, in round 0.
@@ -66,11 +62,13 @@ def prunefl(
       index: how positions are written, see `codec.Packet`.
 
     Raises:
-      ValueError: an argument is out of range; by `aggregate`, `layer_time` is not as
-        long as there are layers.
+      ValueError: an argument is out of range, or `layer_time` is not as long as there
+        are layers.
 
     Example:
-      >>> half = prunefl(None, None, max_density=0.5, constant_time=1e6)
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> half = prunefl(model, optimizer, max_density=0.5, constant_time=1e6)
     """
     if reconfigure_every < 1 or reconfigure_every != int(reconfigure_every):
         raise ValueError(
@@ -78,8 +76,10 @@ def prunefl(
         )
     if not 0 < half_life < float("inf"):
         raise ValueError(f"half_life={half_life}, expected above 0")
+    loss_fn = local.objective(model)
+    select = masks.prunable(model.macs, prunable)
     reconfigure = make_rule(
-        prunable=prunable,
+        select=select,
         prune_rate=prune_rate,
         layer_time=layer_time,
         constant_time=constant_time,
@@ -91,31 +91,28 @@ def prunefl(
         return jnp.maximum(round - 1, 0) // reconfigure_every
 
     # Its init, broadcast and deploy serve a mask that changes as well.
-    frozen = spdst(loss_fn, optimizer, prunable=prunable, index=index)
+    frozen = spdst(model, optimizer, prunable=prunable, index=index)
 
     def init_client(key, server, info):
         del key, info
         return jax.tree.map(jnp.zeros_like, server.model.params)
 
     def update(key, ctx, downlink, client, batches):
-        model = unpack_model(downlink)
-        select = masks.prunable(model.params, prunable)
+        received = unpack_model(downlink)
         tx = optax.chain(summing(), optimizer(ctx.round))
-        state = local.start(tx, model.params, model.stats)
-        project = partial(masks.apply, mask=model.mask)
-        state = local.train(key, loss_fn, tx, state, batches, project=project)
+        fresh = tx.init(received.params)
+        trained = local.train(key, loss_fn, tx, received, batches, opt_state=fresh)
         goes_on = window(ctx.last_round) == window(ctx.round)
         squared = jax.tree.map(
             lambda z, g: jnp.where(goes_on, z, jnp.zeros_like(z)) + g**2,
             client,
-            state.opt_state[0],
+            trained.opt_state[0],
         )
-        trained = SparseModel(state.params, model.mask, state.stats)
-        uplink = pack_up(trained, model.mask, select, index=index)
+        uplink = pack_up(trained.model, received.mask, select, index=index)
         due = (ctx.round > 0) & (ctx.round % reconfigure_every == 0)
         uplink["squared_gradients"] = Packet(squared, sent=due)
-        told = {**state.sums, "work": work(state.sums["count"], model.mask)}
-        return uplink, squared, told
+        done = work(trained.metrics["count"], received.mask)
+        return uplink, squared, trained.metrics | {"work": done}
 
     def contribute(ctx, uplink):
         trained, squared = unpack_model(uplink), uplink["squared_gradients"]
@@ -126,17 +123,16 @@ def prunefl(
             "squared": means.weighted_sum(squared.values, sent),
         }
 
-    def aggregate(key, ctx, server, total):
+    def aggregate(key, round, server, total):
         del key
         old, squared = server.model, total["squared"]
-        params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
-        model, due = SparseModel(params, old.mask, stats), squared["weight"] > 0
-        halvings = ctx.round.astype(jnp.float32) / half_life
-        model = lax.cond(
-            due, lambda: reconfigure(model, squared["sum"], halvings), lambda: model
+        mean, due = averaged(old, total["mean"]), squared["weight"] > 0
+        halvings = round.astype(jnp.float32) / half_life
+        new = lax.cond(
+            due, lambda: reconfigure(mean, squared["sum"], halvings), lambda: mean
         )
-        since = renewed(ctx, old.mask, model.mask, server.since)
-        return Server(model, since), {}
+        since = renewed(round, old.mask, new.mask, server.since)
+        return Server(new, since), {}
 
     return frozen._replace(
         init_client=init_client,

@@ -5,19 +5,18 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.flash.common import KERNELS, Server
-from sparsefl_jax.algorithms.flash.frozen import spdst
+from sparsefl_jax.algorithms.masked import KERNELS, Server, spdst
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
 from sparsefl_jax.algorithms.prunefl.search import prune
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import means
+from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 
 
 def prunefl_initial(
-    loss_fn,
+    model,
     optimizer,
     *,
     num_batches: int = 10,
@@ -46,7 +45,7 @@ def prunefl_initial(
     charged n log2(n) FLOPs over the n prunable weights.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the client's, as `local.make_optimizer` returns it.
       num_batches: minibatches that it uses, of those it has; 20 samples each in the
         paper.
@@ -59,11 +58,13 @@ def prunefl_initial(
       max_density: as in `prunefl`; 1 in the paper.
 
     Raises:
-      ValueError: an argument is out of range; by `update`, `layer_time` is not as long
-        as there are layers.
+      ValueError: an argument is out of range, or `layer_time` is not as long as there
+        are layers.
 
     Example:
-      >>> for_62_classes = prunefl_initial(None, None, start_accuracy=1.5 / 62)
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> for_62_classes = prunefl_initial(model, optimizer, start_accuracy=1.5 / 62)
     """
     for name, value in {
         "num_batches": num_batches,
@@ -74,16 +75,18 @@ def prunefl_initial(
             raise ValueError(f"{name}={value}, expected an integer from 1")
     if not 0 <= start_accuracy <= 1:
         raise ValueError(f"start_accuracy={start_accuracy}, expected in [0, 1]")
+    loss_fn = local.objective(model)
+    select = masks.prunable(model.macs, prunable)
     search = partial(
         prune,
         loss_fn=loss_fn,
-        prunable=prunable,
+        select=select,
         num_batches=num_batches,
         every=reconfigure_every,
         limit=max_iterations,
         start_accuracy=start_accuracy,
         reconfigure=make_rule(
-            prunable=prunable,
+            select=select,
             prune_rate=prune_rate,
             layer_time=layer_time,
             constant_time=constant_time,
@@ -92,16 +95,15 @@ def prunefl_initial(
     )
 
     # Its init, broadcast and deploy serve a mask that changes as well.
-    frozen = spdst(loss_fn, optimizer, prunable=prunable, index=index)
+    frozen = spdst(model, optimizer, prunable=prunable, index=index)
 
     def update(key, ctx, downlink, client, batches):
-        model = unpack_model(downlink)
-        select = masks.prunable(model.params, prunable)
-        found = search(key, optimizer(ctx.round), model, batches)
+        received = unpack_model(downlink)
+        found = search(key, optimizer(ctx.round), received, batches)
         trained = SparseModel(found.state.params, found.mask, found.state.stats)
         metrics = {**found.state.sums, "work": found.work}
         metrics["iterations"] = found.iteration.astype(jnp.float32)
-        uplink = pack_up(trained, model.mask, select, index=index)
+        uplink = pack_up(trained, received.mask, select, index=index)
         return uplink, client, metrics
 
     def contribute(ctx, uplink):
@@ -113,14 +115,14 @@ def prunefl_initial(
             "masks": jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask),
         }
 
-    def aggregate(key, ctx, server, total):
+    def aggregate(key, round, server, total):
         del key
         old, nobody = server.model, total["mean"]["weight"] == 0
         params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
         union = jax.tree.map(
             lambda votes, m: jnp.where(nobody, m, votes > 0), total["masks"], old.mask
         )
-        since = renewed(ctx, old.mask, union, server.since)
+        since = renewed(round, old.mask, union, server.since)
         return Server(SparseModel(params, union, stats), since), {}
 
     return frozen._replace(update=update, contribute=contribute, aggregate=aggregate)

@@ -20,7 +20,7 @@ from sparsefl_jax.wire.packets import split
 
 def make_rule(
     *,
-    prunable,
+    select: PyTree,
     prune_rate: float,
     layer_time: tuple[float, ...] | None,
     constant_time: float,
@@ -39,7 +39,7 @@ def make_rule(
     A weight that was alive keeps its value, others start at 0.
 
     Args:
-      prunable: globs of the leaves that can be pruned, the layers.
+      select: tree of Python bools, the leaves that can be pruned: the layers.
       prune_rate: share of a layer's alive weights that may go.
       layer_time: c_l of each layer, in tree order; None: 1 for all.
       constant_time: what a round takes apart from the weights.
@@ -51,11 +51,11 @@ def make_rule(
       a float32 tree like the parameters, the rate `prune_rate` * 0.5^`halvings`.
 
     Raises:
-      ValueError: an argument is out of range; by `reconfigure`, `layer_time` is not as
-        long as there are layers.
+      ValueError: an argument is out of range, or `layer_time` is not as long as there
+        are layers.
 
     Example:
-      >>> rule = make_rule(prunable=('w',), prune_rate=0.5, layer_time=None,
+      >>> rule = make_rule(select={'w': True}, prune_rate=0.5, layer_time=None,
       ...                  constant_time=1.0, max_density=1.0)
       >>> model = SparseModel({'w': jnp.array([3., 0., 1., 0.])},
       ...                     {'w': jnp.array([True, False, True, False])}, {})
@@ -70,16 +70,16 @@ def make_rule(
         raise ValueError(f"constant_time={constant_time}, expected at least 0")
     if layer_time is not None and not all(0 < c < float("inf") for c in layer_time):
         raise ValueError(f"layer_time={layer_time}, expected numbers above 0")
+    layers = masks.layer_paths(select)
+    times = (1.0,) * len(layers) if layer_time is None else layer_time
+    if len(times) != len(layers):
+        raise ValueError(
+            f"layer_time={layer_time}, expected one number for each of "
+            f"{', '.join(layers)}"
+        )
 
     def reconfigure(model: SparseModel, squared: PyTree, halvings) -> SparseModel:
-        select = masks.prunable(model.params, prunable)
         sizes = masks.layer_sizes(model.params, select)
-        times = (1.0,) * len(sizes) if layer_time is None else layer_time
-        if len(times) != len(sizes):
-            raise ValueError(
-                f"layer_time={layer_time}, expected one number for each of "
-                f"{', '.join(masks.layer_paths(select))}"
-            )
         rate = jnp.float32(prune_rate) * jnp.float32(0.5) ** halvings
         stay = _largest_alive(model, select, rate)
         room = int(max_density * sizes.sum()) - jnp.sum(masks.counts(stay, select))

@@ -38,14 +38,13 @@ def prune(
     *,
     loss_fn: Callable,
     reconfigure: Callable,
-    prunable,
+    select: PyTree,
     num_batches: int,
     every: int,
     limit: int,
     start_accuracy: float,
 ) -> Search:
     """The whole initial pruning of one client; arguments as in `prunefl_initial`."""
-    select = masks.prunable(model.params, prunable)
     size = float(masks.layer_sizes(model.params, select).sum())
     sorting = jnp.float32(size * np.log2(size + 1))
     own = jnp.minimum(local.own_steps(batches, 0), num_batches)
@@ -96,7 +95,7 @@ def prune(
 
     zero = jnp.zeros((), jnp.float32)
     begin = Search(
-        local.start(tx, model.params, model.stats),
+        local.start(tx, model),
         model.mask,
         work(zero, model.mask),
         jnp.int32(0),

@@ -8,10 +8,11 @@ from sparsefl_jax.algorithms.spafl import client_training
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.training import local
 
 
 def local_only(
-    loss_fn,
+    model,
     optimizer,
     *,
     alpha: float = 0.002,
@@ -31,20 +32,24 @@ def local_only(
       ValueError: an argument is out of range, or no kernel matches.
 
     Example:
-      >>> method = local_only(None, None, alpha=0.001)
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = local_only(model, optimizer, alpha=0.001)
     """
     options = client_training.Options(
-        alpha, prunable, ste, reset, warmup, clamp, False, keep_optimizer
+        alpha, ste, reset, warmup, clamp, False, keep_optimizer
     )
     client_training.check(options)
+    loss_fn = local.objective(model)
+    select = masks.prunable(model.macs, prunable)
 
-    def init(key, model: SparseModel):
+    def init(key, start: SparseModel):
         del key
-        return model
+        return start
 
     def init_client(key, server, info):
         del key, info
-        return client_training.start(server, optimizer, options)
+        return client_training.start(server, select, optimizer, options)
 
     def broadcast(key, ctx, server):
         del key, ctx, server
@@ -62,16 +67,21 @@ def local_only(
         del ctx, uplink
         return ()
 
-    def aggregate(key, ctx, server, total):
-        del key, ctx, total
+    def aggregate(key, round, server, total):
+        del key, round, total
         return server, {}
 
-    def deploy(key, server, client, info):
+    def deploy(key, server):
         del key
-        if info is not None:  # static branch
-            return {"personal": client_training.personal(client)}
         return {"newcomer": server._replace(mask=masks.full(server.params))}
 
     return Algorithm(
-        init, init_client, broadcast, update, contribute, aggregate, deploy
+        init,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        deploy,
+        init_client,
+        client_training.personalize,
     )

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.core.types import Array, EmptyState, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, straight_through
 from sparsefl_jax.training import local
 
@@ -34,7 +34,6 @@ class Options(NamedTuple):
     """How thresholds are trained; the arguments of `spafl`."""
 
     alpha: float
-    prunable: tuple[str, ...]
     ste: str
     reset: str
     warmup: bool
@@ -60,13 +59,11 @@ def check(options: Options) -> None:
             raise ValueError(f"{name}={value!r}, expected one of {', '.join(allowed)}")
 
 
-def start(model: SparseModel, optimizer, options: Options) -> Client:
+def start(model: SparseModel, select, optimizer, options: Options) -> Client:
     """A client that has not trained: the given weights, all thresholds 0."""
-    select = masks.prunable(model.params, options.prunable)
     trained = Trained(model.params, straight_through.zeros(model.params, select))
-    opt_state = EmptyState()
-    if options.keep_optimizer:
-        opt_state = _optimizer(optimizer(0), options).init(trained)
+    moving = lambda round: _optimizer(optimizer(round), options)  # noqa: E731
+    opt_state = local.init_optimizer(moving, trained, options.keep_optimizer)
     return Client(trained, model.stats, opt_state)
 
 
@@ -111,22 +108,19 @@ def train(key, ctx, client: Client, batches, loss_fn, optimizer, options: Option
     """
     loss = regularised(loss_fn, ctx.round, options)
     tx = _optimizer(optimizer(ctx.round), options)
-    kept = client.opt_state if options.keep_optimizer else None
-    project = _clamped if options.clamp else lambda trained: trained
-    state = local.start(tx, client.trained, client.stats, kept)
-    state = local.train(key, loss, tx, state, batches, project=project)
-    kept = state.opt_state if options.keep_optimizer else client.opt_state
-    count = state.sums["count"]
-    mask = straight_through.filter_masks(*state.params)
+    project = _clamped if options.clamp else None
+    before = SparseModel(client.trained, None, client.stats)
+    kept = {"opt_state": client.opt_state, "project": project}
+    after = local.train(key, loss, tx, before, batches, **kept)
+    trained, _, stats = after.model
+    mask = straight_through.filter_masks(*trained)
     # Thresholds take five operations a weight and step: |w| and its sum, and the two
     # gradients through the mask.
-    size = sum(
-        kernel.size for kernel in straight_through.kernels(*state.params).values()
-    )
+    size = sum(kernel.size for kernel in straight_through.kernels(*trained).values())
     steps = jnp.sum(jnp.any(batches.weight > 0, axis=-1), dtype=jnp.float32)
-    return Client(state.params, state.stats, kept), {
-        **state.sums,
-        "work": local.work(count, mask, extra=steps * (5.0 * size)),
+    count, extra = after.metrics["count"], steps * (5.0 * size)
+    return Client(trained, stats, after.opt_state), after.metrics | {
+        "work": local.work(count, mask, extra=extra),
         "density": masks.density(mask, masks.everything(mask)),
     }
 
@@ -147,9 +141,9 @@ def regularised(loss_fn, round: Array, options: Options) -> Callable:
         if options.reset == "same":
             thresholds = straight_through.revived(params, thresholds)
         pruned = straight_through.prune(params, thresholds, options.ste)
-        value, told = loss_fn(key, pruned, *rest)
+        value, others = loss_fn(key, pruned, *rest)
         penalty = sum(jnp.sum(jnp.exp(-t)) for t in thresholds.values())
-        return value + alpha * penalty, told
+        return value + alpha * penalty, others
 
     return loss
 
@@ -168,8 +162,10 @@ def _clamped(trained: Trained) -> Trained:
     return Trained(treedef.unflatten(params), thresholds)
 
 
-def personal(client: Client) -> SparseModel:
-    """A client's own model: its weights where its filters are alive."""
+def personalize(key, server, client: Client, info) -> dict[str, SparseModel]:
+    """Gives a client's own model: its weights where its filters are alive."""
+    del key, server, info
     params, thresholds = client.trained
     mask = straight_through.filter_masks(params, thresholds)
-    return SparseModel(masks.apply(params, mask), mask, client.stats)
+    model = SparseModel(masks.apply(params, mask), mask, client.stats)
+    return {"personal": model}

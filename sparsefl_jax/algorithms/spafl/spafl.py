@@ -14,7 +14,7 @@ from sparsefl_jax.algorithms.spafl import client_training
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, straight_through
-from sparsefl_jax.training import means
+from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet
 
 DIVISORS = ("inputs", "kernel")
@@ -30,7 +30,7 @@ class Server(NamedTuple):
 
 
 def spafl(
-    loss_fn,
+    model,
     optimizer,
     *,
     alpha: float = 0.002,
@@ -53,7 +53,7 @@ def spafl(
     bits are `ledger.values_only_bits` of the packets 'thresholds' both ways.
 
     Args:
-      loss_fn: as `local.cross_entropy` returns it.
+      model: the network and its loss, a `Model`.
       optimizer: the clients', for weights and thresholds, as `local.make_optimizer`
         returns it.
       alpha: weight of the regulariser sum exp(-threshold).
@@ -76,11 +76,12 @@ def spafl(
       ValueError: an argument is out of range, or no kernel matches.
 
     Example:
-      >>> method = spafl(None, None, alpha=0.001, clamp=True)
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = spafl(model, optimizer, alpha=0.001, clamp=True)
     """
     options = client_training.Options(
         alpha,
-        prunable,
         ste,
         reset,
         warmup,
@@ -95,14 +96,17 @@ def spafl(
     if divisor != "inputs" and not extract:
         raise ValueError(f"divisor={divisor!r} is read by nothing here: no eq. (13)")
 
-    def init(key, model: SparseModel):
+    loss_fn = local.objective(model)
+    select = masks.prunable(model.macs, prunable)
+
+    def init(key, start: SparseModel):
         del key
-        thresholds = client_training.start(model, optimizer, options).trained.thresholds
-        return Server(model, thresholds, jax.tree.map(jnp.zeros_like, thresholds))
+        thresholds = straight_through.zeros(start.params, select)
+        return Server(start, thresholds, jax.tree.map(jnp.zeros_like, thresholds))
 
     def init_client(key, server, info):
         del key, info
-        return client_training.start(server.model, optimizer, options)
+        return client_training.start(server.model, select, optimizer, options)
 
     def broadcast(key, ctx, server):
         del key, ctx
@@ -127,8 +131,8 @@ def spafl(
         del ctx
         return means.weighted_sum(uplink["thresholds"].values, jnp.float32(1))
 
-    def aggregate(key, ctx, server, total):
-        del key, ctx
+    def aggregate(key, round, server, total):
+        del key, round
         new = means.weighted_mean(total, server.thresholds)
         told = {f"threshold_mean/{path}": jnp.mean(t) for path, t in new.items()}
         told |= {f"threshold_max/{path}": jnp.max(t) for path, t in new.items()}
@@ -136,15 +140,20 @@ def spafl(
         return Server(server.model, new, delta), told
 
     return Algorithm(
-        init, init_client, broadcast, update, contribute, aggregate, deploy
+        init,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        newcomer,
+        init_client,
+        client_training.personalize,
     )
 
 
-def deploy(key, server: Server, client, info) -> dict[str, SparseModel]:
-    """A client's own model; of the server, what a client that joins now would have."""
+def newcomer(key, server: Server) -> dict[str, SparseModel]:
+    """Deploys what a client that joins now would have."""
     del key
-    if info is not None:  # static branch
-        return {"personal": client_training.personal(client)}
     params, _, stats = server.model
     mask = straight_through.filter_masks(params, server.thresholds)
     return {"newcomer": SparseModel(masks.apply(params, mask), mask, stats)}

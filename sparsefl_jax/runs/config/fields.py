@@ -15,7 +15,7 @@ from sparsefl_jax.core.validate import above, at_least, closest, in_range, typed
 from sparsefl_jax.models.base import check_dtype
 from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import objects, unread
-from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import check_observed
 from sparsefl_jax.simulation import store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -44,7 +44,7 @@ _LEAST = {
 
 
 def check(config) -> None:
-    """Refuses a configuration with a field that is wrong in itself.
+    """Refuses a configuration with an invalid field.
 
     Args:
       config: as `objects.default_config` makes it.
@@ -81,7 +81,7 @@ def check(config) -> None:
 
 
 def _known(section: str, fields, allowed) -> None:
-    """Refuses a name that is not among the allowed ones, with the nearest of these."""
+    """Refuses a name that is not allowed; suggests the nearest one."""
     for name in fields:
         if name not in allowed:
             objects.refuse_unread(section[:-1], fields, name)
@@ -92,7 +92,7 @@ def _known(section: str, fields, allowed) -> None:
 
 
 def _check_section(field: str, section: dict, default) -> None:
-    """Checks the values of a section, where None is as good as none."""
+    """Checks the values of a section; None counts as not set."""
     named = field not in ("until", "server_optimizer") and (section or default)
     if named and section.get("name") is None:
         raise ValueError(f"{field}.name is missing")
@@ -106,7 +106,7 @@ def _check_section(field: str, section: dict, default) -> None:
 
 
 def _arguments(field: str, name: str | None) -> dict:
-    """The kinds of the arguments that a section can hold beside its name."""
+    """Returns the type of each argument that a section may hold beside its name."""
     found = {}
     if name is not None:
         typed(f"{field}.name", name, str)
@@ -127,7 +127,7 @@ def _arguments(field: str, name: str | None) -> dict:
 
 
 def _kind(parameter):
-    """The kind of an argument, from its annotation or else from its default."""
+    """Returns the type of an argument, by its annotation or else by its default."""
     given, usual = parameter.annotation, parameter.default
     if given in (int, float, bool, str) or isinstance(given, UnionType):
         return given
@@ -137,7 +137,7 @@ def _kind(parameter):
 
 
 def check_densities(config, model) -> None:
-    """Refuses a density at which nothing of the network would be left.
+    """Refuses a density that would leave nothing of the network.
 
     Args:
       config: a configuration that `check` lets pass.
@@ -162,7 +162,7 @@ def check_densities(config, model) -> None:
 
 
 def _check_ranges(config) -> None:
-    """Refuses what nothing that reads the field would."""
+    """Refuses values out of range that no later check would catch."""
     for field, least in _LEAST.items():
         if config[field] is not None:
             at_least(field, config[field], least)
@@ -179,7 +179,7 @@ def _check_ranges(config) -> None:
     for name, value in shares.items():
         if value is not None:
             in_range(name, value, "(0, 1]")
-    checks.check_observed(config.observe_rounds, config.num_rounds)
+    check_observed(config.observe_rounds, config.num_rounds)
     objects.lookup("init_what", config.init_what, INIT_WHAT)
     check_dtype("model.dtype", config.model.get("dtype", "float32"))
     sinks.check(config.sinks)

@@ -33,7 +33,7 @@ TABLES = {  # what the `name` of a section is looked up in
 
 
 def default_config():
-    """All fields of a configuration, as a `ConfigDict`.
+    """Returns all fields of a configuration as a `ConfigDict`.
 
     A file in `configs/` starts from here and returns `complete(config)`. The
     sub-dictionaries `model`, `partition`, `algorithm`, `first_stage`, `optimizer` and
@@ -115,7 +115,7 @@ def default_config():
 
 
 def complete(config):
-    """Fills in the arguments that the named factories take, with their defaults.
+    """Adds the arguments that the named factories take, with their defaults.
 
     Unknown names are left for `build_stages` and its like to refuse. Returns `config`.
     """
@@ -128,7 +128,7 @@ def complete(config):
 
 
 def defaults(field: str, name) -> dict:
-    """What an entry takes where nothing is given; nothing of one that is not there."""
+    """Returns the default arguments of an entry; {} for an unknown one."""
     try:
         found = arguments(factory(field, name)) if isinstance(name, str) else {}
     except ValueError:
@@ -137,7 +137,7 @@ def defaults(field: str, name) -> dict:
 
 
 def arguments(factory) -> dict:
-    """The arguments of a factory that a configuration can set."""
+    """Returns the arguments of a factory that a configuration can set."""
     given = ("name", "num_clients", "seed", "users", "labels_test", "server_optimizer")
     return {
         name: p
@@ -147,13 +147,13 @@ def arguments(factory) -> dict:
 
 
 def lookup(kind: str, name: str, table):
-    """The entry of a table of names, or one line with what there is."""
+    """Returns the entry of a table, or refuses its name and lists the others."""
     one_of(kind, name, sorted(table))
     return table[name]
 
 
 def readers(field: str, *keys: str) -> list[str]:
-    """The names of a section's table whose entries take one of these arguments.
+    """Returns the entries of a table that take at least one of these arguments.
 
     Example:
       >>> readers("partition", "alpha")
@@ -185,7 +185,7 @@ def refuse_unread(field: str, section: dict, key: str) -> None:
 
 
 def _settings(section) -> tuple[str, dict]:
-    """The name and the arguments of a section that are set, tuples for lists."""
+    """Returns the name of a section and its arguments; lists become tuples."""
     settings = {
         key: tuple(value) if isinstance(value, list) else value
         for key, value in section.to_dict().items()
@@ -195,7 +195,7 @@ def _settings(section) -> tuple[str, dict]:
 
 
 def factory(field: str, name: str):
-    """What the name of a section names; a method also as anyone's `module:function`.
+    """Returns what a section names; a method may be `module:function`.
 
     Raises:
       ValueError: if there is no such thing.
@@ -212,9 +212,9 @@ def factory(field: str, name: str):
 
 
 def build_algorithm(
-    name: str, settings: dict, loss_fn, optimizer, field: str = "algorithm"
+    name: str, settings: dict, model, optimizer, field: str = "algorithm"
 ):
-    """An algorithm from its name and keyword arguments; `field` is the section's name.
+    """Builds an algorithm from its name and arguments; `field` names the section.
 
     Raises:
       ValueError: on an unknown name, a missing or unknown argument, or a value that the
@@ -232,17 +232,17 @@ def build_algorithm(
         if needed and key not in settings:
             raise ValueError(f"{field}.{key} is missing: {name} needs it")
     try:
-        signature.bind(loss_fn, optimizer, **settings)
+        signature.bind(model, optimizer, **settings)
     except TypeError as error:
         raise ValueError(f"{field}.name={name!r}: {error}") from None
-    algorithm = found(loss_fn, optimizer, **settings)
+    algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
         raise ValueError(f"{field}.name={name!r}, expected to return an Algorithm")
     return algorithm
 
 
 def build_optimizer(config):
-    """The clients' optimizer with its schedule over the rounds of the main stage.
+    """Builds the clients' optimizer, with its schedule over the main stage.
 
     `final_learning_rate` decays exponentially from `optimizer.learning_rate` at round
     `lr_delay` to that value `lr_horizon` rounds later (default: `num_rounds`); with
@@ -275,7 +275,7 @@ def build_optimizer(config):
 
 
 def build_data(config):
-    """The federated data of a configuration."""
+    """Builds the federated data of a configuration."""
     dataset = datasets.load(
         config.dataset,
         data_dir=config.data_dir,
@@ -295,7 +295,7 @@ def build_data(config):
 
 
 def build_model(config, data):
-    """The model of a configuration, reading raw samples of `data`."""
+    """Builds the network of a configuration; it reads raw samples of `data`."""
     network, reading = describe_model(config, data)
     augment = tuple(config.augment)
     preprocess = datasets.make_preprocess(**reading, augment=augment)
@@ -316,7 +316,7 @@ def describe_model(config, data) -> tuple[dict, dict]:
 
 
 def build_budgets(config):
-    """[N] float32: every client's share of the model, tiers shuffled by seed."""
+    """Returns every client's share of the model, [N] float32, shuffled by the seed."""
     if not config.budgets:
         return None
     if not config.num_clients:
@@ -339,14 +339,14 @@ def build_budgets(config):
     return np.random.default_rng(config.seed).permutation(tiers)
 
 
-def build_stages(config, loss_fn, budgets=None) -> list[Stage]:
-    """The stages of a configuration: `first_stage` where there is one, the main one."""
+def build_stages(config, model, budgets=None) -> list[Stage]:
+    """Builds the stages: `first_stage` if there is one, then the main stage."""
     optimizer, stages, sampler = build_optimizer(config), [], None
     main = {key: config[key] for key in STAGE}
     if config.first_stage:
         name, settings = _settings(config.first_stage)
         chosen = main | {key: settings.pop(key) for key in STAGE if key in settings}
-        first = build_algorithm(name, settings, loss_fn, optimizer, "first_stage")
+        first = build_algorithm(name, settings, model, optimizer, "first_stage")
         stages.append(Stage(first, **chosen))
     name, settings = _settings(config.algorithm)
     if config.server_optimizer.get("name") is not None:
@@ -356,12 +356,12 @@ def build_stages(config, loss_fn, budgets=None) -> list[Stage]:
         if "densities" in settings:
             _check_budgets(config, settings, budgets)
         sampler = cohorts.stratified_sampler(budgets, config.cohort_size)
-    algorithm = build_algorithm(name, settings, loss_fn, optimizer)
+    algorithm = build_algorithm(name, settings, model, optimizer)
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
 
 
 def _check_budgets(config, settings: dict, budgets) -> None:
-    """Budgets, the method's densities and stage 1's density must fit together."""
+    """Checks that budgets, the method's densities and stage 1's density agree."""
     densities = np.asarray(settings.get("densities", ()), np.float32)
     if set(densities) != set(budgets):
         raise ValueError(

@@ -13,7 +13,7 @@ NONE = "none"  # as the name of a first stage: there is none
 
 
 def switch(config, field: str, name: str):
-    """Makes a section that of another entry, with the arguments that this one takes.
+    """Turns a section into that of another entry; keeps the arguments it shares.
 
     What the old entry had by default goes, as does what the new one does not take; what
     a file has set stays. Arguments without a default can be set and are None; a new
@@ -63,7 +63,7 @@ def switch(config, field: str, name: str):
 
 
 def rename(config, names: dict[str, str]) -> None:
-    """Switches sections, and leaves nothing behind that was meant for the old method.
+    """Switches sections and drops what only the old method reads.
 
     Args:
       config: as a file makes it.
@@ -97,7 +97,7 @@ def rename(config, names: dict[str, str]) -> None:
 
 
 def follow(config, given: dict[str, dict[str, str]]) -> None:
-    """Renames what flags name, and refuses those that only other entries would read.
+    """Applies renaming flags; refuses arguments that only other entries read.
 
     Args:
       config: as a file makes it.
@@ -118,7 +118,7 @@ def follow(config, given: dict[str, dict[str, str]]) -> None:
 
 
 def settle(config):
-    """The configuration, without a first stage where that is called 'none'."""
+    """Drops a first stage that is called 'none'."""
     stage = getattr(config, "first_stage", None)  # `fields` refuses what lacks it
     if stage and stage.get("name") == NONE:
         config.first_stage = {}

@@ -16,7 +16,7 @@ _DENSITIES = ("density", "max_density")  # arguments that can refer to `density`
 
 
 def check(config) -> None:
-    """Refuses a field that is set and not read.
+    """Refuses a field that is set and never read.
 
     Args:
       config: whose fields are known and of the right types, see `fields.check`.
@@ -38,7 +38,7 @@ def check(config) -> None:
 
 
 def check_data(config, data) -> None:
-    """Refuses what is set for another kind of data.
+    """Refuses fields that only another kind of data set reads.
 
     Raises:
       ValueError: integer pixels are to be scaled, and there are none.
@@ -52,7 +52,7 @@ def check_data(config, data) -> None:
 
 
 def check_stages(config, stages, model, data) -> None:
-    """Refuses epochs or a mask of a first stage at which nobody looks.
+    """Refuses epochs or a mask of the first stage that no later step reads.
 
     Raises:
       ValueError: in one line.
@@ -72,7 +72,7 @@ def check_stages(config, stages, model, data) -> None:
 
 
 def forget(config):
-    """The configuration of a kept run without what it held and did not read.
+    """Drops the fields of an older run that were set and never read.
 
     Older versions left arguments behind where a name was changed, and a density where
     the method has none.
@@ -97,7 +97,7 @@ def forget(config):
 
 
 def densities(config) -> dict:
-    """What can refer to `density`, by field, and its value."""
+    """Returns the densities that `density` may set, by field."""
     return {
         f"{section}.{key}": config[section][key]
         for section in ("first_stage", "algorithm")

@@ -8,19 +8,17 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import ClientInfo, Context, PyTree, SparseModel
-from sparsefl_jax.core.validate import typed
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.runs.plan import memory_estimate
-from sparsefl_jax.simulation import evaluate, store
+from sparsefl_jax.runs.setup import Setup, check, check_metric, check_observed
 from sparsefl_jax.sparsity import masks
 
 
 class Traced(NamedTuple):
-    """The shapes of one round: what travels, and what the next stage would take."""
+    """One round of a stage by shape, and the model that it hands on."""
 
     down: PyTree  # dict[str, Packet] of jax.ShapeDtypeStruct
     up: PyTree
@@ -29,23 +27,11 @@ class Traced(NamedTuple):
     work: memory_estimate.ClientWork  # of one client
 
 
-def run(
-    stages,
-    model,
-    data,
-    eval_every=1,
-    chunk="auto",
-    budgets=None,
-    metric="auto",
-    client_store="auto",
-    memory_gb=None,
-    devices=None,
-) -> list[Traced]:
-    """Refuses, in one line and before any compilation, what can not be run.
+def run(setup: Setup) -> list[Traced]:
+    """Refuses, in one line and before any compilation, what cannot be run.
 
     Args:
-      stages, model, data, eval_every, chunk, budgets, metric, client_store, memory_gb,
-        devices: as `loop.run` takes them.
+      setup: the run.
 
     Returns:
       What a round of each stage looks like.
@@ -54,49 +40,28 @@ def run(
       ValueError: a number is out of range, or the parts do not fit each other or the
         memory.
     """
-    num_clients = len(data.train.size)
-    if not stages:
-        raise ValueError("stages=[], expected at least one")
-    for stage in stages:
-        for name in ("num_rounds", "cohort_size", "epochs", "batch_size"):
-            _at_least_one(name, getattr(stage, name))
-        if stage.cohort_size > num_clients:
-            raise ValueError(
-                f"cohort_size={stage.cohort_size}, expected at most the number of "
-                f"clients, {num_clients}"
-            )
-    _at_least_one("eval_every", eval_every)
-    if chunk != "auto" and not (str(chunk).isdecimal() and int(chunk) >= 1):
-        raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
-    _check_budgets(budgets, num_clients)
-    store.check(client_store)
+    check(setup)
+    model, data, budgets = setup.model, setup.data, setup.budgets
     shapes = jax.eval_shape(lambda key: initial_model(key, model), jax.random.key(0))
-    how = {
-        "eval_every": eval_every,
-        "chunk": chunk,
-        "budgets": budgets,
-        "client_store": client_store,
-        "memory_gb": memory_gb,
-        "devices": devices,
-    }
     traced, unread = [], budgets is not None
-    for stage in stages:
+    for stage in setup.stages:
         down, up, deployed, work = trace(stage, shapes, data)
         unread = unread and not _reads_budget(stage.algorithm, work)
-        memory = memory_estimate.of_stage(stage, shapes, work, model, data, **how)
+        memory = memory_estimate.of_stage(setup, stage, shapes, work)
         traced.append(Traced(down, up, deployed, memory, work))
         shapes = deployed
-    evaluate.check_metric(metric, stages, model, data)
+    check_metric(setup)
     if unread:
         raise ValueError(
             "budgets are read by nothing here, expected none, or a method that reads "
             "ctx.client.budget (fjord, heterofl, hetero_jmwst, hetero_spdst)"
         )
+    check_observed(setup.observe_rounds, setup.stages[-1].num_rounds)
     return traced
 
 
 def trace(stage, model: SparseModel, data):
-    """One client's round and the server's, by shape; nothing is computed.
+    """Traces one client's round and the server's by shape; computes nothing.
 
     Args:
       stage: a `Stage`.
@@ -119,9 +84,8 @@ def trace(stage, model: SparseModel, data):
         return server, method.init_client(key, server, ctx.client)
 
     def after(key, server, total):
-        ctx = Context(example_context().round, None, None)
-        server, _ = method.aggregate(key, ctx, server, total)
-        return target(method.deploy(key, server, None, None))
+        server, _ = method.aggregate(key, ctx.round, server, total)
+        return target(method.deploy(key, server))
 
     if stage.sampler is not None:
         ids = jax.eval_shape(stage.sampler, key, jnp.int32(0))
@@ -147,7 +111,7 @@ def trace(stage, model: SparseModel, data):
 
 
 def _reads_budget(method, work: memory_estimate.ClientWork) -> bool:
-    """Whether a client's part of a round fails without its budget."""
+    """Tells whether a client's part of a round fails without its budget."""
 
     def without(*args):
         args = [*args]
@@ -158,7 +122,7 @@ def _reads_budget(method, work: memory_estimate.ClientWork) -> bool:
 
 
 def reads_epochs(stage, model, data) -> bool:
-    """Whether a stage's method looks at more than the first epoch of its batches.
+    """Tells whether a method reads more than the first epoch of its batches.
 
     Args:
       stage: a `Stage`.
@@ -177,7 +141,7 @@ def reads_epochs(stage, model, data) -> bool:
 
 
 def reads_mask(method, model) -> bool:
-    """Whether a method looks at the mask of what it starts from.
+    """Tells whether a method reads the mask that it starts from.
 
     Args:
       method: an `Algorithm`.
@@ -196,7 +160,7 @@ def reads_mask(method, model) -> bool:
 
 
 class _FirstEpoch:
-    """An array [E, ...] of which nothing but entry 0 can be read."""
+    """An array [E, ...] of which only entry 0 can be read."""
 
     def __init__(self, values):
         self.values, self.shape = values, values.shape
@@ -209,7 +173,7 @@ class _FirstEpoch:
 
 
 def _passes(function, work: memory_estimate.ClientWork) -> bool:
-    """Whether a client's part of a round can be traced where something is missing."""
+    """Tells whether a client's part of a round can still be traced."""
     try:
         jax.eval_shape(function, *work.shared, *work.own)
     except Exception:  # whatever is done with what is missing
@@ -218,42 +182,12 @@ def _passes(function, work: memory_estimate.ClientWork) -> bool:
 
 
 def initial_model(key, model) -> SparseModel:
-    """A fresh network with nothing pruned."""
+    """Returns a fresh network with nothing pruned."""
     params, stats = model.init(key)
     return SparseModel(params, masks.full(params), stats)
 
 
 def example_context() -> Context:
-    """Round 0 as client 0 sees it."""
+    """Returns the context of client 0 in round 0."""
     client = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
     return Context(jnp.int32(0), jnp.int32(-1), client)
-
-
-def check_observed(observe_rounds, num_rounds: int) -> None:
-    """Refuses rounds that the last stage does not have, which would pass unseen.
-
-    Raises:
-      ValueError: one is out of range.
-    """
-    if not all(1 <= round <= num_rounds for round in observe_rounds):
-        raise ValueError(
-            f"observe_rounds={tuple(observe_rounds)}, expected rounds from 1 to "
-            f"num_rounds={num_rounds}"
-        )
-
-
-def _at_least_one(name: str, value) -> None:
-    typed(name, value, int)
-    if value < 1:
-        raise ValueError(f"{name}={value}, expected at least 1")
-
-
-def _check_budgets(budgets, num_clients: int) -> None:
-    if budgets is None:
-        return
-    budgets = np.asarray(budgets)
-    if budgets.shape != (num_clients,) or not np.all((budgets > 0) & (budgets <= 1)):
-        raise ValueError(
-            f"budgets of shape {budgets.shape}, expected one in (0, 1] for each of "
-            f"{num_clients} clients"
-        )

@@ -11,23 +11,25 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.formats import align, format_seconds, format_si
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.plan import checks, timings, traffic_estimate
-from sparsefl_jax.simulation import round_program
+from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.simulation import placement
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
 
-# Shares of the matmul rate that networks reached, see benchmarks/README.md.
+# Shares of the matmul rate that networks reached, see docs/performance.md.
 SHARES = (0.2, 2.4)
 _DRAWS = 5_000_000  # rounds x clients that are drawn to expect the samples of a round
 
 
 class _Samples(NamedTuple):
-    """Samples of a round, the mean over the rounds drawn."""
+    """The samples of a round, averaged over the rounds drawn."""
 
     ids: np.ndarray  # [R, K] int32
     own: float  # of the clients, in all epochs
@@ -36,30 +38,19 @@ class _Samples(NamedTuple):
 
 
 def describe(
-    stages,
-    model,
-    data,
+    setup: Setup,
     *,
-    chunk="auto",
-    devices=None,
-    budgets=None,
-    eval_every: int = 1,
-    client_store: str = "auto",
-    memory_gb: float | None = None,
     known: dict | None = None,
     key: Key | None = None,
     traced: list[checks.Traced] | None = None,
-    initial: SparseModel | None = None,
 ) -> dict:
     """Plans a run. Nothing is trained, and nothing expensive is compiled.
 
     Args:
-      stages, model, data, chunk, devices, budgets, eval_every, client_store, memory_gb:
-        as in `loop.run`.
+      setup: the run.
       known: what `timings.recall` gave.
       key: the run's; its very cohorts are drawn then.
       traced: what `checks.run` gave, if the caller has asked it.
-      initial: what the first stage starts from, None for a fresh network.
 
     Returns:
       A dict of plain Python values: `devices`, `model`, `clients`, a list `stages` and
@@ -71,29 +62,29 @@ def describe(
 
     Example: `python launch.py --config=configs/flash_cifar10.py:mini --dry_run`.
     """
-    _, run_key = jax.random.split(jax.random.key(0) if key is None else key)
-    devices = list(devices or jax.devices())
+    _, run_key = keys.of_run(jax.random.key(0) if key is None else key)
+    model, data = setup.model, setup.data
+    devices = list(setup.devices or jax.devices())
     big = devices[0].platform != "cpu"
     rate = timings.matmul_rate(8192 if big else 1024, 0.3, devices, model.dtype)
     known = (known or {}).get("stages", [])
-    if traced is None:
-        how = eval_every, chunk, budgets, "auto", client_store, memory_gb, devices
-        traced = checks.run(stages, model, data, *how)
-    sparse, told = _example_model(model) if initial is None else initial, []
+    traced = checks.run(setup) if traced is None else traced
+    sparse = _example_model(model) if setup.initial is None else setup.initial
+    planned = []
     start = traffic_estimate.Start(sparse)
-    held = round_program.client_info(data, budgets).budget
-    for index, stage in enumerate(stages):
-        plan = round_program.make_plan(stage, {}, devices, traced[index].memory.chunk)
-        stage_key = round_program.stage_key(run_key, index)
+    held = placement.client_info(data, setup.budgets).budget
+    for index, stage in enumerate(setup.stages):
+        plan = placement.make_plan(stage, {}, devices, traced[index].memory.chunk)
+        stage_key = keys.of_stage(run_key, index)
         samples = _samples(stage_key, plan, data)
         traffic = traffic_estimate.expect(
             stage, start, traced[index], stage_key, held[samples.ids]
         )
-        each = _stage(plan, model, data, sparse, samples, traffic, eval_every)
+        each = _stage(setup, plan, sparse, samples, traffic)
         memory = traced[index].memory
         each |= {"memory": memory.parts(), "client_store": memory.client_store}
-        measured = known[index] if len(known) == len(stages) else None
-        told.append(each | _time(each, plan, rate, len(devices), measured))
+        measured = known[index] if len(known) == len(setup.stages) else None
+        planned.append(each | _time(each, plan, rate, len(devices), measured))
         start = traffic.handed_on
     return {
         "devices": _devices(devices, model.dtype, rate),
@@ -102,8 +93,8 @@ def describe(
             "macs": ledger.macs_per_sample(model.macs),
         },
         "clients": _clients(data),
-        "stages": told,
-        "total": _total(told),
+        "stages": planned,
+        "total": _total(planned),
     }
 
 
@@ -128,7 +119,7 @@ def _clients(data) -> dict:
 
 
 def _example_model(model) -> SparseModel:
-    """A network of random weights as large as fresh ones, without compiling `init`."""
+    """Returns random weights of the right scale without compiling `init`."""
     rng = np.random.default_rng(0)
 
     def draw(leaf):
@@ -143,13 +134,13 @@ def _example_model(model) -> SparseModel:
 
 
 def _samples(key: Key, plan, data) -> _Samples:
-    """What a round trains on; the cohorts are the run's own if the key is."""
+    """Counts the samples of a round; draws the run's own cohorts if it has the key."""
     stage, sizes = plan.stage, np.asarray(data.train.size)
     rounds = min(stage.num_rounds, max(1, _DRAWS // len(sizes)))
 
     draw = cohorts.drawing(key, stage, len(sizes))
     ids = draw(np.arange(rounds, dtype=np.int32))
-    # As in `round_program.deal`: the largest first, a block as long as its first.
+    # As in `placement.deal`: the largest first, a block as long as its first.
     ordered = -np.sort(-sizes[ids], axis=1)
     longest = ordered[:, :: plan.chunk]
     steps = -(-longest // stage.batch_size)
@@ -159,9 +150,9 @@ def _samples(key: Key, plan, data) -> _Samples:
     return _Samples(ids, *(stage.epochs * v for v in (own, each, executed)))
 
 
-def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
-    """All of a stage but its memory and time."""
-    stage = plan.stage
+def _stage(setup: Setup, plan, sparse, samples, traffic) -> dict:
+    """Returns all figures of a stage but memory and time."""
+    stage, model = plan.stage, setup.model
     paths, macs = masks.leaf_paths(model.macs), jax.tree.leaves(model.macs)
     at_masks = sum(
         macs * traffic.densities.get(path, 1.0)
@@ -169,11 +160,9 @@ def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
     )
     dense = ledger.macs_per_sample(model.macs)
     weights = sum(p.size for p in jax.tree.leaves(sparse.params))
-    evaluations = math.ceil(stage.num_rounds / eval_every)
+    evaluations = math.ceil(stage.num_rounds / setup.eval_every)
     models = jax.eval_shape(
-        lambda key, s: stage.algorithm.deploy(
-            key, stage.algorithm.init(key, s), None, None
-        ),
+        lambda key, s: stage.algorithm.deploy(key, stage.algorithm.init(key, s)),
         jax.random.key(0),
         sparse,
     )
@@ -194,12 +183,16 @@ def _stage(plan, model, data, sparse, samples, traffic, eval_every) -> dict:
         ),
         "flops_dense": 6 * dense * samples.own,
         "flops_executed": 6 * dense * samples.executed,
-        "flops_evaluation": 2.0 * dense * len(data.y_test) * len(models) * evaluations,
+        "flops_evaluation": 2.0
+        * dense
+        * len(setup.data.y_test)
+        * len(models)
+        * evaluations,
     }
 
 
 def _time(stage: dict, plan, rate: float, devices: int, measured: dict | None) -> dict:
-    """Seconds of a round from and to: as measured before, or by the matmul rate."""
+    """Bounds the seconds of a round: measured before, or from the matmul rate."""
     if measured is not None:
         each = measured["seconds_per_round"]
         seconds, source = (each, each), "measured"
@@ -238,7 +231,7 @@ def _total(stages: list[dict]) -> dict:
 
 
 def text(plan: dict) -> str:
-    """A plan as a table, a column for each stage.
+    """Formats a plan as a table with a column for each stage.
 
     Args:
       plan: from `describe`.
@@ -270,7 +263,7 @@ def text(plan: dict) -> str:
 
 
 def _span(values, form) -> str:
-    """One figure, or from and to where their texts differ, or at most."""
+    """Formats one figure, a range, or an upper bound."""
     low, high = form(values[0]), form(values[-1])
     if low == high:
         return low
@@ -278,7 +271,7 @@ def _span(values, form) -> str:
 
 
 def _columns(stages: list[dict]) -> list[str]:
-    """The figures of every stage below one another."""
+    """Formats the figures of every stage below one another."""
 
     def bits(key):
         return lambda s: _span(s[key], lambda v: format_si(v, "bit"))
@@ -323,7 +316,7 @@ def _rows(client_store: dict) -> str:
 
 
 def _notes(stages: list[dict]) -> list[str]:
-    """What is expected, what is bounded, and what stands where."""
+    """Explains which figures are estimates, bounds or assumptions."""
     notes = []
     stores = [s["client_store"] for s in stages if s["client_store"]["working"]]
     sizes = {store["working"] for store in stores}

@@ -16,7 +16,8 @@ from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.core.types import Batches, Context
 from sparsefl_jax.runs import segment_lengths
 from sparsefl_jax.runs.plan import liveness
-from sparsefl_jax.simulation import initial_state, round_program, store
+from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.simulation import initial_state, placement, store
 from sparsefl_jax.system import hardware
 
 FILL = 0.9  # of an accelerator's memory; the rest is for what is not estimated
@@ -35,7 +36,7 @@ HOST_REMEDIES = REMEDIES | {
 
 
 class ClientWork(NamedTuple):
-    """A client's part of a round, by shape; what clients share comes first."""
+    """A client's part of a round by shape; arguments that clients share come first."""
 
     function: Callable  # (*shared, *own) -> (down, up, summand, ...)
     shared: tuple  # round, steps, server
@@ -43,7 +44,7 @@ class ClientWork(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What a stage takes; `fixed` does not depend on the chunk."""
+    """The memory of a stage; `fixed` does not depend on the chunk."""
 
     fixed: dict[str, int]  # bytes by part
     client: int  # bytes while one client trains alone on its device
@@ -54,18 +55,18 @@ class Memory(NamedTuple):
     chunk: int = 1  # that was chosen
 
     def parts(self, chunk: int | None = None) -> dict[str, int]:
-        """Bytes by part with this chunk, by default the chosen one."""
+        """Returns bytes by part, by default with the chosen chunk."""
         chunk = chunk or self.chunk
         each = self.client if chunk == 1 else self.batched
         return self.fixed | {"working set": self.devices * chunk * each}
 
     def total(self, chunk: int | None = None) -> int:
-        """Bytes of all parts."""
+        """Returns the bytes of all parts."""
         return sum(self.parts(chunk).values())
 
 
 def client_function(method: Algorithm) -> Callable:
-    """One client's part of a round, as `ClientWork` has it; for tracing alone."""
+    """Returns one client's part of a round as `ClientWork` holds it, for tracing."""
 
     def function(round, steps, server, key, row, last_round, info, *samples):
         ctx = Context(round, last_round, info)
@@ -77,37 +78,24 @@ def client_function(method: Algorithm) -> Callable:
     return function
 
 
-def of_stage(
-    stage,
-    sparse,
-    work: ClientWork,
-    model,
-    data,
-    *,
-    eval_every: int = 1,
-    chunk="auto",
-    budgets=None,
-    client_store: str = "auto",
-    memory_gb: float | None = None,
-    devices=None,
-) -> Memory:
-    """What a stage takes, and the chunk that `choose` takes for it.
+def of_stage(setup: Setup, stage, sparse, work: ClientWork) -> Memory:
+    """Estimates the memory of a stage and chooses its chunk.
 
     Args:
-      stage: a `Stage`.
-      sparse: what it starts from, arrays or shapes.
+      setup: the run.
+      stage: one of its stages.
+      sparse: what the stage starts from, arrays or shapes.
       work: of one of its clients.
-      model, data, eval_every, chunk, budgets, client_store, memory_gb, devices: as
-        `loop.segments` takes them.
 
     Raises:
       ValueError: it does not fit.
     """
-    plan = round_program.make_plan(stage, {}, devices, 1)
-    info, num_devices = round_program.client_info(data, budgets), plan.mesh.size
+    data, memory_gb, chunk = setup.data, setup.memory_gb, setup.chunk
+    plan = placement.make_plan(stage, {}, setup.devices, 1)
+    info = placement.client_info(data, setup.budgets)
+    num_devices = plan.mesh.size
     state = initial_state.shapes(stage.algorithm, sparse, info)
-    how = model, data, eval_every, client_store, memory_gb
-    paced = segment_lengths.pace(plan, state.clients, *how)
+    paced = segment_lengths.pace(setup, plan, state.clients)
     rows = store.num_bytes(state.clients)
     clients = store.device_bytes(state.clients, num_devices)
     if paced.working is not None:  # the next segment's are fetched while one runs
@@ -144,7 +132,7 @@ def of_stage(
 
 
 def budget(memory_gb: float | None, devices) -> float | None:
-    """Bytes that a run may take on all its devices; None: no limit, as on CPUs."""
+    """Returns the bytes that all devices may hold; None for no limit, as on CPUs."""
     if memory_gb is not None:
         return 1e9 * memory_gb
     devices = list(devices)
@@ -154,7 +142,7 @@ def budget(memory_gb: float | None, devices) -> float | None:
 
 
 def check_host(memory: Memory, devices) -> None:
-    """Refuses what the host can not hold: rows, and on CPUs all that devices hold.
+    """Refuses what the host cannot hold: rows, and on CPUs the devices too.
 
     Args:
       memory: of a stage.
@@ -183,7 +171,7 @@ def check_host(memory: Memory, devices) -> None:
 def choose(
     memory: Memory, chunk: int | str, limit: float | None, strict: bool = True
 ) -> int:
-    """The chunk: 'auto' is one client without a limit, else the largest that fits it.
+    """Chooses the chunk: 1 without a limit, else the largest that fits.
 
     Args:
       memory: of the stage.
@@ -231,7 +219,7 @@ def choose(
 
 @contextlib.contextmanager
 def explained(memory: Memory, stage: int) -> Iterator[None]:
-    """Turns a device's 'out of memory' into one line with the chunk to take.
+    """Turns a device's out-of-memory error into one line that suggests a chunk.
 
     Raises:
       MemoryError: in the place of XLA's error, with this stage's chunk.
@@ -245,7 +233,7 @@ def explained(memory: Memory, stage: int) -> Iterator[None]:
 
 
 def advice(memory: Memory, stage: int) -> str:
-    """What to do about a stage that did not fit, in a line.
+    """Suggests, in one line, what to change about a stage that did not fit.
 
     The half of its chunk, and less where that would not fit the devices either.
     """
@@ -262,14 +250,14 @@ def advice(memory: Memory, stage: int) -> str:
 
 
 def _remedy(memory: Memory, part: str) -> str:
-    """What makes a part smaller; rows that are on the host already can not go there."""
+    """Suggests what makes a part smaller."""
     if part == "clients" and memory.client_store.get("working"):
         return "a smaller cohort_size or model"
     return REMEDIES[part]
 
 
 def _working_set(work: ClientWork, together: int = 1) -> tuple[int, int]:
-    """Bytes of a client while it trains, alone or as one of several; of its summand."""
+    """Estimates the bytes of a training client, alone or batched, and its summand."""
     function, own = work.function, work.own
     if together > 1:
         axes = (None,) * len(work.shared) + (0,) * len(own)

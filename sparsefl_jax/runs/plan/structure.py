@@ -16,7 +16,7 @@ from sparsefl_jax.core.types import ClientInfo, Context, PyTree, SparseModel
 
 
 class Facts(NamedTuple):
-    """Of a packet; None: it depends on what happens."""
+    """What is known of a packet; None where it depends on the data."""
 
     sent: bool | None
     fresh: bool | None
@@ -40,7 +40,7 @@ class Structure(NamedTuple):
 
 
 def read(algorithm: Algorithm, work, model: SparseModel) -> Structure:
-    """Reads the programs of a method.
+    """Reads the traced programs of a method.
 
     Args:
       algorithm: the method.
@@ -58,7 +58,7 @@ def read(algorithm: Algorithm, work, model: SparseModel) -> Structure:
         return [jax.tree.leaves(packet.mask) for packet in message.values()]
 
     def mask_deployed(server, key):
-        models = algorithm.deploy(key, server, None, None)
+        models = algorithm.deploy(key, server)
         return jax.tree.leaves(target(models).mask)
 
     def at_start(mask, values, key, budget, moment):
@@ -67,7 +67,7 @@ def read(algorithm: Algorithm, work, model: SparseModel) -> Structure:
         return jax.tree.leaves(first), mask_deployed(server, moment[0])
 
     def later(server, key, round, total):
-        return algorithm.aggregate(key, Context(round, None, None), server, total)[0]
+        return algorithm.aggregate(key, round, server, total)[0]
 
     sent, last = sources(
         at_start,
@@ -106,19 +106,19 @@ def read(algorithm: Algorithm, work, model: SparseModel) -> Structure:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What a result is computed from; a leaf of trees."""
+    """The arguments that a result is computed from."""
 
     of: frozenset  # pairs of an argument's name and its leaf's place
     same: tuple[str, int] | None  # the leaf that it is
 
     @property
     def names(self) -> set[str]:
-        """Of arguments."""
+        """Returns the names of the arguments."""
         return {name for name, _ in self.of}
 
 
 def sources(function: Callable, **arguments) -> PyTree:
-    """What each result of a function is computed from, as a tree of `Source`.
+    """Finds what each result of a function is computed from, a tree of `Source`.
 
     Args:
       function: of arrays; it is traced.
@@ -153,7 +153,7 @@ def sources(function: Callable, **arguments) -> PyTree:
 
 
 def _messages(work) -> tuple[dict[str, Facts], dict[str, Facts], PyTree]:
-    """The facts of what travels down and up, and the shapes of the summand."""
+    """Returns the facts of both messages, and the shapes of the summand."""
     traced = work.function.trace(*work.shared, *work.own)
     closed, told = traced.jaxpr, traced.out_info
     constants = dict(zip(closed.jaxpr.constvars, closed.consts, strict=True))

@@ -31,7 +31,7 @@ _KEPT = 200  # configurations; the oldest make room
 def matmul_rate(
     size: int = 3072, seconds: float = 1.0, devices=None, dtype: str = "float32"
 ) -> float:
-    """FLOP/s of square matmuls, one on every device at the same time.
+    """Measures the FLOP/s of square matmuls that run on every device at once.
 
     Args:
       size: rows of the matrices.
@@ -60,7 +60,7 @@ def matmul_rate(
 def best_seconds(
     function: Callable, shape: tuple[int, ...], devices, seconds: float, dtype="float32"
 ) -> float:
-    """The shortest time of a function of one array, on all devices at the same time.
+    """Measures the shortest time of a function that runs on all devices at once.
 
     Args:
       function: of ones of `shape` and `dtype`, one array for each device.
@@ -93,7 +93,7 @@ def best_seconds(
 
 
 def digest(config) -> str:
-    """Names what a run's speed depends on: configuration, devices, version of JAX.
+    """Hashes what a run's speed depends on: configuration, devices, JAX version.
 
     Seeds, numbers of rounds, schedules and what is logged do not count.
 
@@ -114,7 +114,7 @@ def digest(config) -> str:
 
 @contextlib.contextmanager
 def compiling() -> Iterator[Callable[[], float]]:
-    """Counts the seconds in which JAX makes programs.
+    """Counts the seconds that JAX spends on tracing and compilation.
 
     That is tracing, lowering, and compiling or loading from the cache; what happens at
     the same time or inside one another counts once.
@@ -150,7 +150,7 @@ def compiling() -> Iterator[Callable[[], float]]:
 
 
 def measured(segments: list[dict]) -> dict:
-    """What a run's `timing.jsonl` tells: a round's seconds and those of compiling.
+    """Reads a round's seconds and the compilation time from `timing.jsonl`.
 
     Args:
       segments: the lines of `timing.jsonl` in order.
@@ -182,7 +182,7 @@ def measured(segments: list[dict]) -> dict:
 
 
 def remember(name: str, value: dict) -> None:
-    """Keeps what a run took under the `digest` of its configuration.
+    """Stores the times of a run under the `digest` of its configuration.
 
     The file is replaced as a whole. A directory that can not be written is no error:
     the next plan knows less, no more.
@@ -205,7 +205,7 @@ def remember(name: str, value: dict) -> None:
 
 
 def recall(name: str) -> dict | None:
-    """What `remember` kept under this name; None if nothing, or nothing readable."""
+    """Returns the times stored under a digest, or None."""
     return _read(_path()).get(name)
 
 
@@ -214,7 +214,7 @@ def _path() -> Path:
 
 
 def _read(path: Path) -> dict:
-    """The file's entries that have the right form; a damaged file holds none."""
+    """Returns the valid entries of the file; none if it is damaged."""
     try:
         entries = json.loads(path.read_text())
     except (OSError, ValueError):

@@ -25,14 +25,14 @@ _DEVIATIONS = 5  # of an entry count from the share by which a mask is drawn at 
 
 
 class Start(NamedTuple):
-    """What a stage starts from."""
+    """The model that a stage starts from."""
 
     model: SparseModel  # of its values the sizes matter, not the meaning
     share: float | None = None  # of the entries alive at most; None: its mask is known
 
 
 class Traffic(NamedTuple):
-    """What a stage sends."""
+    """The traffic of a stage."""
 
     down: tuple[float, float]  # bits of a round, the mean over rounds; least and most
     up: tuple[float, float]
@@ -53,7 +53,7 @@ class _Sent(NamedTuple):
 
 
 def expect(stage, start: Start, traced: checks.Traced, key: Key, budgets) -> Traffic:
-    """What follows from a stage's program and arguments about its traffic.
+    """Bounds a stage's traffic by its program and its arguments.
 
     Args:
       stage: a `Stage`.
@@ -100,7 +100,7 @@ def expect(stage, start: Start, traced: checks.Traced, key: Key, budgets) -> Tra
 
 
 def most_bits(layout: dict[str, packets.Layout]) -> int:
-    """The bits of a message at most: whole, and its positions sent anew.
+    """Bounds the bits of a message: all values, and all positions sent anew.
 
     Example:
       >>> mask = {'w': jnp.zeros(8, bool)}
@@ -113,7 +113,7 @@ def most_bits(layout: dict[str, packets.Layout]) -> int:
 
 
 def _first_round(algorithm, model: SparseModel, key: Key, tiers: np.ndarray):
-    """What the server deploys at its start, and the counts of its first messages."""
+    """Returns what the server first deploys, and the counts of its first messages."""
     init, _ = initial_state.makers(key, algorithm)
 
     @jax.jit
@@ -124,14 +124,14 @@ def _first_round(algorithm, model: SparseModel, key: Key, tiers: np.ndarray):
             return packets.count(algorithm.broadcast(key, ctx, server))
 
         server = init(model)
-        models = algorithm.deploy(key, server, None, None)
+        models = algorithm.deploy(key, server)
         return target(models), jax.lax.map(downlink, tiers)
 
     return jax.device_get(first(model, tiers))
 
 
 def _alive(stage, round: int) -> float:
-    """The share that is alive at most after so many rounds."""
+    """Returns the share alive at most after so many rounds."""
     if stage.algorithm.alive is None:
         return 1.0
     share = float(stage.algorithm.alive(round))
@@ -141,7 +141,7 @@ def _alive(stage, round: int) -> float:
 
 
 def _shares(stage, start: Start, told: structure.Structure) -> Counter:
-    """What share of masks is alive in how many rounds, None where they are the first.
+    """Counts the rounds by the share of masks alive; None stands for the first masks.
 
     1 where nothing is known.
     """
@@ -157,7 +157,7 @@ def _shares(stage, start: Start, told: structure.Structure) -> Counter:
 def _sent(
     packet: packets.Layout, first: packets.Count | None = None, share=1.0
 ) -> _Sent:
-    """The entries of a packet, under a mask of which this share is alive at most."""
+    """Bounds the entries of a packet whose mask is at most this dense."""
     sizes = np.array([math.prod(shape) for shape in packet.shapes], np.int64)
     if not packet.masked:
         return _Sent(sizes, sizes, sizes.sum())
@@ -171,7 +171,7 @@ def _sent(
 
 
 def _bits(packet: packets.Layout, facts: structure.Facts, sent: _Sent) -> tuple:
-    """The bits of a packet at least and at most, int64."""
+    """Bounds the bits of a packet, int64."""
     none, half = (
         ones if packet.index == "entropy" else None
         for ones in (np.zeros_like(sent.least), sent.most // 2)
@@ -187,7 +187,7 @@ def _bits(packet: packets.Layout, facts: structure.Facts, sent: _Sent) -> tuple:
 
 
 def _densities(layout: dict, counts: dict, clients, shares: Counter) -> tuple:
-    """Sizes and expected densities of the leaves under a mask, by path.
+    """Returns sizes and expected densities of masked leaves by path.
 
     A mask of which nothing is known counts as the first one.
     """

@@ -1,0 +1,54 @@
+"""Settings of the documentation site; `sphinx-build -W docs build/site` makes it.
+
+Nothing is fetched and no notebook is executed, so a build needs no network.
+"""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import sparsefl_jax
+
+project = "sparsefl_jax"
+author = "The sparsefl_jax authors"
+project_copyright = f"2026, {author}"
+version = release = sparsefl_jax.__version__
+
+extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+exclude_patterns = ["README.md"]
+html_theme = "sphinx_book_theme"
+html_title = project
+html_copy_source = False
+
+myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
+myst_heading_anchors = 4
+nb_execution_mode = "off"
+
+# Docstrings name arguments and modules in single backticks.
+default_role = "literal"
+autodoc_member_order = "bysource"
+autodoc_typehints = "none"
+add_module_names = False
+napoleon_numpy_docstring = False
+napoleon_use_ivar = True
+napoleon_use_rtype = False
+
+nitpicky = True
+# Classes of other projects, whose sites a build does not read, and one exception that
+# belongs to no page.
+nitpick_ignore = [
+    ("py:class", "collections.abc.Callable"),
+    ("py:exc", "interrupt.StoppedError"),
+]
+
+
+def _escape_bars(app, what, name, obj, options, lines):
+    """Escapes `|w|`, which reStructuredText takes for a substitution."""
+    del app, what, name, obj, options
+    lines[:] = [line.replace("|", r"\|") for line in lines]
+
+
+def setup(app):
+    """Connects what changes docstrings before napoleon reads them."""
+    app.connect("autodoc-process-docstring", _escape_bars, priority=100)

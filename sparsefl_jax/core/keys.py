@@ -1,0 +1,59 @@
+"""Every stream of randomness of a run, by name.
+
+A run's key gives one for the first model and one for all stages. Each stage has a root,
+and below it a stream for every purpose; the integers are part of a run's results.
+
+    run -> initial, stages;  stages -> root of stage s
+    root -> COHORTS, START, CLIENTS, SERVER, EVALUATION;  the last three -> round
+    a round's CLIENTS -> client -> downlink, batches, update
+"""
+
+import jax
+
+from sparsefl_jax.core.types import Array, Key
+
+COHORTS, START, CLIENTS, SERVER, EVALUATION = range(5)
+
+
+def of_run(key: Key) -> tuple[Key, Key]:
+    """Returns the key of the first model and the one of all stages."""
+    initial, stages = jax.random.split(key)
+    return initial, stages
+
+
+def of_stage(stages: Key, index: int) -> Key:
+    """Returns the root of all randomness of a stage."""
+    return jax.random.fold_in(stages, index)
+
+
+def of_cohorts(root: Key) -> Key:
+    """Returns what a stage's sampler draws from, with the round as its argument."""
+    return jax.random.fold_in(root, COHORTS)
+
+
+def of_start(root: Key) -> tuple[Key, Key]:
+    """Returns what `init` draws from, and what all `init_client` do."""
+    server, clients = jax.random.split(jax.random.fold_in(root, START))
+    return server, clients
+
+
+def of_round(root: Key, stream: int, round: int | Array) -> Key:
+    """Returns the key of a round in `CLIENTS`, `SERVER` or `EVALUATION`.
+
+    Args:
+      root: the stage's.
+      stream: one of the three.
+      round: from 0; of an evaluation the completed rounds.
+    """
+    return jax.random.fold_in(jax.random.fold_in(root, stream), round)
+
+
+def of_client(key: Key, index: int | Array) -> Key:
+    """Returns the key of one client in a stream of all."""
+    return jax.random.fold_in(key, index)
+
+
+def of_exchange(client: Key) -> tuple[Key, Key, Key]:
+    """Returns a client's keys of a round: for the downlink, batches and `update`."""
+    downlink, batches, update = jax.random.split(client, 3)
+    return downlink, batches, update

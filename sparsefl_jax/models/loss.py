@@ -1,0 +1,62 @@
+"""What a network is fitted to, and how its outputs are judged."""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from sparsefl_jax.core.types import Array
+
+SUMS = ("loss", "correct", "count")
+
+
+def cross_entropy(
+    logits: Array, targets: Array, weight: Array
+) -> tuple[Array, dict[str, Array]]:
+    """Returns the mean softmax cross-entropy of a batch's valid samples.
+
+    Args:
+      logits: [B, C] float32.
+      targets: [B] int, labels, or [B, C] float, distributions over the classes.
+      weight: [B], 0 for padded samples.
+
+    Returns:
+      `(loss, sums)`: nats per sample, and float32 sums over valid samples: `loss`,
+      `correct` (how often the largest logit is that of the likeliest class) and
+      `count`.
+
+    Example:
+      >>> logits = jnp.array([[0.0, 0.0], [9.0, 1.0]])
+      >>> loss, sums = cross_entropy(logits, jnp.array([0, 1]), jnp.array([1.0, 0.0]))
+      >>> round(loss.item(), 3), sums["count"].item()
+      (0.693, 1.0)
+    """
+    if targets.ndim == logits.ndim:  # static branch
+        losses = optax.losses.softmax_cross_entropy(logits, targets)
+        labels = jnp.argmax(targets, -1)
+    else:
+        losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, targets)
+        labels = targets
+    valid = weight > 0
+    total = jnp.sum(jnp.where(valid, losses, 0.0))
+    correct = jnp.sum(valid & (jnp.argmax(logits, -1) == labels), dtype=jnp.float32)
+    count = jnp.sum(valid, dtype=jnp.float32)
+    sums = {"loss": total, "correct": correct, "count": count}
+    return total / jnp.maximum(count, 1.0), sums
+
+
+def per_sample(loss: Callable, logits: Array, targets: Array) -> tuple[Array, Array]:
+    """Returns which samples are right, [B] bool, and the loss of each, [B] float32.
+
+    Example:
+      >>> hits, losses = per_sample(cross_entropy, jnp.zeros((2, 2)), jnp.array([0, 1]))
+      >>> hits.tolist()
+      [True, False]
+    """
+
+    def one(logits, target):
+        _, sums = loss(logits[None], target[None], jnp.ones((1,), jnp.float32))
+        return sums["correct"] > 0, sums["loss"]
+
+    return jax.vmap(one)(logits, targets)

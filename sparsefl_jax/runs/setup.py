@@ -1,0 +1,137 @@
+"""A run as it was asked for: what runs, on what data, and how."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.core.validate import typed
+from sparsefl_jax.data.federated import FederatedData
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.simulation import evaluate, store
+
+
+class Limits(NamedTuple):
+    """Where a run ends before its rounds do; None: nowhere.
+
+    It ends with the first round after which it has cost `gbit` or `pflop`, or with the
+    first evaluation that reaches `accuracy`.
+    """
+
+    gbit: float | None = None  # 1e9 bits, both ways, all clients
+    pflop: float | None = None  # 1e15 training FLOPs at the masks
+    accuracy: float | None = None  # share, of the headline model of the last stage
+
+
+class Setup(NamedTuple):
+    """All that a run depends on but its key.
+
+    stages: what runs, one after another.
+    model, data: the network, and the samples shared out over clients.
+    eval_every: rounds between evaluations; the last of a stage is one too.
+    chunk: clients that a device runs at a time, or 'auto'.
+    budgets: [N] float in (0, 1], the share of the model that each client can hold.
+    metric: whose accuracy counts, a name in `evaluate.METRICS`.
+    client_store: where what clients keep lives, a name in `store.STORES`; it changes no
+        result.
+    memory_gb: what the devices may hold together, 1e9 bytes; 'auto' chunks fill it, see
+        `memory_estimate.choose`, and an 'auto' store leaves rows on the host that would
+        take more than half of it.
+    devices: by default all.
+    until: where to end early; there is an evaluation at that end.
+    initial: what the first stage starts from; None: a fresh network.
+    observe_rounds: rounds of the last stage, from 1, whose clients' masks are kept.
+    """
+
+    stages: Sequence[Stage]
+    model: Model
+    data: FederatedData
+    eval_every: int = 1
+    chunk: int | str = "auto"
+    budgets: np.ndarray | None = None
+    metric: str = "auto"
+    client_store: str = "auto"
+    memory_gb: float | None = None
+    devices: Sequence | None = None
+    until: Limits | None = None
+    initial: SparseModel | None = None
+    observe_rounds: Sequence[int] = ()
+
+    def observed(self, stage: int) -> tuple[int, ...]:
+        """Returns the rounds of a stage whose clients' masks are kept."""
+        return tuple(self.observe_rounds) if self.is_last(stage) else ()
+
+    def is_last(self, stage: int) -> bool:
+        """Tells whether no stage follows."""
+        return stage == len(self.stages) - 1
+
+    @property
+    def limits(self) -> Limits:
+        """Returns the limits of the run, all None by default."""
+        return self.until or Limits()
+
+
+def check(setup: Setup) -> None:
+    """Refuses numbers out of range and parts that do not fit each other.
+
+    Raises:
+      ValueError: in one line.
+    """
+    num_clients = len(setup.data.train.size)
+    if not setup.stages:
+        raise ValueError("stages=[], expected at least one")
+    for stage in setup.stages:
+        for name in ("num_rounds", "cohort_size", "epochs", "batch_size"):
+            _at_least_one(name, getattr(stage, name))
+        if stage.cohort_size > num_clients:
+            raise ValueError(
+                f"cohort_size={stage.cohort_size}, expected at most the number of "
+                f"clients, {num_clients}"
+            )
+    _at_least_one("eval_every", setup.eval_every)
+    chunk = setup.chunk
+    if chunk != "auto" and not (str(chunk).isdecimal() and int(chunk) >= 1):
+        raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
+    _check_budgets(setup.budgets, num_clients)
+    store.check(setup.client_store)
+
+
+def check_observed(observe_rounds: Sequence[int], num_rounds: int) -> None:
+    """Refuses rounds that the last stage does not have, which would pass unseen.
+
+    Raises:
+      ValueError: one is out of range.
+    """
+    if not all(1 <= round <= num_rounds for round in observe_rounds):
+        raise ValueError(
+            f"observe_rounds={tuple(observe_rounds)}, expected rounds from 1 to "
+            f"num_rounds={num_rounds}"
+        )
+
+
+def check_metric(setup: Setup) -> None:
+    """Refuses a metric that the data cannot give; traces the methods' models.
+
+    Raises:
+      ValueError: in one line.
+    """
+    evaluate.check_metric(setup.metric, setup.stages, setup.model, setup.data)
+
+
+def _at_least_one(name: str, value: int) -> None:
+    typed(name, value, int)
+    if value < 1:
+        raise ValueError(f"{name}={value}, expected at least 1")
+
+
+def _check_budgets(budgets: np.ndarray | None, num_clients: int) -> None:
+    if budgets is None:
+        return
+    budgets = np.asarray(budgets)
+    if budgets.shape != (num_clients,) or not np.all((budgets > 0) & (budgets <= 1)):
+        raise ValueError(
+            f"budgets of shape {budgets.shape}, expected one in (0, 1] for each of "
+            f"{num_clients} clients"
+        )

@@ -1,0 +1,130 @@
+"""Where a stage's state stands: devices, chunks, shards, and who runs where.
+
+A cohort is ordered by size, dealt to the devices in snake order and cut into chunks;
+each device runs each of its chunks for that chunk's own longest client.
+"""
+
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.types import Array, ClientInfo, PyTree
+from sparsefl_jax.system import processes
+
+
+class State(NamedTuple):
+    """The state that a round changes."""
+
+    server: PyTree
+    clients: PyTree  # rows [N, ...], booleans packed to bits; in a working set [W, ...]
+    last_round: Array  # [N] int32, -1 for a client that never took part
+
+
+class Population(NamedTuple):
+    """The data that a round reads: samples, and every client's rows and facts."""
+
+    x: Array  # [n, ...]
+    y: Array  # [n] int32
+    index: Array  # [N, M] int32
+    info: ClientInfo  # [N]
+
+
+class Plan(NamedTuple):
+    """The devices and the chunk of a stage."""
+
+    stage: Stage
+    mesh: Mesh
+    chunk: int  # clients that one device runs at a time
+    layers: PyTree  # Python bools like params: the leaves whose masks are logged
+    observed: bool  # whether the cohort's uplink masks are kept
+
+
+def stage_devices(stage: Stage, devices=None) -> list:
+    """Returns the devices of a stage, at most one for each client of a cohort.
+
+    Unless that would leave out a process: all of them have to take part.
+    """
+    devices = list(devices or jax.devices())
+    return devices if processes.several() else devices[: stage.cohort_size]
+
+
+def make_plan(
+    stage: Stage,
+    layers: PyTree,
+    devices=None,
+    chunk: int | str = "auto",
+    observed: bool = False,
+) -> Plan:
+    """Chooses devices and chunk: on CPU one client per core, elsewhere the cohort."""
+    devices = stage_devices(stage, devices)
+    share = -(-stage.cohort_size // len(devices))
+    if chunk == "auto":
+        chunk = 1 if devices[0].platform == "cpu" else share
+    mesh = Mesh(np.array(devices), ("clients",))
+    return Plan(stage, mesh, min(int(chunk), share), layers, observed)
+
+
+def make_population(plan: Plan, data, budgets=None) -> Population:
+    """Puts the training data on the plan's devices, replicated."""
+    info = client_info(data, budgets)
+    population = Population(data.x, data.y, data.train.index, info)
+    return processes.put(population, NamedSharding(plan.mesh, P()))
+
+
+def client_info(data, budgets=None) -> ClientInfo:
+    """Returns the facts of all clients, [N] NumPy; the default budget is 1."""
+    num_clients = data.train.size.shape[0]
+    budgets = np.ones(num_clients) if budgets is None else budgets
+    return ClientInfo(
+        np.arange(num_clients, dtype=np.int32),
+        np.asarray(data.train.size, np.int32),
+        np.asarray(budgets, np.float32),
+    )
+
+
+def shardings(plan: Plan, state: State) -> State:
+    """Shards clients' rows over the mesh where they divide, replicates all else."""
+
+    def rows(leaf):
+        whole = leaf.shape[0] % plan.mesh.size == 0
+        return NamedSharding(plan.mesh, P("clients") if whole else P())
+
+    everywhere = NamedSharding(plan.mesh, P())
+    return State(
+        jax.tree.map(lambda _: everywhere, state.server),
+        jax.tree.map(rows, state.clients),
+        everywhere,
+    )
+
+
+def deal(ids: Array, sizes: Array, devices: int, chunk: int) -> tuple[Array, Array]:
+    """Orders a cohort by size and deals it to devices in snake order.
+
+    Args:
+      ids: [K] int32.
+      sizes: [K] int32, training samples.
+      devices: number of devices.
+      chunk: clients that one device runs at a time.
+
+    Returns:
+      Positions in `ids` as [G, devices, chunk] int32, K where nobody stands, and each
+      sampled client's place in that array, flat, as [K] int32.
+
+    Example:
+      >>> order, _ = deal(jnp.arange(4), jnp.array([1, 9, 5, 7]), devices=2, chunk=1)
+      >>> order[..., 0].tolist()
+      [[1, 3], [0, 2]]
+    """
+    cohort = ids.shape[0]
+    groups = -(-cohort // (devices * chunk))
+    order = jnp.argsort(-sizes, stable=True).astype(jnp.int32)
+    empty = jnp.full((groups * devices * chunk - cohort,), cohort, jnp.int32)
+    order = jnp.concatenate([order, empty]).reshape(groups, devices, chunk)
+    order = order.at[1::2].set(order[1::2, ::-1])
+    place = jnp.argsort(order.reshape(-1), stable=True)[:cohort]
+    return order, place.astype(jnp.int32)

@@ -1,0 +1,226 @@
+"""The site builds without a warning, and what its pages and the README print works."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+from absl import flags
+
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.data.federated import from_arrays
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.runs import cli, experiment, loop
+from sparsefl_jax.runs.config.rename import settle
+from sparsefl_jax.training import local
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+PAGES = sorted((ROOT / "docs").rglob("*.md"))
+TEMPLATE = re.compile(r"<!-- template -->\n```python\n(.*?)```\n<!-- end -->", re.S)
+FENCED = re.compile(r"^(```+)([\w{}-]*)[^\n]*\n(.*?)^\1$", re.S | re.M)
+LINK = re.compile(r"https?://[^\s)>\]\"'`|\\,]*[\w/]")
+SLOW = ("runs.md", "write_a_method.md")  # a run, all laws: about a minute each
+QUICKSTART = "quickstart.md"  # prints, and has a test of its own
+
+
+def blocks(page: Path, *languages: str) -> list[str]:
+    """The fenced blocks of a page in these languages."""
+    found = FENCED.findall(page.read_text())
+    return [text for _, language, text in found if language in languages]
+
+
+def name(page: Path) -> str:
+    return str(page.relative_to(ROOT / "docs"))
+
+
+def test_the_site_builds_without_a_warning(tmp_path):
+    pytest.importorskip("myst_nb", reason="needs the extra [docs]")
+    command = [sys.executable, "-m", "sphinx", "-q", "-W", "--keep-going", "-n"]
+    command += ["-d", str(tmp_path / "trees"), "docs", str(tmp_path / "site")]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
+    assert done.returncode == 0, done.stderr[-3000:]
+    written = {
+        p.relative_to(tmp_path / "site") for p in tmp_path.rglob("site/**/*.html")
+    }
+    assert {Path(name(page)).with_suffix(".html") for page in PAGES} <= written
+    reference = (tmp_path / "site" / "api" / "method_authors.html").read_text()
+    assert 'id="sparsefl_jax.Packet"' in reference  # docstrings are there
+
+
+def test_every_page_is_short_enough_to_read():
+    assert len(README.read_text().splitlines()) <= 150
+
+
+def test_the_readme_links_to_what_is_there():
+    """Sphinx checks the pages; the README is none of them."""
+    for page in (README, ROOT / "CONTRIBUTING.md"):
+        links = re.findall(r"\]\(((?!http)[^)#]+)\)", page.read_text())
+        assert links and all((ROOT / link).exists() for link in links)
+
+
+def test_external_links_are_listed():
+    """In `docs/links.md`, which says when each was seen."""
+    listed = re.findall(r"^\| <(\S+)> \|.*\| (?:-|\d{4}-\d\d-\d\d) \|$", LISTING, re.M)
+    beside = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
+    beside.append(ROOT / "sparsefl_jax/data/samples/README.md")
+    beside.append(ROOT / "benchmarks/peers/README.md")
+    pages = [page for page in PAGES if page.name != "links.md"]
+    printed = [link for p in [*pages, *beside] for link in LINK.findall(p.read_text())]
+    assert sorted(set(printed)) == sorted(listed)
+
+
+LISTING = (ROOT / "docs" / "links.md").read_text()
+
+
+def test_every_file_and_function_that_a_page_names_is_there():
+    """Written as `file.py` or `file.py::function`, below the package or the root."""
+    named = [
+        (page, *found)
+        for page in PAGES
+        for found in re.findall(r"`([\w/]+\.py)(?:::(\w+))?`", page.read_text())
+    ]
+    assert len(named) > 30
+    for page, file, function in named:
+        paths = [p for p in (ROOT / "sparsefl_jax" / file, ROOT / file) if p.exists()]
+        assert paths, f"{page.name}: no {file}"
+        if function:
+            text = paths[0].read_text()
+            assert re.search(rf"^(def|class) {function}\b", text, re.M), (
+                file,
+                function,
+            )
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        pytest.param(
+            page, id=name(page), marks=[pytest.mark.slow] * (name(page) in SLOW)
+        )
+        for page in PAGES
+        if blocks(page, "python") and name(page) != QUICKSTART
+    ],
+)
+def test_the_code_of_a_page_runs(page):
+    """All of it in order; the included template counts as the first block."""
+    code = blocks(page, "python")
+    if "<!-- template -->" in page.read_text():
+        code.insert(0, TEMPLATE.search(README.read_text())[1])
+    exec("\n".join(code), {"__name__": "page"})
+
+
+def test_the_quick_start_prints_accuracy_and_traffic():
+    [code] = blocks(ROOT / "docs" / QUICKSTART, "python")
+    assert len(code.splitlines()) <= 20
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    accuracy, gbit = map(float, done.stdout.split())
+    assert accuracy > 0.3 and gbit > 0
+
+
+def test_the_method_of_the_readme_learns_and_is_counted(key):
+    names = {}
+    exec(TEMPLATE.search(README.read_text())[1], names)
+    x = np.random.default_rng(0).normal(size=(200, 5)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(np.int32)
+    data = from_arrays(x, y, x_test=x, y_test=y, num_clients=4)
+    model = Model.from_flax(nn.Dense(2), jax.ShapeDtypeStruct((1, 5), np.float32))
+    method = names["random_mask"](
+        model, local.make_optimizer(learning_rate=0.5), density=1.0
+    )
+    stage = Stage(method, num_rounds=2, cohort_size=4, epochs=2, batch_size=10)
+    run = loop.run(key, [stage], model, data, eval_every=2)
+    first, second, evaluated = run.metrics
+    assert evaluated["models"]["global"]["accuracy"] > 0.9
+    # 5 x 2 weights and 2 biases in float32; 10 positions, in the first round only.
+    assert first["bits_up"] == second["bits_up"] == 4 * 12 * 32
+    assert first["bits_down"] == 4 * (12 * 32 + 10)
+    assert second["bits_down"] == 4 * 12 * 32
+
+
+COMMAND = re.compile(r"^(?:\S*/)?python3? (?:-m (\S+)|(launch\.py))(.*)", re.M)
+SHELL = ("", "sh")
+
+
+def printed_commands():
+    """What pages, README and configurations print: module or launch.py, arguments."""
+    texts = [block for p in [README, *PAGES] for block in blocks(p, *SHELL)]
+    texts += [p.read_text() for p in (ROOT / "configs").glob("[!_]*.py")]
+    lines = [m.groups() for text in texts for m in COMMAND.finditer(text)]
+    lines = [(module or file, rest.partition("  #")) for module, file, rest in lines]
+    return [(program, rest, says.strip()) for program, (rest, _, says) in lines]
+
+
+def config_of(arguments: list[str], monkeypatch):
+    """The configuration of a command line, as `launch.py` reads it."""
+    argv = ["launch.py", *(a for a in arguments if re.match(r"--config[.=]", a))]
+    monkeypatch.setattr(sys, "argv", argv)  # where it looks for overrides
+    values = flags.FlagValues()
+    config = cli.define_config(values)
+    values(argv)
+    return config.value
+
+
+LAUNCHES = [rest for program, rest, _ in printed_commands() if program == "launch.py"]
+# Those that need no data but what the package brings; the others say what they read.
+OFFLINE = dict.fromkeys(
+    rest.strip()
+    for page in [README, *PAGES]
+    for block in blocks(page, *SHELL)
+    for _, file, rest in (m.groups() for m in COMMAND.finditer(block))
+    if file and "--config=" in rest and "  # reads" not in rest
+)
+
+
+def test_every_printed_launch_command_is_understood(monkeypatch):
+    known = set(
+        re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", (ROOT / "launch.py").read_text())
+    )
+    assert len(LAUNCHES) > 30 and {"resume", "dry_run", "coordinator"} <= known
+    for arguments in map(shlex.split, LAUNCHES):
+        if any("[" in argument for argument in arguments):
+            continue  # a pattern with options
+        assert arguments and all(a.startswith("--") for a in arguments), arguments
+        ours = [a for a in arguments if not re.match(r"--config[.=]", a)]
+        assert {re.match(r"--(\w+)", a)[1] for a in ours} <= known, arguments
+        if any(a.startswith("--config=") for a in arguments):
+            assert config_of(arguments, monkeypatch).num_rounds > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", OFFLINE)
+def test_a_command_that_names_no_data_runs_on_what_the_package_brings(
+    command, monkeypatch, tmp_path
+):
+    """As far as before compilation."""
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    config = settle(config_of(shlex.split(command.partition("  #")[0]), monkeypatch))
+    # As if resumed: `init_from` may be a run that another command makes.
+    assert experiment.build(config, started=True).setup.stages
+
+
+def test_every_printed_module_takes_the_options_that_are_printed():
+    programs = {program for program, *_ in printed_commands()}
+    assert {
+        "benchmarks.table",
+        "sparsefl_jax.report",
+        "sparsefl_jax.export",
+    } <= programs
+    for program, rest, _ in printed_commands():
+        path = ROOT / program.replace(".", "/")
+        files = [path / "__main__.py", path.with_suffix(".py")]
+        found = [file for file in files if file.exists()]
+        if not program.startswith(("sparsefl_jax", "benchmarks", "examples")):
+            continue
+        assert found, program
+        text = found[0].read_text() + (ROOT / "benchmarks/measure.py").read_text()
+        for option in re.findall(r"(--[\w-]+)", rest):
+            assert f'"{option}"' in text, (program, option)
