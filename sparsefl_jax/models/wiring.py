@@ -24,19 +24,19 @@ class Link(NamedTuple):
     reader: str
 
 
-def leaf_shapes(params: PyTree) -> dict[str, dict[str, tuple[int, ...]]]:
-    """The shapes of all leaves, by module and name.
+def modules(params: PyTree) -> dict[str, dict]:
+    """The leaves by module and by name, modules in the order of their names.
 
     Example:
-      >>> leaf_shapes({'fc': {'kernel': jax.ShapeDtypeStruct((3, 4), 'float32')}})
-      {'fc': {'kernel': (3, 4)}}
+      >>> modules({f'fc{i}': {'kernel': i} for i in (10, 9)})
+      {'fc9': {'kernel': 9}, 'fc10': {'kernel': 10}}
     """
-    shapes = {}
+    found = {}
     for path, leaf in jax.tree_util.tree_leaves_with_path(params):
         name = jax.tree_util.keystr(path, simple=True, separator="/")
         module, _, name = name.rpartition("/")
-        shapes.setdefault(module, {})[name] = tuple(leaf.shape)
-    return shapes
+        found.setdefault(module, {})[name] = leaf
+    return {module: found[module] for module in sorted(found, key=_natural)}
 
 
 def layers(params: PyTree) -> dict[str, tuple[int, ...]]:
@@ -47,9 +47,9 @@ def layers(params: PyTree) -> dict[str, tuple[int, ...]]:
       >>> list(layers({f'fc{i}': {'kernel': shape} for i in (10, 9)}))
       ['fc9', 'fc10']
     """
-    shapes = leaf_shapes(params)
-    kernels = {m: s["kernel"] for m, s in shapes.items() if "kernel" in s}
-    order = sorted(kernels, key=lambda m: (len(kernels[m]) == 2, _natural(m)))
+    found = modules(params).items()
+    kernels = {m: tuple(v["kernel"].shape) for m, v in found if "kernel" in v}
+    order = sorted(kernels, key=lambda module: len(kernels[module]) == 2)
     return {module: kernels[module] for module in order}
 
 
@@ -104,13 +104,13 @@ def links(params: PyTree, variant: str | None = None) -> list[Link]:
     with a shortcut holds conv1 and conv2, of which the first can.
 
     Args:
-      params: arrays or shapes of a built-in network.
+      params: of a built-in network; only the paths are read.
       variant: of a residual network, as `resnet18` takes it.
 
     Raises:
       ValueError: a layer has another name.
     """
-    order = list(layers(params))
+    order = [m for m, leaves in modules(params).items() if "kernel" in leaves]
     inner = [m.rpartition("/")[0] for m in order if m.endswith("/conv2")]
     if inner:
         norm = "bn2" if variant == "preactivation" else "bn1"

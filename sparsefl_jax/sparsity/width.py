@@ -20,7 +20,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models import wiring
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 
 
 class _Leaf(NamedTuple):
@@ -86,7 +86,7 @@ def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
       >>> prefix_of_stats({'mean': jnp.zeros(4)}, 0.5)['mean'].tolist()
       [True, True, False, False]
     """
-    for path, leaf in zip(masks.leaf_paths(stats), jax.tree.leaves(stats), strict=True):
+    for path, leaf in zip(trees.leaf_paths(stats), jax.tree.leaves(stats), strict=True):
         if len(leaf.shape) != 1:
             raise ValueError(
                 f"statistic {path!r} has shape {tuple(leaf.shape)}, expected one axis, "
@@ -173,15 +173,15 @@ def check(model: SparseModel) -> None:
 
     Example:
       >>> params = {'conv': {'kernel': jnp.zeros((3, 3, 1, 8))}}
-      >>> check(SparseModel(params, masks.full(params), {}))
+      >>> check(SparseModel(params, {}, {}))
       Traceback (most recent call last):
         ...
       ValueError: width slicing: the last layer, 'conv', is no dense one
     """
     prefix_of_stats(model.stats, 1.0)
-    counted = {_module(path) for path in masks.leaf_paths(model.stats)}
+    counted = {_module(path) for path in trees.leaf_paths(model.stats)}
     for path, known in zip(
-        masks.leaf_paths(model.params), _read(model.params), strict=True
+        trees.leaf_paths(model.params), _read(model.params), strict=True
     ):
         if known.role == "norm" and _module(path) not in counted:
             raise ValueError(
@@ -196,7 +196,7 @@ def _module(path: str) -> str:
 
 def _read(params: PyTree) -> list[_Leaf]:
     """What slicing does to every leaf, in tree order."""
-    shapes, kernels = wiring.leaf_shapes(params), wiring.layers(params)
+    modules, kernels = wiring.modules(params), wiring.layers(params)
     last = next(reversed(kernels), None)
     if last is None or len(kernels[last]) != 2:
         what = "no layer" if last is None else f"the last layer, {last!r},"
@@ -204,9 +204,9 @@ def _read(params: PyTree) -> list[_Leaf]:
     axes = wiring.channels(kernels)
     written = {channels[-1] for channels in axes.values()}
     found = []
-    for path in masks.leaf_paths(params):
+    for path in trees.leaf_paths(params):
         module, _, name = path.rpartition("/")
-        names, shape = shapes[module].keys(), shapes[module][name]
+        names, shape = modules[module].keys(), tuple(modules[module][name].shape)
         if names <= {"kernel", "bias"} and module in kernels:
             role = "head" if module == last else "hidden"
             found.append(_Leaf(axes[module][0 if name == "kernel" else -1 :], role))

@@ -17,7 +17,7 @@ from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import objects, unread
 from sparsefl_jax.runs.setup import check_observed
 from sparsefl_jax.simulation import store
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local
 
 INIT_WHAT = {
@@ -151,7 +151,7 @@ def check_densities(config, model) -> None:
         if section.get("name") not in objects.TABLES["algorithm"]:
             continue  # one's own, whose density may be of anything
         layers = masks.prunable(params, tuple(section.get("prunable", "*")))
-        size = int(masks.layer_sizes(params, layers).sum())
+        size = int(trees.layer_sizes(params, layers).sum())
         for key in ("density", "max_density", "densities"):
             least = np.min(section.get(key) or 1.0)
             if int(least * size) < 1:
