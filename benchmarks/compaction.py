@@ -24,7 +24,7 @@ from benchmarks.throughput import SETUPS
 from sparsefl_jax.report import filters
 from sparsefl_jax.runs import run_directory
 from sparsefl_jax.simulation import evaluate
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire import ledger
 
 NETWORKS = ("mlp", "lenet5_caffe", "mnistnet", "ic", "conv4", "resnet18")
@@ -60,7 +60,7 @@ def pruned(model: sfl.Model, active: dict[str, np.ndarray]) -> sfl.SparseModel:
         ),
         (params, stats),
     )
-    paths, leaves = masks.leaf_paths(params), jax.tree.leaves(params)
+    paths, leaves = trees.leaf_paths(params), jax.tree.leaves(params)
     kept = [
         np.broadcast_to(active.get(path, True), np.shape(leaf))
         for path, leaf in zip(paths, leaves, strict=True)
@@ -74,7 +74,7 @@ def uniform(model: sfl.Model, density: float) -> dict[str, np.ndarray]:
     rng, active = np.random.default_rng(0), {}
     shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
     layers = jax.tree.map(lambda m: m > 0, model.macs)
-    paths, kernels = masks.layer_paths(layers), masks.layers(shapes, layers)
+    paths, kernels = trees.layer_paths(layers), trees.layers(shapes, layers)
     classes = max(path for path in paths if path.startswith("fc"))
     for path, kernel in zip(paths, kernels, strict=True):
         width = kernel.shape[-1]

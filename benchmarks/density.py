@@ -19,7 +19,7 @@ from benchmarks import measure, workload
 from benchmarks.workload import Workload
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire import ledger, packets
 
 DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
@@ -42,7 +42,7 @@ def record(one: workload.Round, log) -> dict:
     """What the ledger writes of a round."""
     (traced,) = checks.run(Setup([one.stage], one.model, one.data))
     layouts = {"down": packets.layout(traced.down), "up": packets.layout(traced.up)}
-    names = masks.layer_paths(jax.tree.map(lambda m: m > 0, one.model.macs))
+    names = trees.layer_paths(jax.tree.map(lambda m: m > 0, one.model.macs))
     log = jax.tree.map(lambda v: v[0], jax.device_get(log._replace(masks=())))
     return ledger.round_record(
         log, layouts, one.model.macs, names, one.stage.batch_size

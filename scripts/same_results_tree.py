@@ -123,12 +123,12 @@ RUNS = {
     "heterofl": ({"name": "heterofl"}, {"budgets": BUDGETS, "cohort_size": 4}, 2, ()),
     "fjord": ({"name": "fjord", "widths": (0.5, 1.0)}, {}, 2, ()),
     "fjord_distilled": (
-        {"name": "fjord", "widths": (0.5, 1.0), "distill": True, "draw": "round"},
+        {"name": "fjord", "widths": (0.5, 1.0), "distill": True},
         {},
         2,
         (),
     ),
-    "chunks": ({"name": "nst"} | HALF, {"chunk": 1, "cohort_size": 4}, 2, ()),
+    "chunks": ({"name": "nst"} | HALF, {"chunk": "1", "cohort_size": 4}, 2, ()),
     "three_seeds": ({"name": "fedavg"}, {"seeds": 2}, 2, ()),
     "bfloat16": ({"name": "fedavg"}, {"model": {"dtype": "bfloat16"}}, 1, ()),
     "lenet5_caffe": (
@@ -160,7 +160,8 @@ RUNS = {
     "small_cnn": (
         {"name": "heterofl"},
         COLOUR
-        | {"budgets": BUDGETS, "model": {"name": "small_cnn", "widths": (4,) * 4}},
+        | {"budgets": BUDGETS, "cohort_size": 4}
+        | {"model": {"name": "small_cnn", "widths": (4,) * 4}},
         2,
         (),
     ),

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.sparsity import layer_densities, masks, n_of_m
+from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, top_k, trees
 
 
 @pytest.fixture(autouse=True)
@@ -41,7 +41,7 @@ def test_erk_formula_of_rigl():
 def test_erk_meets_the_density_within_one(shape_list, density):
     tree, select = shapes(**{f"l{i}": tuple(s) for i, s in enumerate(shape_list)})
     found = layer_densities.erk(tree, select, density)
-    size = masks.layer_sizes(tree, select)
+    size = trees.layer_sizes(tree, select)
     assert (found > 0).all() and (found <= 1).all()
     assert (found * size).sum() / size.sum() == pytest.approx(density, rel=1e-4)
 
@@ -107,7 +107,7 @@ def test_nested_masks(key, by):
     select = {"a": True, "b": False, "c": True}
     alive = jnp.array([150, 110], jnp.int32)
     draws = masks.uniform_scores(jax.random.fold_in(key, 2), params, select)
-    whole = masks.largest(draws, alive, select)
+    whole = top_k.largest(draws, alive, select)
     scores = jax.tree.map(jnp.abs, params)
     order = jax.random.fold_in(key, 3) if by == "random" else scores
     ranks = layer_densities.nested_ranks(order, whole, select)

@@ -258,7 +258,7 @@ BAD_ARRAYS = [
     ({"y": LABELS - 1}, "labels from -1"),
     ({"y": LABELS + 2**32}, "labels from 4294967296"),
     ({"y": LABELS * 10**6}, "labels up to 3000000"),
-    ({"y": LABELS / 2}, "allowed are integers"),
+    ({"y": LABELS / 2}, "expected integers"),
     ({"x": IMAGES + NAN}, "x has values that are not finite"),
     ({"x_test": IMAGES - INF}, "x_test has values that are not finite"),
     ({"x": IMAGES.astype(float) + 1e39}, "x has values that are not finite"),

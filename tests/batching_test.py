@@ -183,7 +183,10 @@ def test_preprocess_under_vmap_and_scan(key):
 @pytest.mark.parametrize(
     "kwargs, message",
     [
-        ({"augment": ("corp",)}, "augment='corp' is unknown; allowed are crop, flip"),
+        (
+            {"augment": ("corp",)},
+            "augment='corp' .did you mean 'crop'.., expected one of crop, flip",
+        ),
         ({"scale": 0.0}, "scale=0.0"),
         ({"pad": 0}, "pad=0"),
         ({"pad": 2, "augment": ("flip",)}, "pad=2 is read by nothing here"),

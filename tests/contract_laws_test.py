@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import fedavg, heterofl, nst
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, top_k
 from sparsefl_jax.testing import laws as contract
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.packets import Packet
@@ -171,7 +171,7 @@ def free_top_k(whole):
         uplink, client, metrics = whole.update(*args)
         delta = uplink["delta"].values
         magnitude = jax.tree.map(jnp.abs, delta)
-        mask = masks.largest_overall(magnitude, 20, masks.everything(delta))
+        mask = top_k.largest_overall(magnitude, 20, masks.everything(delta))
         packet = Packet(masks.apply(delta, mask), mask, index="none")
         return uplink | {"delta": packet}, client, metrics
 

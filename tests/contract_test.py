@@ -35,7 +35,7 @@ from sparsefl_jax.algorithms import (
     spafl,
     spdst,
 )
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.testing import laws, small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.by_hand import gradient as cross_entropy_gradient
@@ -221,7 +221,7 @@ def votes(world, every):
     """The server's mask moves in every `every`-th round only: Eq. 3, never raised."""
     is_fedavg(small_world.make_world(jmwst, {"density": 0.5, "prune_rate": 0.0}))
     states, logs = small_world.path(world)
-    sizes = masks.layer_sizes(world.model.params, world.layers)
+    sizes = trees.layer_sizes(world.model.params, world.layers)
     for round, (state, log) in enumerate(zip(states[1:], logs, strict=True)):
         told = [unpack_model(p.up).mask for p in small_world.passings(world, round)]
         told = np.mean([masks.counts(mask, world.layers) for mask in told], 0)
@@ -258,14 +258,14 @@ def unites(world):
         assert_close(state.server.model.mask, union)
         largest = max(_alive(world, model.mask) for model in sent)
         assert (
-            largest < _alive(world, union) < masks.layer_sizes(mean, world.layers).sum()
+            largest < _alive(world, union) < trees.layer_sizes(mean, world.layers).sum()
         )
     is_fedavg(small_world.make_world(nst, {"density": 1.0, "prune_rate": 0.0}))
 
 
 def hands_on(world):
     """The weights stay untouched; the mask is drawn at what Eq. 3 makes of answers."""
-    sizes = np.asarray(masks.layer_sizes(world.model.params, world.layers), np.float64)
+    sizes = np.asarray(trees.layer_sizes(world.model.params, world.layers), np.float64)
     for round, state in enumerate(small_world.path(world)[0][1:]):
         model = headline(world, state.server)
         assert_close(model.params, world.model.params, atol=0)
@@ -285,7 +285,7 @@ def nests(world, factory):
     larger ones; equal budgets are FedAvg within the mask.
     """
     states, frozen = small_world.path(world)[0], factory is hetero_spdst
-    size = float(masks.layer_sizes(world.model.params, world.layers).sum())
+    size = float(trees.layer_sizes(world.model.params, world.layers).sum())
     held = np.asarray(masks.counts(world.model.mask, world.layers), np.float64)
     for round, state in enumerate(states):
         if round and not frozen:  # the largest mask is cut from the cohort's union

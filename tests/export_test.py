@@ -18,7 +18,7 @@ from sparsefl_jax.export import __main__, files
 from sparsefl_jax.runs import experiment, results
 from sparsefl_jax.runs.config import objects
 from sparsefl_jax.simulation import batch_statistics, evaluate
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire import packets, streams
 from tests.tiny import tiny_config
 
@@ -147,7 +147,7 @@ def test_without_an_index_any_reader_sees_plain_tensors(sparse, tmp_path):
     stored = safetensors.load_file(tmp_path / "model")
     for part, tree in (("params", sparse.params), ("stats", sparse.stats)):
         for path, leaf in zip(
-            masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True
+            trees.leaf_paths(tree), jax.tree.leaves(tree), strict=True
         ):
             assert same(stored[f"{part}/{path}"], leaf)
     assert "mask/conv1/kernel" in stored and "mask/fc3/kernel" not in stored

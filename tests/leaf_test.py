@@ -168,7 +168,7 @@ def test_bad_files_are_one_line(tmp_path):
         file.write_text(text, errors="surrogateescape")
         cases[str(file.parent)] = f"{name}/0.json'?: it is damaged"
     (tmp_path / "hollow").mkdir()
-    cases[str(tmp_path / "hollow")] = "no folder of LEAF's files; expected are train/"
+    cases[str(tmp_path / "hollow")] = "no folder of LEAF's files, expected train/"
     cases[str(tmp_path / "absent")] = "no folder of LEAF's files"
     for name, told in cases.items():
         with pytest.raises(ValueError, match=told) as caught:
@@ -188,5 +188,5 @@ def test_a_configuration_names_the_folder_and_a_wider_head(tmp_path):
     assert params["fc2"]["kernel"].shape == (4, 62)
     assert parts.setup.data.train.size.tolist() == [5] * 5
     config.num_classes = 4
-    with pytest.raises(ValueError, match="allowed are 0 to 3 for num_classes=4"):
+    with pytest.raises(ValueError, match="expected 0 to 3 for num_classes=4"):
         experiment.build(config)

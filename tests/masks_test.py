@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, top_k, trees
 
 PARAMS = {
     "conv1": {"kernel": jnp.ones((3, 3, 1, 4)), "bias": jnp.ones(4)},
@@ -44,7 +44,7 @@ def test_top_k_equals_a_stable_sort(scores, k):
     scores = np.array(scores, np.float32)
     # XLA on CPU flushes subnormals to zero when it compares.
     scores[np.abs(scores) < 1e-38] = 0
-    found = jax.jit(masks.top_k)(scores.reshape(3, 4), k)
+    found = jax.jit(top_k.top_k)(scores.reshape(3, 4), k)
     assert found.shape == (3, 4)
     np.testing.assert_array_equal(
         np.asarray(found).reshape(-1), reference_top_k(scores, min(max(k, 0), 12))
@@ -53,17 +53,17 @@ def test_top_k_equals_a_stable_sort(scores, k):
 
 def test_top_k_takes_nan_last_and_handles_scalars_and_empties():
     scores = jnp.array([jnp.nan, -jnp.inf, -jnp.nan, 1.0])
-    top_k = jax.jit(masks.top_k)
-    assert top_k(scores, 2).tolist() == [False, True, False, True]
-    assert top_k(scores, 3).tolist() == [True, True, False, True]
-    assert bool(top_k(jnp.float32(0), 1)) is True
-    assert top_k(jnp.zeros((0, 3)), 1).shape == (0, 3)
+    first = jax.jit(top_k.top_k)
+    assert first(scores, 2).tolist() == [False, True, False, True]
+    assert first(scores, 3).tolist() == [True, True, False, True]
+    assert bool(first(jnp.float32(0), 1)) is True
+    assert first(jnp.zeros((0, 3)), 1).shape == (0, 3)
 
 
 def test_top_k_under_vmap_over_scores_and_counts(key):
     scores = jnp.round(jax.random.normal(key, (4, 7, 9)), 1)
     k = jnp.array([0, 1, 40, 63], jnp.int32)
-    found = jax.jit(jax.vmap(masks.top_k))(scores, k)
+    found = jax.jit(jax.vmap(top_k.top_k))(scores, k)
     for i in range(4):
         np.testing.assert_array_equal(
             np.asarray(found[i]).reshape(-1),
@@ -73,11 +73,11 @@ def test_top_k_under_vmap_over_scores_and_counts(key):
 
 def test_top_k_of_half_precision():
     scores = jnp.array([1, 3, 2], jnp.bfloat16)
-    assert masks.top_k(scores, 1).tolist() == [False, True, False]
+    assert top_k.top_k(scores, 1).tolist() == [False, True, False]
 
 
 def test_paths_and_patterns():
-    assert masks.leaf_paths(PARAMS) == [
+    assert trees.leaf_paths(PARAMS) == [
         "conv1/bias",
         "conv1/kernel",
         "fc/bias",
@@ -119,7 +119,7 @@ def test_largest_overall_has_its_count_whatever_the_ties(count, seed):
         for name, shape in (("a", (2, 3)), ("b", (4,)), ("c", (1, 1)))
     }
     select = {"a": True, "b": False, "c": True}
-    mask = jax.jit(lambda s, k: masks.largest_overall(s, k, select))(scores, count)
+    mask = jax.jit(lambda s, k: top_k.largest_overall(s, k, select))(scores, count)
     assert mask["b"].all() and mask["a"].shape == (2, 3)
     flat = np.concatenate([scores["a"].ravel(), scores["c"].ravel()])
     kept = np.concatenate([mask["a"].ravel(), mask["c"].ravel()])
@@ -128,15 +128,15 @@ def test_largest_overall_has_its_count_whatever_the_ties(count, seed):
 
 def test_layers_and_back():
     tree = jax.tree.unflatten(jax.tree.structure(PARAMS), [1, 2, 3, 4])
-    assert masks.layers(tree, SELECT) == [2, 4]
-    assert jax.tree.leaves(masks.replace_layers(tree, SELECT, [20, 40])) == [
+    assert trees.layers(tree, SELECT) == [2, 4]
+    assert jax.tree.leaves(trees.replace_layers(tree, SELECT, [20, 40])) == [
         1,
         20,
         3,
         40,
     ]
     with pytest.raises(ValueError, match="holds 1 leaves, expected 2"):
-        masks.replace_layers(tree, SELECT, [1])
+        trees.replace_layers(tree, SELECT, [1])
 
 
 def test_bernoulli_is_total_and_has_its_densities(key):
@@ -166,7 +166,7 @@ def test_largest_of_random_scores_has_the_counts(key):
     select = {"a": True, "b": False}
 
     def draw(key, counts):
-        return masks.largest(masks.uniform_scores(key, params, select), counts, select)
+        return top_k.largest(masks.uniform_scores(key, params, select), counts, select)
 
     mask = jax.jit(jax.vmap(draw))(
         jax.random.split(key, 3), jnp.array([[0], [33], [100]], jnp.int32)

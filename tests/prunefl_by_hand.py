@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.by_hand import gradient as cross_entropy_gradient
@@ -61,7 +61,7 @@ def reconfigured(world, params, mask, squared, rate=PRUNE):
     """The new mask and parameters of a model in the world, by `greedy`."""
     select = world.layers
     params, mask, squared = jax.device_get((params, mask, squared))
-    layers = [masks.layers(tree, select) for tree in (params, mask, squared)]
+    layers = [trees.layers(tree, select) for tree in (params, mask, squared)]
     chosen = jax.tree.leaves(select)
     dense = sum(
         g.sum() for g, s in zip(jax.tree.leaves(squared), chosen, strict=True) if not s
@@ -75,7 +75,7 @@ def reconfigured(world, params, mask, squared, rate=PRUNE):
         cap=int(CAP * size),
         dense=dense,
     )
-    new = masks.replace_layers(mask, select, new)
+    new = trees.replace_layers(mask, select, new)
     return new, jax.tree.map(lambda p, m: np.where(m, p, 0), params, new)
 
 

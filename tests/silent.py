@@ -17,7 +17,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import initial_state, placement, round_program
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger
 from sparsefl_jax.wire import packets as codec
@@ -68,7 +68,7 @@ def shapes(model) -> SparseModel:
 def size(model, prunable=("*",)) -> int:
     """Entries of the leaves that globs name."""
     params = shapes(model).params
-    return int(masks.layer_sizes(params, masks.prunable(params, prunable)).sum())
+    return int(trees.layer_sizes(params, masks.prunable(params, prunable)).sum())
 
 
 def macs(model, prunable=("*",)) -> int:
@@ -124,7 +124,7 @@ def simulator(
         state = initial_state.start(key, plan, initial, people)
         _, logs = jax.device_get(segment(key, people, state, rounds, ids))
         each = (jax.tree.map(lambda v, i=i: v[i], logs) for i in rounds)
-        how = layouts, model.macs, masks.layer_paths(layers), 1
+        how = layouts, model.macs, trees.layer_paths(layers), 1
         return Rounds([ledger.round_record(log, *how) for log in each], logs, layouts)
 
     return run

@@ -270,7 +270,7 @@ def test_tensorboard_needs_no_tensorflow(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from sparsefl_jax import sinks
+from sparsefl_jax.runs import sinks
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.testing import small_world
 from tests.by_hand import gradient
 
@@ -41,10 +41,10 @@ def flows(params, stats, x, y, temperature=200.0):
 
 def votes_for(world, scores):
     """Clients name the better half of the kernels, the server the half named most."""
-    half = int(masks.layer_sizes(world.model.params, world.layers).sum()) // 2
+    half = int(trees.layer_sizes(world.model.params, world.layers).sum()) // 2
 
     def flat(tree):
-        leaves = masks.layers(tree, world.layers)
+        leaves = trees.layers(tree, world.layers)
         return np.concatenate([np.asarray(leaf).reshape(-1) for leaf in leaves])
 
     states, logs = small_world.path(world)

@@ -17,7 +17,7 @@ from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
 from sparsefl_jax.data.batching import batches
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment, results
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, top_k
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from tests.by_hand import bare
@@ -126,7 +126,7 @@ def test_first_samples_are_of_one_class(model, first):
     batch = x[:8], y[:8], jnp.ones(8)
     scores, told = sensitivity_of(None, model.params, model.stats, *batch)
     size = sum(p.size for p in jax.tree.leaves(model.params))
-    want = masks.largest_overall(scores, size // 2, masks.prunable(model.params, EVERY))
+    want = top_k.largest_overall(scores, size // 2, masks.prunable(model.params, EVERY))
     differ = jax.tree.map(lambda a, b: int((a != b).sum()), sent.mask, want)
     assert (sum(jax.tree.leaves(differ)) == 0) == first
     assert (float(metrics["loss"]) == pytest.approx(float(told["loss"]))) == first

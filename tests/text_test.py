@@ -92,7 +92,7 @@ def test_hashed_letters():
     assert (x[2] != 0).sum() == 7  # " fi", "fil", "ilm", "lm ", " fil", "film", "ilm "
     np.testing.assert_allclose(np.linalg.norm(x, axis=1), [1, 1, 1, 0], rtol=1e-6)
     assert x[0] @ x[2] == pytest.approx(1 / np.sqrt(5))  # counts 2 and 1, 7 of each
-    with pytest.raises(ValueError, match="hash=0; it must be at least 1"):
+    with pytest.raises(ValueError, match="hash=0, expected at least 1"):
         text.hashed(["a"], 0)
 
 

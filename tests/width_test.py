@@ -11,7 +11,7 @@ import pytest
 
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models import Model, build
-from sparsefl_jax.sparsity import masks, width
+from sparsefl_jax.sparsity import masks, trees, width
 
 pytestmark = pytest.mark.slow
 
@@ -164,7 +164,7 @@ def test_what_is_hidden_and_what_the_classifier():
     params = jax.tree.map(lambda s: jnp.ones(s.shape), params)
     scaled = dict(
         zip(
-            masks.leaf_paths(params),
+            trees.leaf_paths(params),
             jax.tree.leaves(width.scale(params, 0.25)),
             strict=True,
         )

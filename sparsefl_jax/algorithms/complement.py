@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
@@ -139,7 +139,7 @@ def _densities(sent: PyTree) -> dict[str, Array]:
     """What a client sent of every kernel, and of all together: Tables 2 and 3."""
     kernels = jax.tree.map(lambda m: m.ndim > 1, sent)
     shares = zip(
-        masks.layer_paths(kernels), masks.layer_densities(sent, kernels), strict=True
+        trees.layer_paths(kernels), masks.layer_densities(sent, kernels), strict=True
     )
     of_layers = {f"client_density/{path}": share for path, share in shares}
     return {"client_density": masks.density(sent, kernels)} | of_layers

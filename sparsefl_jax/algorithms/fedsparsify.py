@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from sparsefl_jax.algorithms.masked import spdst
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.sparsity import masks, schedules
+from sparsefl_jax.sparsity import masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 
@@ -187,10 +187,10 @@ def fedsparsify_local(
 
 def _purge(scores, round, schedule, select) -> PyTree:
     """The mask without int(s n) of the lowest scores, ties kept."""
-    size = int(masks.layer_sizes(scores, select).sum())
+    size = int(trees.layer_sizes(scores, select).sum())
     counts = jnp.asarray(schedules.alive(schedule, size))
     count = counts[jnp.minimum(round, len(counts) - 1)]
-    return masks.at_least(scores, count, select)
+    return top_k.at_least(scores, count, select)
 
 
 def _next(round, server, new) -> Server:

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import Array, SparseModel
-from sparsefl_jax.sparsity import layer_densities, masks
+from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
 
@@ -131,8 +131,8 @@ def pdst(
 
 def within(start: SparseModel, select) -> SparseModel:
     """Returns the model pruned by its mask; leaves that are not selected are dense."""
-    layers = masks.layers(start.mask, select)
-    mask = masks.replace_layers(masks.full(start.params), select, layers)
+    layers = trees.layers(start.mask, select)
+    mask = trees.replace_layers(masks.full(start.params), select, layers)
     return SparseModel(masks.apply(start.params, mask), mask, start.stats)
 
 

@@ -15,7 +15,7 @@ import numpy as np
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import POSITIONS, Packet, merge, split
 
@@ -130,8 +130,8 @@ def one_shot(
         raise ValueError(f"index={index!r}, expected one of {', '.join(POSITIONS)}")
 
     def best(scores):
-        size = int(masks.layer_sizes(scores, select).sum())
-        return masks.largest_overall(scores, keep(size), select)
+        size = int(trees.layer_sizes(scores, select).sum())
+        return top_k.largest_overall(scores, keep(size), select)
 
     def init(key, start: SparseModel):
         del key
@@ -152,7 +152,7 @@ def one_shot(
         scores, sums = score(key, params, stats, x, y, weight)
         mask, _ = split(best(scores), select)
         work = local.dense_work(passes * sums["count"], params)
-        size = float(masks.layer_sizes(params, select).sum())
+        size = float(trees.layer_sizes(params, select).sum())
         work = work._replace(extra=jnp.float32(size * np.log2(size + 1)))
         uplink = {"mask": Packet(mask, mask, bits=0, index=index)}
         return uplink, client, {**sums, "work": work}

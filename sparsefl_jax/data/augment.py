@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.types import Array, Key
+from sparsefl_jax.core.validate import above, at_least, one_of
 
 AUGMENTATIONS = ("crop", "flip")
 _PAD = 4
@@ -53,17 +54,13 @@ def make_preprocess(
       [-1.0, 1.0]
     """
     for name in augment:
-        if name not in AUGMENTATIONS:
-            allowed = ", ".join(AUGMENTATIONS)
-            raise ValueError(f"augment={name!r} is unknown; allowed are {allowed}")
-    if not scale > 0:
-        raise ValueError(f"scale={scale}; it must be above 0")
-    if pad < 1:
-        raise ValueError(f"pad={pad}; it must be at least 1")
+        one_of("augment", name, AUGMENTATIONS)
+    above("scale", scale, 0)
+    at_least("pad", pad, 1)
     if pad != _PAD and "crop" not in augment:
         raise ValueError(f"pad={pad} is read by nothing here: it goes with 'crop'")
     if std is not None and min(std) <= 0:
-        raise ValueError(f"std={std}; every entry must be above 0")
+        raise ValueError(f"std={std}, expected every entry above 0")
     shift = None if mean is None else np.asarray(mean, np.float32)
     divisor = None if std is None else np.asarray(std, np.float32)
 

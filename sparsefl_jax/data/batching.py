@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Batches, Key
+from sparsefl_jax.core.validate import at_least
 
 
 def steps_per_epoch(size, batch_size: int, drop_last: bool = False):
@@ -74,8 +75,8 @@ def batches(
       >>> out.order.shape, out.weight.ravel().tolist()
       ((1, 3, 2), [1.0, 1.0, 1.0, 0.0, 0.0, 0.0])
     """
-    if epochs < 1 or batch_size < 1:
-        raise ValueError(f"epochs={epochs}, batch_size={batch_size}; both must be >= 1")
+    at_least("epochs", epochs, 1)
+    at_least("batch_size", batch_size, 1)
     capacity = index.shape[0]
     num_slots = int(steps_per_epoch(capacity, batch_size, drop_last)) * batch_size
     used = size

@@ -4,12 +4,12 @@ The arrays are never copied per client: `Rows.index` is padded to the largest cl
 `Rows.size` says how much of it counts. NumPy on the host.
 """
 
-import difflib
 import inspect
 from typing import NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
 from sparsefl_jax.data.partition import PARTITIONERS
 from sparsefl_jax.data.sources import make_dataset
@@ -83,7 +83,7 @@ def federate(
     if test_split != "within" and not len(dataset.x_test):
         raise ValueError(
             f"test_split={test_split!r} needs x_test and y_test, which data set "
-            f"{dataset.name!r} lacks; allowed is 'within'"
+            f"{dataset.name!r} lacks, expected 'within'"
         )
     parts = _split(dataset, partition, num_clients, seed, test_split, kwargs)
     # Children of the seed keep the splits independent of the partitioner's draws.
@@ -209,14 +209,10 @@ def pack(parts):
 
 
 def _check(val_fraction, test_split, test_fraction):
-    if not 0 <= val_fraction < 1:
-        raise ValueError(f"val_fraction={val_fraction}; allowed are 0 to below 1")
-    if test_fraction is not None and not 0 < test_fraction < 1:
-        raise ValueError(f"test_fraction={test_fraction}; allowed are above 0, below 1")
-    if test_split not in TEST_SPLITS:
-        raise ValueError(
-            f"test_split={test_split!r}; allowed are {', '.join(TEST_SPLITS)}"
-        )
+    in_range("val_fraction", val_fraction, "[0, 1)")
+    if test_fraction is not None:
+        in_range("test_fraction", test_fraction, "(0, 1)")
+    one_of("test_split", test_split, TEST_SPLITS)
     if test_fraction is not None and test_split != "within":
         raise ValueError(
             f"test_fraction={test_fraction} is not read by test_split={test_split!r} "
@@ -227,14 +223,7 @@ def _check(val_fraction, test_split, test_fraction):
 def _split(dataset, partition, num_clients, seed, test_split, kwargs):
     """Runs the partitioner, or takes the given lists; refuses empty clients."""
     if isinstance(partition, str):
-        if partition not in PARTITIONERS:
-            near = difflib.get_close_matches(partition, PARTITIONERS, n=1)
-            allowed = (
-                f"did you mean {near[0]!r}?"
-                if near
-                else "allowed are " + (", ".join(PARTITIONERS))
-            )
-            raise ValueError(f"partition={partition!r} is unknown; {allowed}")
+        one_of("partition", partition, PARTITIONERS)
         partition = PARTITIONERS[partition]
     if callable(partition):
         named = inspect.signature(partition).parameters
@@ -259,8 +248,8 @@ def _check_kwargs(partition, named, kwargs):
             allowed = [n for n in named if n not in ("labels", "num_clients", "seed")]
             name = getattr(partition, "__name__", "partition")
             raise ValueError(
-                f"{key} is no argument of {name}; "
-                f"allowed are {', '.join(allowed) or 'none'}"
+                f"{key} is no argument of {name}, "
+                f"expected one of {', '.join(allowed) or 'none'}"
             )
 
 
@@ -279,6 +268,6 @@ def _checked_parts(parts, num_clients, num_samples):
         if part.min() < 0 or part.max() >= num_samples:
             raise ValueError(
                 f"client {i} of the partition has rows from {part.min()} to "
-                f"{part.max()}; allowed are 0 to {num_samples - 1}"
+                f"{part.max()}, expected 0 to {num_samples - 1}"
             )
     return parts

@@ -62,7 +62,7 @@ def read(folder) -> dict:
     splits = find(folder)
     if not splits:
         raise ValueError(
-            f"data set {str(folder)!r} is no folder of LEAF's files; expected are "
+            f"data set {str(folder)!r} is no folder of LEAF's files, expected "
             "train/*.json and test/*.json, or *.json, or all_data/*.json"
         )
     name, files = Path(folder).resolve().name, [f for s in splits.values() for f in s]

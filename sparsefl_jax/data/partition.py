@@ -11,6 +11,7 @@ in FLASH (Babakniya et al., TMLR 2023), `shards` as in FedSparsify (Stripelis et
 
 import numpy as np
 
+from sparsefl_jax.core.validate import at_least
 from sparsefl_jax.data.cuts import (
     by_class,
     cut_classes,
@@ -168,7 +169,7 @@ def shards(labels, num_clients, *, seed=0, k=2):
     labels = _check(labels, num_clients)
     num_classes = len(np.unique(labels))
     if not 1 <= k <= num_classes:
-        raise ValueError(f"k={k} classes per client; allowed are 1 to {num_classes}")
+        raise ValueError(f"k={k} classes per client, expected 1 to {num_classes}")
     if num_clients * k > len(labels):
         raise ValueError(
             f"num_clients={num_clients} with k={k} chunks each need "
@@ -204,8 +205,7 @@ def natural(labels, num_clients=None, *, users, seed=0, min_samples=1):
       >>> [p.tolist() for p in natural(labels, users=users, min_samples=2)]
       [[1, 3], [0, 2]]
     """
-    if min_samples < 1:
-        raise ValueError(f"min_samples={min_samples}; it must be at least 1")
+    at_least("min_samples", min_samples, 1)
     if users is None:
         raise ValueError("partition='natural' needs a data set with users; it has none")
     if len(users) != len(labels):
@@ -217,8 +217,8 @@ def natural(labels, num_clients=None, *, users, seed=0, min_samples=1):
     num_clients = len(parts) if num_clients is None else num_clients
     if not 1 <= num_clients <= len(parts):
         raise ValueError(
-            f"num_clients={num_clients} users with at least {min_samples} samples; "
-            f"allowed are 1 to {len(parts)}"
+            f"num_clients={num_clients} users with at least {min_samples} samples, "
+            f"expected 1 to {len(parts)}"
         )
     chosen = np.random.default_rng(seed).permutation(len(parts))[:num_clients]
     return [parts[i] for i in np.sort(chosen)]
@@ -236,15 +236,13 @@ PARTITIONERS = {
 def _check(labels, num_clients, min_samples=1):
     """Returns labels as an array after checking that there are enough of them."""
     labels = np.asarray(labels)
-    if min_samples < 1:
-        raise ValueError(f"min_samples={min_samples}; it must be at least 1")
+    at_least("min_samples", min_samples, 1)
     if num_clients is None:
         raise ValueError(
             "num_clients is not given (0 in a configuration); allowed with "
             "partition='natural' alone, which has as many as there are users"
         )
-    if num_clients < 1:
-        raise ValueError(f"num_clients={num_clients}; it must be at least 1")
+    at_least("num_clients", num_clients, 1)
     if num_clients * min_samples > len(labels):
         raise ValueError(
             f"num_clients={num_clients} with at least {min_samples} samples each; "
@@ -256,7 +254,7 @@ def _check(labels, num_clients, min_samples=1):
 def _check_alpha(alpha):
     """Refuses what no mixture can be drawn with: a sum of draws would overflow."""
     if not 0 < alpha <= _MAX_ALPHA:
-        raise ValueError(f"alpha={alpha}; allowed are above 0 to {_MAX_ALPHA:g}")
+        raise ValueError(f"alpha={alpha}, expected above 0 to {_MAX_ALPHA:g}")
 
 
 def _distinct(classes, k):

@@ -4,13 +4,13 @@ TFDS's `data_source` needs `array_record` and an image decoder only.
 """
 
 import contextlib
-import difflib
 import logging
 import os
 from pathlib import Path
 
 import numpy as np
 
+from sparsefl_jax.core.validate import closest
 from sparsefl_jax.data import cache
 from sparsefl_jax.data.samples import SAMPLES
 
@@ -88,7 +88,7 @@ def find_builder(name, data_dir=None):
         return tfds.builder(name, data_dir=data_dir)
     except tfds.core.DatasetNotFoundError:
         known = [*SAMPLES, *tfds.list_builders(with_community_datasets=False)]
-        near = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+        near = closest(name, known, count=3, cutoff=0.5)
         hint = f"did you mean {' or '.join(near)}?" if near else "see launch.py --list"
         raise ValueError(f"data set {name!r} is unknown; {hint}") from None
     except ValueError as error:
@@ -123,7 +123,7 @@ def _features(name, features, wanted):
         hint = "; for texts see `python -m sparsefl_jax.data.text --help`"
         raise ValueError(
             f"data set {name!r} has features {kinds}; "
-            f"allowed are one {wanted} and one ClassLabel{hint if texts else ''}"
+            f"expected one {wanted} and one ClassLabel{hint if texts else ''}"
         )
     shape = features[inputs[0]].shape
     if None in shape:

@@ -198,10 +198,10 @@ def _features(name, x):
     """Returns samples as [n, H, W, C] or [n, D], uint8 or float32."""
     x = x if isinstance(x, np.ndarray) else np.asarray(x)
     if x.dtype == object or x.dtype.kind not in "biuf":
-        raise ValueError(f"{name} has dtype {x.dtype}; allowed are numbers")
+        raise ValueError(f"{name} has dtype {x.dtype}, expected numbers")
     if x.ndim not in (2, 3, 4) or not x.size:
         raise ValueError(
-            f"{name} has shape {x.shape}; allowed are [n, H, W, C], [n, H, W] or [n, D]"
+            f"{name} has shape {x.shape}, expected [n, H, W, C], [n, H, W] or [n, D]"
         )
     if x.ndim == 3:
         x = x[..., None]
@@ -222,14 +222,14 @@ def _labels(name, y, num_samples):
     """Returns labels as int32 after checking kind and length."""
     y = np.asarray(y)
     if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise ValueError(f"{name} is {y.dtype} {y.shape}; allowed are integers [n]")
+        raise ValueError(f"{name} is {y.dtype} {y.shape}, expected integers [n]")
     if len(y) != num_samples:
         raise ValueError(
             f"{name} has {len(y)} labels for {num_samples} samples; lengths must agree"
         )
     if y.min() < 0 or y.max() >= 2**31 - 1:
         raise ValueError(
-            f"{name} has labels from {y.min()} to {y.max()}; allowed are 0 to 2**31 - 2"
+            f"{name} has labels from {y.min()} to {y.max()}, expected 0 to 2**31 - 2"
         )
     return y.astype(np.int32)
 
@@ -246,8 +246,8 @@ def _num_classes(y, y_test, num_classes):
     for name, labels in (("y", y), ("y_test", y_test)):
         if labels.max(initial=0) >= num_classes:
             raise ValueError(
-                f"{name} has labels from {labels.min()} to {labels.max()}; "
-                f"allowed are 0 to {num_classes - 1} for num_classes={num_classes}"
+                f"{name} has labels from {labels.min()} to {labels.max()}, "
+                f"expected 0 to {num_classes - 1} for num_classes={num_classes}"
             )
     return int(num_classes)
 

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.core.validate import at_least
 from sparsefl_jax.data import prepared_tfds
 from sparsefl_jax.system.files import naming
 
@@ -107,8 +108,7 @@ def hashed(texts: Sequence[str], num_features: int) -> np.ndarray:
       >>> x.shape, bool((x[0] == x[1]).all()), bool(x[2].any())
       ((3, 16), True, False)
     """
-    if num_features < 1:
-        raise ValueError(f"hash={num_features}; it must be at least 1")
+    at_least("hash", num_features, 1)
     try:
         from sklearn.feature_extraction.text import HashingVectorizer
     except ImportError:
@@ -178,8 +178,7 @@ def embed(
     """
     from tqdm import tqdm
 
-    if batch_size < 1:
-        raise ValueError(f"batch_size={batch_size}; it must be at least 1")
+    at_least("batch_size", batch_size, 1)
     # Texts of like length together leave little padding to compute.
     order = np.argsort([len(text) for text in texts], kind="stable")
     parts = []
@@ -243,9 +242,9 @@ def _parser():
 
 def _convert(arguments) -> str:
     if arguments.out.suffix != ".npz":
-        raise ValueError(f"out={str(arguments.out)!r}; its name must end in .npz")
+        raise ValueError(f"out={str(arguments.out)!r}, expected a name in .npz")
     if not arguments.out.parent.is_dir():
-        raise ValueError(f"out={str(arguments.out)!r}; its folder does not exist")
+        raise ValueError(f"out={str(arguments.out)!r}, expected a folder that exists")
     if arguments.encoder:
         tokenizer, model = load_encoder(arguments.encoder)
         how = {"batch_size": arguments.batch_size, "show": True}

@@ -42,8 +42,7 @@ def _plain(name: str, ids, length: int) -> list:
     ids = np.asarray(ids)
     if ids.shape != (length,):
         raise ValueError(
-            f"{name} has shape {ids.shape}; allowed are {length} ids, one for each "
-            "sample"
+            f"{name} has shape {ids.shape}, expected {length} ids, one for each sample"
         )
     ids = [
         u.decode("utf-8", "surrogateescape") if isinstance(u, bytes) else u
@@ -53,7 +52,7 @@ def _plain(name: str, ids, length: int) -> list:
     for at, user in enumerate(ids):
         if isinstance(user, bool) or not isinstance(user, kind):
             raise ValueError(
-                f"{name}[{at}]={user!r} is a {type(user).__name__}; allowed are "
+                f"{name}[{at}]={user!r} is a {type(user).__name__}, expected "
                 "integers, or strings, for all of them"
             )
     return ids

@@ -19,7 +19,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.layers import BatchNorm
 from sparsefl_jax.models.registry import build
 from sparsefl_jax.models.wiring import Link, links
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 
 # What makes a channel 1 everywhere, in training too: 0 * factor + bias. No model here
 # has both a bias and a normalisation behind it.
@@ -60,7 +60,7 @@ def compact(
     Example:
       >>> model = build("mlp", 10, (28, 28, 1))
       >>> params, stats = model.init(jax.random.key(0))
-      >>> mask = masks.full(params)
+      >>> mask = jax.tree.map(lambda v: jax.numpy.ones(v.shape, bool), params)
       >>> mask["fc1"]["kernel"] = mask["fc1"]["kernel"].at[:, 40:].set(False)
       >>> sparse = SparseModel(params, mask, stats)
       >>> model, small = compact(sparse, "mlp", 10, (28, 28, 1))
@@ -100,7 +100,7 @@ def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
     for part, own in {"params": params, "mask": params, "stats": stats}.items():
         kinds = [
             dict(
-                zip(masks.leaf_paths(t), map(np.shape, jax.tree.leaves(t)), strict=True)
+                zip(trees.leaf_paths(t), map(np.shape, jax.tree.leaves(t)), strict=True)
             )
             for t in (getattr(sparse, part), own)
         ]

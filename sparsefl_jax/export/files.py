@@ -24,9 +24,10 @@ import numpy as np
 from sparsefl_jax import models
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.runs import cli
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
 from sparsefl_jax.wire import packets as codec
 from sparsefl_jax.wire import streams
@@ -106,8 +107,7 @@ def save_sparse(
     _require_safetensors()
     from safetensors import numpy as safetensors
 
-    if index not in INDEXES:
-        raise ValueError(f"index={index!r}, expected one of {', '.join(INDEXES)}")
+    one_of("index", index, INDEXES)
     sparse = _checked(sparse)
     packets = _packets(sparse, index)
     stored = {name: _stored(packet) for name, packet in packets.items()}
@@ -203,7 +203,7 @@ def _checked(sparse: SparseModel) -> SparseModel:
     if _shapes(sparse.params) != _shapes(sparse.mask):
         raise ValueError("mask has other leaves than params, expected the same shapes")
     for part, tree in sparse._asdict().items():
-        paths, leaves = masks.leaf_paths(tree), jax.tree.leaves(tree)
+        paths, leaves = trees.leaf_paths(tree), jax.tree.leaves(tree)
         dtype = np.dtype(bool if part == "mask" else np.float32)
         for path, leaf in zip(paths, leaves, strict=True):
             if leaf.dtype != dtype:
@@ -215,7 +215,7 @@ def _checked(sparse: SparseModel) -> SparseModel:
 
 
 def _shapes(tree: PyTree) -> dict[str, list[int]]:
-    leaves = zip(masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True)
+    leaves = zip(trees.leaf_paths(tree), jax.tree.leaves(tree), strict=True)
     return {path: list(leaf.shape) for path, leaf in leaves}
 
 
@@ -235,7 +235,7 @@ def _packets(sparse: SparseModel, index: str) -> dict[str, codec.Packet]:
     """One packet for each tensor of the file, by its name."""
     packets = {}
     leaves = map(jax.tree.leaves, (sparse.params, sparse.mask))
-    for path, leaf, mask in zip(masks.leaf_paths(sparse.params), *leaves, strict=True):
+    for path, leaf, mask in zip(trees.leaf_paths(sparse.params), *leaves, strict=True):
         if index != "none":
             packets[f"params/{path}"] = codec.Packet(leaf, mask, index=index)
             continue
@@ -243,7 +243,7 @@ def _packets(sparse: SparseModel, index: str) -> dict[str, codec.Packet]:
         if not mask.all():
             packets[f"mask/{path}"] = codec.Packet(mask, bits=1)
     stats = jax.tree.leaves(sparse.stats)
-    for path, leaf in zip(masks.leaf_paths(sparse.stats), stats, strict=True):
+    for path, leaf in zip(trees.leaf_paths(sparse.stats), stats, strict=True):
         packets[f"stats/{path}"] = codec.Packet(leaf)
     return packets
 

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import flax.linen as nn
 
+from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model, check_widths, image_model
 from sparsefl_jax.models.layers import (
     BatchNorm,
@@ -176,8 +177,7 @@ def conv4(
 
     `norm` is 'batch', 'static' or None; normalisation adds 1,280 parameters.
     """
-    if norm not in ("batch", "static", None):
-        raise ValueError(f"norm={norm!r} is not one of: 'batch', 'static', None")
+    one_of("norm", norm, ("batch", "static", None))
     return _build(CONV4, num_classes, input_shape, widths, lowering, norm=norm)
 
 
@@ -201,8 +201,7 @@ def fedsparsify_cnn(
     lowering: str = "auto",
 ) -> Model:
     """CNN of FedSparsify (Stripelis et al. 2022) for CIFAR-10, 1,609,930 parameters."""
-    if not 0 <= dropout < 1:
-        raise ValueError(f"dropout={dropout}, expected 0 <= dropout < 1")
+    in_range("dropout", dropout, "[0, 1)")
     return _build(
         FEDSPARSIFY, num_classes, input_shape, widths, lowering, dropout=dropout
     )

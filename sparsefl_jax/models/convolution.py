@@ -17,6 +17,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsefl_jax.core.types import Array
+from sparsefl_jax.core.validate import at_least, one_of
 from sparsefl_jax.models import lowerings
 
 
@@ -118,13 +119,11 @@ def convolve(
 
 def _checked(lowering: str | Lowering) -> Lowering:
     if isinstance(lowering, str):
+        one_of("lowering", lowering, ("auto", *lowerings.NAMES))
         lowering = Lowering(lowering, lowering, lowering)
     for name in lowering.names:
-        if name not in lowerings.NAMES:
-            allowed = ", ".join(("auto", *lowerings.NAMES))
-            raise ValueError(f"lowering={name!r} is not one of: {allowed}")
-    if lowering.images < 0:
-        raise ValueError(f"lowering.images={lowering.images}, expected at least 0")
+        one_of("lowering", name, lowerings.NAMES)
+    at_least("lowering.images", lowering.images, 0)
     return lowering
 
 

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsefl_jax.core.types import Array
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models import convolution
 from sparsefl_jax.models.norm import STATIC_NAMES
 
@@ -317,11 +318,10 @@ def norm(
     Raises:
       ValueError: if the kind is unknown.
     """
+    one_of("norm", kind, ("batch", "static", "group", None))
     if kind is None:
         return x
-    if kind in ("batch", "static"):
-        static = kind == "static"
-        return BatchNorm(static=static, name=name)(x, train=train, weight=weight)
     if kind == "group":
         return nn.GroupNorm(min(32, x.shape[-1]), epsilon=1e-5, name=name)(x)
-    raise ValueError(f"norm={kind!r} is not one of: 'batch', 'static', 'group', None")
+    static = kind == "static"
+    return BatchNorm(static=static, name=name)(x, train=train, weight=weight)

@@ -2,6 +2,7 @@
 
 import inspect
 
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.cnn import (
     conv4,
@@ -64,13 +65,12 @@ def build(
     >>> model.macs["fc3"]
     {'bias': 0, 'kernel': 1280}
     """
-    if name not in MODELS:
-        raise ValueError(f"model={name!r} is not one of: {', '.join(MODELS)}")
+    one_of("model", name, MODELS)
     parameters = inspect.signature(MODELS[name]).parameters.values()
     allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
     if unknown := [k for k in kwargs if k not in allowed]:
         raise ValueError(
-            f"model {name!r} has no argument {unknown[0]!r}; allowed: "
+            f"model {name!r} has no argument {unknown[0]!r}, expected one of "
             f"{', '.join((*allowed, 'dtype'))}"
         )
     return MODELS[name](num_classes, input_shape, **kwargs).computing(dtype)

@@ -6,6 +6,7 @@ arXiv:1603.05027, as SpaFL's official code has them.
 
 import flax.linen as nn
 
+from sparsefl_jax.core.validate import at_least, one_of
 from sparsefl_jax.models import layers
 from sparsefl_jax.models.base import Model, check_widths, image_model
 
@@ -113,12 +114,9 @@ def resnet18(
     convolutions; None: as many as outside. `norm` is 'batch', 'static', 'group' or
     None; `init` is 'flash' (Xavier-uniform with gain 0.5, head N(0, 0.01)) or 'torch'.
     """
-    if base < 1:
-        raise ValueError(f"base={base}, expected at least 1")
-    if variant not in VARIANTS:
-        raise ValueError(f"variant={variant!r} is not one of: {', '.join(VARIANTS)}")
-    if init not in ("flash", "torch"):
-        raise ValueError(f"init={init!r} is not one of: flash, torch")
+    at_least("base", base, 1)
+    one_of("variant", variant, VARIANTS)
+    one_of("init", init, ("flash", "torch"))
     outside = tuple(base * 2 ** (block // 2) for block in range(8))
     widths = outside if widths is None else check_widths(widths, 8)
     module = _ResNet18(num_classes, base, widths, variant, norm, init, lowering)

@@ -24,7 +24,7 @@ import numpy as np
 from sparsefl_jax.core.types import Key, PyTree, SparseModel
 from sparsefl_jax.runs.loop import Best, Snapshot
 from sparsefl_jax.simulation import disk_store
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
 
 FORMAT = 2
@@ -188,7 +188,7 @@ def _checksum_of(about: dict) -> int:
 def checksum(tree: PyTree) -> int:
     """Computes a CRC-32 over all leaves and their paths."""
     total = 0
-    for path, leaf in zip(masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True):
+    for path, leaf in zip(trees.leaf_paths(tree), jax.tree.leaves(tree), strict=True):
         leaf = np.asarray(leaf)
         head = f"{path} {leaf.dtype} {leaf.shape}".encode()
         total = zlib.crc32(np.ascontiguousarray(leaf), zlib.crc32(head, total))
@@ -232,7 +232,7 @@ def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:
     """Returns the leaves by path, without empty ones, which orbax refuses."""
-    leaves = zip(masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True)
+    leaves = zip(trees.leaf_paths(tree), jax.tree.leaves(tree), strict=True)
     return {path: np.asarray(leaf) for path, leaf in leaves if leaf.size}
 
 
@@ -243,7 +243,7 @@ def _unflat(flat: dict, shapes) -> PyTree:
     """
     left = [name for name, part in shapes._asdict().items() if part is None]
     flat = {p: leaf for p, leaf in flat.items() if p.split("/")[0] not in left}
-    paths, (leaves, treedef) = masks.leaf_paths(shapes), jax.tree.flatten(shapes)
+    paths, (leaves, treedef) = trees.leaf_paths(shapes), jax.tree.flatten(shapes)
     full = {p: leaf for p, leaf in zip(paths, leaves, strict=True) if leaf.size}
     kinds = [
         {path: (leaf.shape, leaf.dtype) for path, leaf in tree.items()}

@@ -1,7 +1,6 @@
 """The command line's verbs; a refusal is one line on standard error, exit code 2."""
 
 import datetime
-import difflib
 import inspect
 import os
 import re
@@ -10,7 +9,7 @@ import sys
 from pathlib import Path
 
 from sparsefl_jax.core import formats
-from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.core.validate import closest, one_line
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 
@@ -231,7 +230,7 @@ def _check_file(path: str) -> None:
     if Path(file).is_file():
         return
     names = [path.stem for path in CONFIGS.glob("[!_]*.py")]
-    near = difflib.get_close_matches(Path(file).stem, names, n=1)
+    near = closest(Path(file).stem, names)
     hint = f"did you mean configs/{near[0]}.py?" if near else "--list names configs"
     raise ValueError(f"--config={file}: there is no such file; {hint}")
 

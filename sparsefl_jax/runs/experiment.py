@@ -29,7 +29,7 @@ from sparsefl_jax.runs.config import fields, objects, unread
 from sparsefl_jax.runs.plan import checks, describe, timings
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import Limits, Setup
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
 
 
@@ -307,10 +307,10 @@ def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
         folder.mkdir(exist_ok=True)
         shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
         layers = jax.tree.map(lambda m: m > 0, model.macs)
-        sizes = masks.layer_sizes(shapes, layers).tolist()
-        outputs = [leaf.shape[-1] for leaf in masks.layers(shapes, layers)]
+        sizes = trees.layer_sizes(shapes, layers).tolist()
+        outputs = [leaf.shape[-1] for leaf in trees.layers(shapes, layers)]
         for name, of in (("layers", sizes), ("filters", outputs)):
-            told = {"names": masks.layer_paths(layers), "sizes": of}
+            told = {"names": trees.layer_paths(layers), "sizes": of}
             files.write_text(folder / f"{name}.json", json.dumps(told))
     for whose, packed in kept.items():
         name = f"{whose}_{at.stage}_{at.round:06d}.npy"

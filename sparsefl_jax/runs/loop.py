@@ -25,7 +25,7 @@ from sparsefl_jax.simulation import (
     round_program,
     store,
 )
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import processes
 from sparsefl_jax.wire import ledger, packets
 
@@ -269,7 +269,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
 
 def _account(one: _Stage, layers, logs, count: int, at: Snapshot):
     """Returns the records of `count` rounds, the next snapshot, and any failure."""
-    names = masks.layer_paths(layers)
+    names = trees.layer_paths(layers)
     traced, batch_size = one.traced, one.stage.batch_size
     layouts = {"down": packets.layout(traced.down), "up": packets.layout(traced.up)}
     records = []

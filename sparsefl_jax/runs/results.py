@@ -22,7 +22,7 @@ from sparsefl_jax.simulation import (
     placement,
     store,
 )
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
 
 
@@ -183,7 +183,7 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
     kinds = [
         dict(
             zip(
-                masks.leaf_paths(tree),
+                trees.leaf_paths(tree),
                 map(jnp.shape, jax.tree.leaves(tree)),
                 strict=True,
             )

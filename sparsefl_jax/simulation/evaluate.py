@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.data.federated import Rows
 from sparsefl_jax.models.loss import per_sample
 from sparsefl_jax.simulation import observed_masks, personal
@@ -195,8 +196,7 @@ def check_metric(metric: str, stages, model, data) -> None:
       ValueError: it is unknown, or clients have no test samples of their own, or keep
         models whose statistics are to be made from everybody's samples.
     """
-    if metric not in METRICS:
-        raise ValueError(f"metric={metric!r}, expected one of {', '.join(METRICS)}")
+    one_of("metric", metric, METRICS)
     own = any(stage.algorithm.personalize is not None for stage in stages)
     kept = any(personal.kept(stage.algorithm, model) for stage in stages)
     if model.static_stats and kept and metric != "pooled":

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire.packets import Message
 
 
@@ -19,7 +19,7 @@ def num_bytes(shapes: PyTree, layers: PyTree) -> int:
       >>> num_bytes({'w': jnp.zeros((3, 3))}, {'w': True})
       2
     """
-    return -(-int(masks.layer_sizes(shapes, layers).sum()) // 8)
+    return -(-int(trees.layer_sizes(shapes, layers).sum()) // 8)
 
 
 def pack(mask: PyTree, layers: PyTree) -> Array:
@@ -33,7 +33,7 @@ def pack(mask: PyTree, layers: PyTree) -> Array:
       >>> pack({'w': jnp.ones((2, 3), bool)}, {'w': True}).tolist()
       [252]
     """
-    leaves = [leaf.reshape(-1) for leaf in masks.layers(mask, layers)]
+    leaves = [leaf.reshape(-1) for leaf in trees.layers(mask, layers)]
     return jnp.packbits(jnp.concatenate(leaves))
 
 
@@ -45,7 +45,7 @@ def filters(mask: PyTree, layers: PyTree) -> Array:
       >>> filters(mask, {'w': True}).tolist()
       [True, False]
     """
-    leaves = masks.layers(mask, layers)
+    leaves = trees.layers(mask, layers)
     return jnp.concatenate([jnp.any(m, tuple(range(m.ndim - 1))) for m in leaves])
 
 
@@ -60,12 +60,12 @@ def uplink_masks(uplink: Message, shapes: PyTree, layers: PyTree) -> Array:
     """
     sent = {}
     for packet in uplink.values():
-        paths = masks.leaf_paths(packet.mask)
+        paths = trees.leaf_paths(packet.mask)
         sent |= dict(zip(paths, jax.tree.leaves(packet.mask), strict=True))
     leaves, treedef = jax.tree.flatten(shapes)
     mask = [
         sent[path] if path in sent and sent[path].shape == leaf.shape
         else jnp.ones(leaf.shape, bool)
-        for path, leaf in zip(masks.leaf_paths(shapes), leaves, strict=True)
+        for path, leaf in zip(trees.leaf_paths(shapes), leaves, strict=True)
     ]  # fmt: skip
     return pack(jax.tree.unflatten(treedef, mask), layers)

@@ -20,6 +20,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.simulation import disk_store
 from sparsefl_jax.system import hardware, processes
 
@@ -66,10 +67,7 @@ def check(client_store: str) -> None:
     Raises:
       ValueError: it is none of `STORES`.
     """
-    if client_store not in STORES:
-        raise ValueError(
-            f"client_store={client_store!r}, expected one of {', '.join(STORES)}"
-        )
+    one_of("client_store", client_store, STORES)
 
 
 def chosen(client_store: str, rows: PyTree, memory: float, num_devices: int) -> str:

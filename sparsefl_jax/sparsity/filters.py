@@ -13,7 +13,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.models.wiring import Link, links
-from sparsefl_jax.sparsity import masks, width
+from sparsefl_jax.sparsity import masks, top_k, trees, width
 
 KERNELS = ("*kernel",)
 
@@ -45,7 +45,7 @@ def largest(params: PyTree, density: float, prunable=KERNELS) -> PyTree:
     mask = _by_path(masks.full(params))
     for link in shrinking(params, prunable):
         norms = _over_inputs(jnp.sum, jnp.abs(leaves[f"{link.layer}/kernel"]))
-        kept = masks.top_k(norms, width.num_kept(density, norms.size))
+        kept = top_k.top_k(norms, width.num_kept(density, norms.size))
         reader = f"{link.reader}/kernel"
         # A dense layer reads a flattened image, its channels fastest.
         read = jnp.tile(kept, leaves[reader].shape[-2] // kept.size)[:, None]
@@ -84,7 +84,7 @@ def shrinking(params: PyTree, prunable=KERNELS) -> list[Link]:
       >>> [link.layer for link in shrinking({k: {'kernel': 1} for k in ('fc1', 'fc2')})]
       ['fc1']
     """
-    chosen = masks.layer_paths(masks.prunable(params, prunable))
+    chosen = trees.layer_paths(masks.prunable(params, prunable))
     found = [link for link in links(params) if f"{link.layer}/kernel" in chosen]
     if not found:
         raise ValueError(f"prunable={prunable}, expected the kernel of a hidden layer")
@@ -92,7 +92,7 @@ def shrinking(params: PyTree, prunable=KERNELS) -> list[Link]:
 
 
 def _by_path(tree: PyTree) -> dict[str, Array]:
-    return dict(zip(masks.leaf_paths(tree), jax.tree.leaves(tree), strict=True))
+    return dict(zip(trees.leaf_paths(tree), jax.tree.leaves(tree), strict=True))
 
 
 def _over_inputs(reduce, kernel: Array) -> Array:

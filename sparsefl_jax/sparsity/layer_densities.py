@@ -12,7 +12,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.types import Array, Key, PyTree
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.sparsity import masks, trees
 
 # A count is a float32 product: a few units in its last place do not make a new integer.
 _SLACK = 2.0**-21
@@ -38,11 +39,6 @@ def ceil_count(x: Array) -> Array:
     return jnp.ceil(x * jnp.float32(1 - _SLACK)).astype(jnp.int32)
 
 
-def _check_density(density: float) -> None:
-    if not 0 < density <= 1:
-        raise ValueError(f"density={density}, expected 0 < density <= 1.")
-
-
 def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
     """The same density for every layer; `[L]` float32, on the host.
 
@@ -53,8 +49,8 @@ def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       >>> uniform({'w': np.zeros((2, 3))}, {'w': True}, 0.5).tolist()
       [0.5]
     """
-    _check_density(density)
-    return np.full(len(masks.layers(params, select)), density, np.float32)
+    in_range("density", density, "(0, 1]")
+    return np.full(len(trees.layers(params, select)), density, np.float32)
 
 
 def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
@@ -80,8 +76,8 @@ def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       >>> print(erk(w, {'a': True, 'b': True}, 0.3).round(3))
       [0.4   0.267]
     """
-    _check_density(density)
-    leaves, size = masks.layers(params, select), masks.layer_sizes(params, select)
+    in_range("density", density, "(0, 1]")
+    leaves, size = trees.layers(params, select), trees.layer_sizes(params, select)
     raw = np.array([sum(x.shape) for x in leaves], np.float64) / np.maximum(size, 1)
     dense = np.zeros(len(leaves), bool)
     while not dense.all():
@@ -191,10 +187,10 @@ def nested_ranks(order: Key | PyTree, mask: PyTree, select: PyTree) -> PyTree:
     ranks = [
         _ranks(s, m)
         for s, m in zip(
-            masks.layers(order, select), masks.layers(mask, select), strict=True
+            trees.layers(order, select), trees.layers(mask, select), strict=True
         )
     ]
-    return masks.replace_layers(blank, select, ranks)
+    return trees.replace_layers(blank, select, ranks)
 
 
 def _ranks(scores: Array, mask: Array) -> Array:
@@ -222,5 +218,5 @@ def submask(ranks: PyTree, counts: Array, select: PyTree) -> PyTree:
       >>> submask({'w': jnp.array([1, 0, 2])}, n, {'w': True})['w'].tolist()
       [True, True, False]
     """
-    kept = [r < counts[i] for i, r in enumerate(masks.layers(ranks, select))]
-    return masks.replace_layers(masks.full(ranks), select, kept)
+    kept = [r < counts[i] for i, r in enumerate(trees.layers(ranks, select))]
+    return trees.replace_layers(masks.full(ranks), select, kept)

@@ -15,7 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Key, PyTree
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, top_k, trees
 
 
 def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
@@ -42,17 +42,17 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
     """
     if isinstance(n, int) and not 1 <= n <= m:
         raise ValueError(f"n={n}, expected 1 <= n <= m={m}.")
-    paths = masks.layers(
-        jax.tree.unflatten(jax.tree.structure(scores), masks.leaf_paths(scores)), select
+    paths = trees.layers(
+        jax.tree.unflatten(jax.tree.structure(scores), trees.leaf_paths(scores)), select
     )
-    leaves = masks.layers(scores, select)
+    leaves = trees.layers(scores, select)
     for path, leaf in zip(paths, leaves, strict=True):
         inputs = math.prod(leaf.shape[:-1]) if leaf.ndim > 1 else 0
         if inputs < m:
             raise ValueError(f"m={m}, but {path!r} has {inputs} inputs, expected >= m.")
     per_layer = jnp.broadcast_to(jnp.asarray(n, jnp.int32), (len(leaves),))
     kept = [_n_of_m(x, per_layer[i], m) for i, x in enumerate(leaves)]
-    return masks.replace_layers(masks.full(scores), select, kept)
+    return trees.replace_layers(masks.full(scores), select, kept)
 
 
 def random_n_of_m(
@@ -79,6 +79,6 @@ def _n_of_m(scores: Array, n: Array, m: int) -> Array:
     padding = ((0, groups * m - inputs), (0, 0))
     padded = jnp.pad(columns, padding, constant_values=jnp.nan)
     grouped = padded.reshape(groups, m, -1).transpose(2, 0, 1)
-    kept = jax.vmap(jax.vmap(masks.top_k), (0, None))(grouped, room)
+    kept = jax.vmap(jax.vmap(top_k.top_k), (0, None))(grouped, room)
     flat = kept.transpose(1, 2, 0).reshape(groups * m, -1)
     return flat[:inputs].reshape(scores.shape)

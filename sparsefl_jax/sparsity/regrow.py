@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Key, PyTree
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import ceil_count
 
 # A layer denser than this may keep more than the rate asks; growth fills at most this
@@ -41,7 +41,7 @@ def start_carry(params: PyTree, select: PyTree, density: Array | float) -> Carry
       >>> start_carry({'w': jnp.zeros(10)}, {'w': True}, 0.5).target.item()
       5.0
     """
-    size = jnp.float32(masks.layer_sizes(params, select).sum())
+    size = jnp.float32(trees.layer_sizes(params, select).sum())
     zero = jnp.float32(0)
     return Carry(jnp.asarray(density, jnp.float32) * size, zero, zero, zero)
 
@@ -106,8 +106,8 @@ def prune_regrow(
       >>> bool((new['w'] == w['w'] * grown['w']).all())
       True
     """
-    weights, alive = masks.layers(params, select), masks.layers(mask, select)
-    size = jnp.asarray(masks.layer_sizes(mask, select), jnp.float32)
+    weights, alive = trees.layers(params, select), trees.layers(mask, select)
+    size = jnp.asarray(trees.layer_sizes(mask, select), jnp.float32)
     before = masks.counts(mask, select)
     share = _shares(weights, alive, before)
     sparsity = (size - before.astype(jnp.float32)) / jnp.maximum(size, 1)
@@ -127,7 +127,7 @@ def prune_regrow(
         zeros = jnp.sum(~m, dtype=jnp.int32).astype(jnp.float32)
         chance = grown[i] / jnp.maximum(zeros, 1)
         new.append(m | jax.random.bernoulli(keys[i], chance, m.shape))
-    mask = masks.replace_layers(mask, select, new)
+    mask = trees.replace_layers(mask, select, new)
     return masks.apply(params, mask), mask, _next(carry, mask, select)
 
 
@@ -149,7 +149,7 @@ def _prune(weights: Array, mask: Array, removed: Array) -> Array:
     # Masked entries sort first, so that freshly grown zeros are not mistaken for them.
     height = jnp.where(mask, jnp.abs(weights), jnp.float32(-1))
     zeros = jnp.sum(~mask, dtype=jnp.int32)
-    pruned = ~masks.top_k(-height, zeros + removed)
+    pruned = ~top_k.top_k(-height, zeros + removed)
     return jnp.where(removed > 0, pruned, mask & (weights != 0))
 
 

@@ -6,6 +6,8 @@ float64 tables [T] that the compiled program looks up.
 
 import numpy as np
 
+from sparsefl_jax.core.validate import in_range
+
 _MOST = 10**6  # entries of a table that every program holds
 
 
@@ -40,8 +42,7 @@ def polynomial(
       >>> print(polynomial(0.1, 200)[[0, 1, 9, 49, 199]].round(4))
       [0.     0.0135 0.1167 0.5146 0.9   ]
     """
-    if not 0 < density <= 1:
-        raise ValueError(f"density={density}, expected in (0, 1]")
+    in_range("density", density, "(0, 1]")
     if not density <= start <= 1:
         raise ValueError(f"start={start}, expected in [density={density}, 1]")
     for name, value, least, most in (

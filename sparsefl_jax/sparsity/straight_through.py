@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 
 ESTIMATORS = {  # where the gradient passes the unit step S(d)
     "identity": "everywhere",
@@ -99,7 +99,7 @@ def kernels(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
       >>> list(kernels({'b': jnp.ones(2), 'w': jnp.ones((3, 2))}, {'w': jnp.ones(2)}))
       ['w']
     """
-    leaves = dict(zip(masks.leaf_paths(params), jax.tree.leaves(params), strict=True))
+    leaves = dict(zip(trees.leaf_paths(params), jax.tree.leaves(params), strict=True))
     return {path: leaves[path] for path in thresholds}
 
 
@@ -160,11 +160,11 @@ def zeros(params: PyTree, select: PyTree) -> dict[str, Array]:
       >>> zeros({'w': jnp.ones((3, 2))}, {'w': True})['w'].tolist()
       [0.0, 0.0]
     """
-    chosen = zip(masks.layer_paths(select), masks.layers(params, select), strict=True)
+    chosen = zip(trees.layer_paths(select), trees.layers(params, select), strict=True)
     return {path: jnp.zeros(kernel.shape[-1:], jnp.float32) for path, kernel in chosen}
 
 
 def _map_with_path(function, tree: PyTree) -> PyTree:
     leaves, treedef = jax.tree.flatten(tree)
-    paths = masks.leaf_paths(tree)
+    paths = trees.leaf_paths(tree)
     return treedef.unflatten(map(function, paths, leaves))

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Key, PyTree
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire.packets import merge, split
 
 
@@ -22,7 +22,7 @@ def has_score(params: PyTree) -> PyTree:
       >>> has_score({'fc': {'kernel': 1, 'bias': 2}, 'bn': {'scale': 3, 'bias': 4}})
       {'bn': {'bias': False, 'scale': False}, 'fc': {'bias': True, 'kernel': True}}
     """
-    parts = [path.rpartition("/") for path in masks.leaf_paths(params)]
+    parts = [path.rpartition("/") for path in trees.leaf_paths(params)]
     layers = {layer for layer, _, name in parts if name == "kernel"}
     chosen = [layer in layers for layer, _, _ in parts]
     return jax.tree.unflatten(jax.tree.structure(params), chosen)
@@ -49,14 +49,14 @@ def signed_constants(key: Key, params: PyTree) -> PyTree:
       [1.3591, 1.3591, 1.3591, 1.3591]
     """
     leaves, treedef = jax.tree.flatten(params)
-    parts = [path.rpartition("/") for path in masks.leaf_paths(params)]
+    parts = [path.rpartition("/") for path in trees.leaf_paths(params)]
     fan_in = {
         layer: math.prod(leaf.shape[:-1])
         for (layer, _, name), leaf in zip(parts, leaves, strict=True)
         if name == "kernel"
     }
     if not fan_in:
-        raise ValueError(f"no kernel among the leaves {masks.leaf_paths(params)}")
+        raise ValueError(f"no kernel among the leaves {trees.leaf_paths(params)}")
     keys, out = jax.random.split(key, len(leaves)), []
     for (layer, _, name), leaf, own in zip(parts, leaves, keys, strict=True):
         if layer in fan_in:

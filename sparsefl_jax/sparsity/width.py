@@ -4,26 +4,23 @@ A slice at rate p is a mask, so p may be traced and one program serves all width
 masked network computes what a network of that width would: a channel that is cut is
 exactly 0 behind its layer, and nothing reads it. Slices nest.
 
-How a network is wired is read off its leaves: `kernel` [..., I, O] with a `bias`, or
-`scale` with `bias` [C] for a normalisation. In order of their names, conv10 behind
-conv9, the convolutions and then the dense layers make a chain, in which a convolution
-may read whatever an earlier one wrote: a residual sum adds channels of one place, so
-that equal prefixes fit. The first layer reads the input whole and the last, dense,
-writes all classes. Behind convolutions a dense layer reads flattened [H, W, C],
-channels fastest.
+How a network is wired is read off its leaves, see `models.wiring`: `kernel` with a
+`bias`, or `scale` with `bias` [C] for a normalisation. Equal prefixes fit where a
+residual sum adds channels. The first layer reads the input whole and the last, dense,
+writes all classes.
 
 Sources: Diao et al., HeteroFL, ICLR 2021, https://arxiv.org/abs/2010.01264; Horvath et
 al., FjORD, NeurIPS 2021, https://arxiv.org/abs/2102.13451.
 """
 
-import re
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.models import wiring
+from sparsefl_jax.sparsity import trees
 
 
 class _Leaf(NamedTuple):
@@ -89,7 +86,7 @@ def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
       >>> prefix_of_stats({'mean': jnp.zeros(4)}, 0.5)['mean'].tolist()
       [True, True, False, False]
     """
-    for path, leaf in zip(masks.leaf_paths(stats), jax.tree.leaves(stats), strict=True):
+    for path, leaf in zip(trees.leaf_paths(stats), jax.tree.leaves(stats), strict=True):
         if len(leaf.shape) != 1:
             raise ValueError(
                 f"statistic {path!r} has shape {tuple(leaf.shape)}, expected one axis, "
@@ -176,15 +173,15 @@ def check(model: SparseModel) -> None:
 
     Example:
       >>> params = {'conv': {'kernel': jnp.zeros((3, 3, 1, 8))}}
-      >>> check(SparseModel(params, masks.full(params), {}))
+      >>> check(SparseModel(params, {}, {}))
       Traceback (most recent call last):
         ...
       ValueError: width slicing: the last layer, 'conv', is no dense one
     """
     prefix_of_stats(model.stats, 1.0)
-    counted = {_module(path) for path in masks.leaf_paths(model.stats)}
+    counted = {_module(path) for path in trees.leaf_paths(model.stats)}
     for path, known in zip(
-        masks.leaf_paths(model.params), _read(model.params), strict=True
+        trees.leaf_paths(model.params), _read(model.params), strict=True
     ):
         if known.role == "norm" and _module(path) not in counted:
             raise ValueError(
@@ -197,66 +194,27 @@ def _module(path: str) -> str:
     return path.rpartition("/")[0]
 
 
-def _natural(name: str) -> list:
-    """A sort key in which conv10 follows conv9."""
-    return [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", name)]
-
-
 def _read(params: PyTree) -> list[_Leaf]:
     """What slicing does to every leaf, in tree order."""
-    shapes = {}
-    for path, leaf in zip(
-        masks.leaf_paths(params), jax.tree.leaves(params), strict=True
-    ):
-        module, _, name = path.rpartition("/")
-        shapes.setdefault(module, {})[name] = tuple(leaf.shape)
-    layers = {m: s["kernel"] for m, s in shapes.items() if "kernel" in s}
-    order = sorted(layers, key=lambda m: (len(layers[m]) == 2, _natural(m)))
-    if not order or len(layers[order[-1]]) != 2:
-        last = f"the last layer, {order[-1]!r}," if order else "no layer"
-        raise ValueError(f"width slicing: {last} is no dense one")
-    axes = _chain(order, layers)
-    written = {kernel[-1] for kernel in axes.values()}
+    modules, kernels = wiring.modules(params), wiring.layers(params)
+    last = next(reversed(kernels), None)
+    if last is None or len(kernels[last]) != 2:
+        what = "no layer" if last is None else f"the last layer, {last!r},"
+        raise ValueError(f"width slicing: {what} is no dense one")
+    axes = wiring.channels(kernels)
+    written = {channels[-1] for channels in axes.values()}
     found = []
-    for path in masks.leaf_paths(params):
+    for path in trees.leaf_paths(params):
         module, _, name = path.rpartition("/")
-        names, channels = set(shapes[module]), shapes[module][name][-1:]
-        if names <= {"kernel", "bias"} and module in layers:
-            role = "head" if module == order[-1] else "hidden"
-            whole = name == "kernel"
-            found.append(_Leaf(axes[module][0 if whole else -1 :], role))
-        elif names <= {"scale", "bias"} and channels[0] in written:
-            found.append(_Leaf(channels, "norm"))
+        names, shape = modules[module].keys(), tuple(modules[module][name].shape)
+        if names <= {"kernel", "bias"} and module in kernels:
+            role = "head" if module == last else "hidden"
+            found.append(_Leaf(axes[module][0 if name == "kernel" else -1 :], role))
+        elif names <= {"scale", "bias"} and shape[-1] in written:
+            found.append(_Leaf(shape[-1:], "norm"))
         else:
             raise ValueError(
-                f"width slicing: leaf {path!r} of shape {shapes[module][name]}, "
-                "expected kernels, biases and normalisations of channels"
+                f"width slicing: leaf {path!r} of shape {shape}, expected kernels, "
+                "biases and normalisations of channels"
             )
     return found
-
-
-def _chain(order: list[str], kernels: dict) -> dict[str, tuple[int, ...]]:
-    """The channels along each axis of every kernel, 0 where an axis is kept whole."""
-    axes, written, before = {}, set(), None
-    for module in order:
-        *window, inputs, outputs = kernels[module]
-        reads = inputs
-        if before is None:
-            reads = 0
-        elif not window:
-            last = kernels[before]
-            fits = inputs == last[-1]
-            if len(last) > 2:  # flattened, or the mean over positions
-                reads, fits = last[-1], inputs % last[-1] == 0
-        else:
-            fits = inputs in written
-        if before is not None and not fits:
-            raise ValueError(
-                f"width slicing: {module!r} reads {inputs} channels, expected what an "
-                f"earlier layer writes, as in a chain or a residual network"
-            )
-        written.add(outputs)
-        before = module
-        axes[module] = (*(0 for _ in window), reads, outputs)
-    axes[before] = (*axes[before][:-1], 0)
-    return axes

@@ -5,6 +5,8 @@ import os
 import platform
 from pathlib import Path
 
+from sparsefl_jax.core.validate import at_least
+
 # XLA:CPU ends the process when devices meet at a collective further apart than this;
 # between processes the collective fails.
 _PATIENCE = (
@@ -36,8 +38,7 @@ def use_cpu_cores(count: int | None = None) -> None:
     if count is None:
         affinity = getattr(os, "sched_getaffinity", None)  # Linux only
         count = len(affinity(0)) if affinity else os.cpu_count()
-    if count < 1:
-        raise ValueError(f"count={count}, expected at least 1")
+    at_least("count", count, 1)
     flags = os.environ.get("XLA_FLAGS", "").split()
     names = {flag.partition("=")[0] for flag in flags}
     wanted = (f"{_COUNT}={count}", *_PATIENCE)

@@ -29,7 +29,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 
 POSITIONS = ("bitmap", "coo", "csr")  # indexes that write where values stand
 INDEXES = ("none", *POSITIONS, "entropy")
@@ -233,7 +233,7 @@ def layout(message: Message) -> dict[str, Layout]:
     layouts = {}
     for name, packet in message.items():
         leaves = jax.tree.leaves(packet.values)
-        paths = masks.leaf_paths(packet.values)
+        paths = trees.leaf_paths(packet.values)
         shapes = [tuple(x.shape) for x in leaves]
         for path, leaf in zip(paths, leaves, strict=True):
             _check_width(f"{name}/{path}", leaf.dtype, packet.bits)
@@ -244,7 +244,7 @@ def layout(message: Message) -> dict[str, Layout]:
             if not same or found != shapes:
                 raise ValueError(
                     f"mask of packet {name!r} has shapes {found} at"
-                    f" {masks.leaf_paths(packet.mask)}, expected {shapes} at {paths}."
+                    f" {trees.leaf_paths(packet.mask)}, expected {shapes} at {paths}."
                 )
         layouts[name] = Layout(
             tuple(paths),

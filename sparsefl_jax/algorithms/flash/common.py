@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.sparsity import layer_densities, masks
+from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import unpack_model
 
@@ -68,12 +68,12 @@ def target_mask(model: SparseModel, layers: Array, density, select: PyTree) -> P
 
     Densities below the target stay as they are: the server only gets sparser.
     """
-    sizes = masks.layer_sizes(model.params, select)
+    sizes = trees.layer_sizes(model.params, select)
     layers = layer_densities.recalibrate(layers, sizes, density, raises=False)
     size = jax.tree.map(
         lambda w, m: jnp.where(m, jnp.abs(w), jnp.float32(-1)), model.params, model.mask
     )
-    return masks.largest(size, layer_densities.layer_counts(layers, sizes), select)
+    return top_k.largest(size, layer_densities.layer_counts(layers, sizes), select)
 
 
 def both(key, server: Changing) -> dict[str, SparseModel]:

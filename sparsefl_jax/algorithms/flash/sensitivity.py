@@ -8,7 +8,7 @@ from sparsefl_jax.algorithms.flash.common import check
 from sparsefl_jax.algorithms.flash.surgery import sparse_learning
 from sparsefl_jax.algorithms.masked import KERNELS, Server
 from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.sparsity import layer_densities, masks, n_of_m
+from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, renewed, unpack_model
 from sparsefl_jax.wire.packets import Packet
@@ -76,7 +76,7 @@ def sensitivity(
         old = server.model
         before = masks.layer_densities(old.mask, select)
         mean = means.weighted_mean(total, before)
-        sizes = masks.layer_sizes(old.params, select)
+        sizes = trees.layer_sizes(old.params, select)
         layers = layer_densities.recalibrate(mean, sizes, density)
         if group:  # static branch
             per_group = jnp.clip(jnp.round(layers * group), 1, group).astype(jnp.int32)

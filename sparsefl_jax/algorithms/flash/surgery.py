@@ -10,7 +10,7 @@ import numpy as np
 from jax import lax
 
 from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
-from sparsefl_jax.sparsity import masks, regrow
+from sparsefl_jax.sparsity import masks, regrow, trees
 from sparsefl_jax.training import local
 
 
@@ -73,7 +73,7 @@ def sparse_learning(
       when: bool scalar that clients share: whether this round changes masks at all.
     """
     epochs = batches.order.shape[0]
-    prunable = float(np.sum(masks.layer_sizes(model.params, select)))
+    prunable = float(np.sum(trees.layer_sizes(model.params, select)))
     sorting = jnp.float32(prunable * np.log2(prunable + 1))
     train_key, surgery_key = jax.random.split(key)
 

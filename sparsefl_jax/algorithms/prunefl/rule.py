@@ -12,7 +12,7 @@ import optax
 from jax import lax
 
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import floor_count
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.packets import split
@@ -70,7 +70,7 @@ def make_rule(
         raise ValueError(f"constant_time={constant_time}, expected at least 0")
     if layer_time is not None and not all(0 < c < float("inf") for c in layer_time):
         raise ValueError(f"layer_time={layer_time}, expected numbers above 0")
-    layers = masks.layer_paths(select)
+    layers = trees.layer_paths(select)
     times = (1.0,) * len(layers) if layer_time is None else layer_time
     if len(times) != len(layers):
         raise ValueError(
@@ -79,7 +79,7 @@ def make_rule(
         )
 
     def reconfigure(model: SparseModel, squared: PyTree, halvings) -> SparseModel:
-        sizes = masks.layer_sizes(model.params, select)
+        sizes = trees.layer_sizes(model.params, select)
         rate = jnp.float32(prune_rate) * jnp.float32(0.5) ** halvings
         stay = _largest_alive(model, select, rate)
         room = int(max_density * sizes.sum()) - jnp.sum(masks.counts(stay, select))
@@ -96,15 +96,15 @@ def _largest_alive(model: SparseModel, select: PyTree, rate: Array) -> PyTree:
         lambda w, m: jnp.where(m, jnp.abs(w), jnp.float32(-1)), model.params, model.mask
     )
     alive = masks.counts(model.mask, select)
-    return masks.largest(
+    return top_k.largest(
         height, alive - floor_count(rate * alive.astype(jnp.float32)), select
     )
 
 
 def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> PyTree:
     """The mask of the candidates that join those who stay."""
-    gain = masks.layers(squared, select)
-    free = [~m for m in masks.layers(stay, select)]
+    gain = trees.layers(squared, select)
+    free = [~m for m in trees.layers(stay, select)]
     times = [jnp.float32(c) for c in times]
     others = jax.tree.leaves(split(squared, select)[1])
     dense = sum((jnp.sum(g) for g in others), jnp.float32(0))
@@ -130,13 +130,13 @@ def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> P
     )
     flat = jnp.concatenate([v.reshape(-1) for v in worth])
     number = jnp.sum(flat > jnp.maximum(above, 0), dtype=jnp.int32)
-    joined = masks.top_k(flat, jnp.minimum(number, room))
+    joined = top_k.top_k(flat, jnp.minimum(number, room))
     ends = [sum(v.size for v in worth[: i + 1]) for i in range(len(worth) - 1)]
     new = [
         part.reshape(v.shape)
         for part, v in zip(jnp.split(joined, ends), worth, strict=True)
     ]
-    return masks.replace_layers(stay, select, new)
+    return trees.replace_layers(stay, select, new)
 
 
 def summing(power: int = 1) -> optax.GradientTransformation:

@@ -12,7 +12,7 @@ from jax import lax
 
 from sparsefl_jax.algorithms.prunefl.rule import summing, work
 from sparsefl_jax.core.types import Array, Batches, PyTree, SparseModel, Work
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local
 
 _CHANGE, _PATIENCE = 0.1, 5  # settled: five times in a row, no more than a tenth
@@ -45,7 +45,7 @@ def prune(
     start_accuracy: float,
 ) -> Search:
     """The whole initial pruning of one client; arguments as in `prunefl_initial`."""
-    size = float(masks.layer_sizes(model.params, select).sum())
+    size = float(trees.layer_sizes(model.params, select).sum())
     sorting = jnp.float32(size * np.log2(size + 1))
     own = jnp.minimum(local.own_steps(batches, 0), num_batches)
     shared = jnp.minimum(batches.num_steps, num_batches)

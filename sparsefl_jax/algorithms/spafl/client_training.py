@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.sparsity import masks, straight_through
+from sparsefl_jax.sparsity import masks, straight_through, trees
 from sparsefl_jax.training import local
 
 
@@ -151,7 +151,7 @@ def regularised(loss_fn, round: Array, options: Options) -> Callable:
 def _clamped(trained: Trained) -> Trained:
     """Kernels in [-1, 1] and thresholds in [0, 1], section 3.1."""
     paths, (leaves, treedef) = (
-        masks.leaf_paths(trained.params),
+        trees.leaf_paths(trained.params),
         jax.tree.flatten(trained.params),
     )
     params = [

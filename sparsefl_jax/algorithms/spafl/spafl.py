@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from sparsefl_jax.algorithms.spafl import client_training
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
-from sparsefl_jax.sparsity import masks, straight_through
+from sparsefl_jax.sparsity import masks, straight_through, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet
 
@@ -190,4 +190,4 @@ def moved_by_importance(
         step = delta[path] * jnp.sign(jnp.sum(kernel, axes)) / n
         return kernel - straight_through.along_outputs(step, kernel)
 
-    return treedef.unflatten(map(moved, masks.leaf_paths(params), leaves))
+    return treedef.unflatten(map(moved, trees.leaf_paths(params), leaves))

@@ -4,7 +4,6 @@ One pass over all of them before anything is built. What an argument means is ch
 where it is used; here stands only what has no such place.
 """
 
-import difflib
 import inspect
 from types import UnionType
 
@@ -12,13 +11,13 @@ import jax
 import numpy as np
 import optax
 
-from sparsefl_jax.core.validate import typed
+from sparsefl_jax.core.validate import above, at_least, closest, in_range, typed
 from sparsefl_jax.models.base import check_dtype
 from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import objects, unread
 from sparsefl_jax.runs.setup import check_observed
 from sparsefl_jax.simulation import store
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local
 
 INIT_WHAT = {
@@ -86,7 +85,7 @@ def _known(section: str, fields, allowed) -> None:
     for name in fields:
         if name not in allowed:
             objects.refuse_unread(section[:-1], fields, name)
-            near = difflib.get_close_matches(name, allowed, n=1)
+            near = closest(name, allowed)
             there = f"there are {', '.join(sorted(allowed))}"
             hint = f"did you mean {near[0]!r}?" if near else there
             raise ValueError(f"the configuration has no field {section}{name}; {hint}")
@@ -152,7 +151,7 @@ def check_densities(config, model) -> None:
         if section.get("name") not in objects.TABLES["algorithm"]:
             continue  # one's own, whose density may be of anything
         layers = masks.prunable(params, tuple(section.get("prunable", "*")))
-        size = int(masks.layer_sizes(params, layers).sum())
+        size = int(trees.layer_sizes(params, layers).sum())
         for key in ("density", "max_density", "densities"):
             least = np.min(section.get(key) or 1.0)
             if int(least * size) < 1:
@@ -165,21 +164,21 @@ def check_densities(config, model) -> None:
 def _check_ranges(config) -> None:
     """Refuses values out of range that no later check would catch."""
     for field, least in _LEAST.items():
-        if config[field] is not None and config[field] < least:
-            raise ValueError(f"{field}={config[field]}, expected at least {least}")
+        if config[field] is not None:
+            at_least(field, config[field], least)
     for name, value in config.until.items():
-        if value is not None and value <= 0:
-            raise ValueError(f"until.{name}={value}, expected above 0")
-    if config.memory_gb is not None and config.memory_gb <= 0:
-        raise ValueError(f"memory_gb={config.memory_gb}, expected above 0")
+        if value is not None:
+            above(f"until.{name}", value, 0)
+    if config.memory_gb is not None:
+        above("memory_gb", config.memory_gb, 0)
     if config.seed + config.seeds > 2**31:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
         )
     shares = {"density": config.density, "until.accuracy": config.until.get("accuracy")}
     for name, value in shares.items():
-        if value is not None and not 0 < value <= 1:
-            raise ValueError(f"{name}={value}, expected in (0, 1]")
+        if value is not None:
+            in_range(name, value, "(0, 1]")
     check_observed(config.observe_rounds, config.num_rounds)
     objects.lookup("init_what", config.init_what, INIT_WHAT)
     check_dtype("model.dtype", config.model.get("dtype", "float32"))

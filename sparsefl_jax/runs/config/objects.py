@@ -5,7 +5,6 @@ arguments that a name takes stand in the configuration with their defaults, so t
 can be set from the command line and `config.json` holds them all.
 """
 
-import difflib
 import importlib
 import inspect
 
@@ -15,6 +14,7 @@ import optax
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.algorithm import Algorithm, Stage
+from sparsefl_jax.core.validate import above, in_range, one_of
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.training import local
 
@@ -148,12 +148,8 @@ def arguments(factory) -> dict:
 
 def lookup(kind: str, name: str, table):
     """Returns the entry of a table, or refuses its name and lists the others."""
-    if name in table:
-        return table[name]
-    near = difflib.get_close_matches(str(name), table, n=1)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    allowed = ", ".join(sorted(table)) or "none"
-    raise ValueError(f"{kind}={name!r}{hint}, expected one of {allowed}")
+    one_of(kind, name, sorted(table))
+    return table[name]
 
 
 def readers(field: str, *keys: str) -> list[str]:
@@ -255,8 +251,7 @@ def build_optimizer(config):
     name, settings = _settings(config.optimizer)
     final = config.final_learning_rate
     if final is not None:
-        if final <= 0:
-            raise ValueError(f"final_learning_rate={final}, expected above 0")
+        above("final_learning_rate", final, 0)
         begin = settings.setdefault("learning_rate", 0.1)
         if begin <= 0:
             raise ValueError(
@@ -266,8 +261,7 @@ def build_optimizer(config):
         rounds, factor = config.lr_horizon or config.num_rounds, final / begin
         decay, end = config.lr_decay, None
         if decay is not None:
-            if not 0 < decay < 1:
-                raise ValueError(f"lr_decay={decay}, expected in (0, 1)")
+            in_range("lr_decay", decay, "(0, 1)")
             if final > begin:
                 raise ValueError(
                     f"final_learning_rate={final}, expected at most "

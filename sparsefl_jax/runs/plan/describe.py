@@ -19,7 +19,7 @@ from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.plan import checks, timings, traffic_estimate
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import placement
-from sparsefl_jax.sparsity import masks
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
 
@@ -153,7 +153,7 @@ def _samples(key: Key, plan, data) -> _Samples:
 def _stage(setup: Setup, plan, sparse, samples, traffic) -> dict:
     """Returns all figures of a stage but memory and time."""
     stage, model = plan.stage, setup.model
-    paths, macs = masks.leaf_paths(model.macs), jax.tree.leaves(model.macs)
+    paths, macs = trees.leaf_paths(model.macs), jax.tree.leaves(model.macs)
     at_masks = sum(
         macs * traffic.densities.get(path, 1.0)
         for path, macs in zip(paths, macs, strict=True)

@@ -1,0 +1,126 @@
+"""The entries with the largest scores as a mask: of an array, a layer or all layers."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.sparsity import masks, trees
+
+
+def _ordered(scores: Array) -> Array:
+    """uint32 keys that sort as the scores do; -0 equals 0, NaN sorts lowest."""
+    scores = scores.astype(jnp.float32)
+    scores = jnp.where(scores == 0.0, jnp.zeros_like(scores), scores)
+    raw = jax.lax.bitcast_convert_type(scores, jnp.uint32)
+    sign = jnp.uint32(1 << 31)
+    keys = jnp.where(raw >= sign, ~raw, raw | sign)
+    return jnp.where(jnp.isnan(scores), jnp.zeros_like(keys), keys)
+
+
+def top_k(scores: Array, k: Array | int) -> Array:
+    """The mask of the k largest scores: exactly k True, whatever the ties.
+
+    The k-th largest score is found by bisection on the bit pattern of the floats, 32
+    counting passes and no sort; a cumulative sum shares out the ties.
+
+    Args:
+      scores: any shape and sign, a float no wider than float32. Equal scores, and -0
+          and 0, are ties: the lowest flat index is taken first. NaN comes last.
+      k: int32 scalar, clipped to [0, size]; may be traced.
+
+    Returns:
+      bool, the shape of `scores`.
+
+    Example:
+      >>> top_k(jnp.array([3., 1., 3., 2., 2.]), 3).tolist()
+      [True, False, True, True, False]
+    """
+    flat = _ordered(scores).reshape(-1)
+    k = jnp.clip(jnp.asarray(k, jnp.int32), 0, flat.size)
+    threshold = _kth_largest(flat, k)
+    above, ties = flat > threshold, flat == threshold
+    room = k - jnp.sum(above, dtype=jnp.int32)
+    first = jnp.cumsum(ties, dtype=jnp.int32) <= room
+    return (above | (ties & first)).reshape(scores.shape)
+
+
+def _kth_largest(flat: Array, k: Array) -> Array:
+    """The largest key that k keys of uint32 [n] reach; k = 0 takes the highest."""
+
+    def halve(i, threshold):
+        higher = threshold | (jnp.uint32(1 << 31) >> jnp.asarray(i, jnp.uint32))
+        enough = jnp.sum(flat >= higher, dtype=jnp.int32) >= k
+        return jnp.where(enough, higher, threshold)
+
+    return jax.lax.fori_loop(0, 32, halve, jnp.uint32(0))
+
+
+def at_least(scores: PyTree, k: Array | int, select: PyTree) -> PyTree:
+    """The mask of what reaches the k-th largest score of all layers; ties are kept.
+
+    Args:
+      scores: float tree, as in `top_k`.
+      k: int32 scalar, clipped to [1, size]; may be traced.
+      select: tree of Python bools.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected.
+
+    Example:
+      >>> scores = {'a': jnp.array([3., 1.]), 'b': jnp.array([2., 1.])}
+      >>> kept = at_least(scores, 3, {'a': True, 'b': True})
+      >>> kept['a'].tolist(), kept['b'].tolist()
+      ([True, True], [True, True])
+    """
+    keys = [_ordered(x) for x in trees.layers(scores, select)]
+    flat = jnp.concatenate([x.reshape(-1) for x in keys])
+    k = jnp.clip(jnp.asarray(k, jnp.int32), 1, flat.size)
+    threshold = _kth_largest(flat, k)
+    return trees.replace_layers(
+        masks.full(scores), select, [x >= threshold for x in keys]
+    )
+
+
+def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
+    """The mask of the `counts[l]` largest scores of each layer.
+
+    Args:
+      scores: float tree, the larger the better: `jax.tree.map(jnp.abs, params)`.
+      counts: `[L]` int32; may be traced.
+      select: tree of Python bools.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected.
+
+    Example:
+      >>> n = jnp.array([1], jnp.int32)
+      >>> largest({'w': jnp.array([1., 3., 2.])}, n, {'w': True})['w'].tolist()
+      [False, True, False]
+    """
+    kept = [top_k(x, counts[i]) for i, x in enumerate(trees.layers(scores, select))]
+    return trees.replace_layers(masks.full(scores), select, kept)
+
+
+def largest_overall(scores: PyTree, count: Array | int, select: PyTree) -> PyTree:
+    """The mask of the `count` largest scores of all layers together.
+
+    Args:
+      scores: float tree, the larger the better; ties as in `top_k`, in tree order.
+      count: int32 scalar, clipped to [0, size]; may be traced.
+      select: tree of Python bools.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected.
+
+    Example:
+      >>> scores = {'a': jnp.array([1., 3.]), 'b': jnp.array([4., 2.])}
+      >>> mask = largest_overall(scores, 2, {'a': True, 'b': True})
+      >>> mask['a'].tolist(), mask['b'].tolist()
+      ([False, True], [True, False])
+    """
+    chosen = trees.layers(scores, select)
+    kept = top_k(jnp.concatenate([x.reshape(-1) for x in chosen]), count)
+    parts = jnp.split(kept, np.cumsum([x.size for x in chosen])[:-1])
+    cut = [part.reshape(x.shape) for part, x in zip(parts, chosen, strict=True)]
+    return trees.replace_layers(masks.full(scores), select, cut)

@@ -1,0 +1,85 @@
+"""Trees of parameters leaf by leaf: their paths, and the leaves that are layers.
+
+`select` is a tree of Python bools, as `masks.prunable` makes it; the selected leaves,
+in tree order, are the *layers*, and arrays over them are `[L]`.
+"""
+
+import math
+
+import jax
+import numpy as np
+
+from sparsefl_jax.core.types import PyTree
+
+
+def leaf_paths(tree: PyTree) -> list[str]:
+    """The path of every leaf, in tree order.
+
+    Args:
+      tree: any pytree.
+
+    Returns:
+      Names such as `'conv1/kernel'`; `''` for a tree that is one leaf.
+
+    Example:
+      >>> leaf_paths({'conv1': {'kernel': 1, 'bias': 2}})
+      ['conv1/bias', 'conv1/kernel']
+    """
+    paths = jax.tree_util.tree_leaves_with_path(tree)
+    return [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
+
+
+def layers(tree: PyTree, select: PyTree) -> list:
+    """The selected leaves in tree order: the list that `[L]` arrays run along.
+
+    Example:
+      >>> layers({'a': 1, 'b': 2, 'c': 3}, {'a': True, 'b': False, 'c': True})
+      [1, 3]
+    """
+    chosen = jax.tree.leaves(select)
+    return [x for x, s in zip(jax.tree.leaves(tree), chosen, strict=True) if s]
+
+
+def layer_paths(select: PyTree) -> list[str]:
+    """The paths of the selected leaves in tree order.
+
+    Example:
+      >>> layer_paths({'conv': {'bias': False, 'kernel': True}})
+      ['conv/kernel']
+    """
+    chosen = jax.tree.leaves(select)
+    return [p for p, s in zip(leaf_paths(select), chosen, strict=True) if s]
+
+
+def replace_layers(tree: PyTree, select: PyTree, new: list) -> PyTree:
+    """The tree with its selected leaves replaced; the inverse of `layers`.
+
+    Raises:
+      ValueError: `new` does not hold one item per selected leaf.
+
+    Example:
+      >>> select = {'a': True, 'b': False, 'c': True}
+      >>> replace_layers({'a': 1, 'b': 2, 'c': 3}, select, [7, 9])
+      {'a': 7, 'b': 2, 'c': 9}
+    """
+    leaves, treedef = jax.tree.flatten(tree)
+    chosen = jax.tree.leaves(select)
+    if len(new) != sum(chosen):
+        raise ValueError(f"new holds {len(new)} leaves, expected {sum(chosen)}.")
+    items = iter(new)
+    out = [next(items) if s else x for x, s in zip(leaves, chosen, strict=True)]
+    return jax.tree.unflatten(treedef, out)
+
+
+def layer_sizes(tree: PyTree, select: PyTree) -> np.ndarray:
+    """The number of entries of each layer.
+
+    Returns:
+      `[L]` int64, on the host.
+
+    Example:
+      >>> layer_sizes({'w': np.zeros((2, 3)), 'b': np.zeros(3)},
+      ...             {'w': True, 'b': False}).tolist()
+      [6]
+    """
+    return np.array([math.prod(x.shape) for x in layers(tree, select)], np.int64)
