@@ -37,9 +37,9 @@ napoleon_use_rtype = False
 nitpicky = True
 # Classes of other projects, whose sites a build does not read, and one exception that
 # belongs to no page.
-nitpick_ignore = [
-    ("py:class", "collections.abc.Callable"),
-    ("py:exc", "interrupt.StoppedError"),
+nitpick_ignore_regex = [
+    ("py:class", r"(?!sparsefl_jax\.).*"),
+    ("py:exc", r"interrupt\.StoppedError"),
 ]
 
 

@@ -15,7 +15,7 @@ from ml_collections import config_dict
 from sparsefl_jax import models
 from sparsefl_jax.runs import cli, experiment, loop
 from sparsefl_jax.runs.config import fields, objects, rename
-from tests.tiny import tiny_config
+from tests.tiny import network, tiny_config
 
 ROOT = Path(__file__).parent.parent
 NAN, INF = math.nan, math.inf
@@ -446,7 +446,7 @@ def test_a_name_on_the_command_line_takes_its_own_arguments(
     fields.check(rename.settle(config.value))
     assert {key: config.value[field].get(key) for key in told} == told
     if field != "model":
-        objects.build_stages(config.value, None)
+        objects.build_stages(config.value, network(config.value.model.name))
 
 
 @pytest.mark.parametrize("line, told", FILES)

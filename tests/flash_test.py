@@ -1,6 +1,5 @@
 """FLASH beyond the contract: N:M masks, timing of surgery, presets of the configs."""
 
-import functools
 import importlib
 
 import jax
@@ -9,7 +8,6 @@ import numpy as np
 import optax
 import pytest
 
-from sparsefl_jax import models
 from sparsefl_jax.algorithms import hetero_spdst, nst, sensitivity, spdst
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.core.types import Batches, Context, SparseModel
@@ -17,6 +15,7 @@ from sparsefl_jax.runs.config import objects
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
 from tests.by_hand import bare, model_of
+from tests.tiny import network
 
 
 def linear_loss(key, params, stats, x, y, weight):
@@ -201,11 +200,6 @@ CONFIGS = [
     ),
     ("flash_cifar10", "hetero_jmwst,mini"),
 ]
-
-
-@functools.cache
-def network(name):
-    return models.build(name, 10, (32, 32, 3) if name != "mnistnet" else (28, 28, 1))
 
 
 @pytest.mark.parametrize(("name", "arg"), CONFIGS)

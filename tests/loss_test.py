@@ -106,21 +106,29 @@ def test_a_step_follows_the_gradient_of_that_loss(world):
         assert float(grads["fc2"]["bias"][i]) == pytest.approx(slope, rel=1e-3)
 
 
-def test_sums_of_other_names_are_refused(world):
-    _, model = world
+@pytest.mark.parametrize(
+    ("value", "names", "told"),
+    [
+        (0.0, ("loss",), "the sums loss, expected loss, correct, count"),
+        (
+            [1.0, 2.0],
+            ("loss", "correct", "count"),
+            r"its loss of shape \(2,\), expected",
+        ),
+    ],
+)
+def test_what_a_loss_must_return_is_said_in_one_line(world, value, names, told):
+    data, model = world
 
     def loss(logits, targets, weight):
-        return jnp.sum(logits), {"loss": jnp.sum(logits)}
+        return jnp.array(value), dict.fromkeys(names, jnp.float32(0))
 
-    method = sfl.fedavg(model.fitting(loss), sfl.make_optimizer())
-    told = "model.loss returned the sums loss, expected loss, correct, count"
-    with pytest.raises(ValueError, match=told):
-        sfl.run(
-            jax.random.key(0),
-            [sfl.Stage(method, 1, CLIENTS)],
-            model.fitting(loss),
-            world[0],
-        )
+    model = model.fitting(loss)
+    stage = sfl.Stage(sfl.fedavg(model, sfl.make_optimizer()), 1, CLIENTS)
+    with pytest.raises(ValueError, match=f"^model.loss returned {told}"):
+        sfl.run(jax.random.key(0), [stage], model, data)
+    with pytest.raises(ValueError, match="loss=0.5, expected a function"):
+        model.fitting(0.5)
 
 
 def arguments(factory):

@@ -21,7 +21,7 @@ from sparsefl_jax.runs import (
 from sparsefl_jax.runs.config import objects
 from sparsefl_jax.system import interrupt
 from tests.checkpoint_test import contents, stop_after
-from tests.tiny import tiny_config
+from tests.tiny import network, tiny_config
 
 
 def four_rounds(folder):
@@ -118,7 +118,7 @@ def test_another_partition_is_refused_by_its_tables(finished):
     data = objects.build_data(config)
     moved = data._replace(train=data.train._replace(index=data.train.index[::-1]))
     saved = checkpoint.read(finished)
-    stages = objects.build_stages(config, None)
+    stages = objects.build_stages(config, network("mlp"))
     at, _ = resumption.start(saved, stages, data)
     assert (at.stage, at.round) == (0, 4)
     with pytest.raises(ValueError, match="checkpoint: train changed"):
@@ -179,7 +179,7 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
     first = {"first_stage": {"name": "sensitivity", "density": 0.5}}
     found = settle(first, {"num_rounds": 8})
     assert found.config.first_stage.num_rounds == 4
-    stages = objects.build_stages(found.config, None)
+    stages = objects.build_stages(found.config, network("mlp"))
     assert [stage.num_rounds for stage in stages] == [4, 8]
     with pytest.raises(ValueError, match="first_stage.num_rounds=8, expected 4"):
         settle(

@@ -11,6 +11,7 @@ from benchmarks.tables import Row, Table
 from configs import _spafl
 from sparsefl_jax.data import make_preprocess
 from sparsefl_jax.runs.config import fields, objects
+from tests.tiny import network
 
 FILES = ("spafl_fashion_mnist", "spafl_cifar10", "spafl_cifar100")
 
@@ -25,7 +26,9 @@ def test_every_method_variant_and_preset_builds(file):
                 config = get_config(",".join((method, variant, preset)))
                 fields.check(config)
                 budgets = objects.build_budgets(config)
-                (stage,) = objects.build_stages(config, None, budgets)
+                (stage,) = objects.build_stages(
+                    config, network(config.model.name), budgets
+                )
                 assert stage.cohort_size == 10 and config.metric == "clients"
                 assert stage.drop_last == (file == "spafl_cifar10")
                 seen.add(str(config.algorithm))

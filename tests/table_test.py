@@ -12,7 +12,7 @@ from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment, loop
 from sparsefl_jax.runs.config import fields, objects
 from sparsefl_jax.system import interrupt
-from tests.tiny import ctrl_c
+from tests.tiny import ctrl_c, network
 
 pytestmark = pytest.mark.slow
 
@@ -192,7 +192,7 @@ def test_every_table_declares_what_can_be_configured(name):
         config = tables.row_config(table, row, 2)
         assert config.seed == 2
         fields.check(config)
-        assert objects.build_stages(config, None)
+        assert objects.build_stages(config, network(config.model.name))
     assert set(tables.results(name, tables.ROOT)) <= set(table.order)
 
 

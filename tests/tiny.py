@@ -1,6 +1,7 @@
 """FLASH's two stages on 8 clients of 6-pixel images: two seconds to run; a method."""
 
 import contextlib
+import functools
 import os
 import signal
 import time
@@ -9,6 +10,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
+from sparsefl_jax import models
 from sparsefl_jax.algorithms import fedavg, spafl
 from sparsefl_jax.runs.config import objects
 from sparsefl_jax.system import interrupt
@@ -38,6 +40,12 @@ def tiny_config(folder):
     config.num_rounds, config.cohort_size, config.batch_size = 4, 3, 8
     config.eval_every = 2
     return objects.complete(config)
+
+
+@functools.cache
+def network(name):
+    """The network of a configuration but for its settings, which change no name."""
+    return models.build(name, 10, (768,) if name == "sa" else (32, 32, 3))
 
 
 def noisy(model, optimizer):

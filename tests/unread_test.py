@@ -1,6 +1,5 @@
 """What is set and not read is refused; a renamed method keeps nothing unasked."""
 
-import functools
 import json
 import sys
 from pathlib import Path
@@ -9,14 +8,13 @@ import numpy as np
 import pytest
 from absl import flags
 
-from sparsefl_jax import models
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import cli, experiment, loop, run_directory
 from sparsefl_jax.runs.config import fields, objects, rename, unread
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
 from tests.bad_input_test import change, launched, refused
-from tests.tiny import tiny_config
+from tests.tiny import network, tiny_config
 
 CONFIGS = Path(__file__).parent.parent / "configs"
 MINI = "configs/flash_cifar10.py:mini"
@@ -189,12 +187,6 @@ def given(monkeypatch, line: str):
     fields.check(rename.settle(config.value))
     objects.build_stages(config.value, network(config.value.model.name))
     return config.value
-
-
-@functools.cache
-def network(name):
-    """The model of a configuration but for its settings, which change no name here."""
-    return models.build(name, 10, (768,) if name == "sa" else (32, 32, 3))
 
 
 METHOD, STAGE = "--config.algorithm.name", "--config.first_stage.name"

@@ -84,6 +84,9 @@ class Model(NamedTuple):
         Returns:
           A `Model`.
 
+        Raises:
+          ValueError: the loss is no function.
+
         Example:
           >>> def squared(logits, targets, weight):
           ...     aim = jax.nn.one_hot(targets, logits.shape[-1])
@@ -97,6 +100,8 @@ class Model(NamedTuple):
           >>> model.loss(jnp.zeros((1, 2)), jnp.array([1]), jnp.ones(1))[0].item()
           1.0
         """
+        if not callable(loss):
+            raise ValueError(f"loss={loss!r}, expected a function of three arguments")
         return self._replace(loss=loss)
 
     def computing(self, dtype: str) -> "Model":

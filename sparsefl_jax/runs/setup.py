@@ -28,21 +28,23 @@ class Limits(NamedTuple):
 class Setup(NamedTuple):
     """All that a run depends on but its key.
 
-    stages: what runs, one after another.
-    model, data: the network, and the samples shared out over clients.
-    eval_every: rounds between evaluations; the last of a stage is one too.
-    chunk: clients that a device runs at a time, or 'auto'.
-    budgets: [N] float in (0, 1], the share of the model that each client can hold.
-    metric: whose accuracy counts, a name in `evaluate.METRICS`.
-    client_store: where what clients keep lives, a name in `store.STORES`; it changes no
-        result.
-    memory_gb: what the devices may hold together, 1e9 bytes; 'auto' chunks fill it, see
-        `memory_estimate.choose`, and an 'auto' store leaves rows on the host that would
-        take more than half of it.
-    devices: by default all.
-    until: where to end early; there is an evaluation at that end.
-    initial: what the first stage starts from; None: a fresh network.
-    observe_rounds: rounds of the last stage, from 1, whose clients' masks are kept.
+    Attributes:
+      stages: what runs, one after another.
+      model: the network.
+      data: the samples, shared out over clients.
+      eval_every: rounds between evaluations; the last of a stage is one too.
+      chunk: clients that a device runs at a time, or 'auto'.
+      budgets: [N] float in (0, 1], the share of the model that each client can hold.
+      metric: whose accuracy counts, a name in `evaluate.METRICS`.
+      client_store: where what clients keep lives, a name in `store.STORES`; it changes
+        no result.
+      memory_gb: what the devices may hold together, 1e9 bytes; 'auto' chunks fill it,
+        see `memory_estimate.choose`, and an 'auto' store leaves rows on the host that
+        would take more than half of it.
+      devices: by default all.
+      until: where to end early; there is an evaluation at that end.
+      initial: what the first stage starts from; None: a fresh network.
+      observe_rounds: rounds of the last stage, from 1, whose clients' masks are kept.
     """
 
     stages: Sequence[Stage]

@@ -66,7 +66,7 @@ def objective(model: Model, *, train: bool = True) -> Callable:
       and `sums` are those of `model.loss`.
 
     Raises:
-      ValueError: it is no model; by `loss_fn`, the loss returns other sums.
+      ValueError: it is no model; by `loss_fn`, its loss returns other sums or arrays.
 
     Example:
       >>> import sparsefl_jax as sfl
@@ -87,6 +87,11 @@ def objective(model: Model, *, train: bool = True) -> Callable:
                 f"model.loss returned the sums {', '.join(sorted(sums))}, expected "
                 f"{', '.join(SUMS)}"
             )
+        for name, value in {"its loss": loss, **sums}.items():
+            if shape := jnp.shape(value):
+                raise ValueError(
+                    f"model.loss returned {name} of shape {shape}, expected a scalar"
+                )
         return loss, (stats, sums)
 
     return loss_fn
