@@ -232,9 +232,9 @@ def _of_model(run: Run, model: str) -> dict[str, float | None]:
 
 
 def _choice(record: Record, model: str) -> tuple[bool, float]:
-    validation = record.get("val_accuracy")
-    known = finite(validation)
-    return known, validation if known else record["models"][model]["accuracy"]
+    known = finite(record.get("val_accuracy"))
+    judged = record if known else record["models"][model]
+    return known, judged["val_accuracy" if known else "accuracy"]
 
 
 def _of_clients(run: Run, headline: bool) -> dict[str, float | None]:

@@ -76,7 +76,9 @@ def _by_sparsity(groups: Sequence[Group]) -> dict[str, list]:
         density, accuracy = (
             spread([m.get(key) for m in final]) for key in ("density", "accuracy")
         )
-        if density.mean < 1 and accuracy.mean is not None:
+        if density.mean is None or accuracy.mean is None:
+            continue
+        if density.mean < 1:
             point = 1 - density.mean, accuracy.mean, accuracy.std or 0.0
             found.setdefault(method_of(group.runs[0]), []).append(point)
     return {method: sorted(points) for method, points in found.items()}

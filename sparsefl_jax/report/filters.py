@@ -65,7 +65,7 @@ def read_filters(run_dir: str | Path) -> KeptFilters | None:
       True
     """
     found = open_snapshots(run_dir, "filters.json", {"filters": 2})
-    return found and KeptFilters(*found)
+    return None if found is None else KeptFilters(*found)
 
 
 def plot_filters(run: Run, folder: Path) -> list[Path]:

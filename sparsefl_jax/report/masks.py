@@ -59,7 +59,7 @@ def read_masks(run_dir: str | Path) -> KeptMasks | None:
       True
     """
     found = open_snapshots(run_dir, "layers.json", {"server": 1, "clients": 2})
-    return found and KeptMasks(*found)
+    return None if found is None else KeptMasks(*found)
 
 
 def open_snapshots(run_dir: str | Path, layers: str, kinds: dict[str, int]):

@@ -58,14 +58,14 @@ def most(setup: Setup, stage: int, traced) -> Most:
       stage: which of its stages.
       traced: one round of that by shape, as `checks.run` gives it.
     """
-    stage, model, data = setup.stages[stage], setup.model, setup.data
+    one, model, data = setup.stages[stage], setup.model, setup.data
     packets = traced.down, traced.up
     bits = sum(traffic_estimate.most_bits(codec.layout(each)) for each in packets)
-    sizes = np.sort(np.asarray(data.train.size, np.int64))[-stage.cohort_size :]
-    steps = int(np.sum(-(-sizes // stage.batch_size)))
+    sizes = np.sort(np.asarray(data.train.size, np.int64))[-one.cohort_size :]
+    steps = int(np.sum(-(-sizes // one.batch_size)))
     weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
     flops = most_flops(model.macs, weights, int(sizes.sum()), steps)
-    return Most(stage.cohort_size * bits, stage.epochs * flops)
+    return Most(one.cohort_size * bits, one.epochs * flops)
 
 
 def most_flops(macs, weights: int, samples: float, steps: float) -> float:

@@ -4,6 +4,7 @@ import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sparsefl_jax.runs.config import unread
 from sparsefl_jax.runs.config.objects import default_config
@@ -19,7 +20,7 @@ LATER += ("until.accuracy", "until.gbit", "until.pflop")
 _OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
 
 
-def read_config(workdir: str | Path):
+def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     """The configuration of a run, as a `ConfigDict`; later fields at their defaults.
 
     Raises:

@@ -25,7 +25,7 @@ _LARGEST = 1e300  # a number that sums and percentages can take
 
 def _number(value) -> bool:
     real = isinstance(value, Real) and not isinstance(value, bool)
-    return real and not (isinstance(value, Integral) and abs(value) > _LARGEST)
+    return real and not (isinstance(value, Integral) and abs(int(value)) > _LARGEST)
 
 
 KINDS: dict[str, Callable[[Any], bool]] = {

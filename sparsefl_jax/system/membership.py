@@ -89,7 +89,7 @@ def start(
 
 
 def _whole(coordinator: str | None, count: int | None, index: int | None) -> bool:
-    if None in (coordinator, count, index):
+    if coordinator is None or count is None or index is None:
         return False
     return bool(re.fullmatch(r".+:\d+", coordinator)) and 0 <= index < count
 

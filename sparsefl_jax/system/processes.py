@@ -10,6 +10,7 @@ In a single process all of this costs nothing and changes nothing.
 
 import json
 import zlib
+from typing import Any
 
 import jax
 import numpy as np
@@ -80,7 +81,7 @@ def most(*numbers: int) -> tuple[int, ...]:
     return tuple(mine.tolist())
 
 
-def lead(value=None):
+def lead(value: Any = None) -> Any:
     """What process 0 has, in every process; values that JSON can hold.
 
     Example:

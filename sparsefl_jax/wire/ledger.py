@@ -14,6 +14,7 @@ ledger's own totals are in every record.
 import fnmatch
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -64,7 +65,9 @@ def _traffic(direction: str, layout, count, cohort: int) -> dict:
     }
 
 
-def round_record(log, layouts: dict, macs: PyTree, names: list[str], batch_size: int):
+def round_record(
+    log, layouts: dict, macs: PyTree, names: list[str], batch_size: int
+) -> dict[str, Any]:
     """One round's line of `metrics.jsonl`, a dict of plain Python values.
 
     The ledger's fields stand at the top. A method's own metrics stand in `client`,

@@ -7,6 +7,7 @@ can be set from the command line and `config.json` holds them all.
 
 import importlib
 import inspect
+from typing import Any
 
 import numpy as np
 import optax
@@ -184,7 +185,7 @@ def refuse_unread(field: str, section: dict, key: str) -> None:
         )
 
 
-def _settings(section) -> tuple[str, dict]:
+def _settings(section) -> tuple[Any, dict[str, Any]]:
     """Returns the name of a section and its arguments; lists become tuples."""
     settings = {
         key: tuple(value) if isinstance(value, list) else value
