@@ -216,7 +216,7 @@ def refused(call, told: str) -> None:
 def test_configuration_is_refused(tmp_path, monkeypatch, values, told):
     config = tiny_config(tmp_path)
     change(config, values)
-    monkeypatch.setattr(loop, "segments", None)  # nothing runs
+    monkeypatch.setattr(loop, "go_on", None)  # nothing runs
     refused(lambda: experiment.run(config, tmp_path / "run", progress=False), told)
     assert not (tmp_path / "run").exists()
 
@@ -366,7 +366,7 @@ def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
     config = cli.define_config(values)
     monkeypatch.setattr(sys, "argv", ["launch.py", *arguments])
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(loop, "segments", None)
+    monkeypatch.setattr(loop, "go_on", None)
     monkeypatch.delenv("SPARSEFL_DEBUG", raising=False)
     app = SimpleNamespace(run=lambda main, flags_parser: main(flags_parser(sys.argv)))
     with pytest.raises(SystemExit) as ended:

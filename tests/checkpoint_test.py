@@ -45,7 +45,7 @@ def contents(run):
 def stop_after(monkeypatch, rounds):
     """Makes a run in this process see a Ctrl-C after so many segments."""
     seen, send = [], ctrl_c(monkeypatch)
-    original = loop.segments
+    original = loop.go_on
 
     def segments(*args, **kwargs):
         for segment in original(*args, **kwargs):
@@ -54,7 +54,7 @@ def stop_after(monkeypatch, rounds):
                 send()
             yield segment
 
-    monkeypatch.setattr(loop, "segments", segments)
+    monkeypatch.setattr(loop, "go_on", segments)
 
 
 OTHERS = {

@@ -76,7 +76,7 @@ def calls(monkeypatch):
 
 def stop_the_third(monkeypatch):
     """Ctrl-C after the first segment of the third run."""
-    segments, started, send = loop.segments, [], ctrl_c(monkeypatch)
+    segments, started, send = loop.go_on, [], ctrl_c(monkeypatch)
 
     def interrupted(*args, **kwargs):
         started.append(None)
@@ -85,7 +85,7 @@ def stop_the_third(monkeypatch):
                 send()
             yield segment
 
-    monkeypatch.setattr(loop, "segments", interrupted)
+    monkeypatch.setattr(loop, "go_on", interrupted)
 
 
 def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
