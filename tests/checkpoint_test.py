@@ -121,9 +121,10 @@ def test_a_signal_in_the_last_segment_starts_no_other_seed(
 
 KILLED = """
 import sys
-from sparsefl_jax import devices, experiment, workdir
-devices.keep_compilations()
-experiment.run(workdir.read_config(sys.argv[1]), sys.argv[2], resume=True)
+from sparsefl_jax.runs import experiment, run_directory
+from sparsefl_jax.system import hardware
+hardware.keep_compilations()
+experiment.run(run_directory.read_config(sys.argv[1]), sys.argv[2], resume=True)
 """
 
 

@@ -90,10 +90,10 @@ def test_devices_may_differ_for_longer_than_xla_waits(patient):
 
 PEAK = """
 import jax
-from sparsefl_jax import devices
+from sparsefl_jax.system import hardware
 
 def peak():
-    return devices.peak_memory(jax.devices())["process"]
+    return hardware.peak_memory(jax.devices())["process"]
 
 before = peak()
 held = b"1" * 200_000_000  # written, so that the pages are there

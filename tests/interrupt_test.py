@@ -13,7 +13,7 @@ from sparsefl_jax.system import interrupt
 
 BUSY = """
 import hashlib
-from sparsefl_jax import interrupt
+from sparsefl_jax.system import interrupt
 with interrupt.listening("asked to end") as by:
     print("ready", flush=True)
     # A minute in C, without the interpreter's lock: no Python handler runs meanwhile.

@@ -28,7 +28,7 @@ SECONDS = 300  # after which whatever still runs is killed; busy machines need m
 DRIVER = """
 import json, sys
 from pathlib import Path
-from sparsefl_jax import membership, processes
+from sparsefl_jax.system import membership, processes
 
 port, index, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
 membership.start(f"localhost:{port}", 2, index)
@@ -36,10 +36,11 @@ membership.start(f"localhost:{port}", 2, index)
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from sparsefl_jax import devices, experiment, workdir
+from sparsefl_jax.runs import experiment, run_directory
+from sparsefl_jax.system import hardware
 
 assert processes.several() and processes.leads() == (index == 0)
-assert devices.local(jax.devices()) == jax.local_devices()
+assert hardware.local(jax.devices()) == jax.local_devices()
 assert processes.most(index, 1 - index, 5) == (1, 1, 5)
 assert processes.lead({"who": index}) == {"who": 0}
 mesh = Mesh(np.array(jax.devices()), ("clients",))
@@ -57,7 +58,7 @@ else:
 
 experiment._draw = lambda path: None  # plots take seconds
 for source in sys.argv[4:]:
-    config = workdir.read_config(folder / source)
+    config = run_directory.read_config(folder / source)
     told = experiment.run(config, folder / f"{source}_two", progress=False)
     (folder / f"{source}_{index}.json").write_text(json.dumps(told))
 """
@@ -269,7 +270,7 @@ PARTING = """
 import sys
 from pathlib import Path
 import jax, numpy as np
-from sparsefl_jax import membership, processes
+from sparsefl_jax.system import membership, processes
 
 port, index, fails, cache = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
 jax.config.update("jax_compilation_cache_dir", cache)
@@ -311,7 +312,7 @@ LATE = """
 import sys, time
 import jax, jax.numpy as jnp, numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from sparsefl_jax import membership, processes
+from sparsefl_jax.system import membership, processes
 
 membership.start(f"localhost:{sys.argv[1]}", 2, int(sys.argv[2]))
 mesh = Mesh(np.array(jax.devices()), ("clients",))
@@ -335,7 +336,9 @@ import re
 import jax
 import numpy as np
 import sparsefl_jax as sfl
-from sparsefl_jax import begin, checks, sampling, simulate
+from sparsefl_jax.data import cohorts
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.simulation import initial_state, placement, round_program
 from tests.store_test import METHODS, make_world
 
 data, model, parts = make_world(24)
@@ -347,13 +350,13 @@ for name, method in methods.items():
     told = []
     for count in (1, 8):
         stage = sfl.Stage(method(*parts), 1, 11, batch_size=4)
-        plan = simulate.make_plan(stage, layers, jax.devices()[:count])
-        population = simulate.make_population(plan, data)
+        plan = placement.make_plan(stage, layers, jax.devices()[:count])
+        population = placement.make_population(plan, data)
         start = checks.initial_model(key, model)
-        state = begin.start(key, plan, start, population)
-        ids = sampling.cohorts(key, stage, 24, rounds)
+        state = initial_state.start(key, plan, start, population)
+        ids = cohorts.cohorts(key, stage, 24, rounds)
         arguments = key, population, state, rounds, ids
-        run = simulate.make_segment(plan).lower(*arguments).compile()
+        run = round_program.make_segment(plan).lower(*arguments).compile()
         state, log = run(*arguments)
         told.append(jax.device_get((state, log)))
         for leaf in jax.tree.leaves(state.clients):

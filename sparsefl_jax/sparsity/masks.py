@@ -22,7 +22,7 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
     """The leaves whose path matches one of the patterns.
 
     Args:
-      params: the parameters.
+      params: the parameters, or a tree like them, such as `model.macs`.
       patterns: `fnmatch` globs on the leaf path, case-sensitive. One that begins with
         `!` excludes what it matches, wherever it stands.
 
