@@ -4,6 +4,8 @@ Pure JAX with static shapes. A client has M rows of which `size` count; valid sa
 come first in every epoch, so a client's own steps are the first ones.
 """
 
+from typing import Any
+
 import jax
 import jax.numpy as jnp
 
@@ -11,7 +13,7 @@ from sparsefl_jax.core.types import Array, Batches, Key
 from sparsefl_jax.core.validate import at_least
 
 
-def steps_per_epoch(size, batch_size: int, drop_last: bool = False):
+def steps_per_epoch(size: Any, batch_size: int, drop_last: bool = False):
     """Counts the steps that a client's samples fill.
 
     Args:

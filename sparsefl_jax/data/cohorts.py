@@ -89,7 +89,7 @@ def uniform_sampler(num_clients: int, cohort_size: int) -> Callable:
     return sampler
 
 
-def stratified_sampler(budgets, cohort_size: int) -> Callable:
+def stratified_sampler(budgets: np.ndarray, cohort_size: int) -> Callable:
     """`(key, round) -> ids [K] int32`: the same share of every tier of equal budgets.
 
     Raises:

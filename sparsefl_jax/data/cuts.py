@@ -5,11 +5,18 @@ to and including each one.
 """
 
 import warnings
+from typing import Any
 
 import numpy as np
 
 
-def draw_cuts(rng, totals, num_clients, alpha, cap):
+def draw_cuts(
+    rng: np.random.Generator,
+    totals: np.ndarray,
+    num_clients: int,
+    alpha: float,
+    cap: Any,
+):
     """Draws, per class, where its samples are cut: [classes, N] cumulative counts."""
     cuts, held = [], np.zeros(num_clients, np.int64)
     for total in totals:
@@ -25,19 +32,21 @@ def draw_cuts(rng, totals, num_clients, alpha, cap):
     return np.stack(cuts)
 
 
-def scaled_cuts(cuts, totals, totals_test):
+def scaled_cuts(cuts: np.ndarray, totals: np.ndarray, totals_test: np.ndarray):
     """Returns cuts [classes, N] of a test set at the proportions of `cuts`."""
     return cuts * totals_test[:, None] // np.maximum(totals, 1)[:, None]
 
 
-def cut_classes(labels, cuts, rng):
+def cut_classes(labels: np.ndarray, cuts: np.ndarray, rng: np.random.Generator):
     """Gives client i the shuffled samples of each class between its cuts."""
     stacks = by_class(labels, rng, len(cuts))
     pieces = [np.split(s, cut)[:-1] for s, cut in zip(stacks, cuts, strict=True)]
     return [np.concatenate(client) for client in zip(*pieces, strict=True)]
 
 
-def by_class(labels, rng, num_classes=None):
+def by_class(
+    labels: np.ndarray, rng: np.random.Generator, num_classes: int | None = None
+):
     """Returns shuffled indices of each class."""
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
@@ -45,7 +54,7 @@ def by_class(labels, rng, num_classes=None):
     return np.split(order, np.cumsum(counts)[:-1])
 
 
-def raise_to_minimum(parts, min_samples, what="samples"):
+def raise_to_minimum(parts: list[np.ndarray], min_samples: int, what: str = "samples"):
     """Moves entries from the largest parts to those below a minimum, and warns.
 
     Example:

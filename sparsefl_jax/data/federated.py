@@ -5,14 +5,16 @@ The arrays are never copied per client: `Rows.index` is padded to the largest cl
 """
 
 import inspect
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
 from sparsefl_jax.data.partition import PARTITIONERS
-from sparsefl_jax.data.sources import make_dataset
+from sparsefl_jax.data.sources import Dataset, make_dataset
 
 
 class Rows(NamedTuple):
@@ -43,14 +45,14 @@ class FederatedData(NamedTuple):
 
 
 def federate(
-    dataset,
-    partition="iid",
-    num_clients=None,
+    dataset: Dataset,
+    partition: str | Callable | Sequence[ArrayLike] = "iid",
+    num_clients: int | None = None,
     *,
-    seed=0,
-    val_fraction=0.0,
-    test_split="partition",
-    test_fraction=None,
+    seed: int = 0,
+    val_fraction: float = 0.0,
+    test_split: str = "partition",
+    test_fraction: float | None = None,
     **kwargs,
 ):
     """Splits a data set over clients.
@@ -113,19 +115,19 @@ def federate(
 
 
 def from_arrays(
-    x,
-    y,
+    x: ArrayLike,
+    y: ArrayLike,
     *,
-    x_test=None,
-    y_test=None,
-    num_classes=None,
-    num_clients=None,
-    partition="iid",
-    seed=0,
-    test_split=None,
-    users=None,
-    users_test=None,
-    name="arrays",
+    x_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
+    num_classes: int | None = None,
+    num_clients: int | None = None,
+    partition: str | Callable | Sequence[ArrayLike] = "iid",
+    seed: int = 0,
+    test_split: str | None = None,
+    users: ArrayLike | None = None,
+    users_test: ArrayLike | None = None,
+    name: str = "arrays",
     **kwargs,
 ):
     """Splits your own arrays over clients.
@@ -168,7 +170,7 @@ def from_arrays(
     )
 
 
-def partition_counts(data):
+def partition_counts(data: FederatedData):
     """Counts each client's training samples by class.
 
     Args:
@@ -193,7 +195,7 @@ def partition_counts(data):
     )
 
 
-def pack(parts):
+def pack(parts: Sequence[np.ndarray]):
     """Returns index arrays as one padded table.
 
     Example:

@@ -3,6 +3,8 @@
 NumPy on the host; the splits follow the partition of the training samples.
 """
 
+from typing import Any
+
 import numpy as np
 
 from sparsefl_jax.data.cuts import cut_classes, raise_to_minimum, scaled_cuts
@@ -16,7 +18,9 @@ TEST_SPLITS = {
 }
 
 
-def test_parts(dataset, parts, test_split, *, rng):
+def test_parts(
+    dataset: Any, parts: list[np.ndarray], test_split: str, *, rng: np.random.Generator
+):
     """Returns each client's rows of the test set, for all splits but "within".
 
     Args:
@@ -46,7 +50,13 @@ def test_parts(dataset, parts, test_split, *, rng):
     return raise_to_minimum(test, 1, "test samples")
 
 
-def match(parts, labels, labels_test, *, rng):
+def match(
+    parts: list[np.ndarray],
+    labels: np.ndarray,
+    labels_test: np.ndarray,
+    *,
+    rng: np.random.Generator,
+):
     """Splits a test set over clients in the class proportions of their samples.
 
     Where a class has m times as many training as test samples, m an integer, this
@@ -76,7 +86,13 @@ def match(parts, labels, labels_test, *, rng):
     return cut_classes(labels_test, cuts_test, rng)
 
 
-def hold_out(parts, fraction, *, rng, minimum=0):
+def hold_out(
+    parts: list[np.ndarray],
+    fraction: float,
+    *,
+    rng: np.random.Generator,
+    minimum: int = 0,
+):
     """Splits each part into what stays and a random fraction; at least one stays.
 
     Args:

@@ -20,7 +20,7 @@ from sparsefl_jax.data import cache
 _SIDE = 28
 
 
-def find(folder) -> dict:
+def find(folder: str | Path) -> dict:
     """Finds LEAF's files in a folder, or in its subfolder `data`.
 
     Args:
@@ -45,7 +45,7 @@ def find(folder) -> dict:
     return {}
 
 
-def read(folder) -> dict:
+def read(folder: str | Path) -> dict:
     """Reads LEAF's files into arrays for `sources.make_dataset`.
 
     Args:

@@ -10,6 +10,7 @@ in FLASH (Babakniya et al., TMLR 2023), `shards` as in FedSparsify (Stripelis et
 """
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sparsefl_jax.core.validate import at_least
 from sparsefl_jax.data.cuts import (
@@ -24,7 +25,7 @@ _MAX_DRAWS = 200
 _MAX_ALPHA = 1e100
 
 
-def iid(labels, num_clients, *, seed):
+def iid(labels: ArrayLike, num_clients: int, *, seed: int):
     """Deals shuffled samples out; sizes differ by at most one.
 
     Args:
@@ -48,14 +49,14 @@ def iid(labels, num_clients, *, seed):
 
 
 def dirichlet(
-    labels,
-    num_clients,
+    labels: ArrayLike,
+    num_clients: int,
     *,
-    seed,
-    alpha=0.1,
-    min_samples=10,
-    balanced=False,
-    labels_test=None,
+    seed: int,
+    alpha: float = 0.1,
+    min_samples: int = 10,
+    balanced: bool = False,
+    labels_test: ArrayLike | None = None,
 ):
     """Splits each class in proportions drawn from Dir(alpha); sizes are uneven.
 
@@ -103,7 +104,7 @@ def dirichlet(
     return raise_to_minimum(cut_classes(labels, cuts, rng), min_samples)
 
 
-def lda(labels, num_clients, *, seed, alpha=1.0):
+def lda(labels: ArrayLike, num_clients: int, *, seed: int, alpha: float = 1.0):
     """Fills equal clients one after another from class mixtures drawn from Dir(alpha).
 
     A class that is used up gets probability 0 and the others 1e-5 more, renormalised.
@@ -142,7 +143,7 @@ def lda(labels, num_clients, *, seed, alpha=1.0):
     return parts
 
 
-def shards(labels, num_clients, *, seed=0, k=2):
+def shards(labels: ArrayLike, num_clients: int, *, seed: int = 0, k: int = 2):
     """Sorts by label, cuts num_clients * k chunks and deals each client k classes.
 
     Clients in order take the first k remaining chunks of distinct classes. The rule is
@@ -184,7 +185,14 @@ def shards(labels, num_clients, *, seed=0, k=2):
     return parts
 
 
-def natural(labels, num_clients=None, *, users, seed=0, min_samples=1):
+def natural(
+    labels: ArrayLike,
+    num_clients: int | None = None,
+    *,
+    users: ArrayLike | None,
+    seed: int = 0,
+    min_samples: int = 1,
+):
     """Makes each user one client.
 
     Args:

@@ -19,7 +19,7 @@ from sparsefl_jax.data import prepared_tfds, samples
 _ROOT = Path(next(iter(sparsefl_jax.__path__))).parent
 
 
-def prepare(name, data_dir=None):
+def prepare(name: str, data_dir: str | Path | None = None):
     """Runs TFDS's own `download_and_prepare` for one data set, in `array_record` files.
 
     Args:
@@ -81,7 +81,7 @@ def _reason(name, error):
     return f"preparing {name!r} failed: {type(error).__name__}: {line}"
 
 
-def main(name, data_dir=None):
+def main(name: str, data_dir: str | Path | None = None):
     """The child process: progress to stderr, the folder or the reason to stdout."""
     try:
         with contextlib.redirect_stdout(sys.stderr):

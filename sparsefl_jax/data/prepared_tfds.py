@@ -18,7 +18,7 @@ ARRAYS = ("x", "y", "x_test", "y_test")
 _CHUNK = 1024
 
 
-def read(name, data_dir=None):
+def read(name: str, data_dir: str | Path | None = None):
     """Reads a prepared image classification data set.
 
     Args:
@@ -47,7 +47,7 @@ def read(name, data_dir=None):
     return tuple(arrays[a] for a in ARRAYS), num_classes
 
 
-def read_texts(name, data_dir=None):
+def read_texts(name: str, data_dir: str | Path | None = None):
     """Reads a prepared text classification data set.
 
     Args:
@@ -74,7 +74,7 @@ def read_texts(name, data_dir=None):
     return (*train, *test), builder.info.features[label].names
 
 
-def find_builder(name, data_dir=None):
+def find_builder(name: str, data_dir: str | Path | None = None):
     """Returns the TFDS builder of a name; raises ValueError with the nearest names.
 
     Args:

@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent / "samples"
 SAMPLES = ("cifar10_sample", "fashion_mnist_sample")
 
 
-def encode(x):
+def encode(x: np.ndarray):
     """Returns uint8 images [n, H, W, C] as differences from the row above, mod 256.
 
     Example:
@@ -22,7 +22,7 @@ def encode(x):
     return np.diff(x, axis=1, prepend=np.uint8(0))
 
 
-def decode(differences):
+def decode(differences: np.ndarray):
     """Returns the images [n, H, W, C] uint8 that `encode` was given.
 
     Example:
@@ -33,7 +33,7 @@ def decode(differences):
     return np.cumsum(differences, axis=1, dtype=np.uint8)
 
 
-def read(name):
+def read(name: str):
     """Reads an embedded sample.
 
     Args:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sparsefl_jax.data import leaf, prepared_tfds, samples
 from sparsefl_jax.data.users import number as number_users
@@ -57,7 +58,13 @@ class Dataset(NamedTuple):
     users_test: np.ndarray | None = None  # [n_test] int32
 
 
-def load(name, *, data_dir=None, writers=None, num_classes=None):
+def load(
+    name: str,
+    *,
+    data_dir: str | Path | None = None,
+    writers: str | Path | None = None,
+    num_classes: int | None = None,
+):
     """Loads a data set by name.
 
     Args:
@@ -97,15 +104,15 @@ def load(name, *, data_dir=None, writers=None, num_classes=None):
 
 
 def make_dataset(
-    x,
-    y,
-    x_test=None,
-    y_test=None,
+    x: ArrayLike,
+    y: ArrayLike,
+    x_test: ArrayLike | None = None,
+    y_test: ArrayLike | None = None,
     *,
-    num_classes=None,
-    name="arrays",
-    users=None,
-    users_test=None,
+    num_classes: int | None = None,
+    name: str = "arrays",
+    users: ArrayLike | None = None,
+    users_test: ArrayLike | None = None,
 ):
     """Checks arrays and makes a `Dataset` of them.
 

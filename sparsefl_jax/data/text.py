@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -40,7 +40,13 @@ class Texts(NamedTuple):
 
 
 def read_table(
-    path, text: str, label: str, user: str | None = None, *, header=True, encoding=None
+    path: str | Path,
+    text: str,
+    label: str,
+    user: str | None = None,
+    *,
+    header: bool = True,
+    encoding: str | None = None,
 ) -> Texts:
     """Reads columns of a CSV file.
 
@@ -123,7 +129,7 @@ def hashed(texts: Sequence[str], num_features: int) -> np.ndarray:
     return vectorizer.transform(texts).toarray()
 
 
-def load_encoder(folder):
+def load_encoder(folder: str | Path):
     """Loads a Hugging Face encoder and its tokenizer from a folder, never a network.
 
     Args:
@@ -159,7 +165,13 @@ def load_encoder(folder):
 
 
 def embed(
-    texts: Sequence[str], tokenizer, model, *, batch_size=64, max_length=512, show=False
+    texts: Sequence[str],
+    tokenizer: Any,
+    model: Any,
+    *,
+    batch_size: int = 64,
+    max_length: int | None = 512,
+    show: bool = False,
 ) -> np.ndarray:
     """Takes an encoder's last hidden state at each text's first token ([CLS]).
 

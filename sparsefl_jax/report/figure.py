@@ -3,6 +3,7 @@
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.system.files import naming
@@ -56,7 +57,7 @@ def titled(run: Run, title: str) -> str:
     return f"{title}: {method}" + (f" on {dataset}" if dataset else "")
 
 
-def whole_numbers(axis) -> None:
+def whole_numbers(axis: Any) -> None:
     """Puts the ticks of a matplotlib axis on whole numbers."""
     from matplotlib.ticker import MaxNLocator
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from sparsefl_jax.system.files import KINDS, NUMBER
 _MAX_LEGEND_LAYERS = 10
 
 
-def finite(value) -> bool:
+def finite(value: Any) -> bool:
     """Whether there is a number, and it is neither NaN nor infinite.
 
     Example:
@@ -35,7 +36,9 @@ def series(
     return x, y
 
 
-def draw_line(ax, x: np.ndarray, y: np.ndarray, label: str, color, width=2.0) -> None:
+def draw_line(
+    ax: Any, x: np.ndarray, y: np.ndarray, label: str, color: Any, width: float = 2.0
+) -> None:
     """A line with a name; nothing where there are no points."""
     if len(x):
         # Few points are shown as such; one point has no line at all.
@@ -44,7 +47,7 @@ def draw_line(ax, x: np.ndarray, y: np.ndarray, label: str, color, width=2.0) ->
 
 
 def draw_layers(
-    ax, run: Run, records: Sequence[Record], total: str, by_layer: str
+    ax: Any, run: Run, records: Sequence[Record], total: str, by_layer: str
 ) -> None:
     """A line for each layer, coloured by depth, and one for all layers together.
 
@@ -87,7 +90,7 @@ def layer_colors(count: int) -> np.ndarray:
     return matplotlib.colormaps["viridis"](np.linspace(0.0, 0.92, max(count, 1)))
 
 
-def name_layers(ax, colors: np.ndarray) -> None:
+def name_layers(ax: Any, colors: np.ndarray) -> None:
     """Names of the lines right of the axes; of many layers, a bar of their colours."""
     if len(colors) <= _MAX_LEGEND_LAYERS:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
@@ -103,14 +106,14 @@ def name_layers(ax, colors: np.ndarray) -> None:
     colorbar.ax.set_yticklabels(["first", "last"])
 
 
-def count_rounds(ax, run: Run) -> None:
+def count_rounds(ax: Any, run: Run) -> None:
     """An axis of rounds from 0, with a mark where each later stage begins."""
     mark_stages(ax, run, [start + 0.5 for start in run.starts])
     whole_numbers(ax.xaxis)
     ax.set_xlim(left=0)
 
 
-def mark_stages(ax, run: Run, positions: Sequence[float]) -> None:
+def mark_stages(ax: Any, run: Run, positions: Sequence[float]) -> None:
     """Dashed lines with the names of the stages where they begin, but the first."""
     for i, position in enumerate(positions[1:], start=1):
         ax.axvline(position, color="#555555", linewidth=1.0, linestyle=(0, (4, 3)))
@@ -124,7 +127,7 @@ def mark_stages(ax, run: Run, positions: Sequence[float]) -> None:
         )
 
 
-def legend(ax) -> None:
+def legend(ax: Any) -> None:
     """A legend, where anything has a name."""
     if ax.get_legend_handles_labels()[0]:
         ax.legend(loc="best")

@@ -7,7 +7,7 @@ over the pooled training samples.
 Source: Diao et al., HeteroFL, ICLR 2021, https://arxiv.org/abs/2010.01264.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
@@ -18,13 +18,14 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.types import Array, Key, SparseModel
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
 
 
 def recalibrate(
-    key: Key, model, sparse: SparseModel, x: Array, *, batch_size: int = 250
+    key: Key, model: Model, sparse: SparseModel, x: Array, *, batch_size: int = 250
 ) -> SparseModel:
     """Averages the static statistics of a model over batches of samples.
 
@@ -56,7 +57,11 @@ def recalibrate(
 
 
 def make_recalibration(
-    model, x, *, batch_size: int = 250, devices=None
+    model: Model,
+    x: np.ndarray,
+    *,
+    batch_size: int = 250,
+    devices: Sequence | None = None,
 ) -> Callable[[Key, SparseModel], SparseModel]:
     """Prepares `recalibrate` on some samples, whose batches are dealt to devices.
 

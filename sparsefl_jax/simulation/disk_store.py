@@ -12,7 +12,7 @@ the checkpoint; the index of places takes 4 bytes of memory for each client.
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ class Saved(NamedTuple):
     ids: np.ndarray  # [T] int32, whose rows these are
     rows: PyTree  # [T, ...], read from the files when they are used
 
-    def only(self, clients) -> "Saved":
+    def only(self, clients: Sequence[int]) -> "Saved":
         """Returns the rows of these clients."""
         mine = np.isin(self.ids, clients)
         rows = jax.tree.map(lambda v: v[mine], self.rows)

@@ -5,7 +5,7 @@ see of it are sums over the rows of that pass. Personal models: see `personal`.
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -14,10 +14,11 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax.core.algorithm import target
+from sparsefl_jax.core.algorithm import Stage, target
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.data.federated import Rows
+from sparsefl_jax.data.federated import FederatedData, Rows
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import per_sample
 from sparsefl_jax.simulation import observed_masks, personal
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
@@ -26,7 +27,14 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
 
 
-def make_evaluator(model, x, y, *, batch_size: int = 250, devices=None) -> Callable:
+def make_evaluator(
+    model: Model,
+    x: np.ndarray,
+    y: np.ndarray,
+    *,
+    batch_size: int = 250,
+    devices: Sequence | None = None,
+) -> Callable:
     """Prepares the evaluation of sparse models on a test set.
 
     Args:
@@ -95,7 +103,12 @@ class Samples(NamedTuple):
 
 
 def make_evaluation(
-    model, data, *, budgets=None, metric: str = "auto", devices=None
+    model: Model,
+    data: FederatedData,
+    *,
+    budgets: np.ndarray | None = None,
+    metric: str = "auto",
+    devices: Sequence | None = None,
 ) -> Callable:
     """Prepares the evaluation of what methods deploy.
 
@@ -189,7 +202,9 @@ def make_evaluation(
     return for_stage
 
 
-def check_metric(metric: str, stages, model, data) -> None:
+def check_metric(
+    metric: str, stages: Sequence[Stage], model: Model, data: FederatedData
+) -> None:
     """Refuses a metric that the data cannot give.
 
     Raises:

@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -11,12 +12,13 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.types import ClientInfo, Key, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.types import ClientInfo, Key, PyTree, SparseModel
 from sparsefl_jax.simulation import disk_store, placement, round_program, store
 from sparsefl_jax.system import processes
 
 
-def makers(key: Key, algorithm) -> tuple[Callable, Callable]:
+def makers(key: Key, algorithm: Algorithm) -> tuple[Callable, Callable]:
     """Returns `init(model) -> server` and `rows(server, info [n]) -> rows [n, ...]`.
 
     `key` is the stage's root key.
@@ -44,7 +46,9 @@ def makers(key: Key, algorithm) -> tuple[Callable, Callable]:
     return init, rows
 
 
-def shapes(algorithm, model: SparseModel, info: ClientInfo) -> placement.State:
+def shapes(
+    algorithm: Algorithm, model: SparseModel, info: ClientInfo
+) -> placement.State:
     """Returns the state of a stage by shape."""
     init, rows = makers(jax.random.key(0), algorithm)
     server = jax.eval_shape(init, model)
@@ -57,7 +61,7 @@ def start(
     plan: placement.Plan,
     model: SparseModel,
     population: placement.Population,
-    restore=None,
+    restore: Callable | None = None,
     working: int | None = None,
     where: str = "host",
 ) -> placement.State:
@@ -105,7 +109,13 @@ def start(
 
 
 def on_disk(
-    key: Key, algorithm, info: ClientInfo, shapes, size: int, first, sharding=None
+    key: Key,
+    algorithm: Algorithm,
+    info: ClientInfo,
+    shapes: PyTree,
+    size: int,
+    first: Any,
+    sharding: Any = None,
 ) -> disk_store.Rows:
     """Returns all clients' rows as a disk store with empty files.
 

@@ -4,7 +4,8 @@ Where what a client deploys does not depend on the server (SpaFL, Local), only c
 that took part since they were last judged are judged again.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -13,7 +14,9 @@ from jax import lax
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
+from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree, SparseModel
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import per_sample
 from sparsefl_jax.simulation import observed_masks, placement, store
 from sparsefl_jax.sparsity import masks
@@ -30,7 +33,7 @@ class Judged(NamedTuple):
     filters: Array  # [F] bool, the layers' outputs that have an entry alive
 
 
-def kept(algorithm, model) -> bool:
+def kept(algorithm: Algorithm, model: Model) -> bool:
     """Tells whether personal models live in the clients' state."""
     if algorithm.personalize is None:
         return False
@@ -59,7 +62,14 @@ def _lasting(algorithm, shapes) -> bool:
 
 
 def make_judge(
-    model, stage, info, samples, layers: PyTree, tested, renew, devices=None
+    model: Model,
+    stage: Stage,
+    info: ClientInfo,
+    samples: Any,
+    layers: PyTree,
+    tested: Callable,
+    renew: Callable,
+    devices: Sequence | None = None,
 ):
     """Prepares the evaluation of all clients' own models.
 

@@ -4,6 +4,7 @@ A cohort is ordered by size, dealt to the devices in snake order and cut into ch
 each device runs each of its chunks for that chunk's own longest client.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
@@ -14,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree
+from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.system import processes
 
 
@@ -44,7 +46,7 @@ class Plan(NamedTuple):
     observed: bool  # whether the cohort's uplink masks are kept
 
 
-def stage_devices(stage: Stage, devices=None) -> list:
+def stage_devices(stage: Stage, devices: Sequence | None = None) -> list:
     """Returns the devices of a stage, at most one for each client of a cohort.
 
     Unless that would leave out a process: all of them have to take part.
@@ -56,7 +58,7 @@ def stage_devices(stage: Stage, devices=None) -> list:
 def make_plan(
     stage: Stage,
     layers: PyTree,
-    devices=None,
+    devices: Sequence | None = None,
     chunk: int | str = "auto",
     observed: bool = False,
 ) -> Plan:
@@ -69,14 +71,16 @@ def make_plan(
     return Plan(stage, mesh, min(int(chunk), share), layers, observed)
 
 
-def make_population(plan: Plan, data, budgets=None) -> Population:
+def make_population(
+    plan: Plan, data: FederatedData, budgets: np.ndarray | None = None
+) -> Population:
     """Puts the training data on the plan's devices, replicated."""
     info = client_info(data, budgets)
     population = Population(data.x, data.y, data.train.index, info)
     return processes.put(population, NamedSharding(plan.mesh, P()))
 
 
-def client_info(data, budgets=None) -> ClientInfo:
+def client_info(data: FederatedData, budgets: np.ndarray | None = None) -> ClientInfo:
     """Returns the facts of all clients, [N] NumPy; the default budget is 1."""
     num_clients = data.train.size.shape[0]
     budgets = np.ones(num_clients) if budgets is None else budgets

@@ -18,7 +18,9 @@ from sparsefl_jax.sparsity import masks, top_k, trees, width
 KERNELS = ("*kernel",)
 
 
-def largest(params: PyTree, density: float, prunable=KERNELS) -> PyTree:
+def largest(
+    params: PyTree, density: float, prunable: tuple[str, ...] = KERNELS
+) -> PyTree:
     """The mask of each layer's ceil(density C) filters with the largest L1 norm.
 
     It is False on the kernel and bias entries of the other filters, and on the inputs
@@ -56,7 +58,7 @@ def largest(params: PyTree, density: float, prunable=KERNELS) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(params), list(mask.values()))
 
 
-def kept(mask: PyTree, prunable=KERNELS) -> dict[str, Array]:
+def kept(mask: PyTree, prunable: tuple[str, ...] = KERNELS) -> dict[str, Array]:
     """The filters left in a mask, [C] bool by layer; the mask follows from them.
 
     Args:
@@ -74,7 +76,7 @@ def kept(mask: PyTree, prunable=KERNELS) -> dict[str, Array]:
     }
 
 
-def shrinking(params: PyTree, prunable=KERNELS) -> list[Link]:
+def shrinking(params: PyTree, prunable: tuple[str, ...] = KERNELS) -> list[Link]:
     """Returns the hidden layers that lose filters; looks at paths alone.
 
     Raises:

@@ -6,6 +6,7 @@ al., ICLR 2023, https://arxiv.org/abs/2209.15328, for the constants and the grad
 """
 
 import math
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -119,7 +120,7 @@ def mask_of(params: PyTree) -> PyTree:
     )
 
 
-def fill(key: Key, tree: PyTree, sample) -> PyTree:
+def fill(key: Key, tree: PyTree, sample: Callable) -> PyTree:
     """A tree like `tree` whose leaves are `sample(key, shape)`."""
     leaves, treedef = jax.tree.flatten(tree)
     keys = jax.random.split(key, len(leaves))

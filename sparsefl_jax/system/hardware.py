@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 from sparsefl_jax.core.validate import at_least
@@ -73,7 +74,7 @@ def processor() -> str:
     return platform.processor()
 
 
-def memory(devices) -> int:
+def memory(devices: Sequence) -> int:
     """Bytes that these devices have together; of CPUs what the host has available.
 
     Devices of other processes count as those of this one.
@@ -90,7 +91,7 @@ def memory(devices) -> int:
     return host_memory() if limit is None else limit
 
 
-def local(devices) -> list:
+def local(devices: Sequence) -> list:
     """Those of some devices that this process has; only these tell of themselves.
 
     Example:
@@ -153,7 +154,7 @@ def _group_rooms(proc="/proc/self", root="/sys/fs/cgroup") -> list[int]:
     return rooms
 
 
-def peak_memory(devices) -> dict[str, int | None]:
+def peak_memory(devices: Sequence) -> dict[str, int | None]:
     """The most bytes so far: `devices` together where they tell it, and the `process`.
 
     Devices of other processes count as those of this one.

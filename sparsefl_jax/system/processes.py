@@ -96,7 +96,7 @@ def lead(value: Any = None) -> Any:
     return json.loads(np.asarray(text).tobytes())
 
 
-def check_same(what: str, value) -> None:
+def check_same(what: str, value: Any) -> None:
     """Refuses, in every process, what is not the same in all of them.
 
     Args:

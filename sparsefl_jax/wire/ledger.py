@@ -66,7 +66,7 @@ def _traffic(direction: str, layout, count, cohort: int) -> dict:
 
 
 def round_record(
-    log, layouts: dict, macs: PyTree, names: list[str], batch_size: int
+    log: Any, layouts: dict, macs: PyTree, names: list[str], batch_size: int
 ) -> dict[str, Any]:
     """One round's line of `metrics.jsonl`, a dict of plain Python values.
 
@@ -113,7 +113,7 @@ def round_record(
     }
 
 
-def values_only_bits(layout: dict, count: dict, packets, *, words: int = 1) -> int:
+def values_only_bits(layout: dict, count: dict, packets: Any, *, words: int = 1) -> int:
     """View: bits of the values of some packets, no positions, over all clients.
 
     FLASH (TMLR 2023) prints its savings so: "CSR" without the indices, normalisation
@@ -191,7 +191,7 @@ def complement_saving(
     return saved / complement_flops(macs, outputs)
 
 
-def clipped_entropy_bits(count: dict, packets, *, epsilon: float = 0.01) -> float:
+def clipped_entropy_bits(count: dict, packets: Any, *, epsilon: float = 0.01) -> float:
     """View: bits of zeros and ones by the entropy of their *clipped* mean.
 
     FedPM's official code charges n H(f) + log2(n) a client for its mask, f the mean of
@@ -222,7 +222,7 @@ def clipped_entropy_bits(count: dict, packets, *, epsilon: float = 0.01) -> floa
 
 
 def linear_p_accounting(
-    layout: dict, count: dict, packets, rate, *, leaves=("*",)
+    layout: dict, count: dict, packets: Any, rate: float, *, leaves: Any = ("*",)
 ) -> float:
     """View: bits of messages as if a slice at rate p were p of the network.
 
