@@ -182,13 +182,11 @@ QUICK = ("spdst", "spafl_disk", "jmwst", "fedpm_host", "complement")
 
 
 def found(*names: str):
-    """The first of these modules that the tree has."""
+    """The first of these modules that the tree, the working directory, has."""
     for name in names:
-        try:
+        path = Path("sparsefl_jax", *name.split("."))
+        if path.is_dir() or path.with_suffix(".py").exists():
             return importlib.import_module(f"sparsefl_jax.{name}")
-        except ModuleNotFoundError as error:
-            if not f"sparsefl_jax.{name}.".startswith(f"{error.name}."):
-                raise
     raise ModuleNotFoundError(f"the tree has none of {', '.join(names)}")
 
 
@@ -303,6 +301,12 @@ def main() -> None:
     parser.add_argument("names", nargs="+")
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
+    # An editable installation would add its own modules to those that the tree lacks.
+    sys.meta_path = [
+        finder
+        for finder in sys.meta_path
+        if not getattr(finder, "__module__", "").startswith("__editable__")
+    ]
     for package in ("sparsefl_jax", "orbax.checkpoint", "ml_collections.config_flags"):
         importlib.import_module(package)
     with ThreadPoolExecutor(given.jobs) as pool:
