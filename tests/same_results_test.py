@@ -45,6 +45,7 @@ def test_commits_say_what_changes(monkeypatch):
     assert same_results.expected("HEAD", ["fedavg"]) == (["fedavg"], None)
 
 
+@pytest.mark.slow  # .ci/run compares five
 def test_results_are_those_of_the_base(base):
     check(base, ALWAYS)
 
