@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.export import compact
+from sparsefl_jax.export.compact import compact
 from sparsefl_jax.models import MODELS, build
 
 pytestmark = pytest.mark.slow

@@ -332,7 +332,7 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     blank = sfl.SparseModel(params, masks.full(params), stats)
     result = results.load(run)._replace(models={"global": blank})
     monkeypatch.setattr(results, "load", lambda run: result)
-    monkeypatch.setattr(export.runs.workdir, "read_config", lambda run: config)
+    monkeypatch.setattr(export.runs.run_directory, "read_config", lambda run: config)
     path, _ = export.export_run(run, tmp_path / "model")
     back = sfl.load_sparse(path).sparse
     x = jnp.asarray(data.x[evaluate.used_rows(data.train)])

@@ -78,7 +78,7 @@ def test_only_clients_that_took_part_are_judged_again(world):
 
     def want(state, client):
         row, mine = jax.tree.map(lambda v: v[client], (state.clients, info))
-        sparse = method.deploy(KEY, state.server, row, mine)["personal"]
+        sparse = method.personalize(KEY, state.server, row, mine)["personal"]
         return by_hand(world, sparse, client)
 
     other = functools.reduce(changed, range(5), state)
@@ -114,22 +114,22 @@ def test_a_cohort_smaller_than_the_devices_is_judged_where_it_trained(world):
 
 def test_a_model_that_reads_the_server_or_draws_is_always_judged_again(world):
     _, model, _ = world
-    own = spafl(None, local.make_optimizer())
+    own = spafl(model, local.make_optimizer())
 
     def with_server(key, server, client, info):
-        models = own.deploy(key, server, client, info)
+        models = own.personalize(key, server, client, info)
         return {name: m._replace(stats=server.delta) for name, m in models.items()}
 
     def drawn(key, server, client, info):
-        models = own.deploy(key, server, client, info)
+        models = own.personalize(key, server, client, info)
         noise = {"noise": jax.random.normal(key)}
         return {name: m._replace(stats=noise) for name, m in models.items()}
 
     for method, lasting in (
         (own, True),
-        (local_only(None, local.make_optimizer()), True),
-        (own._replace(deploy=with_server), False),
-        (own._replace(deploy=drawn), False),
+        (local_only(model, local.make_optimizer()), True),
+        (own._replace(personalize=with_server), False),
+        (own._replace(personalize=drawn), False),
     ):
         shapes = personal._shapes(method, model)
         assert personal._lasting(method, shapes) is lasting
@@ -143,7 +143,7 @@ def test_slices_are_judged_at_each_clients_width(world):
     shares = []
     for i in range(5):
         mine = jax.tree.map(lambda v, i=i: jnp.asarray(v[i]), info)
-        sparse = method.deploy(KEY, state.server, None, mine)["personal"]
+        sparse = method.personalize(KEY, state.server, None, mine)["personal"]
         shares.append(by_hand(world, sparse, i))
     assert record["accuracy"] == pytest.approx(np.mean(shares), abs=1e-6)
     np.testing.assert_array_equal(filters.sum(1) - 3, np.ceil(budgets * 6))
@@ -152,7 +152,7 @@ def test_slices_are_judged_at_each_clients_width(world):
 def test_what_a_metric_needs(world):
     data, model, _ = world
     make = local.make_optimizer()
-    stages = [Stage(spafl(None, make), 1, 2)]
+    stages = [Stage(spafl(model, make), 1, 2)]
     with pytest.raises(ValueError, match="metric='best', expected one of auto"):
         evaluate.check_metric("best", stages, model, data)
     empty = data.test._replace(size=np.zeros(5, np.int32))
@@ -161,7 +161,7 @@ def test_what_a_metric_needs(world):
         with pytest.raises(ValueError, match="choose another test_split"):
             evaluate.check_metric(metric, stages, model, without)
     evaluate.check_metric("pooled", stages, model, without)
-    evaluate.check_metric("auto", [Stage(fedavg(None, make), 1, 2)], model, without)
+    evaluate.check_metric("auto", [Stage(fedavg(model, make), 1, 2)], model, without)
 
 
 @pytest.mark.parametrize("name", ["spafl", "tests.tiny:noisy"])

@@ -16,6 +16,7 @@ from sparsefl_jax.core.types import (
     EmptyState,
     SparseModel,
 )
+from sparsefl_jax.export.compact import compact
 from sparsefl_jax.runs import experiment, results
 from sparsefl_jax.runs.config import objects
 from sparsefl_jax.sparsity import filters, masks
@@ -71,7 +72,7 @@ def test_filters_with_the_largest_norm_stay():
     told = filters.kept(mask)
     jax.tree.map(np.testing.assert_array_equal, told, kept)
     sparse = SparseModel(masks.apply(params, mask), mask, stats)
-    _, small = models.compact(
+    _, small = compact(
         sparse, "lenet5_caffe", 10, shape, widths=widths, lowering="plain"
     )
     assert [small.params[k]["kernel"].shape[-1] for k in kept] == [3, 3, 4]

@@ -2,7 +2,7 @@
 
 Pruned are outputs of hidden layers that one layer alone reads: in a chain all hidden
 layers, in a network with shortcuts the first convolution of each block. The masked
-network computes what `models.compact` makes of it; normalisation is not masked.
+network computes what `export.compact` makes of it; normalisation is not masked.
 
 Source: Li et al., "Pruning Filters for Efficient ConvNets", ICLR 2017,
 https://arxiv.org/abs/1608.08710.
