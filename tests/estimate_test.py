@@ -82,9 +82,8 @@ def test_fedavg_and_memory_by_hand(world):
     assert told["memory"]["clients"] == 0  # plain SGD has nothing to keep
     assert told["memory"]["server"] == devices * 4 * DENSE
     assert told["memory"]["sum"] == devices * 4 * (DENSE + 1)  # and its weight
-    # Weights and their change, and the images of the largest client.
-    least = devices * (2 * 4 * DENSE + max(SIZES) * INPUTS * 4)
-    assert least < told["memory"]["working set"] < 2 * least
+    assert "working set" not in told["memory"]  # which no shape tells
+    assert "at least" in describe.text(plan)
     assert plan["model"]["parameters"] == DENSE
     assert plan["clients"]["train"] == {"min": 12, "median": 28.5, "max": 70}
 

@@ -1,4 +1,4 @@
-"""Memory: the estimate against compiled programs, the budget, and running out of it."""
+"""Memory: by shape and of compiled programs, the budget, and running out of it."""
 
 import jax
 import jax.numpy as jnp
@@ -7,11 +7,10 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
-from sparsefl_jax.runs import cli, experiment, loop
+from sparsefl_jax.runs import cli, experiment, loop, programs
 from sparsefl_jax.runs.config import fields, objects
-from sparsefl_jax.runs.plan import checks, liveness, memory_estimate
+from sparsefl_jax.runs.plan import checks, memory
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.system import hardware
 from tests.tiny import tiny_config
 
@@ -33,102 +32,110 @@ def world():
     return data, model, (model, optimizer)
 
 
-def memory_of(world, chunk="auto", cohort=8, method=sfl.fedavg, **settings):
+def setup_of(world, chunk="auto", cohort=8, method=sfl.fedavg, batch=8, **settings):
     data, model, parts = world
-    stage = sfl.Stage(method(*parts), 2, cohort, 1, 8)
-    return checks.run(Setup([stage], model, data, chunk=chunk, **settings))[0].memory
+    stage = sfl.Stage(method(*parts), 2, cohort, 1, batch)
+    return Setup([stage], model, data, chunk=chunk, **settings)
 
 
-@pytest.mark.parametrize(
-    ("function", "want"),
-    [
-        (lambda x: (x @ x) @ x, 2 * 256),  # the first product dies with the second
-        (lambda x: (x @ x, x @ x), 2 * 256),
-        (lambda x: jnp.sum(jnp.exp(x) * 2.0), 4),  # all fused
-        (lambda x: jnp.exp(x) @ x, 2 * 256),  # a product needs its operands
-        (jax.jit(lambda x: jnp.tanh(x @ x)), 256),  # written in place
-        # The carry is written in place, beside it stands one product.
-        (lambda x: jax.lax.fori_loop(0, 3, lambda i, a: a @ x, x), 2 * 256),
-        (lambda x: jax.lax.cond(x[0, 0] > 0, lambda: x @ x, lambda: x), None),
-    ],
-)
-def test_liveness_by_hand(function, want):
-    jaxpr = jax.make_jaxpr(function)(jnp.zeros((8, 8), jnp.float32)).jaxpr
-    got = liveness.peak_bytes(jaxpr)
-    if want is None:  # a branch's product, the result, and the predicate's scalars
-        assert 256 <= got <= 256 + 32
-    else:
-        assert want <= got <= want + 16  # the loop's counters
+def memory_of(world, *args, **settings):
+    """Of the compiled stage, on one device unless told otherwise."""
+    setup = setup_of(world, *args, **{"devices": jax.devices()[:1]} | settings)
+    return programs.compile_stage(setup, 0, *checks.run(setup)).memory
 
 
-@pytest.mark.parametrize("chunk", [1, 4])
-def test_working_set_against_the_compiled_program(world, key, chunk):
-    data, model, parts = world
-    stage = sfl.Stage(sfl.fedavg(*parts), 1, 8, 1, 8)
-    plan = placement.make_plan(stage, {}, jax.devices()[:1], chunk)
-    population = placement.make_population(plan, data)
-    sparse = jax.eval_shape(lambda k: checks.initial_model(k, model), key)
-    state = initial_state.shapes(stage.algorithm, sparse, population.info)
-    ids = np.arange(chunk, dtype=np.int32)[None]
-    steps, never = np.array([3], np.int32), np.full((1, chunk), -1, np.int32)
-    lowered = jax.jit(round_program.make_chunk_fn(plan)).lower(
-        key, np.int32(0), state.server, population, steps, state.clients, never, ids
-    )
-    told = lowered.compile().memory_analysis()
-    real = told.temp_size_in_bytes + told.output_size_in_bytes
-    memory = memory_of(world, chunk, devices=jax.devices()[:1])
-    assert 0.8 <= memory.parts()["working set"] / real <= 1.8
-    summed = memory.parts()["sum"]  # beside it the logs come out
-    assert 0.8 * told.output_size_in_bytes < summed < told.output_size_in_bytes
+def test_parts_by_hand(world):
+    """8 clients of 24 samples 6 x 6, and a network of 36-64-32-4."""
+    weights = 37 * 64 + 65 * 32 + 33 * 4
+    setup = setup_of(world, method=sfl.spafl, devices=jax.devices())
+    (traced,) = checks.run(setup)
+    # Samples and labels, the rows [8, 24], and three facts of each client: twice.
+    population = 8 * 24 * (36 + 1) * 4 + 8 * 24 * 4 + 8 * 3 * 4
+    want = {"population": 2 * population, "test set": 20 * (36 + 1) * 4}
+    parts = traced.memory.parts()
+    assert {name: parts[name] for name in want} == want
+    # A client keeps its weights and its thresholds, one for each of 64 + 32 filters.
+    assert parts["clients"] >= 8 * 4 * weights
+    assert parts["clients"] == traced.memory.client_store["bytes"]
+    (traced,) = checks.run(setup_of(world, devices=jax.devices()))
+    server = traced.memory.parts()["server"]  # weights, and a byte for each mask entry
+    assert 2 * 4 * weights <= server <= 2 * 5 * weights + 64
+    assert traced.memory.working_set is None
+    assert traced.memory.total() == sum(traced.memory.parts().values())
 
 
-def test_parts_add_up_and_grow_with_chunk_devices_and_batch(world):
-    one, two = (memory_of(world, chunk="4", devices=jax.devices()[:n]) for n in (1, 2))
-    assert one.chunk == two.chunk == 4 and (one.share, two.share) == (8, 4)
-    assert one.total() == sum(one.parts().values())
-    assert one.parts(3)["working set"] == 3 * one.batched
-    assert two.parts()["working set"] == 2 * one.parts()["working set"]
-    assert two.parts()["server"] == 2 * one.parts()["server"]
-    data, model, parts = world
-    large = sfl.Stage(sfl.fedavg(*parts), 2, 8, 1, 24)
-    (told,) = checks.run(Setup([large], model, data, devices=jax.devices()[:1]))
-    assert told.memory.client > one.client
+def test_the_working_set_grows_with_chunk_batch_and_devices(world):
+    one, four = memory_of(world, "1"), memory_of(world, "4")
+    assert (one.chunk, four.chunk, four.share) == (1, 4, 8)
+    assert one.fixed == four.fixed
+    # Each of four clients has its own weights, momentum and gradient at least.
+    weights = 4 * (37 * 64 + 65 * 32 + 33 * 4)
+    assert four.working_set - one.working_set > 3 * 2 * weights
+    assert memory_of(world, "4", batch=24).working_set > four.working_set
+    both = memory_of(world, "4", devices=jax.devices())
+    assert both.parts()["server"] == 2 * four.parts()["server"]
+    assert both.share == 4 and both.working_set > 1.5 * four.working_set
+    assert both.total() == sum(both.parts().values())
 
 
-def test_a_budget_chooses_the_largest_chunk_that_fits(world):
-    alone = memory_of(world)
-    assert alone.chunk == 1  # one client a core, as without a budget on CPUs
+def test_a_budget_reduces_the_chunk_until_the_program_fits(world):
+    assert memory_of(world).chunk == 1  # one client a core, as without one on CPUs
     whole = memory_of(world, memory_gb=1.0)
-    assert whole.chunk == whole.share == 4
-    for chunk in (1, 2, 3):
-        gb = (whole.total(chunk) + 10) / 1e9
-        assert memory_of(world, memory_gb=gb).chunk == chunk
-    assert memory_of(world, chunk="2", memory_gb=1.0).chunk == 2
-    assert memory_of(world, chunk="99").chunk == 4
+    assert whole.chunk == whole.share == 8
+    gb = (sum(whole.fixed.values()) + whole.working_set // 2) / 1e9
+    less = memory_of(world, memory_gb=gb)
+    assert 1 <= less.chunk <= 4 and less.total() <= 1e9 * gb
+    assert memory_of(world, "2", memory_gb=1.0).chunk == 2
+    assert memory_of(world, "99").chunk == 8
 
 
-def test_what_does_not_fit_is_refused_before_compilation(world):
-    whole = memory_of(world, memory_gb=1.0)
-    gb = (whole.total(1) - 10) / 1e9
-    with pytest.raises(ValueError, match=r"memory_gb=.* largest part is \w+.*: try"):
-        memory_of(world, memory_gb=gb)
-    gb = (whole.total(3) - 10) / 1e9
-    with pytest.raises(ValueError, match="chunk=3, expected at most 2"):
-        memory_of(world, chunk=3, memory_gb=gb)
-    rows = memory_of(world, method=sfl.spafl)
+def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatch):
+    monkeypatch.setattr(programs, "compile_stage", None)
+    with pytest.raises(ValueError, match="memory_gb=1e-05, .* population, .*: try few"):
+        checks.run(setup_of(world, memory_gb=1e-5))
+    setup = setup_of(world, method=sfl.spafl, client_store="device")
+    (rows,) = checks.run(setup)
+    parts = rows.memory.fixed | {"clients": 10**9}
+    rows = rows.memory._replace(fixed=parts, chunk=1, working_set=0)
     with pytest.raises(ValueError, match=r"try --config\.client_store=host"):
-        parts = rows.fixed | {"clients": 10**9}
-        memory_estimate.choose(rows._replace(fixed=parts), "auto", 10**8)
-    there = rows._replace(fixed=parts, client_store={"where": "host", "working": 4})
+        memory.smaller(rows, 10**8, "auto", True)
+    there = rows._replace(client_store={"where": "host", "working": 4})
     with pytest.raises(ValueError, match="clients.*try a smaller cohort_size or model"):
-        memory_estimate.choose(there, "auto", 10**8)
+        memory.smaller(there, 10**8, "auto", True)
     config = objects.default_config()
     config.memory_gb = -1.0
     with pytest.raises(ValueError, match="memory_gb=-1.0, expected above 0"):
         fields.check(config)
 
 
-def test_an_accelerator_has_its_own_limit(world, monkeypatch):
+def test_a_working_set_that_does_not_fit_is_refused(world):
+    one = memory_of(world, "1")
+    gb = (one.total() - 10) / 1e9
+    with pytest.raises(ValueError, match=r"memory_gb=.* largest part is \w+.*: try"):
+        memory_of(world, memory_gb=gb)
+    with pytest.raises(ValueError, match="chunk=4, expected at most [123] to fit"):
+        memory_of(world, 4, memory_gb=gb + 0.3 * one.working_set / 1e9)
+
+
+def test_the_refusal_of_a_later_stage_ends_the_run_in_its_first(world, key):
+    """The second stage trains on batches of 24, the first on single samples."""
+    data, model, parts = world
+    small = sfl.Stage(sfl.fedavg(*parts), 50, 8, 1, 1)
+    large = small._replace(num_rounds=1, batch_size=24)
+    settings = {"chunk": 8, "devices": jax.devices()[:1]}
+    least, most = (
+        programs.compile_stage(setup, 0, *checks.run(setup)).memory.total()
+        for setup in (Setup([s], model, data, **settings) for s in (small, large))
+    )
+    settings["memory_gb"] = (least + most) / 2e9
+    rounds = []
+    with pytest.raises(ValueError, match="chunk=8, expected at most"):
+        for segment in sfl.segments(key, [small, large], model, data, **settings):
+            rounds.append(segment.snapshot.round)
+    assert len(rounds) < 50
+
+
+def test_an_accelerator_has_its_own_limit():
     class Device:
         platform, process_index = "gpu", 0
 
@@ -138,30 +145,29 @@ def test_an_accelerator_has_its_own_limit(world, monkeypatch):
         def memory_stats(self):
             return {"bytes_limit": self.limit}
 
-    assert memory_estimate.budget(None, jax.devices()) is None
-    limit = memory_estimate.budget(None, [Device(1000), Device(3000)])
+    assert memory.budget(None, jax.devices()) is None
+    limit = memory.budget(None, [Device(1000), Device(3000)])
     assert limit == pytest.approx(0.9 * 4000)
-    memory = memory_of(world, memory_gb=1.0)
-    tight = memory.total(2) + 10
-    assert memory_estimate.choose(memory, "auto", tight, strict=False) == 2
-    assert memory_estimate.choose(memory, "3", tight, strict=False) == 3  # as asked
+    tight = memory.Memory({"server": 100}, {}, share=8, chunk=4, working_set=400)
+    assert memory.smaller(tight, 350, "auto", strict=False) == 2
+    assert memory.smaller(tight, 350, "4", strict=False) == 4  # as asked
 
 
 def fail_in_round(monkeypatch, round, error):
     """Lets the segments from a round on fail as XLA does."""
-    make = round_program.make_segment
+    compile_stage = programs.compile_stage
 
-    def failing(plan):
-        segment = make(plan)
+    def failing(*args):
+        program = compile_stage(*args)
 
         def run(key, population, state, rounds, *rest):
-            if plan.chunk > 1 and rounds[0] >= round:
+            if program.plan.chunk > 1 and rounds[0] >= round:
                 raise error
-            return segment(key, population, state, rounds, *rest)
+            return program.segment(key, population, state, rounds, *rest)
 
-        return run
+        return program._replace(segment=run)
 
-    monkeypatch.setattr(round_program, "make_segment", failing)
+    monkeypatch.setattr(programs, "compile_stage", failing)
 
 
 def test_out_of_memory_keeps_the_run_and_names_the_chunk(tmp_path, monkeypatch):
@@ -183,20 +189,20 @@ def test_out_of_memory_keeps_the_run_and_names_the_chunk(tmp_path, monkeypatch):
 
 
 def test_other_errors_of_the_runtime_stay_what_they_are(world):
-    memory = memory_of(world)
+    alone = memory_of(world)
     with (
         pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"),
-        memory_estimate.explained(memory, 0),
+        memory.explained(alone, 0),
     ):
         raise jax.errors.JaxRuntimeError("INTERNAL: a bug")
 
 
 def test_a_real_failure_to_allocate(world):
-    memory = memory_of(world)
-    said = r"stage 1 with chunk=1.*largest part is working set, .*B: try"
+    alone = memory_of(world)
+    said = r"stage 1 with chunk=1.*largest part is \w.*, .*B: try"
     with (
         pytest.raises(MemoryError, match=said),
-        memory_estimate.explained(memory, 1),
+        memory.explained(alone, 1),
     ):  # more than an address space holds
         jnp.ones((2**20, 2**20, 2**8), jnp.float32).block_until_ready()
 
@@ -220,7 +226,7 @@ def test_the_command_tells_it_in_one_line(capsys):
 def test_summary_tells_memory_and_compilation(tmp_path):
     summary = experiment.run(tiny_config(tmp_path), tmp_path / "a", progress=False)
     for stage in summary["stages"]:
-        assert set(stage["memory"]) == {*memory_estimate.REMEDIES}
+        assert set(stage["memory"]) == {*memory.REMEDIES}
         assert stage["chunk"] == 1 and stage["compile_seconds"] > 0
     told = summary["memory"]
     totals = [sum(stage["memory"].values()) for stage in summary["stages"]]
@@ -255,25 +261,21 @@ def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):
     assert store["where"] == "host" and store["working"] == 6 and ends == [6, 12]
 
 
-def test_what_the_host_can_not_hold_is_refused_before_compilation(world, monkeypatch):
-    data, model, parts = world
-    memory = memory_of(world, method=sfl.spafl)
-    told = memory.parts()
-    needed = sum(told.values()) - told["working set"] // 2 - 1
-
+def test_what_the_host_cannot_hold_is_refused(world, monkeypatch):
     def host(size):
         monkeypatch.setattr(hardware, "host_memory", lambda: size)
 
-    def checked(**settings):
-        return memory_of(world, method=sfl.spafl, client_store="device", **settings)
-
-    host(needed + 10)
-    assert checked().fixed == memory.fixed
-    host(needed - 10)
-    for settings, told in (({}, "is clients, "), ({"memory_gb": 1.0}, "smaller chunk")):
-        with pytest.raises(ValueError, match=f"has .* expected at least .*{told}"):
-            checked(**settings)
+    setup = setup_of(world, method=sfl.spafl, client_store="device")
+    fixed = checks.run(setup)[0].memory.total()
+    host(fixed - 10)
+    with pytest.raises(ValueError, match="has .* expected at least .*is clients, "):
+        checks.run(setup)
+    host(fixed + 10)
+    (traced,) = checks.run(setup)
+    with pytest.raises(ValueError, match="has .* expected at least .*"):
+        programs.compile_stage(setup, 0, traced)
     # A population of 10 GB a device: nothing is allocated, as zeros are but promised.
+    data, model, parts = world
     x = np.broadcast_to(np.zeros((1, *SHAPE), np.float32), (7 * 10**7, *SHAPE))
     large = data._replace(x=x)
     host(2 * 10**10)
@@ -282,13 +284,13 @@ def test_what_the_host_can_not_hold_is_refused_before_compilation(world, monkeyp
         ValueError, match="has 20.0 GB .* is population, .* try fewer tr"
     ):
         checks.run(Setup([stage], model, large))
-    # A batch of everything and more: rows of an epoch's order, of 2**31 entries.
+    # Batches of 2**20 samples, of which 24 are there: the network runs on all.
     host(10**9)
-    stage = stage._replace(batch_size=2**31 - 1)
+    setup = Setup([stage._replace(batch_size=2**20)], model, data)
     with pytest.raises(
         ValueError, match="part is working set, .* try a smaller chunk, b"
     ):
-        checks.run(Setup([stage], model, data))
+        programs.compile_stage(setup, 0, *checks.run(setup))
 
 
 def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypatch):
@@ -296,13 +298,13 @@ def test_rows_on_the_host_are_held_there_and_those_on_the_disk_are_not(monkeypat
         platform = "gpu"
 
     store = {"where": "host", "bytes": 900, "working": 2}
-    memory = memory_estimate.Memory({"server": 10**6}, 10, 10, 1, 1, store)
+    rows = memory.Memory({"server": 10**6}, store, 1, 1)
     monkeypatch.setattr(hardware, "host_memory", lambda: 900)
-    memory_estimate.check_host(memory, [Accelerator()])
+    memory.check_host(rows, [Accelerator()])
     monkeypatch.setattr(hardware, "host_memory", lambda: 899)
     with pytest.raises(
         ValueError, match="is clients, 900 B: try --config.client_store"
     ):
-        memory_estimate.check_host(memory, [Accelerator()])
-    there = memory._replace(client_store=store | {"where": "disk"})
-    memory_estimate.check_host(there, [Accelerator()])
+        memory.check_host(rows, [Accelerator()])
+    there = rows._replace(client_store=store | {"where": "disk"})
+    memory.check_host(there, [Accelerator()])

@@ -34,3 +34,23 @@ def test_silence():
     with Progress(1, show=False, file=out) as bar:
         bar.update([train(1)])
     assert out.getvalue() == ""
+
+
+def test_the_time_left_leaves_compilation_out(monkeypatch):
+    clock = iter([0.0, 14.0])  # 10 s of these went by compiling, 2 s a round
+    timer = SimpleNamespace(monotonic=lambda: next(clock))
+    monkeypatch.setattr(progress, "time", timer)
+    out = io.StringIO()
+    program = SimpleNamespace(memory=SimpleNamespace(working_set=3e6), seconds=12.0)
+    with Progress(4, file=out) as bar:
+        for second in range(8):
+            bar.compiling(1, 2, second + 0.2, None)
+        bar.compiling(1, 2, 8.2, program)
+        bar.update([train(1), train(2)], 10.0)
+    *told, left = out.getvalue().splitlines()
+    assert told == [
+        "compiling stage 2 of 2 (0 s)",
+        "compiling stage 2 of 2 (5 s)",
+        "stage 2 of 2: compiled in 12 s, working set 3.00 MB",
+    ]
+    assert left.endswith("0.50 rounds/s, 4 s left")

@@ -128,13 +128,15 @@ def computation_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def memory_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Estimated bytes by part and stage below a head; [] where they are not known."""
+    """Returns bytes by part and stage below a head; [] where they are not known."""
     known = [stage for stage in stages if stage.get("memory")]
     if not known:
         return []
-    rows = [["memory, estimated", "chunk", *known[0]["memory"]]]
+    names = list(dict.fromkeys(name for stage in known for name in stage["memory"]))
+    rows = [["memory", "chunk", *names]]
     for stage in known:
-        parts = [format_si(size, "B") for size in stage["memory"].values()]
+        sizes = [stage["memory"].get(name) for name in names]
+        parts = ["-" if size is None else format_si(size, "B") for size in sizes]
         rows.append([stage["name"], format_si(stage["chunk"]), *parts])
     return rows
 

@@ -91,7 +91,7 @@ def dry_run(config) -> None:
         raise ValueError("--config is missing, expected a file in configs/")
     hardware.keep_compilations()
     config = settle(config)
-    told = experiment.plan(config, experiment.build(config))
+    told = experiment.plan(config, experiment.build(config), compiled=True)
     if processes.leads():
         formats.say(told)
 

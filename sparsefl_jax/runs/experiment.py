@@ -27,6 +27,7 @@ from sparsefl_jax.runs import (
 )
 from sparsefl_jax.runs.config import fields, objects, unread
 from sparsefl_jax.runs.plan import checks, describe, timings
+from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.sparsity import trees
@@ -81,13 +82,25 @@ def build(config, started: bool = False) -> Parts:
     return Parts(setup, traced)
 
 
-def plan(config, parts: Parts) -> str:
-    """Returns the plan as text: devices, bits, FLOPs, memory and time."""
+def plan(config, parts: Parts, compiled: bool = False) -> str:
+    """Returns the plan as text: devices, bits, FLOPs, memory and time.
+
+    Args:
+      config: of the run.
+      parts: what it builds.
+      compiled: whether to compile the stages, which tells what memory they take.
+    """
+    stages = range(len(parts.traced))
+    memories = None
+    if compiled:
+        with Programs(*parts) as programs:
+            memories = [programs.of(stage).memory for stage in stages]
     told = describe.describe(
         parts.setup,
         known=timings.recall(timings.digest(config)),
         key=jax.random.key(config.seed),
         traced=parts.traced,
+        memories=memories,
     )
     lines = [describe.text(told)]
     if config.seeds > 1:
@@ -226,16 +239,18 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
         Progress(sum(lengths), sum(lengths[: at.stage]) + at.round, show=progress) as b,
         interrupt.listening("ending after this segment; again to leave at once") as by,
         timings.compiling() as compiled,
+        Programs(*parts, at.stage, b.compiling) as programs,
     ):
         _forget_masks(path, at)
         counts = datasets.partition_counts(parts.setup.data)
         files.write_array(path / "partition.npy", counts)
-        for segment in () if at.ended_by else loop.go_on(key, *parts, at):
+        for segment in () if at.ended_by else loop.go_on(key, *parts, programs, at):
             now = time.perf_counter()
             about["seconds"] = before["seconds"] + now - begin
             if segment.records:
-                log.write(segment.records, about["seconds"], compiled())
-                b.update(segment.records)
+                waited = compiled()
+                log.write(segment.records, about["seconds"], waited)
+                b.update(segment.records, waited)
             if segment.snapshot is None:  # the loop is about to say what failed
                 continue
             at = segment.snapshot
@@ -247,7 +262,7 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
                 checkpoint.save(path, _whole(at), segment.models, key, about)
                 saved_at = time.perf_counter()
             _stop(stop, at)
-        told = summary.write(config, parts.traced, path, at, about)
+        told = summary.write(config, programs.memory, path, at, about)
         _draw(path)
         (stop,) = processes.most(by())
         if stop:  # what would come next, other seeds say, is not to begin
@@ -267,8 +282,11 @@ def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> d
         config, saved = found.config, found.saved
     parts = parts or build(config, started=begun)
     at, _ = resumption.start(saved, parts.setup.stages, parts.setup.data)
-    with interrupt.listening("asking all processes to end after this segment") as by:
-        for segment in () if at.ended_by else loop.go_on(key, *parts, at):
+    with (
+        interrupt.listening("asking all processes to end after this segment") as by,
+        Programs(*parts, at.stage) as programs,
+    ):
+        for segment in () if at.ended_by else loop.go_on(key, *parts, programs, at):
             if segment.snapshot is None:
                 continue
             at = segment.snapshot

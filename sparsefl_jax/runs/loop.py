@@ -13,16 +13,16 @@ from sparsefl_jax.core.types import Key, PyTree, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import limits, segment_lengths
+from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.limits import Cost
-from sparsefl_jax.runs.plan import checks, memory_estimate
+from sparsefl_jax.runs.plan import checks, memory
+from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import (
     evaluate,
     initial_state,
     observed_masks,
     placement,
-    round_program,
     store,
 )
 from sparsefl_jax.sparsity import trees
@@ -148,11 +148,21 @@ def segments(
             f"{', '.join(Setup._fields[3:])}"
         )
     setup = Setup(stages, model, data, **settings)
-    return go_on(key, setup, checks.run(setup), resume)
+    return _compiling(key, setup, checks.run(setup), resume)
+
+
+def _compiling(key: Key, setup: Setup, traced: list, at: Snapshot | None):
+    """Yields the segments of a run whose stages are compiled on the way."""
+    with Programs(setup, traced, at.stage if at else 0) as programs:
+        yield from go_on(key, setup, traced, programs, at)
 
 
 def go_on(
-    key: Key, setup: Setup, traced: list[checks.Traced], at: Snapshot | None = None
+    key: Key,
+    setup: Setup,
+    traced: list[checks.Traced],
+    programs: Programs,
+    at: Snapshot | None = None,
 ) -> Iterator[Segment]:
     """Runs a setup segment by segment, from its start or from where it stood.
 
@@ -160,6 +170,7 @@ def go_on(
       key: the root of all randomness.
       setup: the run.
       traced: what `checks.run` gave for it.
+      programs: its stages, compiled.
       at: where to go on; None: from the start.
 
     Yields, raises: as `segments` does.
@@ -179,9 +190,9 @@ def go_on(
         devices=setup.devices,
     )
     while at.stage < len(setup.stages):
-        one = _Stage(setup, at.stage, traced[at.stage], evaluation)
+        one = _Stage(setup, at.stage, traced[at.stage], programs, evaluation)
         key = keys.of_stage(run_key, at.stage)
-        with memory_estimate.explained(one.traced.memory, at.stage):
+        with memory.explained(programs.of(at.stage).memory, at.stage):
             at, models = yield from _rounds(key, one, sparse, at)
         if at.ended_by:
             return
@@ -195,6 +206,7 @@ class _Stage(NamedTuple):
     setup: Setup
     index: int
     traced: checks.Traced
+    programs: Programs
     evaluation: Callable  # stage -> the evaluation of its states
 
     @property
@@ -206,21 +218,16 @@ class _Stage(NamedTuple):
 def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
     """Yields a `Segment` every few rounds; returns the last snapshot and the models."""
     setup, stage, data = one.setup, one.stage, one.setup.data
-    layers = jax.tree.map(lambda m: m > 0, setup.model.macs)
-    observed = setup.observed(at.stage)
-    # Chunk and pace are by the memory of process 0, which may not be that of another.
-    chunk = processes.lead(one.traced.memory.chunk)
-    plan = placement.make_plan(stage, layers, setup.devices, chunk, bool(observed))
+    plan, pace, segment, *_ = one.programs.of(at.stage)
+    observed, length = setup.observed(at.stage), pace.length
     population = placement.make_population(plan, data, setup.budgets)
-    rows = initial_state.shapes(stage.algorithm, sparse, population.info).clients
-    paced = segment_lengths.pace(setup, plan, rows, observed)
-    length, working, where = processes.lead(paced)
-    state = initial_state.start(key, plan, sparse, population, at.state, working, where)
-    segment = round_program.make_segment(plan)
-    if working is None:
+    state = initial_state.start(
+        key, plan, sparse, population, at.state, pace.working, pace.where
+    )
+    if pace.working is None:
         segment = store.on_device(segment)
     else:
-        segment = store.on_host(segment, plan.mesh, working)
+        segment = store.on_host(segment, plan.mesh, pace.working)
     draw = cohorts.drawing(key, stage, len(data.train.size))
     most = limits.most(setup, at.stage, one.traced)
     evaluation, seen = one.evaluation(stage), None
@@ -239,7 +246,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
         )
         rounds, ids = later, following
         logs = processes.fetch(logs)
-        records, at, failure = _account(one, layers, logs, count, at)
+        records, at, failure = _account(one, plan.layers, logs, count, at)
         most = limits.updated(most, records)
         own = keys.of_round(key, keys.EVALUATION, at.round)
         models = stage.algorithm.deploy(own, state.server)
@@ -250,6 +257,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
             seen = []
             evals, at, failure = _judge(one, at, evaluated, models)
             records += evals
+        one.programs.check()
         if failure:
             yield Segment(records, None, {}, {})
             raise FloatingPointError(failure)
@@ -258,7 +266,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
         ends = at.ended_by or at.round == stage.num_rounds
         if ends or at.round % kept_every == 0:
             mask = target(models).mask
-            kept["server"] = np.asarray(observed_masks.pack(mask, layers))
+            kept["server"] = np.asarray(observed_masks.pack(mask, plan.layers))
             if evaluated:
                 kept["filters"] = np.packbits(filters, axis=1)
         yield Segment(records, at, models, kept)

@@ -2,7 +2,7 @@
 
 import json
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
@@ -13,12 +13,12 @@ from sparsefl_jax.runs.plan import timings
 from sparsefl_jax.system import files, hardware, provenance
 
 
-def write(config, traced: Sequence, folder: Path, at: Snapshot, about: dict) -> dict:
+def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> dict:
     """Writes the `summary.json` of a run that has ended, and keeps what it took.
 
     Args:
       config: the configuration.
-      traced: of each stage, from `checks.run`.
+      memory: gives that of a stage, as `Programs.memory` does.
       folder: the run's directory.
       at: where it ended.
       about: as its last checkpoint has it.
@@ -36,13 +36,13 @@ def write(config, traced: Sequence, folder: Path, at: Snapshot, about: dict) -> 
         timings.remember(timings.digest(config), timings.measured(segments))
     took = [
         {
-            "chunk": stage.memory.chunk,
-            "memory": stage.memory.parts(),
+            "chunk": memory(index).chunk,
+            "memory": memory(index).parts(),
             "compile_seconds": sum(
                 line["compile_seconds"] for line in segments if line["stage"] == index
             ),
         }
-        for index, stage in enumerate(traced[: at.stage + 1])
+        for index in range(at.stage + 1)
     ]
     told = summarize(config, metrics, at.best, facts, took)
     files.write_text(folder / "summary.json", json.dumps(told, indent=2))
@@ -64,7 +64,7 @@ def summarize(
       best: the best models.
       about: what the host adds: `seconds`, `commit`, `ended_by`, all `rounds`, and what
         of the records is `lost`, if anything, which then is in no total.
-      took: of each stage `chunk`, `memory`, estimated bytes by part, `compile_seconds`.
+      took: of each stage `chunk`, `memory`, bytes by part, and `compile_seconds`.
     """
     train = [r for r in metrics if r["phase"] == "train"]
     evals = [r for r in metrics if r["phase"] == "eval"]

@@ -4,27 +4,37 @@ The numbers of every stage, and one whole round of it traced by shape: whatever 
 an optimizer and a method can not do together fails there, in milliseconds.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.algorithm import target
-from sparsefl_jax.core.types import ClientInfo, Context, PyTree, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm, target
+from sparsefl_jax.core.types import Batches, ClientInfo, Context, PyTree, SparseModel
 from sparsefl_jax.data.batching import steps_per_epoch
-from sparsefl_jax.runs.plan import memory_estimate
+from sparsefl_jax.runs.plan import memory
 from sparsefl_jax.runs.setup import Setup, check, check_metric, check_observed
 from sparsefl_jax.sparsity import masks
 
 
-class Traced(NamedTuple):
-    """One round of a stage by shape, and the model that it hands on."""
+class ClientWork(NamedTuple):
+    """A client's part of a round by shape; arguments that clients share come first."""
 
+    function: Callable  # (*shared, *own) -> (down, up, summand, ...)
+    shared: tuple  # round, steps, server
+    own: tuple  # key, row, round of the last part, facts, samples, their order
+
+
+class Traced(NamedTuple):
+    """One round of a stage by shape."""
+
+    start: SparseModel  # what it starts from
     down: PyTree  # dict[str, Packet] of jax.ShapeDtypeStruct
     up: PyTree
-    model: SparseModel
-    memory: memory_estimate.Memory
-    work: memory_estimate.ClientWork  # of one client
+    model: SparseModel  # what it hands on
+    memory: memory.Memory  # before compilation
+    work: ClientWork  # of one client
 
 
 def run(setup: Setup) -> list[Traced]:
@@ -47,8 +57,8 @@ def run(setup: Setup) -> list[Traced]:
     for stage in setup.stages:
         down, up, deployed, work = trace(stage, shapes, data)
         unread = unread and not _reads_budget(stage.algorithm, work)
-        memory = memory_estimate.of_stage(setup, stage, shapes, work)
-        traced.append(Traced(down, up, deployed, memory, work))
+        needed = memory.by_shape(setup, stage, shapes)
+        traced.append(Traced(shapes, down, up, deployed, needed, work))
         shapes = deployed
     check_metric(setup)
     if unread:
@@ -101,8 +111,8 @@ def trace(stage, model: SparseModel, data):
         shape(order, jnp.int32),
         shape(order, jnp.float32),
     )
-    work = memory_estimate.ClientWork(
-        jax.jit(memory_estimate.client_function(method)),  # is traced only once
+    work = ClientWork(
+        jax.jit(client_function(method)),  # is traced only once
         (ctx.round, jnp.int32(steps), server),
         (key, row, ctx.last_round, ctx.client, *samples),
     )
@@ -110,13 +120,26 @@ def trace(stage, model: SparseModel, data):
     return down, up, jax.eval_shape(after, key, server, total), work
 
 
-def _reads_budget(method, work: memory_estimate.ClientWork) -> bool:
+def client_function(method: Algorithm) -> Callable:
+    """Returns one client's part of a round as `ClientWork` holds it, for tracing."""
+
+    def function(round, steps, server, key, row, last_round, info, *samples):
+        ctx = Context(round, last_round, info)
+        down = method.broadcast(key, ctx, server)
+        batches = Batches(*samples, steps)
+        up, row, metrics = method.update(key, ctx, down, row, batches)
+        return down, up, method.contribute(ctx, up), row, metrics
+
+    return function
+
+
+def _reads_budget(method, work: ClientWork) -> bool:
     """Tells whether a client's part of a round fails without its budget."""
 
     def without(*args):
         args = [*args]
         args[6] = args[6]._replace(budget=object())
-        return memory_estimate.client_function(method)(*args)
+        return client_function(method)(*args)
 
     return not _passes(without, work)
 
@@ -135,7 +158,7 @@ def reads_epochs(stage, model, data) -> bool:
     def without(*args):
         *args, order, weight = args
         first = _FirstEpoch(order), _FirstEpoch(weight)
-        return memory_estimate.client_function(stage.algorithm)(*args, *first)
+        return client_function(stage.algorithm)(*args, *first)
 
     return not _passes(without, work)
 
@@ -172,7 +195,7 @@ class _FirstEpoch:
         return self.values[at]
 
 
-def _passes(function, work: memory_estimate.ClientWork) -> bool:
+def _passes(function, work: ClientWork) -> bool:
     """Tells whether a client's part of a round can still be traced."""
     try:
         jax.eval_shape(function, *work.shared, *work.own)

@@ -17,6 +17,7 @@ from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.plan import checks, timings, traffic_estimate
+from sparsefl_jax.runs.plan.memory import Memory
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.sparsity import trees
@@ -43,6 +44,7 @@ def describe(
     known: dict | None = None,
     key: Key | None = None,
     traced: list[checks.Traced] | None = None,
+    memories: list[Memory] | None = None,
 ) -> dict:
     """Plans a run. Nothing is trained, and nothing expensive is compiled.
 
@@ -51,6 +53,7 @@ def describe(
       known: what `timings.recall` gave.
       key: the run's; its very cohorts are drawn then.
       traced: what `checks.run` gave, if the caller has asked it.
+      memories: of the compiled stages; otherwise the working sets are not known.
 
     Returns:
       A dict of plain Python values: `devices`, `model`, `clients`, a list `stages` and
@@ -74,14 +77,14 @@ def describe(
     start = traffic_estimate.Start(sparse)
     held = placement.client_info(data, setup.budgets).budget
     for index, stage in enumerate(setup.stages):
-        plan = placement.make_plan(stage, {}, devices, traced[index].memory.chunk)
+        memory = memories[index] if memories else traced[index].memory
+        plan = placement.make_plan(stage, {}, devices, memory.chunk)
         stage_key = keys.of_stage(run_key, index)
         samples = _samples(stage_key, plan, data)
         traffic = traffic_estimate.expect(
             stage, start, traced[index], stage_key, held[samples.ids]
         )
         each = _stage(setup, plan, sparse, samples, traffic)
-        memory = traced[index].memory
         each |= {"memory": memory.parts(), "client_store": memory.client_store}
         measured = known[index] if len(known) == len(setup.stages) else None
         planned.append(each | _time(each, plan, rate, len(devices), measured))
@@ -255,7 +258,7 @@ def text(plan: dict) -> str:
         f"total     {total['rounds']} rounds,"
         f" {_span(total['gbit'], lambda g: format_si(1e9 * g, 'bit'))},"
         f" {format_si(1e15 * total['pflop_executed'], 'FLOP')} executed,"
-        f" {format_si(total['memory'], 'B')},"
+        f" {_memory(stages, total)},"
         f" {_span(total['seconds'], format_seconds)}",
         *_notes(stages),
     ]
@@ -310,6 +313,12 @@ def _columns(stages: list[dict]) -> list[str]:
     return align(rows)
 
 
+def _memory(stages: list[dict], total: dict) -> str:
+    """Formats the memory of the largest stage, a lower bound before compilation."""
+    known = all("working set" in stage["memory"] for stage in stages)
+    return ("" if known else "at least ") + format_si(total["memory"], "B")
+
+
 def _rows(client_store: dict) -> str:
     kept = format_si(client_store["bytes"], "B")
     return f"{kept}, {client_store['where']}" if client_store["bytes"] else "-"
@@ -337,6 +346,11 @@ def _notes(stages: list[dict]) -> list[str]:
     for index, stage in enumerate(stages):
         for packet, reason in stage["assumed"].items():
             notes.append(f"Not charged: {packet} in stage {index} ({reason}).")
+    if not all("working set" in stage["memory"] for stage in stages):
+        notes.append(
+            "Memory: without the working set, which is known once a stage is compiled; "
+            "--dry_run compiles all stages."
+        )
     if any(stage["time_from"] != "measured" for stage in stages):
         low, high = SHARES
         notes.append(

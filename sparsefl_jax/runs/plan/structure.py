@@ -44,7 +44,7 @@ def read(algorithm: Algorithm, work, model: SparseModel) -> Structure:
 
     Args:
       algorithm: the method.
-      work: of one of its clients, an `estimate_memory.ClientWork`.
+      work: of one of its clients, a `checks.ClientWork`.
       model: what it starts from, arrays or shapes.
     """
     down, up, total = _messages(work)

@@ -6,6 +6,7 @@ import json
 import os
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,10 +21,12 @@ from sparsefl_jax.system import hardware
 _FREE = ("seed", "seeds", "partition_seed", "data_dir", "num_rounds")
 _FREE += ("until", "checkpoint_minutes", "observe_rounds", "sinks", "init_from")
 _FREE += ("init_what", "final_learning_rate", "lr_horizon", "lr_delay")
+_WAITING = "/sparsefl_jax/waiting_for_compilation"
 _COMPILING = {
     "/jax/core/compile/jaxpr_trace_duration",
     "/jax/core/compile/jaxpr_to_mlir_module_duration",
     "/jax/core/compile/backend_compile_duration",
+    _WAITING,
 }
 _KEPT = 200  # configurations; the oldest make room
 
@@ -113,11 +116,21 @@ def digest(config) -> str:
 
 
 @contextlib.contextmanager
-def compiling() -> Iterator[Callable[[], float]]:
-    """Counts the seconds that JAX spends on tracing and compilation.
+def waiting() -> Iterator[None]:
+    """Counts the time within as compilation, as `compiling` yields it."""
+    begin = time.time()
+    try:
+        yield
+    finally:
+        jax.monitoring.record_event_time_span(_WAITING, begin, time.time())
 
-    That is tracing, lowering, and compiling or loading from the cache; what happens at
-    the same time or inside one another counts once.
+
+@contextlib.contextmanager
+def compiling() -> Iterator[Callable[[], float]]:
+    """Counts the seconds that this thread spends on tracing and compilation.
+
+    That is tracing, lowering, and compiling or loading from the cache, and `waiting`
+    for another thread that does so; what lies inside one another counts once.
 
     Yields:
       `taken()`, the seconds since the last call.
@@ -128,10 +141,10 @@ def compiling() -> Iterator[Callable[[], float]]:
       ...     taken() > 0, taken()
       (True, 0)
     """
-    spans = []
+    spans, thread = [], threading.get_ident()
 
     def listen(event, start, end, **_):
-        if event not in _COMPILING:
+        if event not in _COMPILING or threading.get_ident() != thread:
             return
         while spans and spans[-1][1] > start:  # inner ones end before the outer one
             start = min(start, spans.pop()[0])

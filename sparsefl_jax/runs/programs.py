@@ -1,0 +1,170 @@
+"""The compiled programs of a run: one for each stage, the next while one runs."""
+
+import concurrent.futures
+import time
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from sparsefl_jax.runs import segment_lengths
+from sparsefl_jax.runs.plan import checks, memory, timings
+from sparsefl_jax.runs.segment_lengths import Pace
+from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.simulation import initial_state, placement, round_program
+from sparsefl_jax.system import processes
+
+
+class Program(NamedTuple):
+    """The compiled program of a stage."""
+
+    plan: placement.Plan
+    pace: Pace
+    segment: Callable  # of `round_program.make_segment`, compiled for `pace.length`
+    memory: memory.Memory
+    seconds: float  # that compilation took
+
+
+class Programs:
+    """The programs of a run's stages, from the first that is left.
+
+    Where a process runs alone they are compiled in a thread, one after another, from
+    the start. Several processes compile at the same point of the run, as they have to
+    meet there.
+
+    Args:
+      setup: the run.
+      traced: what `checks.run` gave for it.
+      first: the first stage to compile.
+      waiting: `(stage, stages, seconds, program)`, called about once a second while
+        `of` waits for the program of a stage, which is None, and once it is there.
+    """
+
+    def __init__(
+        self,
+        setup: Setup,
+        traced: Sequence[checks.Traced],
+        first: int = 0,
+        waiting: Callable | None = None,
+    ):
+        self._waiting = waiting or (lambda stage, stages, seconds, program: None)
+        self._setup, self._traced = setup, traced
+        self._programs: dict[int, Program] = {}
+        self._pool = concurrent.futures.ThreadPoolExecutor(1, "compilation")
+        ahead = () if processes.several() else range(first, len(traced))
+        self._futures = {i: self._pool.submit(self._compile, i) for i in ahead}
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *error):
+        """Ends the thread once it has compiled what it is compiling."""
+        self._pool.shutdown(cancel_futures=True)
+
+    def of(self, stage: int) -> Program:
+        """Returns the program of a stage; waits until it is compiled.
+
+        Raises:
+          ValueError: it does not fit the memory.
+        """
+        if stage not in self._programs:
+            begin, stages = time.time(), len(self._traced)
+            with timings.waiting():
+                if stage not in self._futures:
+                    self._compile(stage)
+                while stage in self._futures and not self._futures[stage].done():
+                    self._waiting(stage, stages, time.time() - begin, None)
+                    concurrent.futures.wait([self._futures[stage]], timeout=1)
+            self.check()
+            self._waiting(stage, stages, time.time() - begin, self._programs[stage])
+        return self._programs[stage]
+
+    def check(self) -> None:
+        """Raises what the compilation of any stage has raised so far."""
+        for future in self._futures.values():
+            if future.done():
+                future.result()
+
+    def memory(self, stage: int) -> memory.Memory:
+        """Returns the memory of a stage, by shape alone if it is not compiled."""
+        return self._programs.get(stage, self._traced[stage]).memory
+
+    def _compile(self, stage: int) -> None:
+        traced = self._traced[stage]
+        self._programs[stage] = compile_stage(self._setup, stage, traced)
+
+
+def compile_stage(setup: Setup, index: int, traced: checks.Traced) -> Program:
+    """Compiles a stage for all its segments, with a chunk that fits the memory.
+
+    Args:
+      setup: the run.
+      index: which of its stages.
+      traced: a round of that by shape.
+
+    Raises:
+      ValueError: it does not fit, however small the chunk.
+    """
+    stage, strict = setup.stages[index], setup.memory_gb is not None
+    observed = setup.observed(index)
+    devices = placement.stage_devices(stage, setup.devices)
+    # Chunk and pace are by the memory of process 0, which may not be that of another.
+    limit, chunk = processes.lead(
+        [memory.budget(setup.memory_gb, devices), traced.memory.chunk]
+    )
+    while True:
+        begin = time.time()
+        layers = jax.tree.map(lambda m: m > 0, setup.model.macs)
+        plan = placement.make_plan(stage, layers, devices, chunk, bool(observed))
+        state = initial_state.shapes(
+            stage.algorithm, traced.start, placement.client_info(setup.data)
+        )
+        pace = segment_lengths.pace(setup, plan, state.clients, observed)
+        pace = Pace(*processes.lead(pace))
+        segment = round_program.make_segment(plan)
+        compiled = segment.lower(*_arguments(setup, plan, pace, state)).compile()
+        needed = traced.memory._replace(chunk=plan.chunk)
+        needed = memory.of_program(needed, compiled, len(devices))
+        if limit is not None:
+            chunk = memory.smaller(needed, limit, setup.chunk, strict)
+        if chunk == plan.chunk:
+            memory.check_host(needed, devices)
+            return Program(plan, pace, compiled, needed, time.time() - begin)
+
+
+def _arguments(
+    setup: Setup, plan: placement.Plan, pace: Pace, state: placement.State
+) -> tuple:
+    """Returns the shapes of what a segment is called with."""
+
+    def replicated(leaf):
+        sharding = NamedSharding(plan.mesh, P())
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    shape, data = jax.ShapeDtypeStruct, setup.data
+    info = placement.client_info(data, setup.budgets)
+    population = placement.Population(data.x, data.y, data.train.index, info)
+    cohort = pace.length, plan.stage.cohort_size
+    places = None
+    if pace.working is not None:
+        places = shape(cohort, jnp.int32)
+        rows = jax.tree.map(
+            lambda v: shape((pace.working, *v.shape[1:]), v.dtype), state.clients
+        )
+        state = state._replace(clients=rows)
+    return (
+        jax.eval_shape(lambda: jax.random.key(0)),
+        jax.tree.map(replicated, population),
+        jax.tree.map(
+            lambda v, sharding: shape(v.shape, v.dtype, sharding=sharding),
+            state,
+            placement.shardings(plan, state),
+        ),
+        shape((pace.length,), jnp.int32),
+        shape(cohort, jnp.int32),
+        places,
+        shape((), jnp.int32),
+    )
