@@ -30,7 +30,7 @@ from benchmarks.tables import Table  # noqa: E402
 from sparsefl_jax import report  # noqa: E402
 from sparsefl_jax.core.validate import one_line  # noqa: E402
 from sparsefl_jax.runs import experiment, run_directory  # noqa: E402
-from sparsefl_jax.runs.config import objects  # noqa: E402
+from sparsefl_jax.runs.config import defaults  # noqa: E402
 from sparsefl_jax.system import files, interrupt  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
@@ -106,7 +106,7 @@ def same(old, new) -> bool:
     """
     default, old, new = (
         run_directory.flatten(json.loads(config.to_json_best_effort()))
-        for config in (objects.default_config(), objects.complete(old), new)
+        for config in (defaults.default_config(), defaults.complete(old), new)
     )
     return all(
         new.get(field) == old.get(field, default.get(field))

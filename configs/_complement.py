@@ -1,7 +1,7 @@
 """What Complement Sparsification's experiments share (AAAI 2023); no configuration."""
 
 from configs import _options
-from sparsefl_jax.runs.config.objects import complete, default_config
+from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = ("cs", "fedavg", "prunefl", "pqsu")
 PARTICIPATION = ("all", "users10")

@@ -1,7 +1,7 @@
 """What FedSparsify's experiments share (2022, Tables 1, 2); no configuration."""
 
 from configs import _options
-from sparsefl_jax.runs.config.objects import complete, default_config
+from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = ("global", "local", "fedavg", "fedprox", "random", "snip", "grasp", "prunefl")
 CLIENTS = ("clients10", "clients100")

@@ -1,7 +1,7 @@
 """What FLASH's experiments share (TMLR 2023, Table 1); no configuration."""
 
 from configs import _options
-from sparsefl_jax.runs.config.objects import complete, default_config
+from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = ("fedavg", "nst", "pdst", "spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
 TWO_STAGES = ("spdst", "jmwst", "hetero_spdst", "hetero_jmwst")

@@ -1,7 +1,7 @@
 """What SpaFL's experiments share (NeurIPS 2024, Tables 2, 3, 5); no configuration."""
 
 from configs import _options
-from sparsefl_jax.runs.config.objects import complete, default_config
+from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = ("spafl", "local", "fedavg", "fedpm", "heterofl", "fjord")
 VARIANTS = {"without13": "spafl", "thresholds_only": "spafl", "initial": "fedpm"}

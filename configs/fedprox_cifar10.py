@@ -6,7 +6,7 @@ python launch.py --config=configs/fedprox_cifar10.py
 `--config.algorithm.mu=0.0` is FedAvg.
 """
 
-from sparsefl_jax.runs.config.objects import complete, default_config
+from sparsefl_jax.runs.config.defaults import complete, default_config
 
 
 def get_config():

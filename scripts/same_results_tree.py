@@ -192,9 +192,9 @@ def found(*names: str):
 
 def get_config(name: str):
     """A row of `RUNS` as a configuration, for launch.py's `--config=FILE:NAME`."""
-    objects = found("runs.config.objects", "configuration")
+    defaults = found("runs.config.defaults", "runs.config.objects", "configuration")
     algorithm, fields, _, _ = RUNS[name]
-    config = objects.default_config()
+    config = defaults.default_config()
     samples = Path(os.environ["SAME_RESULTS_SAMPLES"])
     config.dataset = str(samples / f"{fields.get('dataset', 'pixels')}.npz")
     config.normalize = False
@@ -215,7 +215,7 @@ def get_config(name: str):
             config[field] = {k: v for k, v in value.items() if v is not None}
         else:
             config[field] = value
-    return objects.complete(config)
+    return defaults.complete(config)
 
 
 def in_a_fork(work) -> bool:

@@ -14,7 +14,7 @@ from ml_collections import config_dict
 
 from sparsefl_jax import models
 from sparsefl_jax.runs import cli, experiment, loop
-from sparsefl_jax.runs.config import fields, objects, rename
+from sparsefl_jax.runs.config import build, defaults, fields, registry, rename
 from tests.tiny import network, tiny_config
 
 ROOT = Path(__file__).parent.parent
@@ -202,8 +202,8 @@ def change(config, values: dict) -> None:
         for field, value in values.items():
             section, _, name = field.rpartition(".")
             (config[section] if section else config)[name] = value
-    if not any(isinstance(config[f], str) for f in objects.TABLES):
-        objects.complete(config)
+    if not any(isinstance(config[f], str) for f in registry.TABLES):
+        defaults.complete(config)
 
 
 def refused(call, told: str) -> None:
@@ -325,7 +325,7 @@ def test_nothing_is_unpickled(tmp_path, key):
 # --- the command line
 
 FILE = """
-from sparsefl_jax.runs.config.objects import default_config
+from sparsefl_jax.runs.config.defaults import default_config
 
 def get_config(arg):
     config = default_config()
@@ -446,7 +446,7 @@ def test_a_name_on_the_command_line_takes_its_own_arguments(
     fields.check(rename.settle(config.value))
     assert {key: config.value[field].get(key) for key in told} == told
     if field != "model":
-        objects.build_stages(config.value, network(config.value.model.name))
+        build.build_stages(config.value, network(config.value.model.name))
 
 
 @pytest.mark.parametrize("line, told", FILES)

@@ -13,7 +13,7 @@ import pytest
 
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import checkpoint, experiment, loop
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, tiny_config
@@ -32,7 +32,7 @@ def config(tmp_path):
     config.first_stage = {"name": "fedavg", "num_rounds": 1, "cohort_size": 1}
     config.num_rounds, config.eval_every, config.checkpoint_minutes = 8, 1, 0.0
     config.observe_rounds = (3, 5)
-    return objects.complete(config)
+    return defaults.complete(config)
 
 
 def contents(run):
@@ -90,7 +90,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(config, tmp_path, monkeypatch, m
         config.optimizer.momentum = 0.9
     if method.startswith("hetero"):
         config.budgets, config.cohort_size = ((0.25, 0.5), (0.5, 0.5)), 4
-    objects.complete(config)
+    defaults.complete(config)
     experiment.run(config, tmp_path / "whole", progress=False)
     config.checkpoint_minutes = 1e3  # what is saved at an interruption is enough
     for rounds in (1, 4):  # after the first stage, and within the second

@@ -6,7 +6,7 @@ import pytest
 
 from configs import _complement, _fedsparsify, _options
 from sparsefl_jax import models
-from sparsefl_jax.runs.config import fields, objects
+from sparsefl_jax.runs.config import build, fields
 from tests.tiny import network
 
 OPTIONS = {
@@ -28,7 +28,7 @@ def test_every_method_builds_at_the_density_that_is_asked_for(file):
         for other in others:
             config = get_config(f"{method},{other}")
             fields.check(config)
-            stages = objects.build_stages(config, network(config.model.name))
+            stages = build.build_stages(config, network(config.model.name))
             assert stages[-1].cohort_size in (10, 436)
             seen.add(str(config.algorithm) + str(config.first_stage.get("name")))
             config.density = 0.3

@@ -23,7 +23,7 @@ from sparsefl_jax.core import formats
 from sparsefl_jax.export import __main__ as export_main
 from sparsefl_jax.report import __main__ as report_main
 from sparsefl_jax.runs import checkpoint, experiment, results, run_directory
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.loop import Snapshot
 from sparsefl_jax.simulation import disk_store, placement
 from sparsefl_jax.system import files, hardware
@@ -41,7 +41,7 @@ def finished(tmp_path_factory):
     config.first_stage = {}
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(experiment, "_draw", lambda path: None)  # plots take seconds
-        experiment.run(objects.complete(config), folder / "run", progress=False)
+        experiment.run(defaults.complete(config), folder / "run", progress=False)
     return folder / "run"
 
 

@@ -13,7 +13,7 @@ from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers
 from sparsefl_jax.models.convolution import Layer, choose, convolve
 from sparsefl_jax.runs import experiment, loop, run_directory, summary
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.training import local
 from tests.tiny import tiny_config
 
@@ -39,7 +39,7 @@ class Net(nn.Module):
         return layers.dense(x, 5, name="fc1")
 
 
-def build(kind):
+def build_net(kind):
     """The network in float32 and in bfloat16, and a loss of parameters."""
     model = Model.from_flax(Net(kind), jax.ShapeDtypeStruct((1, *IMAGE), jnp.float32))
     params, stats = model.init(jax.random.key(0))
@@ -68,7 +68,7 @@ def equations(jaxpr):
 
 @pytest.mark.parametrize("kind", ["batch", "group"])
 def test_gradients_are_float32_and_those_of_the_network_in_float32(kind):
-    full, half, gradients = build(kind)
+    full, half, gradients = build_net(kind)
     (want, (stats, sums)), (got, (new, mine)) = (
         jax.jit(f, compiler_options=QUICK)(params)
         for f, params in map(gradients, (full, half))
@@ -87,7 +87,7 @@ def test_gradients_are_float32_and_those_of_the_network_in_float32(kind):
 
 @pytest.mark.parametrize("kind", ["batch", "group"])
 def test_products_are_of_bfloat16_and_long_sums_of_float32(kind):
-    _, half, gradients = build(kind)
+    _, half, gradients = build_net(kind)
     function, params = gradients(half)
     found = {"products": set(), "sums": set()}
     for equation in equations(jax.make_jaxpr(function)(params).jaxpr):
@@ -170,10 +170,10 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
         config.model = {"name": "mlp", "widths": (16,), "dtype": dtype}
         config.algorithm, config.first_stage = {"name": method}, {}
         config.num_rounds = config.eval_every = 1
-        config = objects.complete(config)
-        data = objects.build_data(config)
-        model = objects.build_model(config, data)
-        stages = objects.build_stages(config, model)
+        config = defaults.complete(config)
+        data = build.build_data(config)
+        model = build.build_model(config, data)
+        stages = build.build_stages(config, model)
         how = {"eval_every": 1, "client_store": "device"}
         (segment,) = loop.segments(jax.random.key(0), stages, model, data, **how)
         held = jax.tree.leaves((segment.snapshot.state, segment.models))

@@ -13,7 +13,7 @@ from sparsefl_jax import data as datasets
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
 from sparsefl_jax.runs import experiment, loop
-from sparsefl_jax.runs.config import objects, rename
+from sparsefl_jax.runs.config import build, defaults, rename
 from sparsefl_jax.testing.small_world import tiny_model
 from tests.tiny import tiny_config
 
@@ -60,9 +60,9 @@ def test_a_run_writes_its_files_and_repeats_itself(config, tmp_path):
 @pytest.mark.slow
 def test_functions_alone_equal_the_configured_run(config, tmp_path):
     experiment.run(config, tmp_path / "a", progress=False)
-    data = objects.build_data(config)
-    model = objects.build_model(config, data)
-    stages = objects.build_stages(config, model)
+    data = build.build_data(config)
+    model = build.build_model(config, data)
+    stages = build.build_stages(config, model)
     run = loop.run(jax.random.key(0), stages, model, data, eval_every=2)
     assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
 
@@ -78,7 +78,7 @@ def test_unknown_and_missing_arguments_are_named(config):
         ("json:thing", {}, "thing"),
     ):
         with pytest.raises(ValueError, match=told):
-            objects.build_algorithm(name, settings, tiny_model(), None)
+            build.build_algorithm(name, settings, tiny_model(), None)
 
 
 def test_an_algorithm_of_ones_own(config, tmp_path):
@@ -91,7 +91,7 @@ def test_an_algorithm_of_ones_own(config, tmp_path):
 def test_server_optimizer_from_a_configuration(config):
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
     config.server_optimizer.name = "adam"
-    (stage,) = objects.build_stages(config, tiny_model())
+    (stage,) = build.build_stages(config, tiny_model())
     params = {"w": np.ones(2, np.float32)}
     server = stage.algorithm.init(None, SparseModel(params, params, {}))
     assert len(jax.tree.leaves(server.opt_state)) == 3  # Adam's count and two moments
@@ -99,17 +99,17 @@ def test_server_optimizer_from_a_configuration(config):
 
 def test_a_section_is_switched_by_name(config):
     config.partition = {"name": "lda", "alpha": 0.5}
-    objects.complete(config)
+    defaults.complete(config)
     rename.switch(config, "partition", "shards")
-    data = objects.build_data(config)
+    data = build.build_data(config)
     assert (datasets.partition_counts(data) > 0).sum(1).tolist() == [2] * 8
     config.partition.aplha = 0.1
     with pytest.raises(ValueError, match="aplha"):
-        objects.build_data(config)
+        build.build_data(config)
 
 
 def test_arguments_stand_in_the_configuration_with_their_defaults(config):
-    objects.complete(config)
+    defaults.complete(config)
     assert config.algorithm.index == "bitmap"
     assert config.first_stage.prune_rate == 0.25 and config.first_stage.density == 0.5
 
@@ -122,12 +122,12 @@ def test_budgets_must_be_the_densities_of_the_method(config):
         (((0.25, 0.5), (0.5, 0.5)), None),
     ):
         config.budgets = pairs
-        budgets = objects.build_budgets(config)
+        budgets = build.build_budgets(config)
         if told is None:
-            objects.build_stages(config, tiny_model(), budgets)
+            build.build_stages(config, tiny_model(), budgets)
             config.first_stage.density, told = 0.4, "first_stage.density=0.4"
         with pytest.raises(ValueError, match=told):
-            objects.build_stages(config, tiny_model(), budgets)
+            build.build_stages(config, tiny_model(), budgets)
 
 
 @pytest.mark.slow
@@ -141,14 +141,14 @@ def test_a_loss_that_is_not_finite_names_round_and_clients(config, tmp_path):
 
 def test_budgets_are_shares_of_the_clients(config):
     config.budgets = ((0.5, 0.25), (1.0, 0.75))
-    budgets = objects.build_budgets(config)
+    budgets = build.build_budgets(config)
     assert sorted(budgets.tolist()) == [0.5] * 2 + [1.0] * 6
 
 
 def test_schedule_follows_the_round(config):
     config.final_learning_rate, config.num_rounds = 0.001, 400
     config.lr_horizon, config.lr_delay = 1000, 1
-    optimizer = objects.build_optimizer(config)
+    optimizer = build.build_optimizer(config)
     ones = np.ones(1, np.float32)
 
     def rate(round):

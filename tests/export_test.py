@@ -16,7 +16,7 @@ import sparsefl_jax as sfl
 from sparsefl_jax import export, models
 from sparsefl_jax.export import __main__, files
 from sparsefl_jax.runs import experiment, results
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.simulation import batch_statistics, evaluate
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire import packets, streams
@@ -58,7 +58,7 @@ def finished(tmp_path_factory):
     config.first_stage = {}
     config.algorithm = {"name": "spafl", "alpha": 1.0}
     config.normalize, config.seed = True, 5
-    config = objects.complete(config)
+    config = defaults.complete(config)
     experiment.run(config, folder / "run", progress=False)
     return folder / "run", config
 
@@ -248,13 +248,13 @@ def test_a_run_s_model_needs_neither_the_run_nor_its_data(
     finished, tmp_path, monkeypatch, index
 ):
     run, config = finished
-    data = objects.build_data(config)
-    model, deployed = objects.build_model(config, data), results.load(run).models
+    data = build.build_data(config)
+    model, deployed = build.build_model(config, data), results.load(run).models
     shutil.copytree(run, tmp_path / "run")
     start = {"name": "newcomer", "index": index}
     path, _ = export.export_run(tmp_path / "run", tmp_path / "model", **start)
     shutil.rmtree(tmp_path / "run")
-    monkeypatch.setattr(objects, "build_data", None)
+    monkeypatch.setattr(build, "build_data", None)
     back = sfl.load_sparse(path)
     assert same(back.sparse, list(deployed.values())[-1])
     accuracies = [
@@ -292,7 +292,7 @@ def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(results, "load", lambda run: found._replace(best=best))
     with pytest.raises(ValueError, match="no trained model, expected a client, or"):
         export.export_run(run, tmp_path / "model")
-    model = objects.build_model(config, objects.build_data(config))
+    model = build.build_model(config, build.build_data(config))
     with pytest.raises(ValueError, match="no trained model.*init_what='mask'"):
         results.start_from(run, "model", jax.random.key(0), model)
     results.start_from(run, "mask", jax.random.key(0), model)
@@ -326,8 +326,8 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     run, config = finished
     config = config.copy_and_resolve_references()
     config.model = {"name": "resnet18", "base": 2, "norm": "static"}
-    data = objects.build_data(config)
-    model = objects.build_model(config, data)
+    data = build.build_data(config)
+    model = build.build_model(config, data)
     params, stats = jax.device_get(model.init(jax.random.key(0)))
     blank = sfl.SparseModel(params, masks.full(params), stats)
     result = results.load(run)._replace(models={"global": blank})
@@ -356,7 +356,7 @@ def test_the_header_names_what_rebuilds_the_network(finished, tmp_path):
         "input_shape": [2, 3, 1],
         "widths": [16],
     }
-    data = objects.build_data(config)
+    data = build.build_data(config)
     assert (
         np.float32(head["reading"]["mean"]).tolist() == np.float32(data.mean).tolist()
     )

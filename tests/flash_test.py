@@ -11,7 +11,7 @@ import pytest
 from sparsefl_jax.algorithms import hetero_spdst, nst, sensitivity, spdst
 from sparsefl_jax.algorithms.flash import surgery
 from sparsefl_jax.core.types import Batches, Context, SparseModel
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import build
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up
 from tests.by_hand import bare, model_of
@@ -205,8 +205,8 @@ CONFIGS = [
 @pytest.mark.parametrize(("name", "arg"), CONFIGS)
 def test_every_preset_builds(name, arg):
     config = importlib.import_module(f"configs.{name}").get_config(arg)
-    budgets = objects.build_budgets(config)
-    stages = objects.build_stages(config, network(config.model.name), budgets)
+    budgets = build.build_budgets(config)
+    stages = build.build_stages(config, network(config.model.name), budgets)
     assert len(stages) == (2 if config.first_stage else 1)
     assert config.density is None or 0 < config.density <= 1
     horizon = config.lr_horizon or config.num_rounds

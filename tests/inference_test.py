@@ -11,7 +11,7 @@ import pytest
 from benchmarks import engines, inference
 from sparsefl_jax import models
 from sparsefl_jax.runs import experiment
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
@@ -67,7 +67,7 @@ def test_a_run_s_model_is_measured(tmp_path, monkeypatch, capsys):
     config = tiny_config(tmp_path)
     config.model.widths, config.first_stage = (8, 7), {}
     config.algorithm = {"name": "fedavg"}
-    config = objects.complete(config)
+    config = defaults.complete(config)
     config.num_rounds, config.eval_every = 1, 1
     experiment.run(config, tmp_path / "run", progress=False)
     monkeypatch.setattr(inference, "SECONDS", 0.01)

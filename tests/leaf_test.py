@@ -9,7 +9,7 @@ import pytest
 from sparsefl_jax.data import leaf, sources
 from sparsefl_jax.data.federated import federate
 from sparsefl_jax.runs import experiment
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults
 
 
 @pytest.fixture(autouse=True)
@@ -178,12 +178,12 @@ def test_bad_files_are_one_line(tmp_path):
 
 def test_a_configuration_names_the_folder_and_a_wider_head(tmp_path):
     sizes = dict.fromkeys("abcde", 6)
-    config = objects.default_config()
+    config = defaults.default_config()
     config.dataset = write(tmp_path / "femnist", {"all_data/0.json": content(sizes)})
     config.partition.name, config.num_clients = "natural", 0
     config.test_split, config.cohort_size, config.num_classes = "within", 2, 62
     config.model.name, config.model.widths = "mlp", (4,)
-    parts = experiment.build(objects.complete(config))
+    parts = experiment.build(defaults.complete(config))
     params, _ = jax.eval_shape(parts.setup.model.init, jax.random.key(0))
     assert params["fc2"]["kernel"].shape == (4, 62)
     assert parts.setup.data.train.size.tolist() == [5] * 5

@@ -8,7 +8,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import cli, experiment, loop, programs
-from sparsefl_jax.runs.config import fields, objects
+from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.runs.plan import checks, memory
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import hardware
@@ -102,7 +102,7 @@ def test_shapes_that_do_not_fit_are_refused_before_compilation(world, monkeypatc
     there = rows._replace(client_store={"where": "host", "working": 4})
     with pytest.raises(ValueError, match="clients.*try a smaller cohort_size or model"):
         memory.smaller(there, 10**8, "auto", True)
-    config = objects.default_config()
+    config = defaults.default_config()
     config.memory_gb = -1.0
     with pytest.raises(ValueError, match="memory_gb=-1.0, expected above 0"):
         fields.check(config)

@@ -12,7 +12,7 @@ from sparsefl_jax.algorithms import fedavg, heterofl, local_only, spafl
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs import experiment, loop, results
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import evaluate, initial_state, personal, placement
 from sparsefl_jax.sparsity import masks
@@ -171,11 +171,11 @@ def test_clients_models_are_read_back_from_a_run(tmp_path, name):
     config.first_stage = {}
     config.algorithm = {"name": name}
     config.optimizer.momentum = 0.9
-    config = objects.complete(config)
+    config = defaults.complete(config)
     told = experiment.run(config, tmp_path / "run", progress=False)
     count = config.num_clients
-    data = objects.build_data(config)
-    world = data, objects.build_model(config, data), None
+    data = build.build_data(config)
+    world = data, build.build_model(config, data), None
     each = results.load_clients(tmp_path / "run", range(count))
     shares = [by_hand(world, each[i]["personal"], i) for i in range(count)]
     assert told["accuracy"]["personal"]["final"] == pytest.approx(np.mean(shares))

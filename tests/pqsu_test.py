@@ -18,7 +18,7 @@ from sparsefl_jax.core.types import (
 )
 from sparsefl_jax.export.compact import compact
 from sparsefl_jax.runs import experiment, results
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.sparsity import filters, masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire import ledger, packets
@@ -250,11 +250,11 @@ def test_a_whole_run_prunes_what_fedavg_trained(tmp_path):
     config = tiny_config(tmp_path)
     config.optimizer.learning_rate, config.num_rounds = 0.3, 6
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
-    experiment.run(objects.complete(config), tmp_path / "dense", progress=False)
+    experiment.run(defaults.complete(config), tmp_path / "dense", progress=False)
     dense = results.load(tmp_path / "dense").models["global"]
     config.first_stage = {"name": "fedavg"}
     config.algorithm = {"name": "pqsu", "density": 0.25}
-    experiment.run(objects.complete(config), tmp_path / "run", progress=False)
+    experiment.run(defaults.complete(config), tmp_path / "run", progress=False)
     run = results.load(tmp_path / "run")
     sparse = run.models["global"]
     # Of 16 neurons the 4 with the largest L1 norm stay, and what reads these.

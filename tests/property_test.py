@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparsefl_jax.data import TEST_SPLITS
 from sparsefl_jax.runs import experiment, loop
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults
 
 pytestmark = pytest.mark.slow
 
@@ -215,7 +215,7 @@ def folder(tmp_path_factory):
 
 def configure(folder, drawn: dict):
     """The configuration that takes the drawn values, even of a wrong type."""
-    config = objects.default_config()
+    config = defaults.default_config()
     config.num_rounds = 2
     for section in ("partition", "algorithm", "first_stage", "model"):
         config[section] = drawn[section]
@@ -227,7 +227,7 @@ def configure(folder, drawn: dict):
                 value = str(folder / f"{value}.npz")
             section, _, name = field.rpartition(".")
             (config[section] if section else config)[name] = value
-    return objects.complete(config)
+    return defaults.complete(config)
 
 
 def build(folder, drawn):

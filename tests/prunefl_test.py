@@ -10,7 +10,7 @@ from sparsefl_jax.algorithms.prunefl.rule import make_rule
 from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
@@ -242,7 +242,7 @@ def test_two_stages_from_a_configuration(tmp_path):
     config.algorithm = shared | {"name": "prunefl", "layer_time": (1.0, 2.0)}
     config.num_rounds = 5
     config.eval_every = 5
-    experiment.run(objects.complete(config), tmp_path / "run", progress=False)
+    experiment.run(defaults.complete(config), tmp_path / "run", progress=False)
     lines = read_records(tmp_path / "run" / "metrics.jsonl")
     first, *rest = [r for r in lines if r["phase"] == "train"]
     size, dense = 6 * 16 + 16 * 4, 16 + 4
@@ -286,5 +286,5 @@ def test_a_time_for_every_layer(tmp_path):
     config.first_stage = {}
     config.algorithm = {"name": "prunefl", "layer_time": (1.0, 2.0, 3.0)}
     with pytest.raises(ValueError, match="one number for each of .*fc1/kernel"):
-        experiment.run(objects.complete(config), tmp_path / "a", progress=False)
+        experiment.run(defaults.complete(config), tmp_path / "a", progress=False)
     assert not (tmp_path / "a" / "metrics.jsonl").exists()

@@ -7,7 +7,7 @@ import pytest
 
 from sparsefl_jax import report
 from sparsefl_jax.runs import experiment, loop, run_directory, summary
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.system import interrupt, log_lines
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import tiny_config
@@ -104,7 +104,7 @@ def runs(tmp_path_factory):
     config = tiny_config(folder)
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
     config.num_rounds, config.eval_every = 8, 2
-    objects.complete(config)
+    defaults.complete(config)
     experiment.run(config, folder / "whole", progress=False)
     with pytest.MonkeyPatch.context() as patch:
         stop_after(patch, 2)

@@ -18,7 +18,7 @@ from sparsefl_jax.runs import (
     resumption,
     run_directory,
 )
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.system import interrupt
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
@@ -29,7 +29,7 @@ def four_rounds(folder):
     config = tiny_config(folder)
     config.val_fraction, config.first_stage = 0.2, {}
     config.final_learning_rate, config.lr_horizon = 0.01, 8
-    return objects.complete(config)
+    return defaults.complete(config)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -115,10 +115,10 @@ def test_other_data_are_refused(run, name, change):
 
 def test_another_partition_is_refused_by_its_tables(finished):
     config = run_directory.read_config(finished)
-    data = objects.build_data(config)
+    data = build.build_data(config)
     moved = data._replace(train=data.train._replace(index=data.train.index[::-1]))
     saved = checkpoint.read(finished)
-    stages = objects.build_stages(config, network("mlp"))
+    stages = build.build_stages(config, network("mlp"))
     at, _ = resumption.start(saved, stages, data)
     assert (at.stage, at.round) == (0, 4)
     with pytest.raises(ValueError, match="checkpoint: train changed"):
@@ -160,8 +160,8 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
     found = settle({}, {"num_rounds": 8})
     assert found.config.lr_horizon == 4
     assert "keeps its schedule over 4 rounds" in found.said[-1]
-    rate = objects.build_optimizer(settle({}, {}).config)
-    longer = objects.build_optimizer(found.config)
+    rate = build.build_optimizer(settle({}, {}).config)
+    longer = build.build_optimizer(found.config)
     ones = np.ones(1, np.float32)
     for round in (0, 3):
         old, new = (f(round) for f in (rate, longer))
@@ -179,7 +179,7 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
     first = {"first_stage": {"name": "sensitivity", "density": 0.5}}
     found = settle(first, {"num_rounds": 8})
     assert found.config.first_stage.num_rounds == 4
-    stages = objects.build_stages(found.config, network("mlp"))
+    stages = build.build_stages(found.config, network("mlp"))
     assert [stage.num_rounds for stage in stages] == [4, 8]
     with pytest.raises(ValueError, match="first_stage.num_rounds=8, expected 4"):
         settle(

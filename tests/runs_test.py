@@ -13,7 +13,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import checkpoint, experiment, run_directory
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.simulation import placement
 from tests.tiny import tiny_config
 
@@ -86,7 +86,7 @@ def test_load_gives_configuration_arrays_and_models(finished):
 def test_a_run_starts_from_what_another_left(finished, config, what):
     config.init_from, config.init_what = str(finished / "seed_3"), what
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
-    start = experiment.build(objects.complete(config)).setup.initial
+    start = experiment.build(defaults.complete(config)).setup.initial
     old = sfl.load(finished / "seed_3").models["global"]
     kernel, mask = (t["fc1"]["kernel"] for t in (start.params, start.mask))
     theirs = old.params["fc1"]["kernel"]
@@ -119,7 +119,7 @@ def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
     config.init_from, config.checkpoint_minutes = str(finished / "seed_3"), 0.0
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
     config.num_rounds = 2
-    config = objects.complete(config)
+    config = defaults.complete(config)
     experiment.run(config, tmp_path / "whole", progress=False)
 
     def killed(*args, **kwargs):

@@ -10,7 +10,7 @@ from benchmarks import table
 from benchmarks.tables import Row, Table
 from configs import _spafl
 from sparsefl_jax.data import make_preprocess
-from sparsefl_jax.runs.config import fields, objects
+from sparsefl_jax.runs.config import build, defaults, fields
 from tests.tiny import network
 
 FILES = ("spafl_fashion_mnist", "spafl_cifar10", "spafl_cifar100")
@@ -25,8 +25,8 @@ def test_every_method_variant_and_preset_builds(file):
             for preset in _spafl.PRESETS:
                 config = get_config(",".join((method, variant, preset)))
                 fields.check(config)
-                budgets = objects.build_budgets(config)
-                (stage,) = objects.build_stages(
+                budgets = build.build_budgets(config)
+                (stage,) = build.build_stages(
                     config, network(config.model.name), budgets
                 )
                 assert stage.cohort_size == 10 and config.metric == "clients"
@@ -55,10 +55,10 @@ def test_what_an_argument_can_not_be(arg, told):
 
 
 def test_the_learning_rate_decays_by_a_factor_down_to_a_floor():
-    config = objects.default_config()
+    config = defaults.default_config()
     config.optimizer.learning_rate, config.final_learning_rate = 0.5, 0.3
     config.lr_decay = 0.9
-    optimizer = objects.build_optimizer(config)
+    optimizer = build.build_optimizer(config)
     rates = []
     for round in (0, 1, 4, 5, 90):
         tx = optimizer(round)

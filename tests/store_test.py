@@ -6,7 +6,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.runs import checkpoint, run_directory, segment_lengths
-from sparsefl_jax.runs.config import fields, objects
+from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.runs.plan import checks, describe
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import initial_state, placement, store
@@ -193,7 +193,7 @@ def test_a_checkpoint_leaves_no_older_rows(world, key, tmp_path):
 
 
 def test_the_store_is_no_part_of_what_a_run_is():
-    old, new = objects.default_config(), objects.default_config()
+    old, new = defaults.default_config(), defaults.default_config()
     new.client_store = "host"
     assert run_directory.difference(old, new) == ""
     new.epochs = 2
@@ -203,7 +203,7 @@ def test_the_store_is_no_part_of_what_a_run_is():
 def test_a_name_that_is_no_store_is_refused(world, key):
     with pytest.raises(ValueError, match="client_store='dusk', expected one of auto"):
         next(segments(world, "nst", key, client_store="dusk"))
-    config = objects.default_config()
+    config = defaults.default_config()
     config.client_store = "hots"
     with pytest.raises(ValueError, match="client_store='hots', expected"):
         fields.check(config)

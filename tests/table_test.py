@@ -10,17 +10,17 @@ from benchmarks import table as tables
 from benchmarks.tables import Row, Table, runs
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment, loop
-from sparsefl_jax.runs.config import fields, objects
+from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, network
 
 pytestmark = pytest.mark.slow
 
 CONFIG = """
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import build, defaults
 
 def get_config(argument=""):
-    config = objects.default_config()
+    config = defaults.default_config()
     config.dataset = {dataset!r}
     config.normalize, config.num_clients = False, 6
     config.model = {{"name": "mlp", "widths": (8,)}}
@@ -30,7 +30,7 @@ def get_config(argument=""):
         config.algorithm.density = config.get_oneway_ref("density")
     config.num_rounds, config.eval_every = 4, 2
     config.cohort_size, config.batch_size = 2, 8
-    return objects.complete(config)
+    return defaults.complete(config)
 """
 TABLE = Table(
     {
@@ -192,7 +192,7 @@ def test_every_table_declares_what_can_be_configured(name):
         config = tables.row_config(table, row, 2)
         assert config.seed == 2
         fields.check(config)
-        assert objects.build_stages(config, network(config.model.name))
+        assert build.build_stages(config, network(config.model.name))
     assert set(tables.results(name, tables.ROOT)) <= set(table.order)
 
 

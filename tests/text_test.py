@@ -11,7 +11,7 @@ from sparsefl_jax.data import prepared_tfds, sources, text
 from sparsefl_jax.data.federated import federate
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults
 
 pytestmark = pytest.mark.slow
 
@@ -237,13 +237,13 @@ def test_a_whole_run_on_features(tmp_path):
     ]
     out = tmp_path / "films.npz"
     assert text.main(arguments(write(tmp_path / "t.csv", rows), out, "--hash=768")) == 0
-    config = objects.default_config()
+    config = defaults.default_config()
     config.dataset, config.model.name = str(out), "sa"
     config.partition.name, config.num_clients = "natural", 0
     config.test_split = "within"
     config.num_rounds = config.eval_every = 20
     config.cohort_size, config.batch_size, config.optimizer.learning_rate = 4, 1, 0.5
     run = tmp_path / "run"
-    experiment.run(objects.complete(config), run, progress=False)
+    experiment.run(defaults.complete(config), run, progress=False)
     lines = read_records(run / "metrics.jsonl")
     assert lines[-1]["accuracy"] > 0.9

@@ -12,7 +12,7 @@ import numpy as np
 
 from sparsefl_jax import models
 from sparsefl_jax.algorithms import fedavg, spafl
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.system import interrupt
 
 
@@ -24,7 +24,7 @@ def tiny_config(folder):
     x[:, 0, 0, 0] += y
     path = folder / "tiny.npz"
     np.savez(path, x=x[:160], y=y[:160], x_test=x[160:], y_test=y[160:])
-    config = objects.default_config()
+    config = defaults.default_config()
     config.dataset = str(path)
     config.normalize = False
     config.num_clients = 8
@@ -39,7 +39,7 @@ def tiny_config(folder):
     }
     config.num_rounds, config.cohort_size, config.batch_size = 4, 3, 8
     config.eval_every = 2
-    return objects.complete(config)
+    return defaults.complete(config)
 
 
 @functools.cache

@@ -10,7 +10,7 @@ from absl import flags
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import cli, experiment, loop, run_directory
-from sparsefl_jax.runs.config import fields, objects, rename, unread
+from sparsefl_jax.runs.config import build, defaults, fields, registry, rename, unread
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
 from tests.bad_input_test import change, launched, refused
@@ -116,20 +116,20 @@ def test_a_density_is_read_where_a_section_refers_to_it(tmp_path):
 )
 def test_methods_that_start_from_a_mask_take_that_of_the_first_stage(tmp_path, method):
     config = tiny_config(tmp_path)
-    needs = objects.arguments(objects.factory("algorithm", method))
+    needs = registry.arguments(registry.factory("algorithm", method))
     own = {"density": 0.5, "rounds": 4, "densities": (0.25, 0.5)}
     config.algorithm = {"name": method} | {k: own[k] for k in own if k in needs}
-    experiment.build(objects.complete(config))
+    experiment.build(defaults.complete(config))
 
 
 def test_what_a_first_stage_reads_is_its_own(tmp_path):
     config = tiny_config(tmp_path)
     own = {"name": "snip", "density": 0.5, "drop_last": True, "num_rounds": 1}
     config.epochs, config.first_stage = 3, own  # the main stage reads the epochs
-    (first, main) = experiment.build(objects.complete(config)).setup.stages
+    (first, main) = experiment.build(defaults.complete(config)).setup.stages
     assert (first.drop_last, main.drop_last) == (True, False)
     config.first_stage = {"name": "fedavg", "epochs": 3}
-    experiment.build(objects.complete(config))
+    experiment.build(defaults.complete(config))
 
 
 def test_budgets_are_read_by_the_methods_that_slice(tmp_path):
@@ -137,15 +137,15 @@ def test_budgets_are_read_by_the_methods_that_slice(tmp_path):
     config.first_stage, config.cohort_size = {}, 2
     config.budgets = ((0.5, 0.5), (1.0, 0.5))
     config.algorithm = {"name": "heterofl"}
-    experiment.build(objects.complete(config))
+    experiment.build(defaults.complete(config))
 
 
 def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
     config = tiny_config(tmp_path)
-    data = objects.build_data(config)
-    model = objects.build_model(config, data)
-    optimizer = objects.build_optimizer(config)
-    fedavg = objects.build_algorithm("fedavg", {}, model, optimizer)
+    data = build.build_data(config)
+    model = build.build_model(config, data)
+    optimizer = build.build_optimizer(config)
+    fedavg = build.build_algorithm("fedavg", {}, model, optimizer)
     stages = [Stage(fedavg, 1, 2)]
     refused(
         lambda: loop.segments(None, stages, model, data, observe_rounds=(2,)),
@@ -160,13 +160,13 @@ def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
 def test_a_tier_without_a_client_is_refused(tmp_path):
     config = tiny_config(tmp_path)
     config.budgets = ((0.5, 0.01), (1.0, 0.99))
-    refused(lambda: objects.build_budgets(config), "but none has 0.5")
+    refused(lambda: build.build_budgets(config), "but none has 0.5")
 
 
 def test_a_kept_run_forgets_what_it_did_not_read(tmp_path):
     config = tiny_config(tmp_path)
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
-    told = objects.complete(config).to_dict() | {"density": 0.5}
+    told = defaults.complete(config).to_dict() | {"density": 0.5}
     told["partition"]["alpha"], told["model"]["norm"] = 0.1, "batch"
     (tmp_path / "config.json").write_text(json.dumps(told))
     kept = run_directory.read_config(tmp_path)
@@ -185,7 +185,7 @@ def given(monkeypatch, line: str):
     monkeypatch.setattr(sys, "argv", argv)
     values(argv)
     fields.check(rename.settle(config.value))
-    objects.build_stages(config.value, network(config.value.model.name))
+    build.build_stages(config.value, network(config.value.model.name))
     return config.value
 
 

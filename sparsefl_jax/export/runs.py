@@ -7,7 +7,7 @@ import jax
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.export.files import Sizes, save_sparse
 from sparsefl_jax.runs import results, run_directory
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import build, registry
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
 from sparsefl_jax.system.files import blaming
@@ -57,15 +57,15 @@ def export_run(
                 "this method's server has no trained model, expected a client, or the "
                 "name 'newcomer' for what clients start from"
             )
-    sparse = objects.lookup("name", name, deployed)
+    sparse = registry.lookup("name", name, deployed)
     with blaming(Path(run) / "config.json"):
-        data = objects.build_data(config)
-        model = objects.build_model(config, data)
+        data = build.build_data(config)
+        model = build.build_model(config, data)
     if model.static_stats:
         x = data.x[evaluate.used_rows(data.train)]
         key = jax.random.key(config.seed)
         sparse = make_recalibration(model, x)(key, sparse)
-    network, reading = objects.describe_model(config, data)
+    network, reading = build.describe_model(config, data)
     about = {
         "method": config.algorithm.name,
         "dataset": config.dataset,

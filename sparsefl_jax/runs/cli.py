@@ -177,7 +177,7 @@ def _config_of(path: str):
     from ml_collections import config_dict
 
     from sparsefl_jax.runs import run_directory
-    from sparsefl_jax.runs.config import objects
+    from sparsefl_jax.runs.config import defaults
 
     def open_up(section, default):
         for name, value in section.items():
@@ -190,7 +190,7 @@ def _config_of(path: str):
 
     config = run_directory.read_config(Path(path).parent)
     with config.unlocked(), config.ignore_type():
-        open_up(config, objects.default_config())
+        open_up(config, defaults.default_config())
     return config.lock()
 
 

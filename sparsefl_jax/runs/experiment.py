@@ -25,7 +25,13 @@ from sparsefl_jax.runs import (
     sinks,
     summary,
 )
-from sparsefl_jax.runs.config import fields, objects, unread
+from sparsefl_jax.runs.config import fields, unread
+from sparsefl_jax.runs.config.build import (
+    build_budgets,
+    build_data,
+    build_model,
+    build_stages,
+)
 from sparsefl_jax.runs.plan import checks, describe, timings
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
@@ -45,19 +51,19 @@ def build(config, started: bool = False) -> Parts:
     """Builds what a configuration names; refuses what cannot run.
 
     Args:
-      config: as `objects.default_config` makes it.
+      config: as `defaults.default_config` makes it.
       started: whether there is a checkpoint, so that `init_from` is not needed.
 
     Raises:
       ValueError: in one line, before any compilation.
     """
     fields.check(config)
-    data = objects.build_data(config)
+    data = build_data(config)
     unread.check_data(config, data)
-    model = objects.build_model(config, data)
+    model = build_model(config, data)
     fields.check_densities(config, model)
-    budgets = objects.build_budgets(config)
-    stages = objects.build_stages(config, model, budgets)
+    budgets = build_budgets(config)
+    stages = build_stages(config, model, budgets)
     setup = Setup(
         stages,
         model,
@@ -126,7 +132,7 @@ def run(
     have to read the same `workdir`.
 
     Args:
-      config: as `objects.default_config` makes it.
+      config: as `defaults.default_config` makes it.
       workdir: a directory, created if absent.
       resume: whether to go on with the run that `workdir` holds; else it holds none.
         `config` may differ in what `workdir.FREE` and `workdir.LATER` name.

@@ -13,7 +13,7 @@ from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, run_directory
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.loop import Best
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import (
@@ -89,12 +89,12 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     if saved is None:
         raise ValueError(f"run={str(run)!r} has no checkpoint yet")
     with files.blaming(Path(run) / "config.json"):
-        data = objects.build_data(config)
+        data = build.build_data(config)
         model, budgets = (
-            objects.build_model(config, data),
-            objects.build_budgets(config),
+            build.build_model(config, data),
+            build.build_budgets(config),
         )
-        stages = objects.build_stages(config, model, budgets)
+        stages = build.build_stages(config, model, budgets)
         algorithm = stages[saved.snapshot.stage].algorithm
     if algorithm.personalize is None:
         raise ValueError(f"run={str(run)!r} has no personal models")

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsefl_jax.runs.config import unread
-from sparsefl_jax.runs.config.objects import default_config
+from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.system import files
 
 # Fields that change nothing of what a run gives, or its last bits. Where data lies is

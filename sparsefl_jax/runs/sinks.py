@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from sparsefl_jax.runs.config.objects import lookup
+from sparsefl_jax.runs.config.registry import lookup
 from sparsefl_jax.system import log_lines
 from sparsefl_jax.system.files import naming
 

@@ -14,7 +14,7 @@ import optax
 from sparsefl_jax.core.validate import above, at_least, closest, in_range, typed
 from sparsefl_jax.models.base import check_dtype
 from sparsefl_jax.runs import sinks
-from sparsefl_jax.runs.config import objects, unread
+from sparsefl_jax.runs.config import defaults, registry, unread
 from sparsefl_jax.runs.setup import check_observed
 from sparsefl_jax.simulation import store
 from sparsefl_jax.sparsity import masks, trees
@@ -47,21 +47,21 @@ def check(config) -> None:
     """Refuses a configuration with an invalid field.
 
     Args:
-      config: as `objects.default_config` makes it.
+      config: as `defaults.default_config` makes it.
 
     Raises:
       ValueError: in one line, on a field that is unknown or missing, has another type,
         is not finite or is out of range, or is set and read by nothing.
 
     Example:
-      >>> config = objects.default_config()
+      >>> config = defaults.default_config()
       >>> config.optimizer.learning_rate = float("nan")
       >>> check(config)
       Traceback (most recent call last):
         ...
       ValueError: optimizer.learning_rate=nan, expected a finite number
     """
-    default = objects.default_config()
+    default = defaults.default_config()
     if not hasattr(config, "to_dict"):
         kind = type(config).__name__
         raise ValueError(f"the configuration is a {kind}, expected a ConfigDict")
@@ -84,7 +84,7 @@ def _known(section: str, fields, allowed) -> None:
     """Refuses a name that is not allowed; suggests the nearest one."""
     for name in fields:
         if name not in allowed:
-            objects.refuse_unread(section[:-1], fields, name)
+            registry.refuse_unread(section[:-1], fields, name)
             near = closest(name, allowed)
             there = f"there are {', '.join(sorted(allowed))}"
             hint = f"did you mean {near[0]!r}?" if near else there
@@ -113,14 +113,14 @@ def _arguments(field: str, name: str | None) -> dict:
     if field.endswith("optimizer"):
         factory = getattr(optax, name or "", None)
         found |= inspect.signature(factory).parameters if callable(factory) else {}
-        found |= objects.arguments(local.make_optimizer)
+        found |= registry.arguments(local.make_optimizer)
         found.pop("schedule")
-    elif field in objects.TABLES and name is not None:
-        found |= objects.arguments(objects.factory(field, name))
+    elif field in registry.TABLES and name is not None:
+        found |= registry.arguments(registry.factory(field, name))
     kinds = {key: _kind(parameter) for key, parameter in found.items()}
     if field == "first_stage":
-        usual = objects.default_config()
-        kinds |= {key: type(usual[key]) for key in objects.STAGE}
+        usual = defaults.default_config()
+        kinds |= {key: type(usual[key]) for key in registry.STAGE}
     if field == "partition":
         kinds["test_fraction"] = float
     return kinds
@@ -148,7 +148,7 @@ def check_densities(config, model) -> None:
     """
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
     for section in (config.first_stage, config.algorithm):
-        if section.get("name") not in objects.TABLES["algorithm"]:
+        if section.get("name") not in registry.TABLES["algorithm"]:
             continue  # one's own, whose density may be of anything
         layers = masks.prunable(params, tuple(section.get("prunable", "*")))
         size = int(trees.layer_sizes(params, layers).sum())
@@ -180,7 +180,7 @@ def _check_ranges(config) -> None:
         if value is not None:
             in_range(name, value, "(0, 1]")
     check_observed(config.observe_rounds, config.num_rounds)
-    objects.lookup("init_what", config.init_what, INIT_WHAT)
+    registry.lookup("init_what", config.init_what, INIT_WHAT)
     check_dtype("model.dtype", config.model.get("dtype", "float32"))
     sinks.check(config.sinks)
     store.check(config.client_store)

@@ -7,7 +7,7 @@ method says what becomes of it.
 
 import inspect
 
-from sparsefl_jax.runs.config import objects, unread
+from sparsefl_jax.runs.config import defaults, registry, unread
 
 NONE = "none"  # as the name of a first stage: there is none
 
@@ -31,9 +31,9 @@ def switch(config, field: str, name: str):
       ValueError: there is no such entry.
 
     Example:
-      >>> config = objects.default_config()
+      >>> config = defaults.default_config()
       >>> config.algorithm = {"name": "fedprox", "mu": 0.5, "weighting": "uniform"}
-      >>> config = objects.complete(config)
+      >>> config = defaults.complete(config)
       >>> sorted(switch(config, "algorithm", "fedavg").algorithm.items())
       [('keep_optimizer', False), ('name', 'fedavg'), ('weighting', 'uniform')]
     """
@@ -44,9 +44,9 @@ def switch(config, field: str, name: str):
         config[field] = config_dict.create(name=config_dict.placeholder(str))
         return config
     old = section.to_dict()
-    usual = objects.defaults(field, old.pop("name", None))
-    taken = objects.arguments(objects.factory(field, name))
-    wide = objects.SECTION_WIDE.get(field, ())
+    usual = registry.default_arguments(field, old.pop("name", None))
+    taken = registry.arguments(registry.factory(field, name))
+    wide = registry.SECTION_WIDE.get(field, ())
     for key in (*wide, *taken):
         given = old.get(key) is not None
         if given and (key in wide or old[key] != usual.get(key)):
@@ -59,7 +59,7 @@ def switch(config, field: str, name: str):
             new[key] = config_dict.placeholder(object)
     with config.unlocked(), config.ignore_type():
         config[field] = config_dict.create(name=name, **new)
-        return objects.complete(config)
+        return defaults.complete(config)
 
 
 def rename(config, names: dict[str, str]) -> None:
@@ -74,7 +74,7 @@ def rename(config, names: dict[str, str]) -> None:
         of which nothing is said.
 
     Example:
-      >>> config = objects.default_config()
+      >>> config = defaults.default_config()
       >>> config.first_stage = {"name": "snip", "density": 0.1}
       >>> config.algorithm = {"name": "spdst"}
       >>> rename(config, {"algorithm": "fedavg", "first_stage": "none"})
@@ -106,7 +106,7 @@ def follow(config, given: dict[str, dict[str, str]]) -> None:
     Raises:
       ValueError: in one line.
     """
-    tables = objects.TABLES
+    tables = registry.TABLES
     given = {field: told for field, told in given.items() if field in tables}
     if names := {f: told["name"] for f, told in given.items() if "name" in told}:
         rename(config, names)
@@ -114,7 +114,7 @@ def follow(config, given: dict[str, dict[str, str]]) -> None:
         section = config[field]
         for key in told.keys() - set(section) if section.get("name") else ():
             named = told | {"name": section.name}
-            objects.refuse_unread(field, named, key)
+            registry.refuse_unread(field, named, key)
 
 
 def settle(config):

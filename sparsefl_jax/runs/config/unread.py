@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparsefl_jax.data import leaf, samples
-from sparsefl_jax.runs.config import objects
+from sparsefl_jax.runs.config import defaults, registry
 from sparsefl_jax.runs.plan import checks
 
 _DENSITIES = ("density", "max_density")  # arguments that can refer to `density`
@@ -25,7 +25,7 @@ def check(config) -> None:
       ValueError: in one line that says who reads it.
 
     Example:
-      >>> config = objects.default_config()
+      >>> config = defaults.default_config()
       >>> config.lr_decay = 0.9
       >>> check(config)
       Traceback (most recent call last):
@@ -43,7 +43,7 @@ def check_data(config, data) -> None:
     Raises:
       ValueError: integer pixels are to be scaled, and there are none.
     """
-    scale, usual = config.input_scale, objects.default_config().input_scale
+    scale, usual = config.input_scale, defaults.default_config().input_scale
     if scale != usual and data.x.dtype.kind not in "iu":
         raise ValueError(
             f"input_scale={scale} is read by nothing here: it divides integers, and "
@@ -78,16 +78,16 @@ def forget(config):
     the method has none.
 
     Example:
-      >>> config = objects.default_config()
+      >>> config = defaults.default_config()
       >>> config.density, config.partition = 0.1, {"name": "iid", "alpha": 0.1}
       >>> forget(config).density, config.partition.to_dict()
       (None, {'name': 'iid'})
     """
     for field in ("model", "partition"):
-        table, section = objects.TABLES[field], config[field]
+        table, section = registry.TABLES[field], config[field]
         if section.get("name") in table:
-            own = objects.arguments(table[section.name])
-            others = set().union(*map(objects.arguments, table.values()))
+            own = registry.arguments(table[section.name])
+            others = set().union(*map(registry.arguments, table.values()))
             for key in (others - own.keys()) & set(section):
                 del section[key]
     if config.density not in densities(config).values():
@@ -110,29 +110,29 @@ def _density(config) -> Iterator[tuple]:
     held = densities(config)
     if config.density is not None and config.density not in held.values():
         told = [f"{field} is {value}" for field, value in held.items()]
-        names = ", ".join(objects.readers("algorithm", *_DENSITIES))
+        names = ", ".join(registry.readers("algorithm", *_DENSITIES))
         none = f"{config.algorithm.get('name')!r} takes none; {names} do"
         yield "density", config.density, ", ".join(told) or none
 
 
 def _optimizers(config) -> Iterator[tuple]:
-    given, usual = config.server_optimizer, objects.default_config()
+    given, usual = config.server_optimizer, defaults.default_config()
     if given.get("name") is None:
         for key, value in given.items():
             if value is not None and value != usual.server_optimizer.get(key):
                 yield f"server_optimizer.{key}", value, "it goes with its name"
         return
     name = config.algorithm.get("name")
-    taken = inspect.signature(objects.factory("algorithm", name)).parameters
+    taken = inspect.signature(registry.factory("algorithm", name)).parameters
     anything = any(p.kind is p.VAR_KEYWORD for p in taken.values())
     if "server_optimizer" not in taken and not anything:
-        readers = ", ".join(objects.readers("algorithm", "server_optimizer"))
+        readers = ", ".join(registry.readers("algorithm", "server_optimizer"))
         yield "server_optimizer.name", given.name, f"{readers} read it"
 
 
 def _rates(config) -> Iterator[tuple]:
     if config.final_learning_rate is None:
-        usual = objects.default_config()
+        usual = defaults.default_config()
         for field in ("lr_horizon", "lr_delay", "lr_decay"):
             if config[field] != usual[field]:
                 yield field, config[field], "it goes with final_learning_rate"
@@ -146,7 +146,7 @@ def _data(config) -> Iterator[tuple]:
     if config.data_dir and (own or Path(name).is_absolute() or leaf.find(name)):
         yield "data_dir", config.data_dir, f"{name!r} is no data set of TFDS"
     if config.writers:
-        readers = objects.readers("partition", "users")
+        readers = registry.readers("partition", "users")
         if config.partition.get("name") not in readers:
             yield "writers", config.writers, f"partition {', '.join(readers)} reads it"
     share = config.partition.get("test_fraction")

@@ -1,0 +1,195 @@
+"""Builds what a configuration names: data, model, optimizer, stages.
+
+Every name is looked up, and every argument checked, before anything is compiled.
+"""
+
+import inspect
+from typing import Any
+
+import numpy as np
+import optax
+
+from sparsefl_jax import data as datasets
+from sparsefl_jax import models
+from sparsefl_jax.core.algorithm import Algorithm, Stage
+from sparsefl_jax.core.validate import above, in_range
+from sparsefl_jax.data import cohorts
+from sparsefl_jax.runs.config import registry
+from sparsefl_jax.training import local
+
+
+def build_algorithm(
+    name: str, settings: dict, model, optimizer, field: str = "algorithm"
+):
+    """Builds an algorithm from its name and arguments; `field` names the section.
+
+    Raises:
+      ValueError: on an unknown name, a missing or unknown argument, or a value that the
+        factory refuses.
+    """
+    found = registry.factory("algorithm", name)
+    signature = inspect.signature(found)
+    allowed = dict(list(signature.parameters.items())[2:])
+    anything = any(p.kind is p.VAR_KEYWORD for p in allowed.values())
+    for key in () if anything else (key for key in settings if key not in allowed):
+        registry.refuse_unread(field, settings | {"name": name}, key)
+        registry.lookup(f"{field}.{name} argument", key, allowed)
+    for key, parameter in allowed.items():
+        needed = parameter.default is parameter.empty and not anything
+        if needed and key not in settings:
+            raise ValueError(f"{field}.{key} is missing: {name} needs it")
+    try:
+        signature.bind(model, optimizer, **settings)
+    except TypeError as error:
+        raise ValueError(f"{field}.name={name!r}: {error}") from None
+    algorithm = found(model, optimizer, **settings)
+    if not isinstance(algorithm, Algorithm):
+        raise ValueError(f"{field}.name={name!r}, expected to return an Algorithm")
+    return algorithm
+
+
+def build_optimizer(config):
+    """Builds the clients' optimizer, with its schedule over the main stage.
+
+    `final_learning_rate` decays exponentially from `optimizer.learning_rate` at round
+    `lr_delay` to that value `lr_horizon` rounds later (default: `num_rounds`); with
+    `lr_decay` by that factor a round, and never below it.
+    """
+    name, settings = _settings(config.optimizer)
+    final = config.final_learning_rate
+    if final is not None:
+        above("final_learning_rate", final, 0)
+        begin = settings.setdefault("learning_rate", 0.1)
+        if begin <= 0:
+            raise ValueError(
+                f"optimizer.learning_rate={begin}, expected above 0, to decay to "
+                f"final_learning_rate={final}"
+            )
+        rounds, factor = config.lr_horizon or config.num_rounds, final / begin
+        decay, end = config.lr_decay, None
+        if decay is not None:
+            in_range("lr_decay", decay, "(0, 1)")
+            if final > begin:
+                raise ValueError(
+                    f"final_learning_rate={final}, expected at most "
+                    f"optimizer.learning_rate={begin}, to end lr_decay={decay}"
+                )
+            rounds, factor, end = 1, decay, final
+        settings["schedule"] = optax.schedules.exponential_decay(
+            begin, rounds, factor, transition_begin=config.lr_delay, end_value=end
+        )
+    return local.make_optimizer(name, **settings)
+
+
+def build_data(config):
+    """Builds the federated data of a configuration."""
+    dataset = datasets.load(
+        config.dataset,
+        data_dir=config.data_dir,
+        writers=config.writers,
+        num_classes=config.num_classes,
+    )
+    name, settings = _settings(config.partition)
+    return datasets.federate(
+        dataset,
+        name,
+        config.num_clients or None,
+        seed=config.seed if config.partition_seed is None else config.partition_seed,
+        val_fraction=config.val_fraction,
+        test_split=config.test_split,
+        **settings,
+    )
+
+
+def build_model(config, data):
+    """Builds the network of a configuration; it reads raw samples of `data`."""
+    network, reading = describe_model(config, data)
+    augment = tuple(config.augment)
+    preprocess = datasets.make_preprocess(**reading, augment=augment)
+    return models.build(**network).reading(preprocess)
+
+
+def describe_model(config, data) -> tuple[dict, dict]:
+    """The arguments of `models.build`, and of `make_preprocess` outside training."""
+    name, settings = _settings(config.model)
+    sizes = {"num_classes": data.num_classes, "input_shape": data.x.shape[1:]}
+    reading = {
+        "mean": data.mean if config.normalize else None,
+        "std": data.std if config.normalize else None,
+        "scale": config.input_scale,
+        "scramble": config.scramble,
+    }
+    return {"name": name} | sizes | settings, reading
+
+
+def build_budgets(config):
+    """Returns every client's share of the model, [N] float32, shuffled by the seed."""
+    if not config.budgets:
+        return None
+    if not config.num_clients:
+        raise ValueError("num_clients=0, expected their number where there are budgets")
+    pairs = all(len(pair) == 2 for pair in config.budgets)
+    budgets, shares = np.array(config.budgets, float).T if pairs else np.zeros((2, 1))
+    good = (budgets > 0) & (budgets <= 1) & (shares > 0)
+    if abs(shares.sum() - 1) > 1e-6 or not good.all():
+        raise ValueError(
+            f"budgets={config.budgets}, expected pairs (budget in (0, 1], share of the "
+            "clients) whose shares sum to 1"
+        )
+    ends = np.round(np.cumsum(shares) * config.num_clients).astype(int)
+    if (empty := np.diff(ends, prepend=0) == 0).any():
+        raise ValueError(
+            f"budgets={config.budgets}, expected a client of {config.num_clients} for "
+            f"each, but none has {budgets[empty][0]:g}"
+        )
+    tiers = np.repeat(budgets, np.diff(ends, prepend=0)).astype(np.float32)
+    return np.random.default_rng(config.seed).permutation(tiers)
+
+
+def build_stages(config, model, budgets=None) -> list[Stage]:
+    """Builds the stages: `first_stage` if there is one, then the main stage."""
+    optimizer, stages, sampler = build_optimizer(config), [], None
+    main = {key: config[key] for key in registry.STAGE}
+    if config.first_stage:
+        name, settings = _settings(config.first_stage)
+        chosen = main | {
+            key: settings.pop(key) for key in registry.STAGE if key in settings
+        }
+        first = build_algorithm(name, settings, model, optimizer, "first_stage")
+        stages.append(Stage(first, **chosen))
+    name, settings = _settings(config.algorithm)
+    if config.server_optimizer.get("name") is not None:
+        chosen, arguments = _settings(config.server_optimizer)
+        settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)
+    if budgets is not None:
+        if "densities" in settings:
+            _check_budgets(config, settings, budgets)
+        sampler = cohorts.stratified_sampler(budgets, config.cohort_size)
+    algorithm = build_algorithm(name, settings, model, optimizer)
+    return [*stages, Stage(algorithm, **main, sampler=sampler)]
+
+
+def _check_budgets(config, settings: dict, budgets) -> None:
+    """Checks that budgets, the method's densities and stage 1's density agree."""
+    densities = np.asarray(settings.get("densities", ()), np.float32)
+    if set(densities) != set(budgets):
+        raise ValueError(
+            f"budgets={config.budgets}, expected the budgets to be "
+            f"algorithm.densities={tuple(settings.get('densities', ()))}"
+        )
+    first = config.first_stage.get("density")
+    if first is not None and not np.isclose(first, densities.max()):
+        raise ValueError(
+            f"first_stage.density={first}, expected the largest of "
+            f"algorithm.densities={tuple(settings['densities'])}"
+        )
+
+
+def _settings(section) -> tuple[Any, dict[str, Any]]:
+    """Returns the name of a section and its arguments; lists become tuples."""
+    settings = {
+        key: tuple(value) if isinstance(value, list) else value
+        for key, value in section.to_dict().items()
+        if value is not None
+    }
+    return settings.pop("name"), settings

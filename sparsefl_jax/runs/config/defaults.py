@@ -1,0 +1,104 @@
+"""All fields of a configuration, with their defaults.
+
+The arguments that a name takes stand in the configuration with their defaults, so that
+each can be set from the command line and `config.json` holds them all.
+"""
+
+from sparsefl_jax.runs.config import registry
+
+
+def default_config():
+    """Returns all fields of a configuration as a `ConfigDict`.
+
+    A file in `configs/` starts from here and returns `complete(config)`. The
+    sub-dictionaries `model`, `partition`, `algorithm`, `first_stage`, `optimizer` and
+    `server_optimizer` take the keyword arguments of what their `name` names.
+    `model.dtype` is what the network computes in, 'float32' or 'bfloat16'; all that is
+    kept and sent is float32.
+    `num_classes` gives the network more outputs than there are labels. `num_clients` 0
+    leaves it to the partition. `density` is for configurations to refer to; `budgets`
+    holds pairs of a budget and the share of the clients that have it.
+    `metric` says whose accuracy counts, see `evaluate.METRICS`; `client_store` where
+    what clients keep lives, see `store.STORES`; `memory_gb` is what the devices may
+    hold together, which an 'auto' `chunk` fills, see `memory_estimate.choose`, and by
+    which an 'auto' store and the length of its segments go. What may change when a run
+    is resumed is listed in `workdir`.
+    `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
+    finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
+    `until` ends a run early: with the first round after which it has cost `gbit` or
+    `pflop`, or the first evaluation that reaches `accuracy`. In `observe_rounds` of the
+    main stage the masks that clients send are kept. `sinks` log beside `metrics.jsonl`.
+    """
+    from ml_collections import config_dict
+
+    return config_dict.create(
+        seed=0,
+        dataset="cifar10_sample",
+        data_dir=config_dict.placeholder(str),
+        writers=config_dict.placeholder(str),
+        num_classes=config_dict.placeholder(int),
+        num_clients=100,
+        partition=config_dict.create(name="iid"),
+        partition_seed=config_dict.placeholder(int),
+        test_split="partition",
+        val_fraction=0.0,
+        augment=(),
+        input_scale=255.0,
+        normalize=True,
+        scramble=False,
+        model=config_dict.create(name="small_cnn", dtype="float32"),
+        algorithm=config_dict.create(name="fedavg"),
+        first_stage=config_dict.create(),
+        optimizer=config_dict.create(
+            name="sgd",
+            learning_rate=0.1,
+            momentum=config_dict.placeholder(float),
+            weight_decay=0.0,
+            clip=0.0,
+        ),
+        server_optimizer=config_dict.create(
+            name=config_dict.placeholder(str), learning_rate=0.01
+        ),
+        final_learning_rate=config_dict.placeholder(float),
+        lr_horizon=config_dict.placeholder(int),
+        lr_delay=0,
+        lr_decay=config_dict.placeholder(float),
+        budgets=(),
+        density=config_dict.placeholder(float),
+        num_rounds=100,
+        cohort_size=10,
+        epochs=1,
+        batch_size=32,
+        drop_last=False,
+        eval_every=10,
+        metric="auto",
+        chunk="auto",
+        client_store="auto",
+        memory_gb=config_dict.placeholder(float),
+        seeds=1,
+        init_from=config_dict.placeholder(str),
+        init_what="model",
+        until=config_dict.create(
+            gbit=config_dict.placeholder(float),
+            pflop=config_dict.placeholder(float),
+            accuracy=config_dict.placeholder(float),
+        ),
+        checkpoint_minutes=10.0,
+        observe_rounds=(),
+        sinks=(),
+    )
+
+
+def complete(config):
+    """Adds the arguments that the named factories take, with their defaults.
+
+    Unknown names are left for `build`  to refuse. Returns `config`.
+    """
+    for field in registry.TABLES:
+        section = config[field]
+        for name, default in registry.default_arguments(
+            field, section.get("name")
+        ).items():
+            if name not in section and default is not None:
+                section[name] = default
+    return config

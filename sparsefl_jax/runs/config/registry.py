@@ -1,0 +1,95 @@
+"""The names that a configuration may use, and the arguments that each of them takes."""
+
+import importlib
+import inspect
+
+from sparsefl_jax import algorithms, models
+from sparsefl_jax import data as datasets
+from sparsefl_jax.core.validate import one_of
+
+STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
+SECTION_WIDE = {  # what a section holds beside the arguments of the entry it names
+    "first_stage": STAGE,
+    "model": ("dtype",),
+    "partition": ("test_fraction",),
+}
+TABLES = {  # what the `name` of a section is looked up in
+    "algorithm": algorithms.ALGORITHMS,
+    "first_stage": algorithms.ALGORITHMS,
+    "model": models.MODELS,
+    "partition": datasets.PARTITIONERS,
+}
+
+
+def default_arguments(field: str, name) -> dict:
+    """Returns the default arguments of an entry; {} for an unknown one."""
+    try:
+        found = arguments(factory(field, name)) if isinstance(name, str) else {}
+    except ValueError:
+        return {}
+    return {k: p.default for k, p in found.items() if p.default is not p.empty}
+
+
+def arguments(factory) -> dict:
+    """Returns the arguments of a factory that a configuration can set."""
+    given = ("name", "num_clients", "seed", "users", "labels_test", "server_optimizer")
+    return {
+        name: p
+        for name, p in inspect.signature(factory).parameters.items()
+        if name not in given and (p.kind is p.KEYWORD_ONLY or p.default is not p.empty)
+    }
+
+
+def lookup(kind: str, name: str, table):
+    """Returns the entry of a table, or refuses its name and lists the others."""
+    one_of(kind, name, sorted(table))
+    return table[name]
+
+
+def readers(field: str, *keys: str) -> list[str]:
+    """Returns the entries of a table that take at least one of these arguments.
+
+    Example:
+      >>> readers("partition", "alpha")
+      ['dirichlet', 'lda']
+    """
+    taken = {n: inspect.signature(f).parameters for n, f in TABLES[field].items()}
+    return sorted(name for name, own in taken.items() if own.keys() & set(keys))
+
+
+def refuse_unread(field: str, section: dict, key: str) -> None:
+    """Refuses an argument that only other entries of a section take.
+
+    Raises:
+      ValueError: names those that do.
+
+    Example:
+      >>> refuse_unread("partition", {"name": "iid", "alpha": 0.1}, "alpha")
+      Traceback (most recent call last):
+        ...
+      ValueError: partition.alpha=0.1 is not read by 'iid' but by dirichlet, lda
+    """
+    table = TABLES.get(field, {})
+    names = sorted(name for name in table if key in arguments(table[name]))
+    if names and section["name"] not in names:
+        raise ValueError(
+            f"{field}.{key}={section[key]!r} is not read by {section['name']!r} but by "
+            f"{', '.join(names)}"
+        )
+
+
+def factory(field: str, name: str):
+    """Returns what a section names; a method may be `module:function`.
+
+    Raises:
+      ValueError: if there is no such thing.
+    """
+    if ":" not in name or TABLES[field] is not algorithms.ALGORITHMS:
+        return lookup(f"{field}.name", name, TABLES[field])
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+        inspect.signature(found)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{field}.name={name!r}: {error}") from None
+    return found
