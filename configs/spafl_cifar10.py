@@ -33,7 +33,7 @@ def get_config(arg: str = ""):
             "heterofl": 0.005,
             "fjord": 0.01,
         },
-        release={"ste": "window", "divisor": "kernel", "reset": "previous"},
+        release={"variant": "release_cifar10"},
         alpha=0.00015,
         prunable=("*kernel",),
     )

@@ -36,12 +36,7 @@ def get_config(arg: str = ""):
             "heterofl": 0.01,
             "fjord": 0.01,
         },
-        release={
-            "ste": "window",
-            "divisor": "kernel",
-            "reset": "previous",
-            "warmup": True,
-        },
+        release={"variant": "release_cifar100"},
         alpha=0.0007,
         prunable=("*conv*/kernel", "*shortcut/kernel"),
     )

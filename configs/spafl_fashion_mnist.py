@@ -31,12 +31,7 @@ def get_config(arg: str = ""):
             "heterofl": 0.001,
             "fjord": 0.01,
         },
-        release={
-            "divisor": "kernel",
-            "reset": "previous",
-            "warmup": True,
-            "keep_optimizer": True,
-        },
+        release={"variant": "release_fashion_mnist", "keep_optimizer": True},
         alpha=0.002,
         prunable=("*kernel",),
     )
