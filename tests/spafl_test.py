@@ -254,7 +254,8 @@ def test_eq_13_needs_as_many_words_as_there_are_thresholds():
         (
             {"variant": "release_cifar"},
             "variant='release_cifar' (did you mean 'release_cifar10'?), "
-            "expected one of paper, release_fashion_mnist, release_cifar10, release_cifar100",
+            "expected one of paper, release_fashion_mnist, release_cifar10, "
+            "release_cifar100",
         ),
     ],
 )
