@@ -5,10 +5,10 @@ Table 2: clients train weights and thresholds, nothing travels, and eq. (13) is 
 out.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from sparsefl_jax.algorithms.spafl import client_training
-from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
@@ -17,7 +17,7 @@ from sparsefl_jax.training import local
 
 def local_only(
     model: Model,
-    optimizer: Callable,
+    optimizer: Optimizer,
     *,
     alpha: float = 0.002,
     prunable: Sequence[str] = ("*kernel",),

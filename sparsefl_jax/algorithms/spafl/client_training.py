@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.algorithms.spafl.variants import VARIANTS, Variant
+from sparsefl_jax.core.algorithm import Optimizer
 from sparsefl_jax.core.types import (
     Array,
     Batches,
@@ -64,7 +65,7 @@ def make_options(
 
 
 def start(
-    model: SparseModel, select: PyTree, optimizer: Callable, options: Options
+    model: SparseModel, select: PyTree, optimizer: Optimizer, options: Options
 ) -> Client:
     """Returns a client that has not trained: the model's weights, thresholds 0."""
     trained = Trained(model.params, straight_through.zeros(model.params, select))
@@ -112,7 +113,7 @@ def train(
     client: Client,
     batches: Batches,
     loss_fn: Callable,
-    optimizer: Callable,
+    optimizer: Optimizer,
     options: Options,
 ) -> tuple[Client, dict]:
     """Trains one client's weights and thresholds, eqs. (3) to (6).

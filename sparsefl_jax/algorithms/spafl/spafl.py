@@ -5,14 +5,14 @@ Low Computational Overhead", NeurIPS 2024, https://arxiv.org/abs/2406.00431.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.spafl import client_training
-from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
@@ -32,7 +32,7 @@ class Server(NamedTuple):
 
 def spafl(
     model: Model,
-    optimizer: Callable,
+    optimizer: Optimizer,
     *,
     alpha: float = 0.002,
     prunable: Sequence[str] = ("*kernel",),
@@ -64,7 +64,7 @@ def spafl(
         released code does it.
       extract: clients move their weights by eq. (13) before they train (Table 3).
       thresholds_only: weights stay at their initial values (Table 1); no eq. (13).
-      keep_optimizer: clients keep their optimizer's state from round to round.
+      keep_optimizer: clients keep their optimizer's state between rounds.
       charge_delta: charge the change that eq. (13) needs; False: assume with the paper
         that it is free.
 
