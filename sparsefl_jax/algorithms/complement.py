@@ -10,6 +10,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.algorithms.masked import summand
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range
@@ -87,10 +88,6 @@ def complement(
         uplink = pack_up(new, received.mask, everything, index=index)
         return uplink, client, trained.metrics | _densities(sent)
 
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
-
     def aggregate(key, round, server, total):
         del key
         old, first = server.model, round == 0
@@ -120,7 +117,7 @@ def complement(
         init,
         broadcast,
         update,
-        contribute,
+        summand,
         aggregate,
         deploy,
         alive=lambda round: density,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import spdst
+from sparsefl_jax.algorithms.masked import spdst, summand_with_mask
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import one_of
@@ -158,10 +158,7 @@ def fedsparsify_local(
         return uplink, trained.opt_state, trained.metrics
 
     def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        mean = means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
-        votes = jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask)
-        return {"mean": mean, "votes": votes, "voters": jnp.float32(1)}
+        return summand_with_mask(ctx, uplink) | {"voters": jnp.float32(1)}
 
     def aggregate(key, round, server, total):
         del key
@@ -169,7 +166,7 @@ def fedsparsify_local(
         params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
         least = voters / 2 if merge == "majority" else jnp.float32(1)
         mask = jax.tree.map(
-            lambda v, m: jnp.where(voters > 0, v >= least, m), total["votes"], old.mask
+            lambda v, m: jnp.where(voters > 0, v >= least, m), total["masks"], old.mask
         )
         return _next(round, server, SparseModel(params, mask, stats)), {}
 

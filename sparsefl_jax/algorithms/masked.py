@@ -12,10 +12,11 @@ Consensus Matter?", TMLR 2023, https://arxiv.org/abs/2208.13092.
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer
+from sparsefl_jax.core.types import Array, Context, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, trees
@@ -85,10 +86,6 @@ def spdst(
         uplink = pack_up(trained.model, received.mask, select, index=index)
         return uplink, trained.opt_state, trained.metrics
 
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
-
     def aggregate(key, round, server, total):
         del key, round
         return server._replace(model=averaged(server.model, total)), {}
@@ -97,9 +94,7 @@ def spdst(
         del key
         return {"global": server.model}
 
-    return Algorithm(
-        init, broadcast, update, contribute, aggregate, deploy, init_client
-    )
+    return Algorithm(init, broadcast, update, summand, aggregate, deploy, init_client)
 
 
 def pdst(
@@ -145,6 +140,33 @@ def within(start: SparseModel, select: PyTree) -> SparseModel:
     layers = trees.layers(start.mask, select)
     mask = trees.replace_layers(masks.full(start.params), select, layers)
     return SparseModel(masks.apply(start.params, mask), mask, start.stats)
+
+
+def summand(ctx: Context, uplink: Message) -> dict[str, PyTree]:
+    """Returns a client's weights and statistics, weighted by its samples."""
+    sent = unpack_model(uplink)
+    return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
+
+
+def summand_with_mask(ctx: Context, uplink: Message) -> dict[str, PyTree]:
+    """Returns the `summand` of a client whose mask may differ from the server's."""
+    kept = jax.tree.map(lambda m: m.astype(jnp.float32), unpack_model(uplink).mask)
+    return {"mean": summand(ctx, uplink), "masks": kept}
+
+
+def mean_on_union(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
+    """Returns the mean of weights, zeros included; its mask is the union of masks.
+
+    Args:
+      old: the model that stays if no client sent one.
+      total: the sum of `summand_with_mask`.
+    """
+    params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
+    nobody = total["mean"]["weight"] == 0
+    union = jax.tree.map(
+        lambda votes, m: jnp.where(nobody, m, votes > 0), total["masks"], old.mask
+    )
+    return SparseModel(params, union, stats)
 
 
 def averaged(old: SparseModel, total: PyTree) -> SparseModel:

@@ -5,6 +5,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
+from sparsefl_jax.algorithms.masked import summand_with_mask
 from sparsefl_jax.core.algorithm import Message
 from sparsefl_jax.core.types import Array, Context, Key, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, whole
@@ -34,25 +35,9 @@ def check(*, density: float = 1.0, prune_rate: float = 0.0, r_int: int = 1) -> N
 
 def summand(ctx: Context, uplink: Message, select: PyTree) -> dict[str, PyTree]:
     """Returns a client's weights, mask and layer densities, to be summed."""
-    sent = unpack_model(uplink)
-    layers = masks.layer_densities(sent.mask, select)
-    weights = sent.params, sent.stats
-    return {
-        "mean": means.weighted_sum(weights, ctx.client.num_examples),
-        "density": means.weighted_sum(layers, jnp.float32(1)),
-        "masks": jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask),
-    }
-
-
-def mean_model(server: Changing, total: dict[str, PyTree]) -> SparseModel:
-    """Returns the mean of the cohort's weights, zeros included; mask: the union."""
-    old = server.model
-    params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
-    nobody = total["density"]["weight"] == 0
-    union = jax.tree.map(
-        lambda votes, m: jnp.where(nobody, m, votes > 0), total["masks"], old.mask
-    )
-    return SparseModel(params, union, stats)
+    layers = masks.layer_densities(unpack_model(uplink).mask, select)
+    density = means.weighted_sum(layers, jnp.float32(1))
+    return summand_with_mask(ctx, uplink) | {"density": density}
 
 
 def voted_mask(

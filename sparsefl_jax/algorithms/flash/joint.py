@@ -10,17 +10,15 @@ from sparsefl_jax.algorithms.flash.common import (
     Changing,
     both,
     check,
-    mean_model,
     summand,
     voted_mask,
 )
-from sparsefl_jax.algorithms.flash.surgery import sparse_learning
-from sparsefl_jax.algorithms.masked import KERNELS
+from sparsefl_jax.algorithms.flash.surgery import learner
+from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 
@@ -56,11 +54,8 @@ def jmwst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> method = jmwst(model, optimizer, density=0.1, r_int=5)
     """
-    check(density=density, prune_rate=prune_rate, r_int=r_int)
-    loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
-    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
-    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
+    check(r_int=r_int)
+    learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
         del key
@@ -79,7 +74,7 @@ def jmwst(
 
     def aggregate(key, round, server, total):
         del key
-        mean = mean_model(server, total)
+        mean = mean_on_union(server.model, total)
         mask = lax.cond(
             round % r_int == 0,
             lambda: voted_mask(server, mean, total, density, select),
@@ -128,11 +123,7 @@ def nst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> method = nst(model, optimizer, density=0.1)
     """
-    check(density=density, prune_rate=prune_rate)
-    loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
-    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
-    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
+    learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
         mask = masks.bernoulli(key, start.params, jnp.float32(density), select)
@@ -156,7 +147,7 @@ def nst(
 
     def aggregate(key, round, server, total):
         del key
-        mean = mean_model(server, total)
+        mean = mean_on_union(server.model, total)
         mask = voted_mask(server, mean, total, density, select)
         since = renewed(round, server.model.mask, mean.mask, server.since)
         return Changing(mean, mask, since), {}

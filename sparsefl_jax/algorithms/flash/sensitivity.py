@@ -1,17 +1,15 @@
 """FLASH's stage 1: which layers can be sparse (Algorithm 1, Equation 3)."""
 
 from collections.abc import Sequence
-from functools import partial
 
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.flash.common import check
-from sparsefl_jax.algorithms.flash.surgery import sparse_learning
+from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, Server
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, trees
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import pack_down, renewed, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
@@ -50,16 +48,12 @@ def sensitivity(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> stage = sensitivity(model, optimizer, density=0.1)
     """
-    check(density=density, prune_rate=prune_rate)
+    learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
     if group < 0 or group and round(group * density) < 1:
         raise ValueError(
             f"group={group}, expected 0 or a group of which density={density} is at "
             "least one entry"
         )
-    loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
-    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
-    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
 
     def init(key, start):
         mask = masks.bernoulli(key, start.params, jnp.float32(density), select)

@@ -1,6 +1,6 @@
 """Local training with a mask that changes during it (FLASH, Algorithm 2)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -10,7 +10,9 @@ import numpy as np
 import optax
 from jax import lax
 
+from sparsefl_jax.algorithms.flash.common import check
 from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, regrow, trees
 from sparsefl_jax.training import local
 
@@ -52,6 +54,25 @@ def steps(
     count = state.sums["count"] - training.state.sums["count"]
     work = jax.tree.map(jnp.add, training.work, local.work(count, training.mask))
     return training._replace(state=state, work=work)
+
+
+def learner(
+    model: Model,
+    prunable: Sequence[str],
+    density: float,
+    prune_rate: float,
+    prune_rate_decay: bool,
+) -> tuple[Callable, PyTree]:
+    """Returns `sparse_learning` with a method's settings, and the prunable leaves.
+
+    Raises:
+      ValueError: an argument is out of range, or `model` is no `Model`.
+    """
+    check(density=density, prune_rate=prune_rate)
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
+    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
+    return learn, select
 
 
 def sparse_learning(

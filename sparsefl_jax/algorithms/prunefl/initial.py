@@ -3,10 +3,15 @@
 from collections.abc import Sequence
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import KERNELS, Server, spdst
+from sparsefl_jax.algorithms.masked import (
+    KERNELS,
+    Server,
+    mean_on_union,
+    spdst,
+    summand_with_mask,
+)
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
 from sparsefl_jax.algorithms.prunefl.search import prune
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
@@ -14,7 +19,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import in_range, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 
 
@@ -104,23 +109,12 @@ def prunefl_initial(
         uplink = pack_up(trained, received.mask, select, index=index)
         return uplink, client, metrics
 
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        return {
-            "mean": means.weighted_sum(
-                (sent.params, sent.stats), ctx.client.num_examples
-            ),
-            "masks": jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask),
-        }
-
     def aggregate(key, round, server, total):
         del key
-        old, nobody = server.model, total["mean"]["weight"] == 0
-        params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
-        union = jax.tree.map(
-            lambda votes, m: jnp.where(nobody, m, votes > 0), total["masks"], old.mask
-        )
-        since = renewed(round, old.mask, union, server.since)
-        return Server(SparseModel(params, union, stats), since), {}
+        new = mean_on_union(server.model, total)
+        since = renewed(round, server.model.mask, new.mask, server.since)
+        return Server(new, since), {}
 
-    return frozen._replace(update=update, contribute=contribute, aggregate=aggregate)
+    return frozen._replace(
+        update=update, contribute=summand_with_mask, aggregate=aggregate
+    )
