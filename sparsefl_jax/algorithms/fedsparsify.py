@@ -124,8 +124,8 @@ def fedsparsify_local(
     Args:
       merge: 'majority' keeps the entries that at least half of the cohort kept,
         'average' those that any client kept. Zeros count in the mean of both.
-      model, optimizer, density, rounds, frequency, power, keep_optimizer, prunable,
-        index: as in `fedsparsify_global`.
+      model, optimizer, density, rounds, frequency, power: as in `fedsparsify_global`.
+      keep_optimizer, prunable, index: as in `fedsparsify_global`.
 
     Raises:
       ValueError: an argument is out of range.
