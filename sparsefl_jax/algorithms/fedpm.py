@@ -107,7 +107,7 @@ def fedpm(
         frozen, scores = downlink["frozen"].values, downlink["scores"].values
         train_key, mask_key = jax.random.split(key)
         start = SparseModel(scores, None, downlink["stats"].values)
-        nothing = jax.tree.map(lambda _: jnp.zeros((), jnp.float32), frozen)
+        zeros = jax.tree.map(lambda _: jnp.zeros((), jnp.float32), frozen)
         trained = local.train(
             train_key,
             _masked(loss_fn, frozen),
@@ -115,7 +115,7 @@ def fedpm(
             start,
             batches,
             opt_state=client,
-            sums={"alive": nothing},
+            sums={"alive": zeros},
         )
         metrics = dict(trained.metrics)
         alive = metrics.pop("alive")
@@ -138,11 +138,11 @@ def fedpm(
         del key, round
         old = {"mask": server.scores, "stats": server.stats}
         mean = means.weighted_mean(total, old)
-        nobody = total["weight"] == 0
+        empty = total["weight"] == 0
 
         def score(votes, old):
             new = jax.scipy.special.logit(epsilon + (1 - 2 * epsilon) * votes)
-            return jnp.where(nobody, old, new)
+            return jnp.where(empty, old, new)
 
         scores = jax.tree.map(score, mean["mask"], server.scores)
         metrics = {"unanimous": _unanimous(mean["mask"])}
@@ -158,7 +158,7 @@ def fedpm(
 
 
 def _masked(loss_fn: Callable, frozen: PyTree) -> Callable:
-    """Returns the loss of scores, at weights whose mask each call draws anew."""
+    """Returns the loss of scores, at weights whose mask each call draws."""
 
     def masked_loss(key, scores, stats, x, y, weight):
         draw_key, key = jax.random.split(key)

@@ -162,9 +162,9 @@ def mean_on_union(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
       total: the sum of `summand_with_mask`.
     """
     params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
-    nobody = total["mean"]["weight"] == 0
+    empty = total["mean"]["weight"] == 0
     union = jax.tree.map(
-        lambda votes, m: jnp.where(nobody, m, votes > 0), total["masks"], old.mask
+        lambda votes, m: jnp.where(empty, m, votes > 0), total["masks"], old.mask
     )
     return SparseModel(params, union, stats)
 

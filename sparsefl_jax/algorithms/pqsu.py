@@ -96,9 +96,9 @@ def pqsu(
     def broadcast(key, ctx, server):
         del key
         kept = filters.kept(server.mask, prunable)
-        nothing = jax.tree.map(jnp.zeros_like, kept)
+        zeros = jax.tree.map(jnp.zeros_like, kept)
         new = is_new(ctx, jnp.int32(0))  # the mask has not changed since round 0
-        positions = Packet(nothing, kept, new, bits=0, index="bitmap")
+        positions = Packet(zeros, kept, new, bits=0, index="bitmap")
         return _pack(server, "down" in DIRECTIONS[quantize]) | {"filters": positions}
 
     def update(key, ctx, downlink, client, batches):
@@ -115,9 +115,10 @@ def pqsu(
         return uplink, client, state.sums | {"work": work, "uploaded": uploaded}
 
     def contribute(ctx, uplink):
-        trained, own = _unpack(uplink), weight(ctx.client)
-        own = jnp.where(uplink["weights"].sent, own, jnp.zeros_like(own))
-        return means.weighted_sum((trained.params, trained.stats), own)
+        trained, counted = _unpack(uplink), weight(ctx.client)
+        sent = uplink["weights"].sent
+        counted = jnp.where(sent, counted, jnp.zeros_like(counted))
+        return means.weighted_sum((trained.params, trained.stats), counted)
 
     def aggregate(key, round, server, total):
         del key, round

@@ -167,8 +167,8 @@ def one_shot(
         rows, weight = batches.order[0, 0], batches.weight[0, 0]
         if first_samples:  # static branch
             rows = jnp.arange(rows.size, dtype=jnp.int32)
-            own = rows < ctx.client.num_examples
-            rows, weight = jnp.where(own, rows, 0), own.astype(jnp.float32)
+            valid = rows < ctx.client.num_examples
+            rows, weight = jnp.where(valid, rows, 0), valid.astype(jnp.float32)
         x, y = batches.x[rows], batches.y[rows]
         scores, sums = score(key, params, stats, x, y, weight)
         mask, _ = split(best(scores), select)

@@ -196,7 +196,7 @@ def one_line(error: Exception) -> str:
     """Returns an error's message without line breaks or the quotes of a KeyError.
 
     ml_collections puts the traceback of a configuration file into its message; the
-    file's own message follows the last indented line.
+    file's message follows the last indented line.
     """
     plain = isinstance(error, KeyError) and error.args
     text = str(error.args[0] if plain else error)

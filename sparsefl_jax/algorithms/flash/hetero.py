@@ -218,9 +218,9 @@ def _part(
 def _covered_mean(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
     """Returns the mean over the clients that hold an entry; mask: their union."""
     stats = means.weighted_mean(total["stats"], old.stats)
-    nobody = total["stats"]["weight"] == 0
+    empty = total["stats"]["weight"] == 0
     params, union = jax.tree.map(
-        lambda new, old: jnp.where(nobody, old, new),
+        lambda new, old: jnp.where(empty, old, new),
         (
             means.covered_mean(total["covered"], 0.0),
             jax.tree.map(lambda w: w > 0, total["covered"]["weight"]),

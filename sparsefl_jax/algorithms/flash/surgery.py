@@ -148,18 +148,18 @@ def sparse_learning(
         model = SparseModel(params, training.mask, stats)
         return local.Trained(model, opt_state, {**sums, "work": training.work})
 
-    training, own = begin(tx, model), local.own_steps(batches, 0)
+    training, num_steps = begin(tx, model), local.own_steps(batches, 0)
     carry = regrow.start_carry(model.params, select, density)
     if epochs == 1:  # static branch
-        half, shared = own // 2 + 1, batches.num_steps // 2 + 1
-        rate = regrow.prune_rate(prune_rate, half, own, decay=decay)
-        training = part(training, 0, 0, jnp.minimum(half, own), shared)
+        half, shared = num_steps // 2 + 1, batches.num_steps // 2 + 1
+        rate = regrow.prune_rate(prune_rate, half, num_steps, decay=decay)
+        training = part(training, 0, 0, jnp.minimum(half, num_steps), shared)
         training, _ = surgery(training, carry, 0, rate, when)
-        return trained(part(training, 0, half, own, batches.num_steps - shared))
+        return trained(part(training, 0, half, num_steps, batches.num_steps - shared))
 
     def epoch(e, state):
         training, carry = state
-        training = part(training, e, 0, own, batches.num_steps)
+        training = part(training, e, 0, num_steps, batches.num_steps)
         rate = regrow.prune_rate(prune_rate, e + 1, epochs, decay=decay)
         return surgery(training, carry, e, rate, when & (e + 1 < epochs))
 

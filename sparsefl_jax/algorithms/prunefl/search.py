@@ -47,7 +47,7 @@ def prune(
     """Runs the initial pruning of one client; arguments as in `prunefl_initial`."""
     size = float(trees.layer_sizes(model.params, select).sum())
     sorting = jnp.float32(size * np.log2(size + 1))
-    own = jnp.minimum(local.own_steps(batches, 0), num_batches)
+    steps = jnp.minimum(local.own_steps(batches, 0), num_batches)
     shared = jnp.minimum(batches.num_steps, num_batches)
     tx = optax.chain(summing(2), tx)
 
@@ -60,7 +60,7 @@ def prune(
             batches,
             epoch=0,
             first=0,
-            last=own,
+            last=steps,
             num_trips=shared,
             project=partial(masks.apply, mask=at.mask),
         )
