@@ -29,7 +29,7 @@ class Server(NamedTuple):
 
 
 WEIGHTS = ("constants", "initial")
-KNOWN_WEIGHTS = "every client is assumed to know the initial weights"
+KNOWN_WEIGHTS = "every client is taken to know the weights that training starts from"
 
 
 def fedpm(

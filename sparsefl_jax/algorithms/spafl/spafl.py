@@ -19,7 +19,7 @@ from sparsefl_jax.sparsity import masks, straight_through, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet
 
-UNCHARGED = "the paper does not charge the change of the thresholds"
+UNCHARGED = "the paper does not charge how the thresholds moved"
 
 
 class Server(NamedTuple):
