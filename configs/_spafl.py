@@ -6,11 +6,11 @@ from sparsefl_jax.runs.config.defaults import complete, default_config
 METHODS = ("spafl", "local", "fedavg", "fedpm", "heterofl", "fjord")
 VARIANTS = {"without13": "spafl", "thresholds_only": "spafl", "initial": "fedpm"}
 PRESETS = ("paper", "release")
-OWN = ("spafl", "local_only")  # SpaFL's clients, the only ones of the official code
+OWN = ("spafl", "local_only")  # the official code has no other method
 
 
 def parse(arg: str) -> set[str]:
-    """The options of a configuration's argument: all known, a variant its method's."""
+    """Returns the options of an argument; refuses a variant of another method."""
     options = _options.parse(arg, METHODS, tuple(VARIANTS), PRESETS)
     for variant in options & VARIANTS.keys():
         if VARIANTS[variant] != _method(options):
@@ -23,12 +23,12 @@ def _method(options: set[str]) -> str:
 
 
 def base(options: set[str], *, rates: dict, release: dict, alpha: float, prunable):
-    """100 clients, 10 a round, judged by the mean over clients after every round.
+    """Returns the shared part: 100 clients, 10 a round, each evaluated every round.
 
     Args:
       options: as `parse` gives them.
       rates: the learning rate of every method, Table 5.
-      release: the arguments of `spafl` by which the official code differs.
+      release: the arguments of `spafl` that give the official code.
       alpha: weight of the regulariser.
       prunable: globs of the kernels that have thresholds.
     """
@@ -51,12 +51,9 @@ def _thresholds(options, method, release, alpha, prunable) -> dict:
     settings = {"clamp": True} if "release" not in options else dict(release)
     settings |= {"alpha": alpha, "prunable": prunable}
     if method == "local":
-        settings.pop("divisor", None)
         return {"name": "local_only"} | settings
     settings["extract"] = "without13" not in options
     settings["thresholds_only"] = "thresholds_only" in options
-    if options & {"without13", "thresholds_only"}:
-        settings.pop("divisor", None)
     return {"name": "spafl"} | settings
 
 
@@ -71,16 +68,16 @@ def _fedpm(config) -> None:
 
 
 def _heterofl(config) -> None:
-    """Everyone has half the width; momentum, decay and clipping of its own paper."""
+    """Sets half the width for all; momentum, decay and clipping of HeteroFL's paper."""
     _sliced(config)
     config.budgets = ((0.5, 1.0),)
     config.algorithm = {"name": "heterofl"}
 
 
 def _fjord(config) -> None:
-    """A width from U(0.4, 0.6) by client and round; mean and optimizer of HeteroFL.
+    """Sets a width from U(0.4, 0.6) per client and round; HeteroFL's mean, optimizer.
 
-    With its own (by samples; no momentum, no clipping) it ends 1.5 points below the
+    With FjORD's (by samples; no momentum, no clipping) it ends 1.5 points below the
     paper on Fashion-MNIST; with momentum but no clipping it diverges there.
     """
     _sliced(config)
@@ -103,7 +100,7 @@ _BASELINES = {
 
 
 def finish(config):
-    """All defaults, and static BatchNorm where HeteroFL meets a network with any."""
+    """Adds all defaults, and static BatchNorm to networks that HeteroFL trains."""
     config = complete(config)
     if config.algorithm.name == "heterofl" and config.model.get("norm") == "batch":
         config.model.norm = "static"

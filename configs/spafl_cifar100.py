@@ -2,29 +2,32 @@
 
 python launch.py --config=configs/spafl_cifar100.py[:METHOD][,VARIANT][,PRESET]
 
-METHOD is spafl (default), local, fedavg, fedpm, heterofl or fjord; VARIANT is without13
-(Table 3) or thresholds_only (Table 1), of FedPM initial (it masks the network's initial
-weights, not constants); FjORD has HeteroFL's optimizer and mean, which the paper does
-not say; PRESET is paper (default) or release, how the official code differs: a
-pre-activation network of base width 32 in place of 64, gradients pass the step where
-|importance - threshold| > 1 alone, eq. (13) divides by the kernel's area, gradients are
-clipped at 15, nothing is clamped, next to no regulariser in round 0, the learning rate
-stays above 0.0001. The other methods take its network alone. Not reproduced of it: eq.
-(13) on all clients, drawn or not; one series of cohorts for all seeds; CIFAR-10's mean
-and deviation of pixels. The density that a run prints includes the last layer, which
-has no thresholds: a 21st of it. Mean over clients, each on 100 to 200 test samples in
-its own class shares, best round, over seeds: SpaFL 40.80 +- 0.54 (density 35.38 %),
-without eq. (13) 38.96 +- 0.80, FedAvg 35.51 +- 0.10, FedPM 28.56 +- 0.15, HeteroFL
-37.82 +- 0.15, FjORD 39.13 +- 0.22, Local 33.77 +- 1.87; thresholds only 24.80 +- 1.1.
-The weights of 100 clients take 4.5 GB, in host memory where a GPU has less to spare
-(--config.client_store=host). Not measured: it needs a GPU.
+METHOD is spafl (default), local, fedavg, fedpm, heterofl or fjord. VARIANT is without13
+(spafl without eq. 13, Table 3), thresholds_only (spafl, Table 1) or initial (fedpm on
+the network's initial weights instead of constants). FjORD uses HeteroFL's optimizer and
+mean, because the paper does not say which it used. PRESET is paper (default) or
+release, the official code.
+
+release sets `variant="release_cifar100"`, clips gradients at 15, does not clamp, keeps
+the learning rate above 0.0001, and has a pre-activation network of base width 32
+instead of 64. Other methods take its network alone. Not reproduced: eq. (13) on all
+clients, drawn or not; one series of cohorts for all seeds; CIFAR-10's mean and
+deviation of pixels. The density of a run is a mean over 21 layers, of which the last
+has no thresholds.
+
+Mean over clients, each on 100 to 200 test samples with its own class shares, best
+round, over seeds: SpaFL 40.80 +- 0.54 (density 35.38 %), without eq. (13) 38.96 +-
+0.80, FedAvg 35.51 +- 0.10, FedPM 28.56 +- 0.15, HeteroFL 37.82 +- 0.15, FjORD 39.13 +-
+0.22, Local 33.77 +- 1.87; thresholds only 24.80 +- 1.1. The weights of 100 clients take
+4.5 GB; --config.client_store=host keeps them in host memory if the GPU lacks the room.
+Not measured: it needs a GPU.
 """
 
 from configs import _spafl as spafl
 
 
 def get_config(arg: str = ""):
-    """The configuration of a comma-separated `arg`; see above."""
+    """Returns the configuration of a comma-separated `arg`; see above."""
     options = spafl.parse(arg)
     config = spafl.base(
         options,
@@ -36,12 +39,7 @@ def get_config(arg: str = ""):
             "heterofl": 0.01,
             "fjord": 0.01,
         },
-        release={
-            "ste": "window",
-            "divisor": "kernel",
-            "reset": "previous",
-            "warmup": True,
-        },
+        release={"variant": "release_cifar100"},
         alpha=0.0007,
         prunable=("*conv*/kernel", "*shortcut/kernel"),
     )

@@ -9,6 +9,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import spafl
+from sparsefl_jax.algorithms.spafl.variants import VARIANTS, Variant
 from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
 from tests.by_hand import model_of
 
@@ -25,6 +26,7 @@ DEFAULTS = dict(
     keep_optimizer=False,
     decay=0.0,
 )
+IN_VARIANT = ("divisor", "ste", "reset", "warmup")
 OPTIONS = [
     {},
     {"extract": False},
@@ -109,14 +111,17 @@ def linear(key, params, stats, x, y, weight):
 
 @functools.cache
 def federation(**options):
-    """The same by the method."""
+    """The same by the method, its variant made of what the options say."""
     decay = options.pop("decay")
+    variant = Variant(**{name: options.pop(name) for name in IN_VARIANT})
     optimizer = sfl.make_optimizer(
         "sgd", learning_rate=RATE, momentum=MOMENTUM, weight_decay=decay
     )
-    method = spafl(
-        model_of(linear, {"w": 1}), optimizer, alpha=ALPHA, prunable=("w",), **options
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(VARIANTS, "tested", variant)
+        model = model_of(linear, {"w": 1})
+        settings = {"alpha": ALPHA, "prunable": ("w",), "variant": "tested"}
+        method = spafl(model, optimizer, **settings, **options)
     data = Batches(
         jnp.zeros((1, 1)),
         jnp.zeros(1, jnp.int32),
@@ -144,6 +149,18 @@ def federation(**options):
         told += [c.trained.params["w"] for c in clients]
         told += [server.thresholds["w"], server.delta["w"]]
     return told
+
+
+def test_variants_are_the_paper_and_the_folders_of_the_released_code():
+    """methods.md 1.2, whose columns are the folders."""
+    rows = {  # eq. (13) divides by, the step's gradient, dead layers, warm-up of alpha
+        "paper": ("inputs", "identity", "same", False),
+        "release_fashion_mnist": ("kernel", "identity", "previous", True),
+        "release_cifar10": ("kernel", "window", "previous", False),
+        "release_cifar100": ("kernel", "window", "previous", True),
+    }
+    assert rows == {name: tuple(variant) for name, variant in VARIANTS.items()}
+    assert Variant._fields == IN_VARIANT
 
 
 @pytest.mark.parametrize("options", OPTIONS, ids=str)

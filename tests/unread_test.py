@@ -79,13 +79,6 @@ UNREAD = [
             ("prunefl_initial", {}),
         )
     ),
-    (
-        {
-            "first_stage": {},
-            "algorithm": SPAFL | {"divisor": "kernel", "extract": False},
-        },
-        "divisor='kernel' is read by nothing here",
-    ),
     ({"input_scale": 1.0}, "input_scale=1.0 is read by nothing here: it divides int"),
     (
         {"budgets": ((0.5, 0.5), (1.0, 0.5)), "cohort_size": 2},
@@ -174,6 +167,58 @@ def test_a_kept_run_forgets_what_it_did_not_read(tmp_path):
     assert kept.density is None and kept.model.widths == [16]
     assert kept.partition.to_dict() == {"name": "iid"}
     assert run_directory.difference(kept, config) == ""
+
+
+RELEASED = {"divisor": "kernel", "reset": "previous"}
+
+
+@pytest.mark.parametrize(
+    ("old", "variant"),
+    [
+        ({}, "paper"),
+        ({"clamp": True, "ste": "identity"}, "paper"),
+        (RELEASED | {"warmup": True}, "release_fashion_mnist"),
+        (RELEASED | {"ste": "window"}, "release_cifar10"),
+        (RELEASED | {"ste": "window", "warmup": True}, "release_cifar100"),
+        ({"reset": "previous", "ste": "window", "extract": False}, "release_cifar10"),
+        (
+            {"reset": "previous", "warmup": True, "thresholds_only": True},
+            "release_fashion_mnist",
+        ),
+    ],
+    ids=str,
+)
+def test_a_kept_run_of_spafl_has_the_variant_that_its_arguments_were(
+    tmp_path, old, variant
+):
+    config = tiny_config(tmp_path)
+    config.first_stage = {}
+    told = config.to_dict()
+    before = {"divisor": "inputs", "ste": "identity", "reset": "same", "warmup": False}
+    told["algorithm"] = SPAFL | before | {"clamp": False} | old
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    kept = run_directory.read_config(tmp_path)
+    new = {key: value for key, value in old.items() if key not in before}
+    config.algorithm = SPAFL | {"clamp": False, "variant": variant} | new
+    assert kept.algorithm.to_dict() == config.algorithm.to_dict()
+    fields.check(kept)
+    objects.build_stages(kept, network("mlp"))
+    # A checkpoint holds a configuration as well, by the old names.
+    told = json.loads(json.dumps(told))
+    assert run_directory.difference(told, config) == ""
+    assert told["algorithm"]["divisor"] in ("inputs", "kernel")
+
+
+def test_a_kept_run_of_no_variant_is_refused_in_one_line(tmp_path):
+    told = tiny_config(tmp_path).to_dict()
+    told["algorithm"] = SPAFL | {"divisor": "inputs", "reset": "previous"}
+    (tmp_path / "config.json").write_text(json.dumps(told))
+    kept = run_directory.read_config(tmp_path)
+    refused(
+        lambda: objects.build_stages(kept, network("mlp")),
+        "algorithm.spafl argument='divisor', expected one of alpha, charge_delta, "
+        "clamp, extract, keep_optimizer, prunable, thresholds_only, variant",
+    )
 
 
 def given(monkeypatch, line: str):

@@ -37,6 +37,16 @@ def test_bounds_from_below(value):
             validate.above("pad", wrong, 0.5)
 
 
+@pytest.mark.parametrize("most, words", [(9, "from 2 to 9"), (None, "from 2")])
+def test_integers_of_a_range(most, words):
+    for value in (2, 9, 4.0):
+        validate.whole("rounds", value, 2, most)
+    for wrong in (1, 2.5, -math.inf, math.inf, math.nan, *([10] if most else [])):
+        with pytest.raises(ValueError) as caught:
+            validate.whole("rounds", wrong, 2, most)
+        assert str(caught.value) == f"rounds={wrong}, expected an integer {words}"
+
+
 @pytest.mark.parametrize(
     "value, allowed, message",
     [

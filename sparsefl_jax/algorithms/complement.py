@@ -1,8 +1,8 @@
 """Complement Sparsification: the server prunes, the clients send what it pruned.
 
 Jiang and Borcea, "Complement Sparsification: Low-Overhead Model Pruning for Federated
-Learning", AAAI 2023, https://arxiv.org/abs/2303.06237. Sparse both ways after a dense
-first round.
+Learning", AAAI 2023, https://arxiv.org/abs/2303.06237. Messages are sparse in both
+directions after a dense first round.
 """
 
 from typing import NamedTuple
@@ -10,24 +10,27 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.algorithms.masked import summand
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 
 class Server(NamedTuple):
-    """The pruned model, its mask being where it is not zero, and the one before."""
+    """The pruned model, whose mask is where it is not 0, and the unpruned one."""
 
     model: SparseModel
-    unpruned: PyTree  # float32 like params: the aggregate that the last purge cut
+    unpruned: PyTree  # float32 like params: the last aggregate before it was pruned
     since: Array  # shape=(), int32: first round whose broadcast carries the mask
 
 
 def complement(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     density: float,
     aggregation_ratio: float = 1.5,
@@ -35,21 +38,22 @@ def complement(
 ) -> Algorithm:
     """CS: clients train all weights and send the new values of those that were zero.
 
-    Down: the weights that are not zero and their positions, statistics. Up: what the
-    client trained where it received zeros, if it is not zero, and its positions,
-    statistics; in round 0 the whole model. What it trained elsewhere is discarded.
-    Every tensor is pruned by itself, biases too: the entry of one that is not would
-    stay as it is from round 1 on. The client's FLOPs are counted as dense, because its
-    weights are so after one step; `ledger.complement_saving` is the paper's count.
+    Down: the weights that are not 0, their positions, and statistics. Up: the trained
+    values other than 0 at entries that the client received as 0, their positions, and
+    statistics; in round 0 the whole model. Trained values of other entries are
+    discarded. Each tensor is pruned separately, biases too, because the entries of a
+    tensor that is not pruned would never change after round 0. The client's FLOPs are
+    counted as dense, because its weights are dense after one step;
+    `ledger.complement_saving` is the paper's count.
 
     Args:
-      model: the network and its loss, a `Model`.
-      optimizer: the clients', as `local.make_optimizer` returns it; its state is new in
-        every round.
-      density: 1 - p, the share of every tensor that the server keeps, in (0, 1].
-      aggregation_ratio: eta', by which the clients' mean is scaled before it is added,
-        above 0; the paper's theory wants it between 1 and 1 / learning rate.
-      index: how positions are written, see `codec.Packet`.
+      model: the network and its loss.
+      optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
+        in every round.
+      density: 1 - p, the share of each tensor that the server keeps, in (0, 1].
+      aggregation_ratio: eta', the factor of the clients' mean before it is added, above
+        0; the paper's theory asks for a value between 1 and 1 / learning rate.
+      index: how positions are written, see `packets.Packet`.
 
     Raises:
       ValueError: an argument is out of range.
@@ -59,13 +63,8 @@ def complement(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> method = complement(model, optimizer, density=0.5)
     """
-    if not 0 < density <= 1:
-        raise ValueError(f"density={density}, expected in (0, 1]")
-    if not 0 < aggregation_ratio < float("inf"):
-        raise ValueError(
-            f"aggregation_ratio={aggregation_ratio}, expected a finite number above 0"
-        )
-
+    in_range("density", density, "(0, 1]")
+    in_range("aggregation_ratio", aggregation_ratio, "(0, inf)")
     loss_fn, everything = local.objective(model), masks.everything(model.macs)
 
     def init(key, start):
@@ -89,15 +88,11 @@ def complement(
         uplink = pack_up(new, received.mask, everything, index=index)
         return uplink, client, trained.metrics | _densities(sent)
 
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
-
     def aggregate(key, round, server, total):
         del key
         old, first = server.model, round == 0
         zeros = jax.tree.map(jnp.zeros_like, old.params)
-        # Round 0 replaces the model, unless nobody sent anything; later ones add to it.
+        # Round 0 replaces the model if any client sent one; later rounds add to it.
         stays, base = (
             jax.tree.map(
                 lambda w, z, when=when: jnp.where(when, w, z), old.params, zeros
@@ -122,7 +117,7 @@ def complement(
         init,
         broadcast,
         update,
-        contribute,
+        summand,
         aggregate,
         deploy,
         alive=lambda round: density,
@@ -130,13 +125,13 @@ def complement(
 
 
 def _kept(w: Array, density: float) -> Array:
-    """What reaches the percentile of |w|, and is not zero."""
+    """Returns where |w| reaches its (1 - density) quantile and w is not 0."""
     magnitude = jnp.abs(w)
     return (magnitude >= jnp.quantile(magnitude, 1 - density)) & (w != 0)
 
 
 def _densities(sent: PyTree) -> dict[str, Array]:
-    """What a client sent of every kernel, and of all together: Tables 2 and 3."""
+    """Returns the density of a client's uplink, by kernel and in total: Tables 2, 3."""
     kernels = jax.tree.map(lambda m: m.ndim > 1, sent)
     shares = zip(
         trees.layer_paths(kernels), masks.layer_densities(sent, kernels), strict=True

@@ -5,14 +5,16 @@ Data", AISTATS 2017, https://arxiv.org/abs/1602.05629. Server optimizers: Reddi 
 "Adaptive Federated Optimization", ICLR 2021, https://arxiv.org/abs/2003.00295.
 """
 
-from typing import NamedTuple
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer
+from sparsefl_jax.core.types import Batches, Key, PyTree, SparseModel
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet
@@ -27,8 +29,8 @@ class Server(NamedTuple):
 
 
 def fedavg(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     server_optimizer: optax.GradientTransformation | None = None,
     keep_optimizer: bool = False,
@@ -39,16 +41,16 @@ def fedavg(
     Down and up: all parameters and normalisation statistics, float32.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      server_optimizer: applied to the negated mean update as if it were a gradient:
-        `optax.adam(0.01)` is FedAdam, `optax.yogi(0.01)` FedYogi. None: plain mean.
-      keep_optimizer: clients keep their optimizer's state from round to round.
-      weighting: what a client's part of the mean is proportional to, see
-        `aggregate.WEIGHTINGS`.
+      server_optimizer: an optax optimizer that takes the negated mean update for a
+        gradient: `optax.adam(0.01)` gives FedAdam, `optax.yogi(0.01)` FedYogi. None
+        adds the mean update.
+      keep_optimizer: clients keep their optimizer's state between rounds.
+      weighting: a client's weight in the mean, see `means.WEIGHTINGS`.
 
     Raises:
-      ValueError: the model is none, or the weighting unknown.
+      ValueError: `model` is no `Model`, or the weighting is unknown.
 
     Example:
       >>> import sparsefl_jax as sfl
@@ -96,8 +98,15 @@ def fedavg(
     )
 
 
-def fit(key, loss_fn, tx, downlink, client, batches):
-    """Trains what the server sent, and sends back by how much it changed."""
+def fit(
+    key: Key,
+    loss_fn: Callable,
+    tx: optax.GradientTransformation,
+    downlink: Message,
+    client: PyTree,
+    batches: Batches,
+) -> tuple[Message, PyTree, dict[str, Any]]:
+    """Trains the received model; returns its change, the client's state and metrics."""
     start = SparseModel(downlink["params"].values, None, downlink["stats"].values)
     trained = local.train(key, loss_fn, tx, start, batches, opt_state=client)
     delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)

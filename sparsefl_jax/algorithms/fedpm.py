@@ -1,24 +1,27 @@
-"""FedPM: which random weights to keep is trained, the weights themselves never change.
+"""FedPM: trains which random weights to keep; the weights themselves never change.
 
 Isik et al., "Sparse Random Networks for Communication-Efficient Federated Learning",
 ICLR 2023, https://arxiv.org/abs/2209.15328. The constants, the estimator and the merge
 are those of the authors' code.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import PyTree, SparseModel, Work
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
+from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import supermask
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet, split
 
 
 class Server(NamedTuple):
-    """Weights that stay, and how likely each of them is kept."""
+    """Weights that never change, and a score for each of them."""
 
     frozen: PyTree  # float32: c or -c; normalisation (1, 0)
     scores: PyTree  # float32, logits of the probabilities; None for normalisation
@@ -30,8 +33,8 @@ KNOWN_WEIGHTS = "every client is taken to know the weights that training starts 
 
 
 def fedpm(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     weights: str = "constants",
     epsilon: float = 0.01,
@@ -41,44 +44,46 @@ def fedpm(
 
     Every weight and bias of a layer with a kernel is +-c, c = e / sqrt(fan-in), and has
     a score that starts at N(0, 1); normalisation is frozen at scale 1 and bias 0. Every
-    forward pass draws its own mask. A mask that an earlier stage would hand on is not
-    used. `unanimous`: the share of the scores that a cohort agrees on.
+    forward pass draws its own mask. The mask of an earlier stage is not used. The
+    metric `unanimous` is the share of scores on which the cohort's masks agree.
 
     Down: the scores, float32. Up: one mask drawn from the trained scores, entropy-coded
-    in one go. Both: the normalisation statistics. The weights follow from the seed that
-    all share: common knowledge. The server averages masks and statistics, a client's
-    vote being epsilon or 1 - epsilon, and knows no earlier round: its scores are the
-    logits of that mean, at most log(1 / epsilon - 1) in size. Deployed is one mask.
+    as a whole. Both: the normalisation statistics. The weights follow from a seed that
+    all share and are not charged. The server averages masks and statistics; an entry of
+    a mask counts as epsilon or 1 - epsilon. The new scores are the logits of this mean,
+    at most log(1 / epsilon - 1) in size, and do not depend on earlier rounds. The
+    deployed model is one draw of the mask.
 
-    The ledger's FLOPs: forward and to the inputs at the masks that were drawn, to the
-    weights dense, as every score needs its gradient; drawing is not counted.
+    The ledger's FLOPs: the forward pass and the gradient of the inputs at the drawn
+    masks, the gradient of the weights dense, because every score needs it. Drawing is
+    not counted.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: the clients', of the scores, as `local.make_optimizer` returns it.
-      weights: 'constants', as above, or 'initial': those of the model it starts from,
-        at no charge, as if all knew them; a 0 among them counts as dropped.
-      epsilon: what a mask's zero counts as in the mean, (0, 0.5).
-      keep_optimizer: clients keep their optimizer's state from round to round.
+      weights: 'constants', as above, or 'initial', the weights of the initial model,
+        which all clients are assumed to know at no charge; a weight of 0 counts as
+        dropped.
+      epsilon: the value of a mask's zero in the mean, in (0, 0.5).
+      keep_optimizer: clients keep their optimizer's state between rounds.
 
     Raises:
-      ValueError: an argument is out of range; by `init` on leaves of an unknown kind.
+      ValueError: an argument is out of range; by `init`, a leaf is neither kernel, bias
+        nor scale.
 
     Example:
       >>> import sparsefl_jax as sfl
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> method = fedpm(model, optimizer, keep_optimizer=False)
     """
-    if not 0 < epsilon < 0.5:
-        raise ValueError(f"epsilon={epsilon}, expected in (0, 0.5)")
-    if weights not in WEIGHTS:
-        raise ValueError(f"weights={weights!r}, expected one of {', '.join(WEIGHTS)}")
+    in_range("epsilon", epsilon, "(0, 0.5)")
+    one_of("weights", weights, WEIGHTS)
     loss_fn = local.objective(model)
     assumed = KNOWN_WEIGHTS if weights == "initial" else ""
 
     def init(key, start: SparseModel):
         weight_key, score_key = jax.random.split(key)
-        frozen = supermask.signed_constants(weight_key, start.params)  # or refuses
+        frozen = supermask.signed_constants(weight_key, start.params)  # checks leaves
         if weights == "initial":  # static branch
             frozen = start.params
         scored, _ = split(frozen, supermask.has_score(frozen))
@@ -101,24 +106,16 @@ def fedpm(
     def update(key, ctx, downlink, client, batches):
         frozen, scores = downlink["frozen"].values, downlink["scores"].values
         train_key, mask_key = jax.random.split(key)
-
-        def masked_loss(key, scores, stats, x, y, weight):
-            draw_key, key = jax.random.split(key)
-            params = supermask.draw(draw_key, scores, frozen)
-            loss, (stats, sums) = loss_fn(key, params, stats, x, y, weight)
-            alive = local.work(sums["count"], supermask.mask_of(params)).forward
-            return loss, (stats, sums | {"alive": alive})
-
         start = SparseModel(scores, None, downlink["stats"].values)
-        nothing = jax.tree.map(lambda _: jnp.zeros((), jnp.float32), frozen)
+        zeros = jax.tree.map(lambda _: jnp.zeros((), jnp.float32), frozen)
         trained = local.train(
             train_key,
-            masked_loss,
+            _masked(loss_fn, frozen),
             optimizer(ctx.round),
             start,
             batches,
             opt_state=client,
-            sums={"alive": nothing},
+            sums={"alive": zeros},
         )
         metrics = dict(trained.metrics)
         alive = metrics.pop("alive")
@@ -141,16 +138,15 @@ def fedpm(
         del key, round
         old = {"mask": server.scores, "stats": server.stats}
         mean = means.weighted_mean(total, old)
-        nobody = total["weight"] == 0
+        empty = total["weight"] == 0
 
         def score(votes, old):
             new = jax.scipy.special.logit(epsilon + (1 - 2 * epsilon) * votes)
-            return jnp.where(nobody, old, new)
+            return jnp.where(empty, old, new)
 
         scores = jax.tree.map(score, mean["mask"], server.scores)
-        votes = jnp.concatenate([v.reshape(-1) for v in jax.tree.leaves(mean["mask"])])
-        told = {"unanimous": jnp.mean((votes == 0) | (votes == 1), dtype=jnp.float32)}
-        return Server(server.frozen, scores, mean["stats"]), told
+        metrics = {"unanimous": _unanimous(mean["mask"])}
+        return Server(server.frozen, scores, mean["stats"]), metrics
 
     def deploy(key, server):
         params = supermask.draw(key, server.scores, server.frozen)
@@ -159,3 +155,22 @@ def fedpm(
     return Algorithm(
         init, broadcast, update, contribute, aggregate, deploy, init_client
     )
+
+
+def _masked(loss_fn: Callable, frozen: PyTree) -> Callable:
+    """Returns the loss of scores, at weights whose mask each call draws."""
+
+    def masked_loss(key, scores, stats, x, y, weight):
+        draw_key, key = jax.random.split(key)
+        params = supermask.draw(draw_key, scores, frozen)
+        loss, (stats, sums) = loss_fn(key, params, stats, x, y, weight)
+        alive = local.work(sums["count"], supermask.mask_of(params)).forward
+        return loss, (stats, sums | {"alive": alive})
+
+    return masked_loss
+
+
+def _unanimous(mean: PyTree) -> Array:
+    """Returns the share of entries on which all masks of a mean agree."""
+    votes = jnp.concatenate([v.reshape(-1) for v in jax.tree.leaves(mean)])
+    return jnp.mean((votes == 0) | (votes == 1), dtype=jnp.float32)

@@ -1,4 +1,4 @@
-"""FedProx: local training that is pulled towards the global model.
+"""FedProx: a proximal term pulls local training towards the global model.
 
 Li et al., "Federated Optimization in Heterogeneous Networks", MLSys 2020,
 https://arxiv.org/abs/1812.06127.
@@ -9,13 +9,15 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg, fit
-from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.training import local
 
 
 def fedprox(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     mu: float = 0.01,
     server_optimizer: optax.GradientTransformation | None = None,
@@ -24,25 +26,24 @@ def fedprox(
 ) -> Algorithm:
     """FedAvg whose local loss has the term mu / 2 |w - w_global|^2.
 
-    The anchor is the model that the client received this round. What travels is what
-    travels in `fedavg`.
+    w_global is the model that the client received in this round. The packets are those
+    of `fedavg`.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      mu: strength of the pull, at least 0.
+      mu: strength of the proximal term, finite and at least 0.
       server_optimizer, keep_optimizer, weighting: as in `fedavg`.
 
     Raises:
-      ValueError: if mu is negative or not finite, or the weighting unknown.
+      ValueError: mu is out of range, or the weighting is unknown.
 
     Example:
       >>> import sparsefl_jax as sfl
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> method = fedprox(model, optimizer, mu=0.001)
     """
-    if not 0 <= mu < float("inf"):
-        raise ValueError(f"mu={mu}, expected a finite number of at least 0")
+    in_range("mu", mu, "[0, inf)")
     loss_fn = local.objective(model)
     averaging = fedavg(
         model,

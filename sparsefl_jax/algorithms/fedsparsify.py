@@ -1,18 +1,21 @@
-"""FedSparsify: models that grow sparse on a schedule while they train.
+"""FedSparsify: prunes the model on a schedule while it is trained.
 
 Stripelis et al., "Federated Progressive Sparsification (Purge, Merge, Tune)+", 2022,
 https://arxiv.org/abs/2204.12430. `fedsparsify_global` purges on the server,
 `fedsparsify_local` on the clients, whose masks then vote.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import spdst
-from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.algorithms.masked import spdst, summand_with_mask
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
@@ -23,16 +26,16 @@ ALL = ("*",)
 
 
 class Server(NamedTuple):
-    """The purged model, and since when its mask stands."""
+    """The purged model, and the round since which its mask has not changed."""
 
     model: SparseModel
     since: Array  # shape=(), int32: first round whose broadcast carries the mask
-    scores: PyTree  # float32 like params: what random purging orders by; else {}
+    scores: PyTree  # float32 like params: the order of random purging; else {}
 
 
 def fedsparsify_global(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     density: float,
     rounds: int,
@@ -40,27 +43,28 @@ def fedsparsify_global(
     power: float = 3.0,
     criterion: str = "magnitude",
     keep_optimizer: bool = True,
-    prunable=ALL,
+    prunable: Sequence[str] = ALL,
     index: str = "bitmap",
 ) -> Algorithm:
     """FedSparsify-Global: the server purges the average, and nothing grows back.
 
-    Down: alive weights with their positions where these changed, dense leaves,
-    statistics. Up: the same without positions. A client keeps its momentum, if it has
-    any.
+    Down: alive weights, their positions if these changed, dense leaves and statistics,
+    float32. Up: the same without positions. A client keeps its optimizer's state.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      density: share of prunable entries that is left after the last round, (0, 1].
-      rounds: over which it is reached, see `schedules.polynomial`; it stays after them.
+      density: share of prunable entries that is alive after the last round, in (0, 1].
+      rounds: number of rounds in which the density falls to `density`, at least 2; see
+        `schedules.polynomial`. It does not change afterwards.
       frequency: rounds between two purges, at least 1.
-      power: of the schedule; the larger, the earlier it purges.
-      criterion: 'magnitude' drops the smallest entries of all leaves together; 'random'
-        any, in an order drawn once: the baseline of the paper's figures.
-      keep_optimizer: clients keep their optimizer's state from round to round.
+      power: exponent of the schedule, above 0; a larger one purges earlier.
+      criterion: 'magnitude' drops the smallest entries, compared over all leaves;
+        'random' drops them in a random order that is drawn once, the baseline of the
+        paper's figures.
+      keep_optimizer: clients keep their optimizer's state between rounds.
       prunable: globs of the leaves that are purged; the paper purges all.
-      index: how positions are written, see `codec.Packet`.
+      index: how positions are written, see `packets.Packet`.
 
     Raises:
       ValueError: an argument is out of range.
@@ -70,10 +74,7 @@ def fedsparsify_global(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> method = fedsparsify_global(model, optimizer, density=0.1, rounds=200)
     """
-    if criterion not in CRITERIA:
-        raise ValueError(
-            f"criterion={criterion!r}, expected one of {', '.join(CRITERIA)}"
-        )
+    one_of("criterion", criterion, CRITERIA)
     schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
     frozen = spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
@@ -102,8 +103,8 @@ def fedsparsify_global(
 
 
 def fedsparsify_local(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     density: float,
     rounds: int,
@@ -111,19 +112,20 @@ def fedsparsify_local(
     power: float = 3.0,
     merge: str = "majority",
     keep_optimizer: bool = True,
-    prunable=ALL,
+    prunable: Sequence[str] = ALL,
     index: str = "bitmap",
 ) -> Algorithm:
     """FedSparsify-Local: clients purge what they trained, and their masks vote.
 
-    Down: alive weights with their positions where these changed, dense leaves,
-    statistics. Up: the client's own alive weights and their positions, the same beside
-    them. A client keeps its momentum, if it has any. All arguments but `merge` are
-    those of `fedsparsify_global`.
+    Down: alive weights, their positions if these changed, dense leaves and statistics,
+    float32. Up: the weights that the client keeps and their positions, dense leaves and
+    statistics. A client keeps its optimizer's state.
 
     Args:
-      merge: 'majority' keeps what at least half of the cohort kept, zeros counting in
-        the mean; 'average' whatever anyone kept.
+      merge: 'majority' keeps the entries that at least half of the cohort kept,
+        'average' those that any client kept. Zeros count in the mean of both.
+      model, optimizer, density, rounds, frequency, power: as in `fedsparsify_global`.
+      keep_optimizer, prunable, index: as in `fedsparsify_global`.
 
     Raises:
       ValueError: an argument is out of range.
@@ -133,8 +135,7 @@ def fedsparsify_local(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> method = fedsparsify_local(model, optimizer, density=0.1, rounds=200)
     """
-    if merge not in MERGES:
-        raise ValueError(f"merge={merge!r}, expected one of {', '.join(MERGES)}")
+    one_of("merge", merge, MERGES)
     schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
     loss_fn = local.objective(model)
     frozen = spdst(
@@ -157,10 +158,7 @@ def fedsparsify_local(
         return uplink, trained.opt_state, trained.metrics
 
     def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        mean = means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
-        votes = jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask)
-        return {"mean": mean, "votes": votes, "voters": jnp.float32(1)}
+        return summand_with_mask(ctx, uplink) | {"voters": jnp.float32(1)}
 
     def aggregate(key, round, server, total):
         del key
@@ -168,12 +166,12 @@ def fedsparsify_local(
         params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
         least = voters / 2 if merge == "majority" else jnp.float32(1)
         mask = jax.tree.map(
-            lambda v, m: jnp.where(voters > 0, v >= least, m), total["votes"], old.mask
+            lambda v, m: jnp.where(voters > 0, v >= least, m), total["masks"], old.mask
         )
         return _next(round, server, SparseModel(params, mask, stats)), {}
 
     def alive(round):
-        most = 2 if merge == "majority" else jnp.inf  # times what each of them kept
+        most = 2 if merge == "majority" else jnp.inf  # times the density of a client
         return min(1.0, most * (1 - schedule[min(round, rounds) - 1]))
 
     return frozen._replace(
@@ -185,8 +183,8 @@ def fedsparsify_local(
     )
 
 
-def _purge(scores, round, schedule, select) -> PyTree:
-    """The mask without int(s n) of the lowest scores, ties kept."""
+def _purge(scores: PyTree, round, schedule, select: PyTree) -> PyTree:
+    """Returns the mask without the int(s n) lowest scores; ties are kept."""
     size = int(trees.layer_sizes(scores, select).sum())
     counts = jnp.asarray(schedules.alive(schedule, size))
     count = counts[jnp.minimum(round, len(counts) - 1)]

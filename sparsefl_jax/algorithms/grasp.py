@@ -1,31 +1,34 @@
-"""GraSP: prune once, before training, so that the gradient keeps its norm.
+"""GraSP: prunes once, before training, so that the gradient keeps its norm.
 
 Wang et al., "Picking Winning Tickets Before Training by Preserving Gradient Flow", ICLR
-2020, https://arxiv.org/abs/2002.07376. Temperature and halves are those of the authors'
-code. As a first stage of federated training: a baseline of FedSparsify.
+2020, https://arxiv.org/abs/2002.07376. Temperature and halves follow the authors' code.
+As a first stage of federated training it is a baseline of FedSparsify.
 """
 
 import math
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.snip import one_shot, scored
-from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import PyTree
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 
 
 def grasp(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     density: float,
     temperature: float = 200.0,
     halves: bool = True,
-    prunable=("*kernel",),
+    prunable: Sequence[str] = ("*kernel",),
     first_samples: bool = False,
     mode: str = "train",
     index: str = "bitmap",
@@ -33,38 +36,37 @@ def grasp(
     """GraSP on one batch of a client: keeps the largest w * Hg, over all layers.
 
     H is the Hessian of the loss in the prunable weights and g its gradient; all other
-    weights are constants of it, as in the authors' code. To first order -2 w * Hg is
-    what taking w away adds to |g|^2: the weights whose removal adds most go, the
-    paper's rule, exactly int(n (1 - density)) of the n prunable ones. A weight of 0
-    scores 0, which is not low. See `one_shot` for what travels and for the batch; the
-    authors' has 25 samples of every class, FedSparsify's 32, temperature 1 and no
+    weights are constants, as in the authors' code. To first order, removing w adds
+    -2 w * Hg to |g|^2. The weights whose removal adds most are pruned, the paper's
+    rule: exactly int(n (1 - density)) of the n prunable ones. A weight of 0 scores 0,
+    which is not low. `one_shot` describes the packets and the batch. The authors' batch
+    has 25 samples of every class, FedSparsify's has 32 samples, temperature 1 and no
     halves.
 
-    FLOPs: the gradient, and as its derivative along g two products for each of its own,
-    three training steps together.
+    FLOPs: three training steps. One is the gradient; its derivative along g takes two
+    products for each of the gradient's.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: not used, as nothing is trained.
       density: share of the prunable weights that stay, in (0, 1]; 1 - S of the papers.
-      temperature: what the logits are divided by, above 0. The logged loss is that.
-      halves: sum the losses of two halves of the batch, which batch normalisation then
-        sees apart; without such layers the masks are the same.
-      prunable: globs of the leaves that can be pruned. FedSparsify has all, `("*",)`.
+      temperature: divisor of the logits, above 0. The logged loss includes it.
+      halves: sum the losses of two halves of the batch, each of which batch
+        normalisation sees separately; without such layers the mask does not change.
+      prunable: globs of the leaves that can be pruned. FedSparsify prunes all,
+        `("*",)`.
       first_samples, mode, index: as in `snip`.
 
     Raises:
-      ValueError: a number is out of range, or there is no such index.
+      ValueError: a number is out of range, or the mode or index is unknown.
 
     Example:
       >>> import sparsefl_jax as sfl
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> stage = grasp(model, optimizer, density=0.1, temperature=1.0)
     """
-    if not 0 < temperature < float("inf"):
-        raise ValueError(f"temperature={temperature}, expected a finite number above 0")
-
-    local.objective(model)  # or refuses what is none
+    in_range("temperature", temperature, "(0, inf)")
+    local.objective(model)  # refuses an argument that is no model
     select = masks.prunable(model.macs, prunable)
 
     def apply(*args, **kwargs):
@@ -76,7 +78,7 @@ def grasp(
     parts = 2 if halves else 1
     return one_shot(
         partial(gradient_flow, loss_fn, select=select, parts=parts),
-        # ceil(n d) = n - int(n (1 - d)), were n d not a little off its integer
+        # n - int(n (1 - d)) is ceil(n d); the rounding removes the error of n d.
         keep=lambda size: math.ceil(round(size * density, 6)),
         passes=3,
         density=density,
@@ -87,13 +89,32 @@ def grasp(
 
 
 def gradient_flow(
-    loss_fn, key, params, stats, x, y, weight, *, select: PyTree, parts: int = 1
-):
-    """w * Hg of the summed losses of some equal parts of a batch.
+    loss_fn: Callable,
+    key: Key,
+    params: PyTree,
+    stats: PyTree,
+    x: Array,
+    y: Array,
+    weight: Array,
+    *,
+    select: PyTree,
+    parts: int = 1,
+) -> tuple[PyTree, dict[str, Array]]:
+    """Computes w * Hg of the summed losses of equal parts of a batch.
+
+    Args:
+      loss_fn: as `local.objective` returns it.
+      key: of dropout.
+      params, stats: the model.
+      x: samples [B, ...].
+      y: labels [B].
+      weight: [B] float32, 0 for padded samples.
+      select: tree of Python bools, the leaves in which H and g are taken.
+      parts: number of parts.
 
     Returns:
-      The scores, a tree like `params`, 0 where H and g leave a leaf out, and the sums
-      of `loss_fn`.
+      The scores, a tree like `params` that is 0 in leaves outside `select`, and the
+      sums of `loss_fn`.
     """
 
     def total(params):
@@ -111,6 +132,6 @@ def gradient_flow(
     return jax.tree.map(jnp.multiply, params, _only(select, curved)), sums
 
 
-def _only(select, tree):
-    """The selected leaves of a tree, and zeros in place of the others."""
+def _only(select: PyTree, tree: PyTree) -> PyTree:
+    """Returns a tree with zeros in the leaves that are not selected."""
     return jax.tree.map(lambda s, v: v if s else jnp.zeros_like(v), select, tree)

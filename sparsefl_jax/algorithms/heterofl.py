@@ -1,4 +1,4 @@
-"""HeteroFL: each client trains the part of the network's width that it can hold.
+"""HeteroFL: each client trains the share of the network's width that it can hold.
 
 Diao et al., "HeteroFL: Computation and Communication Efficient Federated Learning for
 Heterogeneous Clients", ICLR 2021, https://arxiv.org/abs/2010.01264.
@@ -9,8 +9,8 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks, width
@@ -25,49 +25,44 @@ class Server(NamedTuple):
 
     params: PyTree  # float32
     stats: PyTree  # float32, running statistics; None for static ones
-    static: PyTree  # float32, as they were at the start; None for running ones
+    static: PyTree  # float32, initial values of static ones; None for running ones
 
 
 def heterofl(
-    model, optimizer, *, scaler: bool = True, mask_classes: bool = True
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    scaler: bool = True,
+    mask_classes: bool = True,
 ) -> Algorithm:
     """HeteroFL: a client of budget p holds the first ceil(p C) of C hidden channels.
 
-    Down: the client's slice of weights, float32, and of running statistics where the
-    network has them; `norm='static'` networks, which the paper means, have none. Up:
-    the same as trained, without the classifier's columns of classes that the client
-    does not hold, and a bit per class that says which. No positions: a slice follows
-    from the client's budget, which the server knows. (The contract takes a client's set
-    of labels as a known fact, so no law asks for the bits that say which.)
+    Down: the client's slice of weights, float32, and of running statistics if the
+    network has them; the paper's networks, `norm='static'`, have none. Up: the trained
+    slice without the classifier's columns of classes that the client does not hold,
+    and one bit per class that says which it holds. No positions travel: a slice follows
+    from the client's budget, which the server knows. (`check_algorithm` takes a
+    client's set of labels as known, so no law asks for these bits.)
 
-    An entry becomes the plain mean over the clients that sent it, and stays as it is
-    where nobody did. Personal models are the server's at the width of `info.budget`.
+    An entry becomes the plain mean over the clients that sent it, and stays as it is if
+    none did. Personal models are the server's model cut to the width `info.budget`.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      scaler: in training, what hidden layers compute is divided by p.
-      mask_classes: in training, logits of classes that a client does not hold are 0,
-        and its columns of the classifier for these are not sent.
+      scaler: in training, divide the outputs of hidden layers by p.
+      mask_classes: in training, set the logits of classes that a client does not hold
+        to 0, and do not send the columns of the classifier for them.
+
+    Raises:
+      ValueError: `model` is no `Model`; by `init`, its width cannot be sliced.
 
     Example:
       >>> import sparsefl_jax as sfl
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> method = heterofl(model, optimizer, mask_classes=False)
     """
-    local.objective(model)  # or refuses what is none
-
-    def sliced(rate, held) -> Model:
-        """The network as a client of width `rate` trains it, with its classes."""
-
-        def apply(params, *args, **kwargs):
-            params = width.scale(params, rate) if scaler else params
-            logits, stats = model.apply(params, *args, **kwargs)
-            if mask_classes:  # static branch
-                logits = jnp.where(held[None], logits, jnp.zeros_like(logits))
-            return logits, stats
-
-        return model._replace(apply=apply)
+    local.objective(model)  # refuses an argument that is no model
 
     def init(key, start: SparseModel):
         del key
@@ -83,7 +78,7 @@ def heterofl(
         return {
             "params": pack_slice(server.params, mask),
             "stats": pack_slice(server.stats, of_stats),
-            # Every batch makes its own: only their shapes are of use to a client.
+            # Every batch computes its own, so a client needs only their shapes.
             "static": Packet(server.static, bits=0),
         }
 
@@ -93,7 +88,7 @@ def heterofl(
         rows = jnp.arange(batches.y.shape[0], dtype=jnp.int32)
         held = jnp.zeros((width.num_classes(params),), jnp.bool_)
         held = held.at[batches.y].max(rows < ctx.client.num_examples)
-        loss_fn = local.objective(sliced(rate, held))
+        loss_fn = local.objective(_sliced(model, rate, held, scaler, mask_classes))
         stats = packets.merge(downlink["stats"].values, downlink["static"].values)
         start = SparseModel(params, mask, stats)
         trained = local.train(key, loss_fn, tx, start, batches)
@@ -131,12 +126,20 @@ def heterofl(
         mask = width.prefix(server.params, info.budget)
         return {"personal": SparseModel(masks.apply(server.params, mask), mask, stats)}
 
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy,
-        personalize=personalize,
-    )
+    required = (init, broadcast, update, contribute, aggregate, deploy)
+    return Algorithm(*required, personalize=personalize)
+
+
+def _sliced(
+    model: Model, rate: Array, held: Array, scaler: bool, mask_classes: bool
+) -> Model:
+    """Returns the network that a client trains, of a width and with its classes [C]."""
+
+    def apply(params, *args, **kwargs):
+        params = width.scale(params, rate) if scaler else params
+        logits, stats = model.apply(params, *args, **kwargs)
+        if mask_classes:  # static branch
+            logits = jnp.where(held[None], logits, jnp.zeros_like(logits))
+        return logits, stats
+
+    return model._replace(apply=apply)

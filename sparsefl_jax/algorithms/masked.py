@@ -1,19 +1,24 @@
-"""Federated averaging of the weights that a mask keeps, and of nothing else.
+"""Federated averaging of the weights that a mask keeps.
 
-The mask is that of the start and stands. SPDST and PDST of FLASH are this method, on
-the mask of stage 1 and on a random one. After `snip` and `grasp` it trains what they
-kept; methods whose mask moves replace some of its functions.
+The mask is given at the start and does not change. SPDST and PDST of FLASH are this
+method, with the mask of stage 1 and with a random one. After `snip` and `grasp` it
+trains the weights that they kept. Methods that change the mask replace some of its
+functions.
 
 Babakniya et al., "Revisiting Sparsity Hunting in Federated Learning: Why does Sparsity
 Consensus Matter?", TMLR 2023, https://arxiv.org/abs/2208.13092.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import Array, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer
+from sparsefl_jax.core.types import Array, Context, PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
@@ -30,30 +35,35 @@ class Server(NamedTuple):
 
 
 def spdst(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
-    prunable=KERNELS,
+    prunable: Sequence[str] = KERNELS,
     index: str = "bitmap",
     keep_optimizer: bool = False,
 ) -> Algorithm:
-    """Sensitivity-driven pre-defined sparse training: the mask of stage 1, frozen.
+    """Sensitivity-driven pre-defined sparse training: keeps the mask of stage 1.
 
-    Without a stage before it there is no mask, and this is FedAvg on the whole model.
+    Without a first stage nothing is masked, and this is FedAvg on the whole model.
 
-    Down and up: alive weights, dense leaves, statistics; positions at a client's first
-    participation only.
+    Down and up: alive weights, dense leaves and statistics, float32; the positions only
+    when a client first takes part.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      prunable: globs of the leaves that can be pruned; the others are dense, though
-        stage 1 should have pruned them.
-      index: how positions are written, see `codec.Packet`.
-      keep_optimizer: clients keep their optimizer's state from round to round.
+      prunable: globs of the leaves that can be pruned; the others are dense even if
+        stage 1 has pruned them.
+      index: how positions are written, see `packets.Packet`.
+      keep_optimizer: clients keep their optimizer's state between rounds.
 
     Raises:
       ValueError: a glob matches no leaf.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = spdst(model, optimizer, prunable=("*kernel",))
     """
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
@@ -76,10 +86,6 @@ def spdst(
         uplink = pack_up(trained.model, received.mask, select, index=index)
         return uplink, trained.opt_state, trained.metrics
 
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
-
     def aggregate(key, round, server, total):
         del key, round
         return server._replace(model=averaged(server.model, total)), {}
@@ -88,36 +94,36 @@ def spdst(
         del key
         return {"global": server.model}
 
-    return Algorithm(
-        init, broadcast, update, contribute, aggregate, deploy, init_client
-    )
+    return Algorithm(init, broadcast, update, summand, aggregate, deploy, init_client)
 
 
 def pdst(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     density: float,
     allocation: str = "uniform",
-    prunable=KERNELS,
+    prunable: Sequence[str] = KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
-    """Pre-defined sparse training: a random mask, frozen; `spdst` without stage 1.
+    """Pre-defined sparse training: `spdst` with a random mask in place of stage 1's.
 
     Args:
       density: target share of alive prunable weights, in (0, 1].
-      allocation: densities of the layers: 'uniform' or 'erk'.
+      allocation: how density is divided among layers: 'uniform' or 'erk'
+        (Erdős-Rényi kernel).
       model, optimizer, prunable, index: as in `spdst`.
 
     Raises:
       ValueError: an argument is out of range.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = pdst(model, optimizer, density=0.1, allocation="erk")
     """
-    if not 0 < density <= 1:
-        raise ValueError(f"density={density}, expected in (0, 1]")
-    if allocation not in ALLOCATIONS:
-        raise ValueError(
-            f"allocation={allocation!r}, expected one of {', '.join(ALLOCATIONS)}"
-        )
+    in_range("density", density, "(0, 1]")
+    one_of("allocation", allocation, ALLOCATIONS)
     frozen = spdst(model, optimizer, prunable=prunable, index=index)
     select = masks.prunable(model.macs, prunable)
 
@@ -129,14 +135,41 @@ def pdst(
     return frozen._replace(init=init)
 
 
-def within(start: SparseModel, select) -> SparseModel:
+def within(start: SparseModel, select: PyTree) -> SparseModel:
     """Returns the model pruned by its mask; leaves that are not selected are dense."""
     layers = trees.layers(start.mask, select)
     mask = trees.replace_layers(masks.full(start.params), select, layers)
     return SparseModel(masks.apply(start.params, mask), mask, start.stats)
 
 
-def averaged(old: SparseModel, total) -> SparseModel:
-    """Returns the mean of what the cohort sent, on the old mask."""
+def summand(ctx: Context, uplink: Message) -> dict[str, PyTree]:
+    """Returns a client's weights and statistics, weighted by its samples."""
+    sent = unpack_model(uplink)
+    return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
+
+
+def summand_with_mask(ctx: Context, uplink: Message) -> dict[str, PyTree]:
+    """Returns the `summand` of a client whose mask may differ from the server's."""
+    kept = jax.tree.map(lambda m: m.astype(jnp.float32), unpack_model(uplink).mask)
+    return {"mean": summand(ctx, uplink), "masks": kept}
+
+
+def mean_on_union(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
+    """Returns the mean of weights, zeros included; its mask is the union of masks.
+
+    Args:
+      old: the model that stays if no client sent one.
+      total: the sum of `summand_with_mask`.
+    """
+    params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
+    empty = total["mean"]["weight"] == 0
+    union = jax.tree.map(
+        lambda votes, m: jnp.where(empty, m, votes > 0), total["masks"], old.mask
+    )
+    return SparseModel(params, union, stats)
+
+
+def averaged(old: SparseModel, total: PyTree) -> SparseModel:
+    """Returns the mean of the cohort's models, with the old mask."""
     params, stats = means.weighted_mean(total, (old.params, old.stats))
     return SparseModel(params, old.mask, stats)

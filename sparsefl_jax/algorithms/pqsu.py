@@ -1,18 +1,22 @@
-"""FL-PQSU: pruned filters, quantised messages, and uploads only where they help.
+"""FL-PQSU: pruned filters, quantised messages, and uploads only if the loss fell.
 
 Xu et al., "Accelerating Federated Learning for IoT in Big Data Analytics With Pruning,
 Quantization and Selective Updating", IEEE Access 2021; as Jiang and Borcea run it in
 "Complement Sparsification", AAAI 2023, https://arxiv.org/abs/2303.06237.
 """
 
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 
-from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import Array, EmptyState, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, Batches, EmptyState, Key, SparseModel
+from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import filters, masks, quantization
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import is_new
@@ -22,64 +26,63 @@ DIRECTIONS = {"both": ("down", "up"), "up": ("up",), "none": ()}
 
 
 class Client(NamedTuple):
-    """What a client that uploads selectively remembers."""
+    """The state of a client that uploads selectively."""
 
-    loss: Array  # shape=(), float32: its loss when it last uploaded, inf before
+    loss: Array  # shape=(), float32: its loss at its last upload, inf before the first
 
 
 def pqsu(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     density: float,
-    prunable=filters.KERNELS,
+    prunable: Sequence[str] = filters.KERNELS,
     quantize: str = "both",
     selective: bool = True,
     weighting: str = "uniform",
 ) -> Algorithm:
-    """PQSU: a network of fewer filters is trained, and sent in 8 bits a weight.
+    """PQSU: trains a network with fewer filters, and sends weights in 8 bits.
 
     Once, at the start, each hidden layer keeps the ceil(density C) of its C filters or
-    neurons with the largest L1 norm in the model of the stage before: a dense one,
-    pre-trained; without a stage before, the initial one. See `sparsity.filters`: inputs
-    that read a pruned filter go too, so that a kernel between two hidden layers is left
-    with near density^2 of its entries. A mask of the stage before is not used.
+    neurons with the largest L1 norm in the model of the stage before, a pre-trained
+    dense one, or in the initial model if there is no stage before. Inputs that read a
+    pruned filter are pruned too (see `sparsity.filters`), so that a kernel between two
+    hidden layers keeps about density^2 of its entries. The mask of the stage before is
+    not used.
 
-    Clients train within the mask, from the weights as they arrive. A client uploads
-    only if its loss, the mean over its last local epoch as it trained, is below that at
-    its last upload; the first time it always does. The server's mean is over those who
-    did; where nobody did, its model stays. `uploaded`: the share of clients that did.
+    Clients train within the mask, from the quantised weights. A client uploads only if
+    its loss, the mean over its last local epoch during training, is below its loss at
+    its last upload; it always uploads the first time. The server averages the uploads;
+    without any, its model does not change. The metric `uploaded` is the share of
+    clients that upload.
 
-    Down: the weights alive, in uint8, with a scale and a zero point of 32 bits each for
-    every leaf; at a client's first participation a bit per filter, from which the mask
-    follows. Up: the same weights, trained. Both: normalisation statistics, float32. The
-    server's own model is never rounded.
+    Down: the alive weights in uint8, with a scale and a zero point of 32 bits each for
+    every leaf; when a client first takes part also one bit per filter, from which the
+    mask follows. Up: the same weights, trained. Both: normalisation statistics,
+    float32. The server's model is never rounded.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
-      density: share of the filters of a hidden layer that stays, (0, 1].
+      density: share of a hidden layer's filters that stays, in (0, 1].
       prunable: globs of the kernels that lose filters; only hidden layers do.
       quantize: 'both' directions, 'up' alone (Complement Sparsification's variant), or
         'none'; weights that are not quantised travel in float32.
-      selective: False: all clients upload in every round.
-      weighting: of those who upload, see `aggregate.WEIGHTINGS`.
+      selective: False lets all clients upload in every round.
+      weighting: a client's weight in the mean, see `means.WEIGHTINGS`.
 
     Raises:
-      ValueError: an argument is none of these, or as in `filters.largest`.
+      ValueError: an argument is out of range, or `prunable` matches no hidden layer.
 
     Example:
       >>> import sparsefl_jax as sfl
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> method = pqsu(model, optimizer, density=0.5, quantize="up")
     """
-    if not 0 < density <= 1:
-        raise ValueError(f"density={density}, expected in (0, 1]")
-    if quantize not in DIRECTIONS:
-        ways = ", ".join(DIRECTIONS)
-        raise ValueError(f"quantize={quantize!r}, expected one of {ways}")
+    in_range("density", density, "(0, 1]")
+    one_of("quantize", quantize, DIRECTIONS)
     weight, loss_fn = means.weigh(weighting), local.objective(model)
-    filters.shrinking(model.macs, prunable)  # or refuses
+    filters.shrinking(model.macs, prunable)  # refuses globs that match none
 
     def init(key, start: SparseModel):
         del key
@@ -93,9 +96,9 @@ def pqsu(
     def broadcast(key, ctx, server):
         del key
         kept = filters.kept(server.mask, prunable)
-        nothing = jax.tree.map(jnp.zeros_like, kept)
-        new = is_new(ctx, jnp.int32(0))  # the mask stands since round 0
-        positions = Packet(nothing, kept, new, bits=0, index="bitmap")
+        zeros = jax.tree.map(jnp.zeros_like, kept)
+        new = is_new(ctx, jnp.int32(0))  # the mask has not changed since round 0
+        positions = Packet(zeros, kept, new, bits=0, index="bitmap")
         return _pack(server, "down" in DIRECTIONS[quantize]) | {"filters": positions}
 
     def update(key, ctx, downlink, client, batches):
@@ -112,9 +115,10 @@ def pqsu(
         return uplink, client, state.sums | {"work": work, "uploaded": uploaded}
 
     def contribute(ctx, uplink):
-        trained, own = _unpack(uplink), weight(ctx.client)
-        own = jnp.where(uplink["weights"].sent, own, jnp.zeros_like(own))
-        return means.weighted_sum((trained.params, trained.stats), own)
+        trained, counted = _unpack(uplink), weight(ctx.client)
+        sent = uplink["weights"].sent
+        counted = jnp.where(sent, counted, jnp.zeros_like(counted))
+        return means.weighted_sum((trained.params, trained.stats), counted)
 
     def aggregate(key, round, server, total):
         del key, round
@@ -130,28 +134,34 @@ def pqsu(
     )
 
 
-def _pack(model: SparseModel, quantized: bool, sent=True) -> Message:
-    """Weights alive, the grid of their codes where they are quantised, statistics."""
+def _pack(model: SparseModel, quantized: bool, sent: Array | bool = True) -> Message:
+    """Packs alive weights, the grid of their codes if quantised, and statistics."""
     message, weights, bits = {"stats": Packet(model.stats, sent=sent)}, model.params, 32
     if quantized:
         (weights, grid), bits = quantization.quantize(weights, 8), 8
         message["grid"] = Packet(grid, sent=sent)
     weights = masks.apply(weights, model.mask)
-    # Its receiver knows the mask, from 'filters' or as the sender of it.
+    # The receiver knows the mask: it has received 'filters', or sent them.
     message["weights"] = Packet(weights, model.mask, sent=sent, bits=bits, index="none")
     return message
 
 
 def _unpack(message: Message) -> SparseModel:
-    """What the receiver of `_pack` holds."""
+    """Returns the model that the receiver of `_pack` holds."""
     values, mask = message["weights"].values, message["weights"].mask
     if "grid" in message:
         values = quantization.dequantize(values, message["grid"].values)
     return SparseModel(masks.apply(values, mask), mask, message["stats"].values)
 
 
-def _train(key, loss_fn, tx, model: SparseModel, batches):
-    """All epochs within the mask; the state, and the mean loss of the last epoch."""
+def _train(
+    key: Key,
+    loss_fn: Callable,
+    tx: optax.GradientTransformation,
+    model: SparseModel,
+    batches: Batches,
+) -> tuple[local.LocalState, Array]:
+    """Trains within the mask; returns the state and the mean loss of the last epoch."""
     project = partial(masks.apply, mask=model.mask)
     state = local.start(tx, model)
     last = batches.order.shape[0] - 1

@@ -1,19 +1,21 @@
-"""SNIP: prune once, before training, the weights that the loss feels least.
+"""SNIP: prunes once, before training, the weights that change the loss least.
 
 Lee et al., "SNIP: Single-shot Network Pruning based on Connection Sensitivity", ICLR
-2019, https://arxiv.org/abs/1810.02340. As a first stage of federated training, one
-random client prunes on its own data: a baseline of FedSparsify (Stripelis et al.).
+2019, https://arxiv.org/abs/1810.02340. As a first stage of federated training, in
+which one random client prunes on its data, it is a baseline of FedSparsify (Stripelis
+et al.).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
@@ -23,35 +25,37 @@ MODES = ("train", "inference")
 
 
 def snip(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     density: float,
-    prunable=("*kernel",),
+    prunable: Sequence[str] = ("*kernel",),
     first_samples: bool = False,
     mode: str = "train",
     index: str = "bitmap",
 ) -> Algorithm:
     """SNIP on one batch of a client: keeps the largest |w dL/dw|, over all layers.
 
-    Exactly round(n density) of the n prunable weights stay, as in the official code;
-    its scores are divided by their sum, which moves no mask. A bias that starts at 0
-    scores 0 and goes first. See `one_shot` for what travels and for the batch.
+    Exactly round(n density) of the n prunable weights stay, as in the official code.
+    That code divides the scores by their sum, which does not change the mask. A bias
+    that starts at 0 scores 0 and is pruned first. `one_shot` describes the packets and
+    the batch.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: not used, as nothing is trained.
       density: share of the prunable weights that stay, in (0, 1]; 1 - S of the papers.
-      prunable: globs of the leaves that can be pruned. The paper has all, FedSparsify
-        all but batch normalisation: `("*", "!bn*")`. Stage 2 needs the same.
-      first_samples: not a random batch, but the client's first samples.
-      mode: 'train' scores a batch as training sees it, with dropout and the batch's own
-        normalisation, as the official code does; 'inference' as an evaluation does,
-        with the statistics of the start, as FedSparsify's released code does.
+      prunable: globs of the leaves that can be pruned. The paper prunes all,
+        FedSparsify all but batch normalisation: `("*", "!bn*")`. Stage 2 needs the same
+        globs.
+      first_samples: use the client's first samples instead of a random batch.
+      mode: 'train' scores a batch as in training, with dropout and the batch's
+        normalisation, as the official code does; 'inference' as in an evaluation, with
+        the initial statistics, as FedSparsify's released code does.
       index: how positions are written: 'bitmap', 'coo' or 'csr'.
 
     Raises:
-      ValueError: `density` is out of range, or there is no such mode or index.
+      ValueError: `density` is out of range, or the mode or index is unknown.
 
     Example:
       >>> import sparsefl_jax as sfl
@@ -73,15 +77,30 @@ def scored(model: Model, mode: str) -> Callable:
     """Returns the loss whose gradients score weights; `mode` as in `snip`.
 
     Raises:
-      ValueError: there is no such mode, or no model.
+      ValueError: the mode is unknown, or `model` is no `Model`.
     """
-    if mode not in MODES:
-        raise ValueError(f"mode={mode!r}, expected one of {', '.join(MODES)}")
+    one_of("mode", mode, MODES)
     return local.objective(model, train=mode == "train")
 
 
-def saliency(loss_fn, key, params, stats, x, y, weight):
-    """|w dL/dw|: how much the loss changes, to first order, if w is taken away.
+def saliency(
+    loss_fn: Callable,
+    key: Key,
+    params: PyTree,
+    stats: PyTree,
+    x: Array,
+    y: Array,
+    weight: Array,
+) -> tuple[PyTree, dict[str, Array]]:
+    """Computes |w dL/dw|, the change of the loss, to first order, if w is removed.
+
+    Args:
+      loss_fn: as `local.objective` returns it.
+      key: of dropout.
+      params, stats: the model.
+      x: samples [B, ...].
+      y: labels [B].
+      weight: [B] float32, 0 for padded samples.
 
     Returns:
       The scores, a tree like `params`, and the sums of `loss_fn`.
@@ -101,33 +120,35 @@ def one_shot(
     first_samples: bool,
     index: str,
 ) -> Algorithm:
-    """A stage that prunes by the scores of one batch and hands on untouched weights.
+    """Builds a stage that prunes by the scores of one batch and does not train.
 
-    Meant for one round and a cohort of one. Down: the initial weights and statistics,
-    float32. Up: the positions that stay, as `index` writes them, and no values: the
-    scores are the client's own. Of several clients each has a vote, and the server
-    keeps the positions with most votes, as many as one client names, drawing lots
-    among equals. A mask that an earlier stage would hand on is not used.
+    It is meant for one round and a cohort of one. Down: the initial weights and
+    statistics, float32. Up: the positions that stay, as `index` writes them; scores do
+    not travel. With several clients, the server keeps the positions with most votes, as
+    many as one client names, and draws lots among equals. The mask of an earlier stage
+    is not used.
 
-    The batch is the first of the stage, its `batch_size` of the client's samples drawn
-    at random; of a client with fewer all. With `first_samples` it is the client's first
-    samples in the partition's order: where that sorts them by class, all of one class.
+    The batch is the first of the stage: `batch_size` of the client's samples drawn at
+    random, or all samples of a client that has fewer. With `first_samples` it is the
+    client's first samples in the partition's order; if the partition sorts them by
+    class, these are all of one class.
 
-    The ledger's FLOPs: `passes` times a training step's, and n log2(n) for choosing
-    among n weights. Its `flops_executed` is that of an epoch, as of any other method.
+    The ledger's FLOPs: `passes` times those of a training step, and n log2(n) to choose
+    among n weights. `flops_executed` is that of an epoch, as for any other method.
 
     Args:
-      score: `(key, params, stats, x, y, weight) -> (scores, sums)`, the larger the
-        better, and the sums of `model.loss`.
-      keep: `(n) -> int`, how many of n prunable weights stay.
-      passes: forward and backward passes, counted in those of a training step.
+      score: `(key, params, stats, x, y, weight) -> (scores, sums)`: scores like
+        `params`, of which the largest stay, and the sums of `model.loss`.
+      keep: `(n) -> int`, the number of the n prunable weights that stay.
+      passes: the work of scoring, in training steps.
       select: tree of Python bools, the leaves that can be pruned.
       density, first_samples, index: as in `snip`.
+
+    Raises:
+      ValueError: `density` is out of range, or the index is unknown.
     """
-    if not 0 < density <= 1:
-        raise ValueError(f"density={density}, expected in (0, 1]")
-    if index not in POSITIONS:
-        raise ValueError(f"index={index!r}, expected one of {', '.join(POSITIONS)}")
+    in_range("density", density, "(0, 1]")
+    one_of("index", index, POSITIONS)
 
     def best(scores):
         size = int(trees.layer_sizes(scores, select).sum())
@@ -146,8 +167,8 @@ def one_shot(
         rows, weight = batches.order[0, 0], batches.weight[0, 0]
         if first_samples:  # static branch
             rows = jnp.arange(rows.size, dtype=jnp.int32)
-            own = rows < ctx.client.num_examples
-            rows, weight = jnp.where(own, rows, 0), own.astype(jnp.float32)
+            valid = rows < ctx.client.num_examples
+            rows, weight = jnp.where(valid, rows, 0), valid.astype(jnp.float32)
         x, y = batches.x[rows], batches.y[rows]
         scores, sums = score(key, params, stats, x, y, weight)
         mask, _ = split(best(scores), select)

@@ -1,7 +1,8 @@
 """The functions of a federated method, and the stage that runs one.
 
 A new method is one file in `algorithms/`: a factory that returns an `Algorithm` of pure
-functions for *one* client. `round_program.py` samples, vmaps, sums, scans and donates.
+functions for *one* client. `round_program.py` samples clients, maps over them, sums
+what they contribute, and compiles all rounds of a segment into one program.
 
     def my_method(model, optimizer, *, strength=0.1):
         '''Authors, venue, link. What travels, what a client keeps.'''
@@ -10,73 +11,170 @@ functions for *one* client. `round_program.py` samples, vmaps, sums, scans and d
         def broadcast(key, ctx, server): ...  # -> dict[str, Packet]
         def update(key, ctx, downlink, client, batches): ...
             # -> (uplink, client, metrics)
-        def contribute(ctx, uplink): ...  # -> what the server adds up
+        def contribute(ctx, uplink): ...  # -> one client's term of the sum
         def aggregate(key, round, server, total): ...  # -> (server, metrics)
         def deploy(key, server): ...  # -> dict[str, SparseModel]
 
         return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
 
-A method whose clients remember something adds `init_client`, one whose clients have
-models of their own `personalize`.
+A method whose clients keep a state adds `init_client`, and one whose clients have
+personal models adds `personalize`.
 
-The server sees only the sum of what `contribute` returns, so memory is that of a chunk
-of clients, never of the cohort. `update` sees only the downlink and `contribute` only
-the uplink: what travels is what is counted. `laws.check_algorithm` checks the laws.
-A factory whose method follows a schedule of its own calls its length `rounds`: a run is
-extended beyond it only where the user asks for that.
+The server sees only the sum of the values that `contribute` returns, so a round needs
+memory for a chunk of clients and never for the cohort. `update` sees only the downlink
+and `contribute` only the uplink, so every value that crosses the network is counted.
+`laws.check_algorithm` checks these laws.
+A factory whose method follows its own schedule names the schedule's length `rounds`: a
+run is extended beyond it only if the user asks for that.
 """
 
-from collections.abc import Callable
-from typing import NamedTuple
+# ruff: noqa: D102 - the docstring of a protocol is that of its one function
 
-from sparsefl_jax.core.types import EmptyState
+from collections.abc import Mapping
+from typing import Any, NamedTuple, Protocol
+
+import optax
+
+from sparsefl_jax.core.types import (
+    Array,
+    Batches,
+    ClientInfo,
+    Context,
+    EmptyState,
+    Key,
+    PyTree,
+    SparseModel,
+)
+
+Message = dict[str, Any]  # of `wire.packets.Packet`, which lies above this folder
 
 
-def no_client_state(key, server, info) -> EmptyState:
-    """Returns the state of a client that remembers nothing."""
+class Optimizer(Protocol):
+    """Returns the gradient transformation that clients use in a round."""
+
+    def __call__(self, round: int | Array) -> optax.GradientTransformation: ...
+
+
+class Init(Protocol):
+    """Returns the server's state at the start of the stage."""
+
+    def __call__(self, key: Key, start: SparseModel) -> PyTree: ...
+
+
+class Broadcast(Protocol):
+    """Returns the downlink of one client."""
+
+    def __call__(self, key: Key, ctx: Context, server: PyTree) -> Message: ...
+
+
+class Update(Protocol):
+    """Trains one client; returns its uplink, its new state and its metrics."""
+
+    def __call__(
+        self,
+        key: Key,
+        ctx: Context,
+        downlink: Message,
+        client: PyTree,
+        batches: Batches,
+    ) -> tuple[Message, PyTree, dict[str, Any]]: ...
+
+
+class Contribute(Protocol):
+    """Returns one client's term of the sum over the cohort, float32."""
+
+    def __call__(self, ctx: Context, uplink: Message) -> PyTree: ...
+
+
+class Aggregate(Protocol):
+    """Returns the server's new state and its metrics, from the sum over the cohort."""
+
+    def __call__(
+        self, key: Key, round: Array, server: PyTree, total: PyTree
+    ) -> tuple[PyTree, dict[str, Array]]: ...
+
+
+class Deploy(Protocol):
+    """Returns the server's models by name."""
+
+    def __call__(self, key: Key, server: PyTree) -> dict[str, SparseModel]: ...
+
+
+class InitClient(Protocol):
+    """Returns the state of a client that has not taken part yet."""
+
+    def __call__(self, key: Key, server: PyTree, info: ClientInfo) -> PyTree: ...
+
+
+class Personalize(Protocol):
+    """Returns a client's personal models by name."""
+
+    def __call__(
+        self, key: Key, server: PyTree, client: PyTree, info: ClientInfo
+    ) -> dict[str, SparseModel]: ...
+
+
+class Alive(Protocol):
+    """Returns an upper bound of the density after a number of rounds."""
+
+    def __call__(self, round: int) -> float: ...
+
+
+class Sampler(Protocol):
+    """Returns the clients of a round, [K] int32."""
+
+    def __call__(self, key: Key, round: Array) -> Array: ...
+
+
+def no_client_state(key: Key, server: PyTree, info: ClientInfo) -> EmptyState:
+    """Returns the state of a client that keeps nothing."""
     del key, server, info
     return EmptyState()
 
 
 class Algorithm(NamedTuple):
-    """A federated method as pure functions, and what is known of its masks.
+    """A federated method as pure functions, and a bound on the density of its masks.
 
     Attributes:
       init: `(key, start: SparseModel) -> server`.
       broadcast: `(key, ctx, server) -> downlink`, a `dict[str, Packet]`.
       update: `(key, ctx, downlink, client, batches) -> (uplink, client, metrics)`.
-        Metrics are sums (`loss`, `correct`, `count`: over processed samples), `work`,
-        and any scalars of your own, which are averaged over the cohort. One called
-        `density`, of personal models, stands for that of the server's in the log.
+        Metrics are the sums `loss`, `correct` and `count` over the processed samples,
+        `work`, and any further scalars, which are averaged over the cohort. A metric
+        named `density` replaces the density of the server's model in the log; methods
+        with personal models use it.
       contribute: `(ctx, uplink) -> summand`, float32, summed over the cohort.
       aggregate: `(key, round, server, total) -> (server, metrics)`, a dict of scalars;
         `round` is a scalar int32 that counts from 0 within the stage.
       deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first
-        is the headline; `target` is what an export and the next stage take.
+        is the headline; `target` names the one that an export and the next stage take.
       init_client: `(key, server, info) -> client`; the server is as `init` made it. By
-        default clients remember nothing.
+        default clients keep nothing.
       personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's
-        own models, the first of which is the headline; None where there are none.
-      alive: optional, `(round) -> float` in [0, 1]. As it follows from the arguments
-        alone, the share of entries that are alive at most once `round` rounds of the
-        stage are done, a Python int from 1: of those under masks in the next downlink,
-        or in the model that is handed on. For the plan, which sees by itself what the
-        first masks are and whether they stay; it knows nothing of others without it.
+        personal models, the first of which is the headline; None where there are none.
+      alive: optional, `(round: int) -> float` in [0, 1]. An upper bound, computed from
+        the method's arguments alone, of the share of entries that are alive once
+        `round` rounds of the stage are done (from 1): in the masks of the next downlink
+        and in the model that the stage hands on. The plan reads it; without it the plan
+        knows the first masks, and whether they stay, but no later ones.
     """
 
-    init: Callable
-    broadcast: Callable
-    update: Callable
-    contribute: Callable
-    aggregate: Callable
-    deploy: Callable
-    init_client: Callable = no_client_state
-    personalize: Callable | None = None
-    alive: Callable | None = None
+    init: Init
+    broadcast: Broadcast
+    update: Update
+    contribute: Contribute
+    aggregate: Aggregate
+    deploy: Deploy
+    init_client: InitClient = no_client_state
+    personalize: Personalize | None = None
+    alive: Alive | None = None
 
 
-def target(models: dict):
-    """The deployed model at the target density: 'global', or else the last.
+def target(models: Mapping[str, Any]) -> Any:
+    """Returns the deployed model at the target density: 'global', or else the last.
+
+    Args:
+      models: models by name, as `deploy` returns them.
 
     Example:
       >>> target({"aggregated": 1, "masked": 2}), target({"global": 3, "unpruned": 4})
@@ -88,9 +186,10 @@ def target(models: dict):
 class Stage(NamedTuple):
     """A number of rounds under one algorithm; a run is a sequence of stages.
 
-    The stage's index is folded into the key. `sampler` is a pure function
-    `(key, round) -> ids [K] int32`; None draws `cohort_size` clients uniformly without
-    replacement. `drop_last` leaves a partial batch out, unless it is a client's only.
+    The stage's index is folded into the key. `epochs` are local epochs of a round and
+    `batch_size` is in samples. `sampler` is a pure function `(key, round) -> ids [K]
+    int32`; None draws `cohort_size` clients uniformly without replacement. `drop_last`
+    leaves out a partial batch, unless it is the only batch of its client.
     """
 
     algorithm: Algorithm
@@ -98,5 +197,5 @@ class Stage(NamedTuple):
     cohort_size: int
     epochs: int = 1
     batch_size: int = 32
-    sampler: Callable | None = None
+    sampler: Sampler | None = None
     drop_last: bool = False

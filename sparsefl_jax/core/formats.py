@@ -1,4 +1,4 @@
-"""Numbers as text: metric prefixes, percentages, durations, deviations; columns."""
+"""Formats numbers for people: metric prefixes, percentages, durations; columns."""
 
 import math
 import sys
@@ -11,12 +11,12 @@ _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 def format_si(
     value: float | None, unit: str = "", deviation: float | None = None
 ) -> str:
-    """A number to three digits with a metric prefix.
+    """Formats a number to three digits with a metric prefix.
 
     Args:
-      value: the number; None and NaN become "-".
-      unit: stands behind the prefix.
-      deviation: printed behind the number with the same prefix; None: left out.
+      value: the number; None, NaN and infinity become "-".
+      unit: printed after the prefix.
+      deviation: printed after the number with the same prefix; None omits it.
 
     Returns:
       The number, a space, then prefix and unit.
@@ -29,7 +29,7 @@ def format_si(
     """
     if value is None or not math.isfinite(value):
         return MISSING
-    # Rounded first: 999,999 is 1.00 M, not 1000 k.
+    # Round first: 999,999 is 1.00 M, not 1000 k.
     rounded = float(f"{value:.3g}")
     power = int(math.log10(abs(rounded)) // 3) if abs(rounded) >= 1 else 0
     power = min(power, len(_PREFIXES) - 1)
@@ -44,15 +44,15 @@ def format_si(
 def format_percent(
     share: float | None, decimals: int = 2, deviation: float | None = None
 ) -> str:
-    """A share in [0, 1] as a percentage; None and NaN become "-".
+    """Formats a share in [0, 1] as a percentage.
 
     Args:
-      share: the number.
-      decimals: digits behind the point.
-      deviation: of the share, printed behind it; None: left out.
+      share: the number; None, NaN and infinity become "-".
+      decimals: digits after the decimal point.
+      deviation: deviation of the share, printed after it; None omits it.
 
     Returns:
-      The percentage.
+      The percentage with its sign, such as "87.25 %".
 
     Example:
       >>> format_percent(0.8725), format_percent(1.0, 0), format_percent(None)
@@ -69,7 +69,11 @@ def format_percent(
 
 
 def format_seconds(seconds: float | None) -> str:
-    """A duration in its two largest units; None and NaN become "-".
+    """Formats a duration in its two largest units; None and NaN become "-".
+
+    Args:
+      seconds: the duration.
+
 
     Example:
       >>> format_seconds(4.25), format_seconds(723), format_seconds(9000)
@@ -86,7 +90,14 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def align(rows: Sequence[Sequence[str]]) -> list[str]:
-    """First column left, the others right, two spaces between.
+    """Aligns columns: the first to the left, the others to the right, two spaces apart.
+
+    Args:
+      rows: cells of each row; all rows have the same length.
+
+    Returns:
+      One line per row.
+
 
     Example:
       >>> align([["bits", "up"], ["a", "12 bit"]])
@@ -103,6 +114,6 @@ def align(rows: Sequence[Sequence[str]]) -> list[str]:
 
 
 def say(text: str) -> None:
-    """Prints; letters that the output's encoding lacks become question marks."""
+    """Prints a text; letters that the output cannot encode become question marks."""
     encoding = sys.stdout.encoding or "utf-8"
     print(text.encode(encoding, "replace").decode(encoding))

@@ -1,7 +1,8 @@
-"""Every stream of randomness of a run, by name.
+"""Names every stream of randomness of a run.
 
-A run's key gives one for the first model and one for all stages. Each stage has a root,
-and below it a stream for every purpose; the integers are part of a run's results.
+A run's key is split into one for the first model and one for all stages. Each stage has
+a root key, and below it a stream for every purpose. A run's results depend on the
+integers, so they must not change.
 
     run -> initial, stages;  stages -> root of stage s
     root -> COHORTS, START, CLIENTS, SERVER, EVALUATION;  the last three -> round
@@ -16,7 +17,7 @@ COHORTS, START, CLIENTS, SERVER, EVALUATION = range(5)
 
 
 def of_run(key: Key) -> tuple[Key, Key]:
-    """Returns the key of the first model and the one of all stages."""
+    """Returns the key of the first model and the key of all stages."""
     initial, stages = jax.random.split(key)
     return initial, stages
 
@@ -27,12 +28,12 @@ def of_stage(stages: Key, index: int) -> Key:
 
 
 def of_cohorts(root: Key) -> Key:
-    """Returns what a stage's sampler draws from, with the round as its argument."""
+    """Returns the key that a stage's sampler is called with."""
     return jax.random.fold_in(root, COHORTS)
 
 
 def of_start(root: Key) -> tuple[Key, Key]:
-    """Returns what `init` draws from, and what all `init_client` do."""
+    """Returns the key of `init`, and the key of all calls of `init_client`."""
     server, clients = jax.random.split(jax.random.fold_in(root, START))
     return server, clients
 
@@ -41,19 +42,19 @@ def of_round(root: Key, stream: int, round: int | Array) -> Key:
     """Returns the key of a round in `CLIENTS`, `SERVER` or `EVALUATION`.
 
     Args:
-      root: the stage's.
+      root: the root key of the stage.
       stream: one of the three.
-      round: from 0; of an evaluation the completed rounds.
+      round: the round, from 0; for an evaluation the number of completed rounds.
     """
     return jax.random.fold_in(jax.random.fold_in(root, stream), round)
 
 
 def of_client(key: Key, index: int | Array) -> Key:
-    """Returns the key of one client in a stream of all."""
+    """Returns the key of one client within a round's stream."""
     return jax.random.fold_in(key, index)
 
 
 def of_exchange(client: Key) -> tuple[Key, Key, Key]:
-    """Returns a client's keys of a round: for the downlink, batches and `update`."""
+    """Returns a client's keys of a round: of the downlink, batches and `update`."""
     downlink, batches, update = jax.random.split(client, 3)
     return downlink, batches, update

@@ -1,4 +1,4 @@
-"""The vocabulary of the package. Imports nothing of ours.
+"""The types that all of the package shares. Imports no other module of it.
 
 Axis letters, used in every docstring: `N` clients, `K` sampled clients, `M` rows of
 the largest client, `E` local epochs, `S` steps per epoch, `B` batch, `L` layers.
@@ -16,8 +16,8 @@ Array = jax.Array
 class SparseModel(NamedTuple):
     """A network's parameters with the positions that are alive.
 
-    `mask` has the treedef of `params`, is boolean and total: True where a leaf can not
-    be pruned. `stats` holds normalisation statistics, `{}` where the model has none.
+    `mask` has the treedef of `params`, is boolean and total: True wherever a leaf
+    cannot be pruned. `stats` holds normalisation statistics, `{}` if there are none.
     """
 
     params: PyTree  # float32
@@ -26,11 +26,11 @@ class SparseModel(NamedTuple):
 
 
 class EmptyState(NamedTuple):
-    """The client state of an algorithm whose clients remember nothing."""
+    """The state of a client that keeps nothing between rounds."""
 
 
 class ClientInfo(NamedTuple):
-    """Facts about a client that the simulator owns; stacked [N] in the simulator."""
+    """Facts about one client; the simulator keeps them stacked [N]."""
 
     index: Array  # shape=(), int32
     num_examples: Array  # shape=(), int32: training samples
@@ -38,7 +38,7 @@ class ClientInfo(NamedTuple):
 
 
 class Context(NamedTuple):
-    """A client's place in the stage; rounds count from 0 within the stage."""
+    """The round and the client of one call; rounds count from 0 within the stage."""
 
     round: Array  # shape=(), int32
     last_round: Array  # shape=(), int32: when this client last took part, or -1
@@ -48,9 +48,9 @@ class Context(NamedTuple):
 class Batches(NamedTuple):
     """One client's data for one round.
 
-    A step beyond the client's own data has weight 0 throughout: `local.train` leaves
-    the state as it was there. `num_steps` is shared by clients that run together, so
-    that it stays unbatched under vmap and bounds the loop.
+    A step beyond the client's own data has weight 0 throughout, and `local.train` does
+    not change the state in it. Clients that run together share `num_steps`, so that it
+    stays unbatched under vmap and bounds the loop.
     """
 
     x: Array  # [M, ...] uint8 or float32, the client's rows
@@ -61,10 +61,11 @@ class Batches(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What local training multiplied, for the ledger of FLOPs.
+    """The multiplications of local training, from which the ledger computes FLOPs.
 
-    Each field is a tree like `params`: the sum over processed samples of the share of
-    the leaf's entries that took part in that pass. `extra` counts FLOPs of mask work.
+    Each field but the last is a tree like `params`: the sum over processed samples of
+    the share of the leaf's entries that took part in that pass. `extra` counts the
+    FLOPs of work on masks.
     """
 
     forward: PyTree  # float32 scalars

@@ -1,11 +1,11 @@
-"""Refuses values that an argument does not take: one line with what it does take."""
+"""Refuses values out of range: one line names the argument, value and allowed ones."""
 
 import difflib
 import math
 import numbers
 from collections.abc import Iterable
 from types import NoneType, UnionType
-from typing import get_args, get_origin
+from typing import Any, get_args, get_origin
 
 _WORDS = {
     int: "an integer below 2**31",
@@ -19,18 +19,18 @@ _WORDS = {
 }
 
 
-def typed(name: str, value, kind) -> None:
-    """Refuses a value that is not of a kind.
+def typed(name: str, value: Any, kind: Any) -> None:
+    """Refuses a value of the wrong type.
 
     Args:
-      name: how the message calls it.
-      value: anything.
+      name: the argument's name in the message.
+      value: any value.
       kind: int, float, bool, str, tuple, `tuple[kind, ...]`, a union of these or None,
         another class, or object for anything.
 
     Raises:
-      ValueError: in one line. NaN and infinity fit nothing, integers fit float, a bool
-        is no number, and a list is as good as a tuple.
+      ValueError: in one line. NaN and infinity are refused, an integer is accepted as
+        a float, a bool is no number, and a list is accepted as a tuple.
 
     Example:
       >>> typed("widths", (64, 32), tuple[int, ...])
@@ -49,9 +49,9 @@ def in_range(name: str, value: float, interval: str) -> None:
     """Refuses a number outside an interval.
 
     Args:
-      name: how the message calls it.
+      name: the argument's name in the message.
       value: the number; NaN lies in no interval.
-      interval: as mathematics writes it, such as '(0, 1]'.
+      interval: in mathematical notation, such as '(0, 1]' or '[0, inf)'.
 
     Raises:
       ValueError: in one line.
@@ -102,8 +102,33 @@ def above(name: str, value: float, bound: float) -> None:
         raise ValueError(f"{name}={value}, expected above {bound}")
 
 
-def one_of(name: str, value, allowed: Iterable) -> None:
-    """Refuses a value that is none of those allowed, and names the closest of these.
+def whole(name: str, value: float, least: int, most: int | None = None) -> None:
+    """Refuses a number that is no integer from `least` to `most`.
+
+    Args:
+      name: the argument's name in the message.
+      value: the number; 4.0 is accepted as 4.
+      least: the smallest integer allowed.
+      most: the largest integer allowed; None for no bound.
+
+    Raises:
+      ValueError: in one line.
+
+    Example:
+      >>> whole("rounds", 200, 2, 1000)
+      >>> whole("rounds", 2.5, 2, 1000)
+      Traceback (most recent call last):
+        ...
+      ValueError: rounds=2.5, expected an integer from 2 to 1000
+    """
+    bound = math.inf if most is None else most
+    if not (least <= value <= bound and math.isfinite(value) and value == int(value)):
+        end = "" if most is None else f" to {most}"
+        raise ValueError(f"{name}={value}, expected an integer from {least}{end}")
+
+
+def one_of(name: str, value: Any, allowed: Iterable) -> None:
+    """Refuses a value that is not allowed, and suggests the closest one that is.
 
     Raises:
       ValueError: in one line.
@@ -123,14 +148,16 @@ def one_of(name: str, value, allowed: Iterable) -> None:
     raise ValueError(f"{name}={value!r}{hint}, expected one of {words}")
 
 
-def closest(value, known: Iterable, count: int = 1, cutoff: float = 0.6) -> list[str]:
-    """The known names that are spelt most like a value, the closest first.
+def closest(
+    value: Any, known: Iterable, count: int = 1, cutoff: float = 0.6
+) -> list[str]:
+    """Returns the known names whose spelling is closest to a value, closest first.
 
     Args:
-      value: what was given.
-      known: the names; what is no string is left out.
-      count: how many to return at most.
-      cutoff: how alike they have to be, in [0, 1].
+      value: the value that was given.
+      known: the names; entries that are not strings are ignored.
+      count: maximum number of names to return.
+      cutoff: minimum similarity, in [0, 1].
 
     Example:
       >>> closest("adma", ("sgd", "adam"))
@@ -166,16 +193,16 @@ def _words(kind) -> str:
 
 
 def one_line(error: Exception) -> str:
-    """An error's message without line breaks or the quotes of a KeyError.
+    """Returns an error's message without line breaks or the quotes of a KeyError.
 
-    ml_collections puts the traceback of a configuration file into its own message; what
-    the file said stands after the last, indented, line of it.
+    ml_collections puts the traceback of a configuration file into its message; the
+    file's message follows the last indented line.
     """
     plain = isinstance(error, KeyError) and error.args
     text = str(error.args[0] if plain else error)
     if "Traceback" in text:
         lines = text.rstrip().splitlines()
         last = max(i for i, line in enumerate(lines) if line.startswith("  "))
-        kind, _, told = " ".join(lines[last + 1 :]).partition(": ")
-        text = told or kind
+        kind, _, message = " ".join(lines[last + 1 :]).partition(": ")
+        text = message or kind
     return " ".join(text.split()) or type(error).__name__

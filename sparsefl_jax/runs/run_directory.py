@@ -111,7 +111,8 @@ def differences(old, new) -> dict[str, tuple]:
       >>> differences({"num_rounds": 4, "seed": 1}, {"num_rounds": 8, "seed": 1})
       {'num_rounds': (4, 8)}
     """
-    default, old, new = (flatten(plain(c)) for c in (default_config(), old, new))
+    configs = (unread.renamed(plain(c)) for c in (default_config(), old, new))
+    default, old, new = map(flatten, configs)
     pairs = {
         name: tuple(c.get(name, default.get(name)) for c in (old, new))
         for name in sorted(old | new)

@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.validate import whole
 from sparsefl_jax.sparsity import masks, top_k, trees
 
 
@@ -40,8 +41,8 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
       >>> n_of_m({'w': w}, 2, 4, {'w': True})['w'][:, 0].tolist()
       [False, True, True, False]
     """
-    if isinstance(n, int) and not 1 <= n <= m:
-        raise ValueError(f"n={n}, expected 1 <= n <= m={m}.")
+    if isinstance(n, int):
+        whole("n", n, 1, m)
     paths = trees.layers(
         jax.tree.unflatten(jax.tree.structure(scores), trees.leaf_paths(scores)), select
     )

@@ -6,7 +6,7 @@ float64 tables [T] that the compiled program looks up.
 
 import numpy as np
 
-from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.core.validate import in_range, whole
 
 _MOST = 10**6  # entries of a table that every program holds
 
@@ -43,18 +43,10 @@ def polynomial(
       [0.     0.0135 0.1167 0.5146 0.9   ]
     """
     in_range("density", density, "(0, 1]")
-    if not density <= start <= 1:
-        raise ValueError(f"start={start}, expected in [density={density}, 1]")
-    for name, value, least, most in (
-        ("rounds", rounds, 2, _MOST),
-        ("frequency", frequency, 1, rounds),
-    ):
-        if value != int(value) or not least <= value <= most:
-            raise ValueError(
-                f"{name}={value}, expected an integer from {least} to {most}"
-            )
-    if not 0 < power < np.inf:
-        raise ValueError(f"power={power}, expected a finite number above 0")
+    in_range("start", start, f"[{density}, 1]")
+    whole("rounds", rounds, 2, _MOST)
+    whole("frequency", frequency, 1, rounds)
+    in_range("power", power, "(0, inf)")
     t = np.arange(1, rounds + 1)
     done = np.clip((t // frequency * frequency - 1) / (rounds - 1), 0, 1)
     first, last = 1 - start, 1 - density

@@ -5,7 +5,6 @@ the whole state as it was, by a select on the *result*: a zero weight would let
 `0 * NaN` through.
 """
 
-import difflib
 import inspect
 from collections.abc import Callable
 from functools import partial
@@ -25,6 +24,7 @@ from sparsefl_jax.core.types import (
     SparseModel,
     Work,
 )
+from sparsefl_jax.core.validate import closest, in_range
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import SUMS
 from sparsefl_jax.sparsity import masks
@@ -162,10 +162,7 @@ def _check_numbers(given: dict) -> None:
     for key, value in given.items():
         if not isinstance(value, int | float):
             continue
-        if key in _SHARES and not 0 <= value < 1:
-            raise ValueError(f"{key}={value}, expected in [0, 1)")
-        if not 0 <= value < float("inf"):
-            raise ValueError(f"{key}={value}, expected a finite number of at least 0")
+        in_range(key, value, "[0, 1)" if key in _SHARES else "[0, inf)")
 
 
 def _optax_factory(name: str) -> Callable:
@@ -179,7 +176,7 @@ def _optax_factory(name: str) -> Callable:
     }
     if name in known:
         return known[name]
-    near = difflib.get_close_matches(name, known, n=1)
+    near = closest(name, known)
     hint = f" (did you mean {near[0]!r}?)" if near else ""
     raise ValueError(f"optimizer.name={name!r}{hint}, expected an optimizer of optax")
 

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.validate import one_of
 
 WEIGHTINGS = {  # a client's weight in a mean
     "examples": lambda client: client.num_examples,
@@ -28,9 +29,7 @@ def weigh(weighting: str) -> Callable:
     Raises:
       ValueError: there is no such weighting.
     """
-    if weighting not in WEIGHTINGS:
-        allowed = ", ".join(WEIGHTINGS)
-        raise ValueError(f"weighting={weighting!r}, expected one of {allowed}")
+    one_of("weighting", weighting, WEIGHTINGS)
     return WEIGHTINGS[weighting]
 
 

@@ -1,5 +1,7 @@
-"""hetero-FLASH: clients with budgets that differ, on nested sub-masks (Algorithm 4)."""
+"""hetero-FLASH: clients of different budgets on nested sub-masks (Algorithm 4)."""
 
+from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -10,84 +12,141 @@ from jax import lax
 from sparsefl_jax.algorithms.flash.common import Changing, check, target_mask
 from sparsefl_jax.algorithms.flash.surgery import sparse_learning
 from sparsefl_jax.algorithms.masked import KERNELS, within
-from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
+SUBMASKS = ("frozen", "magnitude")
+
 
 class Nested(NamedTuple):
-    """A server whose clients hold parts of its mask, that of the largest budget."""
+    """A server whose clients hold parts of its mask, the mask of the largest budget."""
 
     whole: Changing
-    ranks: PyTree  # int32 per layer: place of an alive entry in the order of parts
+    ranks: PyTree  # int32 per layer: place of an alive entry in the nesting order
+
+
+def hetero_spdst(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    densities: Sequence[float] = (0.1, 0.15, 0.2),
+    submask: str = "frozen",
+    prunable: Sequence[str] = KERNELS,
+    index: str = "bitmap",
+) -> Algorithm:
+    """hetero-SPDST: clients train nested masks of several densities.
+
+    The mean of an entry is taken over the clients whose mask holds it (WFA). Down and
+    up: alive weights, dense leaves and statistics, float32; positions if they changed.
+
+    Args:
+      densities: the clients' budgets, in (0, 1]; the largest is the density of stage 1.
+      submask: 'frozen' draws the nested masks once (paper); 'magnitude' chooses the
+        largest weights of the aggregate in every round, as the released code does.
+      model, optimizer, prunable, index: as in `spdst`.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = hetero_spdst(model, optimizer, densities=(0.1, 0.2))
+    """
+    return _hetero(
+        model, optimizer, densities=densities, submask=submask, prunable=prunable,
+        index=index, r_int=0, rate=0.0, decay=False,
+    )  # fmt: skip
+
+
+def hetero_jmwst(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    densities: Sequence[float] = (0.1, 0.15, 0.2),
+    r_int: int = 1,
+    submask: str = "magnitude",
+    prunable: Sequence[str] = KERNELS,
+    prune_rate: float = 0.25,
+    prune_rate_decay: bool = True,
+    index: str = "bitmap",
+) -> Algorithm:
+    """hetero-JMWST: `hetero_spdst` whose largest mask changes every `r_int` rounds.
+
+    The new mask has the layer densities of the aggregate, recalibrated as in `jmwst`.
+    The first deployed model is the aggregate, which is not cut to a density.
+
+    Args:
+      densities: the clients' budgets, in (0, 1]; the largest is the density of stage 1.
+      r_int: rounds between changes of the largest mask, at least 1.
+      submask: as in `hetero_spdst`, but 'frozen' draws the nested masks again whenever
+        the largest mask changes.
+      prune_rate, prune_rate_decay: as in `jmwst`.
+      model, optimizer, prunable, index: as in `spdst`.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = hetero_jmwst(model, optimizer, densities=(0.1, 0.2), r_int=5)
+    """
+    check(r_int=r_int)
+    return _hetero(
+        model, optimizer, densities=densities, submask=submask, prunable=prunable,
+        index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,
+    )  # fmt: skip
 
 
 def _hetero(
     model, optimizer, *, densities, submask, prunable, index, r_int, rate, decay
 ) -> Algorithm:
-    """Both methods: `r_int` 0 freezes the largest mask."""
-    if submask not in ("frozen", "magnitude"):
-        raise ValueError(f"submask={submask!r}, expected 'frozen' or 'magnitude'")
+    """Builds both methods; `r_int` 0 freezes the largest mask."""
+    one_of("submask", submask, SUBMASKS)
     if not densities:
         raise ValueError("densities=(), expected at least one")
     for density in densities:
         check(density=density, prune_rate=rate, r_int=r_int or 1)
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
-    tiers = np.sort(np.float32(densities))
-    largest = tiers[-1]
-    moving = submask == "magnitude"
+    tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"
+    learn = partial(
+        sparse_learning, loss_fn, select=select, prune_rate=rate, decay=decay
+    )
 
     def tier_of(ctx):
-        """The largest density within a client's budget, at least the smallest."""
+        """Returns the place of the largest density within the budget, at least 0."""
         within = jnp.sum(jnp.array(tiers) <= ctx.client.budget, dtype=jnp.int32)
         return jnp.maximum(within - 1, 0)
 
-    def ranked(key, whole):
-        """Parts fill up by magnitude in the aggregate, or at random in the mask."""
-        if not moving:  # static branch
-            return layer_densities.nested_ranks(key, whole.mask, select)
-        size = jax.tree.map(jnp.abs, whole.model.params)
-        return layer_densities.nested_ranks(size, whole.model.mask, select)
-
-    def part(server, tier):
-        """The nested mask of a density; the largest holds the server's mask itself."""
-        whole = server.whole
-        source = whole.model.mask if moving else whole.mask
-        counts = layer_densities.nested_counts(source, select, jnp.array(tiers)[tier])
-        smaller = layer_densities.submask(server.ranks, counts, select)
-        return jax.tree.map(
-            lambda m, s: jnp.where(tier == len(tiers) - 1, m, s), whole.mask, smaller
-        )
-
     def held(server, tier, round):
-        """The mask that a round broadcasts; a moving one is the largest in round 0."""
-        if moving:  # static branch: as the released code has it
+        """Returns the mask of a round; a moving one is the largest in round 0."""
+        if moving:  # static branch: as the released code does
             tier = jnp.where(round == 0, jnp.int32(len(tiers) - 1), tier)
-        return part(server, tier)
+        return _part(server, tier, tiers, moving, select)
 
     def init(key, start):
         start = within(start, select)
         whole = Changing(start, start.mask, jnp.zeros((len(tiers),), jnp.int32))
-        return Nested(whole, ranked(key, whole))
+        return Nested(whole, _ranked(key, whole, moving, select))
 
     def broadcast(key, ctx, server):
         del key
-        aggregated, _, since = server.whole
         tier = tier_of(ctx)
-        own = aggregated._replace(mask=held(server, tier, ctx.round))
-        return pack_down(ctx, own, since[tier], select, index=index)
+        part = server.whole.model._replace(mask=held(server, tier, ctx.round))
+        return pack_down(ctx, part, server.whole.since[tier], select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_model(downlink), optimizer(ctx.round)
         if r_int:  # static branch
-            trained = sparse_learning(
-                loss_fn, key, tx, received, batches, select=select,
-                density=jnp.array(tiers)[tier_of(ctx)],
-                prune_rate=rate, decay=decay, when=ctx.round % r_int == 0,
-            )  # fmt: skip
+            density, when = jnp.array(tiers)[tier_of(ctx)], ctx.round % r_int == 0
+            trained = learn(key, tx, received, batches, density=density, when=when)
         else:
             trained = local.train(key, loss_fn, tx, received, batches)
         uplink = pack_up(trained.model, received.mask, select, index=index)
@@ -102,27 +161,19 @@ def _hetero(
 
     def aggregate(key, round, server, total):
         old = server.whole
-        stats = means.weighted_mean(total["stats"], old.model.stats)
-        nobody = total["stats"]["weight"] == 0
-        params, union = jax.tree.map(
-            lambda new, old: jnp.where(nobody, old, new),
-            (
-                means.covered_mean(total["covered"], 0.0),
-                jax.tree.map(lambda w: w > 0, total["covered"]["weight"]),
-            ),
-            (old.model.params, old.model.mask),
-        )
-        mean, mask, adjust = SparseModel(params, union, stats), old.mask, moving
+        mean, mask, adjust = _covered_mean(old.model, total), old.mask, moving
         if r_int:  # static branch
-            vote, layers = round % r_int == 0, masks.layer_densities(union, select)
+            vote, layers = round % r_int == 0, masks.layer_densities(mean.mask, select)
             mask = lax.cond(
                 vote,
-                lambda: target_mask(mean, layers, largest, select),
+                lambda: target_mask(mean, layers, tiers[-1], select),
                 lambda: old.mask,
             )
             adjust = vote | moving
         whole = Changing(mean, mask, old.since)
-        ranks = lax.cond(adjust, lambda: ranked(key, whole), lambda: server.ranks)
+        ranks = lax.cond(
+            adjust, lambda: _ranked(key, whole, moving, select), lambda: server.ranks
+        )
         new, since = Nested(whole, ranks), []
         for tier in range(len(tiers)):
             before = held(server, jnp.int32(tier), round)
@@ -135,7 +186,7 @@ def _hetero(
         aggregated = server.whole.model
         models = {"aggregated": aggregated}
         for tier, density in enumerate(sorted(densities)):
-            mask = part(server, jnp.int32(tier))
+            mask = _part(server, jnp.int32(tier), tiers, moving, select)
             params = masks.apply(aggregated.params, mask)
             models[f"d{density}"] = aggregated._replace(params=params, mask=mask)
         return models
@@ -143,54 +194,37 @@ def _hetero(
     return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
 
 
-def hetero_spdst(
-    model,
-    optimizer,
-    *,
-    densities=(0.1, 0.15, 0.2),
-    submask: str = "frozen",
-    prunable=KERNELS,
-    index: str = "bitmap",
-) -> Algorithm:
-    """hetero-SPDST: nested masks of several densities, averaged where they cover (WFA).
-
-    Args:
-      densities: the budgets that clients have, in (0, 1]; the largest is stage 1's.
-      submask: 'frozen' draws the nested masks once (paper); 'magnitude' takes the
-        largest weights of the aggregate anew every round, as the released code does.
-      model, optimizer, prunable, index: as in `spdst`.
-    """
-    return _hetero(
-        model, optimizer, densities=densities, submask=submask, prunable=prunable,
-        index=index, r_int=0, rate=0.0, decay=False,
-    )  # fmt: skip
+def _ranked(key: Key, whole: Changing, moving: bool, select: PyTree) -> PyTree:
+    """Returns the order of alive entries: by magnitude if moving, else random."""
+    if not moving:  # static branch
+        return layer_densities.nested_ranks(key, whole.mask, select)
+    size = jax.tree.map(jnp.abs, whole.model.params)
+    return layer_densities.nested_ranks(size, whole.model.mask, select)
 
 
-def hetero_jmwst(
-    model,
-    optimizer,
-    *,
-    densities=(0.1, 0.15, 0.2),
-    r_int: int = 1,
-    submask: str = "magnitude",
-    prunable=KERNELS,
-    prune_rate: float = 0.25,
-    prune_rate_decay: bool = True,
-    index: str = "bitmap",
-) -> Algorithm:
-    """hetero-JMWST: the largest mask is drawn anew every `r_int` rounds, see `jmwst`.
+def _part(
+    server: Nested, tier: Array, tiers: np.ndarray, moving: bool, select: PyTree
+) -> PyTree:
+    """Returns the nested mask of a density; the largest density has the whole mask."""
+    whole = server.whole
+    source = whole.model.mask if moving else whole.mask
+    counts = layer_densities.nested_counts(source, select, jnp.array(tiers)[tier])
+    smaller = layer_densities.submask(server.ranks, counts, select)
+    return jax.tree.map(
+        lambda m, s: jnp.where(tier == len(tiers) - 1, m, s), whole.mask, smaller
+    )
 
-    Its layer shares are the aggregate's; the aggregate is deployed uncut.
 
-    Args:
-      densities: the budgets that clients have, in (0, 1]; the largest is stage 1's.
-      r_int: rounds between changes of the largest mask, at least 1.
-      submask: as in `hetero_spdst`; 'frozen' redraws when the largest mask changes.
-      prune_rate, prune_rate_decay: as in `jmwst`.
-      model, optimizer, prunable, index: as in `spdst`.
-    """
-    check(r_int=r_int)
-    return _hetero(
-        model, optimizer, densities=densities, submask=submask, prunable=prunable,
-        index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,
-    )  # fmt: skip
+def _covered_mean(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
+    """Returns the mean over the clients that hold an entry; mask: their union."""
+    stats = means.weighted_mean(total["stats"], old.stats)
+    empty = total["stats"]["weight"] == 0
+    params, union = jax.tree.map(
+        lambda new, old: jnp.where(empty, old, new),
+        (
+            means.covered_mean(total["covered"], 0.0),
+            jax.tree.map(lambda w: w > 0, total["covered"]["weight"]),
+        ),
+        (old.params, old.mask),
+    )
+    return SparseModel(params, union, stats)

@@ -1,5 +1,6 @@
-"""FLASH with masks that clients change: JMWST by vote (Algorithm 3), NST each alone."""
+"""FLASH with masks that clients change: JMWST by vote (Algorithm 3), and NST."""
 
+from collections.abc import Sequence
 from functools import partial
 
 import jax.numpy as jnp
@@ -9,51 +10,52 @@ from sparsefl_jax.algorithms.flash.common import (
     Changing,
     both,
     check,
-    mean_model,
     summand,
     voted_mask,
 )
-from sparsefl_jax.algorithms.flash.surgery import sparse_learning
-from sparsefl_jax.algorithms.masked import KERNELS
-from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.algorithms.flash.surgery import learner
+from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 
 def jmwst(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     density: float,
     r_int: int = 1,
-    prunable=KERNELS,
+    prunable: Sequence[str] = KERNELS,
     prune_rate: float = 0.25,
     prune_rate_decay: bool = True,
     index: str = "bitmap",
 ) -> Algorithm:
     """Joint mask and weight sparse training: clients' masks vote every `r_int` rounds.
 
-    Down and up: alive weights, dense leaves, statistics; positions where they changed.
-    In rounds 0, r_int, 2 r_int, ... clients prune and regrow and the server then draws
-    its mask anew; in the others the mask is frozen.
+    Down and up: alive weights, dense leaves and statistics, float32; positions if they
+    changed. In rounds 0, r_int, 2 r_int, ... clients prune and regrow, and the server
+    then chooses a new mask; in the other rounds the mask does not change.
 
     Args:
       density: target share of alive prunable weights, in (0, 1].
       r_int: rounds between changes of the mask, at least 1.
-      prune_rate: share of a layer that one surgery exchanges.
+      prune_rate: share of a layer's alive weights that one surgery exchanges, [0, 1].
       prune_rate_decay: the rate falls linearly to 0 over the local steps.
       model, optimizer, prunable, index: as in `spdst`.
 
     Raises:
       ValueError: an argument is out of range.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = jmwst(model, optimizer, density=0.1, r_int=5)
     """
-    check(density=density, prune_rate=prune_rate, r_int=r_int)
-    loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
-    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
-    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
+    check(r_int=r_int)
+    learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
         del key
@@ -72,7 +74,7 @@ def jmwst(
 
     def aggregate(key, round, server, total):
         del key
-        mean = mean_model(server, total)
+        mean = mean_on_union(server.model, total)
         mask = lax.cond(
             round % r_int == 0,
             lambda: voted_mask(server, mean, total, density, select),
@@ -94,16 +96,16 @@ def jmwst(
 
 
 def nst(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     density: float,
-    prunable=KERNELS,
+    prunable: Sequence[str] = KERNELS,
     prune_rate: float = 0.25,
     prune_rate_decay: bool = True,
     index: str = "bitmap",
 ) -> Algorithm:
-    """Naive sparse training: every client keeps and changes a mask of its own.
+    """Naive sparse training: each client keeps and changes a personal mask.
 
     Down: the aggregate, as dense as the union of the cohort's masks. Up: the client's
     alive weights and new mask, dense leaves, statistics. A client keeps one bit per
@@ -111,18 +113,17 @@ def nst(
 
     Args:
       density: share of alive prunable weights on a client, in (0, 1].
-      prune_rate: share of a layer that one surgery exchanges.
-      prune_rate_decay: the rate falls linearly to 0 over the local steps.
-      model, optimizer, prunable, index: as in `spdst`.
+      model, optimizer, prunable, prune_rate, prune_rate_decay, index: as in `jmwst`.
 
     Raises:
       ValueError: an argument is out of range.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> method = nst(model, optimizer, density=0.1)
     """
-    check(density=density, prune_rate=prune_rate)
-    loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
-    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
-    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
+    learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
         mask = masks.bernoulli(key, start.params, jnp.float32(density), select)
@@ -139,14 +140,14 @@ def nst(
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)
         params = masks.apply(received.params, client)
-        own = SparseModel(params, client, received.stats)
-        found = learn(key, optimizer(ctx.round), own, batches)
+        start = SparseModel(params, client, received.stats)
+        found = learn(key, optimizer(ctx.round), start, batches)
         uplink = pack_up(found.model, received.mask, select, index=index)
         return uplink, found.model.mask, found.metrics
 
     def aggregate(key, round, server, total):
         del key
-        mean = mean_model(server, total)
+        mean = mean_on_union(server.model, total)
         mask = voted_mask(server, mean, total, density, select)
         since = renewed(round, server.model.mask, mean.mask, server.since)
         return Changing(mean, mask, since), {}

@@ -1,58 +1,59 @@
 """FLASH's stage 1: which layers can be sparse (Algorithm 1, Equation 3)."""
 
-from functools import partial
+from collections.abc import Sequence
 
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.flash.common import check
-from sparsefl_jax.algorithms.flash.surgery import sparse_learning
+from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, Server
-from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, trees
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import pack_down, renewed, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
 
 def sensitivity(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     density: float,
-    prunable=KERNELS,
+    prunable: Sequence[str] = KERNELS,
     prune_rate: float = 0.25,
     prune_rate_decay: bool = True,
     group: int = 0,
 ) -> Algorithm:
-    """FLASH's stage 1: clients tell how dense each layer wants to be (Algorithm 1).
+    """FLASH's stage 1: clients measure how dense each layer should be (Algorithm 1).
 
-    All start from the same weights and the same random mask and run sparse learning;
-    up go L layer densities. The server draws the mask of stage 2 (Eq. 3) and hands on
-    the untouched initial weights.
+    All clients start from the same weights and the same random mask and run sparse
+    learning. Down: the model. Up: L layer densities, float32. The server draws the mask
+    of stage 2 (Eq. 3) and hands on the initial weights, unpruned and untrained.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
       density: target share of alive prunable weights, in (0, 1].
       prunable: globs of the leaves that can be pruned.
-      prune_rate: share of a layer that one surgery exchanges.
+      prune_rate: share of a layer's alive weights that one surgery exchanges, [0, 1].
       prune_rate_decay: the rate falls linearly to 0 over the local steps.
       group: 0 for unstructured masks, M for N:M masks with N = round(d_l M), at
         least 1.
 
     Raises:
-      ValueError: if an argument is out of range.
+      ValueError: an argument is out of range.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> stage = sensitivity(model, optimizer, density=0.1)
     """
-    check(density=density, prune_rate=prune_rate)
+    learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
     if group < 0 or group and round(group * density) < 1:
         raise ValueError(
-            f"group={group}, expected 0 or enough that density={density} of a group is "
-            "one entry"
+            f"group={group}, expected 0 or a group of which density={density} is at "
+            "least one entry"
         )
-    loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
-    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
-    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
 
     def init(key, start):
         mask = masks.bernoulli(key, start.params, jnp.float32(density), select)
@@ -91,7 +92,7 @@ def sensitivity(
         return {"initial": server.model}
 
     def alive(round):
-        del round  # of a group at least one entry stays
+        del round  # at least one entry of a group stays
         return min(1.0, density + (1 / group if group else 0.0))
 
     return Algorithm(

@@ -1,29 +1,32 @@
-"""Local training with a mask that may change on the way (FLASH, Algorithm 2)."""
+"""Local training with a mask that changes during it (FLASH, Algorithm 2)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from jax import lax
 
+from sparsefl_jax.algorithms.flash.common import check
 from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, regrow, trees
 from sparsefl_jax.training import local
 
 
 class Training(NamedTuple):
-    """The state of a masked client, and the work so far."""
+    """The state of a masked client, and its work so far."""
 
     state: local.LocalState
     mask: PyTree  # bool
     work: Work
 
 
-def begin(tx, model: SparseModel) -> Training:
-    """The state before the first step."""
+def begin(tx: optax.GradientTransformation, model: SparseModel) -> Training:
+    """Returns the state before the first step."""
     zero = jnp.zeros((), jnp.float32)
     work = local.work(zero, model.mask)
     state = local.start(tx, model)
@@ -31,9 +34,14 @@ def begin(tx, model: SparseModel) -> Training:
 
 
 def steps(
-    key: Key, loss_fn: Callable, tx, training: Training, batches, **span
+    key: Key,
+    loss_fn: Callable,
+    tx: optax.GradientTransformation,
+    training: Training,
+    batches: Batches,
+    **span: int | Array,
 ) -> Training:
-    """Masked steps; the mask is applied to the weights after every one."""
+    """Trains within the mask; `span` gives the steps, see `local.train_steps`."""
     state = local.train_steps(
         key,
         loss_fn,
@@ -48,10 +56,29 @@ def steps(
     return training._replace(state=state, work=work)
 
 
+def learner(
+    model: Model,
+    prunable: Sequence[str],
+    density: float,
+    prune_rate: float,
+    prune_rate_decay: bool,
+) -> tuple[Callable, PyTree]:
+    """Returns `sparse_learning` with a method's settings, and the prunable leaves.
+
+    Raises:
+      ValueError: an argument is out of range, or `model` is no `Model`.
+    """
+    check(density=density, prune_rate=prune_rate)
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+    rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
+    learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
+    return learn, select
+
+
 def sparse_learning(
     loss_fn: Callable,
     key: Key,
-    tx,
+    tx: optax.GradientTransformation,
     model: SparseModel,
     batches: Batches,
     *,
@@ -61,16 +88,27 @@ def sparse_learning(
     decay: bool,
     when: Array | bool = True,
 ) -> local.Trained:
-    """Trains within a mask, with prune-regrow on the way (FLASH, Algorithm 2).
+    """Trains within a mask that surgeries change: pruning and regrowth (Algorithm 2).
 
-    One epoch: one surgery, after the step with index floor(n / 2) of the client's n.
-    More epochs: one after each but the last. The rate falls linearly to 0 over the
-    client's local steps where `decay` is set.
+    With one epoch there is one surgery, after the step with index floor(n / 2) of the
+    client's n steps; with more epochs there is one after each epoch but the last.
 
     A surgery is charged n log2(n) FLOPs over the n prunable weights.
 
     Args:
+      loss_fn: as `local.objective` returns it.
+      key: of the client and round.
+      tx: the optimizer.
+      model: the model to start from.
+      batches: the client's data.
+      select: tree of Python bools, the prunable leaves.
+      density: share of the prunable weights that is alive after a surgery.
+      prune_rate: share of a layer's alive weights that one surgery exchanges.
+      decay: let the rate fall linearly to 0 over the client's local steps.
       when: bool scalar that clients share: whether this round changes masks at all.
+
+    Returns:
+      As `local.train`; its model has the mask after the last surgery.
     """
     epochs = batches.order.shape[0]
     prunable = float(np.sum(trees.layer_sizes(model.params, select)))
@@ -110,18 +148,18 @@ def sparse_learning(
         model = SparseModel(params, training.mask, stats)
         return local.Trained(model, opt_state, {**sums, "work": training.work})
 
-    training, own = begin(tx, model), local.own_steps(batches, 0)
+    training, num_steps = begin(tx, model), local.own_steps(batches, 0)
     carry = regrow.start_carry(model.params, select, density)
     if epochs == 1:  # static branch
-        half, shared = own // 2 + 1, batches.num_steps // 2 + 1
-        rate = regrow.prune_rate(prune_rate, half, own, decay=decay)
-        training = part(training, 0, 0, jnp.minimum(half, own), shared)
+        half, shared = num_steps // 2 + 1, batches.num_steps // 2 + 1
+        rate = regrow.prune_rate(prune_rate, half, num_steps, decay=decay)
+        training = part(training, 0, 0, jnp.minimum(half, num_steps), shared)
         training, _ = surgery(training, carry, 0, rate, when)
-        return trained(part(training, 0, half, own, batches.num_steps - shared))
+        return trained(part(training, 0, half, num_steps, batches.num_steps - shared))
 
     def epoch(e, state):
         training, carry = state
-        training = part(training, e, 0, own, batches.num_steps)
+        training = part(training, e, 0, num_steps, batches.num_steps)
         rate = regrow.prune_rate(prune_rate, e + 1, epochs, decay=decay)
         return surgery(training, carry, e, rate, when & (e + 1 < epochs))
 

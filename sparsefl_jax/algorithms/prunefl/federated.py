@@ -1,4 +1,6 @@
-"""PruneFL's stage 2: federated learning on a mask that is reconfigured on the way."""
+"""PruneFL's stage 2: federated learning with a mask that is reconfigured."""
+
+from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +9,9 @@ from jax import lax
 
 from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, spdst
 from sparsefl_jax.algorithms.prunefl.rule import make_rule, summing, work
-from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.validate import in_range, whole
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
@@ -15,8 +19,8 @@ from sparsefl_jax.wire.packets import Packet
 
 
 def prunefl(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     reconfigure_every: int = 50,
     prune_rate: float = 0.3,
@@ -24,42 +28,43 @@ def prunefl(
     layer_time: tuple[float, ...] | None = None,
     constant_time: float = 0.0,
     max_density: float = 1.0,
-    prunable=KERNELS,
+    prunable: Sequence[str] = KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
-    """FedAvg within a mask that the server reconfigures every so many rounds.
+    """FedAvg within a mask that the server reconfigures at regular intervals.
 
     In round t, a positive multiple of `reconfigure_every`, the server applies the rule
     of `rule.make_rule` to the sum of n_k z_k over the cohort, at the rate `prune_rate`
-    0.5^(t / half_life). n_k are the samples of client k, and z_k is what it accumulated
-    in its rounds since the last reconfiguration: the square of its gradient summed over
-    the local steps of a round, at pruned weights too.
+    0.5^(t / half_life). n_k is the number of samples of client k. z_k accumulates, in
+    the client's rounds since the last reconfiguration, the square of its gradient
+    summed over the local steps of a round, pruned weights included.
 
-    Down and up: alive weights, dense leaves, statistics; down, positions to whom the
-    current mask is new. Up in rounds that reconfigure also z_k, dense: 32 bits for each
-    parameter of the network. A client keeps z_k, float32 like the parameters; z_k of
-    one that is not drawn in such a round is lost. The ledger's FLOPs: the gradient to
-    the weights is dense in every round.
+    Down and up: alive weights, dense leaves and statistics, float32; down also the
+    positions, to clients that do not hold the current mask. Up in rounds that
+    reconfigure also z_k, dense: 32 bits for each parameter of the network. A client
+    keeps z_k, float32 like the parameters; a client that is not drawn in such a round
+    loses it. The ledger's FLOPs: the gradient of the weights is dense in every round.
 
-    The density follows from the times: the larger `constant_time` against those of the
-    weights, the more join, until `max_density` alone decides. The released times for
-    FEMNIST (5x5 convolutions of 32 and 64, dense 2048 and 62; seconds for five local
-    steps and the upload) are 5.5616e-6 + 5 (0, 7.0989e-6, 1.9273e-7, 1.7823e-7) for a
-    weight of each layer, and 5 * 1.2493 for `constant_time`.
+    The density follows from the times: the larger `constant_time` is compared with the
+    times of the weights, the more weights join, until `max_density` alone decides. The
+    released times for FEMNIST, in seconds for five local steps and the upload (5x5
+    convolutions of 32 and 64, dense layers of 2048 and 62), are 5.5616e-6 + 5 (0,
+    7.0989e-6, 1.9273e-7, 1.7823e-7) for a weight of each layer, and 5 * 1.2493 for
+    `constant_time`.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
       reconfigure_every: rounds between reconfigurations.
-      prune_rate: share of a layer's alive weights that may go, in round 0.
-      half_life: rounds in which that share halves.
+      prune_rate: share of a layer's alive weights that may be pruned, in round 0.
+      half_life: rounds in which that share halves, above 0.
       layer_time: time that a weight takes, for each prunable leaf in tree order. None:
         1, the multiply-adds of a weight in a dense layer; in a convolution these are
         the positions of its output.
       constant_time: time that a round takes apart from the weights.
       max_density: share of the prunable weights that may be alive.
       prunable: globs of the leaves that can be pruned.
-      index: how positions are written, see `codec.Packet`.
+      index: how positions are written, see `packets.Packet`.
 
     Raises:
       ValueError: an argument is out of range, or `layer_time` is not as long as there
@@ -70,12 +75,8 @@ def prunefl(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> half = prunefl(model, optimizer, max_density=0.5, constant_time=1e6)
     """
-    if reconfigure_every < 1 or reconfigure_every != int(reconfigure_every):
-        raise ValueError(
-            f"reconfigure_every={reconfigure_every}, expected an integer from 1"
-        )
-    if not 0 < half_life < float("inf"):
-        raise ValueError(f"half_life={half_life}, expected above 0")
+    whole("reconfigure_every", reconfigure_every, 1)
+    in_range("half_life", half_life, "(0, inf)")
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
     reconfigure = make_rule(
@@ -87,10 +88,10 @@ def prunefl(
     )
 
     def window(round):
-        """Which reconfiguration a round counts for; round 0 counts for the first."""
+        """Returns the reconfiguration that a round belongs to; round 0 to the first."""
         return jnp.maximum(round - 1, 0) // reconfigure_every
 
-    # Its init, broadcast and deploy serve a mask that changes as well.
+    # Its init, broadcast and deploy also serve a mask that changes.
     frozen = spdst(model, optimizer, prunable=prunable, index=index)
 
     def init_client(key, server, info):

@@ -1,23 +1,31 @@
 """PruneFL's stage 1: one client trains and prunes until the density settles."""
 
+from collections.abc import Sequence
 from functools import partial
 
-import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import KERNELS, Server, spdst
+from sparsefl_jax.algorithms.masked import (
+    KERNELS,
+    Server,
+    mean_on_union,
+    spdst,
+    summand_with_mask,
+)
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
 from sparsefl_jax.algorithms.prunefl.search import prune
-from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.core.validate import in_range, whole
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 
 
 def prunefl_initial(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     num_batches: int = 10,
     reconfigure_every: int = 50,
@@ -27,33 +35,33 @@ def prunefl_initial(
     layer_time: tuple[float, ...] | None = None,
     constant_time: float = 0.0,
     max_density: float = 1.0,
-    prunable=KERNELS,
+    prunable: Sequence[str] = KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
-    """PruneFL's initial pruning: a round in which one client does all the work.
+    """PruneFL's initial pruning: one client trains and prunes within one round.
 
-    It trains on its first `num_batches` minibatches over and over; a pass over them is
-    an iteration. From the first iteration on in which it gets a share of at least
-    `start_accuracy` right, every `reconfigure_every` iterations, it applies the rule of
-    `rule.make_rule` to the squares of its gradients, summed over all steps since the
-    last time. It ends after `max_iterations`, or when five times in a row the density
-    has changed by no more than a tenth.
+    The client trains on its first `num_batches` minibatches repeatedly; one pass over
+    them is an iteration. From the first iteration with an accuracy of at least
+    `start_accuracy`, and then every `reconfigure_every` iterations, it applies the rule
+    of `rule.make_rule` to the squares of its gradients, summed over all steps since the
+    last time. It ends after `max_iterations`, or when the density has changed by at
+    most a tenth five times in a row.
 
     The next stage starts from the mask and the trained weights. Down: the model. Up:
-    alive weights and their positions, dense leaves, statistics. Of several clients the
-    server takes the mean of the weights on the union of the masks. A reconfiguration is
-    charged n log2(n) FLOPs over the n prunable weights.
+    alive weights and their positions, dense leaves and statistics, float32. With
+    several clients, the server takes the mean of the weights and the union of the
+    masks. A reconfiguration is charged n log2(n) FLOPs over the n prunable weights.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: the client's, as `local.make_optimizer` returns it.
-      num_batches: minibatches that it uses, of those it has; 20 samples each in the
-        paper.
-      reconfigure_every: iterations between reconfigurations.
-      max_iterations: when to end at the latest.
-      start_accuracy: accuracy on the minibatches, while it trains on them, that starts
-        the pruning; 1.5 / classes in the paper.
-      prune_rate: share of a layer's alive weights that may go at a time.
+      num_batches: number of the client's minibatches that it uses; 20 samples each in
+        the paper.
+      reconfigure_every: iterations between reconfigurations, at least 1.
+      max_iterations: maximum number of iterations.
+      start_accuracy: training accuracy on the minibatches that starts the pruning, in
+        [0, 1]; 1.5 / classes in the paper.
+      prune_rate: share of a layer's alive weights that may be pruned at a time.
       layer_time, constant_time, prunable, index: as in `prunefl`.
       max_density: as in `prunefl`; 1 in the paper.
 
@@ -66,15 +74,10 @@ def prunefl_initial(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> for_62_classes = prunefl_initial(model, optimizer, start_accuracy=1.5 / 62)
     """
-    for name, value in {
-        "num_batches": num_batches,
-        "reconfigure_every": reconfigure_every,
-        "max_iterations": max_iterations,
-    }.items():
-        if value < 1 or value != int(value):
-            raise ValueError(f"{name}={value}, expected an integer from 1")
-    if not 0 <= start_accuracy <= 1:
-        raise ValueError(f"start_accuracy={start_accuracy}, expected in [0, 1]")
+    whole("num_batches", num_batches, 1)
+    whole("reconfigure_every", reconfigure_every, 1)
+    whole("max_iterations", max_iterations, 1)
+    in_range("start_accuracy", start_accuracy, "[0, 1]")
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
     search = partial(
@@ -94,7 +97,7 @@ def prunefl_initial(
         ),
     )
 
-    # Its init, broadcast and deploy serve a mask that changes as well.
+    # Its init, broadcast and deploy also serve a mask that changes.
     frozen = spdst(model, optimizer, prunable=prunable, index=index)
 
     def update(key, ctx, downlink, client, batches):
@@ -106,23 +109,12 @@ def prunefl_initial(
         uplink = pack_up(trained, received.mask, select, index=index)
         return uplink, client, metrics
 
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        return {
-            "mean": means.weighted_sum(
-                (sent.params, sent.stats), ctx.client.num_examples
-            ),
-            "masks": jax.tree.map(lambda m: m.astype(jnp.float32), sent.mask),
-        }
-
     def aggregate(key, round, server, total):
         del key
-        old, nobody = server.model, total["mean"]["weight"] == 0
-        params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
-        union = jax.tree.map(
-            lambda votes, m: jnp.where(nobody, m, votes > 0), total["masks"], old.mask
-        )
-        since = renewed(round, old.mask, union, server.since)
-        return Server(SparseModel(params, union, stats), since), {}
+        new = mean_on_union(server.model, total)
+        since = renewed(round, server.model.mask, new.mask, server.since)
+        return Server(new, since), {}
 
-    return frozen._replace(update=update, contribute=contribute, aggregate=aggregate)
+    return frozen._replace(
+        update=update, contribute=summand_with_mask, aggregate=aggregate
+    )

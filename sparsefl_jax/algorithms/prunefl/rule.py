@@ -1,7 +1,7 @@
-"""What both stages share: the reconfiguration, and the sums of gradients it needs.
+"""The reconfiguration of both stages, and the sums of gradients that it needs.
 
-The set that the greedy rule ends at is found without sorting, as the maximum of a ratio
-of sums: Dinkelbach, "On Nonlinear Fractional Programming", Management Science 1967.
+The result of the greedy rule is found without sorting, as the maximum of a ratio of
+sums: Dinkelbach, "On Nonlinear Fractional Programming", Management Science 1967.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import optax
 from jax import lax
 
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
+from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import floor_count
 from sparsefl_jax.training import local
@@ -26,25 +27,27 @@ def make_rule(
     constant_time: float,
     max_density: float,
 ) -> Callable:
-    """The reconfiguration of a model: which weights stay, go and come back.
+    """Returns a reconfiguration: it decides which weights stay, go and come back.
 
-    1. The floor(rate n_l) smallest of a layer's n_l alive weights may go; the others
-       stay, as the dense leaves do.
-    2. What may go and what is pruned are candidates, in the order of g^2 / c_l: the
-       accumulated squared gradient over the time that a weight of layer l takes.
-    3. Candidates join from the top while that increases (sum of g^2) / (`constant_time`
-       + sum of c_l), both over all that is alive, and while no more than `max_density`
-       of the prunable weights is alive. Ties join by layer, then by index.
+    1. The floor(rate n_l) smallest of a layer's n_l alive weights may be pruned; the
+       others stay, and so do the dense leaves.
+    2. Weights that may be pruned and weights that are pruned are candidates, in the
+       order of g^2 / c_l: the accumulated squared gradient over the time that a weight
+       of layer l takes.
+    3. Candidates join from the top as long as that increases (sum of g^2) /
+       (`constant_time` + sum of c_l), both over all alive weights, and at most
+       `max_density` of the prunable weights is alive. Ties join by layer, then index.
 
     A weight that was alive keeps its value, others start at 0.
 
     Args:
-      select: tree of Python bools, the leaves that can be pruned: the layers.
-      prune_rate: share of a layer's alive weights that may go.
-      layer_time: c_l of each layer, in tree order; None: 1 for all.
-      constant_time: what a round takes apart from the weights.
-      max_density: share of the prunable weights that may be alive. Where more than
-        that stay in step 1, nothing joins.
+      select: tree of Python bools, the L prunable leaves, called layers here.
+      prune_rate: share of a layer's alive weights that may be pruned, in [0, 1].
+      layer_time: c_l > 0 of each layer, in tree order; None: 1 for all.
+      constant_time: time of a round apart from the weights, in the unit of
+        `layer_time`, at least 0.
+      max_density: share of the prunable weights that may be alive, in (0, 1]. If more
+        than that stay in step 1, none joins.
 
     Returns:
       `reconfigure(model: SparseModel, squared, halvings) -> SparseModel`; `squared` is
@@ -62,12 +65,9 @@ def make_rule(
       >>> rule(model, {'w': jnp.array([4., 3., 1., 1.])}, jnp.float32(0)).mask['w']
       Array([ True,  True, False, False], dtype=bool)
     """
-    if not 0 <= prune_rate <= 1:
-        raise ValueError(f"prune_rate={prune_rate}, expected in [0, 1]")
-    if not 0 < max_density <= 1:
-        raise ValueError(f"max_density={max_density}, expected in (0, 1]")
-    if not 0 <= constant_time < float("inf"):
-        raise ValueError(f"constant_time={constant_time}, expected at least 0")
+    in_range("prune_rate", prune_rate, "[0, 1]")
+    in_range("max_density", max_density, "(0, 1]")
+    in_range("constant_time", constant_time, "[0, inf)")
     if layer_time is not None and not all(0 < c < float("inf") for c in layer_time):
         raise ValueError(f"layer_time={layer_time}, expected numbers above 0")
     layers = trees.layer_paths(select)
@@ -91,7 +91,7 @@ def make_rule(
 
 
 def _largest_alive(model: SparseModel, select: PyTree, rate: Array) -> PyTree:
-    """The mask without the floor(rate n_l) smallest alive weights of every layer."""
+    """Returns the mask without the floor(rate n_l) smallest alive weights per layer."""
     height = jax.tree.map(
         lambda w, m: jnp.where(m, jnp.abs(w), jnp.float32(-1)), model.params, model.mask
     )
@@ -102,7 +102,7 @@ def _largest_alive(model: SparseModel, select: PyTree, rate: Array) -> PyTree:
 
 
 def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> PyTree:
-    """The mask of the candidates that join those who stay."""
+    """Returns the mask of the weights that stay and of the candidates that join."""
     gain = trees.layers(squared, select)
     free = [~m for m in trees.layers(stay, select)]
     times = [jnp.float32(c) for c in times]
@@ -114,7 +114,7 @@ def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> P
     ]
 
     def ratio(above):
-        """Gain over time of all that stays and of the candidates worth more."""
+        """Returns gain over time of staying weights and candidates worth more."""
         total, time = dense, jnp.float32(constant)
         for g, f, c, v in zip(gain, free, times, worth, strict=True):
             alive = ~f | (v > above)
@@ -122,7 +122,7 @@ def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> P
             time += c * jnp.sum(alive, dtype=jnp.int32).astype(jnp.float32)
         return jnp.where(time > 0, total / time, jnp.float32(0))
 
-    # Greedy ends at those who are worth more than the ratio that they lead to.
+    # The greedy rule ends at the candidates worth more than the resulting ratio.
     above, _ = lax.while_loop(
         lambda pair: pair[1] > pair[0],
         lambda pair: (pair[1], ratio(pair[1])),
@@ -140,7 +140,10 @@ def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> P
 
 
 def summing(power: int = 1) -> optax.GradientTransformation:
-    """Leaves gradients as they are; its state is the sum of them, or of their squares.
+    """Returns an identity whose state is the sum of gradients to a power.
+
+    Args:
+      power: 1 for the sum of the gradients, 2 for the sum of their squares.
 
     Example:
       >>> tx = summing(2)
@@ -160,6 +163,6 @@ def summing(power: int = 1) -> optax.GradientTransformation:
 
 
 def work(count: Array, mask: PyTree) -> Work:
-    """The work of `count` samples where pruned weights need their gradient too."""
+    """Returns the work of `count` samples if pruned weights need gradients too."""
     sparse = local.work(count, mask)
     return sparse._replace(weight_grad=local.dense_work(count, mask).weight_grad)

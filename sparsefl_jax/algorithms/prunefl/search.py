@@ -1,4 +1,4 @@
-"""The search of PruneFL's stage 1: a client trains and prunes until all is settled."""
+"""PruneFL's stage 1: a client trains and prunes until the density has settled."""
 
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +11,7 @@ import optax
 from jax import lax
 
 from sparsefl_jax.algorithms.prunefl.rule import summing, work
-from sparsefl_jax.core.types import Array, Batches, PyTree, SparseModel, Work
+from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local
 
@@ -19,20 +19,20 @@ _CHANGE, _PATIENCE = 0.1, 5  # settled: five times in a row, no more than a tent
 
 
 class Search(NamedTuple):
-    """Where the initial pruning of a client stands."""
+    """The state of a client's initial pruning."""
 
     state: local.LocalState  # opt_state[0]: squared gradients since the last cut
     mask: PyTree  # bool
     work: Work
     iteration: Array  # shape=(), int32: passes over the batches so far
-    start: Array  # shape=(), int32: that of the first cut, the limit before it is known
+    start: Array  # shape=(), int32: iteration of the first cut; the limit before it
     density: Array  # shape=(), float32: after the last cut, 0 before the first
-    settled: Array  # shape=(), int32: cuts in a row that hardly changed it
+    settled: Array  # shape=(), int32: number of last cuts that hardly changed it
 
 
 def prune(
-    key,
-    tx,
+    key: Key,
+    tx: optax.GradientTransformation,
     model: SparseModel,
     batches: Batches,
     *,
@@ -44,10 +44,10 @@ def prune(
     limit: int,
     start_accuracy: float,
 ) -> Search:
-    """The whole initial pruning of one client; arguments as in `prunefl_initial`."""
+    """Runs the initial pruning of one client; arguments as in `prunefl_initial`."""
     size = float(trees.layer_sizes(model.params, select).sum())
     sorting = jnp.float32(size * np.log2(size + 1))
-    own = jnp.minimum(local.own_steps(batches, 0), num_batches)
+    steps = jnp.minimum(local.own_steps(batches, 0), num_batches)
     shared = jnp.minimum(batches.num_steps, num_batches)
     tx = optax.chain(summing(2), tx)
 
@@ -60,7 +60,7 @@ def prune(
             batches,
             epoch=0,
             first=0,
-            last=own,
+            last=steps,
             num_trips=shared,
             project=partial(masks.apply, mask=at.mask),
         )

@@ -1,45 +1,55 @@
 """Local: SpaFL's clients without a server.
 
 The baseline of Kim et al., "SpaFL", NeurIPS 2024, https://arxiv.org/abs/2406.00431,
-Table 2: weights and thresholds are trained, nothing travels, eq. (13) is left out.
+Table 2: clients train weights and thresholds, nothing travels, and eq. (13) is left
+out.
 """
 
+from collections.abc import Sequence
+
 from sparsefl_jax.algorithms.spafl import client_training
-from sparsefl_jax.core.algorithm import Algorithm
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 
 
 def local_only(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     alpha: float = 0.002,
-    prunable=("*kernel",),
-    ste: str = "identity",
-    reset: str = "same",
-    warmup: bool = False,
+    prunable: Sequence[str] = ("*kernel",),
+    variant: str = "paper",
     clamp: bool = False,
     keep_optimizer: bool = False,
 ) -> Algorithm:
-    """Every client trains its own sparse model, in the rounds in which it is drawn.
+    """Trains each client's sparse model in the rounds in which the client is drawn.
 
     Nothing travels. The arguments are those of `spafl`; with `alpha=0` the thresholds
     follow the loss alone.
 
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', for weights and thresholds, as `local.make_optimizer`
+        returns it.
+      alpha: weight of the regulariser sum exp(-threshold), finite and at least 0.
+      prunable: globs of the kernels that have thresholds.
+      variant, clamp, keep_optimizer: as in `spafl`.
+
+    Returns:
+      The method. A client keeps its weights, statistics and thresholds [O].
+
     Raises:
-      ValueError: an argument is out of range, or no kernel matches.
+      ValueError: an argument is out of range, or a glob matches no kernel.
 
     Example:
       >>> import sparsefl_jax as sfl
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> method = local_only(model, optimizer, alpha=0.001)
     """
-    options = client_training.Options(
-        alpha, ste, reset, warmup, clamp, False, keep_optimizer
-    )
-    client_training.check(options)
+    options = client_training.make_options(alpha, variant, clamp, False, keep_optimizer)
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
 

@@ -1,4 +1,4 @@
-"""A client that trains its weights and the thresholds of its filters together.
+"""Trains a client's weights together with the thresholds of its filters.
 
 Kim et al., "SpaFL", NeurIPS 2024, https://arxiv.org/abs/2406.00431, section 3.3.1.
 """
@@ -10,57 +10,64 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.algorithms.spafl.variants import VARIANTS, Variant
+from sparsefl_jax.core.algorithm import Optimizer
+from sparsefl_jax.core.types import (
+    Array,
+    Batches,
+    ClientInfo,
+    Context,
+    Key,
+    PyTree,
+    SparseModel,
+)
+from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.sparsity import masks, straight_through, trees
 from sparsefl_jax.training import local
 
 
 class Trained(NamedTuple):
-    """What the optimizer moves, and what clipping takes the norm of."""
+    """The trained values: the optimizer moves them, clipping takes their norm."""
 
     params: PyTree  # float32
     thresholds: dict[str, Array]  # [O] float32 by path of the kernel
 
 
 class Client(NamedTuple):
-    """What stays with a client from round to round."""
+    """The state that a client keeps from round to round."""
 
     trained: Trained
     stats: PyTree  # float32
-    opt_state: PyTree  # EmptyState where the optimizer starts anew every round
+    opt_state: PyTree  # EmptyState where the optimizer starts afresh every round
 
 
 class Options(NamedTuple):
-    """How thresholds are trained; the arguments of `spafl`."""
+    """How a client trains: arguments of `spafl`, the variant looked up."""
 
     alpha: float
-    ste: str
-    reset: str
-    warmup: bool
+    variant: Variant
     clamp: bool
     thresholds_only: bool
     keep_optimizer: bool
 
 
-RESETS = ("same", "previous")
-
-
-def check(options: Options) -> None:
-    """Refuses options outside their range.
+def make_options(
+    alpha: float, variant: str, clamp: bool, thresholds_only: bool, keep_optimizer: bool
+) -> Options:
+    """Returns the options; the arguments are those of `spafl`.
 
     Raises:
-      ValueError: names the argument, its value and what is allowed.
+      ValueError: alpha is negative or not finite, or the variant unknown.
     """
-    if not 0 <= options.alpha < float("inf"):
-        raise ValueError(f"alpha={options.alpha}, expected a finite number from 0")
-    for name, allowed in (("ste", straight_through.ESTIMATORS), ("reset", RESETS)):
-        value = getattr(options, name)
-        if value not in allowed:
-            raise ValueError(f"{name}={value!r}, expected one of {', '.join(allowed)}")
+    in_range("alpha", alpha, "[0, inf)")
+    one_of("variant", variant, VARIANTS)
+    return Options(alpha, VARIANTS[variant], clamp, thresholds_only, keep_optimizer)
 
 
-def start(model: SparseModel, select, optimizer, options: Options) -> Client:
-    """A client that has not trained: the given weights, all thresholds 0."""
+def start(
+    model: SparseModel, select: PyTree, optimizer: Optimizer, options: Options
+) -> Client:
+    """Returns a client that has not trained: the model's weights, thresholds 0."""
     trained = Trained(model.params, straight_through.zeros(model.params, select))
     moving = lambda round: _optimizer(optimizer(round), options)  # noqa: E731
     opt_state = local.init_optimizer(moving, trained, options.keep_optimizer)
@@ -68,9 +75,10 @@ def start(model: SparseModel, select, optimizer, options: Options) -> Client:
 
 
 def _optimizer(tx: optax.GradientTransformation, options: Options):
-    """The optimizer, and the reset of layers whose forward pass found them dead.
+    """Returns the optimizer, followed by the reset of dead layers.
 
-    'same' used 0 in that pass and the step starts there; 'previous' discards the step.
+    A layer is dead if the forward pass before the step found it so. With 'same' that
+    pass used thresholds 0, from which the step starts; 'previous' discards the step.
     """
 
     def reset(updates: Trained, old: Trained):
@@ -78,11 +86,11 @@ def _optimizer(tx: optax.GradientTransformation, options: Options):
         moved = {}
         for path, step in updates.thresholds.items():
             threshold = old.thresholds[path]
-            to = step - threshold if options.reset == "same" else -threshold
+            to = step - threshold if options.variant.reset == "same" else -threshold
             dead = straight_through.is_dead(kernels[path], threshold)
             moved[path] = jnp.where(dead, to, step)
         params = updates.params
-        if options.thresholds_only:  # a decay of the weights would move them
+        if options.thresholds_only:  # weight decay would move them
             params = jax.tree.map(jnp.zeros_like, params)
         return Trained(params, moved)
 
@@ -90,21 +98,29 @@ def _optimizer(tx: optax.GradientTransformation, options: Options):
 
 
 def revived(client: Client) -> Client:
-    """A client whose dead layers have thresholds 0.
+    """Returns a client whose dead layers have thresholds 0.
 
-    So an evaluation leaves it in the official code, which evaluates all after a round;
-    no `reset` finds a layer dead that died in an earlier round.
+    The official code evaluates every client after each round, which resets its dead
+    layers. So no layer is still dead from an earlier round when training begins.
     """
     thresholds = straight_through.revived(*client.trained)
     return client._replace(trained=client.trained._replace(thresholds=thresholds))
 
 
-def train(key, ctx, client: Client, batches, loss_fn, optimizer, options: Options):
-    """One client's local training of weights and thresholds, eqs. (3) to (6).
+def train(
+    key: Key,
+    ctx: Context,
+    client: Client,
+    batches: Batches,
+    loss_fn: Callable,
+    optimizer: Optimizer,
+    options: Options,
+) -> tuple[Client, dict]:
+    """Trains one client's weights and thresholds, eqs. (3) to (6).
 
     Returns:
-      The client after it, and the metrics of an `update`; work and density are at the
-      mask that training ended with, as the paper counts.
+      The trained client, and the metrics of an `update`. Work and density are those of
+      the mask at the end of training, as the paper counts them.
     """
     loss = regularised(loss_fn, ctx.round, options)
     tx = _optimizer(optimizer(ctx.round), options)
@@ -114,8 +130,8 @@ def train(key, ctx, client: Client, batches, loss_fn, optimizer, options: Option
     after = local.train(key, loss, tx, before, batches, **kept)
     trained, _, stats = after.model
     mask = straight_through.filter_masks(*trained)
-    # Thresholds take five operations a weight and step: |w| and its sum, and the two
-    # gradients through the mask.
+    # Thresholds take five operations per weight and step: |w| and its sum, and the
+    # two gradients through the mask.
     size = sum(kernel.size for kernel in straight_through.kernels(*trained).values())
     steps = jnp.sum(jnp.any(batches.weight > 0, axis=-1), dtype=jnp.float32)
     count, extra = after.metrics["count"], steps * (5.0 * size)
@@ -125,22 +141,22 @@ def train(key, ctx, client: Client, batches, loss_fn, optimizer, options: Option
     }
 
 
-def regularised(loss_fn, round: Array, options: Options) -> Callable:
-    """The loss at pruned weights, plus alpha sum_i exp(-threshold_i), eq. (5).
+def regularised(loss_fn: Callable, round: Array, options: Options) -> Callable:
+    """Returns the loss at pruned weights plus alpha sum_i exp(-threshold_i), eq. (5).
 
-    With `warmup` alpha is multiplied by sigmoid(10 round - 5), as in the official code.
+    With `warmup`, alpha is multiplied by sigmoid(10 round - 5).
     """
     alpha = jnp.float32(options.alpha)
-    if options.warmup:
+    if options.variant.warmup:
         alpha = alpha * jax.nn.sigmoid(10.0 * round - 5.0)
 
     def loss(key, trained: Trained, *rest):
         params, thresholds = trained
         if options.thresholds_only:
             params = jax.lax.stop_gradient(params)
-        if options.reset == "same":
+        if options.variant.reset == "same":
             thresholds = straight_through.revived(params, thresholds)
-        pruned = straight_through.prune(params, thresholds, options.ste)
+        pruned = straight_through.prune(params, thresholds, options.variant.ste)
         value, others = loss_fn(key, pruned, *rest)
         penalty = sum(jnp.sum(jnp.exp(-t)) for t in thresholds.values())
         return value + alpha * penalty, others
@@ -149,11 +165,9 @@ def regularised(loss_fn, round: Array, options: Options) -> Callable:
 
 
 def _clamped(trained: Trained) -> Trained:
-    """Kernels in [-1, 1] and thresholds in [0, 1], section 3.1."""
-    paths, (leaves, treedef) = (
-        trees.leaf_paths(trained.params),
-        jax.tree.flatten(trained.params),
-    )
+    """Returns kernels clipped to [-1, 1] and thresholds to [0, 1], section 3.1."""
+    paths = trees.leaf_paths(trained.params)
+    leaves, treedef = jax.tree.flatten(trained.params)
     params = [
         jnp.clip(v, -1.0, 1.0) if path in trained.thresholds else v
         for path, v in zip(paths, leaves, strict=True)
@@ -162,8 +176,10 @@ def _clamped(trained: Trained) -> Trained:
     return Trained(treedef.unflatten(params), thresholds)
 
 
-def personalize(key, server, client: Client, info) -> dict[str, SparseModel]:
-    """Gives a client's own model: its weights where its filters are alive."""
+def personalize(
+    key: Key, server: PyTree, client: Client, info: ClientInfo
+) -> dict[str, SparseModel]:
+    """Returns a client's personal model: its weights where its filters are alive."""
     del key, server, info
     params, thresholds = client.trained
     mask = straight_through.filter_masks(params, thresholds)

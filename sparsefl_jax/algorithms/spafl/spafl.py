@@ -1,28 +1,29 @@
-"""SpaFL: personal weights, and thresholds of filters, which alone travel.
+"""SpaFL: clients keep personal weights and share only the thresholds of filters.
 
 Kim et al., "SpaFL: Communication-Efficient Federated Learning With Sparse Models and
 Low Computational Overhead", NeurIPS 2024, https://arxiv.org/abs/2406.00431.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.spafl import client_training
-from sparsefl_jax.core.algorithm import Algorithm
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet
 
-DIVISORS = ("inputs", "kernel")
 UNCHARGED = "the paper does not charge how the thresholds moved"
 
 
 class Server(NamedTuple):
-    """The global thresholds, how they moved last, and the weights of newcomers."""
+    """The global thresholds, their last change, and the weights of newcomers."""
 
     model: SparseModel
     thresholds: dict[str, Array]  # [O] float32 by path of the kernel
@@ -30,72 +31,61 @@ class Server(NamedTuple):
 
 
 def spafl(
-    model,
-    optimizer,
+    model: Model,
+    optimizer: Optimizer,
     *,
     alpha: float = 0.002,
-    prunable=("*kernel",),
-    extract: bool = True,
-    divisor: str = "inputs",
-    ste: str = "identity",
-    reset: str = "same",
-    warmup: bool = False,
+    prunable: Sequence[str] = ("*kernel",),
+    variant: str = "paper",
     clamp: bool = False,
+    extract: bool = True,
     thresholds_only: bool = False,
     keep_optimizer: bool = False,
     charge_delta: bool = True,
 ) -> Algorithm:
-    """SpaFL (Algorithm 1): clients train weights and thresholds, share the latter.
+    """SpaFL (Algorithm 1): clients train weights and thresholds, and share the latter.
 
-    Down: the global thresholds and how they moved, float32; the paper does not charge
-    the latter, although a client that missed a round cannot know it. Up: the client's
-    thresholds. FLOPs are at the masks that a client's training ends with. The paper's
-    bits are `ledger.values_only_bits` of the packets 'thresholds' both ways.
+    Down: the global thresholds and their last change, float32. The paper does not
+    charge the change, although a client that missed a round cannot know it. Up: the
+    client's thresholds. FLOPs are those of the mask at the end of a client's training.
+    The paper's bits are `ledger.values_only_bits` of the packets 'thresholds' both
+    ways.
 
     Args:
-      model: the network and its loss, a `Model`.
+      model: the network and its loss.
       optimizer: the clients', for weights and thresholds, as `local.make_optimizer`
         returns it.
-      alpha: weight of the regulariser sum exp(-threshold).
+      alpha: weight of the regulariser sum exp(-threshold), finite and at least 0.
       prunable: globs of the kernels that have thresholds.
-      extract: whether clients move their weights by eq. (13) before they train.
-      divisor: what eq. (13) divides by: 'inputs' of a filter, or 'kernel', the area of
-        a convolution's kernel, as in the official code.
-      ste: a name in `ste.ESTIMATORS`.
-      reset: which forward pass finds a layer with at most 1 % of its filters alive,
-        whose thresholds become 0: the 'same' that uses them, or the 'previous' one, as
-        in the official code.
-      warmup: regularise next to nothing in round 0, as two of the official codes do.
-      clamp: keep weights in [-1, 1] and thresholds in [0, 1], as the paper states.
-      thresholds_only: weights stay as they were drawn (Table 1).
-      keep_optimizer: clients keep their optimizer's state from round to round.
-      charge_delta: charge what eq. (13) needs; False: assume with the paper that it is
-        free.
+      variant: 'paper', or 'release_fashion_mnist', 'release_cifar10' or
+        'release_cifar100', the released code for that data set; `variants.VARIANTS`
+        lists the differences.
+      clamp: keep weights in [-1, 1] and thresholds in [0, 1]. The paper states it, no
+        released code does it.
+      extract: clients move their weights by eq. (13) before they train (Table 3).
+      thresholds_only: weights stay at their initial values (Table 1); no eq. (13).
+      keep_optimizer: clients keep their optimizer's state between rounds.
+      charge_delta: charge the change that eq. (13) needs; False: assume with the paper
+        that it is free.
+
+    Returns:
+      The method. Its server keeps the thresholds and their change, each a dict of [O]
+      float32 by path of the kernel.
 
     Raises:
-      ValueError: an argument is out of range, or no kernel matches.
+      ValueError: an argument is out of range, or a glob matches no kernel.
 
     Example:
       >>> import sparsefl_jax as sfl
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
       >>> method = spafl(model, optimizer, alpha=0.001, clamp=True)
+      >>> released = spafl(model, optimizer, variant="release_cifar10")
     """
-    options = client_training.Options(
-        alpha,
-        ste,
-        reset,
-        warmup,
-        clamp,
-        thresholds_only,
-        keep_optimizer,
+    options = client_training.make_options(
+        alpha, variant, clamp, thresholds_only, keep_optimizer
     )
-    client_training.check(options)
-    if divisor not in DIVISORS:
-        raise ValueError(f"divisor={divisor!r}, expected one of {', '.join(DIVISORS)}")
+    divisor = options.variant.divisor
     extract = extract and not thresholds_only
-    if divisor != "inputs" and not extract:
-        raise ValueError(f"divisor={divisor!r} is read by nothing here: no eq. (13)")
-
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
 
@@ -134,10 +124,10 @@ def spafl(
     def aggregate(key, round, server, total):
         del key, round
         new = means.weighted_mean(total, server.thresholds)
-        told = {f"threshold_mean/{path}": jnp.mean(t) for path, t in new.items()}
-        told |= {f"threshold_max/{path}": jnp.max(t) for path, t in new.items()}
+        metrics = {f"threshold_mean/{path}": jnp.mean(t) for path, t in new.items()}
+        metrics |= {f"threshold_max/{path}": jnp.max(t) for path, t in new.items()}
         delta = jax.tree.map(jnp.subtract, new, server.thresholds)
-        return Server(server.model, new, delta), told
+        return Server(server.model, new, delta), metrics
 
     return Algorithm(
         init,
@@ -151,8 +141,8 @@ def spafl(
     )
 
 
-def newcomer(key, server: Server) -> dict[str, SparseModel]:
-    """Deploys what a client that joins now would have."""
+def newcomer(key: Key, server: Server) -> dict[str, SparseModel]:
+    """Returns the model of a client that joins now."""
     del key
     params, _, stats = server.model
     mask = straight_through.filter_masks(params, server.thresholds)
@@ -162,16 +152,19 @@ def newcomer(key, server: Server) -> dict[str, SparseModel]:
 def moved_by_importance(
     params: PyTree, delta: dict[str, Array], divisor: str = "inputs"
 ) -> PyTree:
-    """Weights moved by what the global thresholds tell of importance, eq. (13).
+    """Moves weights by the change of the global thresholds, eq. (13).
 
-    w_ij becomes w_ij - delta_i sign(sum_j w_ij) / n: where a threshold has grown the
-    filter shrinks along its dominant sign. This is the sign of the official code and
-    the one reading that fits the paper's text; literal readings of its XOR do not.
+    w_ij becomes w_ij - delta_i sign(sum_j w_ij) / n: a filter whose threshold has grown
+    shrinks along its dominant sign. This is the sign of the official code and the only
+    reading that fits the paper's text; literal readings of its XOR do not.
 
     Args:
-      params: the parameters.
-      delta: [O] by path of a kernel [..., O], how the thresholds moved.
-      divisor: n: 'inputs' of a filter, or 'kernel', a convolution's kernel area.
+      params: float32 parameters.
+      delta: [O] float32 by path of a kernel [..., O], the change of its thresholds.
+      divisor: n: the 'inputs' of a filter, or the area of a convolution's 'kernel'.
+
+    Returns:
+      Parameters like `params`.
 
     Example:
       >>> w = {'w': jnp.array([[0.5], [-0.25]])}

@@ -1,0 +1,91 @@
+"""How methods are written: by the protocols of `Algorithm`, annotated, and short."""
+
+import ast
+import inspect
+from pathlib import Path
+from typing import get_args
+
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax.core import algorithm
+
+PACKAGE = Path(sfl.__file__).parent
+FILES = sorted(p for f in ("algorithms", "core") for p in (PACKAGE / f).rglob("*.py"))
+NEEDED = {"density": 0.5, "rounds": 3}  # arguments without a default
+# A function of `Algorithm`, its protocol, and what it is called with.
+PROTOCOLS = {
+    "init": (algorithm.Init, "key start"),
+    "broadcast": (algorithm.Broadcast, "key ctx server"),
+    "update": (algorithm.Update, "key ctx downlink client batches"),
+    "contribute": (algorithm.Contribute, "ctx uplink"),
+    "aggregate": (algorithm.Aggregate, "key round server total"),
+    "deploy": (algorithm.Deploy, "key server"),
+    "init_client": (algorithm.InitClient, "key server info"),
+    "personalize": (algorithm.Personalize, "key server client info"),
+    "alive": (algorithm.Alive, "round"),
+}
+
+
+def names(function) -> str:
+    """The arguments that a function is called with, those without a default."""
+    parameters = inspect.signature(function).parameters.values()
+    return " ".join(p.name for p in parameters if p.default is p.empty)
+
+
+def test_every_field_of_an_algorithm_has_its_protocol():
+    fields = algorithm.Algorithm.__annotations__
+    assert fields.keys() == PROTOCOLS.keys()
+    for name, (protocol, arguments) in PROTOCOLS.items():
+        assert protocol in (fields[name], *get_args(fields[name]))
+        assert names(protocol.__call__) == f"self {arguments}"
+        assert protocol.__doc__.startswith(("Returns ", "Trains "))
+
+
+@pytest.mark.parametrize("name", sfl.ALGORITHMS)
+def test_a_method_has_the_arguments_of_the_protocols(name):
+    factory = sfl.ALGORITHMS[name]
+    taken = inspect.signature(factory).parameters
+    needed = {key: value for key, value in NEEDED.items() if key in taken}
+    method = factory(sfl.testing.tiny_model(), sfl.make_optimizer(), **needed)
+    for field, (_, arguments) in PROTOCOLS.items():
+        if (function := getattr(method, field)) is not None:
+            assert names(function) == arguments, field
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_public_functions_are_annotated_and_begin_with_a_verb(path):
+    for function in public(path):
+        arguments = function.args
+        every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs]
+        bare = [a.arg for a in every if a.annotation is None and a.arg != "self"]
+        assert not bare and function.returns is not None, function.name
+        if function.name not in sfl.ALGORITHMS and function.name != "__call__":
+            first = ast.get_docstring(function).split()[0]
+            assert first.endswith("s"), f"{function.name}: {first}"
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_factory_has_at_most_90_lines_and_a_file_350(path):
+    text = path.read_text()
+    assert text.count("\n") <= 350
+    for function in ast.parse(text).body:
+        if isinstance(function, ast.FunctionDef):
+            lines = function.end_lineno - function.lineno + 1
+            first = function.body[0]
+            if ast.get_docstring(function) is not None:
+                lines -= first.end_lineno - first.lineno + 1
+            assert lines <= 90, function.name
+
+
+def public(path: Path) -> list[ast.FunctionDef]:
+    """The public functions of a module, those of its classes included."""
+    tree = ast.parse(path.read_text())
+    classes = [node.body for node in tree.body if isinstance(node, ast.ClassDef)]
+    nodes = [node for body in (tree.body, *classes) for node in body]
+    return [
+        node
+        for node in nodes
+        if isinstance(node, ast.FunctionDef)
+        and (not node.name.startswith("_") or node.name == "__call__")
+    ]
