@@ -20,6 +20,7 @@ from sparsefl_jax.runs.config import objects
 from sparsefl_jax.simulation import batch_statistics, evaluate
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire import packets, streams
+from sparsefl_jax.wire.charges import message_bits
 from tests.tiny import tiny_config
 
 NETWORK = {
@@ -135,7 +136,7 @@ def test_a_file_holds_what_a_new_client_would_be_sent(sparse, tmp_path, index):
         "weights": packets.Packet(sparse.params, sparse.mask, index=index),
         "stats": packets.Packet(sparse.stats),
     }
-    charged = packets.bits(packets.layout(message), packets.count(message))
+    charged = message_bits(packets.layout(message), packets.count(message))
     assert sum(tensor.bits for tensor in told.tensors) == int(charged.total)
     kernel = sparse.params["fc1"]["kernel"], sparse.mask["fc1"]["kernel"]
     stored = safetensors.load_file(tmp_path / "model")["params/fc1/kernel"]

@@ -22,6 +22,7 @@ from sparsefl_jax.runs.config import objects
 from sparsefl_jax.sparsity import filters, masks
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
 from tests.by_hand import bare, model_of
 from tests.tiny import tiny_config
@@ -230,7 +231,7 @@ def test_bits_of_a_round(world):
         model = small_world.tiny_model()
         method = pqsu(model, None, density=0.5, quantize=quantize)
         message = method.broadcast(None, ctx, server)
-        bits = packets.bits(packets.layout(message), packets.count(message))
+        bits = message_bits(packets.layout(message), packets.count(message))
         assert int(bits.total) == down + statistics
 
 

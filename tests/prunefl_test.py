@@ -14,6 +14,7 @@ from sparsefl_jax.runs.config import objects
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import model_of
 from tests.prunefl_by_hand import greedy
 from tests.tiny import tiny_config
@@ -151,7 +152,7 @@ def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
         total = method.contribute(ctx, up)
         server, _ = method.aggregate(key, jnp.int32(round), server, total)
         sent = up["squared_gradients"]
-        size = packets.bits(packets.layout(up), packets.count(up))
+        size = message_bits(packets.layout(up), packets.count(up))
         seen.append((bool(down["weights"].fresh), bool(sent.sent), int(size.total)))
         if round in (1, 2):  # three steps a round
             squares = (round + 1) * (3 * row) ** 2

@@ -49,7 +49,7 @@ def complement(
       density: 1 - p, the share of every tensor that the server keeps, in (0, 1].
       aggregation_ratio: eta', by which the clients' mean is scaled before it is added,
         above 0; the paper's theory wants it between 1 and 1 / learning rate.
-      index: how positions are written, see `codec.Packet`.
+      index: how positions are written, see `packets.Packet`.
 
     Raises:
       ValueError: an argument is out of range.

@@ -60,7 +60,7 @@ def fedsparsify_global(
         any, in an order drawn once: the baseline of the paper's figures.
       keep_optimizer: clients keep their optimizer's state from round to round.
       prunable: globs of the leaves that are purged; the paper purges all.
-      index: how positions are written, see `codec.Packet`.
+      index: how positions are written, see `packets.Packet`.
 
     Raises:
       ValueError: an argument is out of range.

@@ -49,7 +49,7 @@ def spdst(
       optimizer: the clients', as `local.make_optimizer` returns it.
       prunable: globs of the leaves that can be pruned; the others are dense, though
         stage 1 should have pruned them.
-      index: how positions are written, see `codec.Packet`.
+      index: how positions are written, see `packets.Packet`.
       keep_optimizer: clients keep their optimizer's state from round to round.
 
     Raises:

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.sparsity import trees
-from sparsefl_jax.wire.packets import merge, split
 
 
 def has_score(params: PyTree) -> PyTree:
@@ -107,9 +106,9 @@ keep.defvjp(_keep_forward, _keep_backward)
 
 def draw(key: Key, scores: PyTree, frozen: PyTree) -> PyTree:
     """The parameters of one network under a new mask; differentiable in `scores`."""
-    weights, rest = split(frozen, has_score(frozen))
+    weights, rest = trees.split(frozen, has_score(frozen))
     kept = jax.tree.map(keep, fill(key, weights, _uniform), scores, weights)
-    return merge(kept, rest)
+    return trees.merge(kept, rest)
 
 
 def mask_of(params: PyTree) -> PyTree:

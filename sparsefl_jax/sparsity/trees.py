@@ -83,3 +83,34 @@ def layer_sizes(tree: PyTree, select: PyTree) -> np.ndarray:
       [6]
     """
     return np.array([math.prod(x.shape) for x in layers(tree, select)], np.int64)
+
+
+def split(tree: PyTree, select: PyTree) -> tuple[PyTree, PyTree]:
+    """Cuts a tree in two, with None in the place of the leaves that went elsewhere.
+
+    Args:
+      tree: any pytree.
+      select: tree of Python bools with the same treedef.
+
+    Returns:
+      The selected leaves, and the others. JAX treats None as an empty subtree.
+
+    Example:
+      >>> split({'a': 1, 'b': 2}, {'a': True, 'b': False})
+      ({'a': 1, 'b': None}, {'a': None, 'b': 2})
+    """
+    chosen = jax.tree.map(lambda s, x: x if s else None, select, tree)
+    others = jax.tree.map(lambda s, x: None if s else x, select, tree)
+    return chosen, others
+
+
+def merge(a: PyTree, b: PyTree) -> PyTree:
+    """Joins what `split` cut: the leaves of `a`, and those of `b` where it has None.
+
+    Example:
+      >>> merge({'a': 1, 'b': None}, {'a': None, 'b': 2})
+      {'a': 1, 'b': 2}
+    """
+    return jax.tree.map(
+        lambda x, y: y if x is None else x, a, b, is_leaf=lambda x: x is None
+    )

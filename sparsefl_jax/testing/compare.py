@@ -9,6 +9,7 @@ import numpy as np
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.testing.small_world import World
 from sparsefl_jax.wire import packets, streams
+from sparsefl_jax.wire.positions import POSITIONS
 
 TOLERANCE = 1e-6
 
@@ -95,7 +96,7 @@ def check_bytes(world: World, what: str, packet: packets.Packet, bits: int) -> N
     if not -(-bits // 8) <= len(data) <= -(-(bits + slack) // 8):
         fail(world, "bytes", f"{what} takes {len(data)} bytes, counted are {bits} bits")
     blank = jax.tree.map(np.zeros_like, (packet.values, packet.mask))
-    told = packet.index in packets.POSITIONS
+    told = packet.index in POSITIONS
     known = replace(
         packet,
         values=blank[0] if packet.bits else packet.values,

@@ -38,6 +38,8 @@ from sparsefl_jax.testing.compare import (
 from sparsefl_jax.testing.signature import law_signature
 from sparsefl_jax.testing.small_world import World, make_world
 from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.charges import packet_bits
+from sparsefl_jax.wire.positions import POSITIONS
 
 
 def check_algorithm(factory: Callable, **kwargs) -> None:
@@ -135,7 +137,7 @@ def _same_uncharged(world: World, where: str, packet, other) -> None:
     """Fails where what two packets do not charge differs between them."""
     if packet.assumed or not (packet.sent and other.sent):
         return
-    told = packet.index in packets.POSITIONS  # these are charged
+    told = packet.index in POSITIONS  # these are charged
     free = {}
     if not told:
         free["mask, which is free,"] = packet.mask, other.mask
@@ -268,7 +270,7 @@ def law_bytes(world: World) -> None:
                 told = {n: rows(count, place) for n, count in told.items()}
                 same(world, "bytes", f"log.{way} of round {round}", told, counts)
                 for name, layout in packets.layout(message).items():
-                    bits = packets.packet_bits(layout, counts[name]).total
+                    bits = packet_bits(layout, counts[name]).total
                     check_bytes(world, f"{way}[{name!r}]", message[name], int(bits))
 
 
@@ -303,7 +305,7 @@ def _paid_once(world, where: str, way: str, message, held: list, kept: bool) -> 
     masked = {
         name: (_mask_bytes(packet), packet)
         for name, packet in message.items()
-        if packet.sent and packet.index in packets.POSITIONS and packet.mask is not None
+        if packet.sent and packet.index in POSITIONS and packet.mask is not None
     }
     charged = [mask for mask, packet in masked.values() if packet.fresh]
     for name, (mask, packet) in masked.items():

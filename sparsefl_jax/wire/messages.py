@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Context, PyTree, SparseModel
-from sparsefl_jax.sparsity import masks
-from sparsefl_jax.wire.packets import Message, Packet, merge, split
+from sparsefl_jax.sparsity import masks, trees
+from sparsefl_jax.wire.packets import Message, Packet
 
 FREE_POSITIONS = "index='none' was chosen: no positions are charged"
 
@@ -25,7 +25,7 @@ def pack_down(
       model: the model to send; weights outside its mask are sent as 0.
       since: shape=(), int32, since when the mask stands, see `renewed`.
       select: tree of Python bools, the prunable leaves.
-      index: how positions are written, see `codec.Packet`.
+      index: how positions are written, see `packets.Packet`.
 
     Returns:
       Three packets: masked weights with their positions, dense leaves, statistics.
@@ -43,7 +43,7 @@ def pack_up(
       received: bool tree, the mask that the client received in this round: the only
         one of this client that the server knows.
       select: tree of Python bools, the prunable leaves.
-      index: how positions are written, see `codec.Packet`.
+      index: how positions are written, see `packets.Packet`.
 
     Returns:
       Three packets, as `pack_down` has them.
@@ -55,8 +55,8 @@ def unpack_model(message: Message) -> SparseModel:
     """Returns what the receiver of `pack_down` or `pack_up` holds."""
     weights, dense = message["weights"], message["dense"].values
     return SparseModel(
-        merge(weights.values, dense),
-        merge(weights.mask, masks.full(dense)),
+        trees.merge(weights.values, dense),
+        trees.merge(weights.mask, masks.full(dense)),
         message["stats"].values,
     )
 
@@ -115,8 +115,8 @@ def differs(mask: PyTree, other: PyTree) -> Array:
 
 
 def _pack(model: SparseModel, select: PyTree, fresh: Array, index: str):
-    weights, dense = split(masks.apply(model.params, model.mask), select)
-    mask, _ = split(model.mask, select)
+    weights, dense = trees.split(masks.apply(model.params, model.mask), select)
+    mask, _ = trees.split(model.mask, select)
     assumed = FREE_POSITIONS if index == "none" else ""
     return {
         "weights": Packet(weights, mask, fresh, index=index, assumed=assumed),

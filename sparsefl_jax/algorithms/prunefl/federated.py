@@ -59,7 +59,7 @@ def prunefl(
       constant_time: time that a round takes apart from the weights.
       max_density: share of the prunable weights that may be alive.
       prunable: globs of the leaves that can be pruned.
-      index: how positions are written, see `codec.Packet`.
+      index: how positions are written, see `packets.Packet`.
 
     Raises:
       ValueError: an argument is out of range, or `layer_time` is not as long as there
