@@ -36,7 +36,7 @@ from sparsefl_jax.algorithms import (
     spdst,
 )
 from sparsefl_jax.sparsity import masks, trees
-from sparsefl_jax.testing import laws, small_world
+from sparsefl_jax.testing import laws, plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.by_hand import gradient as cross_entropy_gradient
 from tests.complement_by_hand import DENSITY as KEPT
@@ -111,9 +111,7 @@ def averaged(world, pull=0.0):
     weights = np.array([small_world.SIZES[i] for i in ids], np.float32)
     weights /= weights.sum()
     trained = [
-        local_sgd(model, small_world.inputs(world, state, 0, i)[-1], RATE, pull=pull)[
-            :2
-        ]
+        local_sgd(model, plain_loop.inputs(world, state, 0, i)[-1], RATE, pull=pull)[:2]
         for i in ids
     ]
     return jax.tree.map(
@@ -126,11 +124,11 @@ def first_round(world):
     state = small_world.start(world)
     key = jax.random.fold_in(jax.random.fold_in(world.key, 3), 0)
     passings = [
-        small_world.client_by_wire(world)(*small_world.inputs(world, state, 0, i))
+        plain_loop.client_by_wire(world)(*plain_loop.inputs(world, state, 0, i))
         for i in world.cohorts[0].tolist()
     ]
-    server, _ = small_world.aggregate_jit(world)(
-        key, np.int32(0), state.server, small_world.total(passings)
+    server, _ = plain_loop.aggregate_jit(world)(
+        key, np.int32(0), state.server, plain_loop.total(passings)
     )
     return passings, server
 
@@ -172,10 +170,10 @@ def keeps_velocity(world):
     states, velocity = small_world.path(world)[0], None
     for round in range(2):
         model = headline(world, states[round].server)
-        data = small_world.inputs(world, states[round], round, 2)[-1]
+        data = plain_loop.inputs(world, states[round], round, 2)[-1]
         params, _, velocity = local_sgd(model, data, RATE * 0.9**round, velocity)
         place = world.cohorts[round].tolist().index(2)
-        up = small_world.passings(world, round)[place].up
+        up = plain_loop.passings(world, round)[place].up
         if "delta" in up:
             params = jax.tree.map(jnp.subtract, params, model.params)
         sent = up["delta"].values if "delta" in up else unpack_model(up).params
@@ -223,14 +221,14 @@ def votes(world, every):
     states, logs = small_world.path(world)
     sizes = trees.layer_sizes(world.model.params, world.layers)
     for round, (state, log) in enumerate(zip(states[1:], logs, strict=True)):
-        told = [unpack_model(p.up).mask for p in small_world.passings(world, round)]
+        told = [unpack_model(p.up).mask for p in plain_loop.passings(world, round)]
         told = np.mean([masks.counts(mask, world.layers) for mask in told], 0)
         if round % every == 0:
             wanted = told * min(1, 0.5 * sizes.sum() / told.sum())
             alive = np.asarray(masks.counts(state.server.mask, world.layers))
             np.testing.assert_array_equal(alive, np.floor(wanted + 1e-4))
         assert round % every == 0 or log.mismatch == 0
-        moved = [changed(passing) for passing in small_world.passings(world, round)]
+        moved = [changed(passing) for passing in plain_loop.passings(world, round)]
         assert log.up["weights"].fresh.tolist() == moved
         assert any(moved) == (round % every == 0)
     assert logs[0].mismatch > 0
@@ -245,7 +243,7 @@ def changed(passing) -> bool:
 def unites(world):
     """The mean of all, zeros too, lives where any client does; at density 1: FedAvg."""
     for round, state in enumerate(small_world.path(world)[0][1:]):
-        sent = [unpack_model(p.up) for p in small_world.passings(world, round)]
+        sent = [unpack_model(p.up) for p in plain_loop.passings(world, round)]
         weights = np.array(
             [small_world.SIZES[i] for i in world.cohorts[round]], np.float64
         )
@@ -269,7 +267,7 @@ def hands_on(world):
     for round, state in enumerate(small_world.path(world)[0][1:]):
         model = headline(world, state.server)
         assert_close(model.params, world.model.params, atol=0)
-        told = [p.up["density"].values for p in small_world.passings(world, round)]
+        told = [p.up["density"].values for p in plain_loop.passings(world, round)]
         mean = np.mean(told, 0)
         wanted = np.minimum(1, mean * 0.5 * sizes.sum() / (mean @ sizes))
         key = jax.random.fold_in(jax.random.fold_in(world.key, 3), round)
@@ -290,7 +288,7 @@ def nests(world, factory):
     for round, state in enumerate(states):
         if round and not frozen:  # the largest mask is cut from the cohort's union
             sent = [
-                unpack_model(p.up).mask for p in small_world.passings(world, round - 1)
+                unpack_model(p.up).mask for p in plain_loop.passings(world, round - 1)
             ]
             union = jax.tree.map(lambda *m: np.any(m, axis=0), *sent)
             held = np.asarray(masks.counts(union, world.layers), np.float64)
@@ -306,7 +304,7 @@ def nests(world, factory):
                          small, large)  # fmt: skip
     deployed = world.algorithm.deploy(world.key, states[0].server)
     for passing, index in zip(
-        small_world.passings(world, 0), world.cohorts[0], strict=True
+        plain_loop.passings(world, 0), world.cohorts[0], strict=True
     ):
         budget = small_world.BUDGETS[index] if frozen else max(small_world.BUDGETS)
         assert_close(unpack_model(passing.down).mask, deployed[f"d{budget}"].mask)
@@ -330,7 +328,7 @@ def slices(world):
     for round in range(2):
         held = np.zeros(small_world.HIDDEN, bool)
         for index, passing in zip(
-            world.cohorts[round], small_world.passings(world, round), strict=True
+            world.cohorts[round], plain_loop.passings(world, round), strict=True
         ):
             units = np.arange(small_world.HIDDEN) < np.ceil(
                 small_world.BUDGETS[index] * small_world.HIDDEN

@@ -13,7 +13,7 @@ from sparsefl_jax.algorithms.fedpm import Server
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import loop
 from sparsefl_jax.sparsity import masks, supermask
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.charges import message_bits
@@ -180,7 +180,7 @@ def world():
 def test_bits_of_a_round(world):
     n, statistics = 8 * 16 + 16 + 16 * 4 + 4, 16
     _, (log, *_) = small_world.path(world)
-    first = small_world.passings(world, 0)
+    first = plain_loop.passings(world, 0)
     layouts = {"down": packets.layout(first[0].down), "up": packets.layout(first[0].up)}
     model = small_world.tiny_model()
     record = ledger.round_record(
