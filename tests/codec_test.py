@@ -11,7 +11,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire import packets, streams
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
@@ -27,14 +26,6 @@ def strict():
 def total(packet):
     message = {"p": packet}
     return message_bits(packets.layout(message), packets.count(message))
-
-
-def test_split_and_merge():
-    tree = {"a": {"k": 1, "b": 2}, "c": 3}
-    select = {"a": {"k": True, "b": False}, "c": False}
-    chosen, others = trees.split(tree, select)
-    assert jax.tree.leaves(chosen) == [1] and jax.tree.leaves(others) == [2, 3]
-    assert trees.merge(chosen, others) == trees.merge(others, chosen) == tree
 
 
 def test_packet_is_a_pytree_with_static_bits_and_index():

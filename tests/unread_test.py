@@ -13,7 +13,7 @@ from sparsefl_jax.runs import cli, experiment, loop, run_directory
 from sparsefl_jax.runs.config import fields, objects, rename, unread
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
-from tests.bad_input_test import change, launched, refused
+from tests.refusals import change, launched, refused
 from tests.tiny import network, tiny_config
 
 CONFIGS = Path(__file__).parent.parent / "configs"
