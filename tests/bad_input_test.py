@@ -165,11 +165,11 @@ REFUSED = [
     ({"model": {"name": "sa", "widths": (2**29,)}}, "2**31 parameters or more"),
     (
         {"algorithm": SPARSIFY | {"rounds": 2**31 - 1}},
-        "rounds=2147483647, expected an integer from 2 to 1000000",
+        "rounds=2147483647, expected in [2, 1000000]",
     ),
     (
         {"algorithm": SPARSIFY | {"rounds": 4, "frequency": 5}},
-        "frequency=5, expected an integer from 1 to 4",
+        "frequency=5, expected in [1, 4]",
     ),
     ({"partition": {"name": "natural", "min_samples": 0}}, "min_samples=0"),
     ({"lr_horizon": 0}, "lr_horizon=0"),

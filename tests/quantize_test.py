@@ -87,7 +87,7 @@ def test_a_diverged_tensor_shows(wrong):
 
 @pytest.mark.parametrize("bits", [0, 9, 2.5])
 def test_refuses(bits):
-    with pytest.raises(ValueError, match=f"bits={bits}, expected an int from 1 to 8"):
+    with pytest.raises(ValueError, match=f"bits={bits}, expected"):
         quantization.quantize(jnp.zeros(2), bits)
 
 

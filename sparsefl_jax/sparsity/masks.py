@@ -19,7 +19,7 @@ from sparsefl_jax.sparsity import trees
 
 
 def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree:
-    """The leaves whose path matches one of the patterns.
+    """Selects the leaves whose path matches one of the patterns.
 
     Args:
       params: the parameters, or a tree like them, such as `model.macs`.
@@ -58,7 +58,7 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
 
 
 def everything(tree: PyTree) -> PyTree:
-    """The choice of all leaves, a tree of Python bools like `prunable` gives.
+    """Selects all leaves; a tree of Python bools, as `prunable` returns it.
 
     Example:
       >>> everything({'fc': {'bias': 2, 'kernel': 1}})
@@ -68,7 +68,7 @@ def everything(tree: PyTree) -> PyTree:
 
 
 def full(params: PyTree) -> PyTree:
-    """The mask that keeps everything.
+    """Returns the mask that keeps everything, a bool tree.
 
     Example:
       >>> full({'b': jnp.zeros(2)})['b'].tolist()
@@ -78,9 +78,16 @@ def full(params: PyTree) -> PyTree:
 
 
 def apply(params: PyTree, mask: PyTree) -> PyTree:
-    """The parameters with exact zeros where the mask is False.
+    """Puts exact zeros where the mask is False.
 
-    A selection, never a product: a NaN or infinity outside the mask must vanish.
+    It selects and does not multiply: a NaN or infinity outside the mask must vanish.
+
+    Args:
+      params: a tree of arrays.
+      mask: bool tree with the same shapes.
+
+    Returns:
+      A tree with the dtypes of `params`.
 
     Example:
       >>> w, m = {'w': jnp.array([1., jnp.nan])}, {'w': jnp.array([True, False])}
@@ -91,7 +98,7 @@ def apply(params: PyTree, mask: PyTree) -> PyTree:
 
 
 def bernoulli(key: Key, params: PyTree, densities: Array, select: PyTree) -> PyTree:
-    """A random mask in which an entry of layer l is alive with probability d_l.
+    """Draws a mask in which an entry of layer l is alive with probability d_l.
 
     Args:
       key: a typed key, split over the layers.
@@ -118,7 +125,15 @@ def bernoulli(key: Key, params: PyTree, densities: Array, select: PyTree) -> PyT
 
 
 def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:
-    """Random scores for the selected leaves, zeros for the others; float32 tree.
+    """Draws uniform scores for the selected leaves; the others get zeros.
+
+    Args:
+      key: a typed key, split over the layers.
+      params: a tree of arrays or shapes.
+      select: tree of Python bools.
+
+    Returns:
+      A float32 tree, scores in [0, 1).
 
     Example:
       >>> uniform_scores(jax.random.key(0), {'w': jnp.zeros(3)}, {'w': True})['w'].shape
@@ -132,7 +147,7 @@ def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:
 
 
 def counts(mask: PyTree, select: PyTree) -> Array:
-    """The number of alive entries of each layer.
+    """Counts the alive entries of each layer.
 
     Returns:
       `[L]` int32.
@@ -146,7 +161,7 @@ def counts(mask: PyTree, select: PyTree) -> Array:
 
 
 def layer_densities(mask: PyTree, select: PyTree) -> Array:
-    """The share of alive entries of each layer.
+    """Returns the share of alive entries of each layer.
 
     Returns:
       `[L]` float32 in [0, 1]; 0 for an empty layer.
@@ -160,7 +175,7 @@ def layer_densities(mask: PyTree, select: PyTree) -> Array:
 
 
 def density(mask: PyTree, select: PyTree) -> Array:
-    """The share of alive entries over all layers together.
+    """Returns the share of alive entries over all layers together.
 
     Returns:
       float32 scalar in [0, 1].
@@ -170,12 +185,12 @@ def density(mask: PyTree, select: PyTree) -> Array:
       0.5
     """
     size = max(int(trees.layer_sizes(mask, select).sum()), 1)
-    # Each layer fits int32, their sum need not.
+    # The count of a layer fits int32, but the sum over layers may not.
     return jnp.sum(counts(mask, select).astype(jnp.float32)) / jnp.float32(size)
 
 
 def jaccard_mismatch(a: PyTree, b: PyTree, select: PyTree) -> tuple[Array, Array]:
-    """How far two masks are from sharing their support: 1 - |a & b| / |a | b|.
+    """Measures how little two masks overlap: 1 - |a & b| / |a | b|.
 
     Args:
       a: bool tree.

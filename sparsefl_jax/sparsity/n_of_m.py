@@ -1,9 +1,9 @@
-"""N:M sparsity: n entries alive in every group of m along a layer's inputs.
+"""N:M sparsity: n entries are alive in every group of m along a layer's inputs.
 
-Kernels have their outputs on the last axis. The other axes, H, W and I of a convolution
-or the inputs of a dense layer, are flattened in that order, and every output's column
-is cut into groups of m neighbours: in an HWIO kernel neighbours are input channels of
-one tap. A last group of rest < m entries keeps ceil(n / m * rest).
+Kernels have their outputs on the last axis. The other axes (H, W and I of a
+convolution, the inputs of a dense layer) are flattened in that order, and each output's
+column is cut into groups of m neighbours: in an HWIO kernel, input channels of one tap.
+A last group of rest < m entries keeps ceil(n / m * rest).
 
 Source: Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021,
 https://arxiv.org/abs/2104.08378.
@@ -15,11 +15,12 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.sparsity import masks, top_k, trees
 
 
 def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
-    """The mask of the n largest scores in every group of m inputs.
+    """Keeps the n largest scores in every group of m inputs.
 
     Args:
       scores: float tree, kernels `[..., O]`; ties go to the lowest input.
@@ -40,8 +41,8 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
       >>> n_of_m({'w': w}, 2, 4, {'w': True})['w'][:, 0].tolist()
       [False, True, True, False]
     """
-    if isinstance(n, int) and not 1 <= n <= m:
-        raise ValueError(f"n={n}, expected 1 <= n <= m={m}.")
+    if isinstance(n, int):
+        in_range("n", n, f"[1, {m}]")
     paths = trees.layers(
         jax.tree.unflatten(jax.tree.structure(scores), trees.leaf_paths(scores)), select
     )
@@ -58,7 +59,20 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
 def random_n_of_m(
     key: Key, params: PyTree, n: int | Array, m: int, select: PyTree
 ) -> PyTree:
-    """A random mask with n alive entries in every group of m inputs; see `n_of_m`.
+    """Draws a mask with n alive entries in every group of m inputs; see `n_of_m`.
+
+    Args:
+      key: a typed key, split over the layers.
+      params: a tree of arrays or shapes.
+      n: alive entries of a group, as in `n_of_m`.
+      m: entries of a group.
+      select: tree of Python bools.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected.
+
+    Raises:
+      ValueError: as `n_of_m`.
 
     Example:
       >>> w = {'w': jnp.zeros((8, 3))}
@@ -69,13 +83,13 @@ def random_n_of_m(
 
 
 def _n_of_m(scores: Array, n: Array, m: int) -> Array:
-    """The mask of one kernel."""
+    """Returns the mask of one kernel."""
     columns = scores.reshape(-1, scores.shape[-1])
     inputs = columns.shape[0]
     groups = -(-inputs // m)
     rest = inputs - (groups - 1) * m
     room = jnp.full(groups, n, jnp.int32).at[-1].set(-(-n * rest // m))
-    # NaN sorts below every score, so that padding is never taken.
+    # NaN sorts below every score, so padding is never kept.
     padding = ((0, groups * m - inputs), (0, 0))
     padded = jnp.pad(columns, padding, constant_values=jnp.nan)
     grouped = padded.reshape(groups, m, -1).transpose(2, 0, 1)

@@ -1,4 +1,4 @@
-"""Trees of parameters leaf by leaf: their paths, and the leaves that are layers.
+"""Trees of parameters leaf by leaf: paths, layers, and parts of a tree.
 
 `select` is a tree of Python bools, as `masks.prunable` makes it; the selected leaves,
 in tree order, are the *layers*, and arrays over them are `[L]`.
@@ -13,7 +13,7 @@ from sparsefl_jax.core.types import PyTree
 
 
 def leaf_paths(tree: PyTree) -> list[str]:
-    """The path of every leaf, in tree order.
+    """Returns the path of every leaf, in tree order.
 
     Args:
       tree: any pytree.
@@ -30,7 +30,7 @@ def leaf_paths(tree: PyTree) -> list[str]:
 
 
 def layers(tree: PyTree, select: PyTree) -> list:
-    """The selected leaves in tree order: the list that `[L]` arrays run along.
+    """Returns the selected leaves in tree order, along which `[L]` arrays run.
 
     Example:
       >>> layers({'a': 1, 'b': 2, 'c': 3}, {'a': True, 'b': False, 'c': True})
@@ -41,7 +41,7 @@ def layers(tree: PyTree, select: PyTree) -> list:
 
 
 def layer_paths(select: PyTree) -> list[str]:
-    """The paths of the selected leaves in tree order.
+    """Returns the paths of the selected leaves in tree order.
 
     Example:
       >>> layer_paths({'conv': {'bias': False, 'kernel': True}})
@@ -52,7 +52,15 @@ def layer_paths(select: PyTree) -> list[str]:
 
 
 def replace_layers(tree: PyTree, select: PyTree, new: list) -> PyTree:
-    """The tree with its selected leaves replaced; the inverse of `layers`.
+    """Replaces the selected leaves of a tree; the inverse of `layers`.
+
+    Args:
+      tree: any pytree.
+      select: tree of Python bools with the same treedef.
+      new: `[L]` leaves, in tree order.
+
+    Returns:
+      A tree like `tree`.
 
     Raises:
       ValueError: `new` does not hold one item per selected leaf.
@@ -72,7 +80,11 @@ def replace_layers(tree: PyTree, select: PyTree, new: list) -> PyTree:
 
 
 def layer_sizes(tree: PyTree, select: PyTree) -> np.ndarray:
-    """The number of entries of each layer.
+    """Returns the number of entries of each layer.
+
+    Args:
+      tree: a tree of arrays or shapes.
+      select: tree of Python bools.
 
     Returns:
       `[L]` int64, on the host.
