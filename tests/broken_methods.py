@@ -58,15 +58,22 @@ def reads_padding(whole):
     return whole._replace(update=update)
 
 
+def moving_mask(tree, round):
+    """Returns a mask of every other entry: the even ones in even rounds."""
+
+    def parity(leaf):
+        return jnp.arange(leaf.size).reshape(leaf.shape) % 2 == round % 2
+
+    return jax.tree.map(parity, tree)
+
+
 def leaky_packet(whole):
     """Claims that a mask holds the delta; the mask moves and is never paid for."""
 
     def update(key, ctx, *args):
         uplink, client, metrics = whole.update(key, ctx, *args)
         delta = uplink["delta"].values
-        mask = jax.tree.map(
-            lambda v: jnp.arange(v.size).reshape(v.shape) % 2 == ctx.round % 2, delta
-        )
+        mask = moving_mask(delta, ctx.round)
         packet = Packet(delta, mask, fresh=False, index="bitmap")
         return uplink | {"delta": packet}, client, metrics
 
@@ -181,9 +188,7 @@ def turned_back(whole):
     def update(key, ctx, *args):
         uplink, client, metrics = whole.update(key, ctx, *args)
         delta = uplink["delta"].values
-        mask = jax.tree.map(
-            lambda v: jnp.arange(v.size).reshape(v.shape) % 2 == ctx.round % 2, delta
-        )
+        mask = moving_mask(delta, ctx.round)
         values, first = masks.apply(delta, mask), ctx.round < 2
         packet = Packet(values, mask, fresh=first, index="bitmap")
         return uplink | {"delta": packet}, client, metrics

@@ -14,6 +14,7 @@ from sparsefl_jax.sparsity import masks, straight_through
 from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import bare, model_of
+from tests.spafl_options_test import DEFAULTS
 
 
 def test_gradients_of_hand_computed_vectors():
@@ -225,15 +226,8 @@ def test_the_warm_up_silences_round_0():
 def _penalty(options, round):
     from sparsefl_jax.algorithms.spafl import client_training
 
-    every = dict(
-        alpha=0.0,
-        ste="identity",
-        reset="same",
-        warmup=False,
-        clamp=False,
-        thresholds_only=False,
-        keep_optimizer=False,
-    )
+    fields = client_training.Options._fields
+    every = {"alpha": 0.0} | {k: v for k, v in DEFAULTS.items() if k in fields}
     loss = client_training.regularised(
         quiet_loss, jnp.int32(round), client_training.Options(**(every | options))
     )

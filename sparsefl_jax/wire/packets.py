@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.validate import in_range, typed
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire.positions import POSITIONS
 
@@ -69,8 +70,8 @@ class Packet:
             raise ValueError(
                 f"index={self.index!r}, expected one of {', '.join(INDEXES)}{where}."
             )
-        if not isinstance(self.bits, int) or not 0 <= self.bits <= 32:
-            raise ValueError(f"bits={self.bits!r}, expected an int from 0 to 32.")
+        typed("bits", self.bits, int)
+        in_range("bits", self.bits, "[0, 32]")
         if self.index == "entropy" and self.bits != 1:
             raise ValueError(f"bits={self.bits!r}, expected 1 with index='entropy'.")
         free = self.bits == 0 or (self.index == "none" and self.mask is not None)
