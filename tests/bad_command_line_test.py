@@ -44,14 +44,14 @@ FILES = [
     ("assert False", "AssertionError"),
     ("config.model.name.width", "width"),
     ("config = {'seed': 1}", "is a dict"),
-    ("config = )", "mine.py, line 6"),
+    ("config = )", "a_config.py, line 6"),
 ]
 
 
-@pytest.mark.parametrize("arguments, told", LINES, ids=lambda v: str(v)[-40:])
-def test_a_command_line_is_refused(monkeypatch, capsys, arguments, told):
+@pytest.mark.parametrize("arguments, said", LINES, ids=lambda v: str(v)[-40:])
+def test_a_command_line_is_refused(monkeypatch, capsys, arguments, said):
     code, err = launched(monkeypatch, capsys, arguments)
-    assert code == 2 and err.startswith("error: ") and told in err
+    assert code == 2 and err.startswith("error: ") and said in err
     assert err.count("\n") == 1 and "\\n" not in err
 
 
@@ -104,9 +104,9 @@ SWITCHED = [  # a file, flags, a section, what it must hold
 ]
 
 
-@pytest.mark.parametrize("file, line, field, told", SWITCHED, ids=str)
+@pytest.mark.parametrize("file, line, field, said", SWITCHED, ids=str)
 def test_a_name_on_the_command_line_takes_its_own_arguments(
-    monkeypatch, file, line, field, told
+    monkeypatch, file, line, field, said
 ):
     values = flags.FlagValues()
     config = cli.define_config(values)
@@ -114,29 +114,29 @@ def test_a_name_on_the_command_line_takes_its_own_arguments(
     monkeypatch.setattr(sys, "argv", argv)
     values(argv)
     fields.check(rename.settle(config.value))
-    assert {key: config.value[field].get(key) for key in told} == told
+    assert {key: config.value[field].get(key) for key in said} == said
     if field != "model":
         objects.build_stages(config.value, network(config.value.model.name))
 
 
-@pytest.mark.parametrize("line, told", FILES)
-def test_a_configuration_file_is_refused(tmp_path, monkeypatch, capsys, line, told):
-    (tmp_path / "mine.py").write_text(FILE.replace("{}", line, 1))
-    arguments = [f"--config={tmp_path}/mine.py:arg"]
+@pytest.mark.parametrize("line, said", FILES)
+def test_a_configuration_file_is_refused(tmp_path, monkeypatch, capsys, line, said):
+    (tmp_path / "a_config.py").write_text(FILE.replace("{}", line, 1))
+    arguments = [f"--config={tmp_path}/a_config.py:arg"]
     code, err = launched(monkeypatch, capsys, arguments)
-    assert code == 2 and err.startswith("error: ") and told in err
+    assert code == 2 and err.startswith("error: ") and said in err
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize(
-    "arguments, told",
+    "arguments, said",
     [
         ([f"--config={MINI}", "--config.num_rounds=0"], "num_rounds=0"),
         ([f"--config={MINI}", "--config.optimizer.learning_rate=nan"], "=nan"),
         ([f"--config={MINI}", "--config.dataset=no/such.npz"], "no/such.npz"),
     ],
 )
-def test_a_process_ends_with_code_2_and_one_line(tmp_path, arguments, told):
+def test_a_process_ends_with_code_2_and_one_line(tmp_path, arguments, said):
     done = subprocess.run(
         [sys.executable, "launch.py", *arguments, f"--workdir={tmp_path / 'run'}"],
         cwd=ROOT,
@@ -145,6 +145,6 @@ def test_a_process_ends_with_code_2_and_one_line(tmp_path, arguments, told):
         timeout=120,
     )
     assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: ") and told in done.stderr
+    assert done.stderr.startswith("error: ") and said in done.stderr
     assert done.stderr.count("\n") == 1
     assert not (tmp_path / "run").exists()

@@ -43,47 +43,56 @@ BAD_ARRAYS = [
 ]
 
 
-@pytest.mark.parametrize("arrays, told", BAD_ARRAYS, ids=lambda v: str(v)[:40])
-def test_arrays_are_refused(tmp_path, arrays, told):
+@pytest.mark.parametrize("arrays, said", BAD_ARRAYS, ids=lambda v: str(v)[:40])
+def test_arrays_are_refused(tmp_path, arrays, said):
     config = tiny_config(tmp_path)
     config.dataset = str(tmp_path / "bad.npz")
     np.savez(config.dataset, **GOOD | arrays)
-    refused(lambda: experiment.build(config), told)
+    refused(lambda: experiment.build(config), said)
 
 
-def damaged(path: Path, how: str) -> None:
-    """Writes a good archive and spoils it."""
+def write_damaged(path: Path, damage: str) -> None:
+    """Writes a good archive and damages it."""
     np.savez_compressed(path, **GOOD)
     whole = path.read_bytes()
-    if how == "cut off":
+    if damage == "cut off":
         path.write_bytes(whole[: len(whole) // 2])
-    elif how == "empty":
+    elif damage == "empty":
         path.write_bytes(b"")
-    elif how == "text":
+    elif damage == "text":
         path.write_text("no archive")
-    elif how == "array":
+    elif damage == "array":
         with open(path, "wb") as file:
             np.save(file, IMAGES)
-    elif how == "flipped":  # the compressed bytes of the first array
+    elif damage == "flipped":  # the compressed bytes of the first array
         path.write_bytes(whole[:50] + b"\xff" * 20 + whole[70:])
-    elif how == "other zip":
+    elif damage == "other zip":
         with zipfile.ZipFile(path, "w") as file:
             file.writestr("x.txt", "text")
-    elif how == "lacks y":
+    elif damage == "lacks y":
         np.savez(path, x=IMAGES, x_test=IMAGES, y_test=LABELS)
     else:
         path.unlink()
 
 
-HOW = ("cut off", "empty", "text", "array", "flipped", "other zip", "lacks y", "absent")
+DAMAGES = (
+    "cut off",
+    "empty",
+    "text",
+    "array",
+    "flipped",
+    "other zip",
+    "lacks y",
+    "absent",
+)
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("field", ["dataset", "writers"])
-def test_files_are_refused(tmp_path, how, field):
+def test_files_are_refused(tmp_path, damage, field):
     config = tiny_config(tmp_path)
     config[field] = str(tmp_path / "bad.npz")
-    damaged(tmp_path / "bad.npz", how)
+    write_damaged(tmp_path / "bad.npz", damage)
     refused(lambda: experiment.build(config), "bad.npz")
 
 

@@ -188,12 +188,12 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize("values, told", REFUSED, ids=lambda v: str(v)[:60])
-def test_configuration_is_refused(tmp_path, monkeypatch, values, told):
+@pytest.mark.parametrize("values, said", REFUSED, ids=lambda v: str(v)[:60])
+def test_configuration_is_refused(tmp_path, monkeypatch, values, said):
     config = tiny_config(tmp_path)
     change(config, values)
     monkeypatch.setattr(loop, "go_on", None)  # nothing runs
-    refused(lambda: experiment.run(config, tmp_path / "run", progress=False), told)
+    refused(lambda: experiment.run(config, tmp_path / "run", progress=False), said)
     assert not (tmp_path / "run").exists()
 
 

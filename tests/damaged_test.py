@@ -1,4 +1,4 @@
-"""Foreign, old and damaged files of a run: one line names each."""
+"""Foreign, old and damaged files of a run: each is named in one line."""
 
 import asyncio
 import contextlib
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run that has all that is read back: personal models, masks, filters."""
+    """Runs a method that leaves all that is read: personal models, masks, filters."""
     folder = tmp_path_factory.mktemp("finished")
     config = tiny_config(folder)
     config.algorithm, config.num_rounds = {"name": "spafl", "alpha": 0.1}, 2
@@ -39,7 +39,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch):
-    """Figures are made, which may fail, but not drawn, which takes seconds."""
+    """Makes figures, which may fail, but does not draw them, which takes seconds."""
     write = lambda self, path, **_: Path(path).write_bytes(b"png")  # noqa: E731
     monkeypatch.setattr(Figure, "savefig", write)
 
@@ -52,8 +52,8 @@ ENTRIES = {
 }
 
 
-def told(entry, run):
-    """What an entry point refuses with, '' if nothing; any traceback is let through."""
+def refusal(entry, run):
+    """Returns what an entry point refuses with, or ''; any other error passes."""
     said = io.StringIO()
     try:
         with (
@@ -82,7 +82,7 @@ ARRAYS = {
 
 
 def contents(file):
-    """What stands in a file's place: (how, bytes); None: nothing, '/': a folder."""
+    """Yields what replaces a file: (name, bytes); None: nothing, '/': a folder."""
     whole = file.read_bytes()
     yield "removed", None
     yield "folder", "/"
@@ -99,7 +99,7 @@ def contents(file):
 
 
 def changed(file):
-    """A JSON file with one of its values removed or of another kind: (how, bytes)."""
+    """Yields a JSON file with a value removed or of another kind: (name, bytes)."""
     lines = file.suffix == ".jsonl"
     text = file.read_text()
     documents = [*map(json.loads, text.splitlines())] if lines else [json.loads(text)]
@@ -111,12 +111,12 @@ def changed(file):
             seen.add((document.get("phase"), path))
             for value in ("gone", None, "x", ["x"], {"a": 1}, -1, 10**400, np.inf):
                 copy = json.loads(json.dumps(documents))
-                at = copy[line]
+                parent = copy[line]
                 for key in path[:-1]:
-                    at = at[key]
-                at[path[-1]] = value
+                    parent = parent[key]
+                parent[path[-1]] = value
                 if value == "gone":
-                    del at[path[-1]]
+                    del parent[path[-1]]
                 yield (
                     f"{line} {path} {value}",
                     "\n".join(map(json.dumps, copy)).encode(),
@@ -132,7 +132,7 @@ def paths(document, head=()):
 
 
 def replaced(run, file, content):
-    """Puts another content in a file's place."""
+    """Replaces the content of a file."""
     (run / file).unlink()
     if content == "/":
         (run / file).mkdir()
@@ -141,7 +141,7 @@ def replaced(run, file, content):
 
 
 def one_line_at_most(entry, source, file, content, run):
-    """Checks that an entry point tells of a file in one line with its name, if at all.
+    """Checks that an entry point refuses a file in one line with its name, if at all.
 
     Returns:
       The line.
@@ -149,7 +149,7 @@ def one_line_at_most(entry, source, file, content, run):
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(source, run)
     replaced(run, file, content)
-    line = told(entry, run)
+    line = refusal(entry, run)
     assert line.count("\n") == bool(line), line
     whole = Path("checkpoint"), Path("clients")  # named as a whole
     name = next((str(w) for w in whole if w in file.parents), file.name)
@@ -292,7 +292,7 @@ def test_a_plot_on_a_full_disk_is_named(finished, tmp_path, monkeypatch):
 
     monkeypatch.setattr(Figure, "savefig", full)
     shutil.copytree(finished, tmp_path / "run")
-    assert "No space left on device: '" in (line := told("report", tmp_path / "run"))
+    assert "No space left on device: '" in (line := refusal("report", tmp_path / "run"))
     assert "accuracy_by_round.png" in line and line.count("\n") == 1
 
 
@@ -302,5 +302,5 @@ def test_a_folder_whose_name_is_no_text_here_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is no text in this locale"):
         experiment.run(config, folder, progress=False)
     for entry in ENTRIES:
-        line = told(entry, folder)
+        line = refusal(entry, folder)
         assert "udcc3" in line and "PYTHONUTF8=1" in line and line.count("\n") == 1

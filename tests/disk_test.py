@@ -60,7 +60,7 @@ def test_foreign_files_in_clients_do_not_block_a_checkpoint(tmp_path):
 
 @contextlib.contextmanager
 def full_disk():
-    """No file can grow in the context."""
+    """Lets no file grow in the context."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
     try:

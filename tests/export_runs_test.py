@@ -22,7 +22,7 @@ from tests.tiny import tiny_config
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run of a method with personal models, and its configuration."""
+    """Runs a method with personal models; returns the folder and the configuration."""
     folder = tmp_path_factory.mktemp("finished")
     config = tiny_config(folder)
     config.first_stage = {}
@@ -63,9 +63,9 @@ def test_a_client_s_own_model_is_exported(finished, tmp_path):
     path, sizes = export.export_run(tmp_path / "run", client=3)
     assert path == tmp_path / "run/client_3.safetensors"
     back = sfl.load_sparse(path)
-    own, other = (each["personal"] for each in results.load_clients(run, [3, 4]))
-    assert same(back.sparse, own) and not same(back.sparse, other)
-    assert not all(mask.all() for mask in jax.tree.leaves(own.mask))
+    personal, other = (each["personal"] for each in results.load_clients(run, [3, 4]))
+    assert same(back.sparse, personal) and not same(back.sparse, other)
+    assert not all(mask.all() for mask in jax.tree.leaves(personal.mask))
     assert back.about["run"]["client"] == 3 and back.about["run"]["name"] == "personal"
     assert sizes == back.sizes
     with pytest.raises(ValueError, match="clients=8, expected ids below 8"):
@@ -108,8 +108,8 @@ def test_the_command_writes_and_tells(finished, tmp_path, capsys):
     assert printed.err == f"wrote {out}\n"
     assert __main__.main([str(run), "--model", "none such"]) == 2
     assert __main__.main([str(run), *start, "-o", str(tmp_path / "no/folder")]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 2 and all(line.startswith("error: ") for line in told)
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2 and all(line.startswith("error: ") for line in errors)
 
 
 @pytest.mark.slow

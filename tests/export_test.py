@@ -30,7 +30,7 @@ INDEXES = ("none", "bitmap", "coo", "csr")
 
 @pytest.fixture(scope="module")
 def sparse():
-    """A sixth of every leaf alive, some of it zero; one leaf is whole, one is empty."""
+    """Builds a model of density 1/6 with some zeros, a dense leaf and an empty one."""
     rng = np.random.default_rng(0)
     model = models.build(**NETWORK)
     params, stats = jax.eval_shape(model.init, jax.random.key(0))
@@ -46,7 +46,7 @@ def sparse():
 
 
 def same(a, b) -> bool:
-    """Whether two models are the same bit for bit."""
+    """Returns whether two models are the same bit for bit."""
     if jax.tree.structure(a) != jax.tree.structure(b):
         return False
     pairs = zip(*(map(np.asarray, jax.tree.leaves(m)) for m in (a, b)), strict=True)
@@ -61,10 +61,10 @@ def test_a_model_comes_back_bit_for_bit(sparse, tmp_path, index):
     path = tmp_path / "model"
     dirty = jax.tree.map(lambda p, m: jnp.where(m, p, -1.0), sparse.params, sparse.mask)
     given = sparse._replace(params=dirty)  # what is pruned is 0, whatever it was
-    told = sfl.save_sparse(path, given, index=index, network=NETWORK)
+    sizes = sfl.save_sparse(path, given, index=index, network=NETWORK)
     back = sfl.load_sparse(path)
     assert same(back.sparse, sparse)
-    assert back.sizes == told
+    assert back.sizes == sizes
     assert same(back.sparse.params["fc3"]["kernel"][0], np.float32([0, -0.0, 1e-45]))
     again = tmp_path / "again"
     sfl.save_sparse(again, back.sparse, index=index, network=NETWORK)
@@ -72,7 +72,7 @@ def test_a_model_comes_back_bit_for_bit(sparse, tmp_path, index):
 
 
 def by_hand(index, shape, alive) -> int:
-    """The bits of a leaf: values and positions."""
+    """Returns the bits of a leaf: values and positions."""
     size, rows = math.prod(shape), shape[-1]
     count = math.ceil(math.log2(size + 1))  # the number of entries stands in front
     if index == "bitmap":
@@ -87,12 +87,12 @@ def by_hand(index, shape, alive) -> int:
 @pytest.mark.parametrize("index", INDEXES)
 def test_the_payload_is_what_the_ledger_charges(sparse, tmp_path, index):
     path = tmp_path / "model"
-    told = sfl.save_sparse(path, sparse, index=index, network=NETWORK, reading=READING)
+    sizes = sfl.save_sparse(path, sparse, index=index, network=NETWORK, reading=READING)
     stored = safetensors.load_file(path)
-    assert {t.name: t.payload for t in told.tensors} == {
+    assert {t.name: t.payload for t in sizes.tensors} == {
         name: array.nbytes for name, array in stored.items()
     }
-    for tensor in told.tensors:
+    for tensor in sizes.tensors:
         part, _, leaf = tensor.name.partition("/")
         layer, leaf = leaf.split("/")
         alive = int(sparse.mask[layer][leaf].sum()) if part != "stats" else 0
@@ -104,21 +104,21 @@ def test_the_payload_is_what_the_ledger_charges(sparse, tmp_path, index):
             bits = by_hand(index, tensor.shape, alive)
         assert (tensor.bits, tensor.payload) == (bits, -(-bits // 8)), tensor
     header = 8 + struct.unpack("<Q", path.read_bytes()[:8])[0]
-    assert told.header == header
-    assert told.payload + header == path.stat().st_size
+    assert sizes.header == header
+    assert sizes.payload + header == path.stat().st_size
     counts = (jax.tree.map(np.size, part) for part in (sparse.params, sparse.stats))
-    assert told.dense == 4 * sum(sum(jax.tree.leaves(part)) for part in counts)
+    assert sizes.dense == 4 * sum(sum(jax.tree.leaves(part)) for part in counts)
 
 
 @pytest.mark.parametrize("index", ["bitmap", "coo", "csr"])
 def test_a_file_holds_what_a_new_client_would_be_sent(sparse, tmp_path, index):
-    told = sfl.save_sparse(tmp_path / "model", sparse, index=index)
+    sizes = sfl.save_sparse(tmp_path / "model", sparse, index=index)
     message = {
         "weights": packets.Packet(sparse.params, sparse.mask, index=index),
         "stats": packets.Packet(sparse.stats),
     }
     charged = message_bits(packets.layout(message), packets.count(message))
-    assert sum(tensor.bits for tensor in told.tensors) == int(charged.total)
+    assert sum(tensor.bits for tensor in sizes.tensors) == int(charged.total)
     kernel = sparse.params["fc1"]["kernel"], sparse.mask["fc1"]["kernel"]
     stored = safetensors.load_file(tmp_path / "model")["params/fc1/kernel"]
     assert stored.tobytes() == streams.encode(packets.Packet(*kernel, index=index))
@@ -193,12 +193,12 @@ def test_a_damaged_or_foreign_file_is_refused_in_a_line(sparse, tmp_path, damage
 
 @pytest.mark.parametrize("part", ["network", "reading"])
 def test_a_file_of_another_version_is_refused_in_a_line(sparse, tmp_path, part):
-    told = {
+    fields = {
         "network": {"name": "mlp", "num_classes": 2, "input_shape": [3]},
         "reading": {"mean": None, "std": None},
     }
-    told[part]["other"] = 1
-    sfl.save_sparse(tmp_path / "model", sparse, **told)
+    fields[part]["other"] = 1
+    sfl.save_sparse(tmp_path / "model", sparse, **fields)
     with pytest.raises(ValueError, match="model' is damaged: .*other") as error:
         sfl.load_sparse(tmp_path / "model")
     assert "\n" not in str(error.value)

@@ -38,8 +38,8 @@ def test_federate_splits_are_disjoint_and_whole(name, test_split):
     held = [rows(fed.test, i) for i in range(5)]
     if test_split == "within":
         assert len(used) + len(fed.y_test) == 200
-        mine = {x[r, 0] for r in used}
-        assert not mine & set(fed.x_test[:, 0])
+        features = {x[r, 0] for r in used}
+        assert not features & set(fed.x_test[:, 0])
         assert_each_once(held, len(fed.y_test))
     else:
         assert len(used) == 200
@@ -49,8 +49,8 @@ def test_federate_splits_are_disjoint_and_whole(name, test_split):
         assert fed.test.size.sum() == 0
     if test_split == "overlap":
         for i, test_rows in enumerate(held):
-            own = np.concatenate([rows(fed.train, i), rows(fed.val, i)])
-            share = np.bincount(y[own], minlength=4) / len(own)
+            client_rows = np.concatenate([rows(fed.train, i), rows(fed.val, i)])
+            share = np.bincount(y[client_rows], minlength=4) / len(client_rows)
             expected = np.ceil(20 * share - 1e-9)
             np.testing.assert_array_equal(
                 np.bincount(y_test[test_rows], minlength=4), expected

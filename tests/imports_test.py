@@ -28,7 +28,7 @@ PACKAGE = "sparsefl_jax"
 
 
 def imported(text: str, known: set[str]) -> set[str]:
-    """The modules that a source imports, inside of functions too."""
+    """Returns the modules that a source imports, inside functions too."""
     found = set()
     for node in ast.walk(ast.parse(text)):
         if isinstance(node, ast.Import):
@@ -48,7 +48,7 @@ def graph(sources: dict[str, str]) -> dict[str, set[str]]:
 
 
 def arrows_up(imports: dict[str, set[str]]) -> list[str]:
-    """Imports of a higher folder; the package itself, which imports all, is highest."""
+    """Returns imports of a higher folder; highest is the package, which imports all."""
     height = dict(zip((*FOLDERS, ""), range(len(FOLDERS) + 1), strict=True))
 
     def folder(module: str) -> str:

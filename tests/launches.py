@@ -1,4 +1,4 @@
-"""How tests start processes of a run, and wait for what they leave behind."""
+"""Starts the processes of a run for tests, and waits for what they write."""
 
 import os
 import socket
@@ -14,9 +14,9 @@ from tests.tiny import tiny_config
 
 ROOT = Path(__file__).parent.parent
 HELD = []  # sockets
-SECONDS = 300  # after which whatever still runs is killed; busy machines need many
+SECONDS = 300  # then processes are killed; a busy machine needs many
 
-# One of two processes: what they agree on, then the runs whose configurations it reads.
+# One of two processes: checks what they agree on, then runs the given configurations.
 DRIVER = """
 import json, sys
 from pathlib import Path
@@ -51,15 +51,15 @@ else:
 experiment._draw = lambda path: None  # plots take seconds
 for source in sys.argv[4:]:
     config = run_directory.read_config(folder / source)
-    told = experiment.run(config, folder / f"{source}_two", progress=False)
-    (folder / f"{source}_{index}.json").write_text(json.dumps(told))
+    summary = experiment.run(config, folder / f"{source}_two", progress=False)
+    (folder / f"{source}_{index}.json").write_text(json.dumps(summary))
 """
 
 
 def begin_all(arguments, devices=1):
-    """Starts a Python process for each list of arguments, with CPU devices of its own.
+    """Starts a Python process for each list of arguments, each with its CPU devices.
 
-    What is not over after `SECONDS` is killed by `ended`.
+    `ended` kills those that still run after `SECONDS`.
     """
     flags = f"--xla_force_host_platform_device_count={devices}"
     environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
@@ -77,18 +77,20 @@ def begin_all(arguments, devices=1):
 
 
 def ended(begun):
-    """Exit codes and standard errors, in order."""
+    """Waits for processes; returns exit codes and standard errors, in order."""
     until = time.monotonic() + SECONDS
     try:
-        told = [p.communicate(timeout=max(1, until - time.monotonic())) for p in begun]
+        outputs = [
+            p.communicate(timeout=max(1, until - time.monotonic())) for p in begun
+        ]
     finally:
         for process in begun:
             process.kill()
-    return [process.returncode for process in begun], [error for _, error in told]
+    return [process.returncode for process in begun], [error for _, error in outputs]
 
 
 def free_port():
-    """A port that nobody else is given: held here, and shared with gRPC, which asks."""
+    """Reserves a port: this process holds it, and shares it with gRPC."""
     HELD.append(socket.socket())
     HELD[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     HELD[-1].bind(("", 0))
@@ -106,7 +108,7 @@ def records(path):
 
 
 def close(one, other):
-    """Whether two nests of records are equal, numbers to 1e-6."""
+    """Returns whether two nests of records are equal, numbers to 1e-6."""
     if isinstance(one, dict):
         same = one.keys() == other.keys()
         return same and all(close(one[key], other[key]) for key in one)
@@ -119,7 +121,7 @@ def close(one, other):
 
 
 def configurations(folder):
-    """A method whose rows are masks, after a stage of one client; personal ones."""
+    """Returns a method whose rows are masks, after a stage; and one with thresholds."""
     masked = tiny_config(folder)
     masked.algorithm = {"name": "nst", "density": 0.5}
     masked.first_stage = {"name": "fedavg", "num_rounds": 1, "cohort_size": 1}
@@ -130,7 +132,7 @@ def configurations(folder):
 
 
 def launched(path):
-    """Both processes of a run by the command line, which goes on in a directory."""
+    """Starts both processes of a run that continues in a directory."""
     flags = ["--resume", f"--workdir={path}", f"--coordinator=localhost:{free_port()}"]
     return begin_all(
         ["launch.py", *flags, "--processes=2", f"--process_id={i}"] for i in (0, 1)
@@ -138,7 +140,7 @@ def launched(path):
 
 
 def has_written(begun, path):
-    """Waits until a run has told of a round."""
+    """Waits until a run has written the record of a round."""
     metrics, until = path / "metrics.jsonl", time.monotonic() + SECONDS
     while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 1):
         assert time.monotonic() < until and begun[0].poll() is None, ended(begun)

@@ -37,7 +37,7 @@ RELEASE = {"base": 32, "variant": "preactivation", "init": "torch"}
 
 
 def normal(seed, *shape):
-    """From NumPy, for which nothing needs compiling."""
+    """Draws by NumPy, which compiles nothing."""
     return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
 
 

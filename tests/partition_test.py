@@ -19,7 +19,7 @@ CALLS = {
 
 
 def labels_of(seed, num_classes, num_samples):
-    """Uneven labels in which every class occurs."""
+    """Draws uneven labels in which every class occurs."""
     rng = np.random.default_rng(seed)
     y = rng.integers(0, num_classes, num_samples) ** 2 // num_classes
     y[:num_classes] = np.arange(num_classes)

@@ -17,17 +17,17 @@ from tests.silent import STILL, shapes
 @pytest.mark.slow
 @pytest.mark.parametrize("name", printed.CLIENTS)
 def test_vanilla_flops_of_complement(name):
-    """Three passes of two FLOPs a multiply-add, one a bias, which is not ours."""
+    """The paper counts two FLOPs a multiply-add in three passes, and one a bias."""
     model, (table, layers) = complement_network(name), printed.VANILLA[name]
-    told = silent.rounds(model, fedavg(model, STILL), 2)
-    work, samples = told.logs.clients["work"], told.total("samples")
+    simulated = silent.rounds(model, fedavg(model, STILL), 2)
+    work, samples = simulated.logs.clients["work"], simulated.total("samples")
     found = {}
     for layer in layers.keys() - {"full"}:
         passes = sum(tree[layer]["kernel"].sum() for tree in work[:3])
         counted = 2 * model.macs[layer]["kernel"] * passes / samples
         found[layer] = counted + 3 * outputs(model, layer)
     biases = sum(3 * outputs(model, layer) for layer in found)
-    found["full"] = told.total("flops") / samples + biases
+    found["full"] = simulated.total("flops") / samples + biases
     settle(
         f"test_vanilla_flops_of_complement[{name}]",
         {printed.vanilla_place(table, layer): v for layer, v in found.items()},
@@ -43,20 +43,20 @@ def test_vanilla_flops_of_complement(name):
 def test_complement(name, p):
     """Round 0 is dense and makes the server's mask; in round 1 clients send the rest.
 
-    Of the server's share the paper takes p itself, as here, though no percentile leaves
-    40 % of 96 weights.
+    The paper takes p itself for the server's share, and so does this test, although no
+    percentile leaves 40 % of 96 weights.
     """
     model, column = complement_network(name), printed.PRUNED.index(p)
     clients = {layer: c[column] for layer, c in printed.CLIENTS[name].items()}
-    told = printed_complement.rounds_of(model, clients, p)
+    simulated = printed_complement.rounds_of(model, clients, p)
     kernels = {layer: shapes(model).params[layer]["kernel"].size for layer in clients}
-    down, up = (told.entries(way, "weights") for way in ("down", "up"))
+    down, up = (simulated.entries(way, "weights") for way in ("down", "up"))
     measured = {}
     for layer, n in kernels.items():
         path = f"{layer}/kernel"
         assert abs(down[path][1] - (1 - p) * n).max() <= 1
         measured[layer] = up[path][1].mean() / n
-    logged = told.records[1]["client"]
+    logged = simulated.records[1]["client"]
     for layer, d in measured.items():
         assert logged[f"client_density/{layer}/kernel"] == pytest.approx(d, rel=1e-6)
     found = {printed.full_place(printed.FULL[name][0], p): 1 - logged["client_density"]}

@@ -34,9 +34,9 @@ def test_fedsparsify(name, sparsity):
     """The broadcast of round 201 is what round 200 has left."""
     model, table = FEDSPARSIFY[name](), printed.FEDSPARSIFY_TABLES[name][0]
     method = fedsparsify_global(model, STILL, density=1 - sparsity, rounds=200)
-    told = silent.rounds(model, method, 201, clients=1)
+    simulated = silent.rounds(model, method, 201, clients=1)
     alive, sent = (
-        [sum(record[f"entries_{way}"].values()) for record in told.records]
+        [sum(record[f"entries_{way}"].values()) for record in simulated.records]
         for way in ("down", "up")
     )
     assert alive == sent  # though the paper's C.C. has an upload after its purge
@@ -54,10 +54,10 @@ def test_fedsparsify(name, sparsity):
 def test_fedavg_of_fedsparsify(name):
     model, table = FEDSPARSIFY[name](), printed.FEDSPARSIFY_TABLES[name][0]
     method = fedavg(model, STILL)
-    told = silent.rounds(model, method, 200, clients=1)
+    simulated = silent.rounds(model, method, 200, clients=1)
     entries = sum(
         sum(record[f"entries_{way}"].values())
-        for record in told.records
+        for record in simulated.records
         for way in ("down", "up")
     )
     settle(

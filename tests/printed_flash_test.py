@@ -25,7 +25,7 @@ from tests.silent import STILL, network
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["resnet18", "femnist_cnn"])
 def test_flash_saves(name):
-    """Values alone, without normalisation's statistics, of masks drawn at d."""
+    """Counts only values, without normalisation's statistics, of masks drawn at d."""
     model, prunable, data, densities = {
         "resnet18": (network("resnet18", 10, CIFAR), CONVOLUTIONS, "CIFAR-10",
                      (0.05, 0.1)),
@@ -45,8 +45,10 @@ def test_flash_saves(name):
         mask = jax.tree.map(
             functools.partial(drawn, density=density), dense.mask, select
         )
-        told, names = run(dense._replace(mask=mask)), ("weights", "dense")
-        return [told.view(ledger.values_only_bits, {w: names}) for w in ("down", "up")]
+        simulated, names = run(dense._replace(mask=mask)), ("weights", "dense")
+        return [
+            simulated.view(ledger.values_only_bits, {w: names}) for w in ("down", "up")
+        ]
 
     whole, found = bits(1.0), {}
     for d in densities:
@@ -58,9 +60,9 @@ def test_flash_saves(name):
 
 @pytest.mark.slow
 def test_stage_one_of_flash():
-    """A word a layer and client, however wide the layers are."""
+    """Each client sends a word for every layer, however wide the layers are."""
     model = network("resnet18", 10, CIFAR, base=2)
     method = sensitivity(model, STILL, density=0.1, prunable=CONVOLUTIONS)
-    told = silent.rounds(model, method, 1, clients=10, epochs=2)
+    simulated = silent.rounds(model, method, 1, clients=10, epochs=2)
     place = "ResNet-18: bits of stage 1, 20 layers, 10 clients"
-    settle("test_stage_one_of_flash", {place: told.total("bits_up")})
+    settle("test_stage_one_of_flash", {place: simulated.total("bits_up")})

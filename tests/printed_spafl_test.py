@@ -25,8 +25,8 @@ SPAFL = {FMNIST: "FMNIST", CIFAR_10: "CIFAR-10", CIFAR_100: "CIFAR-100"}
 @pytest.mark.slow
 @pytest.mark.parametrize("name", some([FMNIST, CIFAR_10], [CIFAR_100], ["released"]))
 def test_thresholds_travel(name):
-    told = thresholds_of(name)
-    down, up = (told.entries(way, "thresholds") for way in ("down", "up"))
+    simulated = thresholds_of(name)
+    down, up = (simulated.entries(way, "thresholds") for way in ("down", "up"))
     for path, entries in down.items():
         np.testing.assert_array_equal(entries, up[path])
     places = {
@@ -66,7 +66,7 @@ def test_heterofl_of_spafl(name):
 
 @pytest.mark.slow
 def test_headlines_of_spafl():
-    """Of 650 thresholds, and of FLOPs that are not four times too many."""
+    """Counts 650 thresholds, and FLOPs that are not four times too many."""
     ours, theirs = gbit_of_spafl(CIFAR_10), 1.4974e13  # of masks that were trained
     dense, half = flops_of(fedavg, CIFAR_10), flops_of(heterofl, CIFAR_10, budget=0.5)
     settle(

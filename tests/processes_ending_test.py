@@ -49,7 +49,7 @@ def test_what_one_refuses_ends_both(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "arguments, told",
+    "arguments, said",
     [
         (("here", 2, 0), "coordinator='here', .* expected all three: host:port"),
         ((":12", 2, 0), "coordinator=':12'"),
@@ -59,8 +59,8 @@ def test_what_one_refuses_ends_both(tmp_path):
         (("here:12", 2, 0, 0.0), "wait_minutes=0.0, expected above 0"),
     ],
 )
-def test_start_refuses(arguments, told):
-    with pytest.raises(ValueError, match=told):
+def test_start_refuses(arguments, said):
+    with pytest.raises(ValueError, match=said):
         membership.start(*arguments)
 
 
@@ -72,11 +72,11 @@ ALONE = [
 ]
 
 
-@pytest.mark.parametrize("flags, told", ALONE)
-def test_who_is_alone_says_so_in_one_line(flags, told):
+@pytest.mark.parametrize("flags, said", ALONE)
+def test_who_is_alone_says_so_in_one_line(flags, said):
     flags = [flag.format(port=free_port()) for flag in flags]
     (code,), (error,) = ended(begin_all([["launch.py", "--list", *flags]]))
-    assert code == 2 and error.startswith(f"error: {told}")
+    assert code == 2 and error.startswith(f"error: {said}")
     assert len(error.splitlines()) == 1
 
 
@@ -110,12 +110,12 @@ def test_one_that_fails_ends_the_other_with_one_line(fails, tmp_path):
     port = free_port()
     begun = begin_all(["-c", PARTING, port, i, fails, tmp_path] for i in (0, 1))
     codes, errors = ended(begun)
-    told = [
+    lines = [
         [line for line in error.splitlines() if not line.startswith("[Gloo]")]
         for error in errors
     ]
-    assert told[fails] == ["error: no such thing"] and codes[fails] == 2
-    assert told[1 - fails] == [f"error: process {fails} has ended: no such thing"]
+    assert lines[fails] == ["error: no such thing"] and codes[fails] == 2
+    assert lines[1 - fails] == [f"error: process {fails} has ended: no such thing"]
     assert codes[1 - fails] == 1
     for index in (0, 1):  # JAX alone would let process 0 keep what it compiled
         assert int((tmp_path / f"hits_{index}").read_text()) > 0

@@ -48,11 +48,11 @@ def test_two_processes_give_what_one_gives(name, stores, tmp_path, monkeypatch):
     assert codes == [0, 0], "\n".join(errors)
     for store in stores:
         assert close(records(tmp_path / "one"), records(tmp_path / f"{store}_two"))
-        told = [
+        summaries = [
             json.loads((tmp_path / f"{store}_{i}.json").read_text()) for i in (0, 1)
         ]
-        assert told[0] == told[1] and told[0]["device"].startswith("2 x")
-        assert (told[0]["ended_by"], told[0]["rounds"]) == ("gbit", rounds)
+        assert summaries[0] == summaries[1] and summaries[0]["device"].startswith("2 x")
+        assert (summaries[0]["ended_by"], summaries[0]["rounds"]) == ("gbit", rounds)
         saved = [checkpoint.read(tmp_path / each) for each in ("one", f"{store}_two")]
         assert close(*(jax.tree.map(np.ndarray.tolist, s.models) for s in saved))
 
@@ -65,7 +65,7 @@ def test_interrupted_by_one_and_resumed_by_both(store, tmp_path):
     wrote(config, tmp_path / "two")
     begun = launched(tmp_path / "two")
     has_written(begun, tmp_path / "two")
-    begun[1].send_signal(signal.SIGINT)  # only one of them is told
+    begun[1].send_signal(signal.SIGINT)  # only one of them gets it
     codes, errors = ended(begun)
     assert codes == [130, 130], "\n".join(errors)
     assert "all saved" in errors[0] and "--resume" not in errors[1]
@@ -117,7 +117,7 @@ key, rounds = jax.random.key(0), np.zeros(1, np.int32)
 layers = jax.tree.map(lambda m: m > 0, model.macs)
 assert len(jax.devices()) == 8
 for name, method in methods.items():
-    told = []
+    results = []
     for count in (1, 8):
         stage = sfl.Stage(method(*parts), 1, 11, batch_size=4)
         plan = placement.make_plan(stage, layers, jax.devices()[:count])
@@ -128,12 +128,12 @@ for name, method in methods.items():
         arguments = key, population, state, rounds, ids
         run = round_program.make_segment(plan).lower(*arguments).compile()
         state, log = run(*arguments)
-        told.append(jax.device_get((state, log)))
+        results.append(jax.device_get((state, log)))
         for leaf in jax.tree.leaves(state.clients):
             assert leaf.addressable_shards[0].data.shape[0] == 24 // count
     assert plan.mesh.size == 8
     assert not re.search(r"f32\[24,[^ ]* all-gather", run.as_text()), name
-    for one, eight in zip(*map(jax.tree.leaves, told), strict=True):
+    for one, eight in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(one, eight, rtol=1e-6, atol=1e-6)
 """
 

@@ -1,4 +1,4 @@
-"""What tests of bad input share: how one changes a configuration and sees a refusal."""
+"""Changes a configuration and checks refusals, for the tests of bad input."""
 
 import sys
 from pathlib import Path
@@ -23,14 +23,15 @@ def change(config, values: dict) -> None:
         objects.complete(config)
 
 
-def refused(call, told: str) -> None:
+def refused(call, said: str) -> None:
+    """Checks that a call is refused in one line that says something."""
     with pytest.raises(ValueError) as caught:
         call()
-    assert told in str(caught.value) and "\n" not in str(caught.value)
+    assert said in str(caught.value) and "\n" not in str(caught.value)
 
 
 def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
-    """Exit code and standard error of `launch.py`, without a new process."""
+    """Returns exit code and standard error of `launch.py`, without a new process."""
     values = flags.FlagValues()
     config = cli.define_config(values)
     monkeypatch.setattr(sys, "argv", ["launch.py", *arguments])
