@@ -49,8 +49,8 @@ def largest(
       [[True], [False]]
     """
     in_range("density", density, "(0, 1]")
-    leaves = _by_path(params)
-    mask = _by_path(masks.full(params))
+    leaves = trees.by_path(params)
+    mask = trees.by_path(masks.full(params))
     for link in shrinking(params, prunable):
         norms = _over_inputs(jnp.sum, jnp.abs(leaves[f"{link.layer}/kernel"]))
         kept = top_k.top_k(norms, width.num_kept(density, norms.size))
@@ -79,7 +79,7 @@ def kept(mask: PyTree, prunable: tuple[str, ...] = KERNELS) -> dict[str, Array]:
       >>> kept(mask)
       {'fc1': Array([ True], dtype=bool)}
     """
-    leaves, pruned = _by_path(mask), shrinking(mask, prunable)
+    leaves, pruned = trees.by_path(mask), shrinking(mask, prunable)
     return {
         link.layer: _over_inputs(jnp.any, leaves[f"{link.layer}/kernel"])
         for link in pruned
@@ -105,10 +105,6 @@ def shrinking(params: PyTree, prunable: tuple[str, ...] = KERNELS) -> list[Link]
     if not found:
         raise ValueError(f"prunable={prunable}, expected the kernel of a hidden layer")
     return found
-
-
-def _by_path(tree: PyTree) -> dict[str, Array]:
-    return dict(zip(trees.leaf_paths(tree), jax.tree.leaves(tree), strict=True))
 
 
 def _over_inputs(reduce: Callable, kernel: Array) -> Array:

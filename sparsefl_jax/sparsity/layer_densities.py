@@ -235,4 +235,4 @@ def submask(ranks: PyTree, counts: Array, select: PyTree) -> PyTree:
       [True, True, False]
     """
     kept = [r < counts[i] for i, r in enumerate(trees.layers(ranks, select))]
-    return trees.replace_layers(masks.full(ranks), select, kept)
+    return masks.total(ranks, select, kept)

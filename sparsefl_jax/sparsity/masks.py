@@ -77,6 +77,26 @@ def full(params: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jnp.ones(x.shape, jnp.bool_), params)
 
 
+def total(params: PyTree, select: PyTree, kept: list[Array]) -> PyTree:
+    """Makes a total mask of the masks of layers.
+
+    Args:
+      params: a tree of arrays or shapes.
+      select: tree of Python bools.
+      kept: `[L]` masks, bool, of the selected leaves in tree order.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected.
+
+    Example:
+      >>> params = {'b': jnp.zeros(1), 'w': jnp.zeros(1)}
+      >>> select = {'b': False, 'w': True}
+      >>> total(params, select, [jnp.array([False])])
+      {'b': Array([ True], dtype=bool), 'w': Array([False], dtype=bool)}
+    """
+    return trees.replace_layers(full(params), select, kept)
+
+
 def apply(params: PyTree, mask: PyTree) -> PyTree:
     """Puts exact zeros where the mask is False.
 
@@ -121,7 +141,7 @@ def bernoulli(key: Key, params: PyTree, densities: Array, select: PyTree) -> PyT
     drawn = [
         jax.random.bernoulli(keys[i], densities[i], s) for i, s in enumerate(shapes)
     ]
-    return trees.replace_layers(full(params), select, drawn)
+    return total(params, select, drawn)
 
 
 def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:

@@ -43,17 +43,14 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
     """
     if isinstance(n, int):
         in_range("n", n, f"[1, {m}]")
-    paths = trees.layers(
-        jax.tree.unflatten(jax.tree.structure(scores), trees.leaf_paths(scores)), select
-    )
     leaves = trees.layers(scores, select)
-    for path, leaf in zip(paths, leaves, strict=True):
+    for path, leaf in zip(trees.layer_paths(select), leaves, strict=True):
         inputs = math.prod(leaf.shape[:-1]) if leaf.ndim > 1 else 0
         if inputs < m:
             raise ValueError(f"m={m}, but {path!r} has {inputs} inputs, expected >= m.")
     per_layer = jnp.broadcast_to(jnp.asarray(n, jnp.int32), (len(leaves),))
     kept = [_n_of_m(x, per_layer[i], m) for i, x in enumerate(leaves)]
-    return trees.replace_layers(masks.full(scores), select, kept)
+    return masks.total(scores, select, kept)
 
 
 def random_n_of_m(

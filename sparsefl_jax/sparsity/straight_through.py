@@ -125,7 +125,7 @@ def kernels(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
       >>> list(kernels({'b': jnp.ones(2), 'w': jnp.ones((3, 2))}, {'w': jnp.ones(2)}))
       ['w']
     """
-    leaves = dict(zip(trees.leaf_paths(params), jax.tree.leaves(params), strict=True))
+    leaves = trees.by_path(params)
     return {path: leaves[path] for path in thresholds}
 
 
@@ -209,6 +209,5 @@ def zeros(params: PyTree, select: PyTree) -> dict[str, Array]:
 
 def _map_with_path(function: Callable, tree: PyTree) -> PyTree:
     """Maps `function(path, leaf)` over a tree."""
-    leaves, treedef = jax.tree.flatten(tree)
-    paths = trees.leaf_paths(tree)
-    return treedef.unflatten(map(function, paths, leaves))
+    mapped = [function(path, leaf) for path, leaf in trees.by_path(tree).items()]
+    return jax.tree.unflatten(jax.tree.structure(tree), mapped)

@@ -77,9 +77,7 @@ def at_least(scores: PyTree, k: Array | int, select: PyTree) -> PyTree:
     flat = jnp.concatenate([x.reshape(-1) for x in keys])
     k = jnp.clip(jnp.asarray(k, jnp.int32), 1, flat.size)
     threshold = _kth_largest(flat, k)
-    return trees.replace_layers(
-        masks.full(scores), select, [x >= threshold for x in keys]
-    )
+    return masks.total(scores, select, [x >= threshold for x in keys])
 
 
 def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
@@ -99,7 +97,7 @@ def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
       [False, True, False]
     """
     kept = [top_k(x, counts[i]) for i, x in enumerate(trees.layers(scores, select))]
-    return trees.replace_layers(masks.full(scores), select, kept)
+    return masks.total(scores, select, kept)
 
 
 def largest_overall(scores: PyTree, count: Array | int, select: PyTree) -> PyTree:
@@ -123,4 +121,4 @@ def largest_overall(scores: PyTree, count: Array | int, select: PyTree) -> PyTre
     kept = top_k(jnp.concatenate([x.reshape(-1) for x in chosen]), count)
     parts = jnp.split(kept, np.cumsum([x.size for x in chosen])[:-1])
     cut = [part.reshape(x.shape) for part, x in zip(parts, chosen, strict=True)]
-    return trees.replace_layers(masks.full(scores), select, cut)
+    return masks.total(scores, select, cut)

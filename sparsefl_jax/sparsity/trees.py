@@ -5,6 +5,7 @@ in tree order, are the *layers*, and arrays over them are `[L]`.
 """
 
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -27,6 +28,16 @@ def leaf_paths(tree: PyTree) -> list[str]:
     """
     paths = jax.tree_util.tree_leaves_with_path(tree)
     return [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
+
+
+def by_path(tree: PyTree) -> dict[str, Any]:
+    """Returns the leaves by path, in tree order.
+
+    Example:
+      >>> by_path({'conv1': {'kernel': 1, 'bias': 2}})
+      {'conv1/bias': 2, 'conv1/kernel': 1}
+    """
+    return dict(zip(leaf_paths(tree), jax.tree.leaves(tree), strict=True))
 
 
 def layers(tree: PyTree, select: PyTree) -> list:

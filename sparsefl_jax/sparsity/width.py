@@ -13,6 +13,7 @@ Sources: Diao et al., HeteroFL, ICLR 2021, https://arxiv.org/abs/2010.01264; Hor
 al., FjORD, NeurIPS 2021, https://arxiv.org/abs/2102.13451.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -68,12 +69,7 @@ def prefix(params: PyTree, rate: Array | float) -> PyTree:
       >>> prefix(params, 0.5)['fc2']['kernel'].sum(1).tolist()
       [2, 2, 0, 0]
     """
-    leaves, treedef = jax.tree.flatten(params)
-    cut = [
-        _cut(leaf.shape, known.axes, rate)
-        for leaf, known in zip(leaves, _read(params), strict=True)
-    ]
-    return jax.tree.unflatten(treedef, cut)
+    return _map(lambda leaf, known: _cut(leaf.shape, known.axes, rate), params)
 
 
 def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
@@ -93,7 +89,7 @@ def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
       >>> prefix_of_stats({'mean': jnp.zeros(4)}, 0.5)['mean'].tolist()
       [True, True, False, False]
     """
-    for path, leaf in zip(trees.leaf_paths(stats), jax.tree.leaves(stats), strict=True):
+    for path, leaf in trees.by_path(stats).items():
         if len(leaf.shape) != 1:
             raise ValueError(
                 f"statistic {path!r} has shape {tuple(leaf.shape)}, expected one axis, "
@@ -134,13 +130,10 @@ def scale(params: PyTree, rate: Array | float) -> PyTree:
       >>> scaled['fc1']['kernel'].item(), scaled['fc2']['kernel'].item()
       (2.0, 1.0)
     """
-    leaves, treedef = jax.tree.flatten(params)
     rate = jnp.asarray(rate, jnp.float32)
-    scaled = [
-        leaf / rate if known.role == "hidden" else leaf
-        for leaf, known in zip(leaves, _read(params), strict=True)
-    ]
-    return jax.tree.unflatten(treedef, scaled)
+    return _map(
+        lambda leaf, known: leaf / rate if known.role == "hidden" else leaf, params
+    )
 
 
 def num_classes(params: PyTree) -> int:
@@ -172,16 +165,13 @@ def columns(params: PyTree, classes: Array) -> PyTree:
       >>> columns(params, jnp.array([True, False]))['fc']['kernel'].tolist()
       [[True, False]]
     """
-    leaves, treedef = jax.tree.flatten(params)
-    kept = [
-        jnp.broadcast_to(
-            jnp.expand_dims(classes, range(len(leaf.shape) - 1)), leaf.shape
-        )
-        if known.role == "head"
-        else jnp.ones(leaf.shape, jnp.bool_)
-        for leaf, known in zip(leaves, _read(params), strict=True)
-    ]
-    return jax.tree.unflatten(treedef, kept)
+
+    def keep(leaf, known):
+        mask = classes if known.role == "head" else jnp.ones(1, jnp.bool_)
+        axes = range(len(leaf.shape) - 1)
+        return jnp.broadcast_to(jnp.expand_dims(mask, axes), leaf.shape)
+
+    return _map(keep, params)
 
 
 def check(model: SparseModel) -> None:
@@ -211,6 +201,12 @@ def check(model: SparseModel) -> None:
                 f"width slicing: {_module(path)!r} normalises without statistics of "
                 "its channels, expected norm 'batch', 'static' or None"
             )
+
+
+def _map(function: Callable, params: PyTree) -> PyTree:
+    """Maps a function over every leaf and what slicing does to it."""
+    leaves, treedef = jax.tree.flatten(params)
+    return treedef.unflatten(map(function, leaves, _read(params)))
 
 
 def _module(path: str) -> str:
