@@ -169,6 +169,10 @@ def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:
 def counts(mask: PyTree, select: PyTree) -> Array:
     """Counts the alive entries of each layer.
 
+    Args:
+      mask: bool tree.
+      select: tree of Python bools.
+
     Returns:
       `[L]` int32.
 
@@ -183,6 +187,10 @@ def counts(mask: PyTree, select: PyTree) -> Array:
 def layer_densities(mask: PyTree, select: PyTree) -> Array:
     """Returns the share of alive entries of each layer.
 
+    Args:
+      mask: bool tree.
+      select: tree of Python bools.
+
     Returns:
       `[L]` float32 in [0, 1]; 0 for an empty layer.
 
@@ -196,6 +204,10 @@ def layer_densities(mask: PyTree, select: PyTree) -> Array:
 
 def density(mask: PyTree, select: PyTree) -> Array:
     """Returns the share of alive entries over all layers together.
+
+    Args:
+      mask: bool tree.
+      select: tree of Python bools.
 
     Returns:
       float32 scalar in [0, 1].

@@ -73,7 +73,14 @@ def importance(kernel: Array) -> Array:
 
 
 def along_outputs(values: Array, kernel: Array) -> Array:
-    """Gives values [O] the axes of a kernel [..., O].
+    """Gives values the axes of a kernel.
+
+    Args:
+      values: [O].
+      kernel: [..., O].
+
+    Returns:
+      [1, ..., 1, O].
 
     Example:
       >>> along_outputs(jnp.ones(2), jnp.ones((5, 3, 2))).shape
@@ -83,9 +90,16 @@ def along_outputs(values: Array, kernel: Array) -> Array:
 
 
 def is_dead(kernel: Array, threshold: Array) -> Array:
-    """Returns whether at most 1 % of a layer's filters are alive; shape=(), bool.
+    """Returns whether at most 1 % of a layer's filters are alive.
 
     It counts in integers: a mean in float32 takes 5 of 500 for more than 0.01.
+
+    Args:
+      kernel: float32 [..., O].
+      threshold: float32 [O].
+
+    Returns:
+      shape=(), bool.
 
     Example:
       >>> is_dead(jnp.ones((3, 2)), jnp.array([2.0, 3.0])).item()
@@ -120,6 +134,10 @@ def revived(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
 
 def kernels(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
     """Returns the kernels that have thresholds, by path.
+
+    Args:
+      params: the parameters.
+      thresholds: [O] by the path of a kernel [..., O].
 
     Example:
       >>> list(kernels({'b': jnp.ones(2), 'w': jnp.ones((3, 2))}, {'w': jnp.ones(2)}))

@@ -149,7 +149,15 @@ def mask_of(params: PyTree) -> PyTree:
 
 
 def fill(key: Key, tree: PyTree, sample: Callable) -> PyTree:
-    """Fills a tree with `sample(key, shape)`, with one key for each leaf.
+    """Fills a tree with samples, with one key for each leaf.
+
+    Args:
+      key: a typed key, split over the leaves.
+      tree: a tree of arrays or shapes.
+      sample: `(key, shape) -> array`.
+
+    Returns:
+      A tree like `tree`.
 
     Example:
       >>> fill(jax.random.key(0), {'w': jnp.ones(3)}, jax.random.uniform)['w'].shape

@@ -43,6 +43,10 @@ def by_path(tree: PyTree) -> dict[str, Any]:
 def layers(tree: PyTree, select: PyTree) -> list:
     """Returns the selected leaves in tree order, along which `[L]` arrays run.
 
+    Args:
+      tree: any pytree.
+      select: tree of Python bools with the same treedef.
+
     Example:
       >>> layers({'a': 1, 'b': 2, 'c': 3}, {'a': True, 'b': False, 'c': True})
       [1, 3]
@@ -128,7 +132,14 @@ def split(tree: PyTree, select: PyTree) -> tuple[PyTree, PyTree]:
 
 
 def merge(a: PyTree, b: PyTree) -> PyTree:
-    """Joins what `split` cut: the leaves of `a`, and those of `b` where it has None.
+    """Joins the two parts that `split` returns, in any order.
+
+    Args:
+      a: one part, None where the other has a leaf.
+      b: the other part.
+
+    Returns:
+      The whole tree.
 
     Example:
       >>> merge({'a': 1, 'b': None}, {'a': None, 'b': 2})

@@ -29,12 +29,19 @@ def leaves(tree: PyTree) -> list:
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in pairs]
 
 
-def rows(tree: PyTree, index) -> PyTree:
+def rows(tree: PyTree, index: int | np.ndarray) -> PyTree:
     """Returns entries of the leading axis of every leaf."""
     return jax.tree.map(lambda v: v[index], tree)
 
 
-def same(world, law: str, what: str, got, want, tolerance=TOLERANCE) -> None:
+def same(
+    world: World,
+    law: str,
+    what: str,
+    got: PyTree,
+    want: PyTree,
+    tolerance: float = TOLERANCE,
+) -> None:
     """Fails unless two trees have one structure, the same types and equal values."""
     if jax.tree.structure(got) != jax.tree.structure(want):
         found, expected = jax.tree.structure(got), jax.tree.structure(want)
@@ -62,7 +69,9 @@ def finite(world: World, law: str, what: str, tree: PyTree) -> None:
             fail(world, law, f"{what}{path} is not finite")
 
 
-def outside(world: World, what: str, values, mask, untouched=None) -> None:
+def outside(
+    world: World, what: str, values: PyTree, mask: PyTree, untouched: PyTree = None
+) -> None:
     """Fails unless entries outside the mask are 0 or, where given, untouched."""
     other = jax.tree.leaves(untouched) or [0] * len(jax.tree.leaves(mask))
     pairs = zip(leaves(values), jax.tree.leaves(mask), other, strict=True)

@@ -14,7 +14,14 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.types import Context, PyTree
+from sparsefl_jax.core.types import (
+    Array,
+    Batches,
+    ClientInfo,
+    Context,
+    Key,
+    PyTree,
+)
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.simulation import placement, store
 from sparsefl_jax.testing.small_world import World, data_of, once, path
@@ -31,7 +38,16 @@ class Passing(NamedTuple):
     metrics: dict
 
 
-def client(world: World, key, round, server, row, last_round, info, data) -> Passing:
+def client(
+    world: World,
+    key: Key,
+    round: Array,
+    server: PyTree,
+    row: PyTree,
+    last_round: Array,
+    info: ClientInfo,
+    data: Batches,
+) -> Passing:
     """Computes one client's part of a round, as `core.algorithm` defines it."""
     algorithm = world.algorithm
     ctx = Context(round, last_round, info)
@@ -140,7 +156,9 @@ def total(passings: list[Passing]) -> PyTree:
     return jax.tree.map(lambda *v: sum(v), *(p.summand for p in passings))
 
 
-def aggregate(world: World, key, round, server, total) -> tuple[PyTree, dict]:
+def aggregate(
+    world: World, key: Key, round: Array, server: PyTree, total: PyTree
+) -> tuple[PyTree, dict]:
     """Computes the server's part of a round."""
     return world.algorithm.aggregate(key, round, server, total)
 

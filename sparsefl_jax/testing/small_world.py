@@ -7,7 +7,7 @@ it has compiled and run, so that all laws share it.
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import jax
@@ -189,9 +189,9 @@ def run(
     *,
     chunk: int = 1,
     devices: int = 1,
-    key=None,
-    ids=None,
-    population=None,
+    key: jax.Array | None = None,
+    ids: np.ndarray | None = None,
+    population: placement.Population | None = None,
     length: int | None = None,
 ) -> tuple[placement.State, round_program.RoundLog]:
     """Runs rounds `first` to `first + count - 1` by the simulator; NumPy in and out.
@@ -217,7 +217,9 @@ def _scanned(world: World, first: int, ids, length: int | None) -> tuple:
     return (first + steps).astype(np.int32), ids[steps]
 
 
-def through(world: World, state, rounds) -> tuple[placement.State, int]:
+def through(
+    world: World, state: placement.State, rounds: Iterable[int]
+) -> tuple[placement.State, int]:
     """Runs rounds with the state left on the device; also returns the traces so far."""
     state = jax.device_put(state, placement.shardings(plan(world), state))
     for round in rounds:

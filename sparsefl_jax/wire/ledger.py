@@ -138,6 +138,12 @@ def values_only_bits(
       count: as `packets.count` returns it, any leading axes.
       names: the packets that the figure charges.
       words: words charged per value.
+
+    Example:
+      >>> layout = {'up': Layout(('w',), ((3,),), 32, 'bitmap', True)}
+      >>> count = Count(np.array([[2]]), np.array([True]), np.array([True]))
+      >>> values_only_bits(layout, {'up': count}, ['up'])
+      64
     """
     chosen = {name: layout[name] for name in names}
     return words * int(np.sum(message_bits(chosen, count).values))

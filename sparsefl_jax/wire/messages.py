@@ -29,6 +29,14 @@ def pack_down(
 
     Returns:
       Three packets: masked weights with their positions, dense leaves, statistics.
+
+    Example:
+      >>> mask, since = {'w': jnp.array([True, False])}, jnp.int32(0)
+      >>> model, select = SparseModel({'w': jnp.ones(2)}, mask, {}), {'w': True}
+      >>> met = Context(jnp.int32(4), jnp.int32(2), None)  # took part in round 2
+      >>> down = pack_down(met, model, since, select, index='bitmap')
+      >>> bool(down['weights'].fresh)  # are positions charged?
+      False
     """
     return _pack(model, select, is_new(ctx, since), index)
 
@@ -47,6 +55,13 @@ def pack_up(
 
     Returns:
       Three packets, as `pack_down` returns them.
+
+    Example:
+      >>> mask = {'w': jnp.array([True, False])}
+      >>> model, select = SparseModel({'w': jnp.ones(2)}, mask, {}), {'w': True}
+      >>> up = pack_up(model, {'w': jnp.ones(2, bool)}, select, index='bitmap')
+      >>> bool(up['weights'].fresh), up['weights'].values['w'].tolist()
+      (True, [1.0, 0.0])
     """
     return _pack(model, select, differs(model.mask, received), index)
 
