@@ -1,23 +1,15 @@
-"""Bad input: each answered in one line that names it, before anything is compiled."""
+"""Bad configurations: each is refused in one line, before anything is compiled."""
 
 import math
-import subprocess
-import sys
-import zipfile
-from pathlib import Path
-from types import SimpleNamespace
 
-import numpy as np
 import pytest
-from absl import flags
 from ml_collections import config_dict
 
-from sparsefl_jax import models
-from sparsefl_jax.runs import cli, experiment, loop
-from sparsefl_jax.runs.config import build, defaults, fields, registry, rename
-from tests.tiny import network, tiny_config
+from sparsefl_jax.runs import experiment, loop
+from sparsefl_jax.runs.config import fields
+from tests.refusals import change, refused
+from tests.tiny import tiny_config
 
-ROOT = Path(__file__).parent.parent
 NAN, INF = math.nan, math.inf
 LDA, SENSITIVITY = {"name": "lda"}, {"name": "sensitivity", "density": 0.5}
 HETERO = {"name": "hetero_jmwst"}
@@ -142,7 +134,7 @@ REFUSED = [
     ({"optimizer": {"name": "adam", "b1": 1.0}}, "b1=1.0, expected in [0, 1)"),
     ({"optimizer": {"name": "adam", "b2": -0.1}}, "b2=-0.1, expected in [0, 1)"),
     ({"optimizer": {"name": "rmsprop", "decay": 2.0}}, "decay=2.0, expected in [0, 1)"),
-    ({"optimizer": {"name": "adam", "eps": -1e-8}}, "eps=-1e-08, expected in [0, inf)"),
+    ({"optimizer": {"name": "adam", "eps": -1e-8}}, "eps=-1e-08, expected a finite nu"),
     (
         {
             "server_optimizer.name": "sgd",
@@ -173,11 +165,11 @@ REFUSED = [
     ({"model": {"name": "sa", "widths": (2**29,)}}, "2**31 parameters or more"),
     (
         {"algorithm": SPARSIFY | {"rounds": 2**31 - 1}},
-        "rounds=2147483647, expected an integer from 2 to 1000000",
+        "rounds=2147483647, expected in [2, 1000000]",
     ),
     (
         {"algorithm": SPARSIFY | {"rounds": 4, "frequency": 5}},
-        "frequency=5, expected an integer from 1 to 4",
+        "frequency=5, expected in [1, 4]",
     ),
     ({"partition": {"name": "natural", "min_samples": 0}}, "min_samples=0"),
     ({"lr_horizon": 0}, "lr_horizon=0"),
@@ -196,28 +188,12 @@ REFUSED = [
 ]
 
 
-def change(config, values: dict) -> None:
-    """Sets fields by dotted name, even to a wrong type, with defaults filled in."""
-    with config.ignore_type(), config.unlocked():
-        for field, value in values.items():
-            section, _, name = field.rpartition(".")
-            (config[section] if section else config)[name] = value
-    if not any(isinstance(config[f], str) for f in registry.TABLES):
-        defaults.complete(config)
-
-
-def refused(call, told: str) -> None:
-    with pytest.raises(ValueError) as caught:
-        call()
-    assert told in str(caught.value) and "\n" not in str(caught.value)
-
-
-@pytest.mark.parametrize("values, told", REFUSED, ids=lambda v: str(v)[:60])
-def test_configuration_is_refused(tmp_path, monkeypatch, values, told):
+@pytest.mark.parametrize("values, said", REFUSED, ids=lambda v: str(v)[:60])
+def test_configuration_is_refused(tmp_path, monkeypatch, values, said):
     config = tiny_config(tmp_path)
     change(config, values)
     monkeypatch.setattr(loop, "go_on", None)  # nothing runs
-    refused(lambda: experiment.run(config, tmp_path / "run", progress=False), told)
+    refused(lambda: experiment.run(config, tmp_path / "run", progress=False), said)
     assert not (tmp_path / "run").exists()
 
 
@@ -233,248 +209,3 @@ def test_lists_and_whole_numbers_are_as_good_as_tuples_and_floats(tmp_path):
     read_back = config_dict.ConfigDict(config.to_dict())
     change(read_back, {"model.widths": [16], "optimizer.learning_rate": 1})
     fields.check(read_back)
-
-
-# --- data
-
-IMAGES = np.zeros((40, 2, 3, 1), np.float32)
-LABELS = np.arange(40) % 4
-GOOD = {"x": IMAGES, "y": LABELS, "x_test": IMAGES, "y_test": LABELS}
-
-
-class Trap:
-    """Creates a file where it is unpickled."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return Path.touch, (self.path,)
-
-
-BAD_ARRAYS = [
-    ({"y": LABELS[:39]}, "y has 39 labels for 40 samples"),
-    ({"x_test": IMAGES[:39]}, "y_test has 40 labels for 39 samples"),
-    ({"y": LABELS - 1}, "labels from -1"),
-    ({"y": LABELS + 2**32}, "labels from 4294967296"),
-    ({"y": LABELS * 10**6}, "labels up to 3000000"),
-    ({"y": LABELS / 2}, "expected integers"),
-    ({"x": IMAGES + NAN}, "x has values that are not finite"),
-    ({"x_test": IMAGES - INF}, "x_test has values that are not finite"),
-    ({"x": IMAGES.astype(float) + 1e39}, "x has values that are not finite"),
-    ({"x": IMAGES[:, :1]}, "x_test has samples"),
-    ({"x": IMAGES[:0], "y": LABELS[:0]}, "x has shape (0, 2, 3, 1)"),
-    ({"users": np.arange(39)}, "users has shape (39,)"),
-]
-
-
-@pytest.mark.parametrize("arrays, told", BAD_ARRAYS, ids=lambda v: str(v)[:40])
-def test_arrays_are_refused(tmp_path, arrays, told):
-    config = tiny_config(tmp_path)
-    config.dataset = str(tmp_path / "bad.npz")
-    np.savez(config.dataset, **GOOD | arrays)
-    refused(lambda: experiment.build(config), told)
-
-
-def damaged(path: Path, how: str) -> None:
-    """Writes a good archive and spoils it."""
-    np.savez_compressed(path, **GOOD)
-    whole = path.read_bytes()
-    if how == "cut off":
-        path.write_bytes(whole[: len(whole) // 2])
-    elif how == "empty":
-        path.write_bytes(b"")
-    elif how == "text":
-        path.write_text("no archive")
-    elif how == "array":
-        with open(path, "wb") as file:
-            np.save(file, IMAGES)
-    elif how == "flipped":  # the compressed bytes of the first array
-        path.write_bytes(whole[:50] + b"\xff" * 20 + whole[70:])
-    elif how == "other zip":
-        with zipfile.ZipFile(path, "w") as file:
-            file.writestr("x.txt", "text")
-    elif how == "lacks y":
-        np.savez(path, x=IMAGES, x_test=IMAGES, y_test=LABELS)
-    else:
-        path.unlink()
-
-
-HOW = ("cut off", "empty", "text", "array", "flipped", "other zip", "lacks y", "absent")
-
-
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("field", ["dataset", "writers"])
-def test_files_are_refused(tmp_path, how, field):
-    config = tiny_config(tmp_path)
-    config[field] = str(tmp_path / "bad.npz")
-    damaged(tmp_path / "bad.npz", how)
-    refused(lambda: experiment.build(config), "bad.npz")
-
-
-@pytest.mark.parametrize("key", list(GOOD))
-def test_nothing_is_unpickled(tmp_path, key):
-    config = tiny_config(tmp_path)
-    config.dataset = str(tmp_path / "bad.npz")
-    trap = np.array([Trap(tmp_path / "sprung")] * 40, object)
-    np.savez(config.dataset, **GOOD | {key: trap})
-    refused(lambda: experiment.build(config), "it holds Python objects")
-    assert not (tmp_path / "sprung").exists()
-
-
-# --- the command line
-
-FILE = """
-from sparsefl_jax.runs.config.defaults import default_config
-
-def get_config(arg):
-    config = default_config()
-    {}
-    return config
-"""
-MINI = "configs/flash_cifar10.py:mini"
-LINES = [
-    ([f"--config={MINI}", "--config.cohort_size=ten"], "cohort_size=ten"),
-    ([f"--config={MINI}", "--config.cohort_size=2.5"], "cohort_size=2.5"),
-    ([f"--config={MINI}", "--config.cohort_sise=3"], "did you mean 'cohort_size'"),
-    ([f"--config={MINI}", "--config.until.gbits=3"], "did you mean 'gbit'"),
-    ([f"--config={MINI}", "--config.algorithm.densty=3"], "no field 'densty'"),
-    ([f"--config={MINI}", "--config.seed.x=3"], "seed.x"),
-    ([f"--config={MINI}", "--config.budgets=abc"], "budgets=('abc',)"),
-    ([f"--config={MINI}", "--config.normalize=maybe"], "maybe"),
-    ([f"--config={MINI}", "--config.algorithm=5"], "--config.algorithm=5"),
-    ([f"--config={MINI}", "--confg=5"], "confg"),
-    (["--config=configs/no_such.py"], "--config=configs/no_such.py: there is no such"),
-    (["--config=spafl_fmnist:release"], "you mean configs/spafl_fashion_mnist.py?"),
-]
-FILES = [
-    ("config.num_clinets = 3", "did you mean 'num_clients'"),
-    ("config.num_clients = 'many'", "num_clients"),
-    ("config.optimizer.learning_rate = float('nan')", "learning_rate=nan"),
-    ("raise ValueError('first\\nsecond')", "first second"),
-    ("{}['gone']", "gone"),
-    ("assert False", "AssertionError"),
-    ("config.model.name.width", "width"),
-    ("config = {'seed': 1}", "is a dict"),
-    ("config = )", "mine.py, line 6"),
-]
-
-
-def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
-    """Exit code and standard error of `launch.py`, without a new process."""
-    values = flags.FlagValues()
-    config = cli.define_config(values)
-    monkeypatch.setattr(sys, "argv", ["launch.py", *arguments])
-    monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(loop, "go_on", None)
-    monkeypatch.delenv("SPARSEFL_DEBUG", raising=False)
-    app = SimpleNamespace(run=lambda main, flags_parser: main(flags_parser(sys.argv)))
-    with pytest.raises(SystemExit) as ended:
-        cli.guarded(
-            app,
-            SimpleNamespace(FLAGS=values),
-            lambda argv: cli.run(config.value, None),
-        )
-    return ended.value.code, capsys.readouterr().err
-
-
-@pytest.mark.parametrize("arguments, told", LINES, ids=lambda v: str(v)[-40:])
-def test_a_command_line_is_refused(monkeypatch, capsys, arguments, told):
-    code, err = launched(monkeypatch, capsys, arguments)
-    assert code == 2 and err.startswith("error: ") and told in err
-    assert err.count("\n") == 1 and "\\n" not in err
-
-
-SWITCHED = [  # a file, flags, a section, what it must hold
-    (
-        "spafl_fashion_mnist.py",
-        "--config.algorithm.name=fedpm",
-        "algorithm",
-        {"name": "fedpm", "keep_optimizer": True, "epsilon": 0.01},
-    ),
-    (
-        "spafl_fashion_mnist.py",
-        "--config.algorithm.mu 0.5 --config.algorithm.name fedprox",
-        "algorithm",
-        {"name": "fedprox", "mu": 0.5, "keep_optimizer": False, "alpha": None},
-    ),
-    (
-        "spafl_fashion_mnist.py:fedavg",  # whose weighting the file has set
-        "--config.algorithm.name=fedprox --config.algorithm.keep_optimizer",
-        "algorithm",
-        {"weighting": "uniform", "keep_optimizer": True},
-    ),
-    (
-        "fedprox_cifar10.py",
-        "--config.algorithm.name=pqsu --config.algorithm.density=0.5 "
-        "--config.algorithm.quantize=none",
-        "algorithm",
-        {"density": 0.5, "quantize": "none", "mu": None},
-    ),
-    (
-        "flash_cifar10.py:mini",
-        "--config.model.name=mlp --config.model.dtype=bfloat16",
-        "model",
-        {"name": "mlp", "widths": models.MODELS["mlp"].__kwdefaults__["widths"]},
-    ),
-    (
-        "fedprox_cifar10.py",
-        "--config.first_stage.name=snip --config.first_stage.density=0.5 "
-        "--config.first_stage.num_rounds=2",
-        "first_stage",
-        {"name": "snip", "num_rounds": 2},
-    ),
-    (
-        "flash_cifar10.py:mini",
-        "--config.algorithm.name=tests.tiny:a_method --config.algorithm.strength=2 "
-        "--config.first_stage.name=none",
-        "algorithm",
-        {"name": "tests.tiny:a_method", "strength": 2, "weighting": "examples"},
-    ),
-]
-
-
-@pytest.mark.parametrize("file, line, field, told", SWITCHED, ids=str)
-def test_a_name_on_the_command_line_takes_its_own_arguments(
-    monkeypatch, file, line, field, told
-):
-    values = flags.FlagValues()
-    config = cli.define_config(values)
-    argv = ["launch.py", f"--config={ROOT}/configs/{file}", *line.split()]
-    monkeypatch.setattr(sys, "argv", argv)
-    values(argv)
-    fields.check(rename.settle(config.value))
-    assert {key: config.value[field].get(key) for key in told} == told
-    if field != "model":
-        build.build_stages(config.value, network(config.value.model.name))
-
-
-@pytest.mark.parametrize("line, told", FILES)
-def test_a_configuration_file_is_refused(tmp_path, monkeypatch, capsys, line, told):
-    (tmp_path / "mine.py").write_text(FILE.replace("{}", line, 1))
-    arguments = [f"--config={tmp_path}/mine.py:arg"]
-    code, err = launched(monkeypatch, capsys, arguments)
-    assert code == 2 and err.startswith("error: ") and told in err
-    assert err.count("\n") == 1
-
-
-@pytest.mark.parametrize(
-    "arguments, told",
-    [
-        ([f"--config={MINI}", "--config.num_rounds=0"], "num_rounds=0"),
-        ([f"--config={MINI}", "--config.optimizer.learning_rate=nan"], "=nan"),
-        ([f"--config={MINI}", "--config.dataset=no/such.npz"], "no/such.npz"),
-    ],
-)
-def test_a_process_ends_with_code_2_and_one_line(tmp_path, arguments, told):
-    done = subprocess.run(
-        [sys.executable, "launch.py", *arguments, f"--workdir={tmp_path / 'run'}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=120,
-    )
-    assert done.returncode == 2 and done.stdout == ""
-    assert done.stderr.startswith("error: ") and told in done.stderr
-    assert done.stderr.count("\n") == 1
-    assert not (tmp_path / "run").exists()

@@ -12,7 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from sparsefl_jax.wire import packets, streams
+from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.positions import POSITIONS
 
 
 @pytest.fixture(autouse=True)
@@ -23,15 +25,7 @@ def strict():
 
 def total(packet):
     message = {"p": packet}
-    return packets.bits(packets.layout(message), packets.count(message))
-
-
-def test_split_and_merge():
-    tree = {"a": {"k": 1, "b": 2}, "c": 3}
-    select = {"a": {"k": True, "b": False}, "c": False}
-    chosen, others = packets.split(tree, select)
-    assert jax.tree.leaves(chosen) == [1] and jax.tree.leaves(others) == [2, 3]
-    assert packets.merge(chosen, others) == packets.merge(others, chosen) == tree
+    return message_bits(packets.layout(message), packets.count(message))
 
 
 def test_packet_is_a_pytree_with_static_bits_and_index():
@@ -140,12 +134,12 @@ def test_bits_do_not_overflow_and_keep_leading_axes():
             np.ones((500, 10), bool),
         )
     }
-    bits = packets.bits(layout, count)
+    bits = message_bits(layout, count)
     assert bits.values.shape == (500, 10) and bits.values.dtype == np.int64
     assert int(bits.values[0].sum()) == 3_575_667_840
     assert int(bits.total.sum()) == 500 * 3_575_667_840
     count["p"] = count["p"]._replace(fresh=np.ones((500, 10), bool))
-    assert int(packets.bits(layout, count).positions.sum()) == 5000 * 11_173_962
+    assert int(message_bits(layout, count).positions.sum()) == 5000 * 11_173_962
 
 
 def assert_same(a, b):
@@ -163,7 +157,7 @@ def receiver(packet):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
 
     values = packet.values if packet.bits == 0 else blank(packet.values)
-    written = packet.fresh and packet.index in packets.POSITIONS
+    written = packet.fresh and packet.index in POSITIONS
     travel = packet.mask is not None and written
     mask = blank(packet.mask) if travel else packet.mask
     return dataclasses.replace(packet, values=values, mask=mask)
@@ -187,7 +181,7 @@ SHAPES = [(), (1,), (0,), (3, 0), (5,), (4, 3), (1, 9), (9, 1), (3, 3, 2, 4)]
 @settings(deadline=None, max_examples=150)
 @given(
     st.sampled_from(KINDS),
-    st.sampled_from(["none", *packets.POSITIONS]),
+    st.sampled_from(["none", *POSITIONS]),
     st.lists(st.sampled_from(SHAPES), min_size=0, max_size=3),
     st.sampled_from([0.0, 0.1, 0.5, 1.0]),
     st.booleans(),
@@ -247,7 +241,7 @@ def test_entropy_is_charged_per_packet_and_by_client():
     assert counts["p"].ones.tolist() == [[2, 2], [0, 2], [4, 2]]
     assert counts["p"].ones.dtype == counts["p"].entries.dtype == jnp.int32
     layout = {"p": packets.Layout(("a", "b"), ((6,), (2,)), 1, "entropy", True)}
-    bits = packets.bits(layout, counts)
+    bits = message_bits(layout, counts)
     # Six entries, w(7) = 3; four ones, two ones, and nothing sent.
     expected = 3 + math.ceil(entropy(6, 2))
     assert bits.values.tolist() == [expected, expected, 0]

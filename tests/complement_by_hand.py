@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
 
 DENSITY, RATIO = 0.4, 1.5
@@ -16,7 +16,7 @@ def complements(world):
         sizes = np.array(
             [small_world.SIZES[i] for i in world.cohorts[round]], np.float64
         )
-        messages = small_world.passings(world, round)
+        messages = plain_loop.passings(world, round)
         uplinks = [unpack_model(p.up) for p in messages]
         leaves = (
             jax.tree.leaves(tree)

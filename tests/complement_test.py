@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import complement
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.complement_by_hand import DENSITY
 
@@ -14,7 +14,7 @@ from tests.complement_by_hand import DENSITY
 def test_supports_of_server_and_clients_do_not_meet():
     world = small_world.make_world(complement, {"density": DENSITY})
     for round in range(4):
-        for passing in small_world.passings(world, round):
+        for passing in plain_loop.passings(world, round):
             down, up = (unpack_model(m) for m in (passing.down, passing.up))
             pairs = zip(
                 jax.tree.leaves(down.params), jax.tree.leaves(up.params), strict=True
@@ -26,7 +26,7 @@ def test_supports_of_server_and_clients_do_not_meet():
 @pytest.mark.slow
 def test_logged_client_density_is_that_of_the_uplink():
     world = small_world.make_world(complement, {"density": DENSITY})
-    passing = small_world.passings(world, 1)[0]
+    passing = plain_loop.passings(world, 1)[0]
     sent, metrics = unpack_model(passing.up).params, passing.metrics
     kernels = {name: np.asarray(sent[name]["kernel"]) for name in ("fc1", "fc2")}
     for name, kernel in kernels.items():

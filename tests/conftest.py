@@ -37,6 +37,13 @@ def key():
 
 
 @pytest.fixture
+def strict_dtypes():
+    """Refuses every implicit promotion of dtypes."""
+    with jax.numpy_dtype_promotion("strict"):
+        yield
+
+
+@pytest.fixture
 def shared(request):
     """The folder of shared data: `SPARSEFL_SHARED`, else `../shared` by the repository.
 

@@ -1,32 +1,24 @@
-"""Foreign, old and damaged files of a run: each told in one line with its name."""
+"""Foreign, old and damaged files of a run: each is named in one line."""
 
 import asyncio
 import contextlib
 import io
 import json
-import os
-import pwd
 import random
-import resource
 import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
 import sparsefl_jax as sfl
-from sparsefl_jax.core import formats
 from sparsefl_jax.export import __main__ as export_main
 from sparsefl_jax.report import __main__ as report_main
 from sparsefl_jax.runs import checkpoint, experiment, results, run_directory
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.loop import Snapshot
-from sparsefl_jax.simulation import disk_store, placement
-from sparsefl_jax.system import files, hardware
+from sparsefl_jax.system import files
 from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
@@ -34,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run that has all that is read back: personal models, masks, filters."""
+    """Runs a method that leaves all that is read: personal models, masks, filters."""
     folder = tmp_path_factory.mktemp("finished")
     config = tiny_config(folder)
     config.algorithm, config.num_rounds = {"name": "spafl", "alpha": 0.1}, 2
@@ -47,7 +39,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture(autouse=True)
 def undrawn(monkeypatch):
-    """Figures are made, which may fail, but not drawn, which takes seconds."""
+    """Makes figures, which may fail, but does not draw them, which takes seconds."""
     write = lambda self, path, **_: Path(path).write_bytes(b"png")  # noqa: E731
     monkeypatch.setattr(Figure, "savefig", write)
 
@@ -60,8 +52,8 @@ ENTRIES = {
 }
 
 
-def told(entry, run):
-    """What an entry point refuses with, '' if nothing; any traceback is let through."""
+def refusal(entry, run):
+    """Returns what an entry point refuses with, or ''; any other error passes."""
     said = io.StringIO()
     try:
         with (
@@ -90,7 +82,7 @@ ARRAYS = {
 
 
 def contents(file):
-    """What stands in a file's place: (how, bytes); None: nothing, '/': a folder."""
+    """Yields what replaces a file: (name, bytes); None: nothing, '/': a folder."""
     whole = file.read_bytes()
     yield "removed", None
     yield "folder", "/"
@@ -107,7 +99,7 @@ def contents(file):
 
 
 def changed(file):
-    """A JSON file with one of its values removed or of another kind: (how, bytes)."""
+    """Yields a JSON file with a value removed or of another kind: (name, bytes)."""
     lines = file.suffix == ".jsonl"
     text = file.read_text()
     documents = [*map(json.loads, text.splitlines())] if lines else [json.loads(text)]
@@ -119,12 +111,12 @@ def changed(file):
             seen.add((document.get("phase"), path))
             for value in ("gone", None, "x", ["x"], {"a": 1}, -1, 10**400, np.inf):
                 copy = json.loads(json.dumps(documents))
-                at = copy[line]
+                parent = copy[line]
                 for key in path[:-1]:
-                    at = at[key]
-                at[path[-1]] = value
+                    parent = parent[key]
+                parent[path[-1]] = value
                 if value == "gone":
-                    del at[path[-1]]
+                    del parent[path[-1]]
                 yield (
                     f"{line} {path} {value}",
                     "\n".join(map(json.dumps, copy)).encode(),
@@ -140,7 +132,7 @@ def paths(document, head=()):
 
 
 def replaced(run, file, content):
-    """Puts another content in a file's place."""
+    """Replaces the content of a file."""
     (run / file).unlink()
     if content == "/":
         (run / file).mkdir()
@@ -149,7 +141,7 @@ def replaced(run, file, content):
 
 
 def one_line_at_most(entry, source, file, content, run):
-    """Checks that an entry point tells of a file in one line with its name, if at all.
+    """Checks that an entry point refuses a file in one line with its name, if at all.
 
     Returns:
       The line.
@@ -157,7 +149,7 @@ def one_line_at_most(entry, source, file, content, run):
     shutil.rmtree(run, ignore_errors=True)
     shutil.copytree(source, run)
     replaced(run, file, content)
-    line = told(entry, run)
+    line = refusal(entry, run)
     assert line.count("\n") == bool(line), line
     whole = Path("checkpoint"), Path("clients")  # named as a whole
     name = next((str(w) for w in whole if w in file.parents), file.name)
@@ -294,97 +286,14 @@ def test_a_finished_run_whose_summary_is_damaged_says_so(finished, tmp_path, con
     assert "\n" not in str(caught.value)
 
 
-FOREIGN = ("a_b_c.npy", "my_server_1_2.npy", "server_1.npy", "notes.txt")
-
-
-def test_foreign_files_in_masks_do_not_block_a_resume(tmp_path):
-    folder = tmp_path / "masks"
-    (folder / "server_1_000009.npy").mkdir(parents=True)
-    for name in (*FOREIGN, "server_1_000002.npy", "clients_1_000003.npy"):
-        (folder / name).touch()
-    experiment._forget_masks(tmp_path, SimpleNamespace(stage=1, round=2))
-    left = {path.name for path in folder.iterdir()}
-    assert left == {*FOREIGN, "server_1_000002.npy", "server_1_000009.npy"}
-
-
-ROWS = {"v": np.ones((3, 2), np.float32)}
-MODEL = sfl.SparseModel(ROWS, {"v": ROWS["v"] > 0}, {})
-
-
-def saved(path):
-    """Saves a checkpoint in which clients keep rows."""
-    state = placement.State({"w": np.ones(2, np.float32)}, ROWS, np.ones(3, np.int32))
-    at = Snapshot(0, 1, state, 0, 0.0)
-    checkpoint.save(path, at, {"global": MODEL}, jax.random.key(0), {})
-
-
-def test_foreign_files_in_clients_do_not_block_a_checkpoint(tmp_path):
-    saved(tmp_path)
-    (tmp_path / "clients/.DS_Store").touch()
-    (tmp_path / "clients/mine").mkdir()
-    (tmp_path / "clients/7").symlink_to(tmp_path / "clients/mine")
-    for _ in range(2):
-        saved(tmp_path)
-    left = {path.name for path in (tmp_path / "clients").iterdir()}
-    assert left == {".DS_Store", "mine", "7", "3"}
-
-
-@contextlib.contextmanager
-def full_disk():
-    """No file can grow in the context."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-
-
-def grown(path):
-    os.environ["SPARSEFL_CACHE_DIR"] = str(path)
-    disk_store._Column((4,), np.float32).reserve(3, 3)
-
-
-WRITERS = {
-    "config.json": lambda path: files.write_text(path, "{}"),
-    "partition.npy": lambda path: files.write_array(path, np.ones(3)),
-    "comparison.csv": lambda path: files.write_text(path, "a,b"),
-    "model.safetensors": lambda path: sfl.save_sparse(path, MODEL),
-    "0.bin": lambda path: disk_store.save(path.parent, ROWS),
-    "checkpoint": lambda path: saved(path.parent),
-    "rows": grown,
-}
-
-
-@pytest.mark.parametrize("name", list(WRITERS))
-def test_a_full_disk_is_told_with_the_file_s_name(tmp_path, monkeypatch, name):
-    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path))
-    with full_disk(), pytest.raises(OSError, match=name) as caught:
-        WRITERS[name](tmp_path / name)
-    assert "\n" not in str(caught.value)
-
-
 def test_a_plot_on_a_full_disk_is_named(finished, tmp_path, monkeypatch):
     def full(self, path, **_):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(Figure, "savefig", full)
     shutil.copytree(finished, tmp_path / "run")
-    assert "No space left on device: '" in (line := told("report", tmp_path / "run"))
+    assert "No space left on device: '" in (line := refusal("report", tmp_path / "run"))
     assert "accuracy_by_round.png" in line and line.count("\n") == 1
-
-
-def test_without_a_home_a_line_says_what_to_set(monkeypatch):
-    def unknown(uid):
-        raise KeyError(uid)
-
-    for name in ("HOME", "XDG_CACHE_HOME", "SPARSEFL_CACHE_DIR"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setattr(pwd, "getpwuid", unknown)
-    with pytest.raises(ValueError, match="expected HOME or SPARSEFL_CACHE_DIR"):
-        hardware.cache_directory()
-    monkeypatch.setenv("SPARSEFL_CACHE_DIR", "/a")
-    assert hardware.cache_directory() == Path("/a")
 
 
 def test_a_folder_whose_name_is_no_text_here_is_refused(tmp_path):
@@ -393,13 +302,5 @@ def test_a_folder_whose_name_is_no_text_here_is_refused(tmp_path):
     with pytest.raises(ValueError, match="is no text in this locale"):
         experiment.run(config, folder, progress=False)
     for entry in ENTRIES:
-        line = told(entry, folder)
+        line = refusal(entry, folder)
         assert "udcc3" in line and "PYTHONUTF8=1" in line and line.count("\n") == 1
-
-
-def test_a_table_is_told_in_letters_that_the_output_has(monkeypatch):
-    out = io.BytesIO()
-    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "ascii"))
-    formats.say("97.22 \u00b1 0.43 %")
-    sys.stdout.flush()
-    assert out.getvalue() == b"97.22 ? 0.43 %\n"

@@ -1,9 +1,7 @@
-"""Exported models: read back bit for bit, as long as the ledger says, and refused."""
+"""Files of sparse models: bit for bit, as long as the ledger says, or refused."""
 
 import functools
-import json
 import math
-import shutil
 import struct
 
 import jax
@@ -13,14 +11,11 @@ import pytest
 from safetensors import numpy as safetensors
 
 import sparsefl_jax as sfl
-from sparsefl_jax import export, models
-from sparsefl_jax.export import __main__, files
-from sparsefl_jax.runs import experiment, results
-from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.simulation import batch_statistics, evaluate
+from sparsefl_jax import models
+from sparsefl_jax.export import files
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire import packets, streams
-from tests.tiny import tiny_config
+from sparsefl_jax.wire.charges import message_bits
 
 NETWORK = {
     "name": "conv4",
@@ -35,7 +30,7 @@ INDEXES = ("none", "bitmap", "coo", "csr")
 
 @pytest.fixture(scope="module")
 def sparse():
-    """A sixth of every leaf alive, some of it zero; one leaf is whole, one is empty."""
+    """Builds a model of density 1/6 with some zeros, a dense leaf and an empty one."""
     rng = np.random.default_rng(0)
     model = models.build(**NETWORK)
     params, stats = jax.eval_shape(model.init, jax.random.key(0))
@@ -50,21 +45,8 @@ def sparse():
     return sfl.SparseModel(masks.apply(params, mask), mask, stats)
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory):
-    """A finished run of a method with personal models, and its configuration."""
-    folder = tmp_path_factory.mktemp("finished")
-    config = tiny_config(folder)
-    config.first_stage = {}
-    config.algorithm = {"name": "spafl", "alpha": 1.0}
-    config.normalize, config.seed = True, 5
-    config = defaults.complete(config)
-    experiment.run(config, folder / "run", progress=False)
-    return folder / "run", config
-
-
 def same(a, b) -> bool:
-    """Whether two models are the same bit for bit."""
+    """Returns whether two models are the same bit for bit."""
     if jax.tree.structure(a) != jax.tree.structure(b):
         return False
     pairs = zip(*(map(np.asarray, jax.tree.leaves(m)) for m in (a, b)), strict=True)
@@ -79,10 +61,10 @@ def test_a_model_comes_back_bit_for_bit(sparse, tmp_path, index):
     path = tmp_path / "model"
     dirty = jax.tree.map(lambda p, m: jnp.where(m, p, -1.0), sparse.params, sparse.mask)
     given = sparse._replace(params=dirty)  # what is pruned is 0, whatever it was
-    told = sfl.save_sparse(path, given, index=index, network=NETWORK)
+    sizes = sfl.save_sparse(path, given, index=index, network=NETWORK)
     back = sfl.load_sparse(path)
     assert same(back.sparse, sparse)
-    assert back.sizes == told
+    assert back.sizes == sizes
     assert same(back.sparse.params["fc3"]["kernel"][0], np.float32([0, -0.0, 1e-45]))
     again = tmp_path / "again"
     sfl.save_sparse(again, back.sparse, index=index, network=NETWORK)
@@ -90,7 +72,7 @@ def test_a_model_comes_back_bit_for_bit(sparse, tmp_path, index):
 
 
 def by_hand(index, shape, alive) -> int:
-    """The bits of a leaf: values and positions."""
+    """Returns the bits of a leaf: values and positions."""
     size, rows = math.prod(shape), shape[-1]
     count = math.ceil(math.log2(size + 1))  # the number of entries stands in front
     if index == "bitmap":
@@ -105,12 +87,12 @@ def by_hand(index, shape, alive) -> int:
 @pytest.mark.parametrize("index", INDEXES)
 def test_the_payload_is_what_the_ledger_charges(sparse, tmp_path, index):
     path = tmp_path / "model"
-    told = sfl.save_sparse(path, sparse, index=index, network=NETWORK, reading=READING)
+    sizes = sfl.save_sparse(path, sparse, index=index, network=NETWORK, reading=READING)
     stored = safetensors.load_file(path)
-    assert {t.name: t.payload for t in told.tensors} == {
+    assert {t.name: t.payload for t in sizes.tensors} == {
         name: array.nbytes for name, array in stored.items()
     }
-    for tensor in told.tensors:
+    for tensor in sizes.tensors:
         part, _, leaf = tensor.name.partition("/")
         layer, leaf = leaf.split("/")
         alive = int(sparse.mask[layer][leaf].sum()) if part != "stats" else 0
@@ -122,21 +104,21 @@ def test_the_payload_is_what_the_ledger_charges(sparse, tmp_path, index):
             bits = by_hand(index, tensor.shape, alive)
         assert (tensor.bits, tensor.payload) == (bits, -(-bits // 8)), tensor
     header = 8 + struct.unpack("<Q", path.read_bytes()[:8])[0]
-    assert told.header == header
-    assert told.payload + header == path.stat().st_size
+    assert sizes.header == header
+    assert sizes.payload + header == path.stat().st_size
     counts = (jax.tree.map(np.size, part) for part in (sparse.params, sparse.stats))
-    assert told.dense == 4 * sum(sum(jax.tree.leaves(part)) for part in counts)
+    assert sizes.dense == 4 * sum(sum(jax.tree.leaves(part)) for part in counts)
 
 
 @pytest.mark.parametrize("index", ["bitmap", "coo", "csr"])
 def test_a_file_holds_what_a_new_client_would_be_sent(sparse, tmp_path, index):
-    told = sfl.save_sparse(tmp_path / "model", sparse, index=index)
+    sizes = sfl.save_sparse(tmp_path / "model", sparse, index=index)
     message = {
         "weights": packets.Packet(sparse.params, sparse.mask, index=index),
         "stats": packets.Packet(sparse.stats),
     }
-    charged = packets.bits(packets.layout(message), packets.count(message))
-    assert sum(tensor.bits for tensor in told.tensors) == int(charged.total)
+    charged = message_bits(packets.layout(message), packets.count(message))
+    assert sum(tensor.bits for tensor in sizes.tensors) == int(charged.total)
     kernel = sparse.params["fc1"]["kernel"], sparse.mask["fc1"]["kernel"]
     stored = safetensors.load_file(tmp_path / "model")["params/fc1/kernel"]
     assert stored.tobytes() == streams.encode(packets.Packet(*kernel, index=index))
@@ -211,12 +193,12 @@ def test_a_damaged_or_foreign_file_is_refused_in_a_line(sparse, tmp_path, damage
 
 @pytest.mark.parametrize("part", ["network", "reading"])
 def test_a_file_of_another_version_is_refused_in_a_line(sparse, tmp_path, part):
-    told = {
+    fields = {
         "network": {"name": "mlp", "num_classes": 2, "input_shape": [3]},
         "reading": {"mean": None, "std": None},
     }
-    told[part]["other"] = 1
-    sfl.save_sparse(tmp_path / "model", sparse, **told)
+    fields[part]["other"] = 1
+    sfl.save_sparse(tmp_path / "model", sparse, **fields)
     with pytest.raises(ValueError, match="model' is damaged: .*other") as error:
         sfl.load_sparse(tmp_path / "model")
     assert "\n" not in str(error.value)
@@ -240,123 +222,3 @@ def test_what_can_not_be_written_is_refused(sparse, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match=r"pip install 'sparsefl_jax\[export\]'"):
         sfl.save_sparse(path, sparse)
     assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("index", ["none", "csr"])
-def test_a_run_s_model_needs_neither_the_run_nor_its_data(
-    finished, tmp_path, monkeypatch, index
-):
-    run, config = finished
-    data = build.build_data(config)
-    model, deployed = build.build_model(config, data), results.load(run).models
-    shutil.copytree(run, tmp_path / "run")
-    start = {"name": "newcomer", "index": index}
-    path, _ = export.export_run(tmp_path / "run", tmp_path / "model", **start)
-    shutil.rmtree(tmp_path / "run")
-    monkeypatch.setattr(build, "build_data", None)
-    back = sfl.load_sparse(path)
-    assert same(back.sparse, list(deployed.values())[-1])
-    accuracies = [
-        evaluate.make_evaluator(m, data.x_test, data.y_test)(s)[0].mean()
-        for m, s in ((back.model, back.sparse), (model, [*deployed.values()][-1]))
-    ]
-    assert accuracies[0] == accuracies[1]
-    assert back.about["run"]["method"] == "spafl" and back.about["run"]["seed"] == 5
-
-
-@pytest.mark.slow
-def test_a_client_s_own_model_is_exported(finished, tmp_path):
-    run, config = finished
-    shutil.copytree(run, tmp_path / "run")
-    path, sizes = export.export_run(tmp_path / "run", client=3)
-    assert path == tmp_path / "run/client_3.safetensors"
-    back = sfl.load_sparse(path)
-    own, other = (each["personal"] for each in results.load_clients(run, [3, 4]))
-    assert same(back.sparse, own) and not same(back.sparse, other)
-    assert not all(mask.all() for mask in jax.tree.leaves(own.mask))
-    assert back.about["run"]["client"] == 3 and back.about["run"]["name"] == "personal"
-    assert sizes == back.sizes
-    with pytest.raises(ValueError, match="clients=8, expected ids below 8"):
-        export.export_run(run, tmp_path / "model", client=8)
-    with pytest.raises(ValueError, match="best=True with client=3, expected one"):
-        export.export_run(run, tmp_path / "model", client=3, best=True)
-
-
-def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
-    run, config = finished
-    found = results.load(run)
-    (only,) = found.models
-    other = jax.tree.map(np.zeros_like, found.models[only])
-    best = found.best._replace(models={only: other, "last": found.models[only]})
-    monkeypatch.setattr(results, "load", lambda run: found._replace(best=best))
-    with pytest.raises(ValueError, match="no trained model, expected a client, or"):
-        export.export_run(run, tmp_path / "model")
-    model = build.build_model(config, build.build_data(config))
-    with pytest.raises(ValueError, match="no trained model.*init_what='mask'"):
-        results.start_from(run, "model", jax.random.key(0), model)
-    results.start_from(run, "mask", jax.random.key(0), model)
-    at_best = {"path": tmp_path / "model", "best": True}
-    for name, want in (("last", found.models[only]), (only, other)):
-        path, _ = export.export_run(run, name=name, **at_best)
-        assert same(sfl.load_sparse(path).sparse, want)
-    with pytest.raises(ValueError, match="did you mean 'last'"):
-        export.export_run(run, name="lost", **at_best)
-
-
-def test_the_command_writes_and_tells(finished, tmp_path, capsys):
-    run, _ = finished
-    out = tmp_path / "model.safetensors"
-    start = ["--model", "newcomer"]
-    assert __main__.main([str(run), *start, "-o", str(out), "--index", "coo"]) == 0
-    printed = capsys.readouterr()
-    sizes = sfl.load_sparse(out).sizes
-    assert printed.out.rstrip() == export.sizes_table(sizes)
-    assert f"{sizes.payload + sizes.header:,}" in printed.out
-    assert sizes.payload + sizes.header == out.stat().st_size
-    assert printed.err == f"wrote {out}\n"
-    assert __main__.main([str(run), "--model", "none such"]) == 2
-    assert __main__.main([str(run), *start, "-o", str(tmp_path / "no/folder")]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 2 and all(line.startswith("error: ") for line in told)
-
-
-@pytest.mark.slow
-def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
-    run, config = finished
-    config = config.copy_and_resolve_references()
-    config.model = {"name": "resnet18", "base": 2, "norm": "static"}
-    data = build.build_data(config)
-    model = build.build_model(config, data)
-    params, stats = jax.device_get(model.init(jax.random.key(0)))
-    blank = sfl.SparseModel(params, masks.full(params), stats)
-    result = results.load(run)._replace(models={"global": blank})
-    monkeypatch.setattr(results, "load", lambda run: result)
-    monkeypatch.setattr(export.runs.run_directory, "read_config", lambda run: config)
-    path, _ = export.export_run(run, tmp_path / "model")
-    back = sfl.load_sparse(path).sparse
-    x = jnp.asarray(data.x[evaluate.used_rows(data.train)])
-    want = batch_statistics.recalibrate(jax.random.key(9), model, blank, x)
-    assert same(back.params, blank.params) and not same(back.stats, blank.stats)
-    jax.tree.map(
-        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), back.stats, want.stats
-    )
-
-
-def test_the_header_names_what_rebuilds_the_network(finished, tmp_path):
-    run, config = finished
-    path, _ = export.export_run(run, tmp_path / "model", name="newcomer")
-    content = path.read_bytes()
-    size = struct.unpack("<Q", content[:8])[0]
-    metadata = json.loads(content[8 : 8 + size])["__metadata__"]
-    head = json.loads(metadata["sparsefl_jax"])
-    assert head["network"] == {
-        "name": "mlp",
-        "num_classes": 4,
-        "input_shape": [2, 3, 1],
-        "widths": [16],
-    }
-    data = build.build_data(config)
-    assert (
-        np.float32(head["reading"]["mean"]).tolist() == np.float32(data.mean).tolist()
-    )

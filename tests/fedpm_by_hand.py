@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from tests.by_hand import gradient as cross_entropy_gradient
 from tests.work_by_hand import same as same_work
 
@@ -15,7 +15,7 @@ def trains_scores(world):
     """The merge by NumPy in every round; client 2, in rounds 0 and 1, step by step."""
     states, _ = small_world.path(world)
     for round, state in enumerate(states[1:]):
-        votes = [p.up["mask"].values for p in small_world.passings(world, round)]
+        votes = [p.up["mask"].values for p in plain_loop.passings(world, round)]
         mean = jax.tree.map(lambda *m: np.mean(m, 0) * (1 - 2 * EPSILON), *votes)
         odds = jax.tree.map(lambda p: (p + EPSILON) / (1 - EPSILON - p), mean)
         close(state.server.scores, jax.tree.map(np.log, odds), 1e-5)
@@ -24,9 +24,9 @@ def trains_scores(world):
         place = world.cohorts[round].tolist().index(2)
         server, passing = (
             states[round].server,
-            small_world.passings(world, round)[place],
+            plain_loop.passings(world, round)[place],
         )
-        key, *_, info, data = small_world.inputs(world, states[round], round, 2)
+        key, *_, info, data = plain_loop.inputs(world, states[round], round, 2)
         key = jax.random.split(jax.random.fold_in(key, info.index), 3)[2]
         train_key, mask_key = jax.random.split(key)
         scores, stats, velocity, seen = steps(

@@ -13,9 +13,10 @@ from sparsefl_jax.algorithms.fedpm import Server
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import loop
 from sparsefl_jax.sparsity import masks, supermask
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import bare
 
 
@@ -179,7 +180,7 @@ def world():
 def test_bits_of_a_round(world):
     n, statistics = 8 * 16 + 16 + 16 * 4 + 4, 16
     _, (log, *_) = small_world.path(world)
-    first = small_world.passings(world, 0)
+    first = plain_loop.passings(world, 0)
     layouts = {"down": packets.layout(first[0].down), "up": packets.layout(first[0].up)}
     model = small_world.tiny_model()
     record = ledger.round_record(
@@ -251,7 +252,7 @@ def test_downlink_of_the_papers_networks(name, shape, num_scores, num_stats):
         )
         for packet, layout in layouts.items()
     }
-    bits = int(packets.bits(layouts, counts).total)
+    bits = int(message_bits(layouts, counts).total)
     assert bits == 32 * (num_scores + num_stats)
     # SpaFL prints 66.554 Gbit for both directions on LeNet-5, which can not be.
     assert name != "lenet5_caffe" or 500 * 10 * bits == 68_880_000_000

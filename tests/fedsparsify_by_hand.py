@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
 
 DENSITY, ROUNDS = 0.25, 3  # the fourth round of the world lies beyond the schedule
@@ -28,7 +28,7 @@ def purged(params, round):
 
 def means(world, round):
     """Each client's trained parameters and mask, and their weights in the mean."""
-    sent = [unpack_model(p.up) for p in small_world.passings(world, round)]
+    sent = [unpack_model(p.up) for p in plain_loop.passings(world, round)]
     sizes = np.array([small_world.SIZES[i] for i in world.cohorts[round]], np.float64)
     trained = np.stack([flat(s.params) for s in sent])
     return trained, np.stack([flat(s.mask) for s in sent]), sizes / sizes.sum()

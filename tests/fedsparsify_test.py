@@ -5,7 +5,7 @@ import pytest
 
 from sparsefl_jax.algorithms import fedsparsify_global, fedsparsify_local
 from sparsefl_jax.sparsity import schedules
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from tests.fedsparsify_by_hand import DENSITY, ROUNDS, flat
 
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
@@ -76,7 +76,7 @@ def test_majority_keeps_the_sparsity_that_averaging_loses():
 def test_masked_entries_do_not_come_back_by_momentum():
     world = small_world.make_world(fedsparsify_global, SCHEDULE)
     for round in range(1, 4):
-        for passing in small_world.passings(world, round):
+        for passing in plain_loop.passings(world, round):
             alive = flat(passing.down["weights"].mask)
             assert not flat(passing.up["weights"].values)[~alive].any()
             assert not alive.all()

@@ -17,6 +17,7 @@ from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire.charges import message_bits
 
 KEY, RATE, MOMENTUM, DECAY, CLIP = jax.random.key(0), 0.1, 0.9, 5e-4, 1.0
 OPTIMIZER = local.make_optimizer(
@@ -130,11 +131,11 @@ def test_what_a_client_sends_and_works():
     model, sparse = network()
     method = heterofl(model, OPTIMIZER)
     down, up, metrics = one_client(method, sparse, 0.5, data())
-    told = packets.bits(packets.layout(up), packets.count(up))
+    told = message_bits(packets.layout(up), packets.count(up))
     weights = 4 * 4 + 4 * 3 + 4 + 3  # hidden kernels and biases
     assert int(told.total) == 32 * (weights + 2 * 3 + 2) + CLASSES
     assert up["classes"].values.tolist() == [1, 0, 1, 0]
-    told = packets.bits(packets.layout(down), packets.count(down))
+    told = message_bits(packets.layout(down), packets.count(down))
     assert int(told.total) == 32 * (weights + 4 * 3 + 4)
     work = metrics["work"]
     for tree in work[:3]:
@@ -197,7 +198,7 @@ def traced(name, shape, num_classes=10, **kwargs):
 
 def test_the_ledger_charges_a_quarter_not_half():
     down, _, count = traced("lenet5_caffe", (28, 28, 1))
-    bits = packets.bits(down, jax.device_get(count()))
+    bits = message_bits(down, jax.device_get(count()))
     assert int(bits.total) == 32 * (250 + 6_250 + 100_000 + 2_500)
     one = packets.Count(None, None, np.True_)
     view = ledger.linear_p_accounting(down, {"params": one}, ("params",), 0.5)

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from tests.by_hand import gradient as cross_entropy_gradient
 
 RATE, MOMENTUM, DENSITY = 0.1, 0.9, 0.5
@@ -17,9 +17,9 @@ def uploads_what_helps(world):
     for round, (state, new) in enumerate(zip(states, states[1:], strict=False)):
         server, sums, loss = state.server, None, state.clients.loss.copy()
         for place, index in enumerate(world.cohorts[round]):
-            passing = small_world.passings(world, round)[place]
+            passing = plain_loop.passings(world, round)[place]
             start = jax.tree.map(rounded, server.params, server.mask)
-            data = small_world.inputs(world, state, round, index)[-1]
+            data = plain_loop.inputs(world, state, round, index)[-1]
             params, stats, own = train(start, server, data, RATE * 0.9**round)
             uploads.append(bool(own < loss[index]))
             assert uploads[-1] == all(p.sent for p in passing.up.values())

@@ -20,8 +20,9 @@ from sparsefl_jax.export.compact import compact
 from sparsefl_jax.runs import experiment, results
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.sparsity import filters, masks
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
 from tests.by_hand import bare, model_of
 from tests.tiny import tiny_config
@@ -206,7 +207,7 @@ def test_a_round_in_which_nobody_uploads_keeps_the_model(world):
     np.testing.assert_array_equal(new.clients.loss, 0)
     np.testing.assert_array_equal(log.clients["uploaded"], 0)
     log = jax.tree.map(lambda v: v[0], log)
-    told = record(world, log, small_world.passings(world, 1)[0])
+    told = record(world, log, plain_loop.passings(world, 1)[0])
     assert told["bits_up_by_client"] == [0, 0, 0]
     assert min(told["bits_down_by_client"]) > 0
 
@@ -218,7 +219,7 @@ def test_bits_of_a_round(world):
     _, logs = small_world.path(world)
     for round, ids in enumerate(world.cohorts[:3]):
         new = [i not in world.cohorts[:round] for i in ids]
-        told = record(world, logs[round], small_world.passings(world, round)[0])
+        told = record(world, logs[round], plain_loop.passings(world, round)[0])
         down = [weights + statistics + 16 * n for n in new]
         assert told["bits_down_by_client"] == down
         up = (weights + statistics) * logs[round].clients["uploaded"]
@@ -230,7 +231,7 @@ def test_bits_of_a_round(world):
         model = small_world.tiny_model()
         method = pqsu(model, None, density=0.5, quantize=quantize)
         message = method.broadcast(None, ctx, server)
-        bits = packets.bits(packets.layout(message), packets.count(message))
+        bits = message_bits(packets.layout(message), packets.count(message))
         assert int(bits.total) == down + statistics
 
 

@@ -9,6 +9,8 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 DOCUMENT = Path(__file__).parent.parent / "docs" / "printed_figures.md"
 CLASSES = ("simulated", "network", "arithmetic", "differs", "later")
 
@@ -238,6 +240,12 @@ def table() -> list[list[str]]:
     lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
     cells = [re.split(r"\s*\|\s*", line.strip("| ")) for line in lines if "|" in line]
     return [row for row in cells[2:] if len(row) == 6]
+
+
+def some(names, *slow):
+    """Returns parameters of a test, of which some are marked as slow."""
+    marked = [pytest.param(*n, marks=pytest.mark.slow) for n in slow]
+    return [*names, *marked]
 
 
 def settle(test: str, found: dict[str, float]) -> None:

@@ -1,140 +1,27 @@
 """Two processes over gloo, and eight devices, give what one device gives."""
 
 import json
-import os
 import signal
-import socket
-import subprocess
-import sys
-import time
-from pathlib import Path
 
 import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import checkpoint, experiment
-from sparsefl_jax.system import membership
-from tests.tiny import tiny_config
+from tests.launches import (
+    DRIVER,
+    begin_all,
+    close,
+    configurations,
+    ended,
+    free_port,
+    has_written,
+    launched,
+    records,
+    wrote,
+)
 
 pytestmark = pytest.mark.slow
-
-ROOT = Path(__file__).parent.parent
-HELD = []  # sockets
-SECONDS = 300  # after which whatever still runs is killed; busy machines need many
-
-# One of two processes: what they agree on, then the runs whose configurations it reads.
-DRIVER = """
-import json, sys
-from pathlib import Path
-from sparsefl_jax.system import membership, processes
-
-port, index, folder = sys.argv[1], int(sys.argv[2]), Path(sys.argv[3])
-membership.start(f"localhost:{port}", 2, index)
-
-import jax
-import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from sparsefl_jax.runs import experiment, run_directory
-from sparsefl_jax.system import hardware
-
-assert processes.several() and processes.leads() == (index == 0)
-assert hardware.local(jax.devices()) == jax.local_devices()
-assert processes.most(index, 1 - index, 5) == (1, 1, 5)
-assert processes.lead({"who": index}) == {"who": 0}
-mesh = Mesh(np.array(jax.devices()), ("clients",))
-rows = np.arange(8.0, dtype=np.float32).reshape(4, 2)
-sharded = processes.put(rows, NamedSharding(mesh, P("clients")))
-assert sharded.addressable_data(0).shape == (2, 2)
-np.testing.assert_array_equal(processes.fetch({"a": sharded})["a"], rows)
-processes.check_same("the weather", "fine")
-try:
-    processes.check_same("the weather", index)
-except ValueError as error:
-    assert "the weather of process 1 differs" in str(error)
-else:
-    raise AssertionError("not refused")
-
-experiment._draw = lambda path: None  # plots take seconds
-for source in sys.argv[4:]:
-    config = run_directory.read_config(folder / source)
-    told = experiment.run(config, folder / f"{source}_two", progress=False)
-    (folder / f"{source}_{index}.json").write_text(json.dumps(told))
-"""
-
-
-def begin_all(arguments, devices=1):
-    """Starts a Python process for each list of arguments, with CPU devices of its own.
-
-    What is not over after `SECONDS` is killed by `ended`.
-    """
-    flags = f"--xla_force_host_platform_device_count={devices}"
-    environment = {**os.environ, "XLA_FLAGS": flags, "JAX_PLATFORMS": "cpu"}
-    return [
-        subprocess.Popen(
-            [sys.executable, *map(str, each)],
-            cwd=ROOT,
-            env=environment,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for each in arguments
-    ]
-
-
-def ended(begun):
-    """Exit codes and standard errors, in order."""
-    until = time.monotonic() + SECONDS
-    try:
-        told = [p.communicate(timeout=max(1, until - time.monotonic())) for p in begun]
-    finally:
-        for process in begun:
-            process.kill()
-    return [process.returncode for process in begun], [error for _, error in told]
-
-
-def free_port():
-    """A port that nobody else is given: held here, and shared with gRPC, which asks."""
-    HELD.append(socket.socket())
-    HELD[-1].setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
-    HELD[-1].bind(("", 0))
-    return HELD[-1].getsockname()[1]
-
-
-def wrote(config, path):
-    """Leaves a configuration where `run_directory.read_config` looks for it."""
-    path.mkdir()
-    (path / "config.json").write_text(config.to_json_best_effort())
-
-
-def records(path):
-    return read_records(path / "metrics.jsonl")
-
-
-def close(one, other):
-    """Whether two nests of records are equal, numbers to 1e-6."""
-    if isinstance(one, dict):
-        same = one.keys() == other.keys()
-        return same and all(close(one[key], other[key]) for key in one)
-    if isinstance(one, (list, tuple)):
-        both = zip(one, other, strict=True)
-        return len(one) == len(other) and all(close(a, b) for a, b in both)
-    if isinstance(one, float):
-        return np.isclose(one, other, rtol=1e-6, atol=1e-6, equal_nan=True)
-    return one == other
-
-
-def configurations(folder):
-    """A method whose rows are masks, after a stage of one client; personal ones."""
-    masked = tiny_config(folder)
-    masked.algorithm = {"name": "nst", "density": 0.5}
-    masked.first_stage = {"name": "fedavg", "num_rounds": 1, "cohort_size": 1}
-    personal = tiny_config(folder)
-    personal.algorithm = {"name": "spafl", "alpha": 0.1}
-    personal.first_stage, personal.num_rounds = {}, 2
-    return {"nst": masked, "spafl": personal}
 
 
 @pytest.mark.parametrize(
@@ -161,29 +48,13 @@ def test_two_processes_give_what_one_gives(name, stores, tmp_path, monkeypatch):
     assert codes == [0, 0], "\n".join(errors)
     for store in stores:
         assert close(records(tmp_path / "one"), records(tmp_path / f"{store}_two"))
-        told = [
+        summaries = [
             json.loads((tmp_path / f"{store}_{i}.json").read_text()) for i in (0, 1)
         ]
-        assert told[0] == told[1] and told[0]["device"].startswith("2 x")
-        assert (told[0]["ended_by"], told[0]["rounds"]) == ("gbit", rounds)
+        assert summaries[0] == summaries[1] and summaries[0]["device"].startswith("2 x")
+        assert (summaries[0]["ended_by"], summaries[0]["rounds"]) == ("gbit", rounds)
         saved = [checkpoint.read(tmp_path / each) for each in ("one", f"{store}_two")]
         assert close(*(jax.tree.map(np.ndarray.tolist, s.models) for s in saved))
-
-
-def launched(path):
-    """Both processes of a run by the command line, which goes on in a directory."""
-    flags = ["--resume", f"--workdir={path}", f"--coordinator=localhost:{free_port()}"]
-    return begin_all(
-        ["launch.py", *flags, "--processes=2", f"--process_id={i}"] for i in (0, 1)
-    )
-
-
-def has_written(begun, path):
-    """Waits until a run has told of a round."""
-    metrics, until = path / "metrics.jsonl", time.monotonic() + SECONDS
-    while not (metrics.exists() and metrics.read_bytes().count(b"\n") > 1):
-        assert time.monotonic() < until and begun[0].poll() is None, ended(begun)
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize("store", ["device", "host", "disk"])
@@ -194,7 +65,7 @@ def test_interrupted_by_one_and_resumed_by_both(store, tmp_path):
     wrote(config, tmp_path / "two")
     begun = launched(tmp_path / "two")
     has_written(begun, tmp_path / "two")
-    begun[1].send_signal(signal.SIGINT)  # only one of them is told
+    begun[1].send_signal(signal.SIGINT)  # only one of them gets it
     codes, errors = ended(begun)
     assert codes == [130, 130], "\n".join(errors)
     assert "all saved" in errors[0] and "--resume" not in errors[1]
@@ -203,108 +74,6 @@ def test_interrupted_by_one_and_resumed_by_both(store, tmp_path):
     codes, errors = ended(launched(tmp_path / "two"))
     assert codes == [0, 0] and "resuming after round" in errors[0], "\n".join(errors)
     assert close(records(tmp_path / "one"), records(tmp_path / "two"))
-
-
-@pytest.mark.parametrize("dies", [0, 1])
-def test_who_is_left_alone_ends(dies, tmp_path):
-    config = configurations(tmp_path)["spafl"]
-    config.num_rounds = 10_000
-    wrote(config, tmp_path / "run")
-    begun = launched(tmp_path / "run")
-    has_written(begun, tmp_path / "run")
-    begun[dies].kill()
-    begun[1 - dies].wait(membership.HEARTBEAT + membership.SHUTDOWN)
-    codes, errors = ended(begun)
-    assert codes[1 - dies] not in (0, -signal.SIGKILL)
-    if dies:  # with process 0 goes the service, whose client aborts
-        assert codes[0] == 1 and "Traceback" not in errors[0]
-        assert "error: another process of this run has ended" in errors[0]
-
-
-def test_what_one_refuses_ends_both(tmp_path):
-    config = configurations(tmp_path)["spafl"]
-    for name, config.seed in (("a", 0), ("b", 1)):
-        wrote(config, tmp_path / name)
-    port = free_port()
-    start = ["-c", DRIVER, port]
-    codes, errors = ended(
-        begin_all([*start, i, tmp_path, name] for i, name in enumerate("ab"))
-    )
-    assert 0 not in codes
-    assert "the configuration of process 1 differs" in errors[0]
-
-
-@pytest.mark.parametrize(
-    "arguments, told",
-    [
-        (("here", 2, 0), "coordinator='here', .* expected all three: host:port"),
-        ((":12", 2, 0), "coordinator=':12'"),
-        (("here:12", None, 0), "processes=None"),
-        (("here:12", 2, 2), "process_id=2, .* an integer from 0 to P - 1"),
-        ((None, 2, 0), "coordinator=None"),
-        (("here:12", 2, 0, 0.0), "wait_minutes=0.0, expected above 0"),
-    ],
-)
-def test_start_refuses(arguments, told):
-    with pytest.raises(ValueError, match=told):
-        membership.start(*arguments)
-
-
-HERE = ["--coordinator=localhost:{port}", "--processes=2", "--process_id=0"]
-ALONE = [
-    (["--distributed"], "no launcher of several processes"),
-    ([*HERE, "--wait_minutes=.02"], "the other processes have not come at localhost:"),
-    (["--wait_minutes=3"], "--wait_minutes=3 is read in several processes alone"),
-]
-
-
-@pytest.mark.parametrize("flags, told", ALONE)
-def test_who_is_alone_says_so_in_one_line(flags, told):
-    flags = [flag.format(port=free_port()) for flag in flags]
-    (code,), (error,) = ended(begin_all([["launch.py", "--list", *flags]]))
-    assert code == 2 and error.startswith(f"error: {told}")
-    assert len(error.splitlines()) == 1
-
-
-# Two processes that compile the same twice; then one fails and the other waits for it.
-PARTING = """
-import sys
-from pathlib import Path
-import jax, numpy as np
-from sparsefl_jax.system import membership, processes
-
-port, index, fails, cache = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
-jax.config.update("jax_compilation_cache_dir", cache)
-jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-membership.start(f"localhost:{port}", 2, index)
-hits = []
-jax.monitoring.register_event_listener(
-    lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None
-)
-for _ in range(2):
-    jax.clear_caches()
-    jax.jit(lambda x: x * 3 + 1)(np.ones(5, np.float32))
-Path(cache, f"hits_{index}").write_text(str(len(hits)))
-if index == fails:
-    membership.leave("error: no such thing", 2)
-processes.most(index)
-"""
-
-
-@pytest.mark.parametrize("fails", [0, pytest.param(1, marks=pytest.mark.slow)])
-def test_one_that_fails_ends_the_other_with_one_line(fails, tmp_path):
-    port = free_port()
-    begun = begin_all(["-c", PARTING, port, i, fails, tmp_path] for i in (0, 1))
-    codes, errors = ended(begun)
-    told = [
-        [line for line in error.splitlines() if not line.startswith("[Gloo]")]
-        for error in errors
-    ]
-    assert told[fails] == ["error: no such thing"] and codes[fails] == 2
-    assert told[1 - fails] == [f"error: process {fails} has ended: no such thing"]
-    assert codes[1 - fails] == 1
-    for index in (0, 1):  # JAX alone would let process 0 keep what it compiled
-        assert int((tmp_path / f"hits_{index}").read_text()) > 0
 
 
 # Two processes with two devices each, of which one compiles longer than Gloo waits for
@@ -348,7 +117,7 @@ key, rounds = jax.random.key(0), np.zeros(1, np.int32)
 layers = jax.tree.map(lambda m: m > 0, model.macs)
 assert len(jax.devices()) == 8
 for name, method in methods.items():
-    told = []
+    results = []
     for count in (1, 8):
         stage = sfl.Stage(method(*parts), 1, 11, batch_size=4)
         plan = placement.make_plan(stage, layers, jax.devices()[:count])
@@ -359,12 +128,12 @@ for name, method in methods.items():
         arguments = key, population, state, rounds, ids
         run = round_program.make_segment(plan).lower(*arguments).compile()
         state, log = run(*arguments)
-        told.append(jax.device_get((state, log)))
+        results.append(jax.device_get((state, log)))
         for leaf in jax.tree.leaves(state.clients):
             assert leaf.addressable_shards[0].data.shape[0] == 24 // count
     assert plan.mesh.size == 8
     assert not re.search(r"f32\[24,[^ ]* all-gather", run.as_text()), name
-    for one, eight in zip(*map(jax.tree.leaves, told), strict=True):
+    for one, eight in zip(*map(jax.tree.leaves, results), strict=True):
         np.testing.assert_allclose(one, eight, rtol=1e-6, atol=1e-6)
 """
 

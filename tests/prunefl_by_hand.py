@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.sparsity import masks, trees
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.by_hand import gradient as cross_entropy_gradient
 from tests.work_by_hand import BATCH, SORTING, densities, layers, plus, times
@@ -106,7 +106,7 @@ def _zeros(model):
 def _squares(world, round, index):
     """What client `index` trains in a round, and the square of its summed gradient."""
     state = small_world.path(world)[0][round]
-    data, model = small_world.inputs(world, state, round, index)[-1], state.server.model
+    data, model = plain_loop.inputs(world, state, round, index)[-1], state.server.model
     every, rate = range(len(data.order[0])), RATE * 0.9**round
     trained, grads, _ = steps(model, data, rate, every, _zeros(model))
     return trained, jax.tree.map(lambda *g: sum(g) ** 2, *grads)
@@ -123,7 +123,7 @@ def accumulates(world):
     """
     states, logs = small_world.path(world)
     for round in range(3):
-        sent = small_world.passings(world, round)[0].up["squared_gradients"].sent
+        sent = plain_loop.passings(world, round)[0].up["squared_gradients"].sent
         assert sent == (round > 0)
         np.testing.assert_array_equal(logs[round].up["squared_gradients"].sent, sent)
     same(states[1].server.model.mask, states[0].server.model.mask)
@@ -131,7 +131,7 @@ def accumulates(world):
         total, mean, weight = 0.0, 0.0, 0
         cohort = world.cohorts[round].tolist()
         for passing, index in zip(
-            small_world.passings(world, round), cohort, strict=True
+            plain_loop.passings(world, round), cohort, strict=True
         ):
             trained, squared = _squares(world, round, index)
             if (round, index) == (1, 2):
@@ -177,9 +177,9 @@ def searches(world):
     """
     states, _ = small_world.path(world)
     cohort, found = world.cohorts[1].tolist(), []
-    for passing, index in zip(small_world.passings(world, 1), cohort, strict=True):
+    for passing, index in zip(plain_loop.passings(world, 1), cohort, strict=True):
         data, model = (
-            small_world.inputs(world, states[1], 1, index)[-1],
+            plain_loop.inputs(world, states[1], 1, index)[-1],
             states[1].server.model,
         )
         velocity, total = _zeros(model), _zeros(model)

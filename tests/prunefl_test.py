@@ -14,6 +14,7 @@ from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import model_of
 from tests.prunefl_by_hand import greedy
 from tests.tiny import tiny_config
@@ -127,18 +128,23 @@ def model(width=40, alive=40):
     return SparseModel({"w": jnp.where(mask["w"], 5.0, 0.0)}, mask, {})
 
 
-def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
-    """Weight 7 is pruned and pulls hardest: three rounds, one client, every = 2."""
+def linear_method(every):
+    """Returns PruneFL on eight weights, half of them alive, and its first server."""
     method = prunefl(
         model_of(linear_loss, {"w": 1}),
         local.make_optimizer(learning_rate=0.01),
-        reconfigure_every=2,
+        reconfigure_every=every,
         prunable=("w",),
         max_density=0.5,
         constant_time=1e6,
     )
+    return method, method.init(None, model(width=8, alive=4))
+
+
+def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
+    """Weight 7 is pruned and pulls hardest: three rounds, one client, every = 2."""
+    method, server = linear_method(every=2)
     key, info = jax.random.key(0), ClientInfo(0, jnp.int32(6), jnp.float32(1))
-    server = method.init(key, model(width=8, alive=4))
     client = method.init_client(key, server, info)
     row = np.array([1.0, 0.5, 0.2, 0.1, 0.3, 0.3, 0.3, 2.0])
     data, seen, update = batches(3, row), [], jax.jit(method.update)
@@ -151,7 +157,7 @@ def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
         total = method.contribute(ctx, up)
         server, _ = method.aggregate(key, jnp.int32(round), server, total)
         sent = up["squared_gradients"]
-        size = packets.bits(packets.layout(up), packets.count(up))
+        size = message_bits(packets.layout(up), packets.count(up))
         seen.append((bool(down["weights"].fresh), bool(sent.sent), int(size.total)))
         if round in (1, 2):  # three steps a round
             squares = (round + 1) * (3 * row) ** 2
@@ -169,15 +175,7 @@ def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
 
 
 def test_the_mask_after_that_and_the_weight_of_what_grew():
-    method = prunefl(
-        model_of(linear_loss, {"w": 1}),
-        local.make_optimizer(learning_rate=0.01),
-        reconfigure_every=1,
-        prunable=("w",),
-        max_density=0.5,
-        constant_time=1e6,
-    )
-    server = method.init(None, model(width=8, alive=4))
+    method, server = linear_method(every=1)
     rows = jnp.array([1.0, 0.5, 0.2, 0.1, 0.3, 0.3, 0.3, 2.0]) ** 2
     weights = {"w": jnp.array([5.0, 4.0, 3.0, 2.0, 0, 0, 0, 0])}
     total = {

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from sparsefl_jax.sparsity import quantization
 from sparsefl_jax.wire import packets, streams
+from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -106,7 +107,7 @@ def test_codes_travel_in_their_bits(bits):
         (Packet(grid), 2 * 2 * 32),
     ):
         count, layout = packets.count({"p": packet}), packets.layout({"p": packet})
-        assert int(packets.bits(layout, count).total) == charged
+        assert int(message_bits(layout, count).total) == charged
         data = streams.encode(packet)
         assert len(data) == math.ceil(charged / 8)
         blank = jax.tree.map(np.zeros_like, packet.values)

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from tests.by_hand import gradient as cross_entropy_gradient
 
 RATE, MOMENTUM, ALPHA = 0.1, 0.9, 0.05
@@ -20,7 +20,7 @@ def trains_thresholds(world):
     weights, own, stats = *first.trained, first.stats
     for round in range(2):
         server = states[round].server
-        data = small_world.inputs(world, states[round], round, 2)[-1]
+        data = plain_loop.inputs(world, states[round], round, 2)[-1]
         if world.algorithm.broadcast(None, None, server):
             own, weights = server.thresholds, moved(weights, server.delta)
         rate = RATE * 0.9**round
@@ -28,9 +28,7 @@ def trains_thresholds(world):
         row = jax.tree.map(lambda v: v[2], states[round + 1].clients)
         close((*row.trained, row.stats), (weights, own, stats))
         sent = [
-            p.up["thresholds"].values
-            for p in small_world.passings(world, round)
-            if p.up
+            p.up["thresholds"].values for p in plain_loop.passings(world, round) if p.up
         ]
         if sent:
             mean = jax.tree.map(lambda *v: sum(v) / len(v), *sent)

@@ -12,7 +12,7 @@ from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment, loop
 from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.system import interrupt
-from tests.tiny import ctrl_c, network
+from tests.tiny import ctrl_c, network, write_images
 
 pytestmark = pytest.mark.slow
 
@@ -43,12 +43,8 @@ TABLE = Table(
 
 @pytest.fixture
 def root(tmp_path, monkeypatch):
-    rng = np.random.default_rng(0)
-    y = np.arange(120) % 4
-    x = rng.normal(0, 0.3, (120, 2, 3, 1)).astype(np.float32)
-    x[:, 0, 0, 0] += y
     dataset = tmp_path / "tiny.npz"
-    np.savez(dataset, x=x[:80], y=y[:80], x_test=x[80:], y_test=y[80:])
+    write_images(dataset, 120)
     (tmp_path / "tiny_config.py").write_text(CONFIG.format(dataset=str(dataset)))
     marks = "# Title\n<!-- table tiny -->\nold\n<!-- end -->\nrest\n<!-- end -->\n"
     document = tables.page("tiny", tmp_path)

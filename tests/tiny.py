@@ -16,14 +16,20 @@ from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.system import interrupt
 
 
-def tiny_config(folder):
-    """A configuration whose data set it writes into `folder`."""
+def write_images(path, samples):
+    """Writes images whose first pixel tells the class; a third are for testing."""
     rng = np.random.default_rng(0)
-    y = np.arange(240) % 4
-    x = rng.normal(0, 0.3, (240, 2, 3, 1)).astype(np.float32)
+    y = np.arange(samples) % 4
+    x = rng.normal(0, 0.3, (samples, 2, 3, 1)).astype(np.float32)
     x[:, 0, 0, 0] += y
+    end = 2 * samples // 3
+    np.savez(path, x=x[:end], y=y[:end], x_test=x[end:], y_test=y[end:])
+
+
+def tiny_config(folder):
+    """Returns a configuration whose data set it writes into `folder`."""
     path = folder / "tiny.npz"
-    np.savez(path, x=x[:160], y=y[:160], x_test=x[160:], y_test=y[160:])
+    write_images(path, 240)
     config = defaults.default_config()
     config.dataset = str(path)
     config.normalize = False

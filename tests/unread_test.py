@@ -13,7 +13,7 @@ from sparsefl_jax.runs import cli, experiment, loop, run_directory
 from sparsefl_jax.runs.config import build, defaults, fields, registry, rename, unread
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
-from tests.bad_input_test import change, launched, refused
+from tests.refusals import change, launched, refused
 from tests.tiny import network, tiny_config
 
 CONFIGS = Path(__file__).parent.parent / "configs"
@@ -202,7 +202,7 @@ def test_a_kept_run_of_spafl_has_the_variant_that_its_arguments_were(
     config.algorithm = SPAFL | {"clamp": False, "variant": variant} | new
     assert kept.algorithm.to_dict() == config.algorithm.to_dict()
     fields.check(kept)
-    objects.build_stages(kept, network("mlp"))
+    build.build_stages(kept, network("mlp"))
     # A checkpoint holds a configuration as well, by the old names.
     told = json.loads(json.dumps(told))
     assert run_directory.difference(told, config) == ""
@@ -215,7 +215,7 @@ def test_a_kept_run_of_no_variant_is_refused_in_one_line(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(told))
     kept = run_directory.read_config(tmp_path)
     refused(
-        lambda: objects.build_stages(kept, network("mlp")),
+        lambda: build.build_stages(kept, network("mlp")),
         "algorithm.spafl argument='divisor', expected one of alpha, charge_delta, "
         "clamp, extract, keep_optimizer, prunable, thresholds_only, variant",
     )

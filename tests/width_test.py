@@ -196,7 +196,7 @@ def test_networks_that_can_not_be_sliced():
     refused(group, "'bn1' normalises without statistics")
     refused(
         flax_shapes(nn.Sequential([conv(8), conv(8, feature_group_count=8)]), 8, 8, 3),
-        "the last layer, 'layers_1', is no dense one",
+        "the last layer, 'layers_1', is not a dense layer",
     )
     grouped = [conv(8), conv(8, feature_group_count=4), lambda x: x.mean((1, 2))]
     refused(
@@ -210,7 +210,7 @@ def test_networks_that_can_not_be_sliced():
     fc = {"kernel": jnp.zeros((4, 2))}
     embedding = {"embed": {"embedding": jnp.zeros((3, 4))}, "fc": fc}
     refused(SparseModel(embedding, None, {}), "leaf 'embed/embedding' of shape")
-    refused(SparseModel({}, None, {}), "no layer is no dense one")
+    refused(SparseModel({}, None, {}), "there is no dense layer")
     matrix = SparseModel({"fc": fc}, None, {"cov": jnp.ones((2, 2))})
     refused(matrix, "statistic 'cov' has shape \\(2, 2\\)")
     width.check(shapes_of("conv4", norm="static"))

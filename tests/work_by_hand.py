@@ -5,7 +5,7 @@ from functools import partial
 import jax
 import numpy as np
 
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
 
 KERNELS = (
@@ -25,7 +25,7 @@ def multiplies(world, expected):
         extra)`, trees of sums over samples.
     """
     for round, cohort in enumerate(world.cohorts.tolist()):
-        passings = small_world.passings(world, round)
+        passings = plain_loop.passings(world, round)
         for index, passing in zip(cohort, passings, strict=True):
             same(passing.metrics["work"], expected(world, round, index, passing))
 
@@ -96,7 +96,7 @@ def operated(world, round, index, passing, every=1):
 
 def _before(world, round, index, passing):
     """NST's own mask, that of its client's last round; else the one received."""
-    row = small_world.inputs(world, small_world.path(world)[0][round], round, index)[3]
+    row = plain_loop.inputs(world, small_world.path(world)[0][round], round, index)[3]
     return row if jax.tree.leaves(row) else _mask(passing.down)
 
 
@@ -133,7 +133,7 @@ def _width(rate):
 def drawn(world, round, index, passing, draw="batch", distill=False):
     """FjORD's: every batch at its width, and at the client's own where that teaches."""
     state = small_world.path(world)[0][round]
-    key, *_, info, data = small_world.inputs(world, state, round, index)
+    key, *_, info, data = plain_loop.inputs(world, state, round, index)
     key = jax.random.split(jax.random.fold_in(key, info.index), 3)[2]
     largest = GRID.index(small_world.BUDGETS[index])
     work = []

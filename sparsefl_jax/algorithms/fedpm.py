@@ -15,9 +15,9 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import supermask
+from sparsefl_jax.sparsity import supermask, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.packets import Packet, split
+from sparsefl_jax.wire.packets import Packet
 
 
 class Server(NamedTuple):
@@ -86,7 +86,7 @@ def fedpm(
         frozen = supermask.signed_constants(weight_key, start.params)  # checks leaves
         if weights == "initial":  # static branch
             frozen = start.params
-        scored, _ = split(frozen, supermask.has_score(frozen))
+        scored, _ = trees.split(frozen, supermask.has_score(frozen))
         return Server(
             frozen, supermask.fill(score_key, scored, jax.random.normal), start.stats
         )
@@ -122,7 +122,7 @@ def fedpm(
         dense = local.dense_work(metrics["count"], frozen)
         metrics["work"] = Work(alive, alive, dense.weight_grad, dense.extra)
         mask = supermask.mask_of(supermask.draw(mask_key, trained.model.params, frozen))
-        mask, _ = split(mask, supermask.has_score(mask))
+        mask, _ = trees.split(mask, supermask.has_score(mask))
         uplink = {
             "mask": Packet(mask, bits=1, index="entropy"),
             "stats": Packet(trained.model.stats),

@@ -13,9 +13,8 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
-from sparsefl_jax.sparsity import masks, width
+from sparsefl_jax.sparsity import masks, trees, width
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.messages import pack_slice
 from sparsefl_jax.wire.packets import Packet
 
@@ -67,7 +66,7 @@ def heterofl(
     def init(key, start: SparseModel):
         del key
         width.check(start)
-        static, running = packets.split(start.stats, is_static(start.stats))
+        static, running = trees.split(start.stats, is_static(start.stats))
         return Server(start.params, running, static)
 
     def broadcast(key, ctx, server):
@@ -89,11 +88,11 @@ def heterofl(
         held = jnp.zeros((width.num_classes(params),), jnp.bool_)
         held = held.at[batches.y].max(rows < ctx.client.num_examples)
         loss_fn = local.objective(_sliced(model, rate, held, scaler, mask_classes))
-        stats = packets.merge(downlink["stats"].values, downlink["static"].values)
+        stats = trees.merge(downlink["stats"].values, downlink["static"].values)
         start = SparseModel(params, mask, stats)
         trained = local.train(key, loss_fn, tx, start, batches)
         new = trained.model
-        _, running = packets.split(new.stats, is_static(new.stats))
+        _, running = trees.split(new.stats, is_static(new.stats))
         uplink = {"stats": pack_slice(running, downlink["stats"].mask)}
         sent = mask
         if mask_classes:  # static branch
@@ -116,13 +115,13 @@ def heterofl(
 
     def deploy(key, server):
         del key
-        stats = packets.merge(server.stats, server.static)
+        stats = trees.merge(server.stats, server.static)
         mask = masks.full(server.params)
         return {"global": SparseModel(server.params, mask, stats)}
 
     def personalize(key, server, client, info):
         del key, client
-        stats = packets.merge(server.stats, server.static)
+        stats = trees.merge(server.stats, server.static)
         mask = width.prefix(server.params, info.budget)
         return {"personal": SparseModel(masks.apply(server.params, mask), mask, stats)}
 

@@ -19,7 +19,8 @@ from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.packets import POSITIONS, Packet, merge, split
+from sparsefl_jax.wire.packets import Packet
+from sparsefl_jax.wire.positions import POSITIONS
 
 MODES = ("train", "inference")
 
@@ -171,7 +172,7 @@ def one_shot(
             rows, weight = jnp.where(valid, rows, 0), valid.astype(jnp.float32)
         x, y = batches.x[rows], batches.y[rows]
         scores, sums = score(key, params, stats, x, y, weight)
-        mask, _ = split(best(scores), select)
+        mask, _ = trees.split(best(scores), select)
         work = local.dense_work(passes * sums["count"], params)
         size = float(trees.layer_sizes(params, select).sum())
         work = work._replace(extra=jnp.float32(size * np.log2(size + 1)))
@@ -184,9 +185,9 @@ def one_shot(
 
     def aggregate(key, round, server, total):
         del round
-        _, others = split(server.params, select)
+        _, others = trees.split(server.params, select)
         lots = masks.uniform_scores(key, server.params, select)  # below one vote
-        votes = jax.tree.map(jnp.add, merge(total["sum"], others), lots)
+        votes = jax.tree.map(jnp.add, trees.merge(total["sum"], others), lots)
         mask = jax.tree.map(
             lambda new, old: jnp.where(total["weight"] > 0, new, old),
             best(votes),

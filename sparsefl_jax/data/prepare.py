@@ -13,10 +13,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import sparsefl_jax
 from sparsefl_jax.data import prepared_tfds, samples
 
-_ROOT = Path(next(iter(sparsefl_jax.__path__))).parent
+_ROOT = Path(__file__).parents[2]  # the folder that holds the package
 
 
 def prepare(name: str, data_dir: str | Path | None = None):

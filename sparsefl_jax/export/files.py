@@ -31,9 +31,11 @@ from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
 from sparsefl_jax.wire import packets as codec
 from sparsefl_jax.wire import streams
+from sparsefl_jax.wire.charges import message_bits
+from sparsefl_jax.wire.positions import POSITIONS
 
 FORMAT = 1
-INDEXES = ("none", *codec.POSITIONS)
+INDEXES = ("none", *POSITIONS)
 _KEY = "sparsefl_jax"
 
 
@@ -261,7 +263,7 @@ def _sizes(packets: dict, stored: dict[str, np.ndarray], file: int) -> Sizes:
     for name, packet in packets.items():
         message = {name: packet}
         count = codec.count(message)
-        bits = int(codec.bits(codec.layout(message), count).total)
+        bits = int(message_bits(codec.layout(message), count).total)
         alive = int(count[name].entries.sum())
         shape = packet.values.shape
         tensors.append(Tensor(name, shape, alive, bits, stored[name].nbytes))

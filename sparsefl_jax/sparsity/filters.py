@@ -1,17 +1,21 @@
-"""Structured pruning as a mask: whole filters and neurons, and all that reads them.
+"""Structured pruning as a mask: whole filters and neurons, and the inputs they feed.
 
-Pruned are outputs of hidden layers that one layer alone reads: in a chain all hidden
-layers, in a network with shortcuts the first convolution of each block. The masked
-network computes what `export.compact` makes of it; normalisation is not masked.
+Only outputs of hidden layers that a single layer reads are pruned: in a chain those of
+all hidden layers, in a network with shortcuts those of each block's first convolution.
+The masked network computes what `export.compact` makes of it; normalisation keeps all
+its entries.
 
 Source: Li et al., "Pruning Filters for Efficient ConvNets", ICLR 2017,
 https://arxiv.org/abs/1608.08710.
 """
 
+from collections.abc import Callable
+
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.wiring import Link, links
 from sparsefl_jax.sparsity import masks, top_k, trees, width
 
@@ -21,21 +25,22 @@ KERNELS = ("*kernel",)
 def largest(
     params: PyTree, density: float, prunable: tuple[str, ...] = KERNELS
 ) -> PyTree:
-    """The mask of each layer's ceil(density C) filters with the largest L1 norm.
+    """Keeps the ceil(density C) filters of each layer that have the largest L1 norm.
 
-    It is False on the kernel and bias entries of the other filters, and on the inputs
-    through which the next layer reads them. Of equal norms the first filter stays.
+    The mask is False on the kernel and bias entries of the other filters, and on the
+    inputs through which the next layer reads them. Of equal norms the first stays.
 
     Args:
       params: kernels `[..., I, O]`, in layers named as in the models here.
-      density: share of the C filters of a layer, (0, 1].
-      prunable: globs of the kernels that lose filters; only hidden layers do.
+      density: share of a layer's C filters that stays, in (0, 1].
+      prunable: globs of kernels; those of hidden layers lose filters.
 
     Returns:
-      A bool tree.
+      A bool tree like `params`.
 
     Raises:
-      ValueError: no hidden layer is prunable, or a layer has another name.
+      ValueError: no hidden layer is prunable, or `density` is out of
+        range, or a layer has another name.
 
     Example:
       >>> shapes = {'fc1': (1, 2), 'fc2': (2, 1)}
@@ -43,8 +48,9 @@ def largest(
       >>> largest(params, 0.5)['fc2']['kernel'].tolist()
       [[True], [False]]
     """
-    leaves = _by_path(params)
-    mask = _by_path(masks.full(params))
+    in_range("density", density, "(0, 1]")
+    leaves = trees.by_path(params)
+    mask = trees.by_path(masks.full(params))
     for link in shrinking(params, prunable):
         norms = _over_inputs(jnp.sum, jnp.abs(leaves[f"{link.layer}/kernel"]))
         kept = top_k.top_k(norms, width.num_kept(density, norms.size))
@@ -59,17 +65,21 @@ def largest(
 
 
 def kept(mask: PyTree, prunable: tuple[str, ...] = KERNELS) -> dict[str, Array]:
-    """The filters left in a mask, [C] bool by layer; the mask follows from them.
+    """Returns the filters that a mask leaves; the mask follows from them.
 
     Args:
-      mask, prunable: what `largest` returned and was given.
+      mask: as `largest` returned it.
+      prunable: as `largest` received it.
+
+    Returns:
+      [C] bool by the name of the layer.
 
     Example:
       >>> mask = {k: {'kernel': jnp.ones((1, 1), bool)} for k in ('fc1', 'fc2')}
       >>> kept(mask)
       {'fc1': Array([ True], dtype=bool)}
     """
-    leaves, pruned = _by_path(mask), shrinking(mask, prunable)
+    leaves, pruned = trees.by_path(mask), shrinking(mask, prunable)
     return {
         link.layer: _over_inputs(jnp.any, leaves[f"{link.layer}/kernel"])
         for link in pruned
@@ -77,7 +87,11 @@ def kept(mask: PyTree, prunable: tuple[str, ...] = KERNELS) -> dict[str, Array]:
 
 
 def shrinking(params: PyTree, prunable: tuple[str, ...] = KERNELS) -> list[Link]:
-    """Returns the hidden layers that lose filters; looks at paths alone.
+    """Returns the hidden layers that lose filters.
+
+    Args:
+      params: a tree of anything: only paths matter.
+      prunable: globs of kernels.
 
     Raises:
       ValueError: no hidden layer is prunable, or a layer has another name.
@@ -93,15 +107,11 @@ def shrinking(params: PyTree, prunable: tuple[str, ...] = KERNELS) -> list[Link]
     return found
 
 
-def _by_path(tree: PyTree) -> dict[str, Array]:
-    return dict(zip(trees.leaf_paths(tree), jax.tree.leaves(tree), strict=True))
-
-
-def _over_inputs(reduce, kernel: Array) -> Array:
-    """A reduction over all axes but the last, [C]."""
+def _over_inputs(reduce: Callable, kernel: Array) -> Array:
+    """Reduces all axes but the last; [C]."""
     return reduce(kernel, tuple(range(kernel.ndim - 1)))
 
 
 def _cut(mask: Array, alive: Array) -> Array:
-    """The mask where its last axes are alive."""
+    """Returns the mask where its last axes are alive."""
     return mask & jnp.expand_dims(alive, tuple(range(mask.ndim - alive.ndim)))

@@ -1,4 +1,4 @@
-"""How a density is shared out over layers and nested over clients.
+"""How layers share a density, how it is recalibrated, and how clients' masks nest.
 
 Densities and counts are arrays `[L]` over the selected leaves, in tree order.
 
@@ -15,12 +15,13 @@ from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.sparsity import masks, trees
 
-# A count is a float32 product: a few units in its last place do not make a new integer.
+# Counts are float32 products: an error of a few units in the last place must not change
+# the integer.
 _SLACK = 2.0**-21
 
 
 def floor_count(x: Array) -> Array:
-    """The floor of a float32 count, forgiving its rounding; int32.
+    """Returns the floor of a float32 count, forgiving its rounding; int32.
 
     Example:
       >>> int(floor_count(jnp.float32(0.7) * jnp.float32(10)))
@@ -30,7 +31,7 @@ def floor_count(x: Array) -> Array:
 
 
 def ceil_count(x: Array) -> Array:
-    """The ceiling of a float32 count, forgiving its rounding; int32.
+    """Returns the ceiling of a float32 count, forgiving its rounding; int32.
 
     Example:
       >>> int(ceil_count(jnp.float32(0.1) * jnp.float32(30)))
@@ -40,7 +41,15 @@ def ceil_count(x: Array) -> Array:
 
 
 def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
-    """The same density for every layer; `[L]` float32, on the host.
+    """Gives every layer the same density.
+
+    Args:
+      params: a tree of arrays or shapes.
+      select: tree of Python bools.
+      density: in (0, 1].
+
+    Returns:
+      `[L]` float32, on the host.
 
     Raises:
       ValueError: `density` is not in (0, 1].
@@ -54,11 +63,11 @@ def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
 
 
 def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
-    """RigL's Erdos-Renyi-kernel densities, scaled so that the whole has `density`.
+    """Gives layers RigL's Erdos-Renyi-kernel densities, which sum to `density`.
 
-    FedDST scales sparsities instead, which shares out otherwise. A layer's raw density
-    is the sum of its axes over their product. A layer that the scale would lift above 1
-    is dense, and the others share what is left.
+    A layer's raw density is the sum of its axes over their product. A layer whose
+    scaled density would exceed 1 is dense, and the others share the rest. FedDST scales
+    sparsities instead, which gives other densities.
 
     Args:
       params: a tree of arrays or shapes.
@@ -93,17 +102,17 @@ def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
 def recalibrate(
     densities: Array, sizes: Array, density: Array | float, *, raises: bool = True
 ) -> Array:
-    """Scale measured layer densities to a global density (FLASH, Eq. 3).
+    """Scales measured layer densities to a global density (FLASH, Eq. 3).
 
-    `r = density * sum(k) / sum(d_l k_l)`, then `d_l = min(1, r d_l)`; what is clipped
-    is not shared out again. All zeros stay zeros.
+    `r = density * sum(k) / sum(d_l k_l)`, then `d_l = min(1, r d_l)`; no other layer
+    gets what is clipped. Densities that are all 0 stay 0.
 
     Args:
-      densities: `[L]` float32, the measured ones; may be traced.
+      densities: `[L]` float32, as measured; may be traced.
       sizes: `[L]`, entries of each layer.
-      density: the target, may be traced.
+      density: the target; may be traced.
       raises: whether densities below the target are scaled up to it, as in stage 1.
-        Without it r is at most 1: the server's mask of later rounds only gets sparser.
+        If not, r is at most 1: in later rounds the server's mask only gets sparser.
 
     Returns:
       `[L]` float32.
@@ -125,7 +134,14 @@ def recalibrate(
 
 
 def layer_counts(densities: Array, sizes: Array) -> Array:
-    """Entries of each layer at given densities, `int(d_l k_l)`; `[L]` int32.
+    """Returns the entries of each layer at given densities, `int(d_l k_l)`.
+
+    Args:
+      densities: `[L]` float32; may be traced.
+      sizes: `[L]`, entries of each layer.
+
+    Returns:
+      `[L]` int32.
 
     Example:
       >>> layer_counts(jnp.array([.5, .1]), np.array([5, 30])).tolist()
@@ -135,10 +151,10 @@ def layer_counts(densities: Array, sizes: Array) -> Array:
 
 
 def nested_counts(mask: PyTree, select: PyTree, budget: Array | float) -> Array:
-    """Entries of each layer that a client with a budget holds (FLASH, Algorithm 4).
+    """Returns a client's entries of each layer, by its budget (FLASH, Algorithm 4).
 
-    `n_l = int(budget / D * nnz_l)`, D the density of the mask, so every layer shrinks
-    by the same factor; a budget of D or more holds the whole mask.
+    With D the density of the mask, `n_l = int(budget / D * nnz_l)`: every layer shrinks
+    by the same factor. A client with a budget of D or more holds the whole mask.
 
     Args:
       mask: bool tree, the largest model.
@@ -160,13 +176,13 @@ def nested_counts(mask: PyTree, select: PyTree, budget: Array | float) -> Array:
 
 
 def nested_ranks(order: Key | PyTree, mask: PyTree, select: PyTree) -> PyTree:
-    """The place of every alive entry within its layer, from which masks nest.
+    """Ranks the alive entries of each layer, so that masks of the first n nest.
 
-    Stored once (frozen sub-masks) or drawn up again each round (by magnitude).
+    A method with frozen sub-masks ranks once; one that goes by magnitude, every round.
 
     Args:
-      order: a typed key for a random order, or a float tree of scores: largest first,
-        ties by lowest index.
+      order: a typed key for a random order, or a float tree of scores, of which the
+        largest comes first and ties go by index.
       mask: bool tree, the largest model; its entries come before all others.
       select: tree of Python bools.
 
@@ -194,7 +210,7 @@ def nested_ranks(order: Key | PyTree, mask: PyTree, select: PyTree) -> PyTree:
 
 
 def _ranks(scores: Array, mask: Array) -> Array:
-    """int32 places in descending order of score, masked entries last."""
+    """Returns places in descending order of score, int32; masked entries come last."""
     flat = jnp.where(mask, scores, -jnp.inf).reshape(-1)
     order = jnp.argsort(flat, descending=True, stable=True)
     place = jnp.arange(flat.size, dtype=jnp.int32)
@@ -202,16 +218,16 @@ def _ranks(scores: Array, mask: Array) -> Array:
 
 
 def submask(ranks: PyTree, counts: Array, select: PyTree) -> PyTree:
-    """The first `counts[l]` entries of each layer.
+    """Keeps the first `counts[l]` entries of each layer.
 
     Args:
-      ranks: from `nested_ranks`.
+      ranks: int32 tree, as `nested_ranks` returns it.
       counts: `[L]` int32, such as `nested_counts` returns; may be traced.
       select: tree of Python bools.
 
     Returns:
-      A bool tree, True on the leaves that are not selected. A smaller count of the same
-      ranks gives a subset.
+      A bool tree, True on the leaves that are not selected. With the same ranks, a
+      smaller count gives a subset.
 
     Example:
       >>> n = jnp.array([2], jnp.int32)
@@ -219,4 +235,4 @@ def submask(ranks: PyTree, counts: Array, select: PyTree) -> PyTree:
       [True, True, False]
     """
     kept = [r < counts[i] for i, r in enumerate(trees.layers(ranks, select))]
-    return trees.replace_layers(masks.full(ranks), select, kept)
+    return masks.total(ranks, select, kept)

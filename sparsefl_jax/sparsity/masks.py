@@ -19,7 +19,7 @@ from sparsefl_jax.sparsity import trees
 
 
 def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree:
-    """The leaves whose path matches one of the patterns.
+    """Selects the leaves whose path matches one of the patterns.
 
     Args:
       params: the parameters, or a tree like them, such as `model.macs`.
@@ -58,7 +58,7 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
 
 
 def everything(tree: PyTree) -> PyTree:
-    """The choice of all leaves, a tree of Python bools like `prunable` gives.
+    """Selects all leaves; a tree of Python bools, as `prunable` returns it.
 
     Example:
       >>> everything({'fc': {'bias': 2, 'kernel': 1}})
@@ -68,7 +68,7 @@ def everything(tree: PyTree) -> PyTree:
 
 
 def full(params: PyTree) -> PyTree:
-    """The mask that keeps everything.
+    """Returns the mask that keeps everything, a bool tree.
 
     Example:
       >>> full({'b': jnp.zeros(2)})['b'].tolist()
@@ -77,10 +77,37 @@ def full(params: PyTree) -> PyTree:
     return jax.tree.map(lambda x: jnp.ones(x.shape, jnp.bool_), params)
 
 
-def apply(params: PyTree, mask: PyTree) -> PyTree:
-    """The parameters with exact zeros where the mask is False.
+def total(params: PyTree, select: PyTree, kept: list[Array]) -> PyTree:
+    """Makes a total mask of the masks of layers.
 
-    A selection, never a product: a NaN or infinity outside the mask must vanish.
+    Args:
+      params: a tree of arrays or shapes.
+      select: tree of Python bools.
+      kept: `[L]` masks, bool, of the selected leaves in tree order.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected.
+
+    Example:
+      >>> params = {'b': jnp.zeros(1), 'w': jnp.zeros(1)}
+      >>> select = {'b': False, 'w': True}
+      >>> total(params, select, [jnp.array([False])])
+      {'b': Array([ True], dtype=bool), 'w': Array([False], dtype=bool)}
+    """
+    return trees.replace_layers(full(params), select, kept)
+
+
+def apply(params: PyTree, mask: PyTree) -> PyTree:
+    """Puts exact zeros where the mask is False.
+
+    It selects and does not multiply: a NaN or infinity outside the mask must vanish.
+
+    Args:
+      params: a tree of arrays.
+      mask: bool tree with the same shapes.
+
+    Returns:
+      A tree with the dtypes of `params`.
 
     Example:
       >>> w, m = {'w': jnp.array([1., jnp.nan])}, {'w': jnp.array([True, False])}
@@ -91,7 +118,7 @@ def apply(params: PyTree, mask: PyTree) -> PyTree:
 
 
 def bernoulli(key: Key, params: PyTree, densities: Array, select: PyTree) -> PyTree:
-    """A random mask in which an entry of layer l is alive with probability d_l.
+    """Draws a mask in which an entry of layer l is alive with probability d_l.
 
     Args:
       key: a typed key, split over the layers.
@@ -114,11 +141,19 @@ def bernoulli(key: Key, params: PyTree, densities: Array, select: PyTree) -> PyT
     drawn = [
         jax.random.bernoulli(keys[i], densities[i], s) for i, s in enumerate(shapes)
     ]
-    return trees.replace_layers(full(params), select, drawn)
+    return total(params, select, drawn)
 
 
 def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:
-    """Random scores for the selected leaves, zeros for the others; float32 tree.
+    """Draws uniform scores for the selected leaves; the others get zeros.
+
+    Args:
+      key: a typed key, split over the layers.
+      params: a tree of arrays or shapes.
+      select: tree of Python bools.
+
+    Returns:
+      A float32 tree, scores in [0, 1).
 
     Example:
       >>> uniform_scores(jax.random.key(0), {'w': jnp.zeros(3)}, {'w': True})['w'].shape
@@ -132,7 +167,11 @@ def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:
 
 
 def counts(mask: PyTree, select: PyTree) -> Array:
-    """The number of alive entries of each layer.
+    """Counts the alive entries of each layer.
+
+    Args:
+      mask: bool tree.
+      select: tree of Python bools.
 
     Returns:
       `[L]` int32.
@@ -146,7 +185,11 @@ def counts(mask: PyTree, select: PyTree) -> Array:
 
 
 def layer_densities(mask: PyTree, select: PyTree) -> Array:
-    """The share of alive entries of each layer.
+    """Returns the share of alive entries of each layer.
+
+    Args:
+      mask: bool tree.
+      select: tree of Python bools.
 
     Returns:
       `[L]` float32 in [0, 1]; 0 for an empty layer.
@@ -160,7 +203,11 @@ def layer_densities(mask: PyTree, select: PyTree) -> Array:
 
 
 def density(mask: PyTree, select: PyTree) -> Array:
-    """The share of alive entries over all layers together.
+    """Returns the share of alive entries over all layers together.
+
+    Args:
+      mask: bool tree.
+      select: tree of Python bools.
 
     Returns:
       float32 scalar in [0, 1].
@@ -170,12 +217,12 @@ def density(mask: PyTree, select: PyTree) -> Array:
       0.5
     """
     size = max(int(trees.layer_sizes(mask, select).sum()), 1)
-    # Each layer fits int32, their sum need not.
+    # The count of a layer fits int32, but the sum over layers may not.
     return jnp.sum(counts(mask, select).astype(jnp.float32)) / jnp.float32(size)
 
 
 def jaccard_mismatch(a: PyTree, b: PyTree, select: PyTree) -> tuple[Array, Array]:
-    """How far two masks are from sharing their support: 1 - |a & b| / |a | b|.
+    """Measures how little two masks overlap: 1 - |a & b| / |a | b|.
 
     Args:
       a: bool tree.

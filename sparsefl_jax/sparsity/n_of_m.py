@@ -1,9 +1,9 @@
-"""N:M sparsity: n entries alive in every group of m along a layer's inputs.
+"""N:M sparsity: n entries are alive in every group of m along a layer's inputs.
 
-Kernels have their outputs on the last axis. The other axes, H, W and I of a convolution
-or the inputs of a dense layer, are flattened in that order, and every output's column
-is cut into groups of m neighbours: in an HWIO kernel neighbours are input channels of
-one tap. A last group of rest < m entries keeps ceil(n / m * rest).
+Kernels have their outputs on the last axis. The other axes (H, W and I of a
+convolution, the inputs of a dense layer) are flattened in that order, and each output's
+column is cut into groups of m neighbours: in an HWIO kernel, input channels of one tap.
+A last group of rest < m entries keeps ceil(n / m * rest).
 
 Source: Mishra et al., "Accelerating Sparse Deep Neural Networks", 2021,
 https://arxiv.org/abs/2104.08378.
@@ -20,7 +20,7 @@ from sparsefl_jax.sparsity import masks, top_k, trees
 
 
 def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
-    """The mask of the n largest scores in every group of m inputs.
+    """Keeps the n largest scores in every group of m inputs.
 
     Args:
       scores: float tree, kernels `[..., O]`; ties go to the lowest input.
@@ -43,23 +43,33 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
     """
     if isinstance(n, int):
         whole("n", n, 1, m)
-    paths = trees.layers(
-        jax.tree.unflatten(jax.tree.structure(scores), trees.leaf_paths(scores)), select
-    )
     leaves = trees.layers(scores, select)
-    for path, leaf in zip(paths, leaves, strict=True):
+    for path, leaf in zip(trees.layer_paths(select), leaves, strict=True):
         inputs = math.prod(leaf.shape[:-1]) if leaf.ndim > 1 else 0
         if inputs < m:
             raise ValueError(f"m={m}, but {path!r} has {inputs} inputs, expected >= m.")
     per_layer = jnp.broadcast_to(jnp.asarray(n, jnp.int32), (len(leaves),))
     kept = [_n_of_m(x, per_layer[i], m) for i, x in enumerate(leaves)]
-    return trees.replace_layers(masks.full(scores), select, kept)
+    return masks.total(scores, select, kept)
 
 
 def random_n_of_m(
     key: Key, params: PyTree, n: int | Array, m: int, select: PyTree
 ) -> PyTree:
-    """A random mask with n alive entries in every group of m inputs; see `n_of_m`.
+    """Draws a mask with n alive entries in every group of m inputs; see `n_of_m`.
+
+    Args:
+      key: a typed key, split over the layers.
+      params: a tree of arrays or shapes.
+      n: alive entries of a group, as in `n_of_m`.
+      m: entries of a group.
+      select: tree of Python bools.
+
+    Returns:
+      A bool tree, True on the leaves that are not selected.
+
+    Raises:
+      ValueError: as `n_of_m`.
 
     Example:
       >>> w = {'w': jnp.zeros((8, 3))}
@@ -70,13 +80,13 @@ def random_n_of_m(
 
 
 def _n_of_m(scores: Array, n: Array, m: int) -> Array:
-    """The mask of one kernel."""
+    """Returns the mask of one kernel."""
     columns = scores.reshape(-1, scores.shape[-1])
     inputs = columns.shape[0]
     groups = -(-inputs // m)
     rest = inputs - (groups - 1) * m
     room = jnp.full(groups, n, jnp.int32).at[-1].set(-(-n * rest // m))
-    # NaN sorts below every score, so that padding is never taken.
+    # NaN sorts below every score, so padding is never kept.
     padding = ((0, groups * m - inputs), (0, 0))
     padded = jnp.pad(columns, padding, constant_values=jnp.nan)
     grouped = padded.reshape(groups, m, -1).transpose(2, 0, 1)

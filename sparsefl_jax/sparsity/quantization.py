@@ -2,10 +2,10 @@
 
     x ~ scale (code - zero),  scale = (max - min) / (2^bits - 1)
 
-The range is widened to hold 0, as a pruned tensor's does anyway, so that 0 has a code
-of its own and comes back exactly; the zero point of a tensor of one sign would lie
-outside the codes, and most of its values be clipped. Widened, none is off by more than
-scale / 2.
+The range is widened to hold 0, as that of a pruned tensor does anyway. So 0 has a code
+and comes back exactly, and no value is off by more than scale / 2. Without widening,
+the zero point of a tensor of one sign would lie outside the codes, and most values
+would be clipped.
 
 Source: Jacob et al., "Quantization and Training of Neural Networks for Efficient
 Integer-Arithmetic-Only Inference", CVPR 2018, https://arxiv.org/abs/1712.05877.
@@ -21,22 +21,22 @@ from sparsefl_jax.core.validate import whole
 
 
 class Grid(NamedTuple):
-    """What codes stand for, of every leaf."""
+    """What the codes of every leaf stand for."""
 
     scale: PyTree  # shape=(), float32, >= 0; 0 where all values are 0
     zero: PyTree  # shape=(), int32, the code of 0
 
 
 def quantize(tree: PyTree, bits: int = 8) -> tuple[PyTree, Grid]:
-    """The nearest codes of every leaf, on a grid of its own.
+    """Quantizes every leaf to the nearest codes on a grid of its own.
 
     Args:
       tree: float32 arrays. A leaf with a NaN or an infinity comes back as NaN.
       bits: of a code, 1 to 8.
 
     Returns:
-      A tree of codes in [0, 2^bits - 1], uint8, and the grid. A constant leaf takes the
-      code at its end of the range and comes back to rounding.
+      A tree of codes in [0, 2^bits - 1], uint8, and the grid. A constant leaf gets the
+      code at one end of the range, and comes back up to rounding.
 
     Raises:
       ValueError: `bits` is out of range.
@@ -65,7 +65,14 @@ def quantize(tree: PyTree, bits: int = 8) -> tuple[PyTree, Grid]:
 
 
 def dequantize(codes: PyTree, grid: Grid) -> PyTree:
-    """What codes stand for, float32.
+    """Returns what codes stand for.
+
+    Args:
+      codes: uint8 tree, as `quantize` returns it.
+      grid: of the same leaves.
+
+    Returns:
+      A float32 tree.
 
     Example:
       >>> grid = Grid(jnp.float32(0.5), jnp.int32(1))

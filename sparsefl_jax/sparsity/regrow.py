@@ -1,10 +1,10 @@
-"""Prune and regrow: move the alive entries of a mask during local training.
+"""Prune and regrow: moves the alive entries of a mask during local training.
 
 Source: Babakniya et al., "Revisiting Sparsity Hunting in Federated Learning" (FLASH),
-TMLR 2023, https://arxiv.org/abs/2208.13092, as its released code executes it; the
+TMLR 2023, https://arxiv.org/abs/2208.13092, as its released code executes it. The
 scheme is that of Dettmers and Zettlemoyer, "Sparse Networks from Scratch", 2019. The
-paper's prose reads as if growth went by magnitude; growth is random, also among what
-the same call has pruned, which then keeps its weight.
+paper's prose suggests growth by magnitude, but growth is random, and an entry that the
+same call has pruned may grow again: it then keeps its weight.
 """
 
 from typing import NamedTuple
@@ -16,16 +16,16 @@ from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import ceil_count
 
-# A layer denser than this may keep more than the rate asks; growth fills at most this
-# share of a layer's holes.
+# A layer less sparse than the first may keep more than the rate asks; growth fills at
+# most the second, a share, of a layer's holes.
 _LOW_SPARSITY, _FILL, _MAX_SPREADS = 0.2, 0.99, 1000
 
 
 class Carry(NamedTuple):
-    """What consecutive calls remember, so that the density does not drift.
+    """What one call leaves for the next, so that the density does not drift.
 
     With `miss = target - alive` after a call, the next call grows `growth` more:
-    `growth <- 0.25 growth + 0.75 miss + mean(misses so far)`, as executed.
+    `growth <- 0.25 growth + 0.75 miss + mean(misses so far)`, as the code executes it.
     """
 
     target: Array  # shape=(), float32: alive entries that all layers should have
@@ -35,7 +35,15 @@ class Carry(NamedTuple):
 
 
 def start_carry(params: PyTree, select: PyTree, density: Array | float) -> Carry:
-    """The carry of a first call: its target is `density` of all selected entries.
+    """Returns the carry of a first call, whose target is a density.
+
+    Args:
+      params: a tree of arrays or shapes.
+      select: tree of Python bools, the prunable leaves.
+      density: share of all selected entries that should be alive; may be traced.
+
+    Returns:
+      A `Carry` without corrections.
 
     Example:
       >>> start_carry({'w': jnp.zeros(10)}, {'w': True}, 0.5).target.item()
@@ -49,13 +57,13 @@ def start_carry(params: PyTree, select: PyTree, density: Array | float) -> Carry
 def prune_rate(
     rate: float, step: Array, num_steps: Array, *, decay: bool = True
 ) -> Array:
-    """The prune rate after some of a client's local steps.
+    """Returns the prune rate after some of a client's local steps.
 
     Args:
       rate: at the start, 0.25 in FLASH.
       step: steps made so far, the latest included; may be traced.
       num_steps: the client's steps of this round; may be traced.
-      decay: linearly to 0 at the last step; otherwise constant.
+      decay: whether the rate falls linearly to 0 at the last step, or is constant.
 
     Returns:
       float32 scalar.
@@ -74,15 +82,15 @@ def prune_rate(
 def prune_regrow(
     key: Key, params: PyTree, mask: PyTree, rate: Array, *, select: PyTree, carry: Carry
 ) -> tuple[PyTree, PyTree, Carry]:
-    """Prune the smallest weights of each layer, regrow as many at random over layers.
+    """Prunes the smallest weights of each layer, and regrows as many over all layers.
 
     1. A layer's share v_l is its mean alive magnitude, normalised over layers.
-    2. Its rate r_l is `rate`; a layer less than 0.2 sparse with an above-average share
-       loses no larger a part than its sparsity.
-    3. The ceil(r_l nnz_l) smallest alive weights are pruned, ties by lowest index.
-       Where that is none, alive weights that are exactly 0 are pruned, uncounted.
+    2. Its rate r_l is `rate`, or at most its sparsity where that is below 0.2 and the
+       share is above average.
+    3. The ceil(r_l nnz_l) smallest alive weights are pruned, ties by lowest index. If
+       that is none, alive weights that are exactly 0 are pruned without being counted.
     4. Layer l regrows ceil(v_l (all pruned + carry.growth)) entries, at most 0.99 of
-       its holes; what is above is spread equally over the layers.
+       its holes; the excess is spread equally over the layers.
     5. Each hole grows with the probability that makes this the expected number.
 
     Args:
@@ -94,9 +102,8 @@ def prune_regrow(
       carry: from `start_carry`, or from the call before.
 
     Returns:
-      The parameters within the new mask: an entry that was pruned and grew again at
-      once keeps its weight, one that was a hole before starts at 0; the mask; and the
-      carry of the next call.
+      The parameters within the new mask, the mask, and the carry of the next call. An
+      entry that was pruned and grows again keeps its weight; an old hole starts at 0.
 
     Example:
       >>> w, m = {'w': jnp.array([1., -3., 0., 2.])}, {'w': jnp.arange(4) != 2}
@@ -132,7 +139,7 @@ def prune_regrow(
 
 
 def _shares(weights: list, alive: list, count: Array) -> Array:
-    """Mean alive magnitude of each layer, normalised; 0 for an empty layer; [L]."""
+    """Returns the normalised mean alive magnitude of each layer, [L]; 0 if empty."""
     total = jnp.stack(
         [
             jnp.sum(jnp.where(m, jnp.abs(w), jnp.zeros_like(w)))
@@ -145,8 +152,8 @@ def _shares(weights: list, alive: list, count: Array) -> Array:
 
 
 def _prune(weights: Array, mask: Array, removed: Array) -> Array:
-    """The mask without its `removed` smallest weights, or without exact zeros."""
-    # Masked entries sort first, so that freshly grown zeros are not mistaken for them.
+    """Returns the mask without its `removed` smallest weights, or without zeros."""
+    # Masked entries sort first, before zeros that have just grown.
     height = jnp.where(mask, jnp.abs(weights), jnp.float32(-1))
     zeros = jnp.sum(~mask, dtype=jnp.int32)
     pruned = ~top_k.top_k(-height, zeros + removed)
@@ -154,7 +161,7 @@ def _prune(weights: Array, mask: Array, removed: Array) -> Array:
 
 
 def _spread(wanted: Array, most: Array) -> Array:
-    """Cap what layers want, and spread the excess equally until none is left; [L]."""
+    """Caps what layers want, and spreads the excess equally until none is left; [L]."""
 
     def again(state):
         _, excess, i = state
@@ -172,7 +179,7 @@ def _spread(wanted: Array, most: Array) -> Array:
 
 
 def _next(carry: Carry, mask: PyTree, select: PyTree) -> Carry:
-    """The carry after a call that left this mask."""
+    """Returns the carry after a call that left this mask."""
     miss = carry.target - jnp.sum(masks.counts(mask, select)).astype(jnp.float32)
     calls, miss_sum = carry.calls + 1, carry.miss_sum + miss
     growth = 0.25 * carry.growth + 0.75 * miss + miss_sum / calls

@@ -1,6 +1,6 @@
-"""How much is pruned over the rounds; on the host, exact, one number a round.
+"""How much is pruned over the rounds: exact numbers on the host, one for each round.
 
-A count such as int(s n) must not depend on how float32 rounds s n, so schedules are
+A count such as int(s n) must not depend on how float32 rounds s n. So schedules are
 float64 tables [T] that the compiled program looks up.
 """
 
@@ -8,27 +8,25 @@ import numpy as np
 
 from sparsefl_jax.core.validate import in_range, whole
 
-_MOST = 10**6  # entries of a table that every program holds
+_MOST_ROUNDS = 10**6  # every program holds the table
 
 
 def polynomial(
     density: float,
     rounds: int,
     *,
-    start: float = 1.0,
     frequency: int = 1,
     power: float = 3.0,
 ) -> np.ndarray:
-    """The share that is pruned after rounds 1 to T: fast first, then ever slower.
+    """Returns the share that is pruned after rounds 1 to T: it grows ever more slowly.
 
-    `s_t = S_T + (S_0 - S_T) (1 - (F floor(t / F) - 1) / (T - 1))^n`, which is S_0 up to
-    round 1 and S_T in round T (Stripelis et al., FedSparsify, 2022, Eq. 1; Zhu and
-    Gupta, 2017).
+    `s_t = S_T - S_T (1 - (F floor(t / F) - 1) / (T - 1))^n` is 0 up to round 1 and S_T
+    in round T (Stripelis et al., FedSparsify, 2022, Eq. 1, with S_0 = 0; Zhu and Gupta,
+    2017).
 
     Args:
-      density: 1 - S_T, the share of entries that is left in the end, (0, 1].
+      density: 1 - S_T, the share of entries that is left in the end, in (0, 1].
       rounds: T, from 2 to a million.
-      start: 1 - S_0, in [density, 1].
       frequency: F, rounds between two steps of the schedule, from 1 to T.
       power: n, above 0.
 
@@ -43,18 +41,24 @@ def polynomial(
       [0.     0.0135 0.1167 0.5146 0.9   ]
     """
     in_range("density", density, "(0, 1]")
-    in_range("start", start, f"[{density}, 1]")
-    whole("rounds", rounds, 2, _MOST)
+    whole("rounds", rounds, 2, _MOST_ROUNDS)
     whole("frequency", frequency, 1, rounds)
     in_range("power", power, "(0, inf)")
     t = np.arange(1, rounds + 1)
     done = np.clip((t // frequency * frequency - 1) / (rounds - 1), 0, 1)
-    first, last = 1 - start, 1 - density
-    return last + (first - last) * (1 - done) ** power
+    last = 1 - density
+    return last - last * (1 - done) ** power
 
 
 def alive(pruned: np.ndarray, size: int) -> np.ndarray:
-    """The entries of `size` that a schedule leaves, n - int(s n); [T] int32.
+    """Returns the entries that a schedule leaves, n - int(s n).
+
+    Args:
+      pruned: [T] float64, s_t as `polynomial` returns it.
+      size: n, the number of entries.
+
+    Returns:
+      [T] int32.
 
     Example:
       >>> alive(np.array([0.0, 0.0135]), 1000).tolist()

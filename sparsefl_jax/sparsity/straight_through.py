@@ -7,6 +7,7 @@ Source: Kim et al., "SpaFL", NeurIPS 2024, https://arxiv.org/abs/2406.00431, eq.
 """
 
 import functools
+from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -16,18 +17,21 @@ from sparsefl_jax.sparsity import trees
 
 ESTIMATORS = {  # where the gradient passes the unit step S(d)
     "identity": "everywhere",
-    "window": "where |d| > 1 alone, as in SpaFL's official CIFAR code",
+    "window": "only where |d| > 1, as in SpaFL's official CIFAR code",
 }
-DEAD = 1  # percent of a layer's filters alive at which its thresholds are set to 0
+DEAD = 1  # at most this percentage of filters alive: thresholds are reset to 0
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def unit_step(d: Array, estimator: str = "identity") -> Array:
-    """1 where d > 0, else 0; its gradient is that of an estimator.
+    """Returns 1 where d > 0, else 0; an estimator defines the gradient.
 
     Args:
       d: any float array.
       estimator: a name in `ESTIMATORS`.
+
+    Returns:
+      An array of the shape and dtype of `d`.
 
     Example:
       >>> unit_step(jnp.array([-0.5, 0.0, 0.5])).tolist()
@@ -51,65 +55,105 @@ unit_step.defvjp(_step_forward, _step_backward)
 
 
 def importance(kernel: Array) -> Array:
-    """The mean |w| of every filter, [..., O] -> [O]; the slope of |w| at 0 is 0.
+    """Returns the mean |w| of every filter; the slope of |w| at 0 is 0.
+
+    Args:
+      kernel: float32 [..., O].
+
+    Returns:
+      float32 [O].
 
     Example:
       >>> importance(jnp.array([[1.0, 0.0], [-3.0, 0.0]])).tolist()
       [2.0, 0.0]
     """
-    # JAX takes the derivative of `abs` at 0 for 1.
+    # The derivative of `jnp.abs` at 0 is 1.
     size = kernel * jax.lax.stop_gradient(jnp.sign(kernel))
     return jnp.mean(size, tuple(range(kernel.ndim - 1)))
 
 
 def along_outputs(values: Array, kernel: Array) -> Array:
-    """Values [O] with the axes of a kernel [..., O]."""
+    """Gives values the axes of a kernel.
+
+    Args:
+      values: [O].
+      kernel: [..., O].
+
+    Returns:
+      [1, ..., 1, O].
+
+    Example:
+      >>> along_outputs(jnp.ones(2), jnp.ones((5, 3, 2))).shape
+      (1, 1, 2)
+    """
     return jnp.expand_dims(values, tuple(range(kernel.ndim - 1)))
 
 
 def is_dead(kernel: Array, threshold: Array) -> Array:
-    """Whether at most 1 % of a layer's filters are alive; shape=(), bool.
+    """Returns whether at most 1 % of a layer's filters are alive.
 
-    Counted in integers: a mean in float32 takes 5 of 500 for more than 0.01.
+    It counts in integers: a mean in float32 takes 5 of 500 for more than 0.01.
+
+    Args:
+      kernel: float32 [..., O].
+      threshold: float32 [O].
+
+    Returns:
+      shape=(), bool.
+
+    Example:
+      >>> is_dead(jnp.ones((3, 2)), jnp.array([2.0, 3.0])).item()
+      True
     """
     alive = jnp.sum(importance(kernel) > threshold, dtype=jnp.int32)
     return 100 * alive <= DEAD * threshold.size
 
 
 def revived(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
-    """The thresholds, 0 in layers that are dead; the gradient passes.
+    """Sets the thresholds of dead layers to 0; the gradient passes.
+
+    Args:
+      params: the parameters.
+      thresholds: [O] by the path of a kernel [..., O].
+
+    Returns:
+      Thresholds by path.
 
     Example:
       >>> revived({'w': jnp.ones((3, 2))}, {'w': jnp.array([2.0, 3.0])})['w'].tolist()
       [0.0, 0.0]
     """
 
-    def one(kernel, threshold):
+    def revive(kernel, threshold):
         cut = jnp.where(is_dead(kernel, threshold), threshold, 0.0)
         return threshold - jax.lax.stop_gradient(cut)
 
     pruned = kernels(params, thresholds)
-    return {path: one(pruned[path], t) for path, t in thresholds.items()}
+    return {path: revive(pruned[path], t) for path, t in thresholds.items()}
 
 
 def kernels(params: PyTree, thresholds: dict[str, Array]) -> dict[str, Array]:
-    """The kernels that have thresholds, by path.
+    """Returns the kernels that have thresholds, by path.
+
+    Args:
+      params: the parameters.
+      thresholds: [O] by the path of a kernel [..., O].
 
     Example:
       >>> list(kernels({'b': jnp.ones(2), 'w': jnp.ones((3, 2))}, {'w': jnp.ones(2)}))
       ['w']
     """
-    leaves = dict(zip(trees.leaf_paths(params), jax.tree.leaves(params), strict=True))
+    leaves = trees.by_path(params)
     return {path: leaves[path] for path in thresholds}
 
 
 def prune(
     params: PyTree, thresholds: dict[str, Array], estimator: str = "identity"
 ) -> PyTree:
-    """The parameters with pruned filters at 0, differentiable in both arguments.
+    """Sets pruned filters to 0, differentiably in parameters and thresholds.
 
-    With g the gradient of a layer's result, n the inputs of a filter and the estimator
-    'identity', the gradients are
+    Let g be the gradient of a layer's result and n the inputs of a filter. With the
+    estimator 'identity' the gradients are
 
         threshold_i: -sum_j g_ij w_ij
         w_ij:        p_i g_ij + sign(w_ij) / n sum_j' g_ij' w_ij'
@@ -119,23 +163,33 @@ def prune(
       thresholds: [O] by the path of a kernel [..., O].
       estimator: a name in `ESTIMATORS`.
 
+    Returns:
+      A tree like `params`.
+
     Example:
       >>> pruned = prune({'w': jnp.array([[1.0, 3.0]])}, {'w': jnp.array([2.0, 2.0])})
       >>> pruned['w'].tolist()
       [[0.0, 3.0]]
     """
 
-    def one(path, kernel):
+    def prune_leaf(path, kernel):
         if path not in thresholds:
             return kernel
         alive = unit_step(importance(kernel) - thresholds[path], estimator)
         return kernel * along_outputs(alive, kernel)
 
-    return _map_with_path(one, params)
+    return _map_with_path(prune_leaf, params)
 
 
 def filter_masks(params: PyTree, thresholds: dict[str, Array]) -> PyTree:
-    """The mask that thresholds make, dead layers revived; True where there are none.
+    """Returns the mask that thresholds define, after reviving dead layers.
+
+    Args:
+      params: the parameters.
+      thresholds: [O] by the path of a kernel [..., O].
+
+    Returns:
+      A bool tree like `params`, True on leaves without thresholds.
 
     Example:
       >>> params = {'b': jnp.ones(2), 'w': jnp.array([[1.0, 3.0]])}
@@ -144,17 +198,24 @@ def filter_masks(params: PyTree, thresholds: dict[str, Array]) -> PyTree:
     """
     thresholds = revived(params, thresholds)
 
-    def one(path, leaf):
+    def mask_of(path, leaf):
         if path not in thresholds:
             return jnp.ones(leaf.shape, bool)
         alive = importance(leaf) > thresholds[path]
         return jnp.broadcast_to(along_outputs(alive, leaf), leaf.shape)
 
-    return _map_with_path(one, params)
+    return _map_with_path(mask_of, params)
 
 
 def zeros(params: PyTree, select: PyTree) -> dict[str, Array]:
-    """A threshold of 0 for every filter of the selected kernels.
+    """Returns a threshold of 0 for every filter of the selected kernels.
+
+    Args:
+      params: a tree of arrays or shapes.
+      select: tree of Python bools.
+
+    Returns:
+      float32 [O] by the path of a kernel [..., O].
 
     Example:
       >>> zeros({'w': jnp.ones((3, 2))}, {'w': True})['w'].tolist()
@@ -164,7 +225,7 @@ def zeros(params: PyTree, select: PyTree) -> dict[str, Array]:
     return {path: jnp.zeros(kernel.shape[-1:], jnp.float32) for path, kernel in chosen}
 
 
-def _map_with_path(function, tree: PyTree) -> PyTree:
-    leaves, treedef = jax.tree.flatten(tree)
-    paths = trees.leaf_paths(tree)
-    return treedef.unflatten(map(function, paths, leaves))
+def _map_with_path(function: Callable, tree: PyTree) -> PyTree:
+    """Maps `function(path, leaf)` over a tree."""
+    mapped = [function(path, leaf) for path, leaf in trees.by_path(tree).items()]
+    return jax.tree.unflatten(jax.tree.structure(tree), mapped)

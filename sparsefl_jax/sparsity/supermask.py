@@ -1,4 +1,4 @@
-"""Supermasks: random weights that stay, of which a mask drawn from scores keeps some.
+"""Supermasks: random weights that never change, under masks drawn from scores.
 
 Zhou et al., "Deconstructing Lottery Tickets", NeurIPS 2019,
 https://arxiv.org/abs/1905.01067 (masks from Bernoulli draws, signed constants); Isik et
@@ -13,11 +13,16 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.sparsity import trees
-from sparsefl_jax.wire.packets import merge, split
 
 
 def has_score(params: PyTree) -> PyTree:
-    """Which leaves have scores: all of a layer that has a kernel; Python bools.
+    """Selects the leaves that have scores: all of each layer that has a kernel.
+
+    Args:
+      params: the parameters, or a tree like them.
+
+    Returns:
+      A tree of Python bools.
 
     Example:
       >>> has_score({'fc': {'kernel': 1, 'bias': 2}, 'bn': {'scale': 3, 'bias': 4}})
@@ -30,13 +35,13 @@ def has_score(params: PyTree) -> PyTree:
 
 
 def signed_constants(key: Key, params: PyTree) -> PyTree:
-    """Weights that are never trained: +c or -c with even chances, c = e / sqrt(fan-in).
+    """Draws weights that are never trained: +c or -c, where c = e / sqrt(fan-in).
 
     Args:
       key: draws the signs.
-      params: a tree of arrays or shapes; a kernel's last axis are its outputs, and a
-        bias has the fan-in of its kernel. Leaves of other layers become 1 where they
-        are called scale, and 0 where bias.
+      params: a tree of arrays or shapes. A kernel's last axis holds its outputs, and a
+        bias has the fan-in of its kernel. In other layers, the leaves named `scale`
+        become 1, and those named `bias` 0.
 
     Returns:
       A float32 tree like `params`.
@@ -59,10 +64,11 @@ def signed_constants(key: Key, params: PyTree) -> PyTree:
     if not fan_in:
         raise ValueError(f"no kernel among the leaves {trees.leaf_paths(params)}")
     keys, out = jax.random.split(key, len(leaves)), []
-    for (layer, _, name), leaf, own in zip(parts, leaves, keys, strict=True):
+    for (layer, _, name), leaf, sign_key in zip(parts, leaves, keys, strict=True):
         if layer in fan_in:
             c = jnp.float32(math.e / math.sqrt(fan_in[layer]))
-            out.append(jnp.where(jax.random.bernoulli(own, shape=leaf.shape), c, -c))
+            sign = jax.random.bernoulli(sign_key, shape=leaf.shape)
+            out.append(jnp.where(sign, c, -c))
         elif name in ("scale", "bias"):
             out.append(jnp.full(leaf.shape, name == "scale", jnp.float32))
         else:
@@ -73,15 +79,18 @@ def signed_constants(key: Key, params: PyTree) -> PyTree:
 
 @jax.custom_vjp
 def keep(uniform: Array, scores: Array, weights: Array) -> Array:
-    """The weights that a mask m keeps, m = 1 where uniform < p = sigmoid(scores).
+    """Keeps the weights where uniform < p = sigmoid(scores), the mask m; 0 elsewhere.
 
-    The gradient passes the drawing times p, as the authors' code does it, and then the
-    sigmoid: dL/ds = dL/dm p p (1 - p), with dL/dm = dL/dw weights also where m is 0.
+    As in the authors' code, the gradient passes the draw times p, and then the sigmoid:
+    dL/ds = dL/dm p p (1 - p), with dL/dm = dL/dw weights also where m is 0.
 
     Args:
-      uniform: in (0, 1), has no gradient.
+      uniform: float32 in (0, 1); has no gradient.
       scores: float32.
-      weights: float32, has no gradient.
+      weights: float32; has no gradient.
+
+    Returns:
+      float32, the common shape of all.
 
     Example:
       >>> grad = jax.grad(keep, argnums=1)
@@ -106,14 +115,33 @@ keep.defvjp(_keep_forward, _keep_backward)
 
 
 def draw(key: Key, scores: PyTree, frozen: PyTree) -> PyTree:
-    """The parameters of one network under a new mask; differentiable in `scores`."""
-    weights, rest = split(frozen, has_score(frozen))
+    """Draws a mask, and returns the parameters that it keeps.
+
+    Args:
+      key: a typed key.
+      scores: float32 tree, None where a leaf has none.
+      frozen: all parameters, as `signed_constants` returns them.
+
+    Returns:
+      A tree like `frozen`, differentiable in `scores`.
+
+    Example:
+      >>> frozen, scores = {'kernel': jnp.ones(2)}, {'kernel': jnp.array([-99., 99.])}
+      >>> draw(jax.random.key(0), scores, frozen)['kernel'].tolist()
+      [0.0, 1.0]
+    """
+    weights, rest = trees.split(frozen, has_score(frozen))
     kept = jax.tree.map(keep, fill(key, weights, _uniform), scores, weights)
-    return merge(kept, rest)
+    return trees.merge(kept, rest)
 
 
 def mask_of(params: PyTree) -> PyTree:
-    """The mask of drawn parameters: False where a leaf with scores is 0."""
+    """Returns the mask of drawn parameters: False where a leaf with scores is 0.
+
+    Example:
+      >>> mask_of({'kernel': jnp.array([0.0, 2.0])})['kernel'].tolist()
+      [False, True]
+    """
     select = has_score(params)
     return jax.tree.map(
         lambda s, p: p != 0 if s else jnp.ones(p.shape, bool), select, params
@@ -121,14 +149,27 @@ def mask_of(params: PyTree) -> PyTree:
 
 
 def fill(key: Key, tree: PyTree, sample: Callable) -> PyTree:
-    """A tree like `tree` whose leaves are `sample(key, shape)`."""
+    """Fills a tree with samples, with one key for each leaf.
+
+    Args:
+      key: a typed key, split over the leaves.
+      tree: a tree of arrays or shapes.
+      sample: `(key, shape) -> array`.
+
+    Returns:
+      A tree like `tree`.
+
+    Example:
+      >>> fill(jax.random.key(0), {'w': jnp.ones(3)}, jax.random.uniform)['w'].shape
+      (3,)
+    """
     leaves, treedef = jax.tree.flatten(tree)
     keys = jax.random.split(key, len(leaves))
     drawn = [sample(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
     return jax.tree.unflatten(treedef, drawn)
 
 
-def _uniform(key: Key, shape) -> Array:
-    """Uniform in (0, 1) on a grid of 2^-16, as drawing is much of a step's time."""
+def _uniform(key: Key, shape: tuple[int, ...]) -> Array:
+    """Draws from (0, 1) on a grid of 2^-16, because drawing takes much of a step."""
     drawn = jax.random.bits(key, shape, jnp.uint16).astype(jnp.float32)
     return (drawn + 0.5) / 65536

@@ -1,4 +1,4 @@
-"""The entries with the largest scores as a mask: of an array, a layer or all layers."""
+"""Masks of the entries with the largest scores: of an array, a layer or all layers."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,7 @@ from sparsefl_jax.sparsity import masks, trees
 
 
 def _ordered(scores: Array) -> Array:
-    """uint32 keys that sort as the scores do; -0 equals 0, NaN sorts lowest."""
+    """Returns uint32 keys that sort as the scores do; -0 equals 0, NaN sorts lowest."""
     scores = scores.astype(jnp.float32)
     scores = jnp.where(scores == 0.0, jnp.zeros_like(scores), scores)
     raw = jax.lax.bitcast_convert_type(scores, jnp.uint32)
@@ -19,14 +19,14 @@ def _ordered(scores: Array) -> Array:
 
 
 def top_k(scores: Array, k: Array | int) -> Array:
-    """The mask of the k largest scores: exactly k True, whatever the ties.
+    """Keeps the k largest scores: exactly k entries are True, whatever the ties.
 
-    The k-th largest score is found by bisection on the bit pattern of the floats, 32
-    counting passes and no sort; a cumulative sum shares out the ties.
+    It finds the k-th largest score by bisection on the bit pattern of the floats, in 32
+    counting passes without a sort; a cumulative sum decides which ties to keep.
 
     Args:
-      scores: any shape and sign, a float no wider than float32. Equal scores, and -0
-          and 0, are ties: the lowest flat index is taken first. NaN comes last.
+      scores: any shape and sign, a float no wider than float32. Equal scores are ties,
+          as are -0 and 0: the lowest flat index comes first. NaN comes last.
       k: int32 scalar, clipped to [0, size]; may be traced.
 
     Returns:
@@ -46,7 +46,7 @@ def top_k(scores: Array, k: Array | int) -> Array:
 
 
 def _kth_largest(flat: Array, k: Array) -> Array:
-    """The largest key that k keys of uint32 [n] reach; k = 0 takes the highest."""
+    """Returns the largest key that k keys of uint32 [n] reach; all ones for k = 0."""
 
     def halve(i, threshold):
         higher = threshold | (jnp.uint32(1 << 31) >> jnp.asarray(i, jnp.uint32))
@@ -57,7 +57,7 @@ def _kth_largest(flat: Array, k: Array) -> Array:
 
 
 def at_least(scores: PyTree, k: Array | int, select: PyTree) -> PyTree:
-    """The mask of what reaches the k-th largest score of all layers; ties are kept.
+    """Keeps all that reaches the k-th largest score of all layers, ties included.
 
     Args:
       scores: float tree, as in `top_k`.
@@ -77,13 +77,11 @@ def at_least(scores: PyTree, k: Array | int, select: PyTree) -> PyTree:
     flat = jnp.concatenate([x.reshape(-1) for x in keys])
     k = jnp.clip(jnp.asarray(k, jnp.int32), 1, flat.size)
     threshold = _kth_largest(flat, k)
-    return trees.replace_layers(
-        masks.full(scores), select, [x >= threshold for x in keys]
-    )
+    return masks.total(scores, select, [x >= threshold for x in keys])
 
 
 def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
-    """The mask of the `counts[l]` largest scores of each layer.
+    """Keeps the `counts[l]` largest scores of each layer.
 
     Args:
       scores: float tree, the larger the better: `jax.tree.map(jnp.abs, params)`.
@@ -99,11 +97,11 @@ def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
       [False, True, False]
     """
     kept = [top_k(x, counts[i]) for i, x in enumerate(trees.layers(scores, select))]
-    return trees.replace_layers(masks.full(scores), select, kept)
+    return masks.total(scores, select, kept)
 
 
 def largest_overall(scores: PyTree, count: Array | int, select: PyTree) -> PyTree:
-    """The mask of the `count` largest scores of all layers together.
+    """Keeps the `count` largest scores of all layers together.
 
     Args:
       scores: float tree, the larger the better; ties as in `top_k`, in tree order.
@@ -123,4 +121,4 @@ def largest_overall(scores: PyTree, count: Array | int, select: PyTree) -> PyTre
     kept = top_k(jnp.concatenate([x.reshape(-1) for x in chosen]), count)
     parts = jnp.split(kept, np.cumsum([x.size for x in chosen])[:-1])
     cut = [part.reshape(x.shape) for part, x in zip(parts, chosen, strict=True)]
-    return trees.replace_layers(masks.full(scores), select, cut)
+    return masks.total(scores, select, cut)

@@ -1,10 +1,11 @@
-"""Trees of parameters leaf by leaf: their paths, and the leaves that are layers.
+"""Trees of parameters leaf by leaf: paths, layers, and parts of a tree.
 
 `select` is a tree of Python bools, as `masks.prunable` makes it; the selected leaves,
 in tree order, are the *layers*, and arrays over them are `[L]`.
 """
 
 import math
+from typing import Any
 
 import jax
 import numpy as np
@@ -13,7 +14,7 @@ from sparsefl_jax.core.types import PyTree
 
 
 def leaf_paths(tree: PyTree) -> list[str]:
-    """The path of every leaf, in tree order.
+    """Returns the path of every leaf, in tree order.
 
     Args:
       tree: any pytree.
@@ -29,8 +30,22 @@ def leaf_paths(tree: PyTree) -> list[str]:
     return [jax.tree_util.keystr(p, simple=True, separator="/") for p, _ in paths]
 
 
+def by_path(tree: PyTree) -> dict[str, Any]:
+    """Returns the leaves by path, in tree order.
+
+    Example:
+      >>> by_path({'conv1': {'kernel': 1, 'bias': 2}})
+      {'conv1/bias': 2, 'conv1/kernel': 1}
+    """
+    return dict(zip(leaf_paths(tree), jax.tree.leaves(tree), strict=True))
+
+
 def layers(tree: PyTree, select: PyTree) -> list:
-    """The selected leaves in tree order: the list that `[L]` arrays run along.
+    """Returns the selected leaves in tree order, along which `[L]` arrays run.
+
+    Args:
+      tree: any pytree.
+      select: tree of Python bools with the same treedef.
 
     Example:
       >>> layers({'a': 1, 'b': 2, 'c': 3}, {'a': True, 'b': False, 'c': True})
@@ -41,7 +56,7 @@ def layers(tree: PyTree, select: PyTree) -> list:
 
 
 def layer_paths(select: PyTree) -> list[str]:
-    """The paths of the selected leaves in tree order.
+    """Returns the paths of the selected leaves in tree order.
 
     Example:
       >>> layer_paths({'conv': {'bias': False, 'kernel': True}})
@@ -52,7 +67,15 @@ def layer_paths(select: PyTree) -> list[str]:
 
 
 def replace_layers(tree: PyTree, select: PyTree, new: list) -> PyTree:
-    """The tree with its selected leaves replaced; the inverse of `layers`.
+    """Replaces the selected leaves of a tree; the inverse of `layers`.
+
+    Args:
+      tree: any pytree.
+      select: tree of Python bools with the same treedef.
+      new: `[L]` leaves, in tree order.
+
+    Returns:
+      A tree like `tree`.
 
     Raises:
       ValueError: `new` does not hold one item per selected leaf.
@@ -72,7 +95,11 @@ def replace_layers(tree: PyTree, select: PyTree, new: list) -> PyTree:
 
 
 def layer_sizes(tree: PyTree, select: PyTree) -> np.ndarray:
-    """The number of entries of each layer.
+    """Returns the number of entries of each layer.
+
+    Args:
+      tree: a tree of arrays or shapes.
+      select: tree of Python bools.
 
     Returns:
       `[L]` int64, on the host.
@@ -83,3 +110,41 @@ def layer_sizes(tree: PyTree, select: PyTree) -> np.ndarray:
       [6]
     """
     return np.array([math.prod(x.shape) for x in layers(tree, select)], np.int64)
+
+
+def split(tree: PyTree, select: PyTree) -> tuple[PyTree, PyTree]:
+    """Cuts a tree in two, with None in the place of the leaves that went elsewhere.
+
+    Args:
+      tree: any pytree.
+      select: tree of Python bools with the same treedef.
+
+    Returns:
+      The selected leaves, and the others. JAX treats None as an empty subtree.
+
+    Example:
+      >>> split({'a': 1, 'b': 2}, {'a': True, 'b': False})
+      ({'a': 1, 'b': None}, {'a': None, 'b': 2})
+    """
+    chosen = jax.tree.map(lambda s, x: x if s else None, select, tree)
+    others = jax.tree.map(lambda s, x: None if s else x, select, tree)
+    return chosen, others
+
+
+def merge(a: PyTree, b: PyTree) -> PyTree:
+    """Joins the two parts that `split` returns, in any order.
+
+    Args:
+      a: one part, None where the other has a leaf.
+      b: the other part.
+
+    Returns:
+      The whole tree.
+
+    Example:
+      >>> merge({'a': 1, 'b': None}, {'a': None, 'b': 2})
+      {'a': 1, 'b': 2}
+    """
+    return jax.tree.map(
+        lambda x, y: y if x is None else x, a, b, is_leaf=lambda x: x is None
+    )

@@ -1,18 +1,19 @@
 """Width slicing: every hidden layer keeps the first ceil(p C) of its C channels.
 
 A slice at rate p is a mask, so p may be traced and one program serves all widths. The
-masked network computes what a network of that width would: a channel that is cut is
-exactly 0 behind its layer, and nothing reads it. Slices nest.
+masked network computes what a network of that width computes: a channel that is cut is
+exactly 0 behind its layer, and no layer reads it. Slices nest.
 
-How a network is wired is read off its leaves, see `models.wiring`: `kernel` with a
-`bias`, or `scale` with `bias` [C] for a normalisation. Equal prefixes fit where a
-residual sum adds channels. The first layer reads the input whole and the last, dense,
+`models.wiring` reads off the leaves how a network is wired: a layer has `kernel` and
+`bias`, a normalisation `scale` and `bias` [C]. Where a residual sum adds channels, both
+sides have the same prefix. The first layer reads the whole input, and the last, dense,
 writes all classes.
 
 Sources: Diao et al., HeteroFL, ICLR 2021, https://arxiv.org/abs/2010.01264; Horvath et
 al., FjORD, NeurIPS 2021, https://arxiv.org/abs/2102.13451.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -26,12 +27,12 @@ from sparsefl_jax.sparsity import trees
 class _Leaf(NamedTuple):
     """What slicing does to a leaf."""
 
-    axes: tuple[int, ...]  # channels along each axis, 0 where it is kept whole
+    axes: tuple[int, ...]  # channels along each axis, 0 for one that stays whole
     role: str  # 'hidden' or 'head' for a layer's leaf, 'norm' for a normalisation's
 
 
 def num_kept(rate: Array | float, channels: int) -> Array:
-    """The channels that a slice keeps: ceil(rate * channels).
+    """Returns the channels that a slice keeps: ceil(rate * channels).
 
     Args:
       rate: share of the width, scalar in (0, 1]; may be traced.
@@ -44,13 +45,13 @@ def num_kept(rate: Array | float, channels: int) -> Array:
       >>> [int(num_kept(p, 20)) for p in (0.5, 0.55, 0.56, 1.0)]
       [10, 11, 12, 20]
     """
-    # A little less than C, so that no rounding lifts a product that should be whole.
+    # A little less than C, so that rounding does not lift a product that is whole.
     channels = jnp.float32(channels * (1 - 2**-21))
     return jnp.ceil(jnp.asarray(rate, jnp.float32) * channels)
 
 
 def prefix(params: PyTree, rate: Array | float) -> PyTree:
-    """The mask of a slice.
+    """Returns the mask of a slice.
 
     Args:
       params: arrays or shapes of a chain or a residual network.
@@ -60,7 +61,7 @@ def prefix(params: PyTree, rate: Array | float) -> PyTree:
       A bool tree.
 
     Raises:
-      ValueError: the network can not be sliced.
+      ValueError: the network cannot be sliced.
 
     Example:
       >>> layers = {'fc1': (3, 4), 'fc2': (4, 2)}
@@ -68,16 +69,18 @@ def prefix(params: PyTree, rate: Array | float) -> PyTree:
       >>> prefix(params, 0.5)['fc2']['kernel'].sum(1).tolist()
       [2, 2, 0, 0]
     """
-    leaves, treedef = jax.tree.flatten(params)
-    cut = [
-        _cut(leaf.shape, known.axes, rate)
-        for leaf, known in zip(leaves, _read(params), strict=True)
-    ]
-    return jax.tree.unflatten(treedef, cut)
+    return _map(lambda leaf, known: _cut(leaf.shape, known.axes, rate), params)
 
 
 def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
-    """The mask of a slice's normalisation statistics, each over channels, [C].
+    """Returns the mask of a slice's normalisation statistics.
+
+    Args:
+      stats: arrays or shapes [C].
+      rate: share of the width, scalar in (0, 1]; may be traced.
+
+    Returns:
+      A bool tree.
 
     Raises:
       ValueError: a statistic has other axes.
@@ -86,7 +89,7 @@ def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
       >>> prefix_of_stats({'mean': jnp.zeros(4)}, 0.5)['mean'].tolist()
       [True, True, False, False]
     """
-    for path, leaf in zip(trees.leaf_paths(stats), jax.tree.leaves(stats), strict=True):
+    for path, leaf in trees.by_path(stats).items():
         if len(leaf.shape) != 1:
             raise ValueError(
                 f"statistic {path!r} has shape {tuple(leaf.shape)}, expected one axis, "
@@ -95,23 +98,30 @@ def prefix_of_stats(stats: PyTree, rate: Array | float) -> PyTree:
     return jax.tree.map(lambda leaf: _cut(leaf.shape, leaf.shape, rate), stats)
 
 
-def _cut(shape: tuple[int, ...], axes: tuple[int, ...], rate) -> Array:
-    """The mask of one leaf."""
+def _cut(shape: tuple[int, ...], axes: tuple[int, ...], rate: Array | float) -> Array:
+    """Returns the mask of one leaf."""
     mask = jnp.ones(shape, jnp.bool_)
     for axis, channels in enumerate(axes):
         if channels:
-            at = jnp.arange(shape[axis], dtype=jnp.int32) % channels
-            kept = at.astype(jnp.float32) < num_kept(rate, channels)
+            channel = jnp.arange(shape[axis], dtype=jnp.int32) % channels
+            kept = channel.astype(jnp.float32) < num_kept(rate, channels)
             others = [a for a in range(len(shape)) if a != axis]
             mask = mask & jnp.expand_dims(kept, others)
     return mask
 
 
 def scale(params: PyTree, rate: Array | float) -> PyTree:
-    """HeteroFL's Scaler: what hidden layers compute, divided by the rate.
+    """Divides what hidden layers compute by the rate, as HeteroFL's Scaler does.
 
-    Weights and biases are divided, which scales a layer's output before it is
-    normalised; normalisation and the classifier stay.
+    It divides weights and biases, which scales a layer's output before it is
+    normalised. Normalisation and the classifier stay.
+
+    Args:
+      params: as in `prefix`.
+      rate: scalar in (0, 1]; may be traced.
+
+    Returns:
+      A tree like `params`.
 
     Example:
       >>> layers = {'fc1': (1, 1), 'fc2': (1, 1)}
@@ -120,17 +130,17 @@ def scale(params: PyTree, rate: Array | float) -> PyTree:
       >>> scaled['fc1']['kernel'].item(), scaled['fc2']['kernel'].item()
       (2.0, 1.0)
     """
-    leaves, treedef = jax.tree.flatten(params)
     rate = jnp.asarray(rate, jnp.float32)
-    scaled = [
-        leaf / rate if known.role == "hidden" else leaf
-        for leaf, known in zip(leaves, _read(params), strict=True)
-    ]
-    return jax.tree.unflatten(treedef, scaled)
+    return _map(
+        lambda leaf, known: leaf / rate if known.role == "hidden" else leaf, params
+    )
 
 
 def num_classes(params: PyTree) -> int:
-    """Outputs of the classifier.
+    """Returns the number of outputs of the classifier.
+
+    Args:
+      params: as in `prefix`.
 
     Example:
       >>> num_classes({'fc': {'kernel': jnp.zeros((3, 4))}})
@@ -141,42 +151,45 @@ def num_classes(params: PyTree) -> int:
 
 
 def columns(params: PyTree, classes: Array) -> PyTree:
-    """The mask that keeps only some classes' outputs of the classifier.
+    """Returns the mask that keeps only the classifier's outputs of some classes.
 
     Args:
       params: as in `prefix`.
-      classes: [C] bool.
+      classes: bool, one entry for each class; may be traced.
+
+    Returns:
+      A bool tree.
 
     Example:
       >>> params = {'fc': {'kernel': jnp.zeros((1, 2))}}
       >>> columns(params, jnp.array([True, False]))['fc']['kernel'].tolist()
       [[True, False]]
     """
-    leaves, treedef = jax.tree.flatten(params)
-    kept = [
-        jnp.broadcast_to(
-            jnp.expand_dims(classes, range(len(leaf.shape) - 1)), leaf.shape
-        )
-        if known.role == "head"
-        else jnp.ones(leaf.shape, jnp.bool_)
-        for leaf, known in zip(leaves, _read(params), strict=True)
-    ]
-    return jax.tree.unflatten(treedef, kept)
+
+    def keep(leaf, known):
+        mask = classes if known.role == "head" else jnp.ones(1, jnp.bool_)
+        axes = range(len(leaf.shape) - 1)
+        return jnp.broadcast_to(jnp.expand_dims(mask, axes), leaf.shape)
+
+    return _map(keep, params)
 
 
 def check(model: SparseModel) -> None:
-    """Refuses a network of which a slice is no network of that width.
+    """Refuses a network whose slices are not networks of that width.
+
+    Args:
+      model: of arrays or shapes.
 
     Raises:
-      ValueError: its layers make no chain, or a normalisation is over groups of
-        channels, which a slice would cut in pieces.
+      ValueError: its layers do not form a chain, or it normalises groups of channels,
+        which a slice would cut.
 
     Example:
       >>> params = {'conv': {'kernel': jnp.zeros((3, 3, 1, 8))}}
       >>> check(SparseModel(params, {}, {}))
       Traceback (most recent call last):
         ...
-      ValueError: width slicing: the last layer, 'conv', is no dense one
+      ValueError: width slicing: the last layer, 'conv', is not a dense layer
     """
     prefix_of_stats(model.stats, 1.0)
     counted = {_module(path) for path in trees.leaf_paths(model.stats)}
@@ -190,17 +203,24 @@ def check(model: SparseModel) -> None:
             )
 
 
+def _map(function: Callable, params: PyTree) -> PyTree:
+    """Maps a function over every leaf and what slicing does to it."""
+    leaves, treedef = jax.tree.flatten(params)
+    return treedef.unflatten(map(function, leaves, _read(params)))
+
+
 def _module(path: str) -> str:
+    """Returns a leaf's path without its own name."""
     return path.rpartition("/")[0]
 
 
 def _read(params: PyTree) -> list[_Leaf]:
-    """What slicing does to every leaf, in tree order."""
+    """Returns what slicing does to every leaf, in tree order."""
     modules, kernels = wiring.modules(params), wiring.layers(params)
     last = next(reversed(kernels), None)
     if last is None or len(kernels[last]) != 2:
-        what = "no layer" if last is None else f"the last layer, {last!r},"
-        raise ValueError(f"width slicing: {what} is no dense one")
+        what = "there is no" if last is None else f"the last layer, {last!r}, is not a"
+        raise ValueError(f"width slicing: {what} dense layer")
     axes = wiring.channels(kernels)
     written = {channels[-1] for channels in axes.values()}
     found = []

@@ -1,4 +1,4 @@
-"""How `contract` compares trees: a difference becomes one line that names its place."""
+"""How the laws compare trees: a difference becomes one line that names its place."""
 
 from dataclasses import replace
 
@@ -9,6 +9,7 @@ import numpy as np
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.testing.small_world import World
 from sparsefl_jax.wire import packets, streams
+from sparsefl_jax.wire.positions import POSITIONS
 
 TOLERANCE = 1e-6
 
@@ -23,17 +24,24 @@ def fail(world: World, law: str, what: str) -> None:
 
 
 def leaves(tree: PyTree) -> list:
-    """(path, leaf) of every leaf."""
+    """Returns (path, leaf) of every leaf."""
     pairs, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [(jax.tree_util.keystr(path), leaf) for path, leaf in pairs]
 
 
-def rows(tree: PyTree, index) -> PyTree:
-    """Entries of the leading axis, in every leaf."""
+def rows(tree: PyTree, index: int | np.ndarray) -> PyTree:
+    """Returns entries of the leading axis of every leaf."""
     return jax.tree.map(lambda v: v[index], tree)
 
 
-def same(world, law: str, what: str, got, want, tolerance=TOLERANCE) -> None:
+def same(
+    world: World,
+    law: str,
+    what: str,
+    got: PyTree,
+    want: PyTree,
+    tolerance: float = TOLERANCE,
+) -> None:
     """Fails unless two trees have one structure, the same types and equal values."""
     if jax.tree.structure(got) != jax.tree.structure(want):
         found, expected = jax.tree.structure(got), jax.tree.structure(want)
@@ -61,8 +69,10 @@ def finite(world: World, law: str, what: str, tree: PyTree) -> None:
             fail(world, law, f"{what}{path} is not finite")
 
 
-def outside(world: World, what: str, values, mask, untouched=None) -> None:
-    """Fails unless entries outside the mask are 0 or, where given, as before."""
+def outside(
+    world: World, what: str, values: PyTree, mask: PyTree, untouched: PyTree = None
+) -> None:
+    """Fails unless entries outside the mask are 0 or, where given, untouched."""
     other = jax.tree.leaves(untouched) or [0] * len(jax.tree.leaves(mask))
     pairs = zip(leaves(values), jax.tree.leaves(mask), other, strict=True)
     for (path, value), alive, old in pairs:
@@ -73,7 +83,7 @@ def outside(world: World, what: str, values, mask, untouched=None) -> None:
 
 
 def recount(packet: packets.Packet) -> packets.Count:
-    """What `packets.count` must say, by NumPy."""
+    """Counts what `packets.count` has to count, by NumPy."""
     tree = packet.values if packet.mask is None else packet.mask
     sizes = [v.size if packet.mask is None else v.sum() for v in jax.tree.leaves(tree)]
     fresh, sent = np.asarray(packet.fresh), np.asarray(packet.sent)
@@ -86,7 +96,7 @@ def recount(packet: packets.Packet) -> packets.Count:
 
 
 def check_bytes(world: World, what: str, packet: packets.Packet, bits: int) -> None:
-    """Fails unless the bytes are as many as counted and tell the packet."""
+    """Fails unless a packet's bytes are as many as counted, and decode to it."""
     try:
         data = streams.encode(packet)
     except ValueError as error:
@@ -95,13 +105,13 @@ def check_bytes(world: World, what: str, packet: packets.Packet, bits: int) -> N
     if not -(-bits // 8) <= len(data) <= -(-(bits + slack) // 8):
         fail(world, "bytes", f"{what} takes {len(data)} bytes, counted are {bits} bits")
     blank = jax.tree.map(np.zeros_like, (packet.values, packet.mask))
-    told = packet.index in packets.POSITIONS
-    known = replace(
+    positions_travel = packet.index in POSITIONS
+    receiver = replace(
         packet,
         values=blank[0] if packet.bits else packet.values,
-        mask=blank[1] if packet.fresh and told else packet.mask,
+        mask=blank[1] if packet.fresh and positions_travel else packet.mask,
     )
-    found = streams.decode(data, known)
+    found = streams.decode(data, receiver)
     if packet.sent:  # static branch
         same(world, "bytes", what, found.values, packet.values, tolerance=0.0)
         same(world, "bytes", f"{what} mask", found.mask, packet.mask)

@@ -1,4 +1,4 @@
-"""The law that comes first: the functions return what `algorithm.py` says."""
+"""The first law: the functions return what `core.algorithm` says."""
 
 from collections.abc import Callable
 
@@ -7,36 +7,36 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.types import Context, PyTree, SparseModel
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop
 from sparsefl_jax.testing.compare import fail, leaves, rows
 from sparsefl_jax.testing.small_world import World
 from sparsefl_jax.wire.packets import Packet
 
 
 def law_signature(world: World) -> None:
-    """The functions return what `algorithm.py` says, as arrays in a pytree."""
+    """Checks that the functions return what `core.algorithm` says, in arrays."""
     method, key = world.algorithm, world.key
     info = rows(world.population.info, 0)
     ctx = Context(jnp.int32(0), jnp.int32(-1), info)
-    data = small_world.batches_jit(world)(key, world.population, info)
+    data = plain_loop.batches_jit(world)(key, world.population, info)
 
     server = _arrays(world, "init", _returned(method.init, key, world.model))
     row = _returned(method.init_client, key, server, info)
     row = _arrays(world, "init_client", row)
     down = _returned(method.broadcast, key, ctx, server)
     down = _message(world, "broadcast", down)
-    told = _returned(method.update, key, ctx, down, row, data)
+    answer = _returned(method.update, key, ctx, down, row, data)
     up, row, metrics = _several(
-        world, "update", ("uplink", "client", "metrics"), told, last=dict
+        world, "update", ("uplink", "client", "metrics"), answer, last=dict
     )
     up = _message(world, "update: uplink", up)
     row = _arrays(world, "update: client", row)
     _arrays(world, "update: metrics", metrics)
     summand = _returned(method.contribute, ctx, up)
     total = _arrays(world, "contribute", summand)
-    told = _returned(method.aggregate, key, jnp.int32(0), server, total)
-    told = _several(world, "aggregate", ("server", "metrics"), told, last=dict)
-    _arrays(world, "aggregate", told, or_numbers=True)
+    answer = _returned(method.aggregate, key, jnp.int32(0), server, total)
+    answer = _several(world, "aggregate", ("server", "metrics"), answer, last=dict)
+    _arrays(world, "aggregate", answer, or_numbers=True)
     _models(world, "deploy", _returned(method.deploy, key, server))
     if method.personalize is not None:
         models = _returned(method.personalize, key, server, row, info)
@@ -44,14 +44,14 @@ def law_signature(world: World) -> None:
 
 
 def _models(world: World, what: str, models) -> None:
-    """Fails unless it is a dict of one model or more."""
+    """Fails unless a function returned a dict of at least one model."""
     _dict_of(world, what, models, SparseModel)
     if not models:
         fail(world, "signature", f"{what} returned {{}}, expected a model")
 
 
 def _returned(function: Callable, *args):
-    """What a function returns, traced, before JAX sees whether it can take it."""
+    """Traces a function; returns its answer, also one that JAX would not take."""
     kept = []
 
     def call(*args):
@@ -62,7 +62,7 @@ def _returned(function: Callable, *args):
 
 
 def _arrays(world: World, what: str, tree: PyTree, or_numbers=False) -> PyTree:
-    """The shapes of a tree of arrays."""
+    """Returns the shapes of a tree of arrays, or fails."""
     allowed = (jax.Array, np.ndarray, np.generic)
     allowed += (int, float) if or_numbers else ()
     for path, leaf in leaves(tree):
@@ -79,7 +79,7 @@ def _shapes(tree: PyTree) -> PyTree:
 
 
 def _message(world: World, what: str, message) -> dict[str, Packet]:
-    """The shapes of a message."""
+    """Returns the shapes of a message, or fails."""
     _dict_of(world, what, message, Packet)
     for name, packet in message.items():
         _arrays(world, f"{what}[{name!r}]: values", packet.values)
@@ -87,25 +87,25 @@ def _message(world: World, what: str, message) -> dict[str, Packet]:
     return _shapes(message)
 
 
-def _dict_of(world: World, what: str, told, kind: type) -> None:
-    """Fails unless it is a dict from names to a kind of thing."""
+def _dict_of(world: World, what: str, answer, kind: type) -> None:
+    """Fails unless an answer is a dict from names to values of a type."""
     wanted = f"expected a dict[str, {kind.__name__}]"
-    if not isinstance(told, dict):
-        fail(world, "signature", f"{what} is {type(told).__name__}, {wanted}")
-    for name, value in told.items():
+    if not isinstance(answer, dict):
+        fail(world, "signature", f"{what} is {type(answer).__name__}, {wanted}")
+    for name, value in answer.items():
         if not isinstance(value, kind):
             found = "an array" if isinstance(value, jax.Array) else type(value).__name__
             fail(world, "signature", f"{what}[{name!r}] is {found}, {wanted}")
 
 
-def _several(world: World, what: str, names: tuple, told, last: type) -> tuple:
-    """Fails unless it is a tuple with an entry for each name, the last of a type."""
+def _several(world: World, what: str, names: tuple, answer, last: type) -> tuple:
+    """Fails unless an answer has a value for each name, the last of a type."""
     wanted = f"expected ({', '.join(names)})"
-    plain = type(told) in (tuple, list)  # a NamedTuple is one value
-    if not plain or len(told) != len(names):
-        found = f"{len(told)} values" if plain else type(told).__name__
+    plain = type(answer) in (tuple, list)  # a NamedTuple is one value
+    if not plain or len(answer) != len(names):
+        found = f"{len(answer)} values" if plain else type(answer).__name__
         fail(world, "signature", f"{what} returned {found}, {wanted}")
-    if not isinstance(told[-1], last):
-        found = type(told[-1]).__name__
+    if not isinstance(answer[-1], last):
+        found = type(answer[-1]).__name__
         fail(world, "signature", f"{what}: {names[-1]} is {found}, {wanted}")
-    return told
+    return answer

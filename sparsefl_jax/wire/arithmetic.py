@@ -3,19 +3,19 @@
 Rissanen, "Generalized Kraft inequality and arithmetic coding", IBM J. Res. Dev. 1976;
 with a range and carries, Martin, "Range encoding", 1979. Sender and receiver know n and
 k, the number of ones: a one narrows the interval to k / n of its length, a zero to
-(n - k) / n. With H the entropy of k / n in bits, a stream takes ceil(n H) bits at
-least and two more at most, and none where all are equal. That holds for n < 2^31: a
-step rounds less than 1 of at least 2^32, which over all of them is less than a bit.
+(n - k) / n. With H the entropy of k / n in bits, a stream takes at least ceil(n H)
+bits and at most two more; it is empty if all values are equal. That holds for n < 2^31:
+a step rounds by less than 1 in at least 2^32, and all steps by less than a bit.
 """
 
 import numpy as np
 
-WORD = 32  # bits that leave the register at a time
+WORD = 32  # bits that leave the register together
 LOW, FULL = (1 << WORD) - 1, 1 << 2 * WORD  # the register holds two words
 
 
 def encode(values: np.ndarray) -> np.ndarray:
-    """Writes zeros and ones; the receiver has to know how many there are of both.
+    """Writes zeros and ones; the receiver has to know how many there are of each.
 
     Args:
       values: [n] bool, or integers 0 and 1; n < 2^31.
@@ -43,7 +43,7 @@ def encode(values: np.ndarray) -> np.ndarray:
             words.append(start >> WORD)
             start = (start & LOW) << WORD
             length <<= WORD
-    # The shortest cell of a power of two that lies inside of whatever comes here.
+    # The shortest cell of a power of two that lies inside the final interval.
     width = 2 * WORD + 2 - length.bit_length()
     cell = -(-start // (1 << 2 * WORD - width))
     carry = cell >> width
@@ -58,7 +58,7 @@ def decode(stream: np.ndarray, n: int, ones: int) -> np.ndarray:
     """Reads what `encode` wrote.
 
     Args:
-      stream: its bits, uint8; what follows them changes nothing.
+      stream: its bits, uint8; more may follow.
       n: how many values there are.
       ones: how many of them are 1.
 
@@ -75,18 +75,18 @@ def decode(stream: np.ndarray, n: int, ones: int) -> np.ndarray:
     bits = np.zeros(-(-stream.size // WORD) * WORD + 2 * WORD, np.uint8)
     bits[: stream.size] = stream
     words = np.packbits(bits).view(">u4").tolist()
-    at, length = (words[0] << WORD) | words[1], FULL  # from the interval's start
-    coming, values = iter(words[2:]), []
+    offset, length = (words[0] << WORD) | words[1], FULL  # in the interval
+    later, values = iter(words[2:]), []
     for _ in range(n):
         split = length * zeros // n
-        one = at >= split
+        one = offset >= split
         values.append(one)
         if one:
-            at -= split
+            offset -= split
             length -= split
         else:
             length = split
         if length <= LOW:
-            at = (at << WORD) | next(coming, 0)
+            offset = (offset << WORD) | next(later, 0)
             length <<= WORD
     return np.array(values, bool)

@@ -1,34 +1,35 @@
 """What a run cost: bits from the packets that travelled, FLOPs from the real masks.
 
-A multiply-add is two FLOPs. Counted are the three passes of every layer that
+A multiply-add is two FLOPs. The ledger counts the three passes of every layer that
 multiplies (forward, input gradient, weight gradient) and what an algorithm adds for its
-masks; activations, pooling, normalisation and the optimizer are not. `flops` skips what
-the masks remove; `flops_dense` is the same samples through the dense network;
-`flops_executed` is what the hardware was given, padding included, as masks save no time
-in dense arithmetic.
+masks. It does not count activations, pooling, normalisation and the optimizer. `flops`
+skips what the masks remove; `flops_dense` sends the same samples through the dense
+network; `flops_executed` is what the hardware computes, padding included, because masks
+save no time in dense arithmetic.
 
-The named views at the end state how a paper arrives at a figure that it prints; the
-ledger's own totals are in every record.
+Every record holds the ledger's own totals. The views at the end compute a figure the
+way a paper computes the one that it prints.
 """
 
 import fnmatch
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from sparsefl_jax.core.types import PyTree, Work
-from sparsefl_jax.wire import packets as codec
+from sparsefl_jax.wire.charges import entropy_bits, message_bits
+from sparsefl_jax.wire.packets import Count, Layout, assumptions
 
 
 def flops(macs: PyTree, work: Work) -> float:
-    """FLOPs of summed `Work`, float64.
+    """Returns the FLOPs of summed `Work`, float64.
 
     Args:
       macs: multiply-adds per sample of each leaf, a tree of ints.
-      work: sums over samples; leaves of any shape are summed too.
+      work: sums over samples; leaves of any shape, which are summed too.
 
     Example:
       >>> work = Work({'w': 2.0}, {'w': 2.0}, {'w': 1.0}, 0.0)
@@ -45,12 +46,20 @@ def flops(macs: PyTree, work: Work) -> float:
 
 
 def macs_per_sample(macs: PyTree) -> int:
-    """Multiply-adds of one sample through the dense network."""
+    """Returns the multiply-adds of one sample through the dense network.
+
+    Example:
+      >>> macs_per_sample({'fc': {'kernel': 12, 'bias': 0}})
+      12
+    """
     return sum(jax.tree.leaves(macs))
 
 
-def _traffic(direction: str, layout, count, cohort: int) -> dict:
-    bits = codec.bits(layout, count)
+def _traffic(
+    direction: str, layout: dict[str, Layout], count: dict[str, Count], cohort: int
+) -> dict:
+    """Returns the bits and entries of one direction, by the names of their fields."""
+    bits = message_bits(layout, count)
     entries = {
         name: int(np.sum(np.where(c.sent, np.sum(c.entries, -1, dtype=np.int64), 0)))
         for name, c in count.items()
@@ -68,23 +77,23 @@ def _traffic(direction: str, layout, count, cohort: int) -> dict:
 def round_record(
     log: Any, layouts: dict, macs: PyTree, names: list[str], batch_size: int
 ) -> dict[str, Any]:
-    """One round's line of `metrics.jsonl`, a dict of plain Python values.
+    """Returns one round's line of `metrics.jsonl`, a dict of plain Python values.
 
-    The ledger's fields stand at the top. A method's own metrics stand in `client`,
-    means over the cohort, and in `server`, so that none can take a field's place;
-    `assumed` says what packets leave uncharged, if any do.
+    The ledger's fields stand at the top. A method's metrics stand in `client`, as means
+    over the cohort, and in `server`, so that none can take a field's place. `assumed`
+    says why packets leave something uncharged; it is absent where none do.
 
     Args:
-      log: a `simulate.RoundLog` of one round, as NumPy arrays.
+      log: a `round_program.RoundLog` of one round, as NumPy arrays.
       layouts: `{'down': ..., 'up': ...}` as `packets.layout` returns them.
       macs: as `Model.macs`.
       names: paths of the layers whose masks are logged, [L].
-      batch_size: samples of a minibatch, for what was executed.
+      batch_size: samples of a minibatch, for `flops_executed`.
     """
-    own = dict(log.clients)
-    work = own.pop("work")
+    client = dict(log.clients)
+    work = client.pop("work")
     count, loss, correct = (
-        float(np.sum(own.pop(name), dtype=np.float64))
+        float(np.sum(client.pop(name), dtype=np.float64))
         for name in ("count", "loss", "correct")
     )
     per_sample = 6 * macs_per_sample(macs)
@@ -103,34 +112,49 @@ def round_record(
         "mismatch": float(log.mismatch),
         "layer_mismatch": dict(zip(names, map(float, log.layer_mismatch), strict=True)),
     }
-    own = {k: float(np.mean(v, dtype=np.float64)) for k, v in own.items()}
-    server = {name: float(value) for name, value in log.server.items()}
-    assumed = codec.assumptions(layouts)
-    return record | {
-        name: value
-        for name, value in (("client", own), ("server", server), ("assumed", assumed))
-        if value
+    sections = {
+        "client": {k: float(np.mean(v, dtype=np.float64)) for k, v in client.items()},
+        "server": {name: float(value) for name, value in log.server.items()},
+        "assumed": assumptions(layouts),
     }
+    return record | {name: section for name, section in sections.items() if section}
 
 
-def values_only_bits(layout: dict, count: dict, packets: Any, *, words: int = 1) -> int:
-    """View: bits of the values of some packets, no positions, over all clients.
+def values_only_bits(
+    layout: dict[str, Layout],
+    count: dict[str, Count],
+    names: Iterable[str],
+    *,
+    words: int = 1,
+) -> int:
+    """Views the bits of some packets' values, without positions, over all clients.
 
-    FLASH (TMLR 2023) prints its savings so: "CSR" without the indices, normalisation
-    statistics left out. ZeroFL's figures, which it quotes, charge two words a value.
+    FLASH (TMLR 2023) computes its savings this way: "CSR" without the indices, and
+    without normalisation statistics. ZeroFL's figures, which it quotes, charge two
+    words a value.
 
     Args:
       layout: as `packets.layout` returns it.
       count: as `packets.count` returns it, any leading axes.
-      packets: names of the packets that the figure charges.
+      names: the packets that the figure charges.
       words: words charged per value.
+
+    Example:
+      >>> layout = {'up': Layout(('w',), ((3,),), 32, 'bitmap', True)}
+      >>> count = Count(np.array([[2]]), np.array([True]), np.array([True]))
+      >>> values_only_bits(layout, {'up': count}, ['up'])
+      64
     """
-    chosen = {name: layout[name] for name in packets}
-    return words * int(np.sum(codec.bits(chosen, count).values))
+    chosen = {name: layout[name] for name in names}
+    return words * int(np.sum(message_bits(chosen, count).values))
 
 
 def saving(dense_bits: int, sparse_bits: int) -> float:
-    """View: how many times fewer bits, as in FLASH, section 4.2.
+    """Views how many times fewer bits a sparse run takes, as in FLASH, section 4.2.
+
+    Args:
+      dense_bits: of a run without masks.
+      sparse_bits: of the run.
 
     Example:
       >>> saving(640, 32)
@@ -140,10 +164,10 @@ def saving(dense_bits: int, sparse_bits: int) -> float:
 
 
 def exchanged(alive: Sequence[int], cohort: int) -> int:
-    """View: parameters sent both ways, as FedSparsify's column C.C. counts them.
+    """Views the parameters sent both ways, as FedSparsify's column C.C. counts them.
 
-    An upload is charged at the size *after* its round's purge, and positions are free:
-    sum over rounds t of K (n_{t-1} + n_t).
+    The column charges an upload at the size *after* its round's purge, and no
+    positions: it sums K (n_{t-1} + n_t) over the rounds t.
 
     Args:
       alive: n_0 to n_T, non-zero parameters and statistics after each round.
@@ -157,9 +181,14 @@ def exchanged(alive: Sequence[int], cohort: int) -> int:
 
 
 def complement_flops(macs: int, outputs: int) -> int:
-    """View: FLOPs of one sample through a dense layer as Complement Sparsification has.
+    """Views one sample's FLOPs through a dense layer, as Complement Sparsification.
 
-    Forward pass, hidden state's and weights' derivatives: 2 MAC + n_out each.
+    The forward pass and the derivatives of hidden state and weights take 2 MAC + n_out
+    each.
+
+    Args:
+      macs: multiply-adds of one sample through the layer.
+      outputs: n_out, its outputs.
 
     Example:
       >>> complement_flops(96, 3)
@@ -171,11 +200,11 @@ def complement_flops(macs: int, outputs: int) -> int:
 def complement_saving(
     macs: int, outputs: int, density: float, client_density: float
 ) -> float:
-    """View: the share of `complement_flops` that Complement Sparsification saves.
+    """Views the share of `complement_flops` that Complement Sparsification saves.
 
-    The forward pass is charged at the server's density, the hidden state's derivative
-    whole, the weights' at the sum of both densities (Tables 4 and 5), though a client's
-    weights are dense after its first step.
+    Tables 4 and 5 charge the forward pass at the server's density, the derivative of
+    the hidden state in full, and that of the weights at the sum of both densities,
+    although a client's weights are dense after its first step.
 
     Args:
       macs: multiply-adds of one sample through the layer.
@@ -191,48 +220,55 @@ def complement_saving(
     return saved / complement_flops(macs, outputs)
 
 
-def clipped_entropy_bits(count: dict, packets: Any, *, epsilon: float = 0.01) -> float:
-    """View: bits of zeros and ones by the entropy of their *clipped* mean.
+def clipped_entropy_bits(
+    count: dict[str, Count], names: Iterable[str], *, epsilon: float = 0.01
+) -> float:
+    """Views the bits of zeros and ones by the entropy of their *clipped* mean.
 
-    FedPM's official code charges n H(f) + log2(n) a client for its mask, f the mean of
-    n entries of which zeros count as epsilon and ones as 1 - epsilon: even a mask of
-    ones only is then not free. The ledger charges what an arithmetic coder needs.
+    FedPM's official code charges a client n H(f) + log2(n) for its mask, where f is the
+    mean of n entries and zeros count as epsilon, ones as 1 - epsilon: even a mask of
+    ones alone is then not free. The ledger charges what an arithmetic coder needs.
 
     Args:
       count: as `packets.count` returns it, any leading axes.
-      packets: names of the packets that the figure charges, of index 'entropy'.
+      names: the packets that the figure charges, of index 'entropy'.
       epsilon: what a zero counts as.
 
     Example:
-      >>> import jax.numpy as jnp
-      >>> message = {'mask': codec.Packet(jnp.ones(8, bool), bits=1, index='entropy')}
-      >>> clipped_entropy_bits(codec.count(message), ['mask'], epsilon=0.25)  # 8 H + 3
+      >>> one = np.array(True)
+      >>> count = Count(np.array([8]), fresh=one, sent=one, ones=np.array([8]))
+      >>> clipped_entropy_bits({'mask': count}, ['mask'], epsilon=0.25)  # 8 H + 3
       9.4902
     """
     bits = 0.0
-    for name in packets:
+    for name in names:
         n, ones = (
             np.asarray(v, np.float64).sum(-1)
             for v in (count[name].entries, count[name].ones)
         )
-        charged = codec.entropy_bits(n, epsilon * n + (1 - 2 * epsilon) * ones)
+        charged = entropy_bits(n, epsilon * n + (1 - 2 * epsilon) * ones)
         sent = np.asarray(count[name].sent) & (n > 0)
         bits += np.sum(np.where(sent, charged + np.log2(np.maximum(n, 1)), 0.0))
     return float(bits)
 
 
 def linear_p_accounting(
-    layout: dict, count: dict, packets: Any, rate: float, *, leaves: Any = ("*",)
+    layout: dict[str, Layout],
+    count: dict[str, Count],
+    names: Iterable[str],
+    rate: np.ndarray | float,
+    *,
+    leaves: Iterable[str] = ("*",),
 ) -> float:
-    """View: bits of messages as if a slice at rate p were p of the network.
+    """Views the bits of messages as if a slice at rate p were p of the network.
 
-    SpaFL (NeurIPS 2024, Table 2) prints HeteroFL so, half of FedAvg at p = 0.5, though
-    both sides of a hidden layer shrink and the slice has nearer a quarter.
+    SpaFL (NeurIPS 2024, Table 2) charges HeteroFL this way: half of FedAvg at p = 0.5,
+    although both sides of a hidden layer shrink, and the slice holds about a quarter.
 
     Args:
       layout: as `packets.layout` returns it.
       count: as `packets.count` returns it, any leading axes.
-      packets: names of the packets that the figure charges.
+      names: the packets that the figure charges.
       rate: p, or an array over the leading axes.
       leaves: globs of the leaf paths that the figure charges.
 
@@ -240,14 +276,13 @@ def linear_p_accounting(
       Bits over all messages that were sent.
 
     Example:
-      >>> told = {'up': codec.Layout(('w', 'b'), ((3, 2), (2,)), 32, 'none', True)}
-      >>> seen = {'up': codec.Count(np.array([[2, 1]]), np.array([False]),
-      ...                           np.array([True]))}
-      >>> linear_p_accounting(told, seen, ('up',), 0.5, leaves=('w',))
+      >>> layout = {'up': Layout(('w', 'b'), ((3, 2), (2,)), 32, 'none', True)}
+      >>> count = Count(np.array([[2, 1]]), np.array([False]), np.array([True]))
+      >>> linear_p_accounting(layout, {'up': count}, ('up',), 0.5, leaves=('w',))
       96.0
     """
     total = 0.0
-    for name in packets:
+    for name in names:
         one = layout[name]
         size = sum(
             math.prod(shape)

@@ -1,16 +1,16 @@
-"""A sparse model as a message, and which of its positions the receiver holds already.
+"""A sparse model as a message, and whether its receiver already holds the mask.
 
 The server keeps a mask together with `since`, the first round whose broadcast carried
-it; a client that took part in that round or later holds the mask. A client's own mask
-is new to the server where it differs from the one that the client has just received.
+it: a client that took part in that round or later holds the mask. A client's mask is
+new to the server if it differs from the one that the client has just received.
 """
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Context, PyTree, SparseModel
-from sparsefl_jax.sparsity import masks
-from sparsefl_jax.wire.packets import Message, Packet, merge, split
+from sparsefl_jax.sparsity import masks, trees
+from sparsefl_jax.wire.packets import Message, Packet
 
 FREE_POSITIONS = "index='none' was chosen: no positions are charged"
 
@@ -21,14 +21,22 @@ def pack_down(
     """Packs a model for a client, with positions unless the client holds the mask.
 
     Args:
-      ctx: of `broadcast`; says when the client last took part.
+      ctx: as `broadcast` has it: when the client last took part.
       model: the model to send; weights outside its mask are sent as 0.
-      since: shape=(), int32, since when the mask stands, see `renewed`.
+      since: shape=(), int32, the round since which the mask stands, see `renewed`.
       select: tree of Python bools, the prunable leaves.
-      index: how positions are written, see `codec.Packet`.
+      index: how positions are written, see `packets.Packet`.
 
     Returns:
       Three packets: masked weights with their positions, dense leaves, statistics.
+
+    Example:
+      >>> mask, since = {'w': jnp.array([True, False])}, jnp.int32(0)
+      >>> model, select = SparseModel({'w': jnp.ones(2)}, mask, {}), {'w': True}
+      >>> met = Context(jnp.int32(4), jnp.int32(2), None)  # took part in round 2
+      >>> down = pack_down(met, model, since, select, index='bitmap')
+      >>> bool(down['weights'].fresh)  # are positions charged?
+      False
     """
     return _pack(model, select, is_new(ctx, since), index)
 
@@ -36,36 +44,58 @@ def pack_down(
 def pack_up(
     model: SparseModel, received: PyTree, select: PyTree, *, index: str
 ) -> Message:
-    """Packs a client's model, with positions where its mask is not the received one.
+    """Packs a client's model, with positions unless its mask is the received one.
 
     Args:
       model: the model to send; weights outside its mask are sent as 0.
       received: bool tree, the mask that the client received in this round: the only
         one of this client that the server knows.
       select: tree of Python bools, the prunable leaves.
-      index: how positions are written, see `codec.Packet`.
+      index: how positions are written, see `packets.Packet`.
 
     Returns:
-      Three packets, as `pack_down` has them.
+      Three packets, as `pack_down` returns them.
+
+    Example:
+      >>> mask = {'w': jnp.array([True, False])}
+      >>> model, select = SparseModel({'w': jnp.ones(2)}, mask, {}), {'w': True}
+      >>> up = pack_up(model, {'w': jnp.ones(2, bool)}, select, index='bitmap')
+      >>> bool(up['weights'].fresh), up['weights'].values['w'].tolist()
+      (True, [1.0, 0.0])
     """
     return _pack(model, select, differs(model.mask, received), index)
 
 
 def unpack_model(message: Message) -> SparseModel:
-    """Returns what the receiver of `pack_down` or `pack_up` holds."""
+    """Returns the model that the receiver of `pack_down` or `pack_up` holds.
+
+    Example:
+      >>> weights, bias = jnp.ones(2), jnp.zeros(1)
+      >>> mask = {'b': jnp.array([True]), 'w': jnp.array([True, False])}
+      >>> model = SparseModel({'b': bias, 'w': weights}, mask, {})
+      >>> up = pack_up(model, mask, {'b': False, 'w': True}, index='bitmap')
+      >>> unpack_model(up).params['w'].tolist()
+      [1.0, 0.0]
+    """
     weights, dense = message["weights"], message["dense"].values
     return SparseModel(
-        merge(weights.values, dense),
-        merge(weights.mask, masks.full(dense)),
+        trees.merge(weights.values, dense),
+        trees.merge(weights.mask, masks.full(dense)),
         message["stats"].values,
     )
 
 
 def pack_slice(values: PyTree, mask: PyTree) -> Packet:
-    """Packs the entries that a mask keeps, which both ends know without positions.
+    """Packs the entries that a mask keeps, if both ends know the mask.
+
+    Args:
+      values: a tree of arrays.
+      mask: bool tree with the same shapes; its positions are not charged.
+
+    Returns:
+      One packet.
 
     Example:
-      >>> import jax.numpy as jnp
       >>> pack_slice(jnp.ones(2), jnp.array([True, False])).values.tolist()
       [1.0, 0.0]
     """
@@ -73,13 +103,13 @@ def pack_slice(values: PyTree, mask: PyTree) -> Packet:
 
 
 def renewed(round: Array, old: PyTree, new: PyTree, since: Array) -> Array:
-    """Returns since when a mask stands that `aggregate` has computed.
+    """Returns the round since which a mask of `aggregate` stands.
 
     Args:
       round: t, as `aggregate` has it; shape=(), int32.
       old: bool tree, the mask that round t broadcast.
       new: bool tree, the mask that round t + 1 will broadcast.
-      since: shape=(), int32, since when the old mask stands.
+      since: shape=(), int32, the round since which the old mask stands.
 
     Returns:
       `since` where the masks are equal, else t + 1; shape=(), int32.
@@ -94,7 +124,14 @@ def renewed(round: Array, old: PyTree, new: PyTree, since: Array) -> Array:
 
 
 def is_new(ctx: Context, since: Array) -> Array:
-    """Returns whether a client does not hold a mask that stands since a round.
+    """Returns whether a mask is new to a client.
+
+    Args:
+      ctx: as `broadcast` has it.
+      since: shape=(), int32, the round since which the mask stands.
+
+    Returns:
+      shape=(), bool.
 
     Example:
       >>> is_new(Context(jnp.int32(4), jnp.int32(2), None), jnp.int32(2)).item()
@@ -104,7 +141,14 @@ def is_new(ctx: Context, since: Array) -> Array:
 
 
 def differs(mask: PyTree, other: PyTree) -> Array:
-    """Returns whether two masks differ in any entry; shape=(), bool.
+    """Returns whether two masks differ in any entry.
+
+    Args:
+      mask: bool tree.
+      other: bool tree with the same shapes.
+
+    Returns:
+      shape=(), bool.
 
     Example:
       >>> differs({'w': jnp.array([True])}, {'w': jnp.array([False])}).item()
@@ -114,9 +158,10 @@ def differs(mask: PyTree, other: PyTree) -> Array:
     return jnp.any(jnp.array(jax.tree.leaves(pairs), jnp.bool_))
 
 
-def _pack(model: SparseModel, select: PyTree, fresh: Array, index: str):
-    weights, dense = split(masks.apply(model.params, model.mask), select)
-    mask, _ = split(model.mask, select)
+def _pack(model: SparseModel, select: PyTree, fresh: Array, index: str) -> Message:
+    """Packs masked weights, dense leaves and statistics."""
+    weights, dense = trees.split(masks.apply(model.params, model.mask), select)
+    mask, _ = trees.split(model.mask, select)
     assumed = FREE_POSITIONS if index == "none" else ""
     return {
         "weights": Packet(weights, mask, fresh, index=index, assumed=assumed),

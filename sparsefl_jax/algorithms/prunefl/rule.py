@@ -16,7 +16,6 @@ from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import floor_count
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.packets import split
 
 
 def make_rule(
@@ -106,7 +105,7 @@ def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> P
     gain = trees.layers(squared, select)
     free = [~m for m in trees.layers(stay, select)]
     times = [jnp.float32(c) for c in times]
-    others = jax.tree.leaves(split(squared, select)[1])
+    others = jax.tree.leaves(trees.split(squared, select)[1])
     dense = sum((jnp.sum(g) for g in others), jnp.float32(0))
     worth = [
         jnp.where(f, g / c, jnp.float32(-1))

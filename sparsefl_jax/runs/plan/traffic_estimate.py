@@ -20,6 +20,7 @@ from sparsefl_jax.core.types import ClientInfo, Context, Key, SparseModel
 from sparsefl_jax.runs.plan import checks, structure
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.charges import packet_bits
 
 _DEVIATIONS = 5  # of an entry count from the share by which a mask is drawn at random
 
@@ -177,9 +178,9 @@ def _bits(packet: packets.Layout, facts: structure.Facts, sent: _Sent) -> tuple:
         for ones in (np.zeros_like(sent.least), sent.most // 2)
     )
     always, new = np.bool_(facts.sent is True), np.bool_(facts.fresh is True)
-    least = packets.packet_bits(packet, packets.Count(sent.least, new, always, none))
+    least = packet_bits(packet, packets.Count(sent.least, new, always, none))
     ever, told = np.bool_(facts.sent is not False), np.bool_(facts.fresh is not False)
-    most = packets.packet_bits(packet, packets.Count(sent.most, told, ever, half))
+    most = packet_bits(packet, packets.Count(sent.most, told, ever, half))
     values = most.values
     if packet.index != "entropy":
         values = np.minimum(values, packet.bits * sent.total)

@@ -1,0 +1,229 @@
+"""The laws of a round: how it is cut, ordered, padded or stored changes no result."""
+
+import tempfile
+from functools import partial
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.core import keys
+from sparsefl_jax.core.types import Batches, PyTree
+from sparsefl_jax.runs import checkpoint
+from sparsefl_jax.runs.loop import Snapshot
+from sparsefl_jax.simulation import round_program, store
+from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing.compare import (
+    ContractError,
+    fail,
+    finite,
+    leaves,
+    rows,
+    same,
+)
+from sparsefl_jax.testing.small_world import World
+
+
+def law_types(world: World) -> None:
+    """Checks that a round keeps structure, shapes and types, and is traced once."""
+    state = small_world.start(world)
+    round_fn = round_program.make_round(small_world.plan(world))
+    before = jax.eval_shape(lambda s: s, state)
+    try:
+        after, log = jax.eval_shape(
+            round_fn, world.key, world.population, state, np.int32(0), world.cohorts[0]
+        )
+    except TypeError as error:
+        what = str(error).splitlines()[0]
+        raise ContractError(f"law 'types', {world.name}: {what}") from error
+    if jax.tree.structure(after) != jax.tree.structure(before):
+        fail(world, "types", f"after a round the state is {jax.tree.structure(after)}")
+    for (path, a), b in zip(leaves(after), jax.tree.leaves(before), strict=True):
+        if (a.shape, a.dtype, a.weak_type) != (b.shape, b.dtype, b.weak_type):
+            fail(world, "types", f"state{path} is {b}, after a round {a}")
+    for name in sorted({"loss", "correct", "count", "work"} - set(log.clients)):
+        fail(world, "types", f"the metrics of `update` lack {name!r}")
+    passing = jax.eval_shape(
+        partial(plain_loop.client, world), *plain_loop.inputs(world, state, 0, 0)
+    )
+    for path, leaf in leaves(passing.summand):
+        if leaf.dtype != jnp.float32:
+            fail(world, "types", f"summand{path} is {leaf.dtype}, expected float32")
+    traces = [small_world.through(world, state, rounds)[1] for rounds in ((0,), (0, 1))]
+    if traces[0] != traces[1]:
+        fail(world, "types", "the second call of a program traces it again")
+
+
+def law_start(world: World) -> None:
+    """Checks that `init` and `init_client` depend on nothing but their arguments."""
+    init_key, client_key = keys.of_start(world.key)
+    server = world.algorithm.init(init_key, world.model)
+    same(world, "start", "server", server, small_world.start(world).server)
+    for index in range(len(small_world.SIZES)):
+        info = rows(world.population.info, index)
+        key = keys.of_client(client_key, index)
+        row = store.pack(world.algorithm.init_client(key, server, info))
+        want = rows(small_world.start(world).clients, index)
+        same(world, "start", f"client {index}", row, want)
+
+
+def law_chunks(world: World) -> None:
+    """Checks that chunks of any size, on one device or two, compute the same."""
+    states, _ = small_world.path(world)
+    most = min(2, len(jax.devices()))  # a cohort of three does not divide
+    thorough = {(c, d) for c in (2, 3, 5) for d in (1, most)} | {(1, most)} - {(1, 1)}
+    for chunk, devices in sorted(thorough) if world.thorough else ((2, most),):
+        for round in range(2):
+            got = small_world.run(
+                world, states[round], round, chunk=chunk, devices=devices
+            )
+            what = f"chunk={chunk}, {devices} devices"
+            _same_rounds(world, "chunks", what, got, round)
+
+
+def law_segments(world: World) -> None:
+    """Checks that a scan of rounds computes the same as several scans."""
+    programs = ((0, 4), (0, 2), (2, 2)) if world.thorough else ()
+    for first, count, length in (
+        (1, 3, None),
+        *((*more, more[1]) for more in programs),
+    ):
+        got = small_world.run(
+            world, small_world.path(world)[0][first], first, count, length=length
+        )
+        what = f"rounds {first} to {first + count - 1} in one scan"
+        _same_rounds(world, "segments", what, got, first, count)
+
+
+def law_jit(world: World) -> None:
+    """Checks that a client's two steps and `aggregate` need no compilation."""
+    place = world.cohorts[1].tolist().index(4)
+    client = plain_loop.inputs(world, small_world.path(world)[0][1], 1, 4)
+    total = plain_loop.server_inputs(world, 1)
+    with jax.disable_jit():
+        passing = plain_loop.client(world, *client)
+        server = plain_loop.aggregate(world, *total)
+    same(world, "jit", "client: ", passing, plain_loop.passings(world, 1)[place])
+    same(world, "jit", "aggregate: ", server, plain_loop.aggregate_jit(world)(*total))
+
+
+def law_order(world: World) -> None:
+    """Checks that the order of a cohort changes nothing but the log's order."""
+    states, logs = small_world.path(world)
+    for round in range(2):
+        ids = world.cohorts[round : round + 1, ::-1]
+        state, log = small_world.run(world, states[round], round, ids=ids)
+        same(world, "order", "state", state, states[round + 1])
+        turned = jax.tree.map(lambda v: v[0, ::-1], _by_client(log))
+        same(world, "order", "log", turned, _by_client(logs[round]))
+
+
+def law_padding(world: World) -> None:
+    """Checks that padded steps and samples change nothing, whatever they hold."""
+    state = small_world.path(world)[0][1]
+    for index in (1, 4):
+        *others, data = plain_loop.inputs(world, state, 1, index)
+        want = plain_loop.client_by_wire(world)(*others, data)
+        finite(world, "padding", f"client {index}: summand", want.summand)
+        longer = data._replace(num_steps=jnp.int32(data.order.shape[1]))
+        for what, changed in {
+            "more steps": longer,
+            "other padding": _soil(data),
+            "more steps, other padding": _soil(longer),
+        }.items():
+            got = plain_loop.client_by_wire(world)(*others, changed)
+            same(world, "padding", f"client {index}, {what}: ", got, want)
+
+
+def _soil(data: Batches) -> Batches:
+    """Puts NaN into steps without samples, and 9 into padding beside samples."""
+    rows = data.x.shape[0]
+    x = data.x.at[rows - 2].set(9.0).at[rows - 1].set(jnp.nan)
+    alone = ~jnp.any(data.weight > 0, -1, keepdims=True)
+    order = jnp.where(alone, rows - 1, jnp.where(data.weight > 0, data.order, rows - 2))
+    return data._replace(x=x, order=order.astype(jnp.int32))
+
+
+def law_bystanders(world: World) -> None:
+    """Checks that clients that are not drawn neither change nor change others."""
+    states, _ = small_world.path(world)
+    for round in range(2):
+        ids, old, new = world.cohorts[round], states[round], states[round + 1]
+        last_round = old.last_round.copy()
+        last_round[ids] = round
+        same(world, "bystanders", "last_round", new.last_round, last_round)
+        away = np.setdiff1d(np.arange(len(small_world.SIZES)), ids)
+        pair = rows(new.clients, away), rows(old.clients, away)
+        same(world, "bystanders", "unsampled row", *pair, tolerance=0.0)
+        x = world.population.x.copy()
+        x[world.population.index[away]] = np.nan
+        population = world.population._replace(x=x)
+        old = old._replace(clients=_spoil(old.clients, away))
+        got, _ = small_world.run(world, old, round, chunk=2, population=population)
+        pair = ((s.server, rows(s.clients, ids)) for s in (got, new))
+        same(world, "bystanders", "NaN in unsampled clients: ", *pair)
+
+
+def _spoil(clients: PyTree, index: np.ndarray) -> PyTree:
+    """Returns all clients' rows, with NaN in the place of some clients' floats."""
+
+    def spoil(rows):
+        if not jnp.issubdtype(rows.dtype, jnp.floating):
+            return rows
+        rows = rows.copy()
+        rows[index] = np.nan
+        return rows
+
+    return jax.tree.map(spoil, clients)
+
+
+def law_seeds(world: World) -> None:
+    """Checks that two seeds in one program compute the same as two runs."""
+    states, _ = small_world.path(world)
+    keys = jnp.stack([world.key, jax.random.key(4)])
+    both = jax.jit(
+        jax.vmap(
+            round_program.make_round(small_world.plan(world)),
+            in_axes=(0, None, 0, None, 0),
+        )
+    )
+    pair = jax.tree.map(lambda *v: np.stack(v), *states[1:3])
+    out = jax.device_get(
+        both(keys, world.population, pair, np.int32(1), world.cohorts[1:3])
+    )
+    log = jax.tree.map(lambda v: v[None], rows(out[1], 0))
+    _same_rounds(world, "seeds", "first seed", (rows(out[0], 0), log), 1)
+    ids = world.cohorts[2:3]
+    want, _ = small_world.run(world, states[2], 1, key=keys[1], ids=ids)
+    same(world, "seeds", "second seed", rows(out[0], 1), want)
+
+
+def law_resume(world: World) -> None:
+    """Checks that a state that was saved and read continues bit for bit."""
+    states, _ = small_world.path(world)
+    models = world.algorithm.deploy(world.key, states[1].server)
+    with tempfile.TemporaryDirectory() as folder:
+        folder = Path(folder)
+        checkpoint.save(
+            folder, Snapshot(0, 1, states[1], 0, 0.0), models, world.key, {}
+        )
+        saved = checkpoint.read(folder, world.key)
+        state = saved.snapshot.state(jax.eval_shape(lambda s: s, states[1]))
+    same(world, "resume", "models", saved.models, models, tolerance=0.0)
+    got, _ = small_world.through(world, state, (1, 2, 3))
+    same(world, "resume", "state", got, states[4], tolerance=0.0)
+
+
+def _same_rounds(world, law: str, what: str, got, first: int, count: int = 1) -> None:
+    """Compares (state, log) with the path; only executed steps may differ."""
+    (states, logs), (state, log) = small_world.path(world), got
+    same(world, law, f"{what}: state", state, states[first + count])
+    want = jax.tree.map(lambda *v: np.stack(v), *logs[first : first + count])
+    log = log._replace(executed_steps=want.executed_steps)
+    same(world, law, f"{what}: log", log, want)
+
+
+def _by_client(log: round_program.RoundLog) -> tuple:
+    """Returns the parts of a log that have a row for each client of the cohort."""
+    return log.ids, log.clients, log.down, log.up

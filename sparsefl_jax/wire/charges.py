@@ -1,0 +1,111 @@
+"""How many bits a message takes: its values, and the positions at which they stand.
+
+`positions` has the bits of positions. With the index "entropy" no positions travel,
+and the values of all leaves of a packet together, n zeros and ones of which k are ones,
+take
+
+    w(n + 1) + ceil(n H(k / n)),  w(n) = ceil(log2(n)), H the entropy in bits
+
+The first w(n + 1) bits hold k; `arithmetic` writes the rest, as long as that or up to
+two bits longer. Bits are int64 on the host: they overflow int32 at once. `streams`
+writes and reads the bytes that these bits measure.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from sparsefl_jax.wire.packets import Count, Layout
+from sparsefl_jax.wire.positions import POSITIONS, position_bits
+
+
+class Bits(NamedTuple):
+    """Bits on the wire, split into values and positions."""
+
+    values: np.ndarray  # int64
+    positions: np.ndarray  # int64
+
+    @property
+    def total(self) -> np.ndarray:
+        """Values and positions together, int64."""
+        return self.values + self.positions
+
+
+def message_bits(layouts: dict[str, Layout], counts: dict[str, Count]) -> Bits:
+    """Returns the bits of a whole message.
+
+    Args:
+      layouts: as `packets.layout` returns them.
+      counts: as `packets.count` returns them, with any leading axes (rounds, clients).
+
+    Returns:
+      int64 arrays over the leading axes, summed over the packets.
+
+    Example:
+      >>> from sparsefl_jax.wire.packets import Packet, count, layout
+      >>> message = {'up': Packet({'w': np.zeros((2, 3), np.float32)})}
+      >>> int(message_bits(layout(message), count(message)).total)
+      192
+    """
+    each = [packet_bits(layouts[name], counts[name]) for name in layouts]
+    zero = np.zeros((), np.int64)
+    values = sum((bits.values for bits in each), zero)
+    return Bits(values, sum((bits.positions for bits in each), zero))
+
+
+def packet_bits(layout: Layout, count: Count) -> Bits:
+    """Returns the bits of one packet.
+
+    Args:
+      layout: the packet's static description.
+      count: its counts, with any leading axes (rounds, clients).
+
+    Returns:
+      int64 arrays over the leading axes.
+
+    Example:
+      >>> layout = Layout(('w',), ((8,),), bits=32, index='bitmap', masked=True)
+      >>> count = Count(np.array([3]), fresh=np.array(True), sent=np.array(True))
+      >>> [int(bits) for bits in packet_bits(layout, count)]
+      [96, 8]
+    """
+    entries = np.asarray(count.entries, np.int64)
+    sent, fresh = np.asarray(count.sent, np.int64), np.asarray(count.fresh, np.int64)
+    values = layout.bits * entries.sum(-1)
+    if layout.index == "entropy":
+        ones = np.asarray(count.ones, np.int64)
+        values = _entropy_values(entries.sum(-1), ones.sum(-1))
+    values = sent * values
+    positions = np.zeros_like(values)
+    if layout.masked and layout.index in POSITIONS:
+        for leaf, shape in enumerate(layout.shapes):
+            positions += position_bits(layout.index, shape, entries[..., leaf])
+    return Bits(values, sent * fresh * positions)
+
+
+def entropy_bits(n: np.ndarray | int, ones: np.ndarray | int) -> np.ndarray:
+    """Returns n H(ones / n): the bits of zeros and ones whose numbers are known.
+
+    Args:
+      n: how many values there are, of any shape.
+      ones: how many of them are 1.
+
+    Returns:
+      float64, the common shape of both.
+
+    Example:
+      >>> entropy_bits(np.array([0, 7, 8, 8]), np.array([0, 7, 4, 1])).tolist()
+      [0.0, 0.0, 8.0, 4.3485]
+    """
+    n, ones = np.asarray(n, np.float64), np.asarray(ones, np.float64)
+    total = np.zeros(np.broadcast_shapes(n.shape, ones.shape))
+    for k in (ones, n - ones):
+        share = np.where(k > 0, k, 1.0) / np.where(k > 0, n, 1.0)
+        total = total - k * np.log2(share)
+    return total
+
+
+def _entropy_values(n: np.ndarray, ones: np.ndarray) -> np.ndarray:
+    """Returns the bits of the count of ones and of the values; int64."""
+    header = np.frexp(n.astype(np.float64))[1].astype(np.int64)  # w(n + 1)
+    return header + np.ceil(entropy_bits(n, ones)).astype(np.int64)

@@ -1,0 +1,114 @@
+"""Full disks, foreign files, absent homes: a run continues, or a line says why not."""
+
+import contextlib
+import io
+import os
+import pwd
+import resource
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax.core import formats
+from sparsefl_jax.runs import checkpoint, experiment
+from sparsefl_jax.runs.loop import Snapshot
+from sparsefl_jax.simulation import disk_store, placement
+from sparsefl_jax.system import files, hardware
+
+pytestmark = pytest.mark.slow
+
+
+FOREIGN = ("a_b_c.npy", "my_server_1_2.npy", "server_1.npy", "notes.txt")
+
+
+def test_foreign_files_in_masks_do_not_block_a_resume(tmp_path):
+    folder = tmp_path / "masks"
+    (folder / "server_1_000009.npy").mkdir(parents=True)
+    for name in (*FOREIGN, "server_1_000002.npy", "clients_1_000003.npy"):
+        (folder / name).touch()
+    experiment._forget_masks(tmp_path, SimpleNamespace(stage=1, round=2))
+    left = {path.name for path in folder.iterdir()}
+    assert left == {*FOREIGN, "server_1_000002.npy", "server_1_000009.npy"}
+
+
+ROWS = {"v": np.ones((3, 2), np.float32)}
+MODEL = sfl.SparseModel(ROWS, {"v": ROWS["v"] > 0}, {})
+
+
+def saved(path):
+    """Saves a checkpoint in which clients keep rows."""
+    state = placement.State({"w": np.ones(2, np.float32)}, ROWS, np.ones(3, np.int32))
+    at = Snapshot(0, 1, state, 0, 0.0)
+    checkpoint.save(path, at, {"global": MODEL}, jax.random.key(0), {})
+
+
+def test_foreign_files_in_clients_do_not_block_a_checkpoint(tmp_path):
+    saved(tmp_path)
+    (tmp_path / "clients/.DS_Store").touch()
+    (tmp_path / "clients/mine").mkdir()
+    (tmp_path / "clients/7").symlink_to(tmp_path / "clients/mine")
+    for _ in range(2):
+        saved(tmp_path)
+    left = {path.name for path in (tmp_path / "clients").iterdir()}
+    assert left == {".DS_Store", "mine", "7", "3"}
+
+
+@contextlib.contextmanager
+def full_disk():
+    """Lets no file grow in the context."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def grown(path):
+    os.environ["SPARSEFL_CACHE_DIR"] = str(path)
+    disk_store._Column((4,), np.float32).reserve(3, 3)
+
+
+WRITERS = {
+    "config.json": lambda path: files.write_text(path, "{}"),
+    "partition.npy": lambda path: files.write_array(path, np.ones(3)),
+    "comparison.csv": lambda path: files.write_text(path, "a,b"),
+    "model.safetensors": lambda path: sfl.save_sparse(path, MODEL),
+    "0.bin": lambda path: disk_store.save(path.parent, ROWS),
+    "checkpoint": lambda path: saved(path.parent),
+    "rows": grown,
+}
+
+
+@pytest.mark.parametrize("name", list(WRITERS))
+def test_a_full_disk_is_told_with_the_file_s_name(tmp_path, monkeypatch, name):
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path))
+    with full_disk(), pytest.raises(OSError, match=name) as caught:
+        WRITERS[name](tmp_path / name)
+    assert "\n" not in str(caught.value)
+
+
+def test_without_a_home_a_line_says_what_to_set(monkeypatch):
+    def unknown(uid):
+        raise KeyError(uid)
+
+    for name in ("HOME", "XDG_CACHE_HOME", "SPARSEFL_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(pwd, "getpwuid", unknown)
+    with pytest.raises(ValueError, match="expected HOME or SPARSEFL_CACHE_DIR"):
+        hardware.cache_directory()
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", "/a")
+    assert hardware.cache_directory() == Path("/a")
+
+
+def test_a_table_is_told_in_letters_that_the_output_has(monkeypatch):
+    out = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", io.TextIOWrapper(out, "ascii"))
+    formats.say("97.22 \u00b1 0.43 %")
+    sys.stdout.flush()
+    assert out.getvalue() == b"97.22 ? 0.43 %\n"

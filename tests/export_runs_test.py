@@ -1,0 +1,153 @@
+"""A run's models as files: which of them, what the header says, and the command."""
+
+import json
+import shutil
+import struct
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax import export
+from sparsefl_jax.export import __main__
+from sparsefl_jax.runs import experiment, results
+from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.simulation import batch_statistics, evaluate
+from sparsefl_jax.sparsity import masks
+from tests.export_test import same
+from tests.tiny import tiny_config
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """Runs a method with personal models; returns the folder and the configuration."""
+    folder = tmp_path_factory.mktemp("finished")
+    config = tiny_config(folder)
+    config.first_stage = {}
+    config.algorithm = {"name": "spafl", "alpha": 1.0}
+    config.normalize, config.seed = True, 5
+    config = defaults.complete(config)
+    experiment.run(config, folder / "run", progress=False)
+    return folder / "run", config
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", ["none", "csr"])
+def test_a_run_s_model_needs_neither_the_run_nor_its_data(
+    finished, tmp_path, monkeypatch, index
+):
+    run, config = finished
+    data = build.build_data(config)
+    model, deployed = build.build_model(config, data), results.load(run).models
+    shutil.copytree(run, tmp_path / "run")
+    start = {"name": "newcomer", "index": index}
+    path, _ = export.export_run(tmp_path / "run", tmp_path / "model", **start)
+    shutil.rmtree(tmp_path / "run")
+    monkeypatch.setattr(build, "build_data", None)
+    back = sfl.load_sparse(path)
+    assert same(back.sparse, list(deployed.values())[-1])
+    accuracies = [
+        evaluate.make_evaluator(m, data.x_test, data.y_test)(s)[0].mean()
+        for m, s in ((back.model, back.sparse), (model, [*deployed.values()][-1]))
+    ]
+    assert accuracies[0] == accuracies[1]
+    assert back.about["run"]["method"] == "spafl" and back.about["run"]["seed"] == 5
+
+
+@pytest.mark.slow
+def test_a_client_s_own_model_is_exported(finished, tmp_path):
+    run, config = finished
+    shutil.copytree(run, tmp_path / "run")
+    path, sizes = export.export_run(tmp_path / "run", client=3)
+    assert path == tmp_path / "run/client_3.safetensors"
+    back = sfl.load_sparse(path)
+    personal, other = (each["personal"] for each in results.load_clients(run, [3, 4]))
+    assert same(back.sparse, personal) and not same(back.sparse, other)
+    assert not all(mask.all() for mask in jax.tree.leaves(personal.mask))
+    assert back.about["run"]["client"] == 3 and back.about["run"]["name"] == "personal"
+    assert sizes == back.sizes
+    with pytest.raises(ValueError, match="clients=8, expected ids below 8"):
+        export.export_run(run, tmp_path / "model", client=8)
+    with pytest.raises(ValueError, match="best=True with client=3, expected one"):
+        export.export_run(run, tmp_path / "model", client=3, best=True)
+
+
+def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
+    run, config = finished
+    found = results.load(run)
+    (only,) = found.models
+    other = jax.tree.map(np.zeros_like, found.models[only])
+    best = found.best._replace(models={only: other, "last": found.models[only]})
+    monkeypatch.setattr(results, "load", lambda run: found._replace(best=best))
+    with pytest.raises(ValueError, match="no trained model, expected a client, or"):
+        export.export_run(run, tmp_path / "model")
+    model = build.build_model(config, build.build_data(config))
+    with pytest.raises(ValueError, match="no trained model.*init_what='mask'"):
+        results.start_from(run, "model", jax.random.key(0), model)
+    results.start_from(run, "mask", jax.random.key(0), model)
+    at_best = {"path": tmp_path / "model", "best": True}
+    for name, want in (("last", found.models[only]), (only, other)):
+        path, _ = export.export_run(run, name=name, **at_best)
+        assert same(sfl.load_sparse(path).sparse, want)
+    with pytest.raises(ValueError, match="did you mean 'last'"):
+        export.export_run(run, name="lost", **at_best)
+
+
+def test_the_command_writes_and_tells(finished, tmp_path, capsys):
+    run, _ = finished
+    out = tmp_path / "model.safetensors"
+    start = ["--model", "newcomer"]
+    assert __main__.main([str(run), *start, "-o", str(out), "--index", "coo"]) == 0
+    printed = capsys.readouterr()
+    sizes = sfl.load_sparse(out).sizes
+    assert printed.out.rstrip() == export.sizes_table(sizes)
+    assert f"{sizes.payload + sizes.header:,}" in printed.out
+    assert sizes.payload + sizes.header == out.stat().st_size
+    assert printed.err == f"wrote {out}\n"
+    assert __main__.main([str(run), "--model", "none such"]) == 2
+    assert __main__.main([str(run), *start, "-o", str(tmp_path / "no/folder")]) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 2 and all(line.startswith("error: ") for line in errors)
+
+
+@pytest.mark.slow
+def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
+    run, config = finished
+    config = config.copy_and_resolve_references()
+    config.model = {"name": "resnet18", "base": 2, "norm": "static"}
+    data = build.build_data(config)
+    model = build.build_model(config, data)
+    params, stats = jax.device_get(model.init(jax.random.key(0)))
+    blank = sfl.SparseModel(params, masks.full(params), stats)
+    result = results.load(run)._replace(models={"global": blank})
+    monkeypatch.setattr(results, "load", lambda run: result)
+    monkeypatch.setattr(export.runs.run_directory, "read_config", lambda run: config)
+    path, _ = export.export_run(run, tmp_path / "model")
+    back = sfl.load_sparse(path).sparse
+    x = jnp.asarray(data.x[evaluate.used_rows(data.train)])
+    want = batch_statistics.recalibrate(jax.random.key(9), model, blank, x)
+    assert same(back.params, blank.params) and not same(back.stats, blank.stats)
+    jax.tree.map(
+        lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), back.stats, want.stats
+    )
+
+
+def test_the_header_names_what_rebuilds_the_network(finished, tmp_path):
+    run, config = finished
+    path, _ = export.export_run(run, tmp_path / "model", name="newcomer")
+    content = path.read_bytes()
+    size = struct.unpack("<Q", content[:8])[0]
+    metadata = json.loads(content[8 : 8 + size])["__metadata__"]
+    head = json.loads(metadata["sparsefl_jax"])
+    assert head["network"] == {
+        "name": "mlp",
+        "num_classes": 4,
+        "input_shape": [2, 3, 1],
+        "widths": [16],
+    }
+    data = build.build_data(config)
+    assert (
+        np.float32(head["reading"]["mean"]).tolist() == np.float32(data.mean).tolist()
+    )

@@ -1,0 +1,108 @@
+"""Imports point down: no folder imports a higher one, and no circle of modules."""
+
+import ast
+import graphlib
+from pathlib import Path
+
+import pytest
+
+import sparsefl_jax
+
+# Bottom first. `report` reads the files of a run and imports nothing of `runs`.
+FOLDERS = (
+    "core",
+    "system",
+    "models",
+    "sparsity",
+    "data",
+    "training",
+    "wire",
+    "algorithms",
+    "simulation",
+    "report",
+    "runs",
+    "export",
+    "testing",
+)
+PACKAGE = "sparsefl_jax"
+
+
+def imported(text: str, known: set[str]) -> set[str]:
+    """Returns the modules that a source imports, inside functions too."""
+    found = set()
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names} & known
+        elif isinstance(node, ast.ImportFrom):
+            assert not node.level, "an import relative to a folder"
+            # `from folder import name`: a module of the folder, or what it defines
+            names = {f"{node.module}.{alias.name}" for alias in node.names}
+            found |= names & known
+            if names - known:
+                found |= {node.module} & known
+    return found
+
+
+def graph(sources: dict[str, str]) -> dict[str, set[str]]:
+    return {name: imported(text, set(sources)) for name, text in sources.items()}
+
+
+def arrows_up(imports: dict[str, set[str]]) -> list[str]:
+    """Returns imports of a higher folder; highest is the package, which imports all."""
+    height = dict(zip((*FOLDERS, ""), range(len(FOLDERS) + 1), strict=True))
+
+    def folder(module: str) -> str:
+        return (module.split(".") + [""])[1]
+
+    return [
+        f"{module} imports {target}"
+        for module, targets in sorted(imports.items())
+        for target in sorted(targets)
+        if height[folder(target)] > height[folder(module)]
+    ]
+
+
+def in_order(imports: dict[str, set[str]]) -> None:
+    graphlib.TopologicalSorter(imports).prepare()
+
+
+@pytest.fixture(scope="module")
+def package():
+    root = Path(next(iter(sparsefl_jax.__path__)))
+    return graph(
+        {
+            ".".join(path.relative_to(root.parent).with_suffix("").parts).removesuffix(
+                ".__init__"
+            ): path.read_text()
+            for path in root.rglob("*.py")
+        }
+    )
+
+
+def test_no_folder_imports_a_higher_one(package):
+    assert arrows_up(package) == []
+
+
+def test_no_circle_of_imports(package):
+    in_order(package)
+
+
+def test_every_folder_has_its_place(package):
+    assert {m.split(".")[1] for m in package if "." in m} == set(FOLDERS)
+
+
+def test_an_arrow_up_is_seen_inside_of_a_function():
+    low, high, whole = f"{PACKAGE}.core.low", f"{PACKAGE}.wire.high", PACKAGE
+    text = f"def f():\n    from {PACKAGE}.wire import high\n"
+    sources = {low: text, high: f"import {PACKAGE}", whole: ""}
+    assert arrows_up(graph(sources)) == [
+        f"{low} imports {high}",
+        f"{high} imports {whole}",
+    ]
+
+
+def test_a_circle_is_seen():
+    a, b = f"{PACKAGE}.core.a", f"{PACKAGE}.core.b"
+    sources = {a: f"from {b} import x", b: f"from {PACKAGE}.core import a"}
+    with pytest.raises(graphlib.CycleError):
+        in_order(graph(sources))

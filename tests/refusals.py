@@ -1,0 +1,48 @@
+"""Changes a configuration and checks refusals, for the tests of bad input."""
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from absl import flags
+
+from sparsefl_jax.runs import cli, loop
+from sparsefl_jax.runs.config import defaults, registry
+
+ROOT = Path(__file__).parent.parent
+
+
+def change(config, values: dict) -> None:
+    """Sets fields by dotted name, even to a wrong type, with defaults filled in."""
+    with config.ignore_type(), config.unlocked():
+        for field, value in values.items():
+            section, _, name = field.rpartition(".")
+            (config[section] if section else config)[name] = value
+    if not any(isinstance(config[f], str) for f in registry.TABLES):
+        defaults.complete(config)
+
+
+def refused(call, said: str) -> None:
+    """Checks that a call is refused in one line that says something."""
+    with pytest.raises(ValueError) as caught:
+        call()
+    assert said in str(caught.value) and "\n" not in str(caught.value)
+
+
+def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
+    """Returns exit code and standard error of `launch.py`, without a new process."""
+    values = flags.FlagValues()
+    config = cli.define_config(values)
+    monkeypatch.setattr(sys, "argv", ["launch.py", *arguments])
+    monkeypatch.chdir(ROOT)
+    monkeypatch.setattr(loop, "go_on", None)
+    monkeypatch.delenv("SPARSEFL_DEBUG", raising=False)
+    app = SimpleNamespace(run=lambda main, flags_parser: main(flags_parser(sys.argv)))
+    with pytest.raises(SystemExit) as ended:
+        cli.guarded(
+            app,
+            SimpleNamespace(FLAGS=values),
+            lambda argv: cli.run(config.value, None),
+        )
+    return ended.value.code, capsys.readouterr().err

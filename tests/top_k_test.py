@@ -1,0 +1,97 @@
+"""Top-k masks: exact counts whatever the ties, as a stable sort gives them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefl_jax.sparsity import masks, top_k
+
+pytestmark = pytest.mark.usefixtures("strict_dtypes")
+
+
+def reference_top_k(scores, k):
+    scores = scores.reshape(-1)
+    order = np.argsort(-scores, kind="stable")
+    keep = np.zeros(scores.size, bool)
+    keep[order[:k]] = True
+    return keep
+
+
+@settings(deadline=None, max_examples=50)
+@given(
+    st.lists(
+        st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-40, -1e-40, 3.5, np.inf, -np.inf])
+        | st.floats(-10, 10, width=32, allow_subnormal=False),
+        min_size=12,
+        max_size=12,
+    ),
+    st.integers(-1, 14),
+)
+def test_top_k_equals_a_stable_sort(scores, k):
+    scores = np.array(scores, np.float32)
+    # XLA on CPU flushes subnormals to zero when it compares.
+    scores[np.abs(scores) < 1e-38] = 0
+    found = jax.jit(top_k.top_k)(scores.reshape(3, 4), k)
+    assert found.shape == (3, 4)
+    np.testing.assert_array_equal(
+        np.asarray(found).reshape(-1), reference_top_k(scores, min(max(k, 0), 12))
+    )
+
+
+def test_top_k_takes_nan_last_and_handles_scalars_and_empties():
+    scores = jnp.array([jnp.nan, -jnp.inf, -jnp.nan, 1.0])
+    first = jax.jit(top_k.top_k)
+    assert first(scores, 2).tolist() == [False, True, False, True]
+    assert first(scores, 3).tolist() == [True, True, False, True]
+    assert bool(first(jnp.float32(0), 1)) is True
+    assert first(jnp.zeros((0, 3)), 1).shape == (0, 3)
+
+
+def test_top_k_under_vmap_over_scores_and_counts(key):
+    scores = jnp.round(jax.random.normal(key, (4, 7, 9)), 1)
+    k = jnp.array([0, 1, 40, 63], jnp.int32)
+    found = jax.jit(jax.vmap(top_k.top_k))(scores, k)
+    for i in range(4):
+        np.testing.assert_array_equal(
+            np.asarray(found[i]).reshape(-1),
+            reference_top_k(np.asarray(scores[i]), int(k[i])),
+        )
+
+
+def test_top_k_of_half_precision():
+    scores = jnp.array([1, 3, 2], jnp.bfloat16)
+    assert top_k.top_k(scores, 1).tolist() == [False, True, False]
+
+
+@pytest.mark.slow
+@settings(deadline=None, max_examples=30)
+@given(st.integers(-1, 12), st.integers(0, 2**32 - 1))
+def test_largest_overall_has_its_count_whatever_the_ties(count, seed):
+    rng = np.random.default_rng(seed)
+    scores = {
+        name: rng.integers(-2, 3, shape).astype(np.float32)
+        for name, shape in (("a", (2, 3)), ("b", (4,)), ("c", (1, 1)))
+    }
+    select = {"a": True, "b": False, "c": True}
+    mask = jax.jit(lambda s, k: top_k.largest_overall(s, k, select))(scores, count)
+    assert mask["b"].all() and mask["a"].shape == (2, 3)
+    flat = np.concatenate([scores["a"].ravel(), scores["c"].ravel()])
+    kept = np.concatenate([mask["a"].ravel(), mask["c"].ravel()])
+    np.testing.assert_array_equal(kept, reference_top_k(flat, min(max(count, 0), 7)))
+
+
+def test_largest_of_random_scores_has_the_counts(key):
+    params = {"a": jnp.zeros((10, 10)), "b": jnp.zeros(7)}
+    select = {"a": True, "b": False}
+
+    def draw(key, counts):
+        return top_k.largest(masks.uniform_scores(key, params, select), counts, select)
+
+    mask = jax.jit(jax.vmap(draw))(
+        jax.random.split(key, 3), jnp.array([[0], [33], [100]], jnp.int32)
+    )
+    assert mask["a"].sum((1, 2)).tolist() == [0, 33, 100]
+    assert mask["b"].all()
