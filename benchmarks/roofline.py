@@ -6,7 +6,7 @@
 Measured first: a square float32 matmul and a copy of 256 MB, on every device at once.
 Then every network trains at its usual batch, FedAvg with plain SGD through the real
 engine. FLOPs are six times the multiply-adds of the direct convolution, so Winograd can
-pass 1. Bytes are those that a step can not avoid, whatever the activations: weights
+pass 1. Bytes are those that a step cannot avoid, whatever the activations: weights
 read forward, backward and by the update, gradients written and read, weights written.
 Small networks stay in the caches and pass the copy's line.
 """

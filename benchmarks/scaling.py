@@ -7,7 +7,7 @@ Weak scaling gives every device as many clients a round however many devices the
 strong scaling shares a cohort of fixed size. Each count runs in a process of its own,
 one after another: with so many CPU devices, or on the first of the accelerators. A step
 is one client's minibatch; speed-up and efficiency, the rate per device, are beside the
-first count. More CPU devices than cores share these, and can not be faster.
+first count. More CPU devices than cores share these, and cannot be faster.
 """
 
 import json

@@ -189,7 +189,10 @@ def test_preprocess_under_vmap_and_scan(key):
         ),
         ({"scale": 0.0}, "scale=0.0"),
         ({"pad": 0}, "pad=0"),
-        ({"pad": 2, "augment": ("flip",)}, "pad=2 is read by nothing here"),
+        (
+            {"pad": 2, "augment": ("flip",)},
+            "pad=2 has no effect without augment='crop'",
+        ),
         ({"std": (0.0,)}, "std="),
     ],
 )

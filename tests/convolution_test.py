@@ -44,7 +44,7 @@ def reference(x, kernel, stride, pad):
 def operands(size, clients=None):
     lead = () if clients is None else (clients,)
     rng = np.random.default_rng(size)
-    # Oblong, so that height and width can not be confused.
+    # Oblong, so that height and width cannot be confused.
     x = rng.normal(size=(*lead, BATCH, SIDE, SIDE + 2, INPUTS))
     kernel = rng.normal(size=(*lead, size, size, INPUTS, OUTPUTS))
     return jnp.asarray(x, jnp.float32), jnp.asarray(kernel, jnp.float32)

@@ -158,7 +158,7 @@ def test_bad_files_are_named(tmp_path):
     reasons = [
         "holds Python objects",
         "lacks y or y_train",
-        "can not be used",
+        "cannot be used",
         "not exist",
     ]
     for path, reason in zip(paths, reasons, strict=True):
@@ -176,7 +176,7 @@ def test_bad_files_are_named(tmp_path):
         ("cifar1", "unknown; did you mean cifar10"),
         ("cifar10_sampel", "did you mean cifar10_sample"),
         ("qqqqqq", "see launch.py --list"),
-        ("emnist/nope", "can not be used"),
+        ("emnist/nope", "cannot be used"),
         ("cifar10", "--prepare=cifar10.*TFDS_DATA_DIR.*configs/flash_cifar10.py:mini"),
         ("emnist/byclass", "--prepare=emnist/byclass"),
     ],

@@ -253,7 +253,7 @@ def test_downlink_of_the_papers_networks(name, shape, num_scores, num_stats):
     }
     bits = int(packets.bits(layouts, counts).total)
     assert bits == 32 * (num_scores + num_stats)
-    # SpaFL prints 66.554 Gbit for both directions on LeNet-5, which can not be.
+    # SpaFL prints 66.554 Gbit for both directions on LeNet-5, which cannot be.
     assert name != "lenet5_caffe" or 500 * 10 * bits == 68_880_000_000
 
 

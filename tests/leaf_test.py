@@ -168,8 +168,8 @@ def test_bad_files_are_one_line(tmp_path):
         file.write_text(text, errors="surrogateescape")
         cases[str(file.parent)] = f"{name}/0.json'?: it is damaged"
     (tmp_path / "hollow").mkdir()
-    cases[str(tmp_path / "hollow")] = "no folder of LEAF's files, expected train/"
-    cases[str(tmp_path / "absent")] = "no folder of LEAF's files"
+    cases[str(tmp_path / "hollow")] = "not a folder of LEAF's files, expected train/"
+    cases[str(tmp_path / "absent")] = "not a folder of LEAF's files"
     for name, told in cases.items():
         with pytest.raises(ValueError, match=told) as caught:
             sources.load(name)

@@ -116,7 +116,7 @@ def test_missing_tensorflow_is_one_line(folder):
     "name, message",
     [
         ("dots:SparseflBroken", "failed: .*the server is down"),
-        ("dots:Missing", "can not be imported"),
+        ("dots:Missing", "cannot be imported"),
         ("nowhere:Builder", "there is no module 'nowhere'"),
         ("cifar1", "did you mean cifar10"),
         ("cifar10_sample", "is embedded"),

@@ -175,7 +175,7 @@ def test_a_directory_with_a_run_is_left_as_it_is(finished, config, tmp_path):
     with pytest.raises(ValueError, match="holds metrics.jsonl, expected an empty"):
         experiment.run(config, tmp_path, progress=False)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="config.json can not be read"):
+    with pytest.raises(ValueError, match="config.json cannot be read"):
         experiment.run(config, tmp_path, progress=False)
 
 

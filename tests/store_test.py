@@ -87,7 +87,7 @@ def test_the_host_gives_what_the_device_gives(world, key, method, every):
 
 @pytest.mark.parametrize("method, every", [("nst", 1), ("spafl", 2)])
 def test_the_disk_gives_what_the_device_gives(world, key, method, every):
-    # Two rounds of three can not reach all seven, of whom SpaFL judges everyone.
+    # Two rounds of three cannot reach all seven, of whom SpaFL judges everyone.
     told = {
         where: list(
             segments(world, method, key, 2, eval_every=every, client_store=where)

@@ -52,7 +52,7 @@ def compact(
       filter whose mask is False.
 
     Raises:
-      ValueError: `name` is not one of `models.MODELS`: a network of your own can not be
+      ValueError: `name` is not one of `models.MODELS`: a network of your own cannot be
         built smaller by this; `sparse` has other shapes; or a layer is
         normalised over several channels, which pruned ones have a part in, or behind
         its activation.
@@ -70,7 +70,7 @@ def compact(
     if not isinstance(name, str):
         raise ValueError(
             f"name={name!r:.60}, expected the name of a network of `build_model`; one "
-            "of your own can not be built again with other widths"
+            "of your own cannot be built again with other widths"
         )
     sparse = jax.tree.map(np.asarray, sparse)
     _check_shapes(sparse, build(name, num_classes, input_shape, **kwargs), name)

@@ -198,7 +198,7 @@ def _require_safetensors() -> None:
 
 
 def _checked(sparse: SparseModel) -> SparseModel:
-    """NumPy leaves; refuses what a file can not give back."""
+    """NumPy leaves; refuses what a file cannot give back."""
     sparse = SparseModel(*(jax.tree.map(np.asarray, tree) for tree in sparse))
     if _shapes(sparse.params) != _shapes(sparse.mask):
         raise ValueError("mask has other leaves than params, expected the same shapes")

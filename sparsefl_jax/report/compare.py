@@ -52,7 +52,7 @@ def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
       folder, or what the names of its folders have in common.
 
     Raises:
-      ValueError: a folder can not be read, see `run_folders` and `read_run`.
+      ValueError: a folder cannot be read, see `run_folders` and `read_run`.
 
     Example:
       >>> read_groups(["no/such/run"])

@@ -223,7 +223,7 @@ def read_lines(path: Path) -> list[Record]:
     """The records of a JSON lines file, without a last line that was cut off.
 
     Raises:
-      ValueError: in one line, the file can not be read, or another line is no JSON
+      ValueError: in one line, the file cannot be read, or another line is no JSON
         object.
     """
     lines = read_text(path).splitlines()

@@ -73,7 +73,7 @@ def write_page(run_dir: str | Path) -> Path:
       The page written.
 
     Raises:
-      ValueError: the folder can not be read, see `read_run`.
+      ValueError: the folder cannot be read, see `read_run`.
 
     Example:
       >>> write_page("no/such/run")

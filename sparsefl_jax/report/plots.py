@@ -39,7 +39,7 @@ def plot_run(run_dir: str | Path) -> list[Path]:
       The PNG files written.
 
     Raises:
-      ValueError: the folder can not be read, see `read_run`.
+      ValueError: the folder cannot be read, see `read_run`.
 
     Example:
       >>> plot_run("no/such/run")

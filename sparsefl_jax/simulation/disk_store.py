@@ -242,6 +242,6 @@ def _checksum(path: Path) -> int:
 
 
 def _open(path: Path, shape, dtype) -> np.ndarray:
-    if not np.prod(shape):  # which can not be mapped
+    if not np.prod(shape):  # which cannot be mapped
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", shape=shape)

@@ -1,4 +1,4 @@
-"""Files: checked where they are read, named where they can not be written.
+"""Files: checked where they are read, named where they cannot be written.
 
 What a file may hold is told by a pattern: the name of a kind of value, `("a", "b")` for
 one of some texts, `[pattern]` for a list, `{str: pattern}` for fields of any name,
@@ -43,7 +43,7 @@ def read_json(path: Path, pattern: Any = ANY) -> Any:
     """What a JSON file holds.
 
     Raises:
-      ValueError: in one line, it can not be read or holds something else.
+      ValueError: in one line, it cannot be read or holds something else.
     """
     return check(path, parse(path, read_text(path)), pattern)
 
@@ -52,7 +52,7 @@ def read_text(path: Path) -> str:
     """The text of a file.
 
     Raises:
-      ValueError: in one line, it can not be read.
+      ValueError: in one line, it cannot be read.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -81,7 +81,7 @@ def read_array(path: Path, kind: str, ndim: int) -> np.ndarray:
       ndim: its number of axes.
 
     Raises:
-      ValueError: in one line, it can not be read or holds something else.
+      ValueError: in one line, it cannot be read or holds something else.
     """
     array = open_array(path)
     if array.dtype.kind not in kind or array.ndim != ndim or not array.size:
@@ -93,7 +93,7 @@ def open_array(path: Path) -> np.ndarray:
     """The array of a `.npy` file, without reading it.
 
     Raises:
-      ValueError: in one line, it can not be read.
+      ValueError: in one line, it cannot be read.
     """
     try:
         return np.lib.format.open_memmap(path, mode="r")
@@ -165,10 +165,10 @@ def check_name(argument: str, path: str | Path) -> None:
 
 
 def unreadable(path: Path, error: Exception) -> ValueError:
-    """The error that names a file which can not be read."""
+    """The error that names a file which cannot be read."""
     if isinstance(error, OSError) and error.strerror:
         error = OSError(error.strerror)  # without the name once more
-    return ValueError(f"{path} can not be read: {one_line(error)}")
+    return ValueError(f"{path} cannot be read: {one_line(error)}")
 
 
 def check(path: Path, value: Any, pattern: Any, where: str = "") -> Any:
@@ -236,7 +236,7 @@ def write_bytes(path: Path, content: bytes) -> None:
     """Writes a file whole or, if the process is killed, not at all.
 
     Raises:
-      OSError: it can not be written, as on a full disk; names the file.
+      OSError: it cannot be written, as on a full disk; names the file.
     """
     temporary = path.with_name(path.name + ".tmp")
     with naming(path):

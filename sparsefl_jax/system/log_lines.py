@@ -41,7 +41,7 @@ def kept(path: Path, checks: str) -> Kept:
       checks: from `check`, of the file as it was.
 
     Raises:
-      OSError: it can not be read.
+      OSError: it cannot be read.
     """
     found = path.read_bytes() if path.exists() else b""
     lines = found.splitlines(keepends=True)

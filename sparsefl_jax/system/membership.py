@@ -59,7 +59,7 @@ def start(
 
     Raises:
       ValueError: some of the arguments are missing or out of range, nobody tells, or
-        the port can not be used.
+        the port cannot be used.
       RuntimeError: JAX has started already.
 
     Example:
