@@ -133,7 +133,7 @@ def test_no_two_users_become_one(users, users_test, numbers, numbers_test):
             {"users": np.array([0, 1, 2, None])},
             r"users\[3\]=None is a NoneType, expected",
         ),
-        ({"users": [0, 1, 2, 3.5]}, r"users\[0\]=0.0 is a float, expected integers"),
+        ({"users": [0, 1, 2, 3.5]}, r"users\[0\]=0.0 is a float, expected only int"),
         (
             {"users": np.array([0, 1, 2, "3"], object)},
             r"users\[3\]='3' is a str, expect",
@@ -298,7 +298,7 @@ def test_a_broken_entry_is_told_and_decoded_anew(cache, tmp_path, how):
     decoded.through("a", *files, lambda: arrays)
     [entry] = cache.iterdir()
     spoil(entry, how)
-    with pytest.warns(UserWarning, match="are damaged .*: decoded anew"):
+    with pytest.warns(UserWarning, match="are damaged .*: decoded again"):
         again = decoded.through("a", *files, lambda: arrays)
     assert again["x"].tolist() == [0, 1, 2] and again["y"].shape == (0, 2)
     kept = decoded.through("a", *files, lambda: 1 / 0)

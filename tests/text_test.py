@@ -66,7 +66,7 @@ BAD_TABLES = [
     (
         ROWS,
         {"label": "moos"},
-        "label='moos' .did you mean 'mood'.., expected .* mood, author",
+        "label='moos' .did you mean 'mood'.., .* mood, author",
     ),
     (ROWS, {"user": "who"}, "user='who', expected one of "),
     ([*ROWS, ("1", "", "x")], {}, "line 7 lacks"),
