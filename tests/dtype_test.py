@@ -211,7 +211,7 @@ def test_other_dtypes_are_refused(tmp_path):
     config = tiny_config(tmp_path)
     config.model.dtype, told = (
         "float16",
-        "='float16', expected 'float32' or 'bfloat16'$",
+        "='float16', expected one of float32, bfloat16$",
     )
     with pytest.raises(ValueError, match="^model.dtype" + told):
         experiment.build(config)

@@ -197,10 +197,13 @@ def one_dense(self, x):
 
 
 REFUSED = [
-    (lambda self, x, is_train=False: one_dense(self, x), "the argument 'is_train'"),
-    (lambda self, x, mode="train": one_dense(self, x), "the argument 'mode'"),
-    (lambda self, x, mask: one_dense(self, x), "the argument 'mask', which nothing"),
-    (lambda self, x, **how: one_dense(self, x), "the argument 'how'"),
+    (
+        lambda self, x, is_train=False: one_dense(self, x),
+        "the unknown argument 'is_train'",
+    ),
+    (lambda self, x, mode="train": one_dense(self, x), "the unknown argument 'mode'"),
+    (lambda self, x, mask: one_dense(self, x), "the unknown argument 'mask', expected"),
+    (lambda self, x, **how: one_dense(self, x), "the unknown argument 'how'"),
     (norm_of_all_positions, "normalises [48, 2], expected the 3 samples"),
     (bridged, "in training a padded sample changes logits of Mine"),
     (
