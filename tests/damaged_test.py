@@ -390,7 +390,7 @@ def test_without_a_home_a_line_says_what_to_set(monkeypatch):
 def test_a_folder_whose_name_is_no_text_here_is_refused(tmp_path):
     folder = tmp_path / "r\udcc3n"  # 'rün' as LC_ALL=C reads it without UTF-8 mode
     config = tiny_config(tmp_path)
-    with pytest.raises(ValueError, match="is no text in this locale"):
+    with pytest.raises(ValueError, match="is not text in this locale"):
         experiment.run(config, folder, progress=False)
     for entry in ENTRIES:
         line = told(entry, folder)

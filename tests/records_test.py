@@ -54,7 +54,7 @@ def damage(path, how):
         ("number", [0, 2, 3], "(2)"),
         ("removed", [0, 2, 3], "(2)"),
         ("order", [0, 1, 2, 3], "no longer in their order"),
-        ("inserted", [0, 1, 2, 3], "others stand between them"),
+        ("inserted", [0, 1, 2, 3], "other lines are between"),
         ("windows", [], "4 of the 4 lines"),
     ],
 )
