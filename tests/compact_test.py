@@ -187,7 +187,7 @@ def test_every_model_is_tested():
 def test_normalisation_behind_the_activation_is_refused():
     data, widths = (8, 8, 3), (4, 4, 4, 4, 4, 4, 8)
     sparse = start("fedsparsify_cnn", data, widths=widths)
-    with pytest.raises(ValueError, match="behind the activation"):
+    with pytest.raises(ValueError, match="after the activation"):
         compact(sparse, "fedsparsify_cnn", 10, data, widths=widths)
 
 

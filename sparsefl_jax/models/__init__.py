@@ -1,4 +1,4 @@
-"""Networks as pure functions. No other folder imports flax."""
+"""Networks as pure functions; all flax modules are in this folder."""
 
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.registry import MODELS, build

@@ -31,7 +31,6 @@ from sparsefl_jax.sparsity import masks
 # Arguments of optax's optimizers that are decay rates in [0, 1).
 _DECAYS = ("momentum", "b1", "b2", "b3", "decay", "decay_rate", "rho")
 
-
 ANEW = EmptyState()  # stands for an optimizer's state that starts anew
 
 
@@ -122,9 +121,8 @@ def make_optimizer(
       rate, so it can be kept from one round to the next.
 
     Raises:
-      ValueError: optax has no such optimizer; it lacks an argument or needs more than
-        gradients; a number is negative or not finite; or a decay rate such as
-        `momentum` is not below 1.
+      ValueError: optax has no such optimizer, it lacks an argument or needs more than
+        gradients, or a number is out of range.
 
     Example:
       >>> tx = make_optimizer('sgd', learning_rate=0.5, momentum=0.9)(0)
@@ -133,11 +131,7 @@ def make_optimizer(
       [-0.5, -0.5]
     """
     factory = _optax_factory(name)
-    numbers = {
-        "learning_rate": learning_rate,
-        "weight_decay": weight_decay,
-        "clip": clip,
-    }
+    numbers = dict(learning_rate=learning_rate, weight_decay=weight_decay, clip=clip)
     _check_numbers(numbers | kwargs)
     if "weight_decay" in inspect.signature(factory).parameters:
         kwargs, weight_decay = kwargs | {"weight_decay": weight_decay}, 0.0
@@ -241,11 +235,7 @@ def train_steps(
       epoch, first, last: int32 scalars, which may differ between clients.
       num_trips: an int32 scalar that clients that run together share, at least
         `last - first`.
-      project: a function of the parameters that is applied after every step, such as a
-        mask.
-
-    Returns:
-      The state after the last of these steps.
+      project: a function of the parameters to apply after every step, such as a mask.
     """
     grad_fn = jax.value_and_grad(loss_fn, argnums=1, has_aux=True)
     capacity = batches.order.shape[1]
@@ -340,12 +330,9 @@ def train(
 
 
 def work(count: Array, mask: PyTree, extra: Array | float = 0.0) -> Work:
-    """Returns the work of samples whose three passes skip the entries that are masked.
+    """Returns the work of `count` samples if all passes skip what `mask` removes.
 
-    Args:
-      count: the number of samples, a float32 scalar.
-      mask: a tree of bools; True is kept.
-      extra: FLOPs of mask work.
+    `extra` counts FLOPs of mask work.
 
     Example:
       >>> work(jnp.float32(8), {'w': jnp.array([True, False])}).forward['w'].item()
