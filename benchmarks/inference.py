@@ -1,13 +1,13 @@
-"""What a sparse model saves where it is used: size, latency, throughput.
+"""Measures the size, latency and throughput of sparse models.
 
     python -m benchmarks.inference                        # random weights, by sparsity
     python -m benchmarks.inference --only mlp --sparsity 0 0.9
     python -m benchmarks.inference --runs runs/a runs/b   # models of finished runs
 
-After Tables 1 and 2 of FedSparsify (Stripelis et al. 2022), with kernels that exist for
-this platform in place of DeepSparse, see `engines.py`. These are timed in turns in one
-process; the first call, which compiles, stands apart (the dense network is compiled
-once for all sparsities).
+The figures are those of Tables 1 and 2 of FedSparsify (Stripelis et al. 2022), with the
+kernels available on this platform instead of DeepSparse, see `engines.py`. Engines are
+timed in turns in one process. The first call, which compiles, has a column of its own;
+the dense network is compiled once for all sparsities.
 """
 
 import argparse
@@ -34,11 +34,11 @@ from sparsefl_jax.system import hardware as devices
 from sparsefl_jax.system import provenance
 
 SPARSITIES = (0.0, 0.8, 0.9, 0.95, 0.99)
-SECONDS = 0.5  # that an engine may take for one figure, but for one call in any case
+SECONDS = 0.5  # the time of an engine for one figure, which is at least one call
 
 
 def random_case(name: str, sparsity: float) -> Case:
-    """The network with random weights, `int(sparsity n)` of all parameters pruned."""
+    """Returns a network of random weights, of which `int(sparsity * n)` are pruned."""
     rng = np.random.default_rng(0)
     shape = NETWORKS[name].shape
     network = {"name": name, "num_classes": 10, "input_shape": shape}
@@ -51,7 +51,7 @@ def random_case(name: str, sparsity: float) -> Case:
     )
     alive = [a.reshape(leaf.shape) for a, leaf in zip(alive, leaves, strict=True)]
     mask = jax.tree.unflatten(treedef, alive)
-    # Activations keep their size, and biases and statistics matter, as after training.
+    # As after training, activations keep their scale, and biases and statistics matter.
     scale = np.float32((1 - sparsity) ** -0.5)
     params, stats = jax.tree.map(
         lambda v: (
@@ -66,23 +66,23 @@ def random_case(name: str, sparsity: float) -> Case:
 
 
 def case_of_run(run: Path) -> Case:
-    """The model that a run deploys at the target density."""
+    """Returns the model that a run deploys at the target density."""
     config = run_directory.read_config(run)
     if config.model.name not in NETWORKS:
         known = ", ".join(NETWORKS)
         raise ValueError(f"model={config.model.name!r} of {run}, expected of: {known}")
     with tempfile.TemporaryDirectory() as folder:
         path, _ = sfl.export_run(run, Path(folder) / "model")
-        held = sfl.load_sparse(path)
-    return Case(config.model.name, held.about["network"], held.sparse)
+        exported = sfl.load_sparse(path)
+    return Case(config.model.name, exported.about["network"], exported.sparse)
 
 
 def in_turns(calls: dict[str, Callable], repeats: int) -> dict[str, dict]:
-    """Seconds a call, engines one after the other; all are compiled.
+    """Returns the seconds per call of compiled engines, timed in turns.
 
     Args:
-      calls: what to time, by engine.
-      repeats: turns; engines that would take longer than `SECONDS` have fewer.
+      calls: the calls to time, by engine.
+      repeats: the number of turns; engines that would exceed `SECONDS` get fewer.
     """
     counts, turns, seconds = {}, {}, {name: [] for name in calls}
     for name, call in calls.items():

@@ -163,16 +163,16 @@ def row(r: dict) -> list[str]:
 
 
 def draw(results: list[dict], figure) -> None:
-    """Time of a round, and memory, by population."""
+    """Plots the time of a round, and memory, by population."""
     times, memory = figure.subplots(1, 2)
     kinds = dict.fromkeys((r["kind"], r["width"]) for r in results)
     for color, (kind, width) in zip(COLORS, kinds, strict=False):
-        own = [r for r in results if (r["kind"], r["width"]) == (kind, width)]
-        kept = f", {own[0]['row'] / 2**10:,.0f} KiB" if own[0]["row"] else ""
-        look = {"color": color, "label": f"{kind}{kept}"}
-        counts = [r["clients"] for r in own]
-        times.plot(counts, [1e3 * r["minimum_seconds"] for r in own], "o-", **look)
-        memory.plot(counts, [r["peak"] / 2**20 for r in own], "o-", **look)
+        cases = [r for r in results if (r["kind"], r["width"]) == (kind, width)]
+        row_size = f", {cases[0]['row'] / 2**10:,.0f} KiB" if cases[0]["row"] else ""
+        style = {"color": color, "label": f"{kind}{row_size}"}
+        counts = [r["clients"] for r in cases]
+        times.plot(counts, [1e3 * r["minimum_seconds"] for r in cases], "o-", **style)
+        memory.plot(counts, [r["peak"] / 2**20 for r in cases], "o-", **style)
     times.set(xscale="log", title="A round [ms]")
     memory.set(xscale="log", yscale="log", title="Peak of the process [MiB]")
     for ax in (times, memory):
@@ -197,10 +197,10 @@ def main():
         parser.error(f"most={args.most}, expected at least 100")
     results = []
     for case in chosen:
-        told = measure.apart("population", (case, args.repeats))
-        results.append(told["result"])
+        output = measure.apart("population", (case, args.repeats))
+        results.append(output["result"])
         print(*row(results[-1]), sep="  ", flush=True)
-    about = {"repeats": args.repeats} | told["machine"]
+    about = {"repeats": args.repeats} | output["machine"]
     table = measure.markdown(HEAD, map(row, results))
     draws = partial(draw, results)
     measure.publish("population", args.out, about, results, table, draws, (10, 4))

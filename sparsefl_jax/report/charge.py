@@ -7,7 +7,7 @@ RULES = (
     "Every value of every packet is charged at its width, and positions by the packet's"
     " code if the receiver does not hold them yet or has missed a change of the mask."
     " Nothing is charged for values that a client draws from its own index, packets of"
-    " common knowledge (width 0), the round's number and a client's own facts, transport"
+    " common knowledge (width 0), the round's number, a client's own facts, transport"
     " headers, secure summation, and the packets named below with their reasons."
 )
 
