@@ -18,7 +18,7 @@ FAST = settings(deadline=None, max_examples=15)
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache directory."""
+    """Sets an empty cache directory."""
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -227,7 +227,7 @@ def test_cache_is_keyed_whole_or_absent(cache, tmp_path, monkeypatch):
     assert decoded.through("a", *files, lambda: arrays)["y"].tolist() == [1, 1, 1]
     again = decoded.through("a", *files, lambda: 1 / 0)
     assert sorted(again) == ["x", "y"] and isinstance(again["x"], np.memmap)
-    # A second process that decoded the same finds the entry there and is content.
+    # A second process that decoded the same data accepts the existing entry.
     [entry] = cache.iterdir()
     assert decoded.store(entry, arrays)
 

@@ -8,7 +8,7 @@ import pytest
 
 from sparsefl_jax.system import hardware
 
-# Two devices meet at a sum; one of them works for several seconds before.
+# Two devices meet at a sum, for which one of them is several seconds late.
 MEETING = """
 import time
 import numpy as np
@@ -106,7 +106,7 @@ print(before, most, peak())
 def test_peak_memory_follows_the_process():
     done = run(PEAK)
     before, most, after = map(int, done.stdout.split())
-    # The kernel's own counts are a little behind.
+    # The kernel's counts lag a little.
     assert 190e6 < most - before < 250e6 and after - before > 190e6, done.stderr
 
 

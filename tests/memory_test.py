@@ -1,4 +1,4 @@
-"""Memory: the estimate against compiled programs, the budget, and running out of it."""
+"""Memory: the estimate against compiled programs, the budget, and its end."""
 
 import jax
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ CLIENTS, SAMPLES, SHAPE = 8, 24, (6, 6, 1)
 
 @pytest.fixture(scope="module")
 def world():
-    """Even clients, an MLP, a loss and an optimizer with momentum."""
+    """Returns even clients, an MLP, and an optimizer with momentum."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(CLIENTS * SAMPLES, *SHAPE)).astype(np.float32)
     y = (np.arange(len(x)) % 4).astype(np.int32)
@@ -47,7 +47,7 @@ def memory_of(world, chunk="auto", cohort=8, method=sfl.fedavg, **settings):
         (lambda x: jnp.sum(jnp.exp(x) * 2.0), 4),  # all fused
         (lambda x: jnp.exp(x) @ x, 2 * 256),  # a product needs its operands
         (jax.jit(lambda x: jnp.tanh(x @ x)), 256),  # written in place
-        # The carry is written in place, beside it stands one product.
+        # The carry is written in place, in addition to one product.
         (lambda x: jax.lax.fori_loop(0, 3, lambda i, a: a @ x, x), 2 * 256),
         (lambda x: jax.lax.cond(x[0, 0] > 0, lambda: x @ x, lambda: x), None),
     ],
@@ -97,7 +97,7 @@ def test_parts_add_up_and_grow_with_chunk_devices_and_batch(world):
 
 def test_a_budget_chooses_the_largest_chunk_that_fits(world):
     alone = memory_of(world)
-    assert alone.chunk == 1  # one client a core, as without a budget on CPUs
+    assert alone.chunk == 1  # one client per core, as on CPUs without a budget
     whole = memory_of(world, memory_gb=1.0)
     assert whole.chunk == whole.share == 4
     for chunk in (1, 2, 3):
@@ -148,7 +148,7 @@ def test_an_accelerator_has_its_own_limit(world, monkeypatch):
 
 
 def fail_in_round(monkeypatch, round, error):
-    """Lets the segments from a round on fail as XLA does."""
+    """Makes segments from a round on fail as XLA does."""
     make = round_program.make_segment
 
     def failing(plan):
@@ -225,7 +225,7 @@ def test_summary_tells_memory_and_compilation(tmp_path):
     told = summary["memory"]
     totals = [sum(stage["memory"].values()) for stage in summary["stages"]]
     assert told["estimated"] == max(totals) and told["process"] > 10**8
-    assert told["devices"] is None  # CPUs do not tell
+    assert told["devices"] is None  # CPUs do not report it
     spent = sum(stage["compile_seconds"] for stage in summary["stages"])
     assert spent < summary["seconds"]
     table = sfl.report.summary_table(summary)
@@ -273,7 +273,7 @@ def test_what_the_host_can_not_hold_is_refused_before_compilation(world, monkeyp
     for settings, told in (({}, "is clients, "), ({"memory_gb": 1.0}, "smaller chunk")):
         with pytest.raises(ValueError, match=f"has .* expected at least .*{told}"):
             checked(**settings)
-    # A population of 10 GB a device: nothing is allocated, as zeros are but promised.
+    # A population of 10 GB per device; zeros are lazy, so nothing is allocated.
     x = np.broadcast_to(np.zeros((1, *SHAPE), np.float32), (7 * 10**7, *SHAPE))
     large = data._replace(x=x)
     host(2 * 10**10)
@@ -282,7 +282,7 @@ def test_what_the_host_can_not_hold_is_refused_before_compilation(world, monkeyp
         ValueError, match="has 20.0 GB .* is population, .* try fewer tr"
     ):
         checks.run(Setup([stage], model, large))
-    # A batch of everything and more: rows of an epoch's order, of 2**31 entries.
+    # A batch larger than the data: an epoch's order has 2**31 entries.
     host(10**9)
     stage = stage._replace(batch_size=2**31 - 1)
     with pytest.raises(

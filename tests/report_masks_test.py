@@ -15,7 +15,7 @@ WIDTH = math.ceil(sum(SIZES) / 8)
 
 
 def draw(count, density, seed=0):
-    """Random masks, bool [count, entries]."""
+    """Draws random masks, bool [count, entries]."""
     return np.random.default_rng(seed).random((count, sum(SIZES))) < density
 
 

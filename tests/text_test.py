@@ -101,7 +101,7 @@ def test_hashed_letters():
 
 
 class Encoder:
-    """Gives a text's length, and its batch's, at the first token; -1 elsewhere."""
+    """Returns the lengths of text and batch at the first token, -1 elsewhere."""
 
     def __init__(self):
         self.batches = []
