@@ -67,9 +67,9 @@ class Model(NamedTuple):
             lets padded samples change valid ones or the statistics.
 
         Example:
-        >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
-        >>> Model.from_flax(nn.Dense(4), example).macs
-        {'bias': 0, 'kernel': 12}
+          >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+          >>> Model.from_flax(nn.Dense(4), example).macs
+          {'bias': 0, 'kernel': 12}
         """
         model = wrap(module, example)
         linen.try_out(module, model.init, model.apply, _one(example))
@@ -125,12 +125,12 @@ class Model(NamedTuple):
           ValueError: `dtype` is neither.
 
         Example:
-        >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
-        >>> model = Model.from_flax(nn.Dense(1, use_bias=False), example)
-        >>> params = {"kernel": jnp.full((3, 1), 1 + 2**-9)}
-        >>> x, half = jnp.ones((1, 3)), model.computing("bfloat16")
-        >>> [m.apply(params, {}, x, train=False)[0].item() for m in (model, half)]
-        [3.005859375, 3.0]
+          >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+          >>> model = Model.from_flax(nn.Dense(1, use_bias=False), example)
+          >>> params = {"kernel": jnp.full((3, 1), 1 + 2**-9)}
+          >>> x, half = jnp.ones((1, 3)), model.computing("bfloat16")
+          >>> [m.apply(params, {}, x, train=False)[0].item() for m in (model, half)]
+          [3.005859375, 3.0]
         """
         one_of("dtype", dtype, DTYPES)
         if dtype == self.dtype:
@@ -159,12 +159,12 @@ class Model(NamedTuple):
           A `Model` whose `apply` takes raw samples.
 
         Example:
-        >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
-        >>> model = Model.from_flax(nn.Dense(4), example)
-        >>> halved = model.reading(lambda key, x, train: x.astype(jnp.float32) / 2)
-        >>> raw = jnp.ones((2, 3), jnp.uint8)
-        >>> halved.apply(*halved.init(jax.random.key(0)), raw, train=False)[0].shape
-        (2, 4)
+          >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+          >>> model = Model.from_flax(nn.Dense(4), example)
+          >>> halved = model.reading(lambda key, x, train: x.astype(jnp.float32) / 2)
+          >>> raw = jnp.ones((2, 3), jnp.uint8)
+          >>> halved.apply(*halved.init(jax.random.key(0)), raw, train=False)[0].shape
+          (2, 4)
         """
 
         def apply(params, stats, x, *, train, weight=None, key=None):

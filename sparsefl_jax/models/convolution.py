@@ -93,9 +93,9 @@ def convolve(
       ValueError: a lowering is unknown, or the kernel is larger than the padded image.
 
     Example:
-    >>> x, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 5))
-    >>> convolve(x, kernel, pad=1, lowering="winograd2").shape
-    (1, 4, 4, 5)
+      >>> x, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 5))
+      >>> convolve(x, kernel, pad=1, lowering="winograd2").shape
+      (1, 4, 4, 5)
     """
     layer = Layer(*x.shape, kernel.shape[3], kernel.shape[0], stride, pad)
     if min(layer.out) < 1:
