@@ -21,13 +21,13 @@ def zeros(round, size):
 
 
 def purged(params, round):
-    """Marks the entries that reach the int(s n)-th smallest magnitude."""
+    """What reaches the int(s n)-th smallest magnitude."""
     magnitude = np.abs(flat(params))
     return magnitude >= np.sort(magnitude)[zeros(round, magnitude.size)]
 
 
 def means(world, round):
-    """Returns each client's trained parameters and mask, and weights of the mean."""
+    """Each client's trained parameters and mask, and their weights in the mean."""
     sent = [unpack_model(p.up) for p in small_world.passings(world, round)]
     sizes = np.array([small_world.SIZES[i] for i in world.cohorts[round]], np.float64)
     trained = np.stack([flat(s.params) for s in sent])

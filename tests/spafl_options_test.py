@@ -40,18 +40,18 @@ OPTIONS = [
 
 
 def slopes():
-    """Returns the constant gradient of the loss by each weight."""
+    """The gradient of the loss to a pruned weight, a constant."""
     return np.random.default_rng(1).normal(0, 0.1, SHAPE)
 
 
 def weights(client):
-    """Returns importances from 0.4 to above 2; only one client's filters die."""
+    """Importances from 0.4 to above 2; one client's filters die, the other's not."""
     w = np.random.default_rng(2 + client).normal(0, 1, SHAPE)
     return w * (np.array([0.1, 0.2, 0.3]) if client else np.array([0.5, 1.0, 2.0]))
 
 
 def by_hand(w, tau, velocity, round, options):
-    """Computes one client's round, and returns its result."""
+    """One client's round; what it ends with."""
     alpha = ALPHA
     if options["warmup"]:
         alpha /= 1 + np.exp(5 - 10 * round)
@@ -82,7 +82,7 @@ def by_hand(w, tau, velocity, round, options):
 
 
 def federation_by_hand(options):
-    """Returns both clients' weights, the global thresholds and their changes."""
+    """Both clients' weights after each round, the global thresholds, how they moved."""
     clients, tau, delta = [(weights(i), None) for i in (0, 1)], np.zeros(3), np.zeros(3)
     told = []
     n = 8 if options["divisor"] == "inputs" else 4
@@ -100,7 +100,7 @@ def federation_by_hand(options):
 
 
 def linear(key, params, stats, x, y, weight):
-    """Returns a model whose loss has the gradient `slopes()` everywhere."""
+    """A loss whose gradient is `slopes()` everywhere."""
     del key, x, y
     zero = jnp.zeros((), jnp.float32)
     sums = {"loss": zero, "correct": zero, "count": jnp.sum(weight)}
@@ -109,7 +109,7 @@ def linear(key, params, stats, x, y, weight):
 
 @functools.cache
 def federation(**options):
-    """Computes the same with the method."""
+    """The same by the method."""
     decay = options.pop("decay")
     optimizer = sfl.make_optimizer(
         "sgd", learning_rate=RATE, momentum=MOMENTUM, weight_decay=decay

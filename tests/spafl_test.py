@@ -1,4 +1,4 @@
-"""SpaFL: the estimator's gradients, eq. (13), resets, recursion, and messages."""
+"""SpaFL: the estimator's gradients, eq. (13), resets, recursion, and what travels."""
 
 import jax
 import jax.numpy as jnp
@@ -127,7 +127,7 @@ def test_a_dead_layer_is_revived_and_a_threshold_equal_to_importance_prunes():
 
 @pytest.mark.parametrize("filters", [100, 500, 1000, 1200, 2048])
 def test_one_percent_of_the_filters_is_dead_and_one_filter_more_is_not(filters):
-    """A mean in float32 would count 5 of 500 as more than 0.01, unlike PyTorch."""
+    """A mean in float32 took 5 of 500 for more than 0.01, which PyTorch does not."""
     kernel, most = jnp.ones((2, filters)), filters // 100
     is_dead = jax.jit(straight_through.is_dead)
     for alive in (0, most, most + 1):
@@ -136,7 +136,7 @@ def test_one_percent_of_the_filters_is_dead_and_one_filter_more_is_not(filters):
 
 
 def quiet_loss(key, params, stats, x, y, weight):
-    """Returns a model with a constant loss: only the regulariser moves thresholds."""
+    """A loss that tells nothing: the regulariser alone moves thresholds."""
     del key, x, y
     zero = jnp.zeros((), jnp.float32)
     sums = {"loss": zero, "correct": zero, "count": jnp.sum(weight)}
@@ -188,7 +188,7 @@ def test_thresholds_follow_the_regularisers_recursion(method_ste):
 @pytest.mark.parametrize("reset", ["same", "previous"])
 @pytest.mark.parametrize("factory", [spafl, local_only])
 def test_a_layer_that_died_is_alive_when_the_next_round_begins(factory, reset):
-    """The official code evaluates every client between rounds, which revives it."""
+    """The official code evaluates every client in between, which revives it there."""
 
     def loss(key, params, stats, *batch):
         value, told = quiet_loss(key, params, stats, *batch)
@@ -241,7 +241,7 @@ def _penalty(options, round):
 
 
 def test_eq_13_needs_as_many_words_as_there_are_thresholds():
-    """They are charged or assumed to be free; the paper's bits follow from both."""
+    """They are charged, or assumed to be free; the paper's bits are a view of both."""
     kernel = {"w": jnp.ones((4, 3)), "b": jnp.ones(3)}
     model, bits = SparseModel(kernel, masks.full(kernel), {}), {}
     for charged in (False, True):

@@ -17,7 +17,7 @@ from sparsefl_jax.system import interrupt
 
 
 def tiny_config(folder):
-    """Returns a configuration, and writes its data set into `folder`."""
+    """A configuration whose data set it writes into `folder`."""
     rng = np.random.default_rng(0)
     y = np.arange(240) % 4
     x = rng.normal(0, 0.3, (240, 2, 3, 1)).astype(np.float32)
@@ -44,12 +44,12 @@ def tiny_config(folder):
 
 @functools.cache
 def network(name):
-    """Returns a configuration's network with default settings."""
+    """The network of a configuration but for its settings, which change no name."""
     return models.build(name, 10, (768,) if name == "sa" else (32, 32, 3))
 
 
 def noisy(model, optimizer):
-    """Returns SpaFL with new noise whenever clients' models are deployed."""
+    """SpaFL whose clients' models are deployed with noise, drawn anew every time."""
     whole = spafl(model, optimizer, alpha=0.05)
 
     def noised(deployed):
@@ -68,13 +68,13 @@ def noisy(model, optimizer):
 
 
 def a_method(model, optimizer, strength: float = 0.5, weighting="examples"):
-    """Returns a user's method, whose arguments are not keyword-only."""
+    """A method of one's own, with arguments that are not keyword-only."""
     del strength
     return fedavg(model, optimizer, weighting=weighting)
 
 
 def ctrl_c(monkeypatch) -> Callable:
-    """Returns a function that sends Ctrl-C and waits until a run receives it."""
+    """A function that sends this process Ctrl-C and returns once a run has heard it."""
     heard, listening = [], interrupt.listening
 
     @contextlib.contextmanager

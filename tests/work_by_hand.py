@@ -1,4 +1,4 @@
-"""The work of every method's clients, in NumPy, from masks and sample counts."""
+"""What every method's clients multiply, in NumPy, from masks and numbers of samples."""
 
 from functools import partial
 
@@ -17,7 +17,7 @@ BATCH = 4
 
 
 def multiplies(world, expected):
-    """Returns the work of every client in every round by pass and leaf.
+    """`Work` of every client in every round, pass by pass, leaf by leaf.
 
     Args:
       world: whose method is checked.
@@ -31,7 +31,7 @@ def multiplies(world, expected):
 
 
 def same(work, expected):
-    """Returns each pass and the rest, in float32."""
+    """Each pass and the rest, in float32."""
     for got, want in zip(work, expected, strict=True):
         jax.tree.map(
             lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-5), got, want
@@ -39,7 +39,7 @@ def same(work, expected):
 
 
 def layers(fc1, fc2, hidden=1.0):
-    """Returns a number for each leaf; the last layer's biases are never pruned."""
+    """A number for each leaf; the biases of the last layer are never pruned."""
     return {"fc1": {"kernel": fc1, "bias": hidden}, "fc2": {"kernel": fc2, "bias": 1.0}}
 
 
@@ -64,7 +64,7 @@ def dense(world, round, index, passing):
 
 
 def received(world, round, index, passing):
-    """Counts the work of a client with the frozen mask of the downlink."""
+    """Frozen within the mask that came down."""
     return thrice(times(small_world.SIZES[index], densities(_mask(passing.down))))
 
 
@@ -75,7 +75,7 @@ def _mask(message):
 
 
 def dense_gradients(world, round, index, passing):
-    """Counts PruneFL's work, which needs gradients of pruned weights, too."""
+    """PruneFL's: those of pruned weights are needed too."""
     sparse, _, _, extra = received(world, round, index, passing)
     return sparse, sparse, dense(world, round, index, passing)[2], extra
 
@@ -95,7 +95,7 @@ def operated(world, round, index, passing, every=1):
 
 
 def _before(world, round, index, passing):
-    """Returns NST's own mask from the client's last round, or the received one."""
+    """NST's own mask, that of its client's last round; else the one received."""
     row = small_world.inputs(world, small_world.path(world)[0][round], round, index)[3]
     return row if jax.tree.leaves(row) else _mask(passing.down)
 
@@ -150,7 +150,7 @@ def drawn(world, round, index, passing, draw="batch", distill=False):
 
 
 def scored(world, round, index, passing, passes):
-    """Counts SNIP's and GraSP's work: a dense batch, and the sort of all weights."""
+    """SNIP's and GraSP's: one batch, dense, and the order of all weights."""
     one = min(BATCH, small_world.SIZES[index])
     return thrice(times(passes * one, layers(1.0, 1.0)), SORTING)
 

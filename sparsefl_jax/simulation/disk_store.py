@@ -162,14 +162,14 @@ def save(folder: Path, rows: PyTree) -> dict:
       OSError: a file cannot be written; names the file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    some = isinstance(rows, Rows)
-    leaves = jax.tree.leaves(rows.written if some else rows)
+    partial = isinstance(rows, Rows)
+    leaves = jax.tree.leaves(rows.written if partial else rows)
     checksums = [_write(folder / f"{i}.bin", leaf) for i, leaf in enumerate(leaves)]
-    if some:
+    if partial:
         checksums.append(_write(folder / _IDS, rows.ids))
     return {
         "count": len(leaves[0]),
-        "some": some,
+        "some": partial,
         "kinds": _kinds(leaves),
         "checksums": checksums,
     }
