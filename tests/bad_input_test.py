@@ -142,7 +142,7 @@ REFUSED = [
     ({"optimizer": {"name": "adam", "b1": 1.0}}, "b1=1.0, expected in [0, 1)"),
     ({"optimizer": {"name": "adam", "b2": -0.1}}, "b2=-0.1, expected in [0, 1)"),
     ({"optimizer": {"name": "rmsprop", "decay": 2.0}}, "decay=2.0, expected in [0, 1)"),
-    ({"optimizer": {"name": "adam", "eps": -1e-8}}, "eps=-1e-08, expected a finite nu"),
+    ({"optimizer": {"name": "adam", "eps": -1e-8}}, "eps=-1e-08, expected in [0, inf)"),
     (
         {
             "server_optimizer.name": "sgd",
