@@ -1,14 +1,14 @@
-"""Rounds a second and peak memory by the number of clients in a round.
+"""Measures rounds per second and peak memory by the number of clients in a round.
 
     python -m benchmarks.cohort                       # 1 to 10,000 clients, 3 minutes
     python -m benchmarks.cohort --models mlp --cohorts 10 1000 --repeats 9
 
-FedAvg over 10,000 clients of one minibatch each. The server sees only a sum, so what a
-round holds is that of a chunk of clients: memory must not grow with the cohort, but for
-the log, some hundred bytes a client. Every cohort has a process of its own, whose peak
-is that of all it did, imports, data and compilation included; beside it stand the
-temporary buffers as XLA plans them. One client takes one device, so that all others
-hold the samples once more.
+FedAvg trains 10,000 clients of one minibatch each. The server sees only a sum, so a
+round holds only a chunk of clients: memory must not grow with the cohort, except for
+the log of some hundred bytes per client. Every cohort runs in a process of its own. Its
+peak includes imports, data and compilation; the table also has the temporary buffers
+that XLA plans. One client runs on one device, and every device holds a copy of the
+samples.
 """
 
 import json
@@ -30,7 +30,7 @@ HEAD = (
 
 
 def run(name: str, cohort: int, repeats: int, chunk="auto") -> dict:
-    """All figures of a cohort, in this process."""
+    """Returns all figures of a cohort, measured in this process."""
     one = workload.prepare(MODELS[name]._replace(cohort=cohort), chunk)
     timed = measure.summary(measure.in_turns({"": workload.going(one)}, repeats)[""])
     return timed | {
@@ -61,15 +61,15 @@ def row(r: dict) -> list[str]:
 
 
 def draw(results: list[dict], figure) -> None:
-    """Steps a second, and memory, by cohort."""
+    """Plots steps per second, and memory, by cohort."""
     rates, memory = figure.subplots(1, 2)
     measured = dict.fromkeys(r["model"] for r in results)
     for color, name in zip(COLORS, measured, strict=False):
-        own = [r for r in results if r["model"] == name]
-        cohorts = [r["cohort"] for r in own]
-        look = {"color": color, "label": name}
-        rates.plot(cohorts, [r["steps_per_second"] for r in own], "o-", **look)
-        memory.plot(cohorts, [r["peak_bytes"] / 1e6 for r in own], "o-", **look)
+        of_model = [r for r in results if r["model"] == name]
+        cohorts = [r["cohort"] for r in of_model]
+        style = {"color": color, "label": name}
+        rates.plot(cohorts, [r["steps_per_second"] for r in of_model], "o-", **style)
+        memory.plot(cohorts, [r["peak_bytes"] / 1e6 for r in of_model], "o-", **style)
     rates.set(xscale="log", yscale="log", title="Client steps a second")
     memory.set(xscale="log", title="Peak memory of the process [MB]")
     memory.set_ylim(0, 1.2 * max(r["peak_bytes"] for r in results) / 1e6)
@@ -95,10 +95,10 @@ def main():
     for name in args.models:
         for cohort in args.cohorts:
             inner = name, cohort, args.repeats, args.chunk
-            told = measure.apart("cohort", inner)
-            results.append(told["result"])
+            output = measure.apart("cohort", inner)
+            results.append(output["result"])
             print(*row(results[-1]), sep="  ", flush=True)
-    about = {"repeats": args.repeats} | told["machine"]
+    about = {"repeats": args.repeats} | output["machine"]
     table = measure.markdown(HEAD, map(row, results))
     draws = partial(draw, results)
     measure.publish("cohort", args.out, about, results, table, draws, (10, 4))

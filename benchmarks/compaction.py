@@ -1,14 +1,14 @@
-"""What it saves to take pruned filters out, beside multiplying their zeros.
+"""Measures what removing pruned filters saves, compared with multiplying zeros.
 
     python -m benchmarks.compaction                     # 35 % of all filters kept
     python -m benchmarks.compaction --only conv4 --density 0.2
     python -m benchmarks.compaction --run runs/spafl    # the filters that a run kept
 
-The same pruned network twice, whole with its mask and compacted, on random images
-through the real engine: inference as evaluation does it, and training that goes on with
-the mask fixed, one client per core. Both are timed in turns in one process; a ratio is
-the median over the turns. Weights are random, as they change no time; from a run come
-the filters of the client with the median number of them, at its last kept round.
+It compares two forms of a pruned network, masked and compacted, on random images in the
+real engine: inference as in evaluation, and training with a fixed mask, one client per
+core. Both forms are timed in turns in one process; a ratio is the median over the
+turns. Weights are random, because they do not affect time. A run provides the filters
+of the client with the median number of filters, at the last round that was kept.
 """
 
 import functools
@@ -43,15 +43,15 @@ HEAD = (
 
 
 def pruned(model: sfl.Model, active: dict[str, np.ndarray]) -> sfl.SparseModel:
-    """Random weights, biases and statistics on the filters that are kept.
+    """Draws random weights, biases and statistics for the active filters.
 
     Args:
       model: the network.
-      active: bool [filters] by the path of a kernel; layers that it lacks are whole.
+      active: bool [filters] by the path of a kernel; other layers are dense.
     """
     rng = np.random.default_rng(0)
     params, stats = jax.device_get(model.init(jax.random.key(0)))
-    # As after training: normalisation makes other constants than 0 of dead filters.
+    # As after training, normalisation turns dead filters into constants other than 0.
     params, stats = jax.tree.map(
         lambda v: (
             v + 0.1 * np.abs(rng.normal(size=v.shape)).astype(np.float32)
@@ -70,7 +70,7 @@ def pruned(model: sfl.Model, active: dict[str, np.ndarray]) -> sfl.SparseModel:
 
 
 def uniform(model: sfl.Model, density: float) -> dict[str, np.ndarray]:
-    """Random filters of every layer, all classes."""
+    """Draws random active filters for every layer; all classes stay."""
     rng, active = np.random.default_rng(0), {}
     shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
     layers = jax.tree.map(lambda m: m > 0, model.macs)
@@ -84,7 +84,7 @@ def uniform(model: sfl.Model, density: float) -> dict[str, np.ndarray]:
 
 
 def of_run(run: Path) -> tuple[str, dict, dict[str, np.ndarray]]:
-    """A run's model, its arguments, and a typical client's filters."""
+    """Returns a run's model, its arguments, and a typical client's filters."""
     config, kept = run_directory.read_config(run), filters.read_filters(run)
     if kept is None or not kept.snapshots:
         raise SystemExit(f"run={str(run)!r}, expected one with masks/filters_*.npy")
@@ -100,42 +100,42 @@ def of_run(run: Path) -> tuple[str, dict, dict[str, np.ndarray]]:
 
 
 def inference(model, sparse, x, y) -> Callable:
-    """One pass over the images, as evaluation does it."""
+    """Returns a pass over the images, as evaluation does it."""
     evaluator = evaluate.make_evaluator(model, x, y)
     return lambda: evaluator(sparse)
 
 
 def training(model, sparse, setup, data) -> tuple[Callable, int]:
-    """One round with the mask fixed, and its steps."""
+    """Returns a round with a fixed mask, and its number of steps."""
     setup = setup._replace(method=sfl.spdst, momentum=0.9)
     one = workload.prepare(setup, model=model, data=data)
     return workload.going(one, sparse), one.steps
 
 
-def both(calls, each: int, repeats: int) -> dict:
-    """Rates of both networks by median seconds, and the median ratio of the turns.
+def compare_rates(calls, items: int, repeats: int) -> dict:
+    """Returns the rates of both networks, and the median ratio over the turns.
 
     Args:
-      calls: of the masked and of the compacted network.
-      each: what one call works off.
-      repeats: turns.
+      calls: the calls of the masked and of the compacted network.
+      items: the images or steps that one call processes.
+      repeats: the number of turns.
     """
     names = "masked", "compacted"
     seconds = measure.in_turns(dict(zip(names, calls, strict=True)), repeats)
     timed = {name: measure.summary(seconds[name]) for name in names}
-    rates = {f"{name}_rate": each / timed[name]["median_seconds"] for name in names}
+    rates = {f"{name}_rate": items / timed[name]["median_seconds"] for name in names}
     ratio = float(np.median(seconds["masked"] / seconds["compacted"]))
     return timed | rates | {"ratio": ratio}
 
 
 def compared(name: str, kwargs: dict, active, samples: int, repeats: int) -> dict:
-    """All figures of a network.
+    """Measures all figures of a network.
 
     Args:
       name, kwargs: the network, of `NETWORKS`, and its arguments.
-      active: bool [filters] by path; or the share to keep.
-      samples: test images.
-      repeats: turns.
+      active: bool [filters] by path, or the share to keep.
+      samples: the number of test images.
+      repeats: the number of turns.
     """
     setup, network = SETUPS[name], workload.NETWORKS[name]
     args = (name, network.classes, network.shape)
@@ -156,8 +156,8 @@ def compared(name: str, kwargs: dict, active, samples: int, repeats: int) -> dic
         "kept": [100 * float(v.mean()) for v in active.values()],
         "parameters": [count_entries(m.params) for m in (sparse, small)],
         "macs": [ledger.macs_per_sample(m.macs) for m in (model, smaller)],
-        "inference": both(passes, len(data.y_test), repeats),
-        "training": both(rounds, steps[0], repeats),
+        "inference": compare_rates(passes, len(data.y_test), repeats),
+        "training": compare_rates(rounds, steps[0], repeats),
     }
 
 
@@ -176,7 +176,7 @@ def row(r: dict) -> list[str]:
 
 
 def check(pair, x) -> None:
-    """Ends the program where the two networks differ."""
+    """Ends the program if the outputs of the two networks differ."""
     quick = {"xla_backend_optimization_level": 0}  # these run once
     logits = []
     for model, sparse in pair:
@@ -193,11 +193,11 @@ def count_entries(tree) -> int:
 
 
 def draw(results: list[dict], figure) -> None:
-    """Bars: how many times as fast the compacted network is."""
+    """Plots bars of how many times as fast the compacted network is."""
     ax, places = figure.subplots(), np.arange(len(results))
-    for shift, what in ((-0.2, "inference"), (0.2, "training")):
-        ratios = [r[what]["ratio"] for r in results]
-        bars = ax.bar(places + shift, ratios, 0.4, label=what)
+    for shift, task in ((-0.2, "inference"), (0.2, "training")):
+        ratios = [r[task]["ratio"] for r in results]
+        bars = ax.bar(places + shift, ratios, 0.4, label=task)
         ax.bar_label(bars, fmt="%.2f")
     ax.set_xticks(places, [r["network"] for r in results])
     ax.set(ylabel="times as fast as masked", title="Pruned filters taken out")

@@ -1,12 +1,13 @@
-"""Bits, FLOPs and wall time of a round by the density of a frozen random mask.
+"""Measures bits, FLOPs and time of a round by the density of a frozen random mask.
 
     python -m benchmarks.density                       # LeNet-5-Caffe, 2 minutes
     python -m benchmarks.density --model resnet18 --densities 1 0.1 --index csr
 
-Masks as PDST draws them, trained as SPDST trains: one program, in which masks are data.
-So bits and FLOPs at the masks fall with the density, and the time does not: dense
-arithmetic multiplies the zeros. What takes pruned filters out is `compaction`. Bits are
-of a round of all its clients; those that take part for the first time get positions.
+Masks are drawn as in PDST and trained as in SPDST, by one program in which masks are
+data. So bits and FLOPs at the masks fall with the density, but the time does not,
+because dense arithmetic multiplies the zeros; `compaction` removes pruned filters. Bits
+are those of all clients of a round; clients that take part for the first time receive
+positions.
 """
 
 from functools import partial
@@ -30,7 +31,7 @@ HEAD = (
 
 
 def masked(model, density: float) -> sfl.SparseModel:
-    """A fresh network within a random mask; `density` of every kernel is left."""
+    """Returns a new network with a random mask that keeps `density` of every kernel."""
     key = jax.random.key(1)
     method = sfl.pdst(model, None, density=density)
     server = method.init(key, checks.initial_model(key, model))
@@ -39,7 +40,7 @@ def masked(model, density: float) -> sfl.SparseModel:
 
 
 def record(one: workload.Round, log) -> dict:
-    """What the ledger writes of a round."""
+    """Returns the ledger's record of a round."""
     (traced,) = checks.run(Setup([one.stage], one.model, one.data))
     layouts = {"down": packets.layout(traced.down), "up": packets.layout(traced.up)}
     names = trees.layer_paths(jax.tree.map(lambda m: m > 0, one.model.macs))
@@ -50,7 +51,7 @@ def record(one: workload.Round, log) -> dict:
 
 
 def run(setup: Workload, densities, index: str, repeats: int, chunk="auto") -> dict:
-    """All figures by density, and the seconds of compiling."""
+    """Returns all figures by density, and the seconds of compilation."""
     setup = setup._replace(method=partial(sfl.spdst, index=index))
     one = workload.prepare(setup, chunk)
     calls, results = {}, []
@@ -73,8 +74,8 @@ def run(setup: Workload, densities, index: str, repeats: int, chunk="auto") -> d
         result |= measure.summary(seconds[density])
         ratio = np.median(seconds[density] / seconds[densities[0]])
         result["times_dense"] = float(ratio)
-        both, dense = (r["bits_down"] + r["bits_up"] for r in (result, results[0]))
-        result["bits_of_dense"] = both / dense
+        bits, dense = (r["bits_down"] + r["bits_up"] for r in (result, results[0]))
+        result["bits_of_dense"] = bits / dense
     return {"by_density": results, "compile_seconds": one.compile_seconds}
 
 
@@ -92,7 +93,7 @@ def row(r: dict) -> list[str]:
 
 
 def draw(results: list[dict], figure) -> None:
-    """Shares of the dense model's bits, FLOPs and time."""
+    """Plots the shares of the dense model's bits, FLOPs and time."""
     ax = figure.subplots()
     density = [r["density"] for r in results]
     lines = {
@@ -122,8 +123,8 @@ def main():
         parser.error(f"densities={args.densities}, expected each in (0, 1]")
     densities = sorted({1.0, *args.densities}, reverse=True)
     setup = Workload(args.model, 2 * args.cohort, args.samples, args.cohort)
-    told = run(setup, densities, args.index, args.repeats, args.chunk)
-    compiling = round(told["compile_seconds"], 1)
+    measured = run(setup, densities, args.index, args.repeats, args.chunk)
+    compiling = round(measured["compile_seconds"], 1)
     about = measure.machine(
         repeats=args.repeats,
         model=args.model,
@@ -132,9 +133,10 @@ def main():
         index=args.index,
         compile_seconds=compiling,
     )
-    results = told["by_density"]
+    results = measured["by_density"]
     table = measure.markdown(HEAD, map(row, results))
-    measure.publish("density", args.out, about, told, table, partial(draw, results))
+    draws = partial(draw, results)
+    measure.publish("density", args.out, about, measured, table, draws)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""Sparse networks run by the kernels that there are, beside the dense ones.
+"""Runs sparse networks with the available sparse kernels, and with dense ones.
 
-Every engine takes NumPy samples and gives NumPy logits: `model.apply` as XLA compiles
-it, and one plain forward pass whose products are NumPy's, SciPy's CSR (one thread), or
-those of jax.experimental.sparse, BCSR and BCOO. A convolution is a product with
+Every engine maps NumPy samples to NumPy logits. One is `model.apply` as compiled by
+XLA. The others share a plain forward pass with the products of NumPy, SciPy's CSR (one
+thread), or jax.experimental.sparse (BCSR and BCOO). A convolution is a product with
 patches.
 """
 
@@ -20,17 +20,17 @@ from scipy import sparse as scipy_sparse
 from sparsefl_jax import models
 from sparsefl_jax.core.types import SparseModel
 
-_LIMIT = 2**28  # bytes that BCOO may take for its products, which it keeps one by one
+_LIMIT = 2**28  # bytes for the products of BCOO, which holds each of them
 
 
 class Network(NamedTuple):
-    """What is measured, and the steps of its forward pass."""
+    """A network to measure, and the steps of its forward pass."""
 
     shape: tuple[int, int, int]
     batch: int  # for throughput
     steps: tuple[str, ...]  # leaves of `params` by layer; 'relu', 'pool'
     pad: int = 0
-    epsilon: float = 1e-5  # of normalisation
+    epsilon: float = 1e-5  # the constant of normalisation
 
 
 NETWORKS = {
@@ -76,7 +76,7 @@ class Layer(NamedTuple):
 
 
 def layers(case: Case, make: Callable) -> dict[str, Layer]:
-    """The layers by name; `make` turns a NumPy matrix into an engine's own."""
+    """Returns the layers by name; `make` turns a NumPy matrix into an engine's."""
     found, (params, _, stats) = {}, case.sparse
     for name, leaves in params.items():
         if "kernel" in leaves:
@@ -91,15 +91,15 @@ def layers(case: Case, make: Callable) -> dict[str, Layer]:
     return found
 
 
-def forward(network: Network, held: dict[str, Layer], x, xp):
-    """Logits [B, C] of samples [B, H, W, C], in NumPy or jax.numpy.
+def forward(network: Network, weights: dict[str, Layer], x, xp):
+    """Returns logits [B, C] of samples [B, H, W, C], in NumPy or jax.numpy.
 
-    Activations are [C, H, W, B]: a kernel stands left of a dense matrix whose rows are
-    contiguous, which is what products with CSR want.
+    Activations are [C, H, W, B], so that a kernel is the left factor of a dense matrix
+    with contiguous rows, the fastest layout for CSR.
     """
     x = xp.transpose(x, (3, 1, 2, 0))
     for step in network.steps:
-        layer = held.get(step)
+        layer = weights.get(step)
         if step == "relu":
             x = xp.maximum(x, 0)
         elif step == "pool":
@@ -113,14 +113,14 @@ def forward(network: Network, held: dict[str, Layer], x, xp):
         elif step.startswith("bn"):
             x = x * layer.matrix[..., None, None] + layer.bias[..., None, None]
         else:
-            if x.ndim == 4:  # rows of the kernel go by H, W, C
+            if x.ndim == 4:  # the kernel's rows are ordered by H, W, C
                 x = xp.transpose(x, (1, 2, 0, 3)).reshape(-1, x.shape[-1])
             x = layer.matrix @ x + layer.bias
     return x.T
 
 
 def patches(x, rows: int, pad: int, xp):
-    """[size * size * C, h * w * B] of images [C, H, W, B], and (h, w)."""
+    """Returns patches [size * size * C, h * w * B] of x [C, H, W, B], and (h, w)."""
     size = round((rows // x.shape[0]) ** 0.5)
     x = xp.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     h, w = (side - size + 1 for side in x.shape[1:3])
@@ -129,33 +129,33 @@ def patches(x, rows: int, pad: int, xp):
 
 
 def dense_xla(case: Case) -> Callable:
-    """The package's own network, zeros multiplied."""
+    """Runs the package's own network, which multiplies the zeros."""
     apply = _compiled(json.dumps(case.network))
-    held = jax.device_put((case.sparse.params, case.sparse.stats))
-    return lambda x: np.asarray(apply(*held, x)[0])
+    variables = jax.device_put((case.sparse.params, case.sparse.stats))
+    return lambda x: np.asarray(apply(*variables, x)[0])
 
 
-@cache  # the same program whatever is pruned
+@cache  # the program is the same for every mask
 def _compiled(network: str) -> Callable:
     model = models.build(**json.loads(network))
     return jax.jit(partial(model.apply, train=False))
 
 
 def in_numpy(make: Callable, case: Case) -> Callable:
-    """The plain forward pass in NumPy."""
-    network, held = NETWORKS[case.name], layers(case, make)
-    return lambda x: forward(network, held, x, np)
+    """Runs the plain forward pass in NumPy."""
+    network, weights = NETWORKS[case.name], layers(case, make)
+    return lambda x: forward(network, weights, x, np)
 
 
 def in_jax(make: Callable, case: Case) -> Callable:
-    """The plain forward pass, compiled."""
-    network, held = NETWORKS[case.name], jax.device_put(layers(case, make))
-    apply = jax.jit(lambda held, x: forward(network, held, x, jnp))
-    return lambda x: np.asarray(apply(held, x))
+    """Runs the plain forward pass compiled by JAX."""
+    network, weights = NETWORKS[case.name], jax.device_put(layers(case, make))
+    apply = jax.jit(lambda weights, x: forward(network, weights, x, jnp))
+    return lambda x: np.asarray(apply(weights, x))
 
 
 def bcsr(matrix: np.ndarray):
-    """With int32 indices, which XLA's own CPU kernel takes."""
+    """Returns BCSR with int32 indices, as XLA's CPU kernel requires."""
     return jax_sparse.BCSR.from_scipy_sparse(scipy_sparse.csr_matrix(matrix))
 
 
@@ -166,14 +166,14 @@ ENGINES = {
     "BCSR, JAX": partial(in_jax, bcsr),
     "BCOO, JAX": partial(in_jax, jax_sparse.BCOO.fromdense),
 }
-DENSE = "dense, XLA"  # what the others are compared with
+DENSE = "dense, XLA"  # the reference of the others
 
 
 def too_large(engine: str, case: Case, batch: int) -> bool:
-    """Whether BCOO would need too much memory: a float for every product of a layer."""
+    """Tells whether BCOO, which holds every product, needs too much memory."""
     if not engine.startswith("BCOO"):
         return False
     macs = models.build(**case.network).macs
     shares = jax.tree.map(lambda v: v.mean(), case.sparse.mask)
-    each = jax.tree.map(lambda macs, share: 4 * batch * macs * share, macs, shares)
-    return max(jax.tree.leaves(each)) > _LIMIT
+    sizes = jax.tree.map(lambda macs, share: 4 * batch * macs * share, macs, shares)
+    return max(jax.tree.leaves(sizes)) > _LIMIT

@@ -1,13 +1,13 @@
-"""What a sparse model saves where it is used: size, latency, throughput.
+"""Measures the size, latency and throughput of sparse models.
 
     python -m benchmarks.inference                        # random weights, by sparsity
     python -m benchmarks.inference --only mlp --sparsity 0 0.9
     python -m benchmarks.inference --runs runs/a runs/b   # models of finished runs
 
-After Tables 1 and 2 of FedSparsify (Stripelis et al. 2022), with kernels that exist for
-this platform in place of DeepSparse, see `engines.py`. These are timed in turns in one
-process; the first call, which compiles, stands apart (the dense network is compiled
-once for all sparsities).
+The figures are those of Tables 1 and 2 of FedSparsify (Stripelis et al. 2022), with the
+kernels available on this platform instead of DeepSparse, see `engines.py`. Engines are
+timed in turns in one process. The first call, which compiles, has a column of its own;
+the dense network is compiled once for all sparsities.
 """
 
 import argparse
@@ -34,11 +34,11 @@ from sparsefl_jax.system import hardware as devices
 from sparsefl_jax.system import provenance
 
 SPARSITIES = (0.0, 0.8, 0.9, 0.95, 0.99)
-SECONDS = 0.5  # that an engine may take for one figure, but for one call in any case
+SECONDS = 0.5  # the time of an engine for one figure, which is at least one call
 
 
 def random_case(name: str, sparsity: float) -> Case:
-    """The network with random weights, `int(sparsity n)` of all parameters pruned."""
+    """Returns a network of random weights, of which `int(sparsity * n)` are pruned."""
     rng = np.random.default_rng(0)
     shape = NETWORKS[name].shape
     network = {"name": name, "num_classes": 10, "input_shape": shape}
@@ -51,7 +51,7 @@ def random_case(name: str, sparsity: float) -> Case:
     )
     alive = [a.reshape(leaf.shape) for a, leaf in zip(alive, leaves, strict=True)]
     mask = jax.tree.unflatten(treedef, alive)
-    # Activations keep their size, and biases and statistics matter, as after training.
+    # As after training, activations keep their scale, and biases and statistics matter.
     scale = np.float32((1 - sparsity) ** -0.5)
     params, stats = jax.tree.map(
         lambda v: (
@@ -66,23 +66,23 @@ def random_case(name: str, sparsity: float) -> Case:
 
 
 def case_of_run(run: Path) -> Case:
-    """The model that a run deploys at the target density."""
+    """Returns the model that a run deploys at the target density."""
     config = run_directory.read_config(run)
     if config.model.name not in NETWORKS:
         known = ", ".join(NETWORKS)
         raise ValueError(f"model={config.model.name!r} of {run}, expected of: {known}")
     with tempfile.TemporaryDirectory() as folder:
         path, _ = sfl.export_run(run, Path(folder) / "model")
-        held = sfl.load_sparse(path)
-    return Case(config.model.name, held.about["network"], held.sparse)
+        exported = sfl.load_sparse(path)
+    return Case(config.model.name, exported.about["network"], exported.sparse)
 
 
 def in_turns(calls: dict[str, Callable], repeats: int) -> dict[str, dict]:
-    """Seconds a call, engines one after the other; all are compiled.
+    """Returns the seconds per call of compiled engines, timed in turns.
 
     Args:
-      calls: what to time, by engine.
-      repeats: turns; engines that would take longer than `SECONDS` have fewer.
+      calls: the calls to time, by engine.
+      repeats: the number of turns; engines that would exceed `SECONDS` get fewer.
     """
     counts, turns, seconds = {}, {}, {name: [] for name in calls}
     for name, call in calls.items():
@@ -114,14 +114,14 @@ def _timed(call: Callable, count: int = 1) -> float:
 
 
 def speeds(case: Case, repeats: int) -> dict[str, dict]:
-    """By engine `latency` at batch 1 and `throughput` at the network's batch.
+    """Times every engine: `latency` at batch 1, `throughput` at the network's batch.
 
     Raises:
-      SystemExit: an engine's logits are not those of the dense network to 1e-5.
+      SystemExit: an engine's logits differ from the dense network's by more than 1e-5.
     """
     engines = {name: make(case) for name, make in ENGINES.items()}
-    told = {name: {} for name in engines}
-    for what, batch in (("latency", 1), ("throughput", NETWORKS[case.name].batch)):
+    figures = {name: {} for name in engines}
+    for metric, batch in (("latency", 1), ("throughput", NETWORKS[case.name].batch)):
         shape = (batch, *case.network["input_shape"])
         x = np.random.default_rng(1).normal(size=shape).astype(np.float32)
         calls = {
@@ -134,32 +134,32 @@ def speeds(case: Case, repeats: int) -> dict[str, dict]:
             check(name, call(), calls[DENSE]())
         for name, timed in in_turns(calls, repeats).items():
             facts = {"batch": batch, "first_call_seconds": first[name]}
-            told[name][what] = timed | facts
-    return told
+            figures[name][metric] = timed | facts
+    return figures
 
 
 def check(name: str, logits: np.ndarray, dense: np.ndarray) -> None:
-    """Ends the program where logits differ by more than 1e-5 of the largest."""
+    """Ends the program if logits differ by more than 1e-5 of the largest."""
     difference = float(np.abs(logits - dense).max() / np.abs(dense).max())
     if not difference <= 1e-5:
         raise SystemExit(f"the logits of {name} differ by {difference:.1e}")
 
 
 def sizes(case: Case) -> dict[str, int]:
-    """Bytes of the exported model, by index, and of its parameters and statistics."""
-    told = {}
+    """Returns the bytes of the exported model by index, and of the dense model."""
+    result = {}
     with tempfile.TemporaryDirectory() as folder:
         for index in ("bitmap", "csr"):
             size = sfl.save_sparse(
                 Path(folder) / index, case.sparse, index=index, network=case.network
             )
-            told[f"payload_{index}"] = size.payload
-            told[f"file_{index}"] = size.payload + size.header
-    return told | {"dense": size.dense}
+            result[f"payload_{index}"] = size.payload
+            result[f"file_{index}"] = size.payload + size.header
+    return result | {"dense": size.dense}
 
 
 def measure(case: Case, repeats: int) -> dict:
-    """All figures of a model."""
+    """Measures all figures of a model."""
     leaves = jax.tree.leaves(case.sparse.mask)
     alive, total = sum(int(m.sum()) for m in leaves), sum(m.size for m in leaves)
     return {
@@ -173,7 +173,7 @@ def measure(case: Case, repeats: int) -> dict:
 
 
 def size_table(results: Sequence[dict]) -> str:
-    """Markdown: what a model takes on a disk."""
+    """Formats the sizes of the models' files as Markdown."""
     head = (
         "network",
         "sparsity",
@@ -196,21 +196,21 @@ def size_table(results: Sequence[dict]) -> str:
 
 
 def speed_table(results: Sequence[dict]) -> str:
-    """Markdown: a row for each model and engine."""
+    """Formats a Markdown row for each model and engine."""
     head = ("network", "sparsity", "engine", "latency, ms: median", "best", "times")
     head += ("first, s", "samples/s: median", "best", "times", "first, s")
     rows = []
     for r in results:
-        for engine, told in r["engines"].items():
+        for engine, figures in r["engines"].items():
             row = [r["network"], f"{r['sparsity']:.2f}", engine]
-            for what, text in (("latency", _milliseconds), ("throughput", _rate)):
-                row += _cells(told.get(what), text)
+            for metric, text in (("latency", _milliseconds), ("throughput", _rate)):
+                row += _cells(figures.get(metric), text)
             rows.append(row)
     return _markdown(head, rows)
 
 
 def _cells(timed: dict | None, text: Callable) -> list[str]:
-    """Median and best, the ratio to the dense network, the first call."""
+    """Formats the median, the best, the ratio to the dense network, the first call."""
     if timed is None:
         return ["-"] * 4
     times = (text(timed[key], timed) for key in ("median_seconds", "minimum_seconds"))
@@ -238,21 +238,21 @@ def plot(results: Sequence[dict], path: Path) -> None:
     with canvas(path, (9.0, 3.6 * len(networks))) as figure:
         grid = figure.subplots(len(networks), 2, squeeze=False)
         for row, network in zip(grid, networks, strict=True):
-            for ax, what in zip(row, ("latency", "throughput"), strict=True):
+            for ax, metric in zip(row, ("latency", "throughput"), strict=True):
                 for name, color in zip(ENGINES, COLORS, strict=False):
                     points = [
-                        (r["sparsity"], r["engines"][name][what]["times_dense"])
+                        (r["sparsity"], r["engines"][name][metric]["times_dense"])
                         for r in results
-                        if r["network"] == network and what in r["engines"][name]
+                        if r["network"] == network and metric in r["engines"][name]
                     ]
                     ax.plot(*zip(*points, strict=True), "o-", color=color, label=name)
-                ax.set(yscale="log", xlabel="sparsity", title=f"{what}: {network}")
+                ax.set(yscale="log", xlabel="sparsity", title=f"{metric}: {network}")
                 ax.set_ylabel("times as fast as dense, XLA")
         grid[0][0].legend()
 
 
 def about(repeats: int) -> dict:
-    """Where and with what the figures are taken."""
+    """Returns the hardware and the versions behind the figures."""
     blas = np.show_config(mode="dicts")["Build Dependencies"]["blas"]
     return {
         "repeats": repeats,
@@ -278,21 +278,21 @@ def main():
     args = parser.parse_args()
     if not all(0 <= s < 1 for s in args.sparsity):
         parser.error(f"sparsity={args.sparsity}, expected each in [0, 1)")
-    told, results = about(args.repeats), []
+    machine, results = about(args.repeats), []
     if args.runs:
         cases = map(case_of_run, args.runs)
     else:
         names = args.only or ("mlp", "fedsparsify_cnn")
         for name in set(names) - set(models.MODELS):
-            print(f"{name}: there is no such model, left out\n")
+            print(f"{name}: left out, as there is no such model\n")
         names = [name for name in names if name in models.MODELS]
         cases = (random_case(name, s) for name in names for s in args.sparsity)
     for case in cases:
         results.append(measure(case, args.repeats))
-    print(", ".join(f"{name} {value}" for name, value in told.items()))
+    print(", ".join(f"{name} {value}" for name, value in machine.items()))
     print(f"\n{size_table(results)}\n\n{speed_table(results)}")
     args.out.mkdir(parents=True, exist_ok=True)
-    content = {"machine": told, "results": results}
+    content = {"machine": machine, "results": results}
     (args.out / "inference.json").write_text(json.dumps(content, indent=1))
     plot(results, args.out / "inference.png")
 

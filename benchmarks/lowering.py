@@ -1,22 +1,23 @@
-"""Times every lowering of every convolution and writes the table that `auto` reads.
+"""Times every lowering of every convolution, and writes the table that `auto` reads.
 
     python -m benchmarks.lowering                    # print only
     python -m benchmarks.lowering --write            # and keep it in lowerings.json
     python -m benchmarks.lowering --models conv4 ic --seconds 0.2
     python -m benchmarks.lowering --clients 10 --dtype bfloat16      # an accelerator
 
-One client on each CPU core, or `--clients` under vmap on an accelerator, all at the
-same time and inside a loop, as in a run. First every pass by itself; then, as passes in
-one form share work, the fastest mix beside each Winograd form in all three passes;
-last the fastest of these a few images at a time, whose tiles may fit into the cache.
-Under vmap `patches` is a batched matmul, Winograd several, and `canonical` and `plain`
-are grouped convolutions. `in turn` is `plain` one client after another, as with
-`--config.chunk=1 --config.model.lowering=plain`; it is printed, never kept. Neither is
-Winograd in bfloat16, which computes in float32. A form that does not fit or compile is
-left out with its reason.
+One client runs on each CPU core, or `--clients` under vmap on an accelerator, all at
+the same time and inside a loop, as in a run. First, every pass is timed by itself.
+Then, as passes of one form share work, the fastest mix is compared with each Winograd
+form in all three passes. Last, the fastest of these processes a few images at a time,
+whose tiles may fit into the cache. Under vmap `patches` is one batched matmul, Winograd
+several, and `canonical` and `plain` are grouped convolutions. `in turn` is `plain` one
+client after another, as with `--config.chunk=1 --config.model.lowering=plain`. It is
+printed but never written, and neither is Winograd in bfloat16, which computes in
+float32. A form that does not fit or compile is left out with its reason.
+
 Figures are effective GFLOP/s of all devices: the direct convolution's operations over
 the shortest time. Layers and backends that were not timed keep their entries. A full
-run takes half an hour, most of it compiling; nothing else should run meanwhile.
+run takes half an hour, mostly compilation; run nothing else at the same time.
 """
 
 import argparse
@@ -47,9 +48,9 @@ from sparsefl_jax.models.base import DTYPES  # noqa: E402
 from sparsefl_jax.system import provenance
 
 MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
-# Winograd compiles slower and rounds more: it has to win clearly.
+# Winograd compiles slower and rounds more, so it has to win clearly.
 HANDICAP = 0.9
-# Of a gain of up to a quarter through parts of a batch nothing was left in a network.
+# Parts of a batch gained up to a quarter in a single layer, but nothing in a network.
 PARTS, PARTS_HANDICAP = (2, 4, 8, 16, 32), 0.8
 TABLE = Path(convolution.__file__).with_name("lowerings.json")
 
@@ -57,7 +58,7 @@ IN_TURN = "in turn"
 
 
 def find_layers(name: str) -> list[convolution.Layer]:
-    """The convolutions of a model that have a choice, the first one first."""
+    """Returns the convolutions of a model that have several forms, in order."""
     batch, shape, classes = workload.NETWORKS[name]
     found = {}
 
@@ -75,7 +76,7 @@ def find_layers(name: str) -> list[convolution.Layer]:
 
 
 def one_pass(name, lowering, layer):
-    """The function of one pass, and the shapes of its two operands."""
+    """Returns the function of one pass, and the shapes of its two operands."""
     stride, pad = layer.stride, layer.pad
     x = (layer.batch, layer.height, layer.width, layer.inputs)
     w = (layer.size, layer.size, layer.inputs, layer.outputs)
@@ -90,12 +91,12 @@ def one_pass(name, lowering, layer):
 
 
 def _like(shape, array):
-    """What is read for its shape and dtype only."""
+    """Returns an array of which only shape and dtype are read."""
     return jnp.zeros(shape, array.dtype)
 
 
 def all_passes(lowering, layer, needs_input_grad):
-    """The function of all passes of a layer, and the shapes of its three operands."""
+    """Returns the function of all passes, and the shapes of its three operands."""
 
     def run(x, w, g):
         def conv(x, w):
@@ -111,15 +112,15 @@ def all_passes(lowering, layer, needs_input_grad):
 
 
 def seconds_per_step(run, shapes, clients, budget, dtype, mapped=jax.vmap):
-    """The shortest time of a step of `run` over several loops of `budget` seconds.
+    """Returns the shortest time of a step of `run` over loops of `budget` seconds.
 
-    `mapped` turns a function of one client into that of a device's clients.
+    `mapped` turns a function of one client into one of all clients of a device.
     """
     devices = np.array(jax.devices())
     spec = PartitionSpec("clients")
 
     def step(_, operands):
-        # A scalar of the whole result in every operand: nothing is hoisted or dropped.
+        # Every operand depends on the whole result, so XLA can hoist or drop nothing.
         trace = 1e-9 * sum(v.mean() for v in jax.tree.leaves(run(*operands)))
         return tuple(v + trace for v in operands)
 
@@ -150,12 +151,12 @@ def seconds_per_step(run, shapes, clients, budget, dtype, mapped=jax.vmap):
 
 
 def in_turn(client):
-    """One client after another."""
+    """Maps over clients one after another."""
     return lambda operands: lax.map(client, operands)
 
 
 def measure(layer, needs_input_grad, clients, budget, dtype):
-    """The fastest lowering of a layer; prints a line for every kind of program."""
+    """Returns the fastest lowering of a layer, and prints the rates of all."""
     flops = 2 * layer.size**2 * layer.inputs * layer.outputs
     flops *= layer.batch * layer.out[0] * layer.out[1] * clients * jax.device_count()
     rates = functools.partial(_rates, layer, clients, budget, dtype)
@@ -191,7 +192,7 @@ def measure(layer, needs_input_grad, clients, budget, dtype):
 
 
 def _rates(layer, clients, budget, dtype, title, programs, flops):
-    """GFLOP/s of `programs`, {key: (run, shapes)}, without those that fail."""
+    """Returns the GFLOP/s of `programs`, {key: (run, shapes)}, that do not fail."""
     speed = {}
     for key, (run, shapes) in programs.items():
         mapped = in_turn if key == IN_TURN else jax.vmap
@@ -214,7 +215,7 @@ def _fastest(speed, dtype):
 
 
 def _worth(key, dtype) -> float:
-    """What a form's speed counts, as one that is hardly faster is not worth it."""
+    """Returns the weight of a form's speed; a hardly faster form is not worth it."""
     if "winograd" not in _text(key):
         return 1.0
     worth = HANDICAP if dtype == "float32" else 0.0
@@ -222,7 +223,7 @@ def _worth(key, dtype) -> float:
 
 
 def _text(key) -> str:
-    """A form's name; of a `Lowering` the passes' names joined, and its images."""
+    """Returns a form's name; for a `Lowering`, the joined names and its images."""
     if isinstance(key, str):
         return key
     names = "+".join(dict.fromkeys(key.names))
@@ -230,7 +231,7 @@ def _text(key) -> str:
 
 
 def hardware() -> str:
-    """The devices in words; JAX knows the kind of an accelerator but not of a CPU."""
+    """Describes the devices; JAX knows the model of an accelerator, not of a CPU."""
     kind = jax.devices()[0].device_kind
     if kind == "cpu" and Path("/proc/cpuinfo").exists():
         lines = Path("/proc/cpuinfo").read_text().splitlines()
@@ -241,9 +242,9 @@ def hardware() -> str:
 
 def store(section: str, layer: convolution.Layer, lowering: list):
     table = json.loads(TABLE.read_text())
-    held = table.setdefault(section, {"layers": {}})
-    held["layers"][layer.key] = lowering
-    held |= {"hardware": hardware(), "date": datetime.date.today().isoformat()}
+    entry = table.setdefault(section, {"layers": {}})
+    entry["layers"][layer.key] = lowering
+    entry |= {"hardware": hardware(), "date": datetime.date.today().isoformat()}
     text = json.dumps(table, indent=1)
     # One line per layer.
     text = re.sub(r"\[[^]]*]", lambda m: json.dumps(json.loads(m[0])), text)
@@ -257,15 +258,16 @@ def main():
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--seconds", type=float, default=0.1, help="of one loop")
     parser.add_argument("--write", action="store_true", help="keep the table")
-    parser.add_argument("--missing", action="store_true", help="only layers not held")
+    parser.add_argument("--missing", action="store_true", help="only new layers")
     args = parser.parse_args()
-    how = f"{args.dtype}, precision {provenance.precision()}, clients {args.clients}"
-    print(f"{hardware()}, {how}, jax {jax.__version__}, commit {provenance.commit()}")
+    setting = f"{args.dtype}, precision {provenance.precision()}"
+    versions = f"jax {jax.__version__}, commit {provenance.commit()}"
+    print(f"{hardware()}, {setting}, clients {args.clients}, {versions}")
     section = convolution.section(jax.default_backend(), args.dtype)
-    held = json.loads(TABLE.read_text()).get(section, {"layers": {}})
+    written = json.loads(TABLE.read_text()).get(section, {"layers": {}})
     for name in args.models:
         for position, layer in enumerate(find_layers(name)):
-            if not (args.missing and layer.key in held["layers"]):
+            if not (args.missing and layer.key in written["layers"]):
                 needed = position > 0  # the first layer's input has no gradient
                 best = measure(layer, needed, args.clients, args.seconds, args.dtype)
                 if args.write:

@@ -1,19 +1,19 @@
-"""FLASH's mask mismatch as a page of figures, from four small runs.
+"""Draws FLASH's mask mismatch as a page of figures, from four small runs.
 
     python -m benchmarks.mask_mismatch                    # some minutes on two cores
     python -m benchmarks.mask_mismatch --rounds 20 --out /tmp/mismatch
 
-The methods run `configs/flash_cifar10.py:METHOD,mini` on images that come with the
+The methods run `configs/flash_cifar10.py:METHOD,mini` on images that ship with the
 package. The sparse mask mismatch of two masks is 1 - |a & b| / |a | b| over all layers
-(Babakniya et al., TMLR 2023, Definition 1). The figures of the paper, where ResNet-18
-and VGG16 train on the whole of CIFAR-10, are of the server's masks: between every two
-rounds (3b, 15b, 15c) and between consecutive ones, by layer (4b, 16b, 16c). Beside them
-stands how far the masks that the clients of a round send are from one another. Clients
-of JMWST start from one mask, so that is what one surgery exchanges; what falls is how
-far the server's mask goes in ten rounds.
+(Babakniya et al., TMLR 2023, Definition 1). The paper trains ResNet-18 and VGG16 on all
+of CIFAR-10, and shows the server's masks: between every two rounds (Figures 3b, 15b,
+15c) and between consecutive rounds by layer (4b, 16b, 16c). This page adds the mismatch
+between the masks that the clients of a round send. JMWST's clients start from one mask,
+so there it measures the exchange of one mask surgery, which does not fall; the change
+of the server's mask over ten rounds does.
 
-Writes `mask_mismatch.png` and `mask_mismatch.md`; the runs stay beside them, and what
-is finished or begun there is taken up.
+It writes `mask_mismatch.png` and `mask_mismatch.md`. The runs stay beside them;
+finished ones are reused, and stopped ones are resumed.
 """
 
 import argparse
@@ -34,12 +34,12 @@ from sparsefl_jax.runs import experiment, loop  # noqa: E402
 from sparsefl_jax.system import interrupt  # noqa: E402
 
 METHODS = ("nst", "pdst", "spdst", "jmwst")
-APART = 10  # rounds between two masks of the server: what lasts of a change
+APART = 10  # rounds between two masks of the server, which shows lasting changes
 _BEFORE = "server, the round before"
 
 
 class Mismatch(NamedTuple):
-    """Mismatch in the main stage of a run, over the layers that it prunes; shares."""
+    """The mismatch in the main stage of a run over the pruned layers, as shares."""
 
     pairs: np.ndarray  # [R, R], the server's masks after every two rounds
     layers: dict[str, np.ndarray]  # the same by layer
@@ -48,7 +48,7 @@ class Mismatch(NamedTuple):
 
 
 def configured(method: str, rounds: int):
-    """The configuration of a method; every mask of the server is kept."""
+    """Returns the configuration of a method that keeps every mask of the server."""
     config = flash_cifar10.get_config(f"{method},mini")
     config.num_rounds, config.eval_every = rounds, rounds
     spaced = np.unique(np.linspace(1, rounds, 7).round().astype(int))
@@ -57,14 +57,14 @@ def configured(method: str, rounds: int):
 
 
 def measure(run_dir: Path) -> Mismatch:
-    """Reads what a finished run kept."""
+    """Reads the masks that a finished run kept."""
     kept = read_masks(run_dir)
     stage = kept.server[-1].stage
     server = np.stack([s.packed for s in kept.server if s.stage == stage])
     clients = [s for s in kept.clients if s.stage == stage]
     bits = np.unpackbits(server, axis=1, count=sum(kept.sizes)).astype(bool)
     ends = np.cumsum(kept.sizes)
-    pruned = [not each.all() for each in np.split(bits, ends[:-1], axis=1)]
+    pruned = [not layer.all() for layer in np.split(bits, ends[:-1], axis=1)]
     names, sizes = (
         [value for value, chosen in zip(values, pruned, strict=True) if chosen]
         for values in (kept.names, kept.sizes)
@@ -83,7 +83,7 @@ def measure(run_dir: Path) -> Mismatch:
 
 
 def draw(found: dict[str, Mismatch], path: Path) -> None:
-    """The page: heat maps, layers, then all methods side by side."""
+    """Draws the page: heat maps, layers, then all methods side by side."""
     with canvas(path, (14, 10.5)) as figure:
         grid = figure.add_gridspec(3, 12)
         width = 12 // len(found)
@@ -107,7 +107,7 @@ def draw(found: dict[str, Mismatch], path: Path) -> None:
 
 
 def _apart(pairs: np.ndarray, distance: int):
-    """Rounds, and the mismatch in % with so many rounds before."""
+    """Returns the rounds, and the mismatch in % with `distance` rounds before."""
     values = 100 * np.diagonal(pairs, distance)
     return np.arange(len(values)) + 1 + distance, values
 
@@ -139,7 +139,7 @@ def _layers(ax, name: str, told: Mismatch) -> None:
 
 
 def markdown(found: dict[str, Mismatch]) -> str:
-    """Mismatch between clients, and of the server's masks, in the observed rounds."""
+    """Formats the mismatch of clients and of the server in the observed rounds."""
     rounds = next(iter(found.values())).observed
     lines = [
         f"| mismatch, % | method | {' | '.join(f'round {r}' for r in rounds)} |",
@@ -159,7 +159,7 @@ def markdown(found: dict[str, Mismatch]) -> str:
 
 
 def main() -> None:
-    """Runs what is missing, then draws."""
+    """Runs the missing methods, then draws."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--rounds", type=int, default=loop.SNAPSHOTS)
     parser.add_argument("--out", type=Path, default=Path("runs/mask_mismatch"))

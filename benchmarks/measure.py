@@ -1,6 +1,6 @@
-"""What all benchmarks share: the machine, times in turns, tables and files.
+"""Shared by all benchmarks: facts of the machine, timing in turns, tables and files.
 
-Importing it makes every CPU core a device, so it comes before JAX does anything.
+Importing it makes every CPU core a device, so import it before anything else of JAX.
 """
 
 import argparse
@@ -28,7 +28,7 @@ devices.use_cpu_cores()
 
 
 def machine(**settings) -> dict:
-    """Where and with what figures are taken; `settings` are told beside that."""
+    """Returns the settings, the hardware and the versions behind a figure."""
     kind = jax.devices()[0].device_kind
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return {
@@ -45,20 +45,23 @@ def machine(**settings) -> dict:
 
 
 def tell(result) -> None:
-    """Prints a result and where it was taken, for the process that called `apart`."""
+    """Prints a result and its machine for the process that called `apart`."""
     print(json.dumps({"result": result, "machine": machine()}))
 
 
 def apart(benchmark: str, arguments: Sequence, **environment) -> dict:
-    """What a benchmark `tell`s with `--inner`, from a process of its own.
+    """Runs a benchmark with `--inner` in a separate process.
 
     Args:
-      benchmark: its module's name.
-      arguments: JSON can hold them.
-      **environment: variables that the process has beside this one's.
+      benchmark: the name of its module.
+      arguments: JSON values.
+      **environment: additional environment variables of the process.
+
+    Returns:
+      The output of `tell` in that process.
 
     Raises:
-      SystemExit: the process failed; it has said why.
+      SystemExit: the process failed and has printed the reason.
     """
     command = [sys.executable, "-m", f"benchmarks.{benchmark}", "--inner"]
     command.append(json.dumps(arguments))
@@ -70,9 +73,9 @@ def apart(benchmark: str, arguments: Sequence, **environment) -> dict:
 
 
 def in_turns(calls: dict[str, Callable], repeats: int) -> dict[str, np.ndarray]:
-    """Seconds [repeats] of every call, one after the other and the other way round.
+    """Returns seconds [repeats] of each call, alternating the order of the calls.
 
-    Each is called once before that, which is not timed.
+    Each is called once before, without timing.
     """
     for call in calls.values():
         call()
@@ -86,7 +89,7 @@ def in_turns(calls: dict[str, Callable], repeats: int) -> dict[str, np.ndarray]:
 
 
 def summary(seconds: Sequence[float]) -> dict:
-    """Median and minimum of repeats."""
+    """Returns the median and the minimum of repeats."""
     return {
         "median_seconds": statistics.median(map(float, seconds)),
         "minimum_seconds": float(min(seconds)),
@@ -95,11 +98,11 @@ def summary(seconds: Sequence[float]) -> dict:
 
 
 def copy_rate(size: int = 2**28, seconds: float = 1.0) -> float:
-    """Bytes a second read and written by a copy on all devices at the same time.
+    """Returns the bytes per second that all devices read and write in a copy.
 
     Args:
-      size: bytes of what a device copies; it must be larger than the caches.
-      seconds: how long to measure.
+      size: the bytes that a device copies, which must exceed its caches.
+      seconds: the duration of the measurement.
     """
     devices, numbers = jax.devices(), size // 4
     best = timings.best_seconds(jnp.negative, (numbers,), devices, seconds)
@@ -107,12 +110,12 @@ def copy_rate(size: int = 2**28, seconds: float = 1.0) -> float:
 
 
 def peak_memory() -> int:
-    """The most bytes held since the start: by the device, of a CPU by this process."""
-    told = jax.devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in told:
-        return told["peak_bytes_in_use"]
+    """Returns the peak memory in bytes of the device, or of this process on CPU."""
+    stats = jax.devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return stats["peak_bytes_in_use"]
     status = Path("/proc/self/status")
-    if status.exists():  # getrusage would count the parent's before exec
+    if status.exists():  # getrusage would include the parent's memory before exec
         lines = status.read_text().splitlines()
         (line,) = (line for line in lines if line.startswith("VmHWM"))
         return 1024 * int(line.split()[1])
@@ -120,11 +123,11 @@ def peak_memory() -> int:
 
 
 def parser(doc: str, repeats: int = 5) -> argparse.ArgumentParser:
-    """The arguments that all benchmarks have."""
-    made = argparse.ArgumentParser(description=doc.splitlines()[0])
-    made.add_argument("--repeats", type=int, default=repeats)
-    made.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
-    return made
+    """Returns a parser with the arguments that all benchmarks have."""
+    shared = argparse.ArgumentParser(description=doc.splitlines()[0])
+    shared.add_argument("--repeats", type=int, default=repeats)
+    shared.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
+    return shared
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence]) -> str:
@@ -144,13 +147,13 @@ def publish(
     """Prints the table; writes `name`.json, `name`.md and `name`.png.
 
     Args:
-      name: of the benchmark.
-      out: the folder.
-      about: from `machine`.
-      results: all figures, for JSON.
-      table: Markdown.
+      name: the name of the benchmark.
+      out: the folder of the files.
+      about: the result of `machine`.
+      results: all figures, as JSON values.
+      table: the table as Markdown.
       draw: `(figure) -> None`.
-      size: of the plot, inches.
+      size: the size of the plot in inches.
     """
     facts = ", ".join(f"{key} {value}" for key, value in about.items())
     text = f"{facts}\n\n{table}"

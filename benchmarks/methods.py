@@ -1,13 +1,12 @@
-"""Every algorithm's cost beside FedAvg's on the same network: a round, and compiling.
+"""Compares every method's round and compilation with FedAvg's on the same network.
 
     python -m benchmarks.methods                        # LeNet-5-Caffe, 3 minutes
     python -m benchmarks.methods --model mlp --only spafl fedpm --repeats 9
 
 Rounds of a method and of FedAvg are timed in turns; a ratio is the median of the turns.
-FedAvg is compiled once, before all others; its own row, compiled a second time, tells
-how far the machine is from quiet.
-Everything is trained by SGD with momentum. Methods of one round before the main stage
-are timed as rounds too; PruneFL's first client has one pass over its samples.
+FedAvg is compiled once, before all others; its own row, compiled a second time, shows
+the noise of the machine. All methods train by SGD with momentum. Methods of the first
+stage are timed as rounds, too; PruneFL's first client makes one pass over its samples.
 """
 
 import inspect
@@ -19,7 +18,7 @@ import sparsefl_jax as sfl
 from benchmarks import measure, workload
 from benchmarks.workload import Workload
 
-# What stands in a factory's own arguments is taken where a method has no entry.
+# Arguments without a default in some factories.
 NEEDED = {"density": 0.5, "rounds": 100}
 TIERS = (0.1, 0.15, 0.2)
 SLICES = (0.2, 0.4, 0.6, 0.8, 1.0)
@@ -36,27 +35,27 @@ HEAD = (
 
 
 def arguments(name: str, steps: int) -> dict:
-    """The keywords of a method's factory.
+    """Returns the keyword arguments of a method's factory.
 
     Args:
-      name: of the method.
-      steps: minibatches of a client.
+      name: the name of the method.
+      steps: the minibatches of a client.
     """
-    taken = inspect.signature(sfl.ALGORITHMS[name]).parameters
-    chosen = {key: value for key, value in NEEDED.items() if key in taken}
+    parameters = inspect.signature(sfl.ALGORITHMS[name]).parameters
+    chosen = {key: value for key, value in NEEDED.items() if key in parameters}
     if name == "prunefl_initial":
         chosen |= {"num_batches": steps, "max_iterations": 1}
     return chosen
 
 
 def run(names, setup: Workload, repeats: int, chunk="auto"):
-    """Yields name and figures of a method after method."""
+    """Yields the name and the figures of each method."""
     steps = -(-setup.samples // setup.batch)
     fedavg = workload.prepare(setup, chunk)
     for name in names:
         method = partial(sfl.ALGORITHMS[name], **arguments(name, steps))
-        own = setup._replace(method=method, budgets=BUDGETS.get(name, (1.0,)))
-        pair = {"fedavg": fedavg, "method": workload.prepare(own, chunk)}
+        of_method = setup._replace(method=method, budgets=BUDGETS.get(name, (1.0,)))
+        pair = {"fedavg": fedavg, "method": workload.prepare(of_method, chunk)}
         calls = {key: workload.going(one) for key, one in pair.items()}
         seconds = measure.in_turns(calls, repeats)
         compiling = {key: one.compile_seconds for key, one in pair.items()}
@@ -85,7 +84,7 @@ def row(name: str, r: dict) -> list[str]:
 
 
 def draw(results: dict, figure) -> None:
-    """Bars: times FedAvg."""
+    """Plots bars of the ratios to FedAvg."""
     names = list(results)[::-1]
     panels = figure.subplots(1, 2, sharey=True)
     for ax, key in zip(panels, ("times_fedavg", "compile_times_fedavg"), strict=True):

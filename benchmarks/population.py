@@ -1,15 +1,15 @@
-"""What a round costs as the population grows: a hundred clients to a million.
+"""Measures the cost of a round as the population grows from a hundred to a million.
 
     python -m benchmarks.population                  # 2 minutes
     python -m benchmarks.population --only stateless --most 10000
 
-FedAvg of a small MLP on random images, 20 clients a round with a batch of 16 each, in
-segments of 20 rounds as a run has them: cohorts drawn, rows fetched and written back.
-Clients keep nothing, or their momentum, which is as large as the network: on the host,
-or on the disk, where only those of clients that took part stand. All clients' images
-are rows of one small array. Every case runs in a process of its own, whose peak of
-resident memory stands beside what it was before the clients were made; of the disk's,
-it counts mapped pages, which the system takes back when it needs them.
+FedAvg trains a small MLP on random images, with 20 clients a round and a batch of 16
+each, in segments of 20 rounds as in a run, which includes drawing cohorts and reading
+and writing rows. Clients keep nothing, or their momentum, which is as large as the
+network: on the host, or on disk, which holds only the clients that took part. All
+clients' images are rows of one small array. Every case runs in a process of its own.
+The table has its peak of resident memory, and the memory before the clients were made.
+With rows on disk, the peak counts mapped pages, which the system reclaims on demand.
 """
 
 import json
@@ -40,7 +40,7 @@ SHAPE, IMAGES = (28, 28, 1), 4096
 
 
 class Case(NamedTuple):
-    """A population; `width` of the hidden layer decides how much a client keeps."""
+    """A population; the hidden layer's `width` decides how much a client keeps."""
 
     kind: str
     clients: int
@@ -62,24 +62,24 @@ HEAD = (
 
 
 def population(num_clients: int):
-    """Clients of 16 images each, drawn from a few that all share."""
+    """Returns clients of 16 images each, drawn from images that all clients share."""
     rng = np.random.default_rng(0)
     x = rng.integers(0, 256, (IMAGES, *SHAPE), dtype=np.uint8)
     y = rng.integers(0, 10, IMAGES)
-    few = sfl.from_arrays(
+    two_clients = sfl.from_arrays(
         x, y, x_test=x[:10], y_test=y[:10], num_clients=2, test_split="pooled"
     )
     index = rng.integers(0, IMAGES, (num_clients, BATCH), dtype=np.int32)
     size = np.full(num_clients, BATCH, np.int32)
-    return few._replace(train=data.federated.Rows(index, size))
+    return two_clients._replace(train=data.federated.Rows(index, size))
 
 
 def run(case: Case, repeats: int) -> dict:
-    """Times segments; the first one is the compilation. Bytes are of this process."""
+    """Times segments, the first with compilation, and measures this process's bytes."""
     model = sfl.build_model("mlp", 10, SHAPE, widths=(case.width,))
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
-    keeps = case.kind != "stateless"
-    method = sfl.fedavg(model, optimizer, keep_optimizer=keeps)
+    stateful = case.kind != "stateless"
+    method = sfl.fedavg(model, optimizer, keep_optimizer=stateful)
     stage = sfl.Stage(method, (repeats + 1) * ROUNDS, COHORT, 1, BATCH)
     plan = placement.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
     key = jax.random.key(0)
@@ -94,7 +94,7 @@ def run(case: Case, repeats: int) -> dict:
     start = time.perf_counter()
     state = initial_state.start(key, plan, sparse, clients, None, working, case.where)
     jax.block_until_ready((state.server, state.last_round))
-    told = {"start_seconds": time.perf_counter() - start, "base": base}
+    start_seconds = time.perf_counter() - start
     segment = round_program.make_segment(plan)
     segment = (
         store.on_device(segment)
@@ -102,20 +102,25 @@ def run(case: Case, repeats: int) -> dict:
         else store.on_host(segment, plan.mesh, working)
     )
     state, seconds = timed(segment, key, clients, state, stage, case.clients, repeats)
-    each = measure.summary(np.array(seconds[1:]) / ROUNDS)
+    per_round = measure.summary(np.array(seconds[1:]) / ROUNDS)
     on_disk = isinstance(state.clients, disk_store.Rows)
-    told |= {
-        "row": store.num_bytes(rows) // case.clients,
-        "compile_seconds": seconds[0] - ROUNDS * each["median_seconds"],
-        "peak": resident("VmHWM"),
-        "device": on_devices(),
-        "files": state.clients.num_bytes if on_disk else 0,
-    }
-    return case._asdict() | each | told
+    return (
+        case._asdict()
+        | per_round
+        | {
+            "start_seconds": start_seconds,
+            "base": base,
+            "row": store.num_bytes(rows) // case.clients,
+            "compile_seconds": seconds[0] - ROUNDS * per_round["median_seconds"],
+            "peak": resident("VmHWM"),
+            "device": on_devices(),
+            "files": state.clients.num_bytes if on_disk else 0,
+        }
+    )
 
 
 def timed(segment, key, clients, state, stage, num_clients: int, repeats: int):
-    """The last state, and seconds of each segment, as `loop` runs them."""
+    """Returns the last state and the seconds of each segment, as `loop` runs them."""
     draw = jax.jit(lambda rounds: cohorts.cohorts(key, stage, num_clients, rounds))
     rounds, seconds, ahead = np.arange(ROUNDS, dtype=np.int32), [], None
     ids = np.asarray(draw(rounds))
@@ -131,19 +136,19 @@ def timed(segment, key, clients, state, stage, num_clients: int, repeats: int):
     return state, seconds
 
 
-def resident(what: str) -> int:
-    """Bytes of this process, as Linux has them under that name."""
+def resident(field: str) -> int:
+    """Returns the bytes of this process in a field of Linux's process status."""
     for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(what):
+        if line.startswith(field):
             return 1024 * int(line.split()[1])
-    raise SystemExit(f"/proc/self/status has no {what}: this benchmark needs Linux")
+    raise SystemExit(f"/proc/self/status has no {field}: this benchmark needs Linux")
 
 
 def on_devices() -> int:
-    """Bytes of the arrays that there are, on all devices; a peak where one is known."""
+    """Returns the bytes of live arrays on all devices, or the peak if it is known."""
     stats = [device.memory_stats() or {} for device in jax.devices()]
-    if all("peak_bytes_in_use" in each for each in stats):
-        return sum(each["peak_bytes_in_use"] for each in stats)
+    if all("peak_bytes_in_use" in of_device for of_device in stats):
+        return sum(of_device["peak_bytes_in_use"] for of_device in stats)
     return sum(
         shard.data.nbytes for v in jax.live_arrays() for shard in v.addressable_shards
     )
@@ -163,16 +168,16 @@ def row(r: dict) -> list[str]:
 
 
 def draw(results: list[dict], figure) -> None:
-    """Time of a round, and memory, by population."""
+    """Plots the time of a round, and memory, by population."""
     times, memory = figure.subplots(1, 2)
     kinds = dict.fromkeys((r["kind"], r["width"]) for r in results)
     for color, (kind, width) in zip(COLORS, kinds, strict=False):
-        own = [r for r in results if (r["kind"], r["width"]) == (kind, width)]
-        kept = f", {own[0]['row'] / 2**10:,.0f} KiB" if own[0]["row"] else ""
-        look = {"color": color, "label": f"{kind}{kept}"}
-        counts = [r["clients"] for r in own]
-        times.plot(counts, [1e3 * r["minimum_seconds"] for r in own], "o-", **look)
-        memory.plot(counts, [r["peak"] / 2**20 for r in own], "o-", **look)
+        cases = [r for r in results if (r["kind"], r["width"]) == (kind, width)]
+        row_size = f", {cases[0]['row'] / 2**10:,.0f} KiB" if cases[0]["row"] else ""
+        style = {"color": color, "label": f"{kind}{row_size}"}
+        counts = [r["clients"] for r in cases]
+        times.plot(counts, [1e3 * r["minimum_seconds"] for r in cases], "o-", **style)
+        memory.plot(counts, [r["peak"] / 2**20 for r in cases], "o-", **style)
     times.set(xscale="log", title="A round [ms]")
     memory.set(xscale="log", yscale="log", title="Peak of the process [MiB]")
     for ax in (times, memory):
@@ -197,10 +202,10 @@ def main():
         parser.error(f"most={args.most}, expected at least 100")
     results = []
     for case in chosen:
-        told = measure.apart("population", (case, args.repeats))
-        results.append(told["result"])
+        output = measure.apart("population", (case, args.repeats))
+        results.append(output["result"])
         print(*row(results[-1]), sep="  ", flush=True)
-    about = {"repeats": args.repeats} | told["machine"]
+    about = {"repeats": args.repeats} | output["machine"]
     table = measure.markdown(HEAD, map(row, results))
     draws = partial(draw, results)
     measure.publish("population", args.out, about, results, table, draws, (10, 4))

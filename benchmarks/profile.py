@@ -1,13 +1,14 @@
-"""Where the time of a client's step goes: by layer and pass, and by operation.
+"""Profiles a client's step by layer and pass, and by operation.
 
     python -m benchmarks.profile                       # pfl's set-up, half a minute
     python -m benchmarks.profile --setup resnet18 --operations 20
 
 Rounds (`--repeats`) run under JAX's profiler. An operation lasts until the next one of
-the same device begins, so that what runs beside it in threads is counted; its layer is
-read from the compiled program. "update" is the optimizer with what ties it to the loop,
-"rest" all else: batches gathered and normalised, the loss, sums over clients,
-collectives. Under the profiler a round is slower: shares carry over, milliseconds not.
+the same device begins, which includes its work in other threads. Its layer comes from
+the compiled program. "update" is the optimizer and the loop around it. "rest" is
+everything else: gathering and normalising batches, the loss, sums over clients, and
+collectives. A round is slower under the profiler, so trust the shares, not the
+milliseconds.
 """
 
 import collections
@@ -27,35 +28,36 @@ NESTED = ("while", "call", "conditional")
 
 
 def scopes(program: str) -> dict[str, tuple[str, str]]:
-    """The layer and pass of every operation of a compiled program.
+    """Returns the layer and pass of every operation of a compiled program.
 
-    >>> line = '%dot.1 = f32[2]{0} dot(%a), metadata={op_name="a/jvp(_Net)/fc1/dot"}'
-    >>> scopes(line)
-    {'dot.1': ('fc1', 'forward')}
+    Example:
+      >>> op = '%dot.1 = f32[2]{0} dot(%a), metadata={op_name="a/jvp(_Net)/fc1/dot"}'
+      >>> scopes(op)
+      {'dot.1': ('fc1', 'forward')}
     """
     found = {}
     for line in program.splitlines():
         name = re.match(r"\s*(?:ROOT )?%?([\w.\-]+) = ", line)
         if not name:
             continue
-        told = re.search(r'op_name="([^"]*)"', line)
-        path = told[1] if told else ""
+        metadata = re.search(r'op_name="([^"]*)"', line)
+        path = metadata[1] if metadata else ""
         layer = re.search(r"jvp\(_?\w+\)+/(?:[\w.]+/)*?(\w+\d\w*)/", path)
         if layer:
-            way = "backward" if "transpose(jvp(" in path else "forward"
-            found[name[1]] = layer[1], way
+            direction = "backward" if "transpose(jvp(" in path else "forward"
+            found[name[1]] = layer[1], direction
         elif "jvp(_" in path:  # pooling and activations have no name
-            way = "backward" if "transpose(jvp(" in path else "forward"
-            found[name[1]] = "between layers", way
+            direction = "backward" if "transpose(jvp(" in path else "forward"
+            found[name[1]] = "between layers", direction
         elif path.endswith("/select_n") or not path:
             found[name[1]] = "update", "-"
     return found
 
 
 def traced(call, folder, program: Container[str]) -> list[tuple[str, float]]:
-    """Operations of one device in order, each with its seconds, while `call` runs.
+    """Returns the operations of one device and their seconds while `call` runs.
 
-    Its thread is the one that shows most operations of the `program`.
+    The device's thread is the one with the most operations of the `program`.
     """
     with jax.profiler.trace(folder):
         call()
@@ -78,7 +80,7 @@ def traced(call, folder, program: Container[str]) -> list[tuple[str, float]]:
 
 
 def run(setup: workload.Workload, repeats: int) -> tuple[dict, dict]:
-    """Seconds a step on one device: by layer and pass, and by operation."""
+    """Returns seconds per step on one device, by layer and pass, and by operation."""
     one = workload.prepare(setup)
     call = workload.going(one)
     call()
@@ -86,15 +88,15 @@ def run(setup: workload.Workload, repeats: int) -> tuple[dict, dict]:
     with tempfile.TemporaryDirectory() as folder:
         operations = traced(lambda: [call() for _ in range(repeats)], folder, where)
     steps = repeats * one.steps / min(jax.device_count(), setup.drawn)
-    layers, each = collections.Counter(), collections.Counter()
+    layers, by_operation = collections.Counter(), collections.Counter()
     for name, seconds in operations:
         layers[where.get(name, ("rest", "-"))] += seconds / steps
-        each[name] += seconds / steps
-    return layers, each
+        by_operation[name] += seconds / steps
+    return layers, by_operation
 
 
 def draw(layers: dict, figure) -> None:
-    """Bars: the share of each layer and pass."""
+    """Plots bars of the share of each layer and pass."""
     ax, total = figure.subplots(), sum(layers.values())
     names = [" ".join(key).removesuffix(" -") for key in layers][::-1]
     bars = ax.barh(names, [100 * v / total for v in layers.values()][::-1])
@@ -109,19 +111,20 @@ def main():
     parser.add_argument("--setup", choices=SETUPS, default="pfl")
     parser.add_argument("--operations", type=int, default=0, help="listed one by one")
     args = parser.parse_args()
-    layers, each = run(SETUPS[args.setup], args.repeats)
+    layers, by_operation = run(SETUPS[args.setup], args.repeats)
     where = dict(layers.most_common())
     total = sum(where.values())
     rows = [
         (*key, f"{1e3 * v:.3f}", f"{100 * v / total:.1f}") for key, v in where.items()
     ]
-    for name, seconds in each.most_common(args.operations):
+    for name, seconds in by_operation.most_common(args.operations):
         print(f"{1e3 * seconds:8.3f} ms  {name}")
     about = measure.machine(repeats=args.repeats, setup=args.setup)
-    told = [{"layer": k[0], "pass": k[1], "seconds": v} for k, v in where.items()]
+    results = [{"layer": k[0], "pass": k[1], "seconds": v} for k, v in where.items()]
     size = (7.2, 1.5 + 0.35 * len(where))
     table = measure.markdown(HEAD, rows)
-    measure.publish("profile", args.out, about, told, table, partial(draw, where), size)
+    draws = partial(draw, where)
+    measure.publish("profile", args.out, about, results, table, draws, size)
 
 
 if __name__ == "__main__":

@@ -1,14 +1,14 @@
-"""How much of the machine each network uses while it trains.
+"""Measures how much of the machine each network uses in training.
 
     python -m benchmarks.roofline                      # every network, 3 minutes
     python -m benchmarks.roofline --only mlp resnet18 --repeats 9
 
-Measured first: a square float32 matmul and a copy of 256 MB, on every device at once.
-Then every network trains at its usual batch, FedAvg with plain SGD through the real
+First, a square float32 matmul and a copy of 256 MB are measured on every device at
+once. Then every network trains at its usual batch, by FedAvg with plain SGD in the real
 engine. FLOPs are six times the multiply-adds of the direct convolution, so Winograd can
-pass 1. Bytes are those that a step can not avoid, whatever the activations: weights
-read forward, backward and by the update, gradients written and read, weights written.
-Small networks stay in the caches and pass the copy's line.
+exceed 1. Bytes are those that a step needs besides activations: weights are read by the
+forward pass, the backward pass and the update, gradients are written and read, and
+weights are written. Small networks stay in the caches and exceed the line of the copy.
 """
 
 from functools import partial
@@ -28,7 +28,7 @@ HEAD = (
 
 
 def run(name: str, minibatches: int, repeats: int, chunk="auto") -> dict:
-    """All figures of a network but the machine's rates."""
+    """Returns all figures of a network except the machine's rates."""
     batch = NETWORKS[name].batch_size
     one = workload.prepare(Workload(name, 20, minibatches * batch), chunk)
     timed = measure.summary(measure.in_turns({"": workload.going(one)}, repeats)[""])
@@ -64,7 +64,7 @@ def row(name: str, r: dict) -> list[str]:
 
 
 def draw(rates: dict, results: dict, figure) -> None:
-    """Both limits, and a point for each network."""
+    """Plots both limits, and a point for each network."""
     ax = figure.subplots()
     flops, copy = rates["matmul_flops"], rates["copy_bytes"]
     points = [(r["intensity"], r["flops_per_second"]) for r in results.values()]
@@ -104,10 +104,10 @@ def main():
         matmul=f"{rates['matmul_flops'] / 1e9:.0f} GFLOP/s",
         copy=f"{rates['copy_bytes'] / 1e9:.1f} GB/s",
     )
-    table = measure.markdown(HEAD, [row(*each) for each in results.items()])
-    told = {"rates": rates, "networks": results}
+    table = measure.markdown(HEAD, [row(name, r) for name, r in results.items()])
+    figures = {"rates": rates, "networks": results}
     draws = partial(draw, rates, results)
-    measure.publish("roofline", args.out, about, told, table, draws, (8, 5.5))
+    measure.publish("roofline", args.out, about, figures, table, draws, (8, 5.5))
 
 
 if __name__ == "__main__":

@@ -1,18 +1,18 @@
-"""Random samples for benchmarks; NumPy alone, so that every peer can draw the same."""
+"""Random samples for benchmarks, drawn by NumPy so that any peer can draw the same."""
 
 import numpy as np
 
-_ROWS = 60_000  # distinct samples at most; clients beyond that share them
+_ROWS = 60_000  # the most distinct samples; further clients share them
 
 
 def draw(clients: int, samples: int, shape: tuple[int, ...], classes: int):
-    """Samples and labels, from seed 0.
+    """Draws samples and labels from seed 0.
 
     Args:
       clients: N.
-      samples: M, of every client.
-      shape: of a sample; (H, W, C) gives images, uint8, anything else float32.
-      classes: labels.
+      samples: M, the samples of every client.
+      shape: the shape of a sample; (H, W, C) gives uint8 images, all others float32.
+      classes: the number of labels.
 
     Returns:
       x [n, ...], y [n] int64, and each client's rows of them [N, M] int64.

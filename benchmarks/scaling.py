@@ -1,13 +1,13 @@
-"""How a round's time changes with the number of devices.
+"""Measures how a round's time changes with the number of devices.
 
     python -m benchmarks.scaling                        # on 1, 2, 4 and 8 devices
     python -m benchmarks.scaling --setup conv4 --counts 1 2
 
-Weak scaling gives every device as many clients a round however many devices there are,
-strong scaling shares a cohort of fixed size. Each count runs in a process of its own,
-one after another: with so many CPU devices, or on the first of the accelerators. A step
-is one client's minibatch; speed-up and efficiency, the rate per device, are beside the
-first count. More CPU devices than cores share these, and can not be faster.
+Weak scaling gives every device the same number of clients a round; strong scaling
+shares a cohort of fixed size. Each count runs in a process of its own, one after
+another, with that many CPU devices or on the first accelerators. A step is one client's
+minibatch. Speed-up and efficiency, the rate per device, are relative to the first
+count. More CPU devices than cores share the cores, and cannot be faster.
 """
 
 import json
@@ -27,7 +27,7 @@ HEAD = (
 
 
 def run(count: int, cohorts: dict, name: str, samples: int | None, repeats: int):
-    """The figures of every cohort on the first `count` devices, in this process."""
+    """Returns the figures of every cohort on the first `count` devices."""
     devices, results = jax.devices()[:count], []
     if len(devices) < count:
         sys.exit(f"error: counts={count}, expected at most {len(devices)} devices")
@@ -54,14 +54,14 @@ def run(count: int, cohorts: dict, name: str, samples: int | None, repeats: int)
 
 
 def flags(count: int) -> str:
-    """XLA_FLAGS of a process with so many CPU devices."""
+    """Returns the XLA_FLAGS of a process with `count` CPU devices."""
     given = os.environ.get("XLA_FLAGS", "").split()
     given = [flag for flag in given if "host_platform_device_count" not in flag]
     return " ".join([*given, f"--xla_force_host_platform_device_count={count}"])
 
 
 def rows(results: list[dict]) -> list[list[str]]:
-    """A table's rows; each kind is compared with its own first count.
+    """Returns a table's rows; each kind is compared with its own first count.
 
     Example:
       >>> one = {"kind": "weak", "devices": 1, "cohort": 4, "steps": 8,
@@ -70,11 +70,11 @@ def rows(results: list[dict]) -> list[list[str]]:
       >>> rows([one, two])[1][5:8]
       ['25.6', '1.60', '0.80']
     """
-    first, told = {}, []
+    first, table = {}, []
     for r in results:
         rate = r["steps"] / r["minimum_seconds"]
         devices, before = first.setdefault(r["kind"], (r["devices"], rate))
-        told.append(
+        table.append(
             [
                 r["kind"],
                 str(r["devices"]),
@@ -87,17 +87,17 @@ def rows(results: list[dict]) -> list[list[str]]:
                 f"{r['compile_seconds']:.1f}",
             ]
         )
-    return told
+    return table
 
 
 def draw(results: list[dict], figure) -> None:
-    """Steps a second by devices."""
+    """Plots steps per second by devices."""
     ax = figure.subplots()
     ax.set(xlabel="devices", title="Client steps a second")
     for kind in dict.fromkeys(r["kind"] for r in results):
-        own = [r for r in results if r["kind"] == kind]
-        rates = [r["steps"] / r["minimum_seconds"] for r in own]
-        ax.plot([r["devices"] for r in own], rates, "o-", label=kind)
+        of_kind = [r for r in results if r["kind"] == kind]
+        rates = [r["steps"] / r["minimum_seconds"] for r in of_kind]
+        ax.plot([r["devices"] for r in of_kind], rates, "o-", label=kind)
     ax.set_ylim(bottom=0)
     ax.legend()
 
@@ -122,10 +122,10 @@ def main():
         cohorts = {"weak": count, "strong": max(args.counts)}
         cohorts = {kind: args.clients * devices for kind, devices in cohorts.items()}
         inner = count, cohorts, args.setup, args.samples, args.repeats
-        told = measure.apart("scaling", inner, XLA_FLAGS=flags(count))
-        results += told["result"]
+        output = measure.apart("scaling", inner, XLA_FLAGS=flags(count))
+        results += output["result"]
     results.sort(key=lambda r: r["kind"], reverse=True)  # weak first, counts in order
-    about = told["machine"] | {"repeats": args.repeats, "setup": args.setup}
+    about = output["machine"] | {"repeats": args.repeats, "setup": args.setup}
     table = measure.markdown(HEAD, rows(results))
     measure.publish("scaling", args.out, about, results, table, partial(draw, results))
 

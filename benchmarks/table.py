@@ -1,16 +1,15 @@
-"""Runs the missing rows of a paper's table one by one, and writes each as it ends.
+"""Runs the missing rows of a paper's table one by one, and writes each result.
 
     python -m benchmarks.table flash_mnist --list        # what there is, what is next
     python -m benchmarks.table flash_mnist               # everything missing, in order
     python -m benchmarks.table flash_mnist --only spdst --seeds 1
 
-A row and seed is a run in `runs/tables/NAME/ROW_seedS`. A stopped one goes on where it
-was; a finished one found there, also under another name, is taken up if its
-configuration is the row's. Results go to `benchmarks/tables/NAME.json` and between
-`<!-- table NAME -->` and `<!-- end -->` on the page of its paper in
-`docs/reproduction`; both are for you to commit.
-An entry that the code has left behind says so under "stale": the words stand beside
-its accuracy, and its run counts as missing (move its folder away first).
+Each row and seed is a run in `runs/tables/NAME/ROW_seedS`. A stopped run is resumed. A
+finished run in that folder, under any name, is reused if its configuration is that of
+the row. Results go to `benchmarks/tables/NAME.json`, and between `<!-- table NAME -->`
+and `<!-- end -->` on the page of the paper in `docs/reproduction`; commit both. The
+field "stale" marks an entry that the code no longer reproduces: the table shows its
+text after the accuracy, and the run counts as missing (move its folder away first).
 """
 
 import argparse
@@ -34,22 +33,22 @@ from sparsefl_jax.runs.config import defaults  # noqa: E402
 from sparsefl_jax.system import files, interrupt  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
-# Where data lies and what is kept beside the results does not change these.
-_BESIDE = ("data_dir", "checkpoint_minutes", "sinks", "observe_rounds")
+# The location of data and additional outputs do not change the results.
+_IRRELEVANT = ("data_dir", "checkpoint_minutes", "sinks", "observe_rounds")
 _HEAD = ("configuration", "paper, %", "here, %", "seeds", "density", "Gbit")
-_BEHIND = len(_HEAD) - 1  # the density; a table's own columns stand after it
+_BEHIND = len(_HEAD) - 1  # the density, which a table's own columns follow
 _HEAD += ("FLOPs / dense", "minutes", "date", "commit")
 
 
 def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
-    """Runs or takes up what is missing of a table, in its order.
+    """Runs, resumes or reuses the missing runs of a table, in its order.
 
     Args:
       table: the declaration.
-      name: what its files are called.
+      name: the name of its files.
       root: the directory that holds `runs/`, `benchmarks/` and `docs/`.
-      only: the one row to run; None: all.
-      seeds: run seeds below this; None: all.
+      only: the row to run; None for all.
+      seeds: run only seeds below this number; None for all.
 
     Raises:
       interrupt.StoppedError: after Ctrl-C; call again to go on.
@@ -71,7 +70,7 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
 
 
 def wanted(table: Table, only=None, seeds=None) -> list[tuple[str, int]]:
-    """The runs of a table in order, of one row and of seeds below a number if given."""
+    """Returns the runs of a table in order, restricted to a row and to seeds."""
     if only is not None and only not in table.rows:
         raise ValueError(f"only={only!r}, expected one of {', '.join(table.rows)}")
     return [
@@ -82,7 +81,7 @@ def wanted(table: Table, only=None, seeds=None) -> list[tuple[str, int]]:
 
 
 def row_config(table: Table, row: str, seed: int):
-    """The configuration of a row with one seed."""
+    """Returns the configuration of a row with one seed."""
     file, _, argument = table.rows[row].config.partition(":")
     module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
     config = module.get_config(argument)
@@ -92,7 +91,7 @@ def row_config(table: Table, row: str, seed: int):
 
 
 def find(runs: Path, config) -> Path | None:
-    """A finished run of this configuration among the directories of `runs`."""
+    """Returns a finished run of this configuration in the directory `runs`, or None."""
     for path in sorted(runs.glob("*/summary.json")):
         if same(run_directory.read_config(path.parent), config):
             return path.parent
@@ -100,9 +99,9 @@ def find(runs: Path, config) -> Path | None:
 
 
 def same(old, new) -> bool:
-    """Whether an old run's configuration is this one.
+    """Tells whether an old run's configuration is this one.
 
-    Fields and arguments that have come since have their defaults.
+    Fields and arguments that the old run lacks have their defaults.
     """
     default, old, new = (
         run_directory.flatten(json.loads(config.to_json_best_effort()))
@@ -111,55 +110,55 @@ def same(old, new) -> bool:
     return all(
         new.get(field) == old.get(field, default.get(field))
         for field in old | new
-        if field not in _BESIDE
+        if field not in _IRRELEVANT
     )
 
 
 def entry(path: Path, best: bool = False) -> dict:
-    """What the table keeps of a finished run.
+    """Returns the entry of a finished run in the table.
 
     Args:
-      path: its directory.
-      best: whether the density is that of the best round, not of the last.
+      path: the directory of the run.
+      best: whether the density is that of the best round instead of the last.
     """
     file = path / "summary.json"
-    told = json.loads(file.read_text())
+    summary = json.loads(file.read_text())
     bits, flops, dense = (
-        sum(stage[key] for stage in told["stages"] for key in keys)
+        sum(stage[key] for stage in summary["stages"] for key in keys)
         for keys in (("bits_up", "bits_down"), ("flops",), ("flops_dense",))
     )
     date = datetime.date.fromtimestamp(file.stat().st_mtime)
-    name, headline = next(iter(told["accuracy"].items()))
+    name, headline = next(iter(summary["accuracy"].items()))
     if best:
-        headline = _judged(path, headline["best_round"])[name]
+        headline = _evaluated_models(path, headline["best_round"])[name]
     return {
-        "accuracy": told["accuracy"],
-        # Of personal models as SpaFL counts it: the mean over layers and clients.
-        "density": headline.get("layer_density", told["density"]),
+        "accuracy": summary["accuracy"],
+        # SpaFL's density of personal models is the mean over layers and clients.
+        "density": headline.get("layer_density", summary["density"]),
         "gbit": bits / 1e9,
         "flops_share": flops / dense,
-        "minutes": told["seconds"] / 60,
+        "minutes": summary["seconds"] / 60,
         "date": date.isoformat(),
-        **{key: told[key] for key in ("commit", "device", "versions")},
+        **{key: summary[key] for key in ("commit", "device", "versions")},
     }
 
 
-def _judged(path: Path, round: int) -> dict:
-    """What a run's last stage says of its models after a round."""
+def _evaluated_models(path: Path, round: int) -> dict:
+    """Returns the models of an evaluation in a run's last stage."""
     records = report.read_records(path / "metrics.jsonl")
     of_round = (r for r in records if r["phase"] == "eval" and r["round"] == round)
     return max(of_round, key=lambda record: record["stage"])["models"]
 
 
 def results(name: str, root=ROOT) -> dict[tuple[str, int], dict]:
-    """What was measured, by row and seed."""
+    """Returns all entries of a table by row and seed."""
     path = root / "benchmarks" / "tables" / f"{name}.json"
     entries = json.loads(path.read_text()) if path.exists() else []
     return {(e["row"], e["seed"]): e for e in entries}
 
 
 def measured(name: str, root=ROOT) -> dict[tuple[str, int], dict]:
-    """What holds of it: entries that are not stale."""
+    """Returns the entries that are not stale."""
     return {run: e for run, e in results(name, root).items() if "stale" not in e}
 
 
@@ -180,7 +179,7 @@ def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
 
 
 def page(name: str, root=ROOT) -> Path:
-    """Returns the page of a table's paper, by which its name begins."""
+    """Returns the page of the paper with which a table's name begins."""
     return root / "docs" / "reproduction" / f"{name.partition('_')[0]}.md"
 
 
@@ -190,7 +189,7 @@ def _position(table: Table):
 
 
 def markdown(table: Table, entries: list[dict]) -> str:
-    """The table as Markdown; mean and sample deviation where there are seeds."""
+    """Formats the table as Markdown, with mean and sample deviation over seeds."""
     head = (*_HEAD[:_BEHIND], *table.columns, *_HEAD[_BEHIND:])
     lines = [_line(head), _line(["---"] + ["--:"] * (len(head) - 3) + ["---"] * 2)]
     for name, row in table.rows.items():
@@ -204,7 +203,7 @@ def markdown(table: Table, entries: list[dict]) -> str:
 
 
 def _cells(entries: list[dict], best: bool, columns) -> list[str]:
-    """The measured cells of a row."""
+    """Returns the measured cells of a row."""
     if not entries:
         return ["-"] * (len(_HEAD) - 2 + len(columns))
 
@@ -228,9 +227,9 @@ def _cells(entries: list[dict], best: bool, columns) -> list[str]:
 
 
 def _accuracy(entries: list[dict], best: bool) -> str:
-    """Final accuracy of the headline model, and of others behind it by name.
+    """Formats the final accuracy of the headline model, followed by other models'.
 
-    Where the best round counts, that of the headline model with the final one behind.
+    If the best round counts, the headline's best accuracy is followed by its final one.
     """
     headline, *others = entries[0]["accuracy"]
     behind = [f"{name} {_spread(entries, name, 'final')}" for name in others]
@@ -242,7 +241,7 @@ def _accuracy(entries: list[dict], best: bool) -> str:
 
 
 def _spread(entries: list[dict], name: str, which: str) -> str:
-    """Mean and, over several seeds, sample deviation of a model's accuracy, in %."""
+    """Formats the mean and sample deviation over seeds of a model's accuracy in %."""
     values = [100 * e["accuracy"][name][which] for e in entries]
     text = f"{statistics.fmean(values):.2f}"
     return text + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
@@ -253,7 +252,7 @@ def _line(cells) -> str:
 
 
 def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
-    """A line for each run in order: done, begun or missing."""
+    """Returns a line for each run in order: done, begun or missing."""
     done, lines = measured(name, root), []
     for row, seed in wanted(table, only, seeds):
         begun = root / "runs" / "tables" / name / f"{row}_seed{seed}" / "config.json"

@@ -1,4 +1,4 @@
-"""Client steps per second through the real engine, beside the measured matmul rate.
+"""Measures client steps per second of the real engine, and the matmul rate.
 
     python -m benchmarks.throughput                     # the five set-ups, 3 minutes
     python -m benchmarks.throughput --all               # and every other one
@@ -6,12 +6,12 @@
     python -m benchmarks.throughput --compare lenet5_fedavg lenet5_spafl
     python -m benchmarks.throughput --dtype bfloat16    # float32 parameters
 
-FedAvg with plain SGD on random images, where a set-up names no other method; a step is
-one client's minibatch: forward, both gradients, update. GFLOP/s are six times the
-network's multiply-adds per sample, so normalisation, pooling and the federated work
-count as lost time. The rate beside it is a square matmul in the same dtype on every
-device at once, timed before and after each set-up. `--compare` takes rounds of two
-set-ups in turns, so that a noisy machine is as noisy for both.
+FedAvg trains with plain SGD on random images, unless a set-up names another method. A
+step is one client's minibatch: forward pass, both gradients, update. GFLOP/s are six
+times the network's multiply-adds per sample, so normalisation, pooling and the
+federated work count as lost time. The matmul rate is that of a square matmul in the
+same dtype on every device at once, timed before and after each set-up. `--compare`
+times rounds of two set-ups in turns, so that noise of the machine affects both alike.
 """
 
 from functools import partial
@@ -51,7 +51,7 @@ HEAD = (
 
 
 def run(setup: Workload, repeats: int, chunk) -> dict:
-    """Times single rounds; the compilation stands apart."""
+    """Times single rounds, and the compilation separately."""
     matmul_rate = partial(timings.matmul_rate, dtype=setup.dtype)
     before = matmul_rate() / 1e9
     one = workload.prepare(setup, chunk)
@@ -85,7 +85,7 @@ def row(name: str, setup: Workload, r: dict) -> list[str]:
 
 
 def draw(results: dict, figure) -> None:
-    """Bars: the fraction of the matmul rate."""
+    """Plots bars of the fraction of the matmul rate."""
     ax, names = figure.subplots(), list(results)[::-1]
     bars = ax.barh(names, [results[name]["fraction"] for name in names])
     rates = [f"{results[name]['steps_per_second']:,.1f} steps/s" for name in names]
@@ -95,15 +95,15 @@ def draw(results: dict, figure) -> None:
 
 
 def compare(setups: dict[str, Workload], repeats: int, chunk) -> None:
-    """Rounds of two set-ups in turns; prints both rates and their median ratio."""
+    """Times two set-ups in turns, and prints both rates and their median ratio."""
     built = {name: workload.prepare(setup, chunk) for name, setup in setups.items()}
     calls = {name: workload.going(one) for name, one in built.items()}
     seconds = measure.in_turns(calls, repeats)
-    each = {name: seconds[name] / one.steps for name, one in built.items()}
-    for name, values in each.items():
+    per_step = {name: seconds[name] / one.steps for name, one in built.items()}
+    for name, values in per_step.items():
         rate = 1 / np.median(values)
         print(f"{name:14} {rate:7.1f} client steps/s (median of {repeats})")
-    (first, a), (second, b) = each.items()
+    (first, a), (second, b) = per_step.items()
     print(f"{second} runs at {np.median(a / b):.3f} of the rate of {first}")
 
 

@@ -1,11 +1,11 @@
-"""Seconds of a whole run, from the start of its process to the last evaluation.
+"""Times a whole run, from the start of its process to the last evaluation.
 
     python -m benchmarks.whole                          # pfl's 1500 rounds
     python -m benchmarks.whole --only pfl femnist --rounds 100 --eval_every 50
 
-The set-ups of `benchmarks.throughput`, each in a process of its own without a
+Each set-up of `benchmarks.throughput` runs in a process of its own without a
 compilation cache: imports, random data, compilation, rounds, and evaluations on 10,000
-test samples. What `launch.py` adds is a checkpoint every few minutes and the plots.
+test samples. `launch.py` would add a checkpoint every few minutes and the plots.
 """
 
 import itertools
@@ -28,7 +28,7 @@ HEAD = (
 
 
 def run(name: str, rounds: int, eval_every: int, chunk, begun: float) -> dict:
-    """A whole run in this process, whose parent started it at the time `begun`."""
+    """Times a whole run in this process, which its parent started at `begun`."""
     setup = throughput.SETUPS[name]
     data = workload.make_data(setup, TESTS)
     model = workload.make_model(setup, data)
@@ -58,7 +58,7 @@ def run(name: str, rounds: int, eval_every: int, chunk, begun: float) -> dict:
 
 
 def rate(r: dict) -> float | None:
-    """Rounds a second, evaluations included, after the first one."""
+    """Returns rounds per second after the first evaluation, including evaluations."""
     (first, early), (last, late) = r["course"][0], r["course"][-1]
     return (last - first) / (late - early) if last > first else None
 
@@ -78,7 +78,7 @@ def row(r: dict) -> list[str]:
 
 
 def draw(results: list[dict], figure) -> None:
-    """Rounds done by the seconds since the process started."""
+    """Plots the rounds done by the seconds since the process started."""
     ax = figure.subplots()
     names = dict.fromkeys(r["name"] for r in results)
     for color, name in zip(itertools.cycle(COLORS), names, strict=False):

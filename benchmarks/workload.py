@@ -1,4 +1,4 @@
-"""Federated rounds through the real engine, on random samples: what is timed."""
+"""Builds the federated rounds that benchmarks time, on random samples."""
 
 import time
 from collections.abc import Callable
@@ -41,27 +41,27 @@ NETWORKS = {
 
 
 class Workload(NamedTuple):
-    """A network and how it is trained."""
+    """A network and its training."""
 
     model: str  # of `NETWORKS`
     clients: int
     samples: int  # of every client
-    cohort: int = 0  # 0: four clients a device
+    cohort: int = 0  # 0 for four clients a device
     method: Callable = sfl.fedavg
     momentum: float | None = None
-    widths: tuple[int, ...] | None = None  # of the network; None: its own
-    batch_size: int = 0  # 0: the network's
+    widths: tuple[int, ...] | None = None  # None for the network's default
+    batch_size: int = 0  # 0 for the network's default
     budgets: tuple[float, ...] = (1.0,)  # dealt to the clients in turn
-    dtype: str = "float32"  # that the network computes in
+    dtype: str = "float32"  # the dtype that the network computes in
 
     @property
     def batch(self) -> int:
-        """Samples of a minibatch."""
+        """Returns the samples of a minibatch."""
         return self.batch_size or NETWORKS[self.model].batch_size
 
     @property
     def drawn(self) -> int:
-        """Clients of a round."""
+        """Returns the clients of a round."""
         return self.cohort or 4 * jax.device_count()
 
 
@@ -80,12 +80,12 @@ class Round(NamedTuple):
 
     @property
     def flops(self) -> float:
-        """FLOPs of a step through the dense network: 6 for each multiply-add."""
+        """Returns the FLOPs of a step of the dense network, 6 per multiply-add."""
         return 6.0 * ledger.macs_per_sample(self.model.macs) * self.stage.batch_size
 
 
 def make_data(setup: Workload, tests: int = 10):
-    """Random samples, `setup.samples` for each client, `tests` for evaluation."""
+    """Draws random samples, `setup.samples` per client and `tests` for evaluation."""
     network = NETWORKS[setup.model]
     x, y, rows = samples.draw(
         setup.clients, setup.samples, network.shape, network.classes
@@ -112,7 +112,7 @@ def make_model(setup: Workload, data):
 
 
 def make_stage(setup: Workload, model, rounds: int) -> sfl.Stage:
-    """One epoch of every client of a cohort."""
+    """Returns a stage in which each client of a cohort trains for one epoch."""
     optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=setup.momentum)
     method = setup.method(model, optimizer)
     return sfl.Stage(method, rounds, setup.drawn, 1, setup.batch)
@@ -161,8 +161,8 @@ def going(one: Round, sparse=None) -> Callable:
     """A function whose calls run round after round from a fresh state.
 
     Args:
-      one: from `prepare`.
-      sparse: what the first round starts from; None: a fresh network.
+      one: a round from `prepare`.
+      sparse: the model before the first round; None for a new network.
 
     Returns:
       `() -> RoundLog`, which waits for the devices.

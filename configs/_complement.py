@@ -1,4 +1,4 @@
-"""What Complement Sparsification's experiments share (AAAI 2023); no configuration."""
+"""Shared by the experiments of Complement Sparsification; not a configuration."""
 
 from configs import _options
 from sparsefl_jax.runs.config.defaults import complete, default_config
@@ -8,17 +8,19 @@ PARTICIPATION = ("all", "users10")
 
 
 def parse(arg: str) -> set[str]:
-    """The options of a configuration's argument, each known."""
+    """Returns the options of a configuration's argument."""
     return _options.parse(arg, METHODS, PARTICIPATION)
 
 
 def base(options: set[str], *, classes: int, rounds: int = 500):
-    """Each user a client with a fifth of its samples held out; Adam, five epochs.
+    """Returns a configuration with a client per user, Adam, and five epochs.
+
+    A fifth of each client's samples is held out.
 
     Args:
-      options: as `parse` gives them.
-      classes: outputs of the network.
-      rounds: T, of both stages together where the first trains a dense model.
+      options: as `parse` returns them.
+      classes: the outputs of the network.
+      rounds: T, which includes a first stage that trains a dense model.
     """
     config = default_config()
     config.num_clients, config.cohort_size = 0, 10
@@ -36,7 +38,7 @@ def base(options: set[str], *, classes: int, rounds: int = 500):
 
 
 def finish(config):
-    """All defaults."""
+    """Fills in all defaults."""
     return complete(config)
 
 
@@ -50,10 +52,10 @@ def _fedavg(config) -> None:
 
 
 def _prunefl(config) -> None:
-    """Plain SGD on batches of 20, as in PruneFL's code for FEMNIST.
+    """Trains by plain SGD on batches of 20, as in PruneFL's code for FEMNIST.
 
-    That has a rate of 0.25, at which the first client's training of IC diverges. The
-    density is what may be kept: time that is all constant decides nothing.
+    That code has a rate of 0.25, at which the first client's training of IC diverges.
+    The density alone limits the mask, because a constant time decides nothing.
     """
     config.optimizer.name, config.optimizer.learning_rate = "sgd", 0.1
     config.epochs, config.batch_size = 1, 20
@@ -65,9 +67,10 @@ def _prunefl(config) -> None:
 
 
 def _pqsu(config) -> None:
-    """A fifth of the rounds trains the dense model that is then pruned.
+    """Spends a fifth of the rounds on the dense model that is then pruned.
 
-    0.7 of the filters leave half of IC's parameters, as inputs go with outputs.
+    0.7 of the filters leave half of IC's parameters, because removing an output also
+    removes the inputs that read it.
     """
     dense = config.num_rounds // 5
     config.first_stage = {"name": "fedavg", "num_rounds": dense}

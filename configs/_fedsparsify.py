@@ -1,4 +1,4 @@
-"""What FedSparsify's experiments share (2022, Tables 1, 2); no configuration."""
+"""Shared by FedSparsify's experiments (2022, Tables 1, 2); not a configuration."""
 
 from configs import _options
 from sparsefl_jax.runs.config.defaults import complete, default_config
@@ -10,17 +10,17 @@ ONE_CLIENT = {"num_rounds": 1, "cohort_size": 1, "epochs": 1}
 
 
 def parse(arg: str) -> set[str]:
-    """The options of a configuration's argument, each known."""
+    """Returns the options of a configuration's argument."""
     return _options.parse(arg, METHODS, CLIENTS, PARTITIONS)
 
 
 def base(options: set[str], *, classes: int, without_norm=("*",)):
-    """10 of 10 or of 100 clients, 200 rounds of 4 epochs, judged on the test set.
+    """Returns a configuration with cohorts of 10 and 200 rounds of 4 epochs.
 
     Args:
-      options: as `parse` gives them.
-      classes: how many each client has in the non-IID split.
-      without_norm: globs of the leaves but normalisation's, which SNIP prunes.
+      options: as `parse` returns them.
+      classes: the classes of each client in the non-IID split.
+      without_norm: globs of all leaves except normalisation's, which SNIP prunes.
     """
     config = default_config()
     config.num_clients = 100 if "clients100" in options else 10
@@ -40,7 +40,7 @@ def base(options: set[str], *, classes: int, without_norm=("*",)):
 
 
 def finish(config):
-    """All defaults."""
+    """Fills in all defaults."""
     return complete(config)
 
 
@@ -59,10 +59,10 @@ def _fedprox(config) -> None:
 
 
 def _at_start(config, name: str, prunable=("*",), **settings) -> None:
-    """A mask from one random client before round 1, frozen from then on.
+    """Takes a mask from one random client before round 1, and freezes it.
 
-    Its released code scores the batch without dropout and with the network's own
-    statistics.
+    FedSparsify's released code scores the batch without dropout and with the running
+    statistics of the network.
     """
     config.first_stage = ONE_CLIENT | {"name": name, "prunable": prunable} | settings
     config.first_stage.density = config.get_oneway_ref("density")
@@ -70,7 +70,7 @@ def _at_start(config, name: str, prunable=("*",), **settings) -> None:
 
 
 def _prunefl(config) -> None:
-    """The density is what may be kept: time that is all constant decides nothing."""
+    """Limits the mask by the density alone, as a constant time decides nothing."""
     config.first_stage = ONE_CLIENT | {"name": "prunefl_initial"}
     config.algorithm = {"name": "prunefl", "half_life": 1000.0}
     for stage in (config.first_stage, config.algorithm):

@@ -1,4 +1,4 @@
-"""What FLASH's experiments share (TMLR 2023, Table 1); no configuration."""
+"""Shared by FLASH's experiments (TMLR 2023, Table 1); not a configuration."""
 
 from configs import _options
 from sparsefl_jax.runs.config.defaults import complete, default_config
@@ -8,12 +8,15 @@ TWO_STAGES = ("spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
 
 
 def parse(arg: str, extra=()) -> set[str]:
-    """The options of a configuration's argument, each known."""
+    """Returns the options of a configuration's argument."""
     return _options.parse(arg, METHODS, ("paper", "release"), extra)
 
 
 def base(options: set[str]):
-    """100 clients with LDA 0.1, 10 a round, one epoch of SGD, 0.1 decaying to 0.001."""
+    """Returns a configuration with 100 clients, LDA 0.1, 10 a round, one epoch.
+
+    SGD's rate decays from 0.1 to 0.001.
+    """
     config = default_config()
     method = next((name for name in METHODS if name in options), "spdst")
     release = "release" in options
@@ -32,7 +35,7 @@ def base(options: set[str]):
         if method == "hetero_spdst" and release:
             config.algorithm.submask = "magnitude"
         config.budgets = ((0.1, 0.3), (0.15, 0.3), (0.2, 0.4))
-    elif method != "spdst":  # whose density is that of the mask of stage 1
+    elif method != "spdst":  # the first stage's mask decides spdst's density
         config.algorithm.density = config.get_oneway_ref("density")
     if method in TWO_STAGES:
         config.first_stage = {
@@ -46,7 +49,7 @@ def base(options: set[str]):
 
 
 def finish(config, patterns):
-    """Names the leaves that can be pruned, in both stages, and all defaults."""
+    """Sets the leaves that can be pruned in both stages, and fills in all defaults."""
     if config.algorithm.name != "fedavg":
         config.algorithm.prunable = patterns
     if config.first_stage:

@@ -1,15 +1,15 @@
-"""The argument of a configuration file: options by name; no configuration."""
+"""Parses the argument of a configuration file. This file is not a configuration."""
 
 
 def parse(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
-    """The options of a comma-separated argument.
+    """Returns the options of a comma-separated argument.
 
     Args:
-      arg: what follows the colon of `--config=FILE:ARG`.
-      *exclusive: groups of options, of each of which at most one may be given.
+      arg: the text after the colon of `--config=FILE:ARG`.
+      *exclusive: groups of options; at most one option of each may be given.
 
     Raises:
-      ValueError: an option is unknown, or two of a group are given.
+      ValueError: an option is unknown, or two options of a group are given.
 
     Example:
       >>> sorted(parse("nst,release", ("nst", "pdst"), ("paper", "release")))

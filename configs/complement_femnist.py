@@ -2,19 +2,19 @@
 
 python launch.py --config=configs/complement_femnist.py[:METHOD]
 
-METHOD is cs (default), fedavg, prunefl or pqsu; 10 random users a round. `data/femnist`
-is the folder in which LEAF left its JSON files (--config.dataset=FOLDER). What is left
-is --config.density, 1 - p; for pqsu --config.algorithm.density of the filters. Best
-round: FedAvg 76.3, CS 72.5 (p = .5), PruneFL 55.5, PQSU 57.9; p up to .7 is usable;
-client sparsity .904 / .843 / .828 / .891 at p = .5 / .6 / .7 / .8. Not measured: the
-data set was not at hand.
+METHOD is cs (default), fedavg, prunefl or pqsu; 10 random users take part in a round.
+`data/femnist` is the folder of LEAF's JSON files (--config.dataset=FOLDER).
+--config.density is 1 - p; for pqsu, --config.algorithm.density is that of the filters.
+As printed, best round: FedAvg 76.3, CS 72.5 (p = .5), PruneFL 55.5, PQSU 57.9; p up to
+.7 is usable; client sparsity .904 / .843 / .828 / .891 at p = .5 / .6 / .7 / .8. Not
+measured, because the data set was not available.
 """
 
 from configs import _complement as complement
 
 
 def get_config(arg: str = ""):
-    """The configuration of a comma-separated `arg`; see above."""
+    """Returns the configuration of a comma-separated `arg`; see above."""
     config = complement.base(complement.parse(arg), classes=62)
     config.dataset = "data/femnist"
     config.num_classes = 62

@@ -2,20 +2,20 @@
 
 python launch.py --config=configs/complement_mnist.py[:METHOD]
 
-METHOD is cs (default), fedavg, prunefl or pqsu. It stands in for the paper's FEMNIST
-(AAAI 2023, Tables 3 and 5, Figure 5; `complement_femnist.py`), with ten digits of 539
-real writers under the same head of 62 outputs, and 200 rounds of the paper's 500.
-`data/mnist_writers.npz` holds `writer_train`, who wrote each image
-(--config.writers=FILE). What is left is --config.density, 1 - p; for pqsu
---config.algorithm.density of the filters. On FEMNIST, best round: FedAvg 76.3, CS 72.5
-(p = .5), PruneFL 55.5, PQSU 57.9. Measured: see docs/reproduction/complement.md.
+METHOD is cs (default), fedavg, prunefl or pqsu. It replaces the paper's FEMNIST (AAAI
+2023, Tables 3 and 5, Figure 5; `complement_femnist.py`) by ten digits of 539 real
+writers, with the same head of 62 outputs, and runs 200 of the paper's 500 rounds.
+`data/mnist_writers.npz` holds `writer_train`, the writer of each image
+(--config.writers=FILE). --config.density is 1 - p; for pqsu, --config.algorithm.density
+is that of the filters. As printed for FEMNIST, best round: FedAvg 76.3, CS 72.5 (p =
+.5), PruneFL 55.5, PQSU 57.9. For measured results see docs/reproduction/complement.md.
 """
 
 from configs import _complement as complement
 
 
 def get_config(arg: str = ""):
-    """The configuration of a comma-separated `arg`; see above."""
+    """Returns the configuration of a comma-separated `arg`; see above."""
     config = complement.base(complement.parse(arg), classes=62, rounds=200)
     config.dataset, config.writers = "mnist", "data/mnist_writers.npz"
     config.num_classes = 62

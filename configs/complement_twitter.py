@@ -2,19 +2,19 @@
 
 python launch.py --config=configs/complement_twitter.py[:METHOD][,all|,users10]
 
-METHOD is cs (default), fedavg, prunefl or pqsu; all users take part (436 in the paper,
-those with 70 tweets or more), or with users10 ten at random. `data/twitter.npz` holds
-768 features of each tweet, its label (negative, neutral, positive) and its user, as
-`python -m sparsefl_jax.data.text` makes them with a DistilBERT. Best round, all users:
-FedAvg 76.1, CS 73.3 (p = .5); ten users: 76.9, 74.3, PruneFL 71.5, PQSU 73.4. The paper
-does not say T. Not measured: the data set was not at hand.
+METHOD is cs (default), fedavg, prunefl or pqsu. All users with at least 70 tweets take
+part (436 in the paper), or, with users10, ten at random. `data/twitter.npz` holds 768
+features of each tweet, its label (negative, neutral, positive) and its user, as
+`python -m sparsefl_jax.data.text` makes them with a DistilBERT. As printed, best round,
+all users: FedAvg 76.1, CS 73.3 (p = .5); ten users: 76.9, 74.3, PruneFL 71.5, PQSU
+73.4. The paper does not state T. Not measured, because the data set was not available.
 """
 
 from configs import _complement as complement
 
 
 def get_config(arg: str = ""):
-    """The configuration of a comma-separated `arg`; see above."""
+    """Returns the configuration of a comma-separated `arg`; see above."""
     options = complement.parse(arg)
     config = complement.base(options, classes=3)
     config.dataset = "data/twitter.npz"

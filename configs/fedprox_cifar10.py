@@ -1,4 +1,4 @@
-"""FedProx on the embedded CIFAR-10 sample: a baseline to compare with; no paper's row.
+"""FedProx on the embedded CIFAR-10 sample: a baseline that is not from a paper.
 
 python launch.py --config=configs/fedprox_cifar10.py
 
@@ -10,7 +10,7 @@ from sparsefl_jax.runs.config.defaults import complete, default_config
 
 
 def get_config():
-    """The configuration; every field can be set from the command line."""
+    """Returns the configuration."""
     config = default_config()
     config.dataset = "cifar10_sample"
     config.augment = ("flip",)

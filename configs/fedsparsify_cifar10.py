@@ -2,20 +2,20 @@
 
 python launch.py --config=configs/fedsparsify_cifar10.py[:METHOD][,...]
 
-METHOD is global (default), local, fedavg, fedprox, random, snip, grasp or prunefl; with
-clients100 10 of 100 take part, with iid the split is at random, else five classes a
-client: half of the clients hold the first five. Momentum 0.75 stays with the client.
-What is left is --config.density, 1 - S. Round 200, one seed: FedAvg .75,
-FedSparsify-Global .752 / .755 / .749 / .751 / .70 at S = .8 / .85 / .9 / .95 / .99. The
-paper's test images have statistics of their own, here those of the training images. Not
-measured: it needs a GPU.
+METHOD is global (default), local, fedavg, fedprox, random, snip, grasp or prunefl. With
+clients100, 10 of 100 clients take part. With iid the split is random; otherwise each
+client has five classes, and half of the clients hold the first five. Each client keeps
+its momentum of 0.75. --config.density is 1 - S. As printed, round 200, one seed: FedAvg
+.75, FedSparsify-Global .752 / .755 / .749 / .751 / .70 at S = .8 / .85 / .9 / .95 /
+.99. The paper normalises test images with their own statistics; this configuration uses
+those of the training images. Not measured, because it needs a GPU.
 """
 
 from configs import _fedsparsify as fedsparsify
 
 
 def get_config(arg: str = ""):
-    """The configuration of a comma-separated `arg`; see above."""
+    """Returns the configuration of a comma-separated `arg`; see above."""
     config = fedsparsify.base(
         fedsparsify.parse(arg), classes=5, without_norm=("*", "!bn*")
     )

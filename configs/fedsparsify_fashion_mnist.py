@@ -2,12 +2,12 @@
 
 python launch.py --config=configs/fedsparsify_fashion_mnist.py[:METHOD][,...]
 
-METHOD is global (default), local, fedavg, fedprox, random, snip, grasp or prunefl; with
-clients100 10 of 100 take part, with iid the split is at random, else two classes a
-client. What is left is --config.density, 1 - S. Round 200, one seed: FedAvg .7489,
-FedSparsify-Global .740 / .735 / .749 / .735 / .687 at S = .8 / .85 / .9 / .95 / .99.
-SNIP and GraSP score a random batch; `--config.first_stage.first_samples` takes a
-client's first samples, which are of one class. Measured: see
+METHOD is global (default), local, fedavg, fedprox, random, snip, grasp or prunefl. With
+clients100, 10 of 100 clients take part. With iid the split is random; otherwise each
+client has two classes. --config.density is 1 - S. As printed, round 200, one seed:
+FedAvg .7489, FedSparsify-Global .740 / .735 / .749 / .735 / .687 at S = .8 / .85 / .9 /
+.95 / .99. SNIP and GraSP score a random batch; `--config.first_stage.first_samples`
+takes a client's first samples, which are of one class. For measured results see
 docs/reproduction/fedsparsify.md.
 """
 
@@ -15,7 +15,7 @@ from configs import _fedsparsify as fedsparsify
 
 
 def get_config(arg: str = ""):
-    """The configuration of a comma-separated `arg`; see above."""
+    """Returns the configuration of a comma-separated `arg`; see above."""
     config = fedsparsify.base(fedsparsify.parse(arg), classes=2)
     config.dataset = "fashion_mnist"
     config.input_scale, config.normalize = 256.0, False

@@ -3,22 +3,22 @@
 python launch.py --config=configs/flash_cifar10.py[:METHOD][,release|,paper][,mini]
 
 METHOD is fedavg, nst, pdst, spdst (default), jmwst, hetero_spdst or hetero_jmwst.
-`paper` (default) decays the learning rate over T rounds; `release` as the released code
-does, over 1000. alpha = 0.1, d = 0.1: SPDST 76.74 +- 1.46, PDST 74.82 +- 0.72, NST
-71.18 +- 1.23, JMWST (r_int = 1) 74.74 +- 1.07, dense 77.64 +- 0.49. Other rows:
-`--config.partition.alpha=1.0`, `--config.density=0.05`. Not run here: about a
-minute a round on 2 CPU cores.
+`paper` (default) decays the learning rate over T rounds; `release` decays it over 1000,
+as the released code does. As printed for alpha = 0.1, d = 0.1: SPDST 76.74 +- 1.46,
+PDST 74.82 +- 0.72, NST 71.18 +- 1.23, JMWST (r_int = 1) 74.74 +- 1.07, dense 77.64 +-
+0.49. Other rows: `--config.partition.alpha=1.0`, `--config.density=0.05`. Not measured:
+a round takes about a minute on 2 CPU cores.
 
-`mini` is the same pipeline small: 2,000 training and 500 test images that come with the
-package, a small CNN, 20 clients, 60 rounds. It stands for no row of the paper. Measured
-with seed 0 on 2 CPU cores: 40.6 % (chance 10 %); 80 s, compilation included.
+`mini` is a small version of the same pipeline: 2,000 training and 500 test images that
+ship with the package, a small CNN, 20 clients, 60 rounds. It is not a row of the paper.
+Measured with seed 0 on 2 CPU cores: 40.6 % (chance 10 %) in 80 s with compilation.
 """
 
 from configs import _flash as flash
 
 
 def get_config(arg: str = ""):
-    """The configuration of a comma-separated `arg`; see above."""
+    """Returns the configuration of a comma-separated `arg`; see above."""
     options = flash.parse(arg, extra=("mini",))
     config = flash.base(options)
     config.dataset = "cifar10"

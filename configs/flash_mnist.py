@@ -3,17 +3,17 @@
 python launch.py --config=configs/flash_mnist.py[:METHOD][,release|,paper]
 
 METHOD is fedavg, nst, pdst, spdst (default), jmwst, hetero_spdst or hetero_jmwst.
-`release`, the released code's settings, has a second softmax in the network and decays
-the learning rate over 1000 rounds. As printed, alpha = 0.1, d = 0.1, 3 seeds: dense
-98.45 +- 0.17, NST 96.19 +- 0.22, PDST 94.41 +- 1.23, SPDST 97.22 +- 0.43, JMWST
-(r_int = 1) 96.53 +- 0.19. Measured: see docs/reproduction/flash.md.
+`release` has the settings of the released code: a second softmax in the network, and a
+learning rate that decays over 1000 rounds. As printed for alpha = 0.1, d = 0.1, 3
+seeds: dense 98.45 +- 0.17, NST 96.19 +- 0.22, PDST 94.41 +- 1.23, SPDST 97.22 +- 0.43,
+JMWST (r_int = 1) 96.53 +- 0.19. For measured results see docs/reproduction/flash.md.
 """
 
 from configs import _flash as flash
 
 
 def get_config(arg: str = ""):
-    """The configuration of a comma-separated `arg`; see above."""
+    """Returns the configuration of a comma-separated `arg`; see above."""
     options = flash.parse(arg)
     config = flash.base(options)
     config.dataset = "mnist"

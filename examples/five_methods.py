@@ -1,7 +1,8 @@
-"""Draws accuracy against traffic of five methods: `python -m examples.five_methods`.
+"""Plots accuracy against traffic for five methods: `python -m examples.five_methods`.
 
-2,000 Fashion-MNIST images that come with the package, 20 clients, an MLP; 75 s of CPU
-time. Writes `docs/_static/five_methods.svg`, or the file that is given.
+It trains an MLP on 2,000 Fashion-MNIST images that ship with the package, dealt to 20
+clients, in 75 s of CPU time. It writes `docs/_static/five_methods.svg`, or the file
+named on the command line.
 """
 
 import sys
@@ -17,7 +18,7 @@ ROUNDS, COHORT = 60, 5
 
 
 def stages(model, optimizer) -> dict[str, list[sfl.Stage]]:
-    """Returns the stages of the five runs by their label."""
+    """Returns the stages of the five runs by label."""
 
     def make(method, **arguments):
         return method(model, optimizer, **arguments)
@@ -26,11 +27,11 @@ def stages(model, optimizer) -> dict[str, list[sfl.Stage]]:
         return sfl.Stage(algorithm, num_rounds, COHORT, epochs=2)
 
     first = stage(make(sfl.sensitivity, density=0.1), 1)
-    purged = make(sfl.fedsparsify_global, density=0.1, rounds=ROUNDS)
+    progressive = make(sfl.fedsparsify_global, density=0.1, rounds=ROUNDS)
     return {
         "FedAvg": [stage(make(sfl.fedavg))],
         "Complement, density 0.5": [stage(make(sfl.complement, density=0.5))],
-        "FedSparsify, to density 0.1": [stage(purged)],
+        "FedSparsify, to density 0.1": [stage(progressive)],
         "JMWST, density 0.1": [first, stage(make(sfl.jmwst, density=0.1))],
         "SPDST, density 0.1": [first, stage(make(sfl.spdst))],
     }
@@ -55,7 +56,7 @@ def main(picture: Path = PICTURE, rounds: int = ROUNDS) -> None:
     ax.set(xscale="log", xlabel="traffic, both ways [Gbit]", ylabel="accuracy [%]")
     ax.grid(alpha=0.3)
     ax.legend()
-    plt.rcParams["svg.hashsalt"] = "five methods"  # the same file for the same run
+    plt.rcParams["svg.hashsalt"] = "five methods"  # equal runs give equal files
     figure.savefig(picture, metadata={"Date": None})
 
 

@@ -1,11 +1,11 @@
-"""Cuts the two data samples that ship with the package out of the full data sets.
+"""Makes the two data samples that ship with the package from the full data sets.
 
     TFDS_DATA_DIR=... python scripts/cut_samples.py [--approximate=ids.json]
 
-Source: TFDS `fashion_mnist` 3.0.1 and `cifar10` 3.0.2. Of every class 200 training and
-50 test images, drawn with seed 0 and kept in the original order. `--approximate` names
-a JSON file whose lists `train` and `test` hold CIFAR-10 ids to leave out, where a copy
-of the data set holds images that are not exact.
+The sources are TFDS `fashion_mnist` 3.0.1 and `cifar10` 3.0.2. For every class it draws
+200 training and 50 test images with seed 0 and keeps their original order. If a copy of
+CIFAR-10 holds images that are not exact, `--approximate` names a JSON file whose lists
+`train` and `test` hold the ids to leave out.
 
 Images are stored as differences from the row above, modulo 256, which compress better.
 """

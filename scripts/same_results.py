@@ -1,14 +1,14 @@
-"""Whether this tree gives the results of another commit, byte for byte.
+"""Checks that this tree gives the results of another commit, byte for byte.
 
 python scripts/same_results.py [BASE] [--all] [--only NAME ...] [--floats 1e-6]
 
-BASE is any commit, such as `main` or `HEAD~1`, by default the one at which this branch
-left main; it is checked out into a temporary folder that is removed afterwards. Both
-trees run the same small configurations on this machine, and what they leave is
-compared: `metrics.jsonl`, the masks, the partition and the models. Nothing is stored.
-With `--floats` integers, booleans and masks still have to be equal, and floats within
-that distance, relative or absolute. Exit code 0 says that all are the same, 1 that some
-are not, 2 that BASE cannot be had.
+BASE is any commit, such as `main` or `HEAD~1`; the default is the one at which this
+branch left main. It is checked out into a temporary folder that is removed afterwards.
+Both trees run the same small configurations on this machine. The script then compares
+`metrics.jsonl`, the masks, the partition and the models; it stores nothing. With
+`--floats`, floats may differ by this much, relative or absolute; integers, booleans and
+masks still have to be equal. The exit code is 0 if all results are the same, 1 if some
+differ, and 2 if BASE cannot be checked out.
 """
 
 import argparse
@@ -27,14 +27,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from same_results_tree import QUICK, RUNS  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-LEFT_OUT = ("seconds", "commit", "date")  # of metrics.jsonl, were they ever there
+LEFT_OUT = ("seconds", "commit", "date")  # fields of metrics.jsonl that may differ
 
 
 def git(*args: str) -> str:
-    """What a git command prints, in this repository.
+    """Returns the output of a git command in this repository.
 
     Raises:
-      ValueError: there is no git, no repository, or it refuses.
+      ValueError: there is no git or no repository, or the command fails.
     """
     try:
         done = subprocess.run(
@@ -48,13 +48,13 @@ def git(*args: str) -> str:
 
 
 def merge_base() -> str:
-    """The commit that this tree is to be compared with where none is named.
+    """Returns the commit that this tree is compared with by default.
 
-    It is the last one that this branch shares with main; on main itself, with nothing
-    uncommitted, the commit before.
+    It is the last commit that this branch shares with main or, on main itself without
+    uncommitted changes, the previous commit.
 
     Raises:
-      ValueError: this is no clone, or a shallow one that lacks the commit.
+      ValueError: this is not a clone, or a shallow one that lacks the commit.
     """
     if Path(git("rev-parse", "--show-toplevel")).resolve() != ROOT:
         raise ValueError(f"{ROOT} is not a clone")
@@ -68,18 +68,18 @@ def merge_base() -> str:
 
 
 def expected(base: str, names) -> tuple[list[str], float | None]:
-    """The configurations to compare, and how far floats may lie apart.
+    """Returns the configurations to compare, and how much floats may differ.
 
     A commit that changes results says so at the end of its message: `Results: floats
-    1e-6` how far floats move, `Results: NAME (why)` that this configuration changes,
-    `Results: all (why)` that each one does.
+    1e-6` by how much floats change, `Results: NAME (why)` that a configuration changes,
+    `Results: all (why)` that all change.
 
     Args:
-      base: a commit; those after it are asked.
-      names: of `RUNS`.
+      base: a commit; the messages of later commits are read.
+      names: names of `RUNS`.
     """
-    told = git("log", "--format=%(trailers:key=Results,valueonly)", f"{base}..HEAD")
-    lines = [line.split() for line in told.splitlines() if line]
+    trailers = git("log", "--format=%(trailers:key=Results,valueonly)", f"{base}..HEAD")
+    lines = [line.split() for line in trailers.splitlines() if line]
     changed = {words[0] for words in lines}
     floats = [float(words[1]) for words in lines if words[0] == "floats"]
     left = [] if "all" in changed else [name for name in names if name not in changed]
@@ -88,7 +88,7 @@ def expected(base: str, names) -> tuple[list[str], float | None]:
 
 @contextlib.contextmanager
 def checked_out(base: str):
-    """Gives the folder of a commit's tree, and removes it at the end.
+    """Checks out a commit into a folder, and removes it at the end.
 
     Raises:
       ValueError: there is no such commit.
@@ -104,7 +104,7 @@ def checked_out(base: str):
 
 
 def write_samples(folder: Path) -> None:
-    """Writes the data sets that the configurations read: 4 classes, 8 users."""
+    """Writes the data sets of the configurations, with 4 classes and 8 users."""
     shapes = {"pixels": (2, 3, 1), "gray": (28, 28, 1), "colour": (32, 32, 3)}
     for name, shape in shapes.items():
         rng = np.random.default_rng(0)
@@ -118,7 +118,7 @@ def write_samples(folder: Path) -> None:
 
 
 def run_tree(tree: Path, folder: Path, names, samples: Path) -> None:
-    """Runs the configurations in a tree, into a folder per name and a log beside it."""
+    """Runs configurations in a tree; each writes a folder and a log of its name."""
     env = os.environ | {
         "PYTHONPATH": str(tree),
         "SAME_RESULTS_SAMPLES": str(samples),
@@ -133,12 +133,12 @@ def run_tree(tree: Path, folder: Path, names, samples: Path) -> None:
 
 
 def differences(old: Path, new: Path, tolerance: float | None = None) -> list[str]:
-    """What two folders of a run differ in, a line each; empty where they agree.
+    """Returns a line for each difference between two folders of a run.
 
     Args:
       old: the folder that the base wrote.
       new: the folder that this tree wrote.
-      tolerance: how far floats may lie apart, relative or absolute; None not at all.
+      tolerance: how much floats may differ, relative or absolute; None for not at all.
     """
     files = [_compared(folder) for folder in (old, new)]
     for folder, found, where in (
@@ -147,17 +147,17 @@ def differences(old: Path, new: Path, tolerance: float | None = None) -> list[st
     ):
         if not any(file.name == "models.npz" for file in found):
             return [f"it failed {where}: {_last_line(folder)}"]
-    told = [f"{file}: only in the base" for file in sorted(files[0] - files[1])]
-    told += [f"{file}: not in the base" for file in sorted(files[1] - files[0])]
+    found = [f"{file}: only in the base" for file in sorted(files[0] - files[1])]
+    found += [f"{file}: not in the base" for file in sorted(files[1] - files[0])]
     for file in sorted(files[0] & files[1]):
         a, b = old / file, new / file
         if a.read_bytes() != b.read_bytes():
-            told += [f"{file}: {line}" for line in _of_files(a, b, tolerance)]
-    return told
+            found += [f"{file}: {line}" for line in _of_files(a, b, tolerance)]
+    return found
 
 
 def _compared(folder: Path) -> set[Path]:
-    """The files of a run, of all its seeds, that must not differ."""
+    """Returns the files of a run and all its seeds that must not differ."""
     wanted = ("metrics.jsonl", "partition.npy", "models.npz", "masks/*")
     found = (file for glob in wanted for file in folder.rglob(glob))
     return {file.relative_to(folder) for file in found}
@@ -172,11 +172,11 @@ def _last_line(folder: Path) -> str:
 def _of_files(a: Path, b: Path, tolerance) -> list[str]:
     if a.suffix == ".jsonl":
         old, new = (p.read_text().splitlines() for p in (a, b))
-        told = [] if len(old) == len(new) else [f"{len(old)} lines, now {len(new)}"]
+        found = [] if len(old) == len(new) else [f"{len(old)} lines, now {len(new)}"]
         for index, (x, y) in enumerate(zip(old, new, strict=False)):
             line = _flat(json.loads(x)), _flat(json.loads(y))
-            told += [f"line {index + 1}: {s}" for s in _of_values(*line, tolerance)]
-        return told
+            found += [f"line {index + 1}: {s}" for s in _of_values(*line, tolerance)]
+        return found
     if a.suffix == ".npz":
         with np.load(a) as x, np.load(b) as y:
             return _of_values(dict(x), dict(y), tolerance)
@@ -186,13 +186,13 @@ def _of_files(a: Path, b: Path, tolerance) -> list[str]:
 
 
 def _of_values(old: dict, new: dict, tolerance) -> list[str]:
-    told = [f"{key} is missing" for key in old.keys() - new.keys()]
-    told += [f"{key} is new" for key in new.keys() - old.keys()]
+    found = [f"{key} is missing" for key in old.keys() - new.keys()]
+    found += [f"{key} is new" for key in new.keys() - old.keys()]
     for key in sorted(old.keys() & new.keys()):
         a, b = np.asarray(old[key]), np.asarray(new[key])
         if not _same(a, b, tolerance):
-            told.append(f"{key}: {_short(a)}, now {_short(b)}")
-    return told
+            found.append(f"{key}: {_short(a)}, now {_short(b)}")
+    return found
 
 
 def _same(a: np.ndarray, b: np.ndarray, tolerance) -> bool:
@@ -212,7 +212,7 @@ def _short(array: np.ndarray) -> str:
 
 
 def _flat(record: dict, prefix: str = "") -> dict:
-    """A record with dotted keys."""
+    """Returns a record with dotted keys."""
     flat = {}
     for key, value in record.items():
         if isinstance(value, dict):
@@ -223,11 +223,11 @@ def _flat(record: dict, prefix: str = "") -> dict:
 
 
 def compare(base: str, names, tolerance: float | None = None) -> dict[str, list[str]]:
-    """Runs both trees and returns, for each configuration, what differs.
+    """Runs both trees and returns the differences of each configuration.
 
     Args:
       base: a commit.
-      names: of `RUNS`.
+      names: names of `RUNS`.
       tolerance: as in `differences`.
 
     Raises:
@@ -252,25 +252,25 @@ def main() -> None:
     parser.add_argument("base", nargs="?", help="a commit")
     parser.add_argument("--all", action="store_true", help=f"all {len(RUNS)}, not 5")
     parser.add_argument("--only", action="append", choices=RUNS, help="one of them")
-    parser.add_argument("--floats", type=float, help="how far floats may lie apart")
-    given = parser.parse_args()
+    parser.add_argument("--floats", type=float, help="how much floats may differ")
+    args = parser.parse_args()
     signal.signal(signal.SIGTERM, _end)
-    wanted = given.only or (RUNS if given.all else QUICK)
+    wanted = args.only or (RUNS if args.all else QUICK)
     try:
-        base = given.base or merge_base()
+        base = args.base or merge_base()
         names, floats = expected(base, wanted)
-        tolerance = floats if given.floats is None else given.floats
-        told = compare(base, names, tolerance)
+        tolerance = floats if args.floats is None else args.floats
+        compared = compare(base, names, tolerance)
     except ValueError as error:
         print(error, file=sys.stderr)
         sys.exit(2)
     for name in wanted:
-        lines = told.get(name, ["changed, as a commit says"])
+        lines = compared.get(name, ["changed, as a commit says"])
         print(f"{name}: {'differs' if lines else 'the same'}")
         print(*(f"  {line}" for line in lines[:10]), sep="\n", end="\n" * bool(lines))
         if len(lines) > 10:
             print(f"  and {len(lines) - 10} more")
-    sys.exit(any(told.values()))
+    sys.exit(any(compared.values()))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
-"""The configurations of `same_results.py`, and how one tree runs them.
+"""Runs the configurations of `same_results.py` in one tree.
 
 `same_results.py` starts this file once in each tree, with PYTHONPATH set to that tree.
-Packages are imported once; every run is a fork of this process that calls the tree's
-own `launch.py`, so that nothing here depends on where the tree keeps its modules.
+Packages are imported once. Every run is a fork of this process that calls the tree's
+`launch.py`, so this file does not depend on the tree's layout of modules.
 """
 
 import argparse
@@ -182,7 +182,7 @@ QUICK = ("spdst", "spafl_disk", "jmwst", "fedpm_host", "complement")
 
 
 def found(*names: str):
-    """The first of these modules that the tree, the working directory, has."""
+    """Imports the first of these modules that exists in the working directory."""
     for name in names:
         path = Path("sparsefl_jax", *name.split("."))
         if path.is_dir() or path.with_suffix(".py").exists():
@@ -191,8 +191,8 @@ def found(*names: str):
 
 
 def get_config(name: str):
-    """A row of `RUNS` as a configuration, for launch.py's `--config=FILE:NAME`."""
-    defaults = found("runs.config.defaults", "runs.config.objects", "configuration")
+    """Returns a row of `RUNS` as a configuration, for `--config=FILE:NAME`."""
+    objects = found("runs.config.objects", "configuration")
     algorithm, fields, _, _ = RUNS[name]
     config = defaults.default_config()
     samples = Path(os.environ["SAME_RESULTS_SAMPLES"])
@@ -219,7 +219,7 @@ def get_config(name: str):
 
 
 def in_a_fork(work) -> bool:
-    """Whether `work()` ended well in a fork of this process."""
+    """Runs `work()` in a fork of this process, and returns whether it succeeded."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # JAX has threads, but none has started yet
         pid = os.fork()
@@ -240,7 +240,7 @@ def in_a_fork(work) -> bool:
 
 
 def run(name: str, folder: Path) -> bool:
-    """Runs a row of `RUNS` into `folder / name`; what it prints goes beside it."""
+    """Runs a row of `RUNS` in `folder / name`, with its output in a log beside it."""
     _, _, devices, more = RUNS[name]
     workdir = folder / name
 
@@ -262,14 +262,14 @@ def run(name: str, folder: Path) -> bool:
 
 
 def _redirect(log: Path) -> None:
-    """Sends what this process prints to a file."""
+    """Redirects the output of this process to a file."""
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(file, 1)
     os.dup2(file, 2)
 
 
 def _draw_nothing() -> None:
-    """Leaves out plots and pages, which take longer than these runs."""
+    """Skips plots and pages, which would take longer than these runs."""
     report = found("report")
     for name in ("plot_run", "write_page", "plot_comparison"):
         if hasattr(report, name):
@@ -277,7 +277,7 @@ def _draw_nothing() -> None:
 
 
 def keep_models(workdir: Path) -> None:
-    """Writes the models of a run, and two clients' own, to its `models.npz`."""
+    """Writes the models of a run and of two of its clients to its `models.npz`."""
     import jax
     import numpy as np
 
@@ -300,8 +300,8 @@ def main() -> None:
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="+")
     parser.add_argument("--jobs", type=int, default=1)
-    given = parser.parse_args()
-    # An editable installation would add its own modules to those that the tree lacks.
+    args = parser.parse_args()
+    # An editable installation would supply modules that the tree itself lacks.
     sys.meta_path = [
         finder
         for finder in sys.meta_path
@@ -309,9 +309,9 @@ def main() -> None:
     ]
     for package in ("sparsefl_jax", "orbax.checkpoint", "ml_collections.config_flags"):
         importlib.import_module(package)
-    with ThreadPoolExecutor(given.jobs) as pool:
-        ended = list(pool.map(lambda name: run(name, given.folder), given.names))
-    sys.exit(0 if all(ended) else 1)
+    with ThreadPoolExecutor(args.jobs) as pool:
+        succeeded = list(pool.map(lambda name: run(name, args.folder), args.names))
+    sys.exit(0 if all(succeeded) else 1)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Sums become models: weights, coverage, and what stays where nobody sent anything."""
+"""Sums become models: weights, coverage, and entries that no client sent."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Densities shared over layers, masks nested over budgets, n of m."""
+"""Allocates densities to layers, nests masks by budget, and checks n of m."""
 
 import jax
 import jax.numpy as jnp
@@ -76,7 +76,7 @@ def test_recalibration_keeps_the_density_before_clipping():
 
 
 def test_recalibration_raises_no_density_where_it_must_not():
-    """0.3 * 200 / 30 = 2: without a limit both would double."""
+    """Without a limit both would double, as 0.3 * 200 / 30 = 2."""
     measured, size = jnp.array([0.2, 0.1]), np.array([100, 100])
     np.testing.assert_allclose(
         layer_densities.recalibrate(measured, size, 0.3), [0.4, 0.2], rtol=1e-6

@@ -1,4 +1,4 @@
-"""The arithmetic coder: what it writes comes back, and is as short as it says."""
+"""The arithmetic coder: its streams decode, and have the length that it states."""
 
 import math
 
@@ -13,18 +13,18 @@ SHARES = (0.0, 0.001, 0.01, 0.5, 0.99, 1.0)
 
 
 def entropy(n, ones):
-    """n H(ones / n) in bits."""
+    """Returns n H(ones / n) in bits."""
     return sum(k * math.log2(n / k) for k in (ones, n - ones) if k)
 
 
 def check(values):
-    """Round trip and length; gives the length."""
+    """Checks the round trip and the length, and returns the length."""
     n, ones = values.size, int(values.sum())
     stream = arithmetic.encode(values)
     least = math.ceil(entropy(n, ones))
     assert least <= stream.size <= (least + 2 if least else 0)
     assert set(np.unique(stream)) <= {0, 1}
-    for after in (0, 1):  # as padding, or as something else that follows
+    for after in (0, 1):  # padding, or other data that follows
         behind = np.full(70, after, np.uint8)
         back = arithmetic.decode(np.concatenate([stream, behind]), n, ones)
         assert back.dtype == bool and back.tobytes() == values.tobytes()

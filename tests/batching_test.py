@@ -1,4 +1,4 @@
-"""Batches of one client, and how images become input."""
+"""Batches of one client, and the preprocessing of images."""
 
 from functools import partial
 
@@ -119,7 +119,7 @@ def images(num=16, size=6, seed=0):
 
 
 def candidates(image, pad, flips):
-    """Every result that pad-crop and flip can have for one image."""
+    """Returns all possible results of pad-crop and flip for one image."""
     size = image.shape[0]
     out = []
     for source in [image, image[:, ::-1]][: 1 + flips]:
@@ -189,7 +189,10 @@ def test_preprocess_under_vmap_and_scan(key):
         ),
         ({"scale": 0.0}, "scale=0.0"),
         ({"pad": 0}, "pad=0"),
-        ({"pad": 2, "augment": ("flip",)}, "pad=2 is read by nothing here"),
+        (
+            {"pad": 2, "augment": ("flip",)},
+            "pad=2 has no effect without augment='crop'",
+        ),
         ({"std": (0.0,)}, "std="),
     ],
 )

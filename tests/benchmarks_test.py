@@ -1,4 +1,4 @@
-"""Every benchmark at tiny settings: what it counts, and what it writes."""
+"""Every benchmark at tiny settings: its counts and its files."""
 
 import io
 import json
@@ -35,7 +35,7 @@ TINY = workload.Workload("mlp", 8, 12, 4, widths=(4,), batch_size=8)
 
 @pytest.fixture(autouse=True)
 def _quick(monkeypatch):
-    """Nothing here is about speed."""
+    """Compiles quickly, because no test is about speed."""
     jax.config.update("jax_disable_most_optimizations", True)
     monkeypatch.setattr(timings, "matmul_rate", lambda **_: 1e11)
     monkeypatch.setattr(measure, "copy_rate", lambda: 1e10)
@@ -44,7 +44,7 @@ def _quick(monkeypatch):
 
 
 def written(module, name, folder, monkeypatch, *arguments) -> dict:
-    """The JSON that a benchmark leaves beside its table and its plot."""
+    """Reads the JSON that a benchmark writes beside its table and its plot."""
     argv = [name, "--repeats", "2", "--out", str(folder), *arguments]
     monkeypatch.setattr(sys, "argv", argv)
     module.main()
@@ -70,7 +70,7 @@ def test_calls_take_turns_and_the_first_of_each_is_not_timed():
 def test_rates_and_memory_are_measured(monkeypatch):
     monkeypatch.undo()
     assert 1e6 < measure.copy_rate(2**16, 0.01) < 1e13
-    assert measure.peak_memory() > 50e6  # JAX alone takes more
+    assert measure.peak_memory() > 50e6  # JAX alone needs more
 
 
 def test_the_set_ups_of_published_work():
@@ -118,7 +118,7 @@ def test_a_whole_run_is_timed_from_its_start(tmp_path, monkeypatch):
     def inside(_, arguments, **environment):
         assert environment == {"JAX_ENABLE_COMPILATION_CACHE": "false"}
         *how, begun = arguments
-        told = whole.run(*how, begun - 100)  # as if the process had begun by then
+        told = whole.run(*how, begun - 100)  # as if the process had started then
         return {"result": told, "machine": measure.machine()}
 
     monkeypatch.setitem(throughput.SETUPS, "mlp", TINY)
@@ -176,7 +176,7 @@ def test_a_population_is_kept_where_it_should_be(tmp_path, monkeypatch):
 
 
 def test_a_profile_finds_the_layers(tmp_path, monkeypatch):
-    """Every operation that ran is taken to last 16 seconds."""
+    """Pretends that every operation lasts 16 seconds."""
     ran, traced = [], profile.traced
 
     def timed(*args):
@@ -189,7 +189,7 @@ def test_a_profile_finds_the_layers(tmp_path, monkeypatch):
     seconds = {(r["layer"], r["pass"]): r["seconds"] for r in told}
     layers = {(name, way) for name in ("fc1", "fc2") for way in ("forward", "backward")}
     assert layers | {("rest", "-")} <= seconds.keys()
-    # Of two rounds of four clients' two steps a device has half.
+    # A device runs half of the two steps of four clients in two rounds.
     assert sum(seconds.values()) == 16 * len(ran) / 8
     assert all(v > 0 and v % 2 == 0 for v in seconds.values())
     assert all(each >= 0 for _, each in ran) and sum(each for _, each in ran) > 0
@@ -238,7 +238,7 @@ def test_bits_and_flops_follow_the_density(tmp_path, monkeypatch):
     passes = 6 * 4 * 8  # FLOPs of a multiply-add, clients, samples
     assert dense["flops"] == dense["flops_dense"] == passes * sum(kernels)
     assert sparse["flops"] == pytest.approx(passes * alive)
-    assert sparse["flops_executed"] == dense["flops_dense"]  # what the hardware does
+    assert sparse["flops_executed"] == dense["flops_dense"]  # the hardware's work
 
 
 @pytest.mark.parametrize("name", sfl.ALGORITHMS)
@@ -283,7 +283,7 @@ def test_compaction(tmp_path, monkeypatch):
     monkeypatch.setitem(compaction.SETUPS, "mlp", TINY._replace(widths=None))
     arguments = "--only", "mlp", "--samples", "20", "--density", "0.25"
     (r,) = written(compaction, "compaction", tmp_path, monkeypatch, *arguments)
-    left = 32 + 1  # a constant stands for the units that were taken out
+    left = 32 + 1  # a constant replaces the removed units
     small = 784 * left + left + left * left + left + left * 10 + 10
     assert r["parameters"] == [118_282, small]
     assert r["kept"] == [25, 25, 100]
@@ -306,7 +306,7 @@ while turns.wait():
 
 
 def test_two_processes_run_rounds_in_turns(tmp_path, monkeypatch):
-    """By a clock that the test sets: a's rounds last 1 to 3 seconds, b's 4, 8, 15."""
+    """On a fake clock, rounds of a take 1 to 3 seconds, those of b 4, 8 and 15."""
     (tmp_path / "peer.py").write_text(PEER)
     command = [sys.executable, str(tmp_path / "peer.py")]
     ran = tmp_path / "ran"
@@ -320,7 +320,7 @@ def test_two_processes_run_rounds_in_turns(tmp_path, monkeypatch):
             compare.pair(pair[0], [*command, "c", "8", str(ran)], TINY, 1, log)
         with pytest.raises(SystemExit, match="ended, see"):
             compare.pair(pair[0], [sys.executable, "-c", "1"], TINY, 1, log)
-    assert ran.read_text() == "ab" + "ba" + "ab" + "ba"  # the first are not timed
+    assert ran.read_text() == "ab" + "ba" + "ab" + "ba"  # the first calls are not timed
     assert told["ratio"] == 4  # of 4 / 1, 8 / 2, 15 / 3
     assert (told["ours"]["minimum_seconds"], told["peer"]["median_seconds"]) == (1, 8)
     assert told["peer"]["steps_per_second"] == 4 / 4

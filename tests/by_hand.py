@@ -9,7 +9,7 @@ from sparsefl_jax.testing import small_world
 
 @jax.jit
 def gradient(params, stats, x, y):
-    """Gradient of the mean cross-entropy over a batch, and the new statistics."""
+    """Returns the gradient of a batch's mean cross-entropy, and new statistics."""
 
     def loss(params):
         logits, new = small_world.tiny_model().apply(params, stats, x, train=True)
@@ -20,7 +20,7 @@ def gradient(params, stats, x, y):
 
 
 def model_of(objective, macs) -> Model:
-    """A model whose loss is any function of its parameters.
+    """Returns a model whose loss is any function of its parameters.
 
     Args:
       objective: `(key, params, stats, x, y, weight) -> (loss, (stats, sums))`, which
@@ -39,5 +39,5 @@ def model_of(objective, macs) -> Model:
 
 
 def bare(params) -> Model:
-    """A model of these parameters that computes nothing."""
+    """Returns a model of these parameters that computes nothing."""
     return Model(None, None, jax.tree.map(lambda _: 1, params))

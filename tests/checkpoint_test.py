@@ -1,4 +1,4 @@
-"""A run that stops anywhere goes on as if it had not, and nothing is overwritten."""
+"""A run that stops anywhere resumes as if it had not; nothing is overwritten."""
 
 import random
 import signal
@@ -26,7 +26,7 @@ SAME = "metrics.jsonl", "partition.npy", "masks/*"
 
 @pytest.fixture
 def config(tmp_path):
-    """A run of ten rounds whose every segment, a round, is saved."""
+    """Configures a run of ten rounds that saves every segment of one round."""
     config = tiny_config(tmp_path)
     config.algorithm = {"name": "nst", "density": 0.5}  # with clients that keep state
     config.first_stage = {"name": "fedavg", "num_rounds": 1, "cohort_size": 1}
@@ -36,14 +36,14 @@ def config(tmp_path):
 
 
 def contents(run):
-    """Everything in a run's directory that must not depend on how it came about."""
+    """Returns everything in a run's directory that interruptions must not change."""
     files = {p.relative_to(run): p.read_bytes() for g in SAME for p in run.glob(g)}
     about = checkpoint.read(run).about
     return files, about["checksums"], about.get("clients")
 
 
 def stop_after(monkeypatch, rounds):
-    """Makes a run in this process see a Ctrl-C after so many segments."""
+    """Makes a run in this process receive Ctrl-C after some segments."""
     seen, send = [], ctrl_c(monkeypatch)
     original = loop.go_on
 
@@ -92,7 +92,7 @@ def test_an_interrupted_run_goes_on_bit_for_bit(config, tmp_path, monkeypatch, m
         config.budgets, config.cohort_size = ((0.25, 0.5), (0.5, 0.5)), 4
     defaults.complete(config)
     experiment.run(config, tmp_path / "whole", progress=False)
-    config.checkpoint_minutes = 1e3  # what is saved at an interruption is enough
+    config.checkpoint_minutes = 1e3  # only an interruption saves
     for rounds in (1, 4):  # after the first stage, and within the second
         path = tmp_path / f"cut{rounds}"
         stop_after(monkeypatch, rounds)
@@ -130,7 +130,7 @@ experiment.run(run_directory.read_config(sys.argv[1]), sys.argv[2], resume=True)
 
 @pytest.mark.parametrize("kills", [3, pytest.param(20, marks=pytest.mark.slow)])
 def test_killed_at_random_moments(config, tmp_path, kills):
-    config.num_rounds = 8 if kills < 10 else 40  # a segment at least between two kills
+    config.num_rounds = 8 if kills < 10 else 40  # at least a segment between two kills
     experiment.run(config, tmp_path / "whole", progress=False)
     cut, chance = tmp_path / "cut", random.Random(kills)
     cut.mkdir()
@@ -141,9 +141,9 @@ def test_killed_at_random_moments(config, tmp_path, kills):
         process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
         if killed < kills:
             before = logged(cut)
-            early = chance.random() < 0.2  # before it has gone on, reading perhaps
+            early = chance.random() < 0.2  # before it resumes, perhaps while it reads
             while process.poll() is None and logged(cut) == before and not early:
-                time.sleep(0.01)  # until it has come further
+                time.sleep(0.01)  # until it has progressed
             time.sleep(chance.uniform(0, 4.0 if early else 0.4))
             during_checkpoint += any((cut / "checkpoint").glob("*tmp*"))
             process.kill()
@@ -155,7 +155,7 @@ def test_killed_at_random_moments(config, tmp_path, kills):
 
 
 def logged(run):
-    """Bytes of metrics so far."""
+    """Returns the bytes of metrics so far."""
     metrics = run / "metrics.jsonl"
     return metrics.stat().st_size if metrics.exists() else 0
 

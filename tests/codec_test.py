@@ -151,7 +151,7 @@ def assert_same(a, b):
 
 
 def receiver(packet):
-    """What is known before the stream is read: no values, no fresh positions."""
+    """Returns the receiver's knowledge: no values and no fresh positions."""
 
     def blank(tree):
         return jax.tree.map(lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype), tree)
@@ -214,7 +214,7 @@ def test_decode_inverts_encode_and_length_is_what_is_charged(
 
 
 def entropy(n, ones):
-    """n H(ones / n) in bits, term by term."""
+    """Returns n H(ones / n) in bits, term by term."""
     return sum(k * math.log2(n / k) for k in (ones, n - ones) if k)
 
 

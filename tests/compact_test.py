@@ -1,4 +1,4 @@
-"""Networks without their pruned filters give what the whole ones gave."""
+"""Networks without their pruned filters have the outputs of the whole ones."""
 
 from functools import partial
 
@@ -13,13 +13,13 @@ from sparsefl_jax.models import MODELS, build
 
 pytestmark = pytest.mark.slow
 
-# Programs here run once or twice, so compiling is all the time there is.
+# Programs run only once or twice, so compilation takes nearly all the time.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
 PLAIN = {"lowering": "plain"}
 
 
 def trained(model, seed=0):
-    """Weights, biases, scales and statistics as training may have left them."""
+    """Draws weights, biases, scales and statistics as after training."""
     rng = np.random.default_rng(seed)
 
     def leaf(path, shape):
@@ -37,7 +37,7 @@ def trained(model, seed=0):
 
 
 def prune(sparse, density, only="", but="nothing"):
-    """Leaves each filter of the kernels named so with a probability."""
+    """Keeps each filter of the named kernels with a probability."""
     rng = np.random.default_rng(0)
 
     def leaf(path, mask):
@@ -64,7 +64,7 @@ def images(shape, count=4):
 
 
 def check(sparse, name, shape, **kwargs):
-    """Outputs are equal; returns the smaller network and its weights."""
+    """Checks equal outputs, and returns the smaller network and its weights."""
     kwargs = kwargs if name in ("mlp", "sa") else kwargs | PLAIN
     x = images(shape)
     model, small = compact(sparse, name, 10, shape, **kwargs)
@@ -90,7 +90,7 @@ def num_entries(tree):
 
 
 def alive(sparse, *names):
-    """Filters left of each layer, from the masks alone."""
+    """Counts the remaining filters of each layer from the masks alone."""
     kernels = [sparse.mask[name]["kernel"] for name in names]
     return [int(k.reshape(-1, k.shape[-1]).any(0).sum()) for k in kernels]
 
@@ -117,7 +117,7 @@ def test_lenet5_caffe_has_no_biases_so_that_pruned_filters_leave_nothing(density
 def test_conv4(norm, density):
     sparse = prune(start("conv4", CIFAR, norm=norm), density, but="fc3")
     names = ("conv1", "conv2", "conv3", "conv4", "fc1", "fc2")
-    # One channel for the constants of those that normalisation lifts above zero.
+    # One channel for the constants that normalisation makes positive.
     a, b, c, d, e, f = (n + (norm is not None) for n in alive(sparse, *names))
     _, small = check(sparse, "conv4", CIFAR, norm=norm)
     convs = 25 * (3 * a + a * b + b * c + c * d)
@@ -133,7 +133,7 @@ def test_mlp():
     a, b = (n + 1 for n in alive(sparse, "fc1", "fc2"))
     _, small = check(sparse, "mlp", shape, widths=(20, 30))
     assert num_entries(small.params) == 37 * a + (a + 1) * b + (b + 1) * 10
-    # What stands for the rest is a filter of zeros whose bias may go on being trained.
+    # A filter of zeros replaces the rest; training may change its bias.
     assert not small.mask["fc1"]["kernel"][:, -1].any()
     assert small.mask["fc1"]["bias"].all() and small.params["fc1"]["bias"][-1] == 1
 
@@ -187,7 +187,7 @@ def test_every_model_is_tested():
 def test_normalisation_behind_the_activation_is_refused():
     data, widths = (8, 8, 3), (4, 4, 4, 4, 4, 4, 8)
     sparse = start("fedsparsify_cnn", data, widths=widths)
-    with pytest.raises(ValueError, match="behind the activation"):
+    with pytest.raises(ValueError, match="after the activation"):
         compact(sparse, "fedsparsify_cnn", 10, data, widths=widths)
 
 
@@ -217,10 +217,10 @@ def test_unstructured_masks_lose_what_is_empty_and_what_nobody_reads():
     rng = np.random.default_rng(0)
     mask = jax.tree.map(lambda m: rng.random(m.shape) < 0.3, sparse.mask)
     mask["conv1"]["kernel"][..., 2] = False  # empty
-    mask["conv2"]["kernel"][:, :, 5] = False  # nobody reads conv1's fifth
+    mask["conv2"]["kernel"][:, :, 5] = False  # no filter reads conv1's fifth
     mask["conv2"]["kernel"][..., 7] = False
     mask["conv2"]["kernel"][..., 9] = False
-    mask["conv2"]["kernel"][0, 0, 2, 9] = True  # reads nothing but the empty one
+    mask["conv2"]["kernel"][0, 0, 2, 9] = True  # reads only the empty one
     mask["fc1"]["kernel"][:, 3] = False
     mask["fc2"]["kernel"][:] = True
     sparse = sparse._replace(mask=mask)
@@ -254,7 +254,7 @@ def test_zeros_without_a_mask_and_a_second_time():
 
 
 def test_training_goes_on_alike():
-    """A step of the smaller network is that of the pruned one."""
+    """A step of the smaller network equals one of the pruned network."""
     shape = (16, 16, 1)
     sparse = prune(start("lenet5_caffe", shape), 0.5)
     model, small = compact(sparse, "lenet5_caffe", 10, shape, **PLAIN)

@@ -1,4 +1,4 @@
-"""Settings and fixtures shared by all tests: two CPU devices, exact, silent, cached."""
+"""Settings and fixtures of all tests: two CPU devices, exact, silent, cached."""
 
 import os
 from pathlib import Path
@@ -32,7 +32,7 @@ jax.config.update("jax_default_matmul_precision", "highest")
 
 @pytest.fixture
 def key():
-    """A typed PRNG key, the same in every test."""
+    """Returns a typed PRNG key, the same in every test."""
     return jax.random.key(0)
 
 
@@ -45,7 +45,7 @@ def strict_dtypes():
 
 @pytest.fixture
 def shared(request):
-    """The folder of shared data: `SPARSEFL_SHARED`, else `../shared` by the repository.
+    """Returns the shared data: `SPARSEFL_SHARED`, or `../shared` by the repository.
 
     `@pytest.mark.needs("data/tfds/cifar10")` names what a test reads there; the test is
     skipped, with the missing path as the reason, where that is absent.

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.slow
 
 BATCH, SIDE, INPUTS, OUTPUTS = 2, 9, 3, 4
 WINOGRAD = ("winograd2", "winograd3", "winograd4")
-# By size and pad: they compile slowly, so each is tried in some places only.
+# By size and pad. They compile slowly, so each runs for a few shapes only.
 TRIED = {
     (3, 0): ("winograd2", "winograd4"),
     (3, 1): ("winograd3",),
@@ -27,7 +27,7 @@ TRIED = {
 }
 PARTED = Lowering("patches", "patches", "patches", 1)
 TILED = Lowering("winograd2", "patches", "winograd2", 1)
-# Every form is compiled once and run once, so compiling is all the time there is.
+# Every form is compiled and run once, so compilation takes nearly all the time.
 quick_jit = functools.partial(
     jax.jit, compiler_options={"xla_backend_optimization_level": 0}
 )
@@ -44,14 +44,14 @@ def reference(x, kernel, stride, pad):
 def operands(size, clients=None):
     lead = () if clients is None else (clients,)
     rng = np.random.default_rng(size)
-    # Oblong, so that height and width can not be confused.
+    # Oblong, so that height and width cannot be confused.
     x = rng.normal(size=(*lead, BATCH, SIDE, SIDE + 2, INPUTS))
     kernel = rng.normal(size=(*lead, size, size, INPUTS, OUTPUTS))
     return jnp.asarray(x, jnp.float32), jnp.asarray(kernel, jnp.float32)
 
 
 def passes(f, x, kernel):
-    """The output, and the gradients by an uneven cotangent."""
+    """Returns the output, and the gradients of an uneven cotangent."""
     y, vjp = jax.vjp(f, x, kernel)
     return y, *vjp(jnp.sin(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape))
 
@@ -147,7 +147,7 @@ def test_second_derivatives(form):
 def test_passes_choose_independently(position):
     x, kernel = operands(5)
     names = ["patches", "winograd2", "patches"]
-    names[position] = "canonical"  # the only form that holds a convolution
+    names[position] = "canonical"  # the only form with a convolution
     f = functools.partial(convolve, pad=2, lowering=Lowering(*names))
 
     def count(run, *args):
@@ -255,13 +255,13 @@ def test_auto_takes_what_the_table_says():
 def test_shapes_the_table_does_not_hold():
     resnet = Layer(32, 16, 16, 128, 128, 3, 1, 1)
     assert choose(resnet._replace(batch=24), "cpu") == choose(resnet, "cpu")
-    # As evaluation sees a network of which a third of the filters is left.
+    # The shapes of an evaluation with a third of the filters.
     lenet = convolution.parse("64x12x12x20 5x5x50 s1 p0")
     third = lenet._replace(batch=250, inputs=7, outputs=18)
     assert choose(third, "cpu").forward == choose(lenet, "cpu").forward == "winograd4"
     odd = Layer(32, 40, 40, 16, 16, 7, 1, 0)
     assert choose(odd, "cpu") == Lowering("canonical", "patches", "canonical")
     assert choose(odd._replace(pad=3), "cpu").input_grad == "canonical"
-    # A batch far from all that was measured must not take forms that need memory.
+    # A batch far from all measured ones must not use forms that need memory.
     assert choose(resnet._replace(batch=10_000), "cpu").forward == "canonical"
     assert set(choose(resnet, "gpu").names) == {"patches"}

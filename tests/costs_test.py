@@ -1,4 +1,4 @@
-"""The ledger, and what the views over its packets count."""
+"""The ledger, and the counts of the views of its packets."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +13,7 @@ from tests import silent
 
 @pytest.fixture(scope="module")
 def conv4():
-    """Two rounds of two clients on Conv4 at density 0.1."""
+    """Simulates two rounds of two clients on Conv4 at density 0.1."""
     model = silent.network("conv4", 10, (32, 32, 3))
     method = pdst(model, silent.STILL, density=0.1)
     return silent.rounds(model, method, 2, clients=2)
@@ -83,7 +83,7 @@ def test_work_of_a_mask_is_samples_times_density():
 
 
 def round_log(counts, correct, client=None, server=None):
-    """A round of a network {'w': [4]} in which nothing but metrics was logged."""
+    """Returns a round of a network {'w': [4]} that logged only metrics."""
     whole = packets.Count(
         np.full((len(counts), 1), 4, np.int32),
         np.ones(len(counts), bool),
@@ -118,7 +118,7 @@ def record_of(log, **packet):
 
 
 def test_a_methods_metrics_take_no_field_of_the_ledger():
-    """Two clients, each way a packet of 4 values: 2 * 4 * 32 bits, whatever is told."""
+    """Two clients and a packet of 4 values each way: 2 * 4 * 32 bits, always."""
     told = {name: np.array([7.0, 8.0], np.float32) for name in ("bits_up", "clients")}
     log = round_log([3, 5], [1, 4], told, {"flops": np.float32(-1), "density": 2.0})
     record = record_of(log)

@@ -299,7 +299,7 @@ def test_a_plot_on_a_full_disk_is_named(finished, tmp_path, monkeypatch):
 def test_a_folder_whose_name_is_no_text_here_is_refused(tmp_path):
     folder = tmp_path / "r\udcc3n"  # 'rün' as LC_ALL=C reads it without UTF-8 mode
     config = tiny_config(tmp_path)
-    with pytest.raises(ValueError, match="is no text in this locale"):
+    with pytest.raises(ValueError, match="is not text in this locale"):
         experiment.run(config, folder, progress=False)
     for entry in ENTRIES:
         line = refusal(entry, folder)

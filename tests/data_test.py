@@ -18,7 +18,7 @@ FAST = settings(deadline=None, max_examples=15)
 
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
-    """An empty cache directory."""
+    """Sets an empty cache directory."""
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "cache"
 
@@ -133,7 +133,7 @@ def test_no_two_users_become_one(users, users_test, numbers, numbers_test):
             {"users": np.array([0, 1, 2, None])},
             r"users\[3\]=None is a NoneType, expected",
         ),
-        ({"users": [0, 1, 2, 3.5]}, r"users\[0\]=0.0 is a float, expected integers"),
+        ({"users": [0, 1, 2, 3.5]}, r"users\[0\]=0.0 is a float, expected only int"),
         (
             {"users": np.array([0, 1, 2, "3"], object)},
             r"users\[3\]='3' is a str, expect",
@@ -158,7 +158,7 @@ def test_bad_files_are_named(tmp_path):
     reasons = [
         "holds Python objects",
         "lacks y or y_train",
-        "can not be used",
+        "cannot be used",
         "not exist",
     ]
     for path, reason in zip(paths, reasons, strict=True):
@@ -176,7 +176,7 @@ def test_bad_files_are_named(tmp_path):
         ("cifar1", "unknown; did you mean cifar10"),
         ("cifar10_sampel", "did you mean cifar10_sample"),
         ("qqqqqq", "see launch.py --list"),
-        ("emnist/nope", "can not be used"),
+        ("emnist/nope", "cannot be used"),
         ("cifar10", "--prepare=cifar10.*TFDS_DATA_DIR.*configs/flash_cifar10.py:mini"),
         ("emnist/byclass", "--prepare=emnist/byclass"),
     ],
@@ -227,7 +227,7 @@ def test_cache_is_keyed_whole_or_absent(cache, tmp_path, monkeypatch):
     assert decoded.through("a", *files, lambda: arrays)["y"].tolist() == [1, 1, 1]
     again = decoded.through("a", *files, lambda: 1 / 0)
     assert sorted(again) == ["x", "y"] and isinstance(again["x"], np.memmap)
-    # A second process that decoded the same finds the entry there and is content.
+    # A second process that decoded the same data accepts the existing entry.
     [entry] = cache.iterdir()
     assert decoded.store(entry, arrays)
 
@@ -298,7 +298,7 @@ def test_a_broken_entry_is_told_and_decoded_anew(cache, tmp_path, how):
     decoded.through("a", *files, lambda: arrays)
     [entry] = cache.iterdir()
     spoil(entry, how)
-    with pytest.warns(UserWarning, match="are damaged .*: decoded anew"):
+    with pytest.warns(UserWarning, match="are damaged .*: decoded again"):
         again = decoded.through("a", *files, lambda: arrays)
     assert again["x"].tolist() == [0, 1, 2] and again["y"].shape == (0, 2)
     kept = decoded.through("a", *files, lambda: 1 / 0)

@@ -8,7 +8,7 @@ import pytest
 
 from sparsefl_jax.system import hardware
 
-# Two devices meet at a sum; one of them works for several seconds before.
+# Two devices meet at a sum, for which one of them is several seconds late.
 MEETING = """
 import time
 import numpy as np
@@ -71,7 +71,7 @@ def test_use_cpu_cores_leaves_a_count_that_is_set(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", flags)
     monkeypatch.setattr(hardware, "_started", lambda: False)
     hardware.use_cpu_cores(2)
-    assert os.environ["XLA_FLAGS"].split() == [flags, *hardware._PATIENCE]
+    assert os.environ["XLA_FLAGS"].split() == [flags, *hardware._TIMEOUTS]
 
 
 @pytest.mark.slow
@@ -79,7 +79,7 @@ def test_use_cpu_cores_leaves_a_count_that_is_set(monkeypatch):
 def test_devices_may_differ_for_longer_than_xla_waits(patient):
     flags = ["--xla_force_host_platform_device_count=2"]
     if patient:
-        flags += hardware._PATIENCE
+        flags += hardware._TIMEOUTS
     else:
         flags += ["--xla_cpu_collective_call_terminate_timeout_seconds=2"]
         flags += ["--xla_cpu_collective_call_warn_stuck_timeout_seconds=1"]
@@ -106,7 +106,7 @@ print(before, most, peak())
 def test_peak_memory_follows_the_process():
     done = run(PEAK)
     before, most, after = map(int, done.stdout.split())
-    # The kernel's own counts are a little behind.
+    # The kernel's counts lag a little.
     assert 190e6 < most - before < 250e6 and after - before > 190e6, done.stderr
 
 

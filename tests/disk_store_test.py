@@ -1,4 +1,4 @@
-"""Rows in files: only those that were written; in a checkpoint, plain files."""
+"""Rows on disk: files hold the written rows; a checkpoint has plain files."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ SHAPES = {
 
 
 def rows_of(ids, offset=0):
-    """What stands for client i is made of i + offset."""
+    """Makes rows that hold i + offset for client i."""
     value = np.asarray(ids) + offset
     return {
         name: np.broadcast_to(
@@ -100,7 +100,7 @@ def test_a_checkpoint_holds_who_took_part(rows, tmp_path, monkeypatch, block):
     assert disk_store.whole(tmp_path / "saved", told)
     whose, some = disk_store.load(tmp_path / "saved", told, SHAPES)
     saved = disk_store.Saved(100, whose, some)
-    rows.scatter(np.array([0]), rows_of([1]))  # of another life
+    rows.scatter(np.array([0]), rows_of([1]))  # of an earlier process
     rows.load(saved.only([9, 31, 5]))
     same(rows.take(np.array([0, 9, 31])), rows_of([1, 9, 31]))
     same(some, rows_of(ids))

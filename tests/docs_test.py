@@ -1,4 +1,4 @@
-"""The site builds without a warning, and what its pages and the README print works."""
+"""The site builds without warnings, and the code of its pages and the README runs."""
 
 import re
 import shlex
@@ -31,7 +31,7 @@ QUICKSTART = "quickstart.md"  # prints, and has a test of its own
 
 
 def blocks(page: Path, *languages: str) -> list[str]:
-    """The fenced blocks of a page in these languages."""
+    """Returns the fenced blocks of a page in these languages."""
     found = FENCED.findall(page.read_text())
     return [text for _, language, text in found if language in languages]
 
@@ -59,7 +59,7 @@ def test_every_page_is_short_enough_to_read():
 
 
 def test_the_readme_links_to_what_is_there():
-    """Sphinx checks the pages; the README is none of them."""
+    """Sphinx checks the pages, but not the README."""
     for page in (README, ROOT / "CONTRIBUTING.md"):
         links = re.findall(r"\]\(((?!http)[^)#]+)\)", page.read_text())
         assert links and all((ROOT / link).exists() for link in links)
@@ -160,7 +160,7 @@ SHELL = ("", "sh")
 
 
 def printed_commands():
-    """What pages, README and configurations print: module or launch.py, arguments."""
+    """Returns the command lines of pages, README and configurations."""
     texts = [block for p in [README, *PAGES] for block in blocks(p, *SHELL)]
     texts += [p.read_text() for p in (ROOT / "configs").glob("[!_]*.py")]
     lines = [m.groups() for text in texts for m in COMMAND.finditer(text)]
@@ -169,7 +169,7 @@ def printed_commands():
 
 
 def config_of(arguments: list[str], monkeypatch):
-    """The configuration of a command line, as `launch.py` reads it."""
+    """Returns the configuration of a command line, as `launch.py` reads it."""
     argv = ["launch.py", *(a for a in arguments if re.match(r"--config[.=]", a))]
     monkeypatch.setattr(sys, "argv", argv)  # where it looks for overrides
     values = flags.FlagValues()
@@ -179,7 +179,7 @@ def config_of(arguments: list[str], monkeypatch):
 
 
 LAUNCHES = [rest for program, rest, _ in printed_commands() if program == "launch.py"]
-# Those that need no data but what the package brings; the others say what they read.
+# Commands that need only embedded data; the others say what they read.
 OFFLINE = dict.fromkeys(
     rest.strip()
     for page in [README, *PAGES]
@@ -209,7 +209,7 @@ def test_every_printed_launch_command_is_understood(monkeypatch):
 def test_a_command_that_names_no_data_runs_on_what_the_package_brings(
     command, monkeypatch, tmp_path
 ):
-    """As far as before compilation."""
+    """Runs a command up to the compilation."""
     monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     config = settle(config_of(shlex.split(command.partition("  #")[0]), monkeypatch))
     # As if resumed: `init_from` may be a run that another command makes.

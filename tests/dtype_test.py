@@ -1,4 +1,4 @@
-"""Computing in bfloat16: what is rounded, what stays float32, what is never taken."""
+"""Computing in bfloat16: what is rounded, what stays float32, and unused forms."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ IMAGE = (12, 10, 3)
 
 
 class Net(nn.Module):
-    """Every layer that networks here share, with biases."""
+    """All layers that the networks share, with biases."""
 
     kind: str
 
@@ -39,8 +39,8 @@ class Net(nn.Module):
         return layers.dense(x, 5, name="fc1")
 
 
-def build_net(kind):
-    """The network in float32 and in bfloat16, and a loss of parameters."""
+def build(kind):
+    """Returns the network in float32 and bfloat16, and a loss of parameters."""
     model = Model.from_flax(Net(kind), jax.ShapeDtypeStruct((1, *IMAGE), jnp.float32))
     params, stats = model.init(jax.random.key(0))
     rng = np.random.default_rng(0)
@@ -57,7 +57,7 @@ def build_net(kind):
 
 
 def equations(jaxpr):
-    """All equations, those of inner programs too."""
+    """Yields all equations, including those of inner programs."""
     for equation in jaxpr.eqns:
         yield equation
         for value in jax.tree.leaves(equation.params, is_leaf=lambda v: v is not None):
@@ -100,7 +100,7 @@ def test_products_are_of_bfloat16_and_long_sums_of_float32(kind):
 
 
 def test_moments_are_summed_in_float32():
-    """Here the variance is the small difference of two large means."""
+    """The variance is a small difference of two large means."""
     x = (4 + 0.25 * jax.random.normal(jax.random.key(0), (64, 9, 9, 2))).astype(HALF)
     norm = layers.BatchNorm(static=True)
     held = norm.init(jax.random.key(0), x, train=False)
@@ -158,7 +158,7 @@ def test_auto_never_takes_winograd_and_by_name_it_computes_in_float32():
         for a, b in zip(passes(name, x, kernel), want, strict=True):
             assert a.dtype == HALF
             error = np.abs(np.asarray(a, np.float32) - b).max() / np.abs(b).max()
-            # Col2im alone adds up products that have been rounded.
+            # Only col2im sums products that have been rounded.
             assert error < (0.02 if name == "patches" else 0.004), name
 
 
@@ -211,7 +211,7 @@ def test_other_dtypes_are_refused(tmp_path):
     config = tiny_config(tmp_path)
     config.model.dtype, told = (
         "float16",
-        "='float16', expected 'float32' or 'bfloat16'$",
+        "='float16', expected one of float32, bfloat16$",
     )
     with pytest.raises(ValueError, match="^model.dtype" + told):
         experiment.build(config)

@@ -1,4 +1,4 @@
-"""From a configuration to the files of a run, and every refusal before compiling."""
+"""From a configuration to the files of a run, and errors before compilation."""
 
 import json
 import subprocess
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 
 @pytest.fixture
 def config(tmp_path):
-    """A run of two seconds."""
+    """Runs two stages in two seconds."""
     return tiny_config(tmp_path)
 
 

@@ -60,7 +60,7 @@ def draw(key, scores):
 
 
 def steps(server, data, key, rate, velocity):
-    """SGD with momentum on scores, one epoch; also how many entries were alive."""
+    """Runs an epoch of momentum SGD on scores, and counts alive entries."""
     scores, stats = server.scores, server.stats
     seen = jax.tree.map(lambda _: 0.0, scores)
 

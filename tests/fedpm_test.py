@@ -22,7 +22,7 @@ from tests.by_hand import bare
 
 @pytest.fixture(autouse=True)
 def _quick_compilation():
-    """Most of the time here is compilation; unoptimised it is cheaper."""
+    """Turns off optimisation, because compilation takes most of the time."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
@@ -45,7 +45,7 @@ def test_estimator_by_hand():
 
 
 def test_estimator_is_its_surrogate_at_any_score():
-    """The gradient of weights * sigmoid(s) times p, whatever was drawn."""
+    """The gradient is that of weights * sigmoid(s) times p for every draw."""
     scores = jnp.linspace(-9.0, 9.0, 37)
     weights = jnp.sin(jnp.arange(37.0))
 
@@ -162,7 +162,7 @@ def test_merge_by_hand():
 
 
 def entropy_bits(mask):
-    """w(n + 1) + ceil(n H) of all leaves together, in NumPy."""
+    """Returns w(n + 1) + ceil(n H) of all leaves together, in NumPy."""
     flat = np.concatenate([np.ravel(m) for m in jax.tree.leaves(mask)])
     n = flat.size
     share = np.array([flat.mean(), 1 - flat.mean()])
@@ -254,7 +254,7 @@ def test_downlink_of_the_papers_networks(name, shape, num_scores, num_stats):
     }
     bits = int(message_bits(layouts, counts).total)
     assert bits == 32 * (num_scores + num_stats)
-    # SpaFL prints 66.554 Gbit for both directions on LeNet-5, which can not be.
+    # SpaFL prints 66.554 Gbit for both directions on LeNet-5, which cannot be.
     assert name != "lenet5_caffe" or 500 * 10 * bits == 68_880_000_000
 
 
@@ -278,7 +278,7 @@ def test_it_learns(key):
 
 @pytest.mark.slow
 def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
-    """Else 500 evaluations test one draw, and the best of them is of one draw."""
+    """Otherwise 500 evaluations, and the best one, would test a single draw."""
     y = np.arange(24) % 4
     x = np.eye(4, 8, dtype=np.float32)[y]
     data = from_arrays(x, y, num_clients=2)
@@ -298,6 +298,6 @@ def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
 
 
 def _unmoved(key, ctx, server, total):
-    """An aggregation that leaves the scores alone: what differs is the draw."""
+    """If an aggregation leaves the scores alone, only the draw differs."""
     del key, ctx, total
     return server, {}

@@ -12,7 +12,7 @@ from tests.flash_test import batches, linear_loss
 
 
 def test_the_gradient_of_the_pull_is_mu_times_the_distance():
-    """Two steps at rate 0.1 on a slope of 1: the second sees 1 - 0.5 * 0.1."""
+    """Takes two steps at rate 0.1 on a slope of 1: the second is 1 - 0.5 * 0.1."""
     optimizer = local.make_optimizer("sgd", learning_rate=0.1)
     method = fedprox(model_of(linear_loss, {"w": 1}), optimizer, mu=0.5)
     start = {"w": jnp.arange(40, dtype=jnp.float32)}

@@ -1,4 +1,4 @@
-"""FjORD beyond the contract: which widths, which statistics, what the teacher says."""
+"""FjORD beyond the contract: widths, statistics and the teacher."""
 
 import jax
 import jax.numpy as jnp
@@ -56,7 +56,7 @@ def one_client(method, server, ctx, batches, key=KEY):
 
 
 def recording(seen, model=TINY):
-    """The network, which tells how many hidden units the parameters hold."""
+    """Returns a network that records the hidden units of its parameters."""
 
     def apply(params, *rest, **options):
         units = jnp.sum(jnp.any(params["fc1"]["kernel"] != 0, 0))
@@ -106,7 +106,7 @@ def test_a_width_for_a_client_and_round():
         drawn.append(place)
         assert int(up["params"].mask["fc1"]["kernel"].any(0).sum()) == seen[0]
         assert float(metrics["work"].forward["fc2"]["kernel"]) == 6 * seen[0] / 16
-        # Only the statistics of the width that is trained travel.
+        # Only the statistics of the trained width travel.
         rows = np.asarray(down["stats"].mask["mean"].sum(1))
         np.testing.assert_array_equal(rows, seen[0] * (np.arange(4) == place))
     assert set(drawn) == {0, 1, 2}
@@ -140,7 +140,7 @@ def test_a_step_moves_the_statistics_of_its_width_alone():
     for key in jax.random.split(KEY, 12):
         rows = np.asarray(one(key)["stats"].values["mean"])[:, : UNITS[0.4]]
         (at,) = np.flatnonzero((rows != known).any(1))
-        # A tenth of the batch's mean is small beside nine tenths of what was known.
+        # A tenth of the batch's mean is small beside nine tenths of the old one.
         np.testing.assert_allclose(rows[at], 9.0 * (at + 1), atol=1.0)
         moved.add(at)
     assert len(moved) > 1
@@ -173,7 +173,7 @@ def test_the_mean_is_over_those_who_sent_an_entry(weighting, part):
 
 @pytest.mark.slow
 def test_the_teacher_is_the_largest_width():
-    """One step of a grid (0.5, 1) against gradients of both terms by hand."""
+    """A step of a grid (0.5, 1) matches gradients of both terms by hand."""
     model, seen = build("mlp", 4, (8,), widths=(6,)), []
     parts = recording(seen, model), OPTIMIZER
     method = fjord(*parts, widths=(0.5, 1.0), distill=True)

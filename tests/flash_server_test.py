@@ -1,4 +1,4 @@
-"""What FLASH's servers make of uneven clients' messages, in NumPy."""
+"""FLASH's servers aggregate uneven clients' messages as in NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ EXAMPLES = (300, 100)
 
 
 def client_model(seed, alive):
-    """100 weights in both layers, of which some are alive, and a bias."""
+    """Returns two layers of 100 weights, some of them alive, and a bias."""
     rng = np.random.default_rng(seed)
     params = {name: rng.normal(size=100).astype(np.float32) for name in LAYERS}
     mask = {name: np.isin(np.arange(100), alive[name]) for name in LAYERS}
@@ -32,7 +32,7 @@ def context(round=0, index=0, budget=1.0):
 
 
 def sent(method, *models):
-    """The new server once these models came up, by `contribute` and `aggregate`."""
+    """Returns the server after these uploads, by `contribute` and `aggregate`."""
     summands = [
         method.contribute(
             context(index=i),
@@ -47,12 +47,12 @@ def sent(method, *models):
 
 
 def largest(values, count):
-    """The mask of the largest magnitudes."""
+    """Returns the mask of the largest magnitudes."""
     return np.isin(np.arange(len(values)), np.argsort(-np.abs(values))[:count])
 
 
 def stage_1(shapes, **kwargs):
-    """The mask of stage 1 once two clients told their layer densities."""
+    """Returns the mask of stage 1 from the layer densities of two clients."""
     params = {name: jnp.ones(shape) for name, shape in shapes.items()}
     model = SparseModel(params, jax.tree.map(lambda p: p > 0, params), {})
     method = sensitivity(bare(params), None, prunable=tuple(shapes), **kwargs)
@@ -68,7 +68,7 @@ def stage_1(shapes, **kwargs):
 
 
 # Means .3, .05, .1 over clients, not over examples, of 2, 80 and 18 % of the weights:
-# .1 / .064 = 1.5625 and .5 / .064 = 7.8125; what lies above 1 is not shared out.
+# .1 / .064 = 1.5625 and .5 / .064 = 7.8125; the excess over 1 is not redistributed.
 WANTED = {0.1: (0.46875, 0.078125, 0.15625), 0.5: (1.0, 0.390625, 0.78125)}
 
 
@@ -102,7 +102,7 @@ def test_groups_of_four_round_equation_3_to_the_nearest(density, kept):
     ],
 )
 def test_the_servers_mask_is_equation_3_of_the_mean_densities(factory, density, counts):
-    """Of clients, not of examples: these would make 25 and 12 of 20 and 10."""
+    """The mean is over clients; over examples, 20 and 10 would become 25 and 12."""
     one = client_model(1, {"a": range(30), "b": range(15)})
     two = client_model(2, {"a": range(25, 35), "b": range(5)})
     method = factory(bare(SELECT), None, density=density, prunable=LAYERS)
@@ -123,7 +123,7 @@ TWO = client_model(2, {"a": range(30), "b": range(20, 40)})
 
 
 def covered_mean(name):
-    """By examples where both hold an entry; what nobody holds is 0, not the old 1."""
+    """The mean is by examples; an entry that no client holds is 0, not the old 1."""
     mean = (300 * ONE.params[name] + 100 * TWO.params[name]) / 400
     either = ONE.params[name] + TWO.params[name]
     return np.where(ONE.mask[name] & TWO.mask[name], mean, either)
@@ -161,7 +161,7 @@ def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
 
 @pytest.mark.parametrize("factory", [hetero_jmwst, hetero_spdst])
 def test_a_budget_receives_its_part_of_the_aggregate(factory):
-    """And the largest one the server's mask, which SPDST's never changes: all."""
+    """The largest is the server's mask, which never changes in SPDST."""
     method = factory(
         bare(SELECT), None, densities=(0.15, 0.2), prunable=LAYERS, submask="magnitude"
     )

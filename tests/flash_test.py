@@ -19,7 +19,7 @@ from tests.tiny import network
 
 
 def linear_loss(key, params, stats, x, y, weight):
-    """Loss sum(w * x) over the valid samples: the gradient is the mean of x."""
+    """Returns the loss sum(w * x) over valid samples, whose gradient is mean(x)."""
     count = jnp.sum(weight)
     total = jnp.sum(weight[:, None] * x * params["w"][None])
     sums = {"loss": total, "correct": jnp.float32(0), "count": count}
@@ -27,7 +27,7 @@ def linear_loss(key, params, stats, x, y, weight):
 
 
 def batches(epochs, steps, batch=2, width=40, own=None):
-    """Of `steps` that clients run together the first `own` have samples; None: all."""
+    """Returns batches of `steps` shared steps, of which `own` have samples."""
     rows = steps * batch
     order = jnp.arange(rows, dtype=jnp.int32).reshape(1, steps, batch)
     order = jnp.tile(order, (epochs, 1, 1))
@@ -92,7 +92,7 @@ def test_when_and_at_what_rate_masks_change(monkeypatch, epochs, steps, own, rat
     assert seen == pytest.approx(rates)
     made = [own // 2 + 1] if epochs == 1 else [own * (e + 1) for e in range(epochs - 1)]
     assert at == made
-    if own == steps:  # a padded step may run again, to no effect
+    if own == steps:  # a padded step has no effect
         assert len(set(keys)) == len(keys) == epochs * steps + len(rates)
     assert float(done.metrics["count"]) == epochs * own * 2
     # Every step moved every alive weight by 0.1.
@@ -116,7 +116,7 @@ def test_surgery_takes_the_smallest_and_grows_zeros_where_there_were_holes():
     )
     params, mask = done.model.params["w"], np.asarray(done.model.mask["w"])
     lost = np.flatnonzero(np.asarray(before.mask["w"]) & ~mask)
-    # Half of the alive weights, the smallest, unless they grew again at once.
+    # The smallest half of the alive weights, unless they grew again at once.
     assert lost.size and lost.max() < 10
     grown = mask & ~np.asarray(before.mask["w"])
     assert grown.any() and not params[grown].any() and not params[~mask].any()
@@ -166,7 +166,7 @@ def test_group_masks_have_n_of_m_in_every_group():
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_kept_momentum_revives_no_weight(keep):
-    """It grows where weights are masked too, whose gradient is 1 as everywhere."""
+    """It also grows masked weights, whose gradient is 1 as everywhere."""
     optimizer = local.make_optimizer("sgd", learning_rate=0.1, momentum=0.9)
     method = spdst(
         model_of(linear_loss, {"w": 1}), optimizer, prunable=("w",), keep_optimizer=keep

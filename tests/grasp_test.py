@@ -33,7 +33,7 @@ def world(key, size=12):
 
 
 def norm_at(key, params, stats, *batch):
-    """|g|^2 where every weight is multiplied by an entry of a mask."""
+    """Returns |g|^2 as a function of a multiplicative mask."""
     flat, unflatten = jax.flatten_util.ravel_pytree(params)
 
     def norm(mask):
@@ -46,7 +46,7 @@ def norm_at(key, params, stats, *batch):
 
 
 def test_scores_are_half_the_slope_of_the_gradient_norm(key):
-    """Along a multiplicative mask; what is low helps the gradient by leaving."""
+    """Scores differentiate by the mask; removing low ones helps the gradient."""
     batch = world(key)
     norm, size = norm_at(key, *batch)
     step = 0.02 * jnp.eye(size)
@@ -60,7 +60,7 @@ def test_scores_are_half_the_slope_of_the_gradient_norm(key):
 
 @pytest.mark.parametrize("prunable", [("*",), ("*kernel",), ("fc2/kernel",)])
 def test_scores_hold_the_whole_hessian_of_what_is_scored(key, prunable):
-    """And nothing of other leaves, which are constants; they score 0."""
+    """Other leaves are constants, and score 0."""
     params, stats, *batch = world(key)
     select = masks.prunable(params, prunable)
     flat, unflatten = jax.flatten_util.ravel_pytree(params)
@@ -102,7 +102,7 @@ def test_halves_matter_to_batch_statistics_alone(key):
 
 
 def test_temperature_divides_the_logits(key):
-    """And nothing else: the predictions stay."""
+    """Nothing else changes: the predictions stay."""
     params, stats, x, y, weight = world(key)
     model, size = small_world.tiny_model(), len(y)
     order = jnp.arange(size, dtype=jnp.int32)[None, None]

@@ -39,7 +39,7 @@ def network(**kwargs):
 
 
 def data(labels=(0, 2)):
-    """12 samples of some classes in three batches, and a row of padding of another."""
+    """Returns 12 samples in three batches, and a row of padding of another class."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(13, 2, 2, 1)).astype(np.float32)
     y = np.append(np.resize(labels, 12), 3).astype(np.int32)
@@ -57,7 +57,7 @@ def one_client(method, model, budget, batches):
 
 
 def by_hand(params, batches, held, rate):
-    """Momentum SGD on a network of two hidden layers, whose outputs are over `rate`."""
+    """Runs momentum SGD on two hidden layers with outputs divided by `rate`."""
 
     def loss(params, x, y):
         x = x.reshape(len(x), -1)
@@ -101,7 +101,7 @@ def test_training_is_that_of_a_narrow_network(option):
     for name, (inputs, outputs) in HALF.items():
         mine = got[name]["kernel"][:inputs, :outputs]
         expected = want[name]["kernel"]
-        if name == "fc3":  # columns of classes that the client lacks stay with it
+        if name == "fc3":  # a client keeps the columns of classes that it lacks
             expected = expected * held[None]
         np.testing.assert_allclose(mine, expected, atol=1e-5)
 
@@ -167,7 +167,7 @@ def test_one_program_for_all_widths():
 
 
 def traced(name, shape, num_classes=10, **kwargs):
-    """A round of one client of budget 0.5, by shape; the downlink's counts for real."""
+    """Traces a round of a client of budget 0.5, with real counts of the downlink."""
     model = build(name, num_classes, shape, **kwargs)
     method = heterofl(model, OPTIMIZER)
     params, stats = jax.eval_shape(model.init, KEY)

@@ -1,4 +1,4 @@
-"""The benchmark of sparse models: what its engines compute, and what it tells."""
+"""The benchmark of sparse models: the results of its engines and its tables."""
 
 import functools
 import json
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.slow
 
 
 def quick(case, x):
-    """The logits of the package's own network, compiled in no time."""
+    """Returns the logits of the package's own network, compiled quickly."""
     apply = functools.partial(models.build(**case.network).apply, train=False)
     options = {"xla_backend_optimization_level": 0}
     apply = jax.jit(apply, compiler_options=options)

@@ -1,4 +1,4 @@
-"""The first signal asks, the second leaves at once, also from within compiled code."""
+"""The first signal ends a run, the second exits at once, even in compiled code."""
 
 import os
 import signal

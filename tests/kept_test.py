@@ -22,7 +22,7 @@ RUNS = ("spdst", "spafl", "fedavg/seed_0", "fedavg/seed_1")
 
 @pytest.fixture
 def kept(tmp_path, monkeypatch):
-    """`kept(name)` is a kept folder, which may be changed."""
+    """Returns `kept(name)`, a copy of a kept folder."""
     monkeypatch.chdir(ROOT)  # where their configurations name the data from
 
     def unpack(name):

@@ -18,14 +18,14 @@ def cache(tmp_path, monkeypatch):
 
 
 def levels(user, count, width=784):
-    """Grey levels 0 to 255 that differ by user and sample."""
+    """Returns grey levels 0 to 255 that differ by user and sample."""
     seed = sum(map(ord, user))
     rng = np.random.default_rng(seed)
     return rng.integers(0, 256, (count, width), dtype=np.uint8)
 
 
 def content(sizes, change=None, width=784):
-    """What LEAF writes for these users; `change` alters it before it is written."""
+    """Returns LEAF's JSON for these users; `change` alters it before writing."""
     told = {
         "users": list(sizes),
         "num_samples": list(sizes.values()),
@@ -78,7 +78,7 @@ def test_without_a_test_split_a_fifth_of_each_user_is_held_out(tmp_path, place):
     ):
         federate(data, "natural", test_split="natural")
     fed = federate(data, "natural", test_split="within")
-    assert fed.train.size.tolist() == [8, 4, 1, 2]  # who has one sample trains on it
+    assert fed.train.size.tolist() == [8, 4, 1, 2]  # a client trains on its only sample
     assert fed.test.size.tolist() == [2, 1, 0, 1] and len(fed.x_test) == 4
     fed = federate(data, "natural", test_split="within", min_samples=5)
     assert fed.train.size.tolist() == [8, 4] and len(fed.x_test) == 3
@@ -168,8 +168,8 @@ def test_bad_files_are_one_line(tmp_path):
         file.write_text(text, errors="surrogateescape")
         cases[str(file.parent)] = f"{name}/0.json'?: it is damaged"
     (tmp_path / "hollow").mkdir()
-    cases[str(tmp_path / "hollow")] = "no folder of LEAF's files, expected train/"
-    cases[str(tmp_path / "absent")] = "no folder of LEAF's files"
+    cases[str(tmp_path / "hollow")] = "not a folder of LEAF's files, expected train/"
+    cases[str(tmp_path / "absent")] = "not a folder of LEAF's files"
     for name, told in cases.items():
         with pytest.raises(ValueError, match=told) as caught:
             sources.load(name)

@@ -1,4 +1,4 @@
-"""A run ends in the round that reaches a limit, and is until then what it was."""
+"""A run ends in the round that reaches a limit, and is unchanged until then."""
 
 import jax
 import jax.numpy as jnp
@@ -66,7 +66,7 @@ def world():
 
 
 def run(world, key, every=ROUNDS, **settings):
-    """The segments of a run that asks for all rounds at a time, with NumPy states."""
+    """Returns the segments of a run with NumPy states, as long as possible."""
     data, model, stage = world
     for segment in sfl.segments(
         key, [stage], model, data, eval_every=every, **settings
@@ -83,7 +83,7 @@ def trained(told):
 
 @pytest.fixture(scope="module")
 def each(world):
-    """The same run round by round."""
+    """Returns the same run round by round."""
     return list(run(world, jax.random.key(0), every=1))
 
 

@@ -1,4 +1,4 @@
-"""Users' modules: trained as Flax alone would on the batches without their padding."""
+"""Users' modules train as in plain Flax on batches without padding."""
 
 from collections.abc import Callable
 from functools import partial
@@ -36,7 +36,7 @@ def normal(seed, *shape):
 
 
 def by_flax(module, params, stats, batches, rate):
-    """A plain loop over batches without padding; returns the gradients as well."""
+    """Trains in a plain loop over batches without padding; also returns gradients."""
 
     @jax.jit
     def step(params, stats, x, y):
@@ -103,7 +103,7 @@ def test_training_equals_flax_on_the_batches_without_padding(norm):
     padded = np.concatenate([whole[2], x[:1]]), np.append(labels[2], y[0])
     weight = jnp.float32([1, 1, 1, 0])
     close(gradient(before, before_stats, *padded, weight), every[2])
-    # Without padding it is another one: the test can fail.
+    # Without padding it differs, so the test can fail.
     wrong = gradient(before, before_stats, *padded, jnp.ones(4, jnp.float32))
     assert not np.allclose(wrong["Dense_0"]["bias"], every[2]["Dense_0"]["bias"])
 
@@ -118,7 +118,7 @@ def test_a_batch_of_padding_alone_keeps_the_statistics():
 
 
 class Told(nn.Module):
-    """Says what it was told, beside a dense layer."""
+    """A dense layer that records its arguments."""
 
     def answer(self, x, told):
         return nn.Dense(1, use_bias=False)(x) * 0 + (2.0 if told else 1.0)
@@ -164,7 +164,7 @@ def test_a_module_is_told_whether_it_trains_by_any_usual_name(kind):
 
 
 def a_module(call):
-    """A module of this `__call__`."""
+    """Returns a module with this `__call__`."""
     names = {"__call__": nn.compact(call), "__module__": __name__}
     return type("Mine", (nn.Module,), names)()
 
@@ -197,10 +197,13 @@ def one_dense(self, x):
 
 
 REFUSED = [
-    (lambda self, x, is_train=False: one_dense(self, x), "the argument 'is_train'"),
-    (lambda self, x, mode="train": one_dense(self, x), "the argument 'mode'"),
-    (lambda self, x, mask: one_dense(self, x), "the argument 'mask', which nothing"),
-    (lambda self, x, **how: one_dense(self, x), "the argument 'how'"),
+    (
+        lambda self, x, is_train=False: one_dense(self, x),
+        "the unknown argument 'is_train'",
+    ),
+    (lambda self, x, mode="train": one_dense(self, x), "the unknown argument 'mode'"),
+    (lambda self, x, mask: one_dense(self, x), "the unknown argument 'mask', expected"),
+    (lambda self, x, **how: one_dense(self, x), "the unknown argument 'how'"),
     (norm_of_all_positions, "normalises [48, 2], expected the 3 samples"),
     (bridged, "in training a padded sample changes logits of Mine"),
     (

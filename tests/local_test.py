@@ -32,7 +32,7 @@ def start():
 
 
 def client(size, *, steps=None, epochs=1, slots=3):
-    """`size` samples in batches of two; padding points to row 0."""
+    """Returns `size` samples in batches of two; padding points to row 0."""
     rng = np.random.default_rng(0)
     order = np.zeros((epochs, slots * 2), np.int32)
     order[:, :size] = np.arange(size)
@@ -130,7 +130,7 @@ def test_the_projection_holds_after_every_step(key):
     ):
         assert np.all(np.asarray(out.model.params["w"])[~mask] == 0)
         assert np.all(np.asarray(out.model.params["w"])[mask] != 0)
-    # Five samples, of whose weights the mask keeps four of six.
+    # Five samples; the mask keeps four of six weights.
     assert float(out.metrics["work"].forward["w"]) == pytest.approx(5 * 4 / 6)
 
 

@@ -1,4 +1,4 @@
-"""A loss of one's own in training, records and evaluation; what a model may be."""
+"""A user's loss in training, records and evaluation, and invalid models."""
 
 import inspect
 
@@ -15,7 +15,7 @@ NEEDED = {"density": 0.5, "rounds": 3}  # arguments without a default
 
 
 def squared(logits, targets, weight):
-    """The squared distance from the labels, or from what a teacher says."""
+    """Returns the squared distance from the labels or a teacher's outputs."""
     if targets.ndim < logits.ndim:
         targets = jax.nn.one_hot(targets, CLASSES)
     right = jnp.argmax(logits, -1) == jnp.argmax(targets, -1)
@@ -26,7 +26,7 @@ def squared(logits, targets, weight):
 
 
 def by_hand(params, x, y, held=range(CLASSES)):
-    """The losses of single samples; logits of classes that are not held are 0."""
+    """Returns the losses of single samples; logits of absent classes are 0."""
     hidden = np.maximum(x @ params["fc1"]["kernel"] + params["fc1"]["bias"], 0)
     logits = hidden @ params["fc2"]["kernel"] + params["fc2"]["bias"]
     logits = logits * np.isin(np.arange(CLASSES), held)
@@ -35,7 +35,7 @@ def by_hand(params, x, y, held=range(CLASSES)):
 
 @pytest.fixture(scope="module")
 def world():
-    """Three clients of 4, 6 and 10 samples with two classes each, and a network."""
+    """Returns clients of 4, 6 and 10 samples of two classes, and a network."""
     rng, sizes = np.random.default_rng(0), (4, 6, 10)
     y = np.concatenate([np.resize(c, n) for c, n in zip(LABELS, sizes, strict=True)])
     x = rng.normal(size=(20, 8)).astype(np.float32)

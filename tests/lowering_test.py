@@ -1,4 +1,4 @@
-"""The benchmark that writes the table of lowerings, with times that are made up."""
+"""The benchmark that writes the table of lowerings, with fake times."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ HELD = "64x12x12x20 5x5x50 s1 p0"
 
 @pytest.fixture
 def table(tmp_path, monkeypatch):
-    """A copy of the table, and one layer to time."""
+    """Sets a copy of the table, and a single layer to time."""
     path = tmp_path / "lowerings.json"
     shutil.copy(lowering.TABLE, path)
     monkeypatch.setattr(lowering, "TABLE", path)

@@ -1,4 +1,4 @@
-"""The notebook runs from top to bottom in a small setting; as committed it is whole."""
+"""The notebook runs from top to bottom in a small setting, and is complete."""
 
 import os
 from pathlib import Path
@@ -14,7 +14,7 @@ NOTEBOOK = ROOT / "docs" / "notebooks" / "quickstart.ipynb"
 
 @pytest.fixture
 def notebook():
-    """The notebook as committed, checked against the format's schema."""
+    """Reads the committed notebook, checked against the format's schema."""
     read = nbformat.read(NOTEBOOK, as_version=nbformat.NO_CONVERT)
     nbformat.validate(read)
     return read
@@ -40,7 +40,7 @@ def test_it_runs_in_the_small_setting(notebook, tmp_path):
     client = nbclient.NotebookClient(
         notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}}
     )
-    # Programs that compile fast and run slowly: it is nearly all compilation.
+    # Compilation takes nearly all the time, so turn off optimisation.
     env = os.environ | {
         "SPARSEFL_SMALL": "1",
         "JAX_DISABLE_MOST_OPTIMIZATIONS": "1",

@@ -1,4 +1,4 @@
-"""Personal models: who is judged again, slices by budget, and what is refused."""
+"""Personal models: repeated evaluations, slices by budget, and errors."""
 
 import functools
 
@@ -26,7 +26,7 @@ KEY = jax.random.key(0)
 
 @pytest.fixture(scope="module")
 def world():
-    """Five clients of uneven size, a small network and its start."""
+    """Returns five clients of uneven size, a small network and its initial model."""
     rng = np.random.default_rng(0)
     x, y = rng.normal(size=(90, 2, 2, 1)).astype(np.float32), np.arange(90) % 3
     data = from_arrays(
@@ -65,7 +65,7 @@ def by_hand(world, sparse, client):
 
 
 def changed(state, client):
-    """The state with one client's last kernel negated."""
+    """Returns the state with one client's last kernel negated."""
     params = jax.tree.map(np.array, state.clients.trained.params)
     params["fc2"]["kernel"][client] *= -1
     trained = state.clients.trained._replace(params=params)
@@ -98,7 +98,7 @@ def test_only_clients_that_took_part_are_judged_again(world):
 
 
 def test_a_cohort_smaller_than_the_devices_is_judged_where_it_trained(world):
-    """State of a sub-mesh and a judge on all devices do not go together."""
+    """A state on some devices and a judge on all devices do not fit."""
     data, model, _ = world
     method = spafl(model, local.make_optimizer())
     stage = Stage(method, 2, 1, batch_size=4)
@@ -166,7 +166,7 @@ def test_what_a_metric_needs(world):
 
 @pytest.mark.parametrize("name", ["spafl", "tests.tiny:noisy"])
 def test_clients_models_are_read_back_from_a_run(tmp_path, name):
-    """Also where deploying draws: as the last evaluation of the run drew."""
+    """This also holds if deploying draws: it repeats the last evaluation's draw."""
     config = tiny_config(tmp_path)
     config.first_stage = {}
     config.algorithm = {"name": name}

@@ -1,4 +1,4 @@
-"""What runs of every configuration count lies within what was planned for them."""
+"""The counts of runs of every configuration lie within their plans."""
 
 import importlib
 from pathlib import Path
@@ -31,7 +31,7 @@ CLIENTS, ROUNDS = 10, 3
 
 
 def small(file, method, folder):
-    """Three rounds of a configuration on a few samples, with a narrow network."""
+    """Shrinks a configuration to three rounds of a few samples and a narrow network."""
     module = importlib.import_module(f"configs.{file}")
     config = module.get_config(method) if method else module.get_config()
     config.num_rounds = config.eval_every = ROUNDS
@@ -55,7 +55,7 @@ def small(file, method, folder):
     if "min_samples" in config.partition:
         config.partition.min_samples = 1
     if config.partition.name in ("lda", "dirichlet"):
-        config.partition.alpha = 100.0  # or a few samples would leave clients without
+        config.partition.alpha = 100.0  # otherwise some clients would have no samples
     config.epochs, config.batch_size = min(config.epochs, 2), 8
     return config
 

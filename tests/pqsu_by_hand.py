@@ -43,7 +43,7 @@ def uploads_what_helps(world):
 
 
 def check_mask(world, server):
-    """Of 16 hidden neurons the 8 with the largest L1 norm, and what reads them."""
+    """Keeps the 8 of 16 hidden neurons with the largest L1 norm, and their readers."""
     weights = jax.device_get(world.model.params)
     norms = np.abs(weights["fc1"]["kernel"]).sum(0)
     kept = np.zeros(small_world.HIDDEN, bool)
@@ -58,7 +58,7 @@ def check_mask(world, server):
 
 
 def rounded(values, mask):
-    """What comes out of 256 steps from the least to the largest value, 0 among them."""
+    """Quantises to 256 steps from the least to the largest value, including 0."""
     low, high = min(values.min(), 0), max(values.max(), 0)
     scale = np.float32((high - low) / 255) or np.float32(1)
     zero = np.round(-low / scale)
@@ -78,7 +78,7 @@ def read(message):
 
 
 def train(params, server, data, rate):
-    """SGD with momentum within the mask; also the mean loss on the way."""
+    """Runs momentum SGD within the mask, and returns the mean loss."""
     velocity = jax.tree.map(np.zeros_like, params)
     stats, total, count = server.stats, 0.0, 0
     for order, weight in zip(data.order[0], data.weight[0], strict=True):

@@ -1,4 +1,4 @@
-"""PQSU: which filters stay, who uploads, what travels, and that it learns."""
+"""PQSU: the filters that stay, the uploads, the messages, and learning."""
 
 import jax
 import jax.numpy as jnp
@@ -30,14 +30,14 @@ from tests.tiny import tiny_config
 
 @pytest.fixture(autouse=True)
 def _quick_compilation():
-    """Most of the time here is compilation; unoptimised it is cheaper."""
+    """Turns off optimisation, because compilation takes most of the time."""
     jax.config.update("jax_disable_most_optimizations", True)
     yield
     jax.config.update("jax_disable_most_optimizations", False)
 
 
 def drawn(model):
-    """Random weights of a network's shapes, without running its initialiser."""
+    """Draws random weights of a network's shapes without its initialiser."""
     rng = np.random.default_rng(0)
     params, stats = jax.eval_shape(model.init, jax.random.key(0))
     return jax.tree.map(
@@ -132,7 +132,7 @@ def test_refuses():
 
 
 def one_client(method, kept, rows, epochs, value=10.0):
-    """What a client answers, whose loss is the sum of its two weights plus its rows."""
+    """Returns the uplink of a client whose loss is its two weights plus its rows."""
     weights = {"w": jnp.full((2,), value, jnp.float32)}
     downlink = {
         "weights": Packet(weights, masks.full(weights), index="none"),
@@ -162,7 +162,7 @@ def loss_fn(key, params, stats, x, y, weight):
     [(1, np.inf, 67 / 3), (2, np.inf, 55 / 3), (2, 18.4, 55 / 3), (2, 18.3, None)],
 )
 def test_the_last_epochs_loss_decides(epochs, before, loss):
-    macs = {"fc1": {"kernel": 1}, "fc2": {"kernel": 1}}  # names alone are looked at
+    macs = {"fc1": {"kernel": 1}, "fc2": {"kernel": 1}}  # only the names are read
     parts = model_of(loss_fn, macs), lambda round: optax.sgd(1.0)
     method = pqsu(*parts, density=0.5, quantize="none")
     kept, rows = Client(jnp.float32(before)), [1.0, 2.0, 6.0, np.nan]
@@ -175,7 +175,7 @@ def test_the_last_epochs_loss_decides(epochs, before, loss):
     summand = method.contribute(ctx, uplink)
     assert float(summand["weight"]) == sent
     assert float(summand["sum"][0]["w"][0]) == sent * (10 - 2 * epochs)
-    if epochs == 2:  # as a diverged client, which must not count
+    if epochs == 2:  # a diverged client, which must not count
         diverged = one_client(method, Client(jnp.float32(1e9)), [np.nan] * 4, epochs)
         assert not any(p.sent for p in diverged[0][0].values())
         assert np.isfinite(diverged[0][1].loss)
@@ -258,7 +258,7 @@ def test_a_whole_run_prunes_what_fedavg_trained(tmp_path):
     experiment.run(defaults.complete(config), tmp_path / "run", progress=False)
     run = results.load(tmp_path / "run")
     sparse = run.models["global"]
-    # Of 16 neurons the 4 with the largest L1 norm stay, and what reads these.
+    # The 4 of 16 neurons with the largest L1 norm stay, and the weights that read them.
     norms = np.abs(dense.params["fc1"]["kernel"]).sum(0)
     kept = np.isin(np.arange(16), np.argsort(norms)[-4:])
     want = {

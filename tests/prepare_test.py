@@ -22,7 +22,7 @@ import tensorflow_datasets as tfds
 
 
 class SparseflDots(tfds.core.GeneratorBasedBuilder):
-    """Images of one grey level that tells the class."""
+    """Images whose grey level is the class."""
 
     VERSION = tfds.core.Version("1.0.0")
     ENCODED = True
@@ -73,7 +73,7 @@ HAS_TENSORFLOW = importlib.util.find_spec("tensorflow") is not None
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """A folder for data, with the builder's module on the path of child processes."""
+    """Returns a data folder, and puts the builder on the path of child processes."""
     (tmp_path / "dots.py").write_text(BUILDER)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
@@ -116,7 +116,7 @@ def test_missing_tensorflow_is_one_line(folder):
     "name, message",
     [
         ("dots:SparseflBroken", "failed: .*the server is down"),
-        ("dots:Missing", "can not be imported"),
+        ("dots:Missing", "cannot be imported"),
         ("nowhere:Builder", "there is no module 'nowhere'"),
         ("cifar1", "did you mean cifar10"),
         ("cifar10_sample", "is embedded"),

@@ -16,7 +16,7 @@ CLASSES = ("simulated", "network", "arithmetic", "differs", "later")
 
 
 class Figure(NamedTuple):
-    """A row of the table but for what comes out here."""
+    """A row of the table without our own figure."""
 
     paper: str
     place: str
@@ -236,7 +236,7 @@ FIGURES = SPAFL + FEDSPARSIFY + COMPLEMENT + FLASH
 
 
 def table() -> list[list[str]]:
-    """The rows of the document: paper, place, printed, ours, class, test."""
+    """Returns the document's rows: paper, place, printed, ours, class, test."""
     lines = DOCUMENT.read_text(encoding="utf-8").splitlines()
     cells = [re.split(r"\s*\|\s*", line.strip("| ")) for line in lines if "|" in line]
     return [row for row in cells[2:] if len(row) == 6]
@@ -267,7 +267,7 @@ def settle(test: str, found: dict[str, float]) -> None:
 
 
 def _reads(value: float, text: str, how: str | float) -> bool:
-    """Whether a value has these digits."""
+    """Tells whether a value has these digits."""
     if isinstance(how, float):
         return math.isclose(value, float(text), rel_tol=how)
     unit = 10.0 ** -len(text.partition(".")[2])

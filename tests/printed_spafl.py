@@ -44,7 +44,7 @@ def experiment(name) -> Experiment:
 
 @functools.cache
 def rounds_of(method, name, budget=1.0, **kwargs) -> silent.Rounds:
-    """Two rounds of two clients, which cost the same."""
+    """Simulates two rounds of two clients with equal costs."""
     this = experiment(name)
     method = method(this.model, STILL, **kwargs)
     told = silent.rounds(

@@ -76,6 +76,108 @@ def test_interrupted_by_one_and_resumed_by_both(store, tmp_path):
     assert close(records(tmp_path / "one"), records(tmp_path / "two"))
 
 
+@pytest.mark.parametrize("dies", [0, 1])
+def test_who_is_left_alone_ends(dies, tmp_path):
+    config = configurations(tmp_path)["spafl"]
+    config.num_rounds = 10_000
+    wrote(config, tmp_path / "run")
+    begun = launched(tmp_path / "run")
+    has_written(begun, tmp_path / "run")
+    begun[dies].kill()
+    begun[1 - dies].wait(membership.HEARTBEAT + membership.SHUTDOWN)
+    codes, errors = ended(begun)
+    assert codes[1 - dies] not in (0, -signal.SIGKILL)
+    if dies:  # with process 0 goes the service, whose client aborts
+        assert codes[0] == 1 and "Traceback" not in errors[0]
+        assert "error: another process of this run has ended" in errors[0]
+
+
+def test_what_one_refuses_ends_both(tmp_path):
+    config = configurations(tmp_path)["spafl"]
+    for name, config.seed in (("a", 0), ("b", 1)):
+        wrote(config, tmp_path / name)
+    port = free_port()
+    start = ["-c", DRIVER, port]
+    codes, errors = ended(
+        begin_all([*start, i, tmp_path, name] for i, name in enumerate("ab"))
+    )
+    assert 0 not in codes
+    assert "the configuration of process 1 differs" in errors[0]
+
+
+@pytest.mark.parametrize(
+    "arguments, told",
+    [
+        (("here", 2, 0), "coordinator='here', .* expected all three: host:port"),
+        ((":12", 2, 0), "coordinator=':12'"),
+        (("here:12", None, 0), "processes=None"),
+        (("here:12", 2, 2), "process_id=2, .* an integer from 0 to P - 1"),
+        ((None, 2, 0), "coordinator=None"),
+        (("here:12", 2, 0, 0.0), "wait_minutes=0.0, expected in .0, inf."),
+    ],
+)
+def test_start_refuses(arguments, told):
+    with pytest.raises(ValueError, match=told):
+        membership.start(*arguments)
+
+
+HERE = ["--coordinator=localhost:{port}", "--processes=2", "--process_id=0"]
+ALONE = [
+    (["--distributed"], "no launcher of several processes"),
+    ([*HERE, "--wait_minutes=.02"], "the other processes have not come at localhost:"),
+    (["--wait_minutes=3"], "--wait_minutes=3 is read in several processes alone"),
+]
+
+
+@pytest.mark.parametrize("flags, told", ALONE)
+def test_who_is_alone_says_so_in_one_line(flags, told):
+    flags = [flag.format(port=free_port()) for flag in flags]
+    (code,), (error,) = ended(begin_all([["launch.py", "--list", *flags]]))
+    assert code == 2 and error.startswith(f"error: {told}")
+    assert len(error.splitlines()) == 1
+
+
+# Two processes that compile the same twice; then one fails and the other waits for it.
+PARTING = """
+import sys
+from pathlib import Path
+import jax, numpy as np
+from sparsefl_jax.system import membership, processes
+
+port, index, fails, cache = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+jax.config.update("jax_compilation_cache_dir", cache)
+jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
+membership.start(f"localhost:{port}", 2, index)
+hits = []
+jax.monitoring.register_event_listener(
+    lambda event, **_: hits.append(event) if event.endswith("/cache_hits") else None
+)
+for _ in range(2):
+    jax.clear_caches()
+    jax.jit(lambda x: x * 3 + 1)(np.ones(5, np.float32))
+Path(cache, f"hits_{index}").write_text(str(len(hits)))
+if index == fails:
+    membership.leave("error: no such thing", 2)
+processes.most(index)
+"""
+
+
+@pytest.mark.parametrize("fails", [0, pytest.param(1, marks=pytest.mark.slow)])
+def test_one_that_fails_ends_the_other_with_one_line(fails, tmp_path):
+    port = free_port()
+    begun = begin_all(["-c", PARTING, port, i, fails, tmp_path] for i in (0, 1))
+    codes, errors = ended(begun)
+    told = [
+        [line for line in error.splitlines() if not line.startswith("[Gloo]")]
+        for error in errors
+    ]
+    assert told[fails] == ["error: no such thing"] and codes[fails] == 2
+    assert told[1 - fails] == [f"error: process {fails} has ended: no such thing"]
+    assert codes[1 - fails] == 1
+    for index in (0, 1):  # JAX alone would let process 0 keep what it compiled
+        assert int((tmp_path / f"hits_{index}").read_text()) > 0
+
+
 # Two processes with two devices each, of which one compiles longer than Gloo waits for
 # those who meet for the first time.
 LATE = """

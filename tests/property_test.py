@@ -1,4 +1,4 @@
-"""Configurations around the edges: each runs two rounds or is refused in one line."""
+"""Edge-case configurations run two rounds or fail with a one-line error."""
 
 import math
 import warnings
@@ -116,7 +116,7 @@ def partitions():
 
 
 def sparse(name, **arguments):
-    """A method with masks, and its arguments."""
+    """Draws a method with masks, and its arguments."""
     common = {
         "prunable": ONE_OF((("*kernel",), ("fc1/kernel",), ("*",))),
         "index": ONE_OF(("bitmap", "coo", "csr")),
@@ -164,7 +164,7 @@ def first_stages():
 
 @st.composite
 def changes(draw, slips=True):
-    """Values for fields by dotted name: all possible, but with `slips` for one."""
+    """Draws valid values by dotted field, or one invalid value with `slips`."""
     drawn = {field: draw(ONE_OF(values)) for field, values in VALID.items()}
     drawn |= {
         "partition": draw(partitions()),
@@ -214,8 +214,8 @@ def folder(tmp_path_factory):
 
 
 def configure(folder, drawn: dict):
-    """The configuration that takes the drawn values, even of a wrong type."""
-    config = defaults.default_config()
+    """Returns a configuration with the drawn values, even of a wrong type."""
+    config = objects.default_config()
     config.num_rounds = 2
     for section in ("partition", "algorithm", "first_stage", "model"):
         config[section] = drawn[section]
@@ -231,7 +231,7 @@ def configure(folder, drawn: dict):
 
 
 def build(folder, drawn):
-    """What is built of the drawn values; None where they are refused in one line."""
+    """Builds an experiment, or returns None if the values raise a one-line error."""
     with warnings.catch_warnings(action="ignore"):
         try:
             return experiment.build(configure(folder, drawn))
@@ -241,7 +241,7 @@ def build(folder, drawn):
 
 
 def run(folder, drawn) -> bool:
-    """Runs what is not refused, and looks at every number; whether it ran."""
+    """Runs valid values and checks every number; returns whether it ran."""
     parts = build(folder, drawn)
     if parts is None:
         return False
@@ -266,7 +266,7 @@ def run(folder, drawn) -> bool:
 
 
 def numbers(value):
-    """All numbers in nested lists and dictionaries."""
+    """Yields all numbers in nested lists and dictionaries."""
     if isinstance(value, dict):
         value = list(value.values())
     if isinstance(value, list):

@@ -104,7 +104,7 @@ def _zeros(model):
 
 
 def _squares(world, round, index):
-    """What client `index` trains in a round, and the square of its summed gradient."""
+    """Returns a client's trained model in a round, and its squared summed gradient."""
     state = small_world.path(world)[0][round]
     data, model = plain_loop.inputs(world, state, round, index)[-1], state.server.model
     every, rate = range(len(data.order[0])), RATE * 0.9**round

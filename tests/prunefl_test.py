@@ -24,7 +24,7 @@ SHAPES = {"a": (5, 8), "b": (3,), "c": (30,)}
 
 
 def drawn(seed, density, coarse):
-    """A model and squared gradients; coarse ones are small integers, full of ties."""
+    """Returns a model and squared gradients; coarse ones are integers with ties."""
     rng = np.random.default_rng(seed)
     weights = {k: rng.normal(size=s) for k, s in SHAPES.items()}
     squared = {k: rng.exponential(size=s) ** 2 for k, s in SHAPES.items()}

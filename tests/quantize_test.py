@@ -1,4 +1,4 @@
-"""Codes on a grid: how far off values are, what is exact, and that they travel."""
+"""Quantised values: their error, exact values, and their messages."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""Statistics that are made before an evaluation."""
+"""Statistics that are computed before an evaluation."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def make(norm):
 
 @pytest.fixture(scope="module")
 def case():
-    """A network with static normalisation at half its width, and 11 samples."""
+    """Returns a network with static normalisation at half width, and 11 samples."""
     model = make("static")
     params, stats = model.init(KEY)
     x = 2 + np.random.default_rng(0).normal(size=(11, 5)).astype(np.float32)
@@ -65,7 +65,7 @@ def test_training_gives_back_the_statistics_of_the_batch(case):
 
 
 def by_hand(model, sparse, x, batch_size):
-    """The plain mean over batches of every S-th image."""
+    """Returns the plain mean over batches of every S-th image."""
     params = masks.apply(sparse.params, sparse.mask)
     num_batches = -(-len(x) // batch_size)
     each = [

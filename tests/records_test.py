@@ -1,4 +1,4 @@
-"""A run whose logs are short, altered or gone says so, and can go on without them."""
+"""A run reports logs that are short, altered or gone, and can resume without them."""
 
 import json
 import shutil
@@ -54,7 +54,7 @@ def damage(path, how):
         ("number", [0, 2, 3], "(2)"),
         ("removed", [0, 2, 3], "(2)"),
         ("order", [0, 1, 2, 3], "no longer in their order"),
-        ("inserted", [0, 1, 2, 3], "others stand between them"),
+        ("inserted", [0, 1, 2, 3], "other lines are between"),
         ("windows", [], "4 of the 4 lines"),
     ],
 )
@@ -91,7 +91,7 @@ def test_what_stands_behind_the_position_is_no_loss(tmp_path):
 
 @pytest.fixture(scope="module", autouse=True)
 def undrawn():
-    """Plots take most of a small run's time; pages are written."""
+    """Skips plots, which take most of a small run's time, but writes pages."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "plot_run", lambda path: [])
         yield
@@ -99,7 +99,7 @@ def undrawn():
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
-    """A folder with a run `whole`, and `stopped` after four of eight rounds."""
+    """Makes a run `whole`, and one `stopped` after four of eight rounds."""
     folder = tmp_path_factory.mktemp("runs")
     config = tiny_config(folder)
     config.first_stage, config.algorithm = {}, {"name": "spdst"}

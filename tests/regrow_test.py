@@ -1,4 +1,4 @@
-"""FLASH's prune and regrow: counts by hand, the invariants, and what a call carries."""
+"""FLASH's prune and regrow: counts by hand, invariants, and carried state."""
 
 import jax
 import jax.numpy as jnp
@@ -23,13 +23,13 @@ def call(key, params, mask, rate, carry):
 
 @jax.jit
 def calls(key, params, mask, rate, carry):
-    """What `call` returns under 100 keys."""
+    """Returns the results of `call` for 100 keys."""
     each = (0, None, None, None, None)
     return jax.vmap(call, each)(jax.random.split(key, 100), params, mask, rate, carry)
 
 
 def network(a, b):
-    """Weights and mask from lists in which None is a masked entry."""
+    """Returns weights and a mask from lists in which None is a masked entry."""
     value = {"a": a, "b": b}
     params = {
         k: jnp.array([x or 0.0 for x in v], jnp.float32) for k, v in value.items()
@@ -114,7 +114,7 @@ def test_a_dense_layer_with_a_large_share_is_spared(key):
     a = [float(i) for i in range(1, 19)] + [None] * 2
     params, mask = network(a, [0.1] * 8 + [None] * 12)
     _, after, _ = calls(key, params, mask, 0.5, start(params, mask))
-    # What no draw of a hundred takes away was not pruned.
+    # Entries that stay in all of a hundred draws were not pruned.
     assert after["a"].all(0).tolist() == [False] * 2 + [True] * 16 + [False] * 2
     assert after["b"].all(0).sum() == 4
     # With the smaller mean it loses what the rate says.

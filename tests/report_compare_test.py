@@ -25,7 +25,7 @@ PLOTS = [f"compare_{name}.png" for name in ("rounds", "gbit", "flops", "clients"
 
 
 def write_seed(folder, seed, gain=0.0, name="flash", seeds=1, rounds=6, **changes):
-    """A run whose accuracies lie `gain` above those of `records`."""
+    """Writes a run whose accuracies exceed those of `records` by `gain`."""
     lines = list(records(stages=(2, rounds), every=2))
     for record in lines:
         if record["phase"] == "eval":

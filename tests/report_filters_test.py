@@ -12,7 +12,7 @@ PLOTS = ["filter_activity", "client_filters", "client_layer_density"]
 
 
 def draw(num_clients, density, seed=0):
-    """Filters that are kept, bool [N, F]; those of a layer more or less alike."""
+    """Draws active filters, bool [N, F], with a similar share in each layer."""
     rng = np.random.default_rng(seed)
     common = rng.random((1, sum(SIZES))) < density
     return common ^ (rng.random((num_clients, sum(SIZES))) < 0.05)
@@ -42,7 +42,7 @@ def with_thresholds(lines, names=NAMES):
 
 @pytest.fixture
 def spied(monkeypatch):
-    """What reaches the cells and the lines: lists of arrays."""
+    """Records the arrays that are drawn as cells and lines."""
     seen = {"cells": [], "lines": []}
     cells, line = filters._cells, filters.draw_line
 

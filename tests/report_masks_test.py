@@ -15,7 +15,7 @@ WIDTH = math.ceil(sum(SIZES) / 8)
 
 
 def draw(count, density, seed=0):
-    """Random masks, bool [count, entries]."""
+    """Draws random masks, bool [count, entries]."""
     return np.random.default_rng(seed).random((count, sum(SIZES))) < density
 
 
@@ -77,7 +77,7 @@ def test_read_masks_orders_snapshots_and_refuses_damaged_files(tmp_path):
     path = folder / "server_1_000003.npy"
     for damaged in (path.read_bytes()[:-1], b""):
         path.write_bytes(damaged)
-        with pytest.raises(ValueError, match="3.npy can not be read") as error:
+        with pytest.raises(ValueError, match="3.npy cannot be read") as error:
             masks.read_masks(tmp_path)
         assert "\n" not in str(error.value)
     np.save(path, np.zeros(WIDTH + 1, np.uint8))

@@ -42,7 +42,7 @@ class Page(HTMLParser):
 
 
 def charged():
-    """Records that hold what was charged, two rounds of stage 0 and one of stage 1."""
+    """Yields records with charges: two rounds of stage 0 and one of stage 1."""
     for record in records(stages=(2, 1)):
         if record["phase"] == "train":
             record |= dict(bits_up_values=900, bits_up_positions=100)

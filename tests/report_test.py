@@ -38,7 +38,7 @@ SUMMARY = {
 
 
 def records(stages=(20, 40), layers=LAYERS, every=5):
-    """Fake records in the form of `experiment.py`, smooth and noisy like a real run."""
+    """Yields fake records in the form of a real run, smooth with noise."""
     rng = np.random.default_rng(0)
     done, gbit = 0, 0.0
     for stage, num_rounds in enumerate(stages):
@@ -128,7 +128,7 @@ COSTS = {"gbit_cumulative": 0.1, "flops": 1.0, "flops_dense": 2.0}
 
 
 def test_read_run_gives_old_records_the_new_form(tmp_path):
-    """Schema 1 had a method's metrics among the fields of the ledger."""
+    """Schema 1 mixes a method's metrics with the ledger's fields."""
     old = {
         **COSTS, "phase": "train", "stage": 0, "round": 1, "loss": 1.0, "bits_up": 5,
         "entries_up": {"a": 1}, "density": 0.5, "threshold_max/fc1/kernel": 0.2,

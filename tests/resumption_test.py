@@ -1,4 +1,4 @@
-"""A run goes on with the data and the configuration of its checkpoint, or says why."""
+"""A run resumes with its checkpoint's data and configuration, or says why not."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ from tests.tiny import network, tiny_config
 
 
 def four_rounds(folder):
-    """A run that evaluates every other round and keeps its best by validation."""
+    """Configures a run that evaluates every other round, with a validation split."""
     config = tiny_config(folder)
     config.val_fraction, config.first_stage = 0.2, {}
     config.final_learning_rate, config.lr_horizon = 0.01, 8
@@ -34,7 +34,7 @@ def four_rounds(folder):
 
 @pytest.fixture(scope="module", autouse=True)
 def undrawn():
-    """Pages are empty: plots take most of a small run's time."""
+    """Writes empty pages, because plots take most of a small run's time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "plot_run", lambda path: [])
         patch.setattr(report, "plot_comparison", lambda groups, path: [])
@@ -45,7 +45,7 @@ def undrawn():
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """The directory of a finished run of four rounds; its data set lies beside it."""
+    """Makes a finished run of four rounds, with its data set beside it."""
     folder = tmp_path_factory.mktemp("finished")
     experiment.run(four_rounds(folder), folder / "run", progress=False)
     return folder / "run"
@@ -53,7 +53,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def run(finished, tmp_path):
-    """A copy of it, with data of its own."""
+    """Returns a copy of that run with data of its own."""
     shutil.copytree(finished, tmp_path / "run")
     shutil.copy(finished.parent / "tiny.npz", tmp_path)
     config = run_directory.read_config(tmp_path / "run")
@@ -324,7 +324,7 @@ def test_seeds_are_extended_together(tmp_path):
         None,
     )
     experiment.run(config, tmp_path / "a", progress=False)
-    shutil.rmtree(tmp_path / "a/seed_1")  # as if stopped between two seeds
+    shutil.rmtree(tmp_path / "a/seed_1")  # as if the run had stopped between two seeds
     config.num_rounds = 2
     told = experiment.run(config, tmp_path / "a", resume=True, progress=False)
     assert told["rounds"] == 2 and told["seeds"] == [0, 1]

@@ -1,4 +1,4 @@
-"""Runs from runs: seeds, limits, starting points, loading; and what is refused."""
+"""Seeds, limits, starting points, loading of runs, and errors."""
 
 import json
 import shutil
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A finished run of two seeds."""
+    """Makes a finished run of two seeds."""
     folder = tmp_path_factory.mktemp("finished")
     config = tiny_config(folder)
     config.seeds, config.seed, config.partition_seed = 2, 3, 0
@@ -33,7 +33,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def config(finished):
-    """The configuration of the first of the two seeds."""
+    """Returns the configuration of the first of the two seeds."""
     return run_directory.read_config(finished / "seed_3")
 
 
@@ -175,7 +175,7 @@ def test_a_directory_with_a_run_is_left_as_it_is(finished, config, tmp_path):
     with pytest.raises(ValueError, match="holds metrics.jsonl, expected an empty"):
         experiment.run(config, tmp_path, progress=False)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(ValueError, match="config.json can not be read"):
+    with pytest.raises(ValueError, match="config.json cannot be read"):
         experiment.run(config, tmp_path, progress=False)
 
 
@@ -222,7 +222,7 @@ def test_a_damaged_checkpoint_is_refused_in_one_line(finished, tmp_path, change)
         shutil.copytree(source, run)
         if damaged(run, run / file, change):
             refused += 1
-        else:  # what is not needed to read the arrays
+        else:  # not needed to read the arrays
             assert checkpoint.read(run).about["checksums"] == whole
     assert refused >= 6  # the others are orbax's own copies
 

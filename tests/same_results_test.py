@@ -1,4 +1,4 @@
-"""Results stay those of the base of this branch, unless a commit says otherwise."""
+"""Results equal those of this branch's base, unless a commit says otherwise."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ ALWAYS = ("spafl_disk",)
 
 @pytest.fixture
 def base():
-    """The commit to compare with; no git, no clone or a shallow one is a skip."""
+    """Returns the commit to compare with; skips without git or a full clone."""
     try:
         return same_results.merge_base()
     except ValueError as error:
@@ -65,7 +65,7 @@ def test_every_method_is_compared():
 
 
 def written(folder):
-    """What a run leaves, of two rounds."""
+    """Writes the files of a run of two rounds."""
     (folder / "masks").mkdir(parents=True)
     records = [{"bits_up": 2**60 + r, "loss": 0.5, "m": {"g": r / 3}} for r in (1, 2)]
     lines = "".join(json.dumps(record) + "\n" for record in records)
@@ -77,7 +77,7 @@ def written(folder):
 
 
 def edit(folder, what):
-    """Changes one thing by the least amount."""
+    """Changes one value by the least amount."""
     metrics = folder / "metrics.jsonl"
     if what == "bits":
         metrics.write_text(metrics.read_text().replace(str(2**60 + 1), str(2**60)))

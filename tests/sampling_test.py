@@ -1,4 +1,4 @@
-"""Cohorts by a keyed permutation: different clients, all alike, at any population."""
+"""Cohorts of a keyed permutation are distinct and uniform in any population."""
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +12,14 @@ SIZES = [1, 2, 3, 4, 5, 9, 10, 17, 1024, 1025, 9999]
 
 
 def drawn(key, num_clients, count, rounds):
-    """The first ids of many permutations, [rounds, count]."""
+    """Returns the first ids of many permutations, [rounds, count]."""
     keys = jax.vmap(lambda r: jax.random.fold_in(key, r))(jnp.arange(rounds))
     each = jax.vmap(lambda k: cohorts.permuted(k, num_clients, count))
     return np.asarray(jax.jit(each)(keys))
 
 
 def assert_alike(counts):
-    """Pearson's chi-square, within six standard deviations of what chance gives."""
+    """Checks that Pearson's chi-square is within six standard deviations."""
     expected = counts.sum() / counts.size
     statistic = np.sum((counts - expected) ** 2) / expected
     freedom = counts.size - 1

@@ -33,17 +33,17 @@ class Rounds(NamedTuple):
     layouts: dict  # {'down': ..., 'up': ...}
 
     def total(self, *fields):
-        """The sum of some fields of the records over all rounds."""
+        """Sums some fields of the records over all rounds."""
         return sum(record[field] for record in self.records for field in fields)
 
     def entries(self, direction, packet):
-        """Entries that travelled of every leaf, [R, K] by path."""
+        """Returns the entries sent of every leaf, [R, K] by path."""
         count = getattr(self.logs, direction)[packet]
         paths = self.layouts[direction][packet].paths
         return {path: count.entries[..., i] for i, path in enumerate(paths)}
 
     def view(self, function, packets, *args, **kwargs):
-        """A view of `costs` on the messages of both directions."""
+        """Applies a view of `costs` to the messages of both directions."""
         return sum(
             function(self.layouts[way], getattr(self.logs, way), names, *args, **kwargs)
             for way, names in packets.items()
@@ -51,7 +51,7 @@ class Rounds(NamedTuple):
 
 
 def network(name, num_classes, shape, **kwargs):
-    """A network's parameters and multiply-adds, with logits of 0."""
+    """Returns a network's parameters and multiply-adds, with logits of 0."""
 
     def apply(params, stats, x, *, train, weight=None, key=None):
         del params, train, weight, key
@@ -61,25 +61,25 @@ def network(name, num_classes, shape, **kwargs):
 
 
 def shapes(model) -> SparseModel:
-    """What a network starts from, by shape."""
+    """Returns the shapes of a network's initial model."""
     return jax.eval_shape(lambda: checks.initial_model(jax.random.key(0), model))
 
 
 def size(model, prunable=("*",)) -> int:
-    """Entries of the leaves that globs name."""
+    """Counts the entries of the leaves that globs name."""
     params = shapes(model).params
     return int(trees.layer_sizes(params, masks.prunable(params, prunable)).sum())
 
 
 def macs(model, prunable=("*",)) -> int:
-    """Multiply-adds of a sample in the leaves that globs name."""
+    """Counts a sample's multiply-adds in the leaves that globs name."""
     select = masks.prunable(shapes(model).params, prunable)
     pairs = zip(jax.tree.leaves(model.macs), jax.tree.leaves(select), strict=True)
     return sum(m for m, chosen in pairs if chosen)
 
 
 def distinct(model, seed=0) -> SparseModel:
-    """Weights in (0, 1] of which no two are equal, nothing pruned."""
+    """Returns unpruned weights in (0, 1], all different."""
     params, mask, stats = shapes(model)
     leaves, structure = jax.tree.flatten(params)
     sizes = [leaf.size for leaf in leaves]
@@ -93,7 +93,7 @@ def distinct(model, seed=0) -> SparseModel:
 def simulator(
     model, method, number, *, clients=10, epochs=1, budget=1.0
 ) -> Callable[[SparseModel], Rounds]:
-    """Some rounds of a method in which all clients take part.
+    """Simulates rounds of a method in which all clients take part.
 
     Args:
       model: a `Model`; the label of a client's only sample is the client's number.
@@ -131,6 +131,6 @@ def simulator(
 
 
 def rounds(model, method, number, *, initial=None, **kwargs) -> Rounds:
-    """`simulator` run once, from `distinct` weights where none are given."""
+    """Runs `simulator` once, by default from `distinct` weights."""
     initial = distinct(model) if initial is None else initial
     return simulator(model, method, number, **kwargs)(initial)

@@ -124,7 +124,7 @@ def linear():
 
 
 def step(w, rows):
-    """One step of softmax regression in NumPy, in float64."""
+    """Computes a step of softmax regression in NumPy, in float64."""
     x, y = X[rows].astype(np.float64), Y[rows]
     p = np.exp(x @ w)
     p /= p.sum(1, keepdims=True)

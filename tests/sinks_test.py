@@ -22,7 +22,7 @@ REASON = "needs the extra [tensorboard]"
 
 
 def segments():
-    """Two stages, of 2 and 4 rounds, in segments of 2; evaluated after each."""
+    """Yields two stages of 2 and 4 rounds, in segments of 2 with evaluations."""
     for stage, first in ((0, 1), (1, 1), (1, 3)):
         rounds = [
             {
@@ -47,7 +47,7 @@ def segments():
 
 
 def write(workdir, names=(), position=None, first=0, last=3, base=0.0):
-    """Writes some of the segments, each of half a second; the position at their end."""
+    """Writes some segments of half a second, and returns the position at the end."""
     with sinks.open_sinks(names, workdir, position) as opened:
         for index, records in list(enumerate(segments()))[first:last]:
             opened.write(records, base + 0.5 * (index + 1))
@@ -165,7 +165,7 @@ def test_a_full_disk_leaves_whole_lines_and_can_be_resumed(
 
 @contextlib.contextmanager
 def file_size_limit(size):
-    """A real write that fails for want of room, after the part that fits."""
+    """Fails a real write for lack of space, after the part that fits."""
     resource = pytest.importorskip("resource", reason="no limits on this system")
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
@@ -196,7 +196,7 @@ def test_unknown_sinks_and_absent_packages_are_one_line(tmp_path, monkeypatch):
 
 @pytest.fixture
 def scalars():
-    """TensorBoard's own reader: `scalars(workdir)[tag]` is a list of (step, value)."""
+    """Reads scalars by TensorBoard: {tag: [(step, value)]}."""
     pytest.importorskip("tensorboardX", reason=REASON)
     module = "tensorboard.backend.event_processing.event_accumulator"
     reader = pytest.importorskip(module, reason=REASON)

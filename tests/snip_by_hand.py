@@ -10,7 +10,7 @@ from tests.by_hand import gradient
 
 
 def sensitive(params, stats, x, y):
-    """|w dL/dw|."""
+    """Returns |w dL/dw|."""
     grads, _ = gradient(params, stats, x, y)
     return jax.tree.map(lambda w, g: np.abs(w * g), params, grads)
 
@@ -40,7 +40,7 @@ def flows(params, stats, x, y, temperature=200.0):
 
 
 def votes_for(world, scores):
-    """Clients name the better half of the kernels, the server the half named most."""
+    """Clients vote for the best half of the kernels; the server keeps the top half."""
     half = int(trees.layer_sizes(world.model.params, world.layers).sum()) // 2
 
     def flat(tree):

@@ -32,12 +32,12 @@ sensitivity_of = jax.jit(partial(saliency, LOSS))
 @pytest.fixture
 def model(key):
     params, stats = small_world.tiny_model().init(key)
-    params = jax.tree.map(lambda p: p + 0.1, params)  # biases that have a say
+    params = jax.tree.map(lambda p: p + 0.1, params)  # biases that matter
     return SparseModel(params, masks.full(params), stats)
 
 
 def samples(number):
-    """Clouds of two classes, sorted by class; as many of each."""
+    """Draws clouds of two classes of equal size, sorted by class."""
     rng, y = np.random.default_rng(0), np.repeat([0, 1], number // 2)
     x = rng.normal(size=(number, small_world.FEATURES)) + y[:, None]
     return jnp.asarray(x, jnp.float32), jnp.asarray(y, jnp.int32)
@@ -58,7 +58,7 @@ def context(number):
 
 
 def told_by(stage, model, data, number):
-    """A client's uplink and metrics in round 0."""
+    """Returns a client's uplink and metrics in round 0."""
     ctx, key = context(number), jax.random.key(7)
     down = stage.broadcast(key, ctx, stage.init(key, model))
     up, _, metrics = jax.jit(stage.update)(key, ctx, down, None, data)
@@ -104,7 +104,7 @@ def test_as_many_stay_as_the_rule_says(factory, size, density, kept):
         assert int(new.mask["w"].sum()) == kept and new.mask["v"].all()
     total["weight"] = jnp.float32(0)
     new, _ = stage.aggregate(jax.random.key(0), jnp.int32(0), server, total)
-    assert new.mask["w"].all()  # nobody sent: as it was
+    assert new.mask["w"].all()  # no client sent anything, so nothing changes
 
 
 def test_equal_votes_are_decided_by_lot():
@@ -119,7 +119,7 @@ def test_equal_votes_are_decided_by_lot():
 @pytest.mark.slow
 @pytest.mark.parametrize("first", [True, False])
 def test_first_samples_are_of_one_class(model, first):
-    """In the client's own order; without the flag the batch is drawn at random."""
+    """The batch is in the client's order; without the flag it is random."""
     x, y = samples(20)
     stage = snip(TINY, None, density=0.5, prunable=EVERY, first_samples=first)
     sent, metrics = told_by(stage, model, client_batches(20, 8), 20)
@@ -133,7 +133,7 @@ def test_first_samples_are_of_one_class(model, first):
 
 
 def test_first_samples_of_a_client_with_fewer(model):
-    """Only its own count, whatever stands behind them."""
+    """Only the client's own samples count, whatever the padding holds."""
     stage = snip(TINY, None, density=0.5, first_samples=True)
     data = client_batches(6, 8)
     x = jnp.concatenate([data.x, jnp.full((4, small_world.FEATURES), jnp.nan)])
@@ -205,7 +205,7 @@ def test_two_stages(tmp_path, name):
 
 @pytest.mark.parametrize("factory", [snip, grasp])
 def test_inference_scores_with_the_statistics_of_the_start(factory, model):
-    """Hidden units minus half the given mean; in training minus half the batch's."""
+    """Subtracts half of the given mean, or in training half of the batch's."""
     stats = {"mean": jnp.linspace(-3.0, 3.0, small_world.HIDDEN)}
     model, data = model._replace(stats=stats), client_batches(20, 8)
     kept = {}

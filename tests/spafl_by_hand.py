@@ -57,7 +57,7 @@ def _kernel(weights, path):
 
 
 def steps(weights, thresholds, stats, data, rate):
-    """An epoch of SGD with momentum, by the gradients of methods.md 1.1."""
+    """Runs an epoch of momentum SGD with the gradients of methods.md 1.1."""
     velocity = jax.tree.map(np.zeros_like, (weights, thresholds))
     for order, weight in zip(data.order[0], data.weight[0], strict=True):
         rows = order[np.asarray(weight) > 0]

@@ -32,7 +32,7 @@ def test_every_method_variant_and_preset_builds(file):
                 assert stage.cohort_size == 10 and config.metric == "clients"
                 assert stage.drop_last == (file == "spafl_cifar10")
                 seen.add(str(config.algorithm))
-                if method not in ("spafl", "local"):  # their settings are the paper's
+                if method not in ("spafl", "local"):  # the paper gives their settings
                     assert config.optimizer == get_config(method).optimizer
     assert len(seen) == 6 + 2 + 5  # SpaFL's, Local's, the others'
     static = get_config("heterofl").model.get("norm")

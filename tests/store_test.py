@@ -24,7 +24,7 @@ METHODS = {
 
 
 def make_world(num_clients):
-    """Clients of six images each, an MLP, and what makes a method."""
+    """Returns clients of six images each, an MLP, and the arguments of methods."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(16 * num_clients, 2, 3, 1)).astype(np.float32)
     y = (np.arange(len(x)) % CLASSES).astype(np.int32)
@@ -40,7 +40,7 @@ def make_world(num_clients):
 
 @pytest.fixture(scope="module")
 def world():
-    """Seven clients: an odd number, on two devices."""
+    """Returns seven clients, an odd number on two devices."""
     return make_world(7)
 
 
@@ -59,13 +59,13 @@ def segments(world, method, key, rounds=6, count=None, **settings):
 
 
 def everyone(state):
-    """A state as NumPy arrays, with the rows of all clients."""
+    """Returns a state as NumPy arrays, with the rows of all clients."""
     rows = store.take(state.clients, np.arange(len(state.last_round)))
     return jax.device_get(state._replace(clients=rows))
 
 
 def whole(told):
-    """All records, the last state as NumPy arrays, and where segments ended."""
+    """Returns all records, the last state as NumPy, and the ends of segments."""
     told = list(told)
     records = [record for segment in told for record in segment.records]
     state = everyone(told[-1].snapshot.state)
@@ -87,7 +87,7 @@ def test_the_host_gives_what_the_device_gives(world, key, method, every):
 
 @pytest.mark.parametrize("method, every", [("nst", 1), ("spafl", 2)])
 def test_the_disk_gives_what_the_device_gives(world, key, method, every):
-    # Two rounds of three can not reach all seven, of whom SpaFL judges everyone.
+    # Two rounds of three cannot reach all seven clients, but SpaFL evaluates all.
     told = {
         where: list(
             segments(world, method, key, 2, eval_every=every, client_store=where)
@@ -167,7 +167,7 @@ def test_what_is_saved_from_the_disk_is_what_took_part(world, key, tmp_path):
     checkpoint.save(tmp_path, segment.snapshot, segment.models, key, {})
     assert checkpoint.read(tmp_path, key).about["clients"]["count"] == COHORT
     resume = checkpoint.read(tmp_path, key).snapshot
-    # Another network would be made of a stage's start than the run has had.
+    # The initial server would make another network than that of the run.
     other = checks.initial_model(jax.random.key(5), world[1])
     again = whole(
         segments(world, "nst", key, 2, **settings, resume=resume, initial=other)
@@ -185,7 +185,7 @@ def test_a_checkpoint_leaves_no_older_rows(world, key, tmp_path):
         checkpoint.save(tmp_path, segment.snapshot, segment.models, key, {})
         assert [path.name for path in (tmp_path / "clients").iterdir()] == [str(kept)]
     assert kept == 3
-    # Nor does one of a stage without rows keep those of the stage before.
+    # A stage without rows does not keep those of the stage before, either.
     bare = segment.snapshot.state._replace(clients=())
     at = segment.snapshot._replace(state=bare)
     checkpoint.save(tmp_path, at, segment.models, key, {})

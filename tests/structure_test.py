@@ -1,4 +1,4 @@
-"""What programs tell of masks before they run, for methods where it is plain."""
+"""Facts about masks that follow from a method's program alone."""
 
 import jax
 import jax.numpy as jnp
@@ -33,7 +33,7 @@ def test_masks_that_stay_begin_or_change(read):
     # A union of clients' masks; a mask of the largest weights.
     assert known(read(sfl.nst, density=0.5)) == (True, False, False, False, False)
     assert known(read(sfl.pqsu, density=0.5))[:3] == (False, False, True)
-    # A slice follows from the budget, but not where the server draws it.
+    # A slice follows from the budget, unless the server draws it.
     assert known(read(sfl.heterofl))[:3] == (True, False, True)
     assert known(read(sfl.fjord, draw="round"))[:3] == (False, False, False)
 

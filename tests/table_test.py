@@ -1,4 +1,4 @@
-"""A table's rows run one by one, are resumed, taken up, and written as they end."""
+"""A table's rows run one by one, are resumed, reused and written."""
 
 import importlib
 import json
@@ -53,14 +53,14 @@ def root(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delitem(__import__("sys").modules, "tiny_config", raising=False)
     monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
-    for name in ("plot_run", "write_page"):  # most of the time, and not the point
+    for name in ("plot_run", "write_page"):  # which take most of the time
         monkeypatch.setattr(experiment.report, name, lambda path: None)
     return tmp_path
 
 
 @pytest.fixture
 def calls(monkeypatch):
-    """The directories that were run, in order."""
+    """Records the directories that were run, in order."""
     seen, run = [], experiment.run
     monkeypatch.setattr(
         experiment,
@@ -71,7 +71,7 @@ def calls(monkeypatch):
 
 
 def stop_the_third(monkeypatch):
-    """Ctrl-C after the first segment of the third run."""
+    """Sends Ctrl-C after the first segment of the third run."""
     segments, started, send = loop.go_on, [], ctrl_c(monkeypatch)
 
     def interrupted(*args, **kwargs):
@@ -138,7 +138,7 @@ def test_a_finished_run_is_taken_up_under_any_name(root, calls):
     elsewhere = root / "runs/tables/tiny/from_somewhere"
     experiment.run(config, elsewhere, progress=False)
     before = json.loads((elsewhere / "config.json").read_text())
-    del before["init_what"], before["until"]  # a field that it did not know
+    del before["init_what"], before["until"]  # fields that it did not have
     (elsewhere / "config.json").write_text(json.dumps(before))
     calls.clear()
     tables.fill(TABLE, "tiny", root=root, only="thin", seeds=1)
@@ -205,7 +205,7 @@ def test_unknown_rows_are_refused():
 
 
 def test_what_the_code_left_behind_says_so_and_runs_again(root, monkeypatch):
-    """Beside its accuracy, until there is a new entry of the row."""
+    """The text follows the accuracy until the row has a new entry."""
 
     def entry(seed, accuracy, **more):
         told = {"global": {"final": accuracy}, "cut": {"final": 0.5}}

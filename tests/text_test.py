@@ -61,10 +61,14 @@ def test_labels_can_be_words(tmp_path):
 
 
 BAD_TABLES = [
-    ([], {}, "text='tweet' is no column"),
+    ([], {}, "text='tweet', expected one of none"),
     (ROWS[:1], {}, "has no texts"),
-    (ROWS, {"label": "moos"}, "label='moos' is no column; expected .* mood, author"),
-    (ROWS, {"user": "who"}, "user='who' is no column"),
+    (
+        ROWS,
+        {"label": "moos"},
+        "label='moos' .did you mean 'mood'.., .* mood, author",
+    ),
+    (ROWS, {"user": "who"}, "user='who', expected one of "),
     ([*ROWS, ("1", "", "x")], {}, "line 7 lacks"),
     ([*ROWS, ("", "al", "x")], {}, "line 7 lacks"),
     ([*ROWS, ("1", "al")], {}, "line 7 lacks"),
@@ -97,7 +101,7 @@ def test_hashed_letters():
 
 
 class Encoder:
-    """Gives a text's length, and its batch's, at the first token; -1 elsewhere."""
+    """Returns the lengths of text and batch at the first token, -1 elsewhere."""
 
     def __init__(self):
         self.batches = []
@@ -179,7 +183,7 @@ def test_the_real_command_refuses_in_one_line(tmp_path):
     done = command(*arguments(path, tmp_path / "o.npz", "--encoder=no/such/model"))
     assert done.returncode == 2 and not done.stdout
     assert done.stderr == (
-        "error: encoder='no/such/model' is no folder with a config.json; expected is "
+        "error: encoder='no/such/model' is not a folder with a config.json; expected "
         "one that holds a Hugging Face encoder and its tokenizer\n"
     )
 

@@ -1,4 +1,4 @@
-"""What is kept of earlier runs survives damage, and what they tell is right."""
+"""Timings of earlier runs survive damage, and give correct estimates."""
 
 import json
 import time

@@ -1,4 +1,4 @@
-"""What is set and not read is refused; a renamed method keeps nothing unasked."""
+"""Settings without effect are refused; another method drops old arguments."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ CONFIGS = Path(__file__).parent.parent / "configs"
 MINI = "configs/flash_cifar10.py:mini"
 SPAFL = {"name": "spafl", "alpha": 0.1}
 
-# What is set in a configuration that runs without it, and what the line must say.
+# Settings of a valid configuration that have no effect, and the error.
 UNREAD = [
     ({"density": 0.05}, "density=0.05 is read by nothing here: first_stage.density is"),
     (
@@ -222,7 +222,7 @@ def test_a_kept_run_of_no_variant_is_refused_in_one_line(tmp_path):
 
 
 def given(monkeypatch, line: str):
-    """The configuration that a command line makes."""
+    """Returns the configuration of a command line."""
     values = flags.FlagValues()
     config = cli.define_config(values)
     file, *others = line.split()

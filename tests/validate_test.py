@@ -1,4 +1,4 @@
-"""What is refused, and that a refusal names argument, value and what is allowed."""
+"""Errors name the argument, its value and what is allowed."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""A slice as a mask computes what a network of that width computes."""
+"""A mask of a slice computes the same as a network of that width."""
 
 from functools import partial, reduce
 
@@ -55,7 +55,7 @@ KEY = jax.random.key(0)
 
 
 def cut(tree, mask):
-    """The entries alive as smaller arrays: a mask is a product of its axes."""
+    """Returns the alive entries as smaller arrays; a mask is a product of axes."""
 
     def leaf(value, alive):
         axes = range(alive.ndim)
@@ -67,7 +67,7 @@ def cut(tree, mask):
 
 
 def assert_close(got, want):
-    """To 1e-5 of the largest entry, or of 1 if that is more."""
+    """Compares to 1e-5 of the largest entry, or of 1 if that is larger."""
     atol = 1e-5 * max(1.0, abs(want).max())
     np.testing.assert_allclose(got, want, rtol=0, atol=atol)
 

@@ -1,4 +1,4 @@
-"""What masks that change during training cost; `work_by_hand` has the methods."""
+"""The work of masks that change in training; see `work_by_hand` for methods."""
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +15,13 @@ A_SURGERY = WIDTH * np.log2(WIDTH + 1)
 
 
 def still(key, params, stats, x, y, weight):
-    """A loss without a gradient."""
+    """Returns a loss without a gradient."""
     count, zero = jnp.sum(weight), jnp.float32(0)
     return zero, (stats, {"loss": zero, "correct": zero, "count": count})
 
 
 def trained(monkeypatch, weight, **kwargs):
-    """`Work` of a client whose every surgery takes four of its 20 weights of 40."""
+    """Returns the work of a client whose surgeries each exchange four weights."""
 
     def take(key, params, mask, rate, *, select, carry):
         kept = jnp.arange(WIDTH) < jnp.sum(mask["w"]) - LOST

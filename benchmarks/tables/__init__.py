@@ -1,6 +1,6 @@
-"""Tables of papers as lists of runs: what `benchmarks/table.py` runs and fills in.
+"""Tables of papers as lists of runs, which `benchmarks/table.py` runs and fills in.
 
-A module holds `TABLE`; beside it stands a JSON file with what was measured.
+A module holds `TABLE`; a JSON file of the same name holds the measured results.
 """
 
 from collections.abc import Callable
@@ -9,25 +9,25 @@ from typing import NamedTuple
 
 
 class Row(NamedTuple):
-    """A configuration, and what a paper has for it."""
+    """A configuration, and the paper's result for it."""
 
-    config: str  # file in configs/ with its argument, as `--config` takes it
+    config: str  # file in configs/ with its argument, as for `--config`
     paper: str = ""  # %, mean and deviation as printed
     overrides: dict = {}  # noqa: RUF012  {dotted field: value}
 
 
 class Table(NamedTuple):
-    """Rows by name, and the runs in the order in which they are wanted."""
+    """Rows by name, and the order of the runs."""
 
     rows: dict[str, Row]
     order: tuple[tuple[str, int], ...]  # (row, seed)
-    best: bool = False  # whether the paper prints the best round, not the last
-    columns: tuple[str, ...] = ()  # of what `extra` finds, those that are shown
-    extra: Callable[[Path], dict[str, float]] | None = None  # of a run's folder
+    best: bool = False  # whether the paper prints the best round instead of the last
+    columns: tuple[str, ...] = ()  # the results of `extra` that are shown
+    extra: Callable[[Path], dict[str, float]] | None = None  # reads a run's folder
 
 
 def runs(names: str, seed: int) -> tuple[tuple[str, int], ...]:
-    """The same seed of several rows, named in one string.
+    """Returns the runs of several rows, named in one string, with one seed.
 
     Example:
       >>> runs("fedavg pdst", 1)

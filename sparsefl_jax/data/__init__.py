@@ -1,4 +1,7 @@
-"""Data: source -> partition -> rows of each client -> one client's batches."""
+"""Data sets, their partition over clients, cohorts of clients, and batches.
+
+The data flows source -> partition -> rows of each client -> one client's batches.
+"""
 
 from sparsefl_jax.data.augment import AUGMENTATIONS, make_preprocess
 from sparsefl_jax.data.batching import batches, steps_per_epoch

@@ -1,8 +1,8 @@
-"""From stored samples to a network's input: crop, flip, scale and normalise.
+"""Preprocessing: crops, flips, scales and normalises samples for a network.
 
-As in torchvision: padding stands before normalisation, with pixel 0. One gather takes
-both crop and flip; on a CPU it is 25 times as fast as a slice for each image, and 5
-times as fast as products with one-hot matrices.
+As in torchvision, images are padded with pixel 0 before they are normalised. One gather
+does both the crop and the flip. On a CPU it is 25 times as fast as a slice for each
+image, and 5 times as fast as products with one-hot matrices.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,25 +27,28 @@ def make_preprocess(
     pad: int = _PAD,
     scramble: bool = False,
 ) -> Callable:
-    """Makes the function that turns a batch of samples into input.
+    """Returns the function that turns a batch of samples into the network's input.
 
     Args:
-      mean: per channel, on the scale 0 to 1; None: nothing is subtracted.
-      std: per channel, on the scale 0 to 1; None: no division.
-      scale: what integer pixels are divided by, 1 for none; floats are not scaled.
-      augment: names in `AUGMENTATIONS`, applied in training only: "crop" pads with
-        pixel 0 and cuts the original size at a random place, "flip" mirrors an image
-        left to right with probability 1/2.
-      pad: pixels of padding on each side, for "crop".
-      scramble: read an image's memory [H, W, C] as if it were [C, H, W], a mistake in
-        SpaFL's official CIFAR-10 code, for reproducing its figures.
+      mean: the mean of each channel, on the scale 0 to 1; None subtracts nothing.
+      std: the standard deviation of each channel, on the scale 0 to 1; None divides by
+        nothing.
+      scale: the divisor of integer pixels, 1 for none; floats are not scaled.
+      augment: names in `AUGMENTATIONS`, applied in training only. "crop" pads with
+        pixel 0 and cuts out the original size at a random place; "flip" mirrors an
+        image left to right with probability 1/2.
+      pad: the padding of "crop" on each side, in pixels.
+      scramble: reads an image's memory [H, W, C] as if it were [C, H, W]. SpaFL's
+        official CIFAR-10 code makes this mistake; set it to reproduce their figures.
 
     Returns:
-      `preprocess(key, x, train) -> x`: [B, H, W, C] or [B, D] in uint8 or float32, out
-      float32 of the same shape. `train` is static; the key is not used without it.
+      `preprocess(key, x, train) -> x`. It takes [B, H, W, C] or [B, D] in uint8 or
+      float32 and returns float32 of the same shape. `train` is static; the key is read
+      only in training.
 
     Raises:
-      ValueError: an argument is unknown or out of range.
+      ValueError: an argument is unknown or out of range; or, from `preprocess`,
+        `augment` or `scramble` meets samples that are not images.
 
     Example:
       >>> preprocess = make_preprocess((0.5,), (0.5,))
@@ -58,7 +61,7 @@ def make_preprocess(
     above("scale", scale, 0)
     at_least("pad", pad, 1)
     if pad != _PAD and "crop" not in augment:
-        raise ValueError(f"pad={pad} is read by nothing here: it goes with 'crop'")
+        raise ValueError(f"pad={pad} has no effect without augment='crop'")
     if std is not None and min(std) <= 0:
         raise ValueError(f"std={std}, expected every entry above 0")
     shift = None if mean is None else np.asarray(mean, np.float32)
@@ -85,7 +88,7 @@ def make_preprocess(
 
 
 def _move(key, x, pad, flip):
-    """Shifts each image [H, W, C] by up to `pad` pixels, 0 beyond, and mirrors half."""
+    """Shifts each image of x [B, H, W, C] by up to `pad` pixels and mirrors half."""
     num, height, width, _ = x.shape
     keys = jax.random.split(key, 3)
     offsets = (num, 1)

@@ -1,7 +1,8 @@
 """One client's batches for one round: its rows, in a new order for every epoch.
 
-Pure JAX with static shapes. A client has M rows of which `size` count; valid samples
-come first in every epoch, so a client's own steps are the first ones.
+This is pure JAX with static shapes. A client has M rows, of which the first `size` are
+valid. Valid samples come first in every epoch, so the steps that hold padding alone
+come last.
 """
 
 from typing import Any
@@ -13,16 +14,16 @@ from sparsefl_jax.core.types import Array, Batches, Key
 from sparsefl_jax.core.validate import at_least
 
 
-def steps_per_epoch(size: Any, batch_size: int, drop_last: bool = False):
+def steps_per_epoch(size: Any, batch_size: int, drop_last: bool = False) -> Any:
     """Counts the steps that a client's samples fill.
 
     Args:
-      size: samples, an integer or an integer array of NumPy or JAX.
+      size: the number of samples, an integer or an integer array of NumPy or JAX.
       batch_size: B.
       drop_last: leave a partial batch out, unless it is the client's only one.
 
     Returns:
-      Steps, of the kind and shape of `size`.
+      The number of steps, of the type and shape of `size`.
 
     Example:
       >>> steps_per_epoch(70, 32), steps_per_epoch(70, 32, True)
@@ -56,15 +57,15 @@ def batches(
       x: [n, ...], all training samples.
       y: [n] int32, all labels.
       index: [M] int32, the client's rows of x; entries from `size` on are padding.
-      size: shape=(), int32, how many entries of `index` count.
+      size: shape=(), int32, the number of valid entries of `index`.
       epochs: E, static.
       batch_size: B, static.
-      num_steps: shape=(), int32, steps to run per epoch; shared by clients that run
-        together, at least the client's own `steps_per_epoch`.
+      num_steps: shape=(), int32, the steps to run per epoch. Clients that run together
+        share it; it is at least the client's own `steps_per_epoch`.
       drop_last: leave a partial batch out, unless it is the client's only one.
 
     Returns:
-      `Batches` with S = steps_per_epoch(M, B, drop_last); padding has weight 0 and
+      `Batches` with S = steps_per_epoch(M, B, drop_last). Padding has weight 0 and
       points to row 0.
 
     Raises:

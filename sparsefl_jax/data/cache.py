@@ -1,8 +1,8 @@
-"""Decoded data sets, kept as .npy files and memory-mapped from then on.
+"""A cache of decoded data sets: .npy files that later runs memory-map.
 
-An entry is keyed by name, by the folder that it was decoded from, and by whatever of
-its files changes when they are written or replaced. It holds a checksum of every array:
-an entry that is not whole is decoded anew.
+The key of an entry covers its name, the folder that it was decoded from, and the file
+attributes that change when a file is written or replaced. An entry stores a checksum of
+every array; a damaged entry is decoded again.
 """
 
 import hashlib
@@ -23,60 +23,63 @@ _ABOUT = "arrays.json"  # dtype, shape and CRC-32 by name
 
 
 def through(name: str, folder: Path, files: Sequence[Path], decode: Callable) -> dict:
-    """Decodes files once; later calls read what is kept in the cache directory.
+    """Decodes files once; later calls read the entry in the cache directory.
 
     Args:
-      name: what the entry's name begins with.
-      folder: where the files lie.
-      files: what `decode` reads, below `folder`.
+      name: the beginning of the entry's name.
+      folder: the folder that holds the files.
+      files: the files that `decode` reads, below `folder`.
       decode: `() -> arrays`, a dictionary of NumPy arrays by name.
 
     Returns:
-      The arrays, memory-mapped where they could be kept.
+      The arrays by name, memory-mapped if the entry could be stored.
     """
     entry = cache_directory() / key(name, folder, files)
     if entry.is_dir():
         try:
             return load(entry)
         except (OSError, ValueError, EOFError, KeyError, TypeError) as error:
-            told = f"decoded data in {entry} are damaged ({error}): decoded anew"
-            warnings.warn(told, stacklevel=2)
+            warnings.warn(
+                f"decoded data in {entry} are damaged ({error}): decoded again",
+                stacklevel=2,
+            )
             shutil.rmtree(entry, ignore_errors=True)
     arrays = decode()
     return load(entry) if store(entry, arrays) else arrays
 
 
 def key(name: str, folder: Path, files: Sequence[Path]) -> str:
-    """Returns the name of an entry, another one whenever the files change.
+    """Returns the name of an entry, which changes whenever the files change.
 
-    A file's time of last modification can be that of another one, as where it was
-    copied; that of its last change, and its number, the system alone sets.
+    The modification time alone would not do: a copy can preserve it. Only the operating
+    system sets the inode number and the time of the last status change.
     """
     facts = [str(folder.resolve())]
     for file in sorted(files):
         stat = file.stat()
-        when = stat.st_mtime_ns, stat.st_ctime_ns
-        facts.append((str(file.relative_to(folder)), stat.st_size, stat.st_ino, *when))
+        times = stat.st_mtime_ns, stat.st_ctime_ns
+        facts.append((str(file.relative_to(folder)), stat.st_size, stat.st_ino, *times))
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     return f"{name.replace('/', '-')}-{digest}"
 
 
 def load(entry: Path) -> dict:
-    """Returns the arrays of an entry, memory-mapped, each looked through once.
+    """Returns the arrays of an entry, memory-mapped, after checking each of them.
 
     Raises:
-      OSError, ValueError, EOFError, KeyError, TypeError: one is not as it was stored.
+      OSError, ValueError, EOFError, KeyError, TypeError: an array is not as it was
+        stored.
     """
     about = json.loads((entry / _ABOUT).read_text())["arrays"]
     arrays = {name: np.load(entry / f"{name}.npy", mmap_mode="r") for name in about}
     for name, array in arrays.items():
         if _facts(array) != about[name]:
-            raise ValueError(f"{name}.npy is another array")
+            raise ValueError(f"{name}.npy is not the array that was stored")
     return arrays
 
 
 def store(entry: Path, arrays: dict) -> bool:
-    """Writes arrays as one folder, whole or not at all; returns whether it is there."""
+    """Writes arrays as one folder, atomically; returns whether the folder exists."""
     tmp = None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
@@ -90,7 +93,9 @@ def store(entry: Path, arrays: dict) -> bool:
         if tmp:
             shutil.rmtree(tmp, ignore_errors=True)
         if not entry.is_dir():
-            warnings.warn(f"decoded data not kept in {entry}: {error}", stacklevel=2)
+            warnings.warn(
+                f"cannot cache decoded data in {entry}: {error}", stacklevel=2
+            )
     return entry.is_dir()
 
 

@@ -1,8 +1,8 @@
-"""Which clients take part in a round: pure functions of a key and the round.
+"""The cohort of a round: pure functions from a key and the round to K client ids.
 
-A cohort is the beginning of a permutation of the clients. Up to `SHUFFLED` clients are
-shuffled. More of them are never written out: a keyed permutation is evaluated at the
-first K places, so that a round costs O(K) however many clients there are.
+A cohort is the beginning of a random permutation of the clients. Up to `SHUFFLED`
+clients are shuffled. A larger population is never written out: a keyed permutation is
+evaluated at the first K places, so a round costs O(K) for any number of clients.
 """
 
 import math
@@ -12,31 +12,32 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from numpy.typing import ArrayLike
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Array, Key
 
-SHUFFLED = 1024  # clients; shuffling these takes less time than a round
-_PASSES = 8  # of the Feistel network, twice what the proof asks for
+SHUFFLED = 1024  # clients; shuffling them takes less time than a round
+_PASSES = 8  # of the Feistel network, twice as many as the proof asks for
 
 
 def permuted(key: Key, num_clients: int, count: int) -> Array:
-    """The first entries of a keyed permutation of `range(num_clients)`, in O(count).
+    """Returns the first entries of a random permutation of the clients, in O(count).
 
     A Feistel network (Luby and Rackoff, "How to construct pseudorandom permutations
-    from pseudorandom functions", SIAM J. Comput. 1988) whose halves are digits of base
-    ceil(sqrt(N)), added modulo the base; so its domain is hardly larger than N. What
-    leaves `range(N)` is permuted again until it is back (Black and Rogaway, "Ciphers
-    with arbitrary finite domains", CT-RSA 2002).
+    from pseudorandom functions", SIAM J. Comput. 1988) permutes the ids. Its halves are
+    digits of base ceil(sqrt(N)), added modulo the base, so that its domain is hardly
+    larger than N. An id that leaves `range(N)` is permuted again until it returns
+    (Black and Rogaway, "Ciphers with arbitrary finite domains", CT-RSA 2002).
 
     Args:
-      key: of the permutation.
+      key: the key of the permutation.
       num_clients: N, from 1 to 2**31 - 1.
-      count: entries wanted, at most N.
+      count: the number of entries to return, at most N.
 
     Returns:
-      Different ids [count] int32.
+      Distinct ids [count] int32.
 
     Example:
       >>> sorted(permuted(jax.random.key(0), 10, 10).tolist())
@@ -67,7 +68,7 @@ def permuted(key: Key, num_clients: int, count: int) -> Array:
 
 
 def _draw(key: Key, num_clients: int, count: int) -> Array:
-    """Ids [count] int32 out of `range(num_clients)`, uniform without replacement."""
+    """Draws ids [count] int32 of `range(num_clients)` uniformly without replacement."""
     if num_clients > SHUFFLED:
         return permuted(key, num_clients, count)
     ids = jax.random.choice(key, num_clients, (count,), replace=False)
@@ -75,7 +76,14 @@ def _draw(key: Key, num_clients: int, count: int) -> Array:
 
 
 def uniform_sampler(num_clients: int, cohort_size: int) -> Callable:
-    """`(key, round) -> ids [K] int32`, uniform without replacement, in O(K).
+    """Returns a sampler that draws clients uniformly without replacement, in O(K).
+
+    Args:
+      num_clients: N.
+      cohort_size: K.
+
+    Returns:
+      `sampler(key, round) -> ids [K] int32`.
 
     Example:
       >>> draw = uniform_sampler(1_000_000, 10)
@@ -89,11 +97,24 @@ def uniform_sampler(num_clients: int, cohort_size: int) -> Callable:
     return sampler
 
 
-def stratified_sampler(budgets: np.ndarray, cohort_size: int) -> Callable:
-    """`(key, round) -> ids [K] int32`: the same share of every tier of equal budgets.
+def stratified_sampler(budgets: ArrayLike, cohort_size: int) -> Callable:
+    """Returns a sampler that draws the same share of every tier of equal budgets.
+
+    Args:
+      budgets: [N], the budget of each client; clients with equal budgets form a tier.
+      cohort_size: K.
+
+    Returns:
+      `sampler(key, round) -> ids [K] int32`, the tiers in ascending order of budget.
 
     Raises:
-      ValueError: if the cohort does not split into whole shares of the tiers.
+      ValueError: the cohort does not split into whole shares of the tiers.
+
+    Example:
+      >>> draw = stratified_sampler([0.5, 1, 0.5, 1, 0.5, 1], 2)
+      >>> ids = draw(jax.random.key(0), 0)
+      >>> (ids % 2).tolist()
+      [0, 1]
     """
     budgets = np.asarray(budgets, np.float32)
     tiers = [np.flatnonzero(budgets == b).astype(np.int32) for b in np.unique(budgets)]
@@ -116,16 +137,27 @@ def stratified_sampler(budgets: np.ndarray, cohort_size: int) -> Callable:
 
 
 def cohorts(key: Key, stage: Stage, num_clients: int, rounds: Array) -> Array:
-    """The ids [R, K] int32 drawn in these rounds [R] of a stage with root key `key`."""
+    """Draws the cohorts of several rounds of a stage.
+
+    Args:
+      key: the root key of the stage.
+      stage: the stage.
+      num_clients: N.
+      rounds: [R] int32, rounds of the stage.
+
+    Returns:
+      Ids [R, K] int32.
+    """
     draw = stage.sampler or uniform_sampler(num_clients, stage.cohort_size)
     sampling_key = keys.of_cohorts(key)
     return jax.vmap(lambda round: draw(sampling_key, round))(rounds)
 
 
 def drawing(key: Key, stage: Stage, num_clients: int) -> Callable:
-    """A compiled `cohorts` of a stage: `rounds [R] -> ids [R, K]`, NumPy.
+    """Returns a compiled `cohorts` of a stage, from NumPy to NumPy.
 
-    What it gives for rounds beyond the stage is the last round's.
+    The function maps `rounds [R]` to `ids [R, K]`. For rounds beyond the stage it
+    returns the cohort of the last round.
     """
 
     @jax.jit

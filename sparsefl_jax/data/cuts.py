@@ -1,11 +1,10 @@
-"""Cutting classes at cumulative counts: the arithmetic under the partitions.
+"""The arithmetic of partitions: classes cut at cumulative counts.
 
-`cuts` [classes, N] holds, for each class, how many of its samples go to the clients up
-to and including each one.
+`cuts` [classes, N] int64 holds, for each class and client, how many samples of the
+class go to the clients up to and including this one.
 """
 
 import warnings
-from typing import Any
 
 import numpy as np
 
@@ -15,14 +14,25 @@ def draw_cuts(
     totals: np.ndarray,
     num_clients: int,
     alpha: float,
-    cap: Any,
-):
-    """Draws, per class, where its samples are cut: [classes, N] cumulative counts."""
+    cap: float,
+) -> np.ndarray:
+    """Draws the cuts of each class from Dir(alpha).
+
+    Args:
+      rng: a NumPy generator.
+      totals: [classes] integers, the samples of each class.
+      num_clients: N.
+      alpha: the concentration of the Dirichlet distribution.
+      cap: clients that hold at least this many samples get no more; infinity for none.
+
+    Returns:
+      Cuts [classes, N] int64.
+    """
     cuts, held = [], np.zeros(num_clients, np.int64)
     for total in totals:
         room = held < cap if (held < cap).any() else np.ones(num_clients, bool)
         share = rng.dirichlet(np.full(num_clients, alpha)) * room
-        # The clients with room can be those whose share came out as 0.
+        # All clients with room can have drawn a share of 0.
         share = share if share.sum() > 0 else room.astype(float)
         cut = (np.cumsum(share / share.sum()) * total).astype(np.int64)
         # A sum of floats can end just below 1 and would lose the last sample.
@@ -32,13 +42,26 @@ def draw_cuts(
     return np.stack(cuts)
 
 
-def scaled_cuts(cuts: np.ndarray, totals: np.ndarray, totals_test: np.ndarray):
-    """Returns cuts [classes, N] of a test set at the proportions of `cuts`."""
+def scaled_cuts(
+    cuts: np.ndarray, totals: np.ndarray, totals_test: np.ndarray
+) -> np.ndarray:
+    """Returns cuts [classes, N] of a test set in the proportions of `cuts`.
+
+    Example:
+      >>> scaled_cuts(np.array([[1, 4]]), np.array([4]), np.array([8]))
+      array([[2, 8]])
+    """
     return cuts * totals_test[:, None] // np.maximum(totals, 1)[:, None]
 
 
-def cut_classes(labels: np.ndarray, cuts: np.ndarray, rng: np.random.Generator):
-    """Gives client i the shuffled samples of each class between its cuts."""
+def cut_classes(
+    labels: np.ndarray, cuts: np.ndarray, rng: np.random.Generator
+) -> list[np.ndarray]:
+    """Gives each client the shuffled samples of every class between its cuts.
+
+    Returns:
+      A list of N integer arrays, indices into `labels`.
+    """
     stacks = by_class(labels, rng, len(cuts))
     pieces = [np.split(s, cut)[:-1] for s, cut in zip(stacks, cuts, strict=True)]
     return [np.concatenate(client) for client in zip(*pieces, strict=True)]
@@ -46,16 +69,18 @@ def cut_classes(labels: np.ndarray, cuts: np.ndarray, rng: np.random.Generator):
 
 def by_class(
     labels: np.ndarray, rng: np.random.Generator, num_classes: int | None = None
-):
-    """Returns shuffled indices of each class."""
+) -> list[np.ndarray]:
+    """Returns the indices of each class, shuffled."""
     order = rng.permutation(len(labels))
     order = order[np.argsort(labels[order], kind="stable")]
     counts = np.bincount(labels, minlength=num_classes or 0)
     return np.split(order, np.cumsum(counts)[:-1])
 
 
-def raise_to_minimum(parts: list[np.ndarray], min_samples: int, what: str = "samples"):
-    """Moves entries from the largest parts to those below a minimum, and warns.
+def raise_to_minimum(
+    parts: list[np.ndarray], min_samples: int, unit: str = "samples"
+) -> list[np.ndarray]:
+    """Moves entries from the largest parts to those below a minimum, with a warning.
 
     Example:
       >>> with warnings.catch_warnings(action="ignore"):
@@ -74,7 +99,7 @@ def raise_to_minimum(parts: list[np.ndarray], min_samples: int, what: str = "sam
             moved += 1
     if moved:
         warnings.warn(
-            f"moved {moved} {what} from the largest clients to those with fewer than "
+            f"moved {moved} {unit} from the largest clients to those with fewer than "
             f"{min_samples}",
             stacklevel=2,
         )

@@ -1,12 +1,12 @@
-"""A data set shared out: flat arrays once, and for each client tables of row numbers.
+"""A federated data set: flat arrays, and a table of row numbers for each client.
 
-The arrays are never copied per client: `Rows.index` is padded to the largest client and
-`Rows.size` says how much of it counts. NumPy on the host.
+The arrays are never copied per client. `Rows.index` is padded to the largest client,
+and `Rows.size` counts the valid entries. Everything is NumPy on the host.
 """
 
 import inspect
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -18,7 +18,7 @@ from sparsefl_jax.data.sources import Dataset, make_dataset
 
 
 class Rows(NamedTuple):
-    """Which rows belong to each client; padded with 0 beyond `size`."""
+    """The rows that belong to each client, padded with 0 beyond `size`."""
 
     index: np.ndarray  # [N, M] int32
     size: np.ndarray  # [N] int32
@@ -27,8 +27,8 @@ class Rows(NamedTuple):
 class FederatedData(NamedTuple):
     """A data set and its split over N clients.
 
-    `train` and `val` are rows of `x`, `test` is rows of `x_test`. Where a split does
-    not exist its sizes are 0.
+    `train` and `val` are rows of `x`, `test` holds rows of `x_test`. The sizes of a
+    split that does not exist are 0.
     """
 
     x: np.ndarray  # [n, H, W, C] uint8, or float32
@@ -53,17 +53,19 @@ def federate(
     val_fraction: float = 0.0,
     test_split: str = "partition",
     test_fraction: float | None = None,
-    **kwargs,
-):
+    **kwargs: Any,
+) -> FederatedData:
     """Splits a data set over clients.
 
     Args:
       dataset: a `Dataset`.
-      partition: a name in `PARTITIONERS`, such a function, or a list of index arrays.
-      num_clients: how many clients; None where the partition itself says.
-      seed: integer; equal seeds give equal splits.
-      val_fraction: share of each client's samples that is held out of training, [0, 1).
-      test_split: a name in `holdout.TEST_SPLITS`: which test samples a client has.
+      partition: a name in `PARTITIONERS`, a function like those, or a list of index
+        arrays.
+      num_clients: N; None if the partition itself determines it.
+      seed: an integer; equal seeds give equal splits.
+      val_fraction: the share of each client's samples held out of training, [0, 1).
+      test_split: a name in `holdout.TEST_SPLITS`, which says how clients get their test
+        samples.
       test_fraction: the share that test_split="within" holds out, (0, 1); by default
         a fifth.
       **kwargs: further arguments of the partitioner, such as `alpha`.
@@ -91,9 +93,9 @@ def federate(
     # Children of the seed keep the splits independent of the partitioner's draws.
     rng_test, rng_val = (np.random.default_rng([seed, i]) for i in (1, 2))
     if test_split == "within":
-        share = 0.2 if test_fraction is None else test_fraction
-        parts, held = hold_out(parts, share, rng=rng_test, minimum=1)
-        rows, sizes = np.concatenate(held), [len(h) for h in held]
+        test_share = 0.2 if test_fraction is None else test_fraction
+        parts, held_out = hold_out(parts, test_share, rng=rng_test, minimum=1)
+        rows, sizes = np.concatenate(held_out), [len(part) for part in held_out]
         if not rows.size:
             raise ValueError(
                 f"test_split='within' holds no sample out of {len(parts)} clients with "
@@ -109,9 +111,19 @@ def federate(
             f"val_fraction={val_fraction} holds no sample out of {len(parts)} clients "
             f"with at most {max(map(len, parts))}; give more, or 0"
         )
-    facts = {k: getattr(dataset, k) for k in ("mean", "std", "num_classes", "name")}
-    rows = {"train": pack(train), "val": pack(val), "test": pack(test)}
-    return FederatedData(*dataset[:4], **facts, **rows)
+    return FederatedData(
+        x=dataset.x,
+        y=dataset.y,
+        x_test=dataset.x_test,
+        y_test=dataset.y_test,
+        mean=dataset.mean,
+        std=dataset.std,
+        num_classes=dataset.num_classes,
+        name=dataset.name,
+        train=pack(train),
+        val=pack(val),
+        test=pack(test),
+    )
 
 
 def from_arrays(
@@ -128,26 +140,29 @@ def from_arrays(
     users: ArrayLike | None = None,
     users_test: ArrayLike | None = None,
     name: str = "arrays",
-    **kwargs,
-):
+    **kwargs: Any,
+) -> FederatedData:
     """Splits your own arrays over clients.
 
     Args:
       x: [n, H, W, C], [n, H, W] or [n, D]; see `sources.make_dataset`.
       y: [n] integers.
-      x_test: like x; None: a fifth (`test_fraction`) of each client's samples is held
-        out, and together they are the test set.
+      x_test: like x. None holds out a fifth (`test_fraction`) of each client's samples;
+        together they are the test set.
       y_test: like y.
-      num_classes: None: one more than the largest label.
+      num_classes: the number of classes; None for one more than the largest label.
       num_clients, partition, seed: as in `federate`.
-      test_split: as in `federate`; None: "within" without x_test, else "partition".
+      test_split: as in `federate`; None is "within" without x_test, else "partition".
       users: [n], the user of each sample, for partition="natural".
-      users_test: [n_test], the same for x_test.
-      name: how the data set is called in reports.
+      users_test: [n_test], the user of each sample of x_test.
+      name: the name of the data set in reports.
       **kwargs: further arguments of `federate` and of the partitioner.
 
     Returns:
-      A `FederatedData`; raises as `make_dataset` and `federate` do.
+      A `FederatedData`.
+
+    Raises:
+      ValueError: as `make_dataset` and `federate` do.
 
     Example:
       >>> x, y = np.ones((100, 5)), np.arange(100) % 4
@@ -170,7 +185,7 @@ def from_arrays(
     )
 
 
-def partition_counts(data: FederatedData):
+def partition_counts(data: FederatedData) -> np.ndarray:
     """Counts each client's training samples by class.
 
     Args:
@@ -195,8 +210,8 @@ def partition_counts(data: FederatedData):
     )
 
 
-def pack(parts: Sequence[np.ndarray]):
-    """Returns index arrays as one padded table.
+def pack(parts: Sequence[np.ndarray]) -> Rows:
+    """Packs index arrays into one padded table.
 
     Example:
       >>> pack([np.array([4, 2]), np.array([7])])
@@ -217,46 +232,46 @@ def _check(val_fraction, test_split, test_fraction):
     one_of("test_split", test_split, TEST_SPLITS)
     if test_fraction is not None and test_split != "within":
         raise ValueError(
-            f"test_fraction={test_fraction} is not read by test_split={test_split!r} "
-            "but by 'within'"
+            f"test_fraction={test_fraction} has no effect with test_split="
+            f"{test_split!r}, only with 'within'"
         )
 
 
 def _split(dataset, partition, num_clients, seed, test_split, kwargs):
-    """Runs the partitioner, or takes the given lists; refuses empty clients."""
+    """Runs the partitioner, or takes the lists as they are; returns checked parts."""
     if isinstance(partition, str):
         one_of("partition", partition, PARTITIONERS)
         partition = PARTITIONERS[partition]
     if callable(partition):
-        named = inspect.signature(partition).parameters
-        if "users" in named:
+        parameters = inspect.signature(partition).parameters
+        if "users" in parameters:
             kwargs = {"users": dataset.users} | kwargs
-        if "labels_test" in named and test_split == "partition":
+        if "labels_test" in parameters and test_split == "partition":
             kwargs = {"labels_test": dataset.y_test} | kwargs
-        _check_kwargs(partition, named, kwargs)
+        _check_kwargs(partition, parameters, kwargs)
         parts = partition(dataset.y, num_clients, seed=seed, **kwargs)
     elif kwargs:
-        raise ValueError(f"{sorted(kwargs)[0]} is unknown where partition is a list")
+        raise ValueError(f"{min(kwargs)} has no effect when partition is a list")
     else:
         parts = partition
     return _checked_parts(parts, num_clients, len(dataset.y))
 
 
-def _check_kwargs(partition, named, kwargs):
-    if any(p.kind is p.VAR_KEYWORD for p in named.values()):
+def _check_kwargs(partition, parameters, kwargs):
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
         return
+    allowed = [n for n in parameters if n not in ("labels", "num_clients", "seed")]
     for key in kwargs:
-        if key not in named or key in ("labels", "num_clients", "seed"):
-            allowed = [n for n in named if n not in ("labels", "num_clients", "seed")]
+        if key not in allowed:
             name = getattr(partition, "__name__", "partition")
             raise ValueError(
-                f"{key} is no argument of {name}, "
+                f"{key} is not an argument of {name}, "
                 f"expected one of {', '.join(allowed) or 'none'}"
             )
 
 
 def _checked_parts(parts, num_clients, num_samples):
-    """Returns the parts as integer arrays, none empty, all within range."""
+    """Returns the parts as integer arrays; refuses empty ones and rows out of range."""
     parts = [np.asarray(part) for part in parts]
     if num_clients is not None and len(parts) != num_clients:
         raise ValueError(f"partition has {len(parts)} parts; num_clients={num_clients}")
@@ -266,7 +281,7 @@ def _checked_parts(parts, num_clients, num_samples):
         if not part.size:
             raise ValueError(f"client {i} of the partition has no training sample")
         if part.ndim != 1 or part.dtype.kind not in "iu":
-            raise ValueError(f"client {i} of the partition is no list of integers")
+            raise ValueError(f"client {i} of the partition is not a list of integers")
         if part.min() < 0 or part.max() >= num_samples:
             raise ValueError(
                 f"client {i} of the partition has rows from {part.min()} to "

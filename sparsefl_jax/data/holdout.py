@@ -1,6 +1,7 @@
-"""What a client is judged on: its share of the test set, and held-out samples.
+"""The samples that evaluate a client: its share of the test set, and held-out samples.
 
-NumPy on the host; the splits follow the partition of the training samples.
+The splits follow the partition of the training samples. Everything is NumPy on the
+host.
 """
 
 from typing import Any
@@ -13,27 +14,27 @@ TEST_SPLITS = {
     "partition": "the test set, in the class proportions of each client",
     "natural": "the test samples of the same user",
     "within": "a fraction of each client's own samples, which replace the test set",
-    "overlap": "for each class a share of the test set, rounded up; clients overlap",
+    "overlap": "a share of the test set for each class, rounded up; clients overlap",
     "pooled": "none: only the pooled test set is used",
 }
 
 
 def test_parts(
     dataset: Any, parts: list[np.ndarray], test_split: str, *, rng: np.random.Generator
-):
-    """Returns each client's rows of the test set, for all splits but "within".
+) -> list[np.ndarray]:
+    """Returns each client's rows of the test set, for every split except "within".
 
     Args:
       dataset: a `Dataset`.
       parts: list of index arrays into the training samples.
-      test_split: a name in `TEST_SPLITS`.
+      test_split: a name in `TEST_SPLITS` other than "within".
       rng: a NumPy generator.
 
     Returns:
-      A list of integer arrays; empty ones where a client has no test samples.
+      A list of integer arrays; that of a client without test samples is empty.
 
     Raises:
-      ValueError: there are too few test samples, or users are needed and not known.
+      ValueError: there are too few test samples, or "natural" lacks the users.
     """
     if test_split == "pooled":
         return [np.zeros(0, np.int32) for _ in parts]
@@ -56,21 +57,21 @@ def match(
     labels_test: np.ndarray,
     *,
     rng: np.random.Generator,
-):
+) -> list[np.ndarray]:
     """Splits a test set over clients in the class proportions of their samples.
 
-    Where a class has m times as many training as test samples, m an integer, this
-    equals cutting both at the same proportions (SpaFL). Test samples of a class that
-    nobody trains on are left out.
+    If a class has m times as many training as test samples, m an integer, this equals
+    cutting both at the same proportions (SpaFL). Test samples of a class that no client
+    trains on are left out.
 
     Args:
       parts: list of index arrays into `labels`.
       labels: [n] integers.
       labels_test: [n_test] integers.
-      rng: a NumPy generator, shuffles the test samples of a class.
+      rng: a NumPy generator, which shuffles the test samples of a class.
 
     Returns:
-      A list of integer arrays, indices into `labels_test`, some perhaps empty.
+      A list of integer arrays, indices into `labels_test`; some may be empty.
 
     Example:
       >>> parts, labels = [np.array([0, 1]), np.array([2, 3])], np.array([0, 0, 0, 1])
@@ -92,14 +93,14 @@ def hold_out(
     *,
     rng: np.random.Generator,
     minimum: int = 0,
-):
-    """Splits each part into what stays and a random fraction; at least one stays.
+) -> tuple[list[np.ndarray], list[np.ndarray]]:
+    """Holds out a random fraction of each part, but never the whole part.
 
     Args:
       parts: list of index arrays.
-      fraction: share to hold out, [0, 1).
+      fraction: the share to hold out, [0, 1).
       rng: a NumPy generator.
-      minimum: the least number to hold out of a part of two or more.
+      minimum: the least number of entries to hold out of a part of two or more.
 
     Returns:
       `(kept, held)`, two lists of index arrays.
@@ -129,12 +130,14 @@ def _by_user(dataset, parts):
 
 
 def _overlapping(dataset, parts, rng):
-    """Draws, by client and class, ceil(test samples * the client's class share)."""
-    rows = [np.flatnonzero(dataset.y_test == c) for c in range(dataset.num_classes)]
-    out = []
+    """Draws ceil(test samples * the client's class share) rows per client and class."""
+    classes = [np.flatnonzero(dataset.y_test == c) for c in range(dataset.num_classes)]
+    test = []
     for part in parts:
-        counts = np.bincount(dataset.y[part], minlength=len(rows))
-        takes = [-(-len(r) * n // len(part)) for r, n in zip(rows, counts, strict=True)]
-        draws = [rng.permutation(r)[:n] for r, n in zip(rows, takes, strict=True)]
-        out.append(np.concatenate(draws))
-    return out
+        counts = np.bincount(dataset.y[part], minlength=len(classes))
+        draws = [
+            rng.permutation(rows)[: -(-len(rows) * count // len(part))]
+            for rows, count in zip(classes, counts, strict=True)
+        ]
+        test.append(np.concatenate(draws))
+    return test

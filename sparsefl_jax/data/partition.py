@@ -1,8 +1,8 @@
-"""Who holds which samples: seeded splits of a labelled data set over clients.
+"""Partitions: seeded splits of a labelled data set over clients.
 
 Each partitioner is a pure function `(labels, num_clients, *, seed, ...)` that returns a
-list of index arrays, one per client. One that names `labels_test` or `users` among its
-arguments is given them by `federated.federate`. NumPy on the host.
+list of index arrays, one per client. `federated.federate` passes `labels_test` and
+`users` to a partitioner that has such arguments. Everything is NumPy on the host.
 
 Sources: `dirichlet` as in SpaFL (Kim et al., NeurIPS 2024, arXiv:2406.00431), `lda` as
 in FLASH (Babakniya et al., TMLR 2023), `shards` as in FedSparsify (Stripelis et al.
@@ -12,7 +12,7 @@ in FLASH (Babakniya et al., TMLR 2023), `shards` as in FedSparsify (Stripelis et
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.core.validate import at_least
+from sparsefl_jax.core.validate import at_least, in_range
 from sparsefl_jax.data.cuts import (
     by_class,
     cut_classes,
@@ -22,16 +22,15 @@ from sparsefl_jax.data.cuts import (
 )
 
 _MAX_DRAWS = 200
-_MAX_ALPHA = 1e100
 
 
-def iid(labels: ArrayLike, num_clients: int, *, seed: int):
-    """Deals shuffled samples out; sizes differ by at most one.
+def iid(labels: ArrayLike, num_clients: int, *, seed: int) -> list[np.ndarray]:
+    """Deals out shuffled samples; the sizes of clients differ by at most one.
 
     Args:
       labels: [n] integers.
-      num_clients: how many clients, at most n.
-      seed: integer; equal seeds give equal splits.
+      num_clients: N, at most n.
+      seed: an integer; equal seeds give equal splits.
 
     Returns:
       A list of `num_clients` integer arrays that together hold every index once.
@@ -57,22 +56,22 @@ def dirichlet(
     min_samples: int = 10,
     balanced: bool = False,
     labels_test: ArrayLike | None = None,
-):
-    """Splits each class in proportions drawn from Dir(alpha); sizes are uneven.
+) -> list[np.ndarray]:
+    """Splits each class in proportions drawn from Dir(alpha), so sizes are uneven.
 
-    All proportions are drawn again while a client has fewer than `min_samples`, or,
-    where `labels_test` is given, would have no test sample under the same proportions.
-    After 200 draws samples move from the largest clients to those below the minimum,
-    with a warning.
+    All proportions are drawn again while a client has fewer than `min_samples` or, if
+    `labels_test` is given, would have no test sample under the same proportions. After
+    200 draws, samples move from the largest clients to those below the minimum, with a
+    warning.
 
     Args:
       labels: [n] integers.
-      num_clients: how many clients.
-      seed: integer; equal seeds give equal splits.
-      alpha: concentration, above 0 to 1e100; small values give few classes per client.
+      num_clients: N.
+      seed: an integer; equal seeds give equal splits.
+      alpha: the concentration, (0, 1e100]; small values give few classes per client.
       min_samples: the least number of samples of a client.
-      balanced: a client that already holds n / num_clients samples gets no more.
-      labels_test: [n_test] integers or None.
+      balanced: whether a client that holds n / num_clients samples gets no more.
+      labels_test: [n_test] integers, the labels of the test set, or None.
 
     Returns:
       A list of `num_clients` integer arrays that together hold every index once.
@@ -90,30 +89,33 @@ def dirichlet(
     _check_alpha(alpha)
     rng = np.random.default_rng(seed)
     totals = np.bincount(labels)
-    tested = [] if labels_test is None else labels_test
-    totals_test = np.bincount(tested, minlength=len(totals))[: len(totals)]
+    test = [] if labels_test is None else labels_test
+    totals_test = np.bincount(test, minlength=len(totals))[: len(totals)]
     cap = len(labels) / num_clients if balanced else np.inf
     for _ in range(_MAX_DRAWS):
         cuts = draw_cuts(rng, totals, num_clients, alpha, cap)
         sizes = np.diff(cuts, axis=1, prepend=0).sum(axis=0)
         cuts_test = scaled_cuts(cuts, totals, totals_test)
         sizes_test = np.diff(cuts_test, axis=1, prepend=0).sum(axis=0)
-        tested_all = labels_test is None or sizes_test.min() > 0
-        if sizes.min() >= min_samples and tested_all:
+        all_have_test = labels_test is None or sizes_test.min() > 0
+        if sizes.min() >= min_samples and all_have_test:
             break
     return raise_to_minimum(cut_classes(labels, cuts, rng), min_samples)
 
 
-def lda(labels: ArrayLike, num_clients: int, *, seed: int, alpha: float = 1.0):
-    """Fills equal clients one after another from class mixtures drawn from Dir(alpha).
+def lda(
+    labels: ArrayLike, num_clients: int, *, seed: int, alpha: float = 1.0
+) -> list[np.ndarray]:
+    """Fills clients of equal size from class mixtures drawn from Dir(alpha).
 
-    A class that is used up gets probability 0 and the others 1e-5 more, renormalised.
+    Clients are filled one after another. Once a class is used up, its probability is 0,
+    and the others gain 1e-5 each before renormalisation.
 
     Args:
       labels: [n] integers.
-      num_clients: how many clients, at most n.
-      seed: integer; equal seeds give equal splits.
-      alpha: concentration, above 0 to 1e100; small values give few classes per client.
+      num_clients: N, at most n.
+      seed: an integer; equal seeds give equal splits.
+      alpha: the concentration, (0, 1e100]; small values give few classes per client.
 
     Returns:
       A list of `num_clients` integer arrays that together hold every index once; sizes
@@ -143,17 +145,19 @@ def lda(labels: ArrayLike, num_clients: int, *, seed: int, alpha: float = 1.0):
     return parts
 
 
-def shards(labels: ArrayLike, num_clients: int, *, seed: int = 0, k: int = 2):
-    """Sorts by label, cuts num_clients * k chunks and deals each client k classes.
+def shards(
+    labels: ArrayLike, num_clients: int, *, seed: int = 0, k: int = 2
+) -> list[np.ndarray]:
+    """Sorts by label, cuts num_clients * k chunks, and deals each client k classes.
 
-    Clients in order take the first k remaining chunks of distinct classes. The rule is
-    deterministic: the seed changes nothing.
+    In order, each client takes the first k remaining chunks of distinct classes. The
+    rule is deterministic: the seed changes nothing.
 
     Args:
       labels: [n] integers.
-      num_clients: how many clients; num_clients * k is at most n.
+      num_clients: N; num_clients * k is at most n.
       seed: unused.
-      k: chunks per client, from 1 to the number of classes.
+      k: the chunks of a client, from 1 to the number of classes.
 
     Returns:
       A list of `num_clients` integer arrays that together hold every index once.
@@ -192,15 +196,15 @@ def natural(
     users: ArrayLike | None,
     seed: int = 0,
     min_samples: int = 1,
-):
+) -> list[np.ndarray]:
     """Makes each user one client.
 
     Args:
       labels: [n] integers.
-      num_clients: None: every user; fewer: users drawn at random by the seed.
-      users: [n] integers, who wrote each sample.
-      seed: integer; equal seeds draw equal users.
-      min_samples: users with fewer samples are left out.
+      num_clients: N; None takes every user, a smaller number draws users at random.
+      users: [n] integers, the user of each sample.
+      seed: an integer; equal seeds draw equal users.
+      min_samples: the least number of samples; users with fewer are left out.
 
     Returns:
       A list of integer arrays, in ascending order of user id.
@@ -242,13 +246,13 @@ PARTITIONERS = {
 
 
 def _check(labels, num_clients, min_samples=1):
-    """Returns labels as an array after checking that there are enough of them."""
+    """Returns the labels as an array after checking that there are enough of them."""
     labels = np.asarray(labels)
     at_least("min_samples", min_samples, 1)
     if num_clients is None:
         raise ValueError(
-            "num_clients is not given (0 in a configuration); allowed with "
-            "partition='natural' alone, which has as many as there are users"
+            "num_clients=None (0 in a configuration) is allowed only with "
+            "partition='natural', which makes each user a client"
         )
     at_least("num_clients", num_clients, 1)
     if num_clients * min_samples > len(labels):
@@ -260,13 +264,12 @@ def _check(labels, num_clients, min_samples=1):
 
 
 def _check_alpha(alpha):
-    """Refuses what no mixture can be drawn with: a sum of draws would overflow."""
-    if not 0 < alpha <= _MAX_ALPHA:
-        raise ValueError(f"alpha={alpha}, expected above 0 to {_MAX_ALPHA:g}")
+    """Refuses an alpha for which a sum of draws would overflow."""
+    in_range("alpha", alpha, "(0, 1e100]")
 
 
 def _distinct(classes, k):
-    """Returns the first k positions of distinct classes, then any first ones."""
+    """Returns the first k positions of distinct classes, then the first of the rest."""
     first = {}
     for i, c in enumerate(classes):
         first.setdefault(int(c), i)
@@ -278,9 +281,10 @@ def _distinct(classes, k):
 
 
 def _sample_mixture(rng, mixture, left, size):
-    """Draws `size` samples one by one without replacement; returns counts by class.
+    """Draws `size` samples without replacement; returns the counts of each class.
 
-    Draws come in runs that end where a class is used up, which is the same law.
+    Samples are drawn in runs that end when a class is used up, which has the same
+    distribution as drawing one by one.
     """
     counts = np.zeros_like(left)
     while (need := size - counts.sum()) > 0:

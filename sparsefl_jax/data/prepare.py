@@ -1,8 +1,8 @@
-"""Downloads and prepares a TFDS data set, once, in a process of its own.
+"""Downloads and prepares a TFDS data set, once, in a separate process.
 
-Most builders go through TensorFlow's file functions when they *prepare* data.
-TensorFlow comes with the extra `[prepare]` and is loaded by the child process only;
-everything else reads the prepared files without it.
+Most builders need TensorFlow's file functions to *prepare* data. The extra `[prepare]`
+installs TensorFlow, and only the child process loads it. Everything else reads the
+prepared files without TensorFlow.
 """
 
 import contextlib
@@ -18,16 +18,17 @@ from sparsefl_jax.data import prepared_tfds, samples
 _ROOT = Path(__file__).parents[2]  # the folder that holds the package
 
 
-def prepare(name: str, data_dir: str | Path | None = None):
-    """Runs TFDS's own `download_and_prepare` for one data set, in `array_record` files.
+def prepare(name: str, data_dir: str | Path | None = None) -> str:
+    """Runs TFDS's `download_and_prepare` for one data set, with `array_record` files.
 
     Args:
       name: a TFDS builder such as `"cifar10"` or `"emnist/byclass"`, or
-        `"module:BuilderClass"` for one of your own.
-      data_dir: where TFDS data sets lie; None: `TFDS_DATA_DIR`, else TFDS's default.
+        `"module:BuilderClass"` for a builder of your own.
+      data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
+        default.
 
     Returns:
-      The folder of the prepared data set, a string.
+      The folder of the prepared data set.
 
     Raises:
       ValueError: the name is unknown, TensorFlow is missing, or the download failed.
@@ -46,12 +47,11 @@ def prepare(name: str, data_dir: str | Path | None = None):
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
     env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     child = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=env)
-    answer = (child.stdout.strip().splitlines() or [f"exit code {child.returncode}"])[
-        -1
-    ]
+    lines = child.stdout.strip().splitlines()
+    last_line = lines[-1] if lines else f"exit code {child.returncode}"
     if child.returncode:
-        raise ValueError(answer)
-    return answer
+        raise ValueError(last_line)
+    return last_line
 
 
 def _builder(name, data_dir):
@@ -63,15 +63,15 @@ def _builder(name, data_dir):
         factory = getattr(importlib.import_module(module), builder_class)
     except (ImportError, AttributeError) as error:
         reason = str(error).replace("No module named", "there is no module")
-        raise ValueError(f"data set {name!r} can not be imported: {reason}") from None
+        raise ValueError(f"data set {name!r} cannot be imported: {reason}") from None
     return factory(data_dir=data_dir)
 
 
 def _reason(name, error):
-    """Returns one line for whatever stopped the preparation."""
+    """Returns one line that says what stopped the preparation."""
     if missing := re.search(r"No module named '([\w.]+)'", str(error)):
         return (
-            f"preparing {name!r} needs {missing[1]}, this once: "
+            f"preparing {name!r} needs {missing[1]} once: "
             "pip install 'sparsefl_jax[prepare]'"
         )
     line = next(iter(str(error).strip().splitlines()), "no reason given")
@@ -80,8 +80,16 @@ def _reason(name, error):
     return f"preparing {name!r} failed: {type(error).__name__}: {line}"
 
 
-def main(name: str, data_dir: str | Path | None = None):
-    """The child process: progress to stderr, the folder or the reason to stdout."""
+def main(name: str, data_dir: str | Path | None = None) -> int:
+    """Runs as the child process.
+
+    Args:
+      name, data_dir: as in `prepare`.
+
+    Returns:
+      The exit code. Progress goes to stderr; the last line on stdout is the folder, or
+      the reason for a failure.
+    """
     try:
         with contextlib.redirect_stdout(sys.stderr):
             builder = _builder(name, data_dir)

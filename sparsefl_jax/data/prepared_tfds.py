@@ -1,12 +1,13 @@
-"""Prepared TensorFlow Datasets, read without TensorFlow and decoded once.
+"""Reads prepared TensorFlow Datasets without TensorFlow, and decodes them once.
 
-TFDS's `data_source` needs `array_record` and an image decoder only.
+TFDS's `data_source` needs only `array_record` and an image decoder.
 """
 
 import contextlib
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -18,19 +19,22 @@ ARRAYS = ("x", "y", "x_test", "y_test")
 _CHUNK = 1024
 
 
-def read(name: str, data_dir: str | Path | None = None):
+def read(
+    name: str, data_dir: str | Path | None = None
+) -> tuple[tuple[np.ndarray, ...], int]:
     """Reads a prepared image classification data set.
 
     Args:
-      name: a TFDS builder, with `/config` and `:version` where wanted.
-      data_dir: where TFDS data sets lie; None: `TFDS_DATA_DIR`, else TFDS's default.
+      name: a TFDS builder, with an optional `/config` and `:version`.
+      data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
+        default.
 
     Returns:
       `((x, y, x_test, y_test), num_classes)`: images [n, H, W, C] uint8 and labels [n]
-      int32 of the split `train` and of `test`, or `validation` where there is no test.
+      int32 of the splits `train` and `test`, or `validation` if there is no `test`.
 
     Raises:
-      ValueError: the data set is not prepared, or is no image classification.
+      ValueError: the data set is not prepared, or does not classify images.
     """
     with _quiet():
         builder = find_builder(name, data_dir)
@@ -47,42 +51,50 @@ def read(name: str, data_dir: str | Path | None = None):
     return tuple(arrays[a] for a in ARRAYS), num_classes
 
 
-def read_texts(name: str, data_dir: str | Path | None = None):
+def read_texts(
+    name: str, data_dir: str | Path | None = None
+) -> tuple[tuple[list, list, list, list], list[str]]:
     """Reads a prepared text classification data set.
 
     Args:
-      name: a TFDS builder, with `/config` and `:version` where wanted.
-      data_dir: where TFDS data sets lie; None: `TFDS_DATA_DIR`, else TFDS's default.
+      name: a TFDS builder, with an optional `/config` and `:version`.
+      data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
+        default.
 
     Returns:
-      `((texts, labels, texts_test, labels_test), class_names)`: lists of strings, and
-      lists of integers, of the split `train` and of `test`, or `validation` where
-      there is no test or its labels are secret (-1).
+      `((texts, labels, texts_test, labels_test), class_names)`: lists of strings and of
+      integers, of the splits `train` and `test`, or `validation` if there is no `test`
+      or its labels are secret (-1).
 
     Raises:
-      ValueError: the data set is not prepared, or is no text classification.
+      ValueError: the data set is not prepared, or does not classify texts.
     """
     with _quiet():
         builder = find_builder(name, data_dir)
         _check_prepared(name, builder, data_dir)
         text, label = _features(name, builder.info.features, "Text")
         train = _texts(builder, "train", text, label)
-        tests = (_texts(builder, s, text, label) for s in _test_splits(name, builder))
+        splits = _test_splits(name, builder)
+        tests = (_texts(builder, split, text, label) for split in splits)
         test = next((t for t in tests if min(t[1], default=-1) >= 0), None)
         if test is None:
             raise ValueError(f"data set {name!r} has no test samples with a label")
     return (*train, *test), builder.info.features[label].names
 
 
-def find_builder(name: str, data_dir: str | Path | None = None):
-    """Returns the TFDS builder of a name; raises ValueError with the nearest names.
+def find_builder(name: str, data_dir: str | Path | None = None) -> Any:
+    """Returns the TFDS builder of a name.
 
     Args:
       name: `builder`, `builder/config` or `builder/config:version`.
-      data_dir: where TFDS data sets lie; None: `TFDS_DATA_DIR`, else TFDS's default.
+      data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
+        default.
+
+    Raises:
+      ValueError: TFDS has no such builder; the message suggests the closest names.
     """
     import tensorflow_datasets as tfds
-    import tensorflow_datasets.text  # noqa: F401  GLUE's name is not known before
+    import tensorflow_datasets.text  # noqa: F401  registers GLUE
 
     try:
         return tfds.builder(name, data_dir=data_dir)
@@ -93,7 +105,7 @@ def find_builder(name: str, data_dir: str | Path | None = None):
         raise ValueError(f"data set {name!r} is unknown; {hint}") from None
     except ValueError as error:
         reason = str(error).splitlines()[0]
-        raise ValueError(f"data set {name!r} can not be used: {reason}") from None
+        raise ValueError(f"data set {name!r} cannot be used: {reason}") from None
 
 
 def _check_prepared(name, builder, data_dir):
@@ -101,7 +113,7 @@ def _check_prepared(name, builder, data_dir):
         root = data_dir or os.environ.get("TFDS_DATA_DIR") or "the default directory"
         raise ValueError(
             f"data set {name!r} is not prepared in {root}: run `python launch.py "
-            f"--prepare={name}`, or set TFDS_DATA_DIR to where it lies, or try the "
+            f"--prepare={name}`, or set TFDS_DATA_DIR to its folder, or try the "
             "embedded sample with configs/flash_cifar10.py:mini"
         )
     if builder.info.file_format.value != "array_record":
@@ -113,17 +125,18 @@ def _check_prepared(name, builder, data_dir):
 
 
 def _features(name, features, wanted):
-    """Returns the names of the one feature of a kind, and of the label."""
+    """Returns the names of the only feature of the wanted type, and of the label."""
     kinds = {key: type(feature).__name__ for key, feature in features.items()}
     inputs = [key for key, kind in kinds.items() if kind == wanted]
     labels = [key for key, kind in kinds.items() if kind == "ClassLabel"]
     label = "label" if "label" in labels else labels[0] if len(labels) == 1 else None
     if len(inputs) != 1 or label is None:
-        texts = wanted == "Image" and "Text" in kinds.values()
-        hint = "; for texts see `python -m sparsefl_jax.data.text --help`"
+        hint = ""
+        if wanted == "Image" and "Text" in kinds.values():
+            hint = "; for texts see `python -m sparsefl_jax.data.text --help`"
         raise ValueError(
             f"data set {name!r} has features {kinds}; "
-            f"expected one {wanted} and one ClassLabel{hint if texts else ''}"
+            f"expected one {wanted} and one ClassLabel{hint}"
         )
     shape = features[inputs[0]].shape
     if None in shape:
@@ -135,13 +148,13 @@ def _features(name, features, wanted):
 
 
 def _test_splits(name, builder):
-    """Returns the splits that can be the test set, the preferred one first."""
+    """Returns the splits that can serve as the test set, the preferred one first."""
     splits = builder.info.splits
-    tests = [s for s in ("test", "validation") if s in splits]
+    tests = [split for split in ("test", "validation") if split in splits]
     if "train" not in splits or not tests:
         raise ValueError(
             f"data set {name!r} has splits {', '.join(splits)}; "
-            "needed are train, and test or validation"
+            "expected train, and test or validation"
         )
     return tests
 
@@ -171,7 +184,7 @@ def _decode(name, builder, image, label):
 
 @contextlib.contextmanager
 def _quiet():
-    """Holds back two harmless lines about record groups and image decoders."""
+    """Suppresses harmless log lines about record groups and image decoders."""
 
     def wanted(record):
         message = record.getMessage()

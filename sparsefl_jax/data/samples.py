@@ -1,7 +1,7 @@
-"""Two real data sets in miniature, shipped with the package: no network, no files.
+"""Samples of two real data sets that ship with the package, for runs without a network.
 
-2,000 training and 500 test images each, the same number of every class, cut by
-`scripts/cut_samples.py`; sources and licences stand in `samples/README.md`.
+Each has 2,000 training and 500 test images with equally many of every class.
+`scripts/cut_samples.py` made them; `samples/README.md` names sources and licences.
 """
 
 from pathlib import Path
@@ -12,8 +12,8 @@ FOLDER = Path(__file__).parent / "samples"
 SAMPLES = ("cifar10_sample", "fashion_mnist_sample")
 
 
-def encode(x: np.ndarray):
-    """Returns uint8 images [n, H, W, C] as differences from the row above, mod 256.
+def encode(x: np.ndarray) -> np.ndarray:
+    """Encodes uint8 images [n, H, W, C] as differences from the row above, mod 256.
 
     Example:
       >>> encode(np.array([3, 1, 2], np.uint8).reshape(1, 3, 1, 1)).ravel().tolist()
@@ -22,8 +22,8 @@ def encode(x: np.ndarray):
     return np.diff(x, axis=1, prepend=np.uint8(0))
 
 
-def decode(differences: np.ndarray):
-    """Returns the images [n, H, W, C] uint8 that `encode` was given.
+def decode(differences: np.ndarray) -> np.ndarray:
+    """Decodes the output of `encode` back into images [n, H, W, C] uint8.
 
     Example:
       >>> x = np.arange(12, dtype=np.uint8).reshape(1, 3, 2, 2)[:, ::-1]
@@ -33,7 +33,7 @@ def decode(differences: np.ndarray):
     return np.cumsum(differences, axis=1, dtype=np.uint8)
 
 
-def read(name: str):
+def read(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Reads an embedded sample.
 
     Args:

@@ -1,8 +1,7 @@
-"""Where data sets come from: embedded samples, .npz, LEAF, or TensorFlow Datasets.
+"""Loads data sets: embedded samples, .npz files, LEAF, or TensorFlow Datasets.
 
-A data set is five arrays and a few facts, `Dataset`. Everything here is NumPy on the
-host. Published channel statistics are used where they exist, else those of the training
-images.
+Everything is NumPy on the host. Images are normalised with published channel statistics
+if they exist, and else with those of the training images.
 """
 
 import zlib
@@ -41,9 +40,9 @@ STATISTICS = {
 class Dataset(NamedTuple):
     """A labelled data set on the host.
 
-    Images are [n, H, W, C]; `mean` and `std` are per channel on the scale 0 to 1, and
-    None for features [n, D]. `users` names who wrote each training sample. Where there
-    is no test set, x_test is empty.
+    Images are [n, H, W, C]. `mean` and `std` are those of each channel on the scale 0
+    to 1, and None for features [n, D]. `users` holds the user of each training sample.
+    x_test is empty if there is no test set.
     """
 
     x: np.ndarray  # [n, H, W, C] uint8, or float32
@@ -64,18 +63,18 @@ def load(
     data_dir: str | Path | None = None,
     writers: str | Path | None = None,
     num_classes: int | None = None,
-):
+) -> Dataset:
     """Loads a data set by name.
 
     Args:
       name: an embedded sample, a path that ends in `.npz`, a folder of LEAF's JSON
-        files, or a TFDS builder such as `"cifar10"` or `"emnist/byclass"` that has been
-        prepared.
-      data_dir: where TFDS data sets lie; None: `TFDS_DATA_DIR`, else TFDS's default.
-      writers: an .npz with `writer_train` and `writer_test`, who wrote each sample: the
-        natural split of MNIST.
-      num_classes: None: those of the data set; more of them gives the network outputs
-        that no sample is labelled with.
+        files, or a prepared TFDS builder such as `"cifar10"` or `"emnist/byclass"`.
+      data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
+        default.
+      writers: an .npz file with `writer_train` and `writer_test`, the writer of each
+        sample, for the natural split of MNIST.
+      num_classes: None for the classes of the data set; a larger number gives the
+        network outputs that no sample is labelled with.
 
     Returns:
       A `Dataset`.
@@ -113,23 +112,23 @@ def make_dataset(
     name: str = "arrays",
     users: ArrayLike | None = None,
     users_test: ArrayLike | None = None,
-):
+) -> Dataset:
     """Checks arrays and makes a `Dataset` of them.
 
     Args:
       x: [n, H, W, C] or [n, H, W] images (integers 0 to 255, or floats), or [n, D]
         features.
       y: [n] integers from 0 to num_classes - 1.
-      x_test: like x; None, with y_test: there is no test set.
+      x_test: like x; None, together with y_test, if there is no test set.
       y_test: like y.
-      num_classes: None: one more than the largest label.
-      name: how the data set is called in reports.
-      users: [n] integers or strings, the user of each training sample; those beyond
-        int32, and strings, are numbered.
-      users_test: [n_test], the same for the test samples.
+      num_classes: the number of classes; None for one more than the largest label.
+      name: the name of the data set in reports.
+      users: [n] integers or strings, the user of each training sample. Strings, and
+        integers beyond int32, are replaced by numbers.
+      users_test: [n_test], the user of each test sample.
 
     Returns:
-      A `Dataset`; images that are not uint8, and features, become float32.
+      A `Dataset`; integer images become uint8, all other samples float32.
 
     Raises:
       ValueError: lengths differ, labels or values are out of range.
@@ -172,32 +171,32 @@ _KEYS = {
     "users_test": ("users_test",),
 }
 _OPTIONAL = ("x_test", "y_test", "users", "users_test")
-# What NumPy and zipfile raise on files that are cut off, damaged, or no archive.
+# The errors of NumPy and zipfile on files that are truncated, damaged or no archives.
 _UNREADABLE = (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError)
 _UNREADABLE += (BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError)
 _WRITER_KEYS = {"users": ("writer_train",), "users_test": ("writer_test",)}
 
 
 def _read_npz(path, keys, optional=()):
-    """Returns arrays of an npz; `keys` maps our names to the names they may have."""
+    """Returns the arrays of an npz file; `keys` maps each name to its aliases."""
     if not Path(path).is_file():
         raise ValueError(f"data file {str(path)!r} does not exist")
     arrays = {}
     try:
         with np.load(path, allow_pickle=False) as f:
-            for ours, theirs in keys.items():
-                found = next((k for k in theirs if k in f), None)
+            for name, aliases in keys.items():
+                found = next((alias for alias in aliases if alias in f), None)
                 if found:
-                    arrays[ours] = f[found]
-                elif ours not in optional:
+                    arrays[name] = f[found]
+                elif name not in optional:
                     raise ValueError(
-                        f"it holds {', '.join(f)} and lacks {' or '.join(theirs)}"
+                        f"it holds {', '.join(f)} and lacks {' or '.join(aliases)}"
                     )
     except _UNREADABLE as error:
         reason = " ".join(str(error).split()) or "it is damaged"
         if "allow_pickle" in reason:
             reason = "it holds Python objects; store arrays of numbers or of strings"
-        raise ValueError(f"data file {str(path)!r} can not be used: {reason}") from None
+        raise ValueError(f"data file {str(path)!r} cannot be used: {reason}") from None
     return arrays
 
 
@@ -218,7 +217,7 @@ def _features(name, x):
         if x.min() < 0 or x.max() > 255:
             raise ValueError(f"{name} has integer pixels outside 0 to 255")
         return x.astype(np.uint8)
-    with np.errstate(over="ignore"):  # a float64 can be beyond float32
+    with np.errstate(over="ignore"):  # a float64 can exceed the range of float32
         x = x.astype(np.float32)
     if not np.isfinite(x).all():
         raise ValueError(f"{name} has values that are not finite")
@@ -226,7 +225,7 @@ def _features(name, x):
 
 
 def _labels(name, y, num_samples):
-    """Returns labels as int32 after checking kind and length."""
+    """Returns the labels as int32 after checking their dtype and number."""
     y = np.asarray(y)
     if y.dtype.kind not in "iu" or y.ndim != 1:
         raise ValueError(f"{name} is {y.dtype} {y.shape}, expected integers [n]")
@@ -242,11 +241,11 @@ def _labels(name, y, num_samples):
 
 
 def _num_classes(y, y_test, num_classes):
-    """Returns the number of classes, at least that of the labels."""
+    """Returns the number of classes after checking that all labels lie below it."""
     present, samples = 1 + max(y.max(), y_test.max(initial=0)), len(y) + len(y_test)
     if num_classes is None and present > samples:
         raise ValueError(
-            f"y has labels up to {present - 1} for {samples} samples; give num_classes "
+            f"y has labels up to {present - 1} for {samples} samples; pass num_classes "
             "if that is right"
         )
     num_classes = present if num_classes is None else num_classes
@@ -260,14 +259,15 @@ def _num_classes(y, y_test, num_classes):
 
 
 def _channel_statistics(x):
-    """Returns mean and standard deviation per channel on the scale 0 to 1."""
+    """Returns the mean and standard deviation per channel on the scale 0 to 1."""
     if x.ndim != 4:
         return None, None
     axes, scale = (0, 1, 2), 255.0 if x.dtype == np.uint8 else 1.0
     if x.dtype == np.uint8:
         levels, counts = np.arange(256) / scale, 0
-        for some in np.array_split(x, 1 + x.size // 2**24):  # bincount makes int64
-            channels = np.moveaxis(some, 3, 0)
+        # bincount converts to int64, so it sees a part of the images at a time.
+        for images in np.array_split(x, 1 + x.size // 2**24):
+            channels = np.moveaxis(images, 3, 0)
             counts += np.stack([np.bincount(c.ravel(), None, 256) for c in channels])
         shares = counts / x[..., 0].size
         mean = shares @ levels

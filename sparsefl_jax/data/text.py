@@ -1,4 +1,4 @@
-"""Texts become features that no training changes, once, and these an .npz data set.
+"""Turns labelled texts into fixed features, and writes them as an .npz data set.
 
     python -m sparsefl_jax.data.text glue/sst2 sst2.npz --hash 768
     python -m sparsefl_jax.data.text tweets.csv tweets.npz --text=tweet --label=mood
@@ -6,9 +6,9 @@
 
 The source is a CSV file (.csv, or .tsv with tabs) or a prepared TFDS data set with one
 text and one label. `--encoder` is a folder that holds a Hugging Face encoder and its
-tokenizer; nothing is ever downloaded. `--hash` counts runs of letters in as many
-buckets, and knows nothing of what they mean. A CSV gives no test set: its runs take
-`--config.test_split=within`, which holds out a fifth of each client's own samples.
+tokenizer; nothing is ever downloaded. `--hash N` counts runs of letters in N buckets
+and knows nothing of their meaning. A CSV file has no test set: train on it with
+`--config.test_split=within`, which holds out a fifth of each client's samples.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.core.validate import at_least
+from sparsefl_jax.core.validate import at_least, one_of
 from sparsefl_jax.data import prepared_tfds
 from sparsefl_jax.system.files import naming
 
@@ -31,7 +31,7 @@ _TABLES = {".csv": ",", ".tsv": "\t"}
 
 
 class Texts(NamedTuple):
-    """Labelled texts, all of one split."""
+    """The labelled texts of one split."""
 
     texts: list[str]
     y: np.ndarray  # [n] int32
@@ -51,18 +51,18 @@ def read_table(
     """Reads columns of a CSV file.
 
     Args:
-      path: ends in .csv, or in .tsv if tabs separate the columns.
-      text, label, user: names of columns; without a header their numbers, from "0".
+      path: a .csv file, or a .tsv file if tabs separate the columns.
+      text, label, user: the names of columns; without a header, their numbers from "0".
       header: whether the first line names the columns.
-      encoding: of the file; None: UTF-8.
+      encoding: the encoding of the file; None for UTF-8.
 
     Returns:
-      `Texts`; labels, and users, are numbered in sorted order, as numbers where they
-      all are integers.
+      `Texts`. Labels and users are numbered in sorted order, which is numerical if all
+      of them are integers.
 
     Raises:
-      ValueError: the file is no such table, or lacks a column or an entry.
-      OSError: it can not be read.
+      ValueError: the file is not such a table, or lacks a column or an entry.
+      OSError: the file cannot be read.
     """
     wanted = {"text": text, "label": label} | ({"user": user} if user else {})
     columns, path = [], Path(path)
@@ -71,19 +71,19 @@ def read_table(
             lines = csv.reader(file, delimiter=_TABLES[path.suffix])
             first = next(lines, [])
             names = first if header else [str(i) for i in range(len(first))]
-            for what, name in wanted.items():
-                if name not in names:
-                    told = f"expected one of {', '.join(names)}"
-                    raise ValueError(f"{what}={name!r} is no column; {told}")
+            for role, name in wanted.items():
+                one_of(role, name, names)
             places = [names.index(name) for name in wanted.values()]
             for line in lines if header else itertools.chain([first], lines):
-                if line:  # an empty line at the end is usual
-                    if len(line) <= max(places) or not all(line[i] for i in places[1:]):
-                        told = "lacks a text, label or user"
-                        raise ValueError(f"line {lines.line_num} {told}")
-                    columns.append([line[i] for i in places])
+                if not line:  # files often end in an empty line
+                    continue
+                if len(line) <= max(places) or not all(line[i] for i in places[1:]):
+                    raise ValueError(
+                        f"line {lines.line_num} lacks a text, label or user"
+                    )
+                columns.append([line[i] for i in places])
     except (ValueError, LookupError, csv.Error) as error:
-        raise ValueError(f"table {str(path)!r} can not be used: {error}") from None
+        raise ValueError(f"table {str(path)!r} cannot be used: {error}") from None
     if not columns:
         raise ValueError(f"table {str(path)!r} has no texts")
     texts, labels, *users = zip(*columns, strict=True)
@@ -94,20 +94,21 @@ def read_table(
 def hashed(texts: Sequence[str], num_features: int) -> np.ndarray:
     """Counts runs of letters in hashed buckets, with signs, and scales to length 1.
 
-    scikit-learn's HashingVectorizer (Weinberger et al., ICML 2009, arXiv:0902.2206) on
-    the runs of 3 and 4 letters of each lower-case word and the spaces around it: in few
-    buckets they tell more than whole words do. It learns nothing, so that it is the
-    same everywhere and carries nothing from one user to another.
+    This applies scikit-learn's HashingVectorizer (Weinberger et al., ICML 2009,
+    arXiv:0902.2206) to the runs of 3 and 4 letters of each lower-case word and the
+    spaces around it. With few buckets, such runs are more informative than whole words.
+    Nothing is learned, so the features are the same everywhere and leak nothing from
+    one user to another.
 
     Args:
       texts: n strings.
-      num_features: D, at least 1.
+      num_features: D, the number of buckets, at least 1.
 
     Returns:
       [n, D] float32; zeros for an empty text.
 
     Raises:
-      ValueError: D is out of range, or scikit-learn is not installed.
+      ValueError: num_features is below 1, or scikit-learn is not installed.
 
     Example:
       >>> x = hashed(["good film", "film GOOD", ""], 16)
@@ -118,8 +119,8 @@ def hashed(texts: Sequence[str], num_features: int) -> np.ndarray:
     try:
         from sklearn.feature_extraction.text import HashingVectorizer
     except ImportError:
-        needed = "scikit-learn: pip install 'sparsefl_jax[hashing]'"
-        raise ValueError(f"--hash needs {needed}") from None
+        install = "scikit-learn: pip install 'sparsefl_jax[hashing]'"
+        raise ValueError(f"--hash needs {install}") from None
     vectorizer = HashingVectorizer(
         n_features=num_features,
         analyzer="char_wb",
@@ -129,21 +130,22 @@ def hashed(texts: Sequence[str], num_features: int) -> np.ndarray:
     return vectorizer.transform(texts).toarray()
 
 
-def load_encoder(folder: str | Path):
+def load_encoder(folder: str | Path) -> tuple[Any, Any]:
     """Loads a Hugging Face encoder and its tokenizer from a folder, never a network.
 
     Args:
-      folder: holds `config.json`, weights and a tokenizer, as `save_pretrained` writes.
+      folder: a folder with `config.json`, weights and a tokenizer, as `save_pretrained`
+        writes them.
 
     Returns:
       `(tokenizer, model)`, the model in float32 and frozen.
 
     Raises:
-      ValueError: the folder holds no such thing, or transformers is not installed.
+      ValueError: the folder holds no encoder, or transformers is not installed.
     """
     if not (Path(folder) / "config.json").is_file():
         raise ValueError(
-            f"encoder={str(folder)!r} is no folder with a config.json; expected is one "
+            f"encoder={str(folder)!r} is not a folder with a config.json; expected one "
             "that holds a Hugging Face encoder and its tokenizer"
         )
     os.environ["HF_HUB_OFFLINE"] = "1"
@@ -151,16 +153,16 @@ def load_encoder(folder: str | Path):
         import torch  # noqa: F401
         import transformers
     except ImportError as error:
-        needed = "torch and transformers: pip install 'sparsefl_jax[text]'"
-        raise ValueError(f"--encoder needs {needed} ({error})") from None
+        install = "torch and transformers: pip install 'sparsefl_jax[text]'"
+        raise ValueError(f"--encoder needs {install} ({error})") from None
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(
             folder, local_files_only=True
         )
         model = transformers.AutoModel.from_pretrained(folder, local_files_only=True)
-    except Exception as error:  # noqa: BLE001  damaged files raise many kinds
+    except Exception as error:  # noqa: BLE001  damaged files raise many types
         reason = " ".join(str(error).split())
-        raise ValueError(f"encoder={str(folder)!r} can not be used: {reason}") from None
+        raise ValueError(f"encoder={str(folder)!r} cannot be used: {reason}") from None
     return tokenizer, model.float().eval().requires_grad_(False)
 
 
@@ -173,31 +175,30 @@ def embed(
     max_length: int | None = 512,
     show: bool = False,
 ) -> np.ndarray:
-    """Takes an encoder's last hidden state at each text's first token ([CLS]).
+    """Returns an encoder's last hidden state at each text's first token ([CLS]).
 
     Args:
       texts: n strings.
       tokenizer, model: as `load_encoder` returns them.
-      batch_size: texts at a time.
-      max_length: tokens at which a text is cut.
+      batch_size: the number of texts that are encoded at a time.
+      max_length: the number of tokens after which a text is truncated.
       show: whether to show a progress bar.
 
     Returns:
       [n, D] float32, D the encoder's width: 768 for DistilBERT.
 
     Raises:
-      ValueError: `batch_size` is out of range.
+      ValueError: batch_size is below 1.
     """
     from tqdm import tqdm
 
     at_least("batch_size", batch_size, 1)
-    # Texts of like length together leave little padding to compute.
+    # Batches of texts of similar length need little padding.
     order = np.argsort([len(text) for text in texts], kind="stable")
     parts = []
     for start in tqdm(range(0, len(texts), batch_size), disable=not show):
-        some = [texts[i] for i in order[start : start + batch_size]]
         tokens = tokenizer(
-            some,
+            [texts[i] for i in order[start : start + batch_size]],
             padding=True,
             truncation=True,
             max_length=max_length,
@@ -208,13 +209,13 @@ def embed(
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the .npz of a source, and says in a line what it holds.
+    """Writes the .npz file of a source, and prints a line about its contents.
 
     Args:
-      argv: the arguments; None: those of the command line.
+      argv: the arguments; None for those of the command line.
 
     Returns:
-      The exit code: 0, or 2 where something is wrong or missing.
+      The exit code: 0, or 2 after an error, which is printed to stderr.
 
     Example:
       >>> main(["no/such.csv", "out.npz", "--text=a", "--label=b", "--hash=8"])
@@ -237,54 +238,68 @@ def _parser():
     add = parser.add_argument
     add("source", help="a .csv or .tsv file, or a prepared TFDS data set (glue/sst2)")
     add("out", type=Path, help="the .npz file to write")
-    add("--text", metavar="COLUMN", help="of a CSV: the texts")
-    add("--label", metavar="COLUMN", help="of a CSV: the classes, names or numbers")
-    add("--user", metavar="COLUMN", help="of a CSV: who wrote each text")
-    add("--no_header", action="store_true", help="columns are numbers, from 0")
-    add("--encoding", help="of a CSV, such as latin-1 (default: UTF-8)")
-    add("--data_dir", help="where TFDS data sets lie (default: TFDS_DATA_DIR)")
+    add("--text", metavar="COLUMN", help="the CSV column of the texts")
+    add("--label", metavar="COLUMN", help="the CSV column of the classes")
+    add("--user", metavar="COLUMN", help="the CSV column of the texts' authors")
+    add("--no_header", action="store_true", help="name columns by number, from 0")
+    add("--encoding", help="encoding of the CSV, such as latin-1 (default: UTF-8)")
+    add("--data_dir", help="folder of TFDS data sets (default: TFDS_DATA_DIR)")
     add("--batch_size", type=int, default=64, help="texts at a time (default: 64)")
-    how = parser.add_mutually_exclusive_group(required=True)
-    how.add_argument(
-        "--encoder", metavar="DIR", type=Path, help="of a Hugging Face model"
+    features = parser.add_mutually_exclusive_group(required=True)
+    features.add_argument(
+        "--encoder", metavar="DIR", type=Path, help="folder of a Hugging Face encoder"
     )
-    how.add_argument("--hash", metavar="N", type=int, help="hash letters to N features")
+    features.add_argument(
+        "--hash", metavar="N", type=int, help="hash runs of letters to N features"
+    )
     return parser
 
 
 def _convert(arguments) -> str:
     if arguments.out.suffix != ".npz":
-        raise ValueError(f"out={str(arguments.out)!r}, expected a name in .npz")
+        raise ValueError(
+            f"out={str(arguments.out)!r}, expected a name that ends in .npz"
+        )
     if not arguments.out.parent.is_dir():
         raise ValueError(f"out={str(arguments.out)!r}, expected a folder that exists")
     if arguments.encoder:
         tokenizer, model = load_encoder(arguments.encoder)
-        how = {"batch_size": arguments.batch_size, "show": True}
-        features = partial(embed, tokenizer=tokenizer, model=model, **how)
-        made = f"first token of {arguments.encoder.resolve().name}"
+        features = partial(
+            embed,
+            tokenizer=tokenizer,
+            model=model,
+            batch_size=arguments.batch_size,
+            show=True,
+        )
+        origin = f"first token of {arguments.encoder.resolve().name}"
     else:
         features = partial(hashed, num_features=arguments.hash)
-        made = f"letters hashed to {arguments.hash} features"
+        origin = f"letters hashed to {arguments.hash} features"
     train, test = _read(arguments)
     arrays = {"x": features(train.texts), "y": train.y}
     if test:
         arrays |= {"x_test": features(test.texts), "y_test": test.y}
     if train.users is not None:
         arrays["users"] = train.users
-    arrays |= {"class_names": train.class_names, "features": made}
+    arrays |= {"class_names": train.class_names, "features": origin}
     with naming(arguments.out):
         np.savez_compressed(arguments.out, **arrays)
-    return _told(arguments.out, arrays)
+    return _summary(arguments.out, arrays)
 
 
 def _read(arguments) -> tuple[Texts, Texts | None]:
-    """The training texts of the source, and its test texts."""
+    """Returns the training texts of the source, and its test texts or None."""
     columns = arguments.text, arguments.label, arguments.user
     if Path(arguments.source).suffix in _TABLES:
         if None in columns[:2]:
             raise ValueError("--text and --label are needed for a CSV file")
-        how = {"header": not arguments.no_header, "encoding": arguments.encoding}
-        return read_table(arguments.source, *columns, **how), None
+        table = read_table(
+            arguments.source,
+            *columns,
+            header=not arguments.no_header,
+            encoding=arguments.encoding,
+        )
+        return table, None
     if any(columns):
         raise ValueError(
             f"source={arguments.source!r} has no columns to name; a CSV file ends in "
@@ -296,7 +311,7 @@ def _read(arguments) -> tuple[Texts, Texts | None]:
     return Texts(texts, np.array(y, np.int32), names, None), test
 
 
-def _told(path, arrays) -> str:
+def _summary(path, arrays) -> str:
     sizes = [f"{len(arrays['y']):,} training texts"]
     if "users" in arrays:
         sizes += [f"of {len(np.unique(arrays['users'])):,} users"]
@@ -310,7 +325,7 @@ def _told(path, arrays) -> str:
 
 
 def _numbered(names):
-    """Returns names in order, and each entry's number.
+    """Returns the distinct names in order, and the number of each entry.
 
     Example:
       >>> _numbered(["10", "9", "10"])

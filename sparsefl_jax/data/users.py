@@ -1,4 +1,4 @@
-"""Who wrote each sample: ids of any kind as int32, no two users as one."""
+"""Converts the user ids of samples to int32 without merging two users."""
 
 import numpy as np
 
@@ -6,18 +6,19 @@ _INT32 = np.iinfo(np.int32)
 
 
 def number(given: dict, lengths: dict) -> dict:
-    """Numbers users alike in all splits.
+    """Numbers users, with the same number for a user in all splits.
 
     Args:
-      given: by name, ids [n], integers or strings in any array or list; None: unknown.
-      lengths: by name, how many samples there are.
+      given: by name, ids [n], integers or strings in any array or list, or None.
+      lengths: by name, the number of samples n.
 
     Returns:
-      By name [n] int32, or None. Integers that fit stay as they are; others and strings
-      become their places in ascending order.
+      By name, [n] int32, or None where None was given. Integers that fit int32 stay as
+      they are. Strings and larger integers become their places in ascending order.
 
     Raises:
-      ValueError: there are more or fewer than one for each sample, or of another kind.
+      ValueError: there is not one id for each sample, or an id is neither an integer
+        nor a string, or both occur.
 
     Example:
       >>> ids = {"users": [2**32 + 7, 7], "users_test": [7]}
@@ -38,7 +39,7 @@ def number(given: dict, lengths: dict) -> dict:
 
 
 def _plain(name: str, ids, length: int) -> list:
-    """Ids as Python's own integers or strings, of which no two are merged."""
+    """Returns ids as Python integers or strings, without merging any two."""
     ids = np.asarray(ids)
     if ids.shape != (length,):
         raise ValueError(
@@ -49,10 +50,10 @@ def _plain(name: str, ids, length: int) -> list:
         for u in ids.tolist()
     ]
     kind = str if ids and isinstance(ids[0], str) else int
-    for at, user in enumerate(ids):
+    for i, user in enumerate(ids):
         if isinstance(user, bool) or not isinstance(user, kind):
             raise ValueError(
-                f"{name}[{at}]={user!r} is a {type(user).__name__}, expected "
-                "integers, or strings, for all of them"
+                f"{name}[{i}]={user!r} is a {type(user).__name__}, expected only "
+                "integers or only strings"
             )
     return ids

@@ -1,7 +1,7 @@
-"""Finished models as safetensors files, and back.
+"""Writes finished models as safetensors files, and reads them back.
 
-`python -m sparsefl_jax.export RUN` writes the file of a run, `load_sparse` reads it
-where there is neither the run nor its data. Needs the extra `export`.
+`python -m sparsefl_jax.export RUN` writes the file of a run. `load_sparse` reads it and
+needs neither the run nor its data. Both need the extra `export`.
 """
 
 from sparsefl_jax.export.files import (

@@ -1,4 +1,4 @@
-"""`python -m sparsefl_jax.export RUN`: a run's model as a safetensors file."""
+"""`python -m sparsefl_jax.export RUN` writes a run's model as a safetensors file."""
 
 import argparse
 import sys
@@ -11,13 +11,13 @@ from sparsefl_jax.runs import cli
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Writes the file and prints what each of its tensors takes.
+    """Writes the file and prints the size of each tensor.
 
     Args:
-      argv: the arguments; None: those of the command line.
+      argv: the arguments; None for those of the command line.
 
     Returns:
-      The exit code: 0, or 2 where something could not be read or written.
+      The exit code: 0, or 2 if something could not be read or written.
 
     Example:
       >>> main(["no/such/run"])
@@ -26,7 +26,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m sparsefl_jax.export",
         description="Write the model that a run deploys as a safetensors file, packed"
-        " as on the network, for sparsefl_jax.load_sparse, and print what it takes.",
+        " as on the network, for sparsefl_jax.load_sparse, and print its sizes.",
     )
     parser.add_argument("run", metavar="RUN", help="folder of a run")
     parser.add_argument(
@@ -40,28 +40,28 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--index",
         default="bitmap",
         choices=export.INDEXES,
-        help="how positions are written; none: zeros too, as plain float32 tensors",
+        help="code of the positions; none writes plain float32 tensors with zeros",
     )
     parser.add_argument(
         "--model",
         metavar="NAME",
-        help="which of the deployed models; default: that at the target density",
+        help="name of a deployed model (default: that at the target density)",
     )
     parser.add_argument(
-        "--client", metavar="K", type=int, help="a client's own model, by its id"
+        "--client", metavar="K", type=int, help="id of a client, for its own model"
     )
     parser.add_argument(
-        "--best", action="store_true", help="of the best evaluation, not the last"
+        "--best", action="store_true", help="model of the best evaluation, not the last"
     )
-    told = parser.parse_args(argv)
+    arguments = parser.parse_args(argv)
     try:
         path, sizes = export.export_run(
-            told.run,
-            told.out,
-            index=told.index,
-            name=told.model,
-            client=told.client,
-            best=told.best,
+            arguments.run,
+            arguments.out,
+            index=arguments.index,
+            name=arguments.model,
+            client=arguments.client,
+            best=arguments.best,
         )
     except (ValueError, OSError) as error:
         print(f"error: {cli.one_line(error)}", file=sys.stderr)

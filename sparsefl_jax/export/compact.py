@@ -1,14 +1,17 @@
-"""Pruned filters taken out: a smaller dense network with the same outputs.
+"""Removes pruned filters: a smaller dense network with the same outputs.
 
-A filter whose kernel is zero gives the same value everywhere, c = relu(norm(bias)), so
-it can go, and with it the inputs that read it. Where c = 0 that is all. Elsewhere the
-removed channels of a layer become one channel that is 1 everywhere, whose outgoing
-weights are the sum over them of c times their own. That is exact behind any pooling and
-also at a zero-padded border, where a bias in the next layer would not be.
+A filter whose kernel is zero outputs the same value everywhere, c = relu(norm(bias)).
+So it can be removed together with the inputs that read it. If c = 0 for all of them,
+this is enough. Otherwise the removed channels of a layer become one channel that is 1
+everywhere; its outgoing weights are the sum over these channels of c times theirs. That
+is exact after any pooling, and also at a zero-padded border, where a bias in the next
+layer would not be.
 
-In networks with shortcuts only the channels between the two convolutions of a block
-are taken out: those that meet in an addition would have to be pruned in all branches.
+In networks with shortcuts, only channels between the two convolutions of a block are
+removed. The others meet in an addition and would have to be pruned in all branches.
 """
+
+from typing import Any
 
 import jax
 import numpy as np
@@ -21,8 +24,8 @@ from sparsefl_jax.models.registry import build
 from sparsefl_jax.models.wiring import Link, links
 from sparsefl_jax.sparsity import trees
 
-# What makes a channel 1 everywhere, in training too: 0 * factor + bias. No model here
-# has both a bias and a normalisation behind it.
+# These values make a channel 1 everywhere, in training too: 0 * factor + bias. No
+# built-in layer has both a bias and a normalisation after it.
 _ONES = {"kernel": 0, "bias": 1, "scale": 1}
 _ONES |= {"mean": 0, "var": 1, "batch_mean": 0, "batch_var": 1}
 
@@ -32,30 +35,29 @@ def compact(
     name: str,
     num_classes: int,
     input_shape: tuple[int, ...],
-    **kwargs,
+    **kwargs: Any,
 ) -> tuple[Model, SparseModel]:
-    """Shrinks a network by its pruned filters and neurons, with equal outputs.
+    """Removes the pruned filters and neurons of a network without changing its outputs.
 
-    Removed is an output of a layer whose kernel is zero under the mask, or that the
-    next layer reads with zero weights alone. Outputs of the last layer stay. A layer
-    with nothing left keeps one zero filter. Outputs are equal with `train=False`; in
-    training, batch normalisation gives a zero filter relu(bias) instead of c.
+    An output of a layer is removed if its kernel is zero under the mask, or if the next
+    layer reads it only with zero weights. The last layer keeps all outputs, and a layer
+    with nothing left keeps one zero filter. Outputs are equal with `train=False`. In
+    training, batch normalisation maps a zero filter to relu(bias) instead of c.
 
     Args:
-      sparse: the network, NumPy or JAX arrays, float32; not of several clients.
-      name, num_classes, input_shape: as `build` took them.
-      **kwargs: as `build` took them.
+      sparse: the network of one client or the server, NumPy or JAX arrays, float32.
+      name, num_classes, input_shape: the arguments of `build`.
+      **kwargs: further arguments of `build`.
 
     Returns:
       The smaller network, built with other `widths`, and its parameters, mask and
-      statistics as NumPy arrays. The channel that stands for the removed ones is a
-      filter whose mask is False.
+      statistics as NumPy arrays. The channel that replaces the removed ones is a filter
+      whose mask is False.
 
     Raises:
-      ValueError: `name` is not one of `models.MODELS`: a network of your own can not be
-        built smaller by this; `sparse` has other shapes; or a layer is
-        normalised over several channels, which pruned ones have a part in, or behind
-        its activation.
+      ValueError: `name` is not in `models.MODELS`, so the network cannot be built with
+        other widths; `sparse` has other shapes; or a layer is normalised over several
+        channels or after its activation.
 
     Example:
       >>> model = build("mlp", 10, (28, 28, 1))
@@ -69,8 +71,8 @@ def compact(
     """
     if not isinstance(name, str):
         raise ValueError(
-            f"name={name!r:.60}, expected the name of a network of `build_model`; one "
-            "of your own can not be built again with other widths"
+            f"name={name!r:.60}, expected the name of a network of `build_model`; a "
+            "network of your own cannot be built again with other widths"
         )
     sparse = jax.tree.map(np.asarray, sparse)
     _check_shapes(sparse, build(name, num_classes, input_shape, **kwargs), name)
@@ -85,8 +87,8 @@ def compact(
             )
         if {f"{link.layer}/bias", f"{link.norm}/scale"} <= set(flat.params):
             raise ValueError(
-                f"model {name!r} normalises behind the activation, expected one that "
-                "does so before it"
+                f"model {name!r} normalises after the activation, expected one that "
+                "normalises before it"
             )
         _shrink(flat, link)
     widths = tuple(flat.params[f"{link.layer}/kernel"].shape[-1] for link in shrinking)
@@ -97,19 +99,18 @@ def compact(
 
 def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
     params, stats = jax.eval_shape(model.init, jax.random.key(0))
-    for part, own in {"params": params, "mask": params, "stats": stats}.items():
-        kinds = [
+    for part, like in {"params": params, "mask": params, "stats": stats}.items():
+        found, expected = (
             dict(
                 zip(trees.leaf_paths(t), map(np.shape, jax.tree.leaves(t)), strict=True)
             )
-            for t in (getattr(sparse, part), own)
-        ]
-        for path in kinds[0] | kinds[1]:
-            here, there = (kind.get(path) for kind in kinds)
-            if here != there:
+            for t in (getattr(sparse, part), like)
+        )
+        for path in found | expected:
+            if found.get(path) != expected.get(path):
                 raise ValueError(
-                    f"sparse.{part} holds {path} of shape {here}, expected {there} as "
-                    f"in model {name!r}"
+                    f"sparse.{part} holds {path} of shape {found.get(path)}, expected "
+                    f"{expected.get(path)} as in model {name!r}"
                 )
 
 
@@ -118,19 +119,19 @@ def _masked(value: np.ndarray, mask: np.ndarray) -> np.ndarray:
 
 
 def _statistics(stats: dict, link: Link) -> list[np.ndarray]:
-    """Mean and variance of the normalisation; [] where it has none."""
+    """Returns the mean and variance of the normalisation; [] if it has none."""
     names = (("mean", "var"), ("batch_mean", "batch_var"))
     paths = ([f"{link.norm}/{name}" for name in pair] for pair in names)
     return next(([stats[p] for p in pair] for pair in paths if pair[0] in stats), [])
 
 
 def _shrink(flat: SparseModel, link: Link) -> None:
-    """Takes a layer's dead outputs out, and what reads them, in place."""
+    """Removes a layer's dead outputs and the weights that read them, in place."""
     kernel = flat.params[f"{link.layer}/kernel"]
     reader = f"{link.reader}/kernel"
     # A dense layer reads a flattened image, its channels fastest: [positions * C, O].
     shape, width = flat.params[reader].shape, kernel.shape[-1]
-    rows, open_rows = (
+    rows, mask_rows = (
         tree[reader].reshape(-1, width, shape[-1]) for tree in (flat.params, flat.mask)
     )
     alive = (kernel != 0).any(tuple(range(kernel.ndim - 1))) & (rows != 0).any((0, 2))
@@ -147,11 +148,11 @@ def _shrink(flat: SparseModel, link: Link) -> None:
         return rows.reshape(*shape[:-2], -1, shape[-1])
 
     flat.params[reader] = joined(rows, merged.astype(np.float32))
-    flat.mask[reader] = joined(open_rows, merged != 0)
+    flat.mask[reader] = joined(mask_rows, merged != 0)
 
 
 def _constant(flat: SparseModel, link: Link, width: int) -> np.ndarray:
-    """What each output of the layer would be if its kernel were zero, float64 [C]."""
+    """Returns what each output would be if its kernel were zero, float64 [C]."""
     params = flat.params
     value = np.zeros(width) + params.get(f"{link.layer}/bias", 0.0)
     if statistics := _statistics(flat.stats, link):
@@ -162,8 +163,8 @@ def _constant(flat: SparseModel, link: Link, width: int) -> np.ndarray:
 
 
 def _cut(path: str, value: np.ndarray, alive: np.ndarray, spare: bool) -> np.ndarray:
-    """A leaf without the dead outputs; with one that is 1 everywhere where asked."""
-    word = path.rpartition("/")[2]
-    one = word != "kernel" if value.dtype == bool else _ONES[word]
+    """Returns a leaf without the dead outputs, plus an output that is 1 if `spare`."""
+    name = path.rpartition("/")[2]
+    one = name != "kernel" if value.dtype == bool else _ONES[name]
     last = np.full_like(value[..., :1], one)
     return np.concatenate([value[..., alive], *[last] * spare], -1)

@@ -1,13 +1,13 @@
-"""A sparse model as a safetensors file: tensor by tensor what a packet would carry.
+"""Writes and reads sparse models as safetensors files, packed as on the network.
 
-`params/PATH` is a uint8 tensor, the stream that `streams.encode` gives of that leaf
-with its mask; its length is the ledger's bits rounded up to bytes. What no positions
-belong to is an ordinary float32 tensor of the same length, for any reader of the
-format: all `stats/PATH`, and with the index 'none' `params/PATH`, beside which
-`mask/PATH` holds one bit per entry where anything is pruned.
+`params/PATH` is a uint8 tensor: the stream of `streams.encode` for that leaf and its
+mask. Its length is the ledger's bits rounded up to bytes. Tensors without positions are
+plain float32, which any reader of the format can use: all `stats/PATH`, and with the
+index 'none' also `params/PATH`. With that index, `mask/PATH` holds one bit per entry of
+every leaf with pruned entries.
 
 The metadata in the file's header has one key, `sparsefl_jax`, with JSON: the format,
-the index, the shapes, what rebuilds the network, what was exported, a checksum.
+the index, the shapes, the arguments that rebuild the network, the origin, a checksum.
 """
 
 import importlib.util
@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from flax import traverse_util
 
 from sparsefl_jax import models
 from sparsefl_jax.core import formats
@@ -40,17 +41,17 @@ _KEY = "sparsefl_jax"
 
 
 class Tensor(NamedTuple):
-    """What one tensor of a file takes."""
+    """The size of one tensor in a file."""
 
     name: str
     shape: tuple[int, ...]  # of the leaf
     alive: int  # entries that are written
-    bits: int  # the ledger's
+    bits: int  # the charge of the ledger
     payload: int  # bytes in the file
 
 
 class Sizes(NamedTuple):
-    """What a file takes, in bytes: its payload and its header are all of it."""
+    """The sizes of a file in bytes; it consists of the payload and the header."""
 
     tensors: tuple[Tensor, ...]
     payload: int
@@ -59,11 +60,11 @@ class Sizes(NamedTuple):
 
 
 class Exported(NamedTuple):
-    """What a file holds."""
+    """The contents of a file."""
 
     sparse: SparseModel  # NumPy leaves
-    model: models.Model | None  # takes raw samples; None where no network was named
-    about: dict  # `network`, `reading` and `run`, as they were given
+    model: models.Model | None  # takes raw samples; None if the file names no network
+    about: dict  # `network`, `reading` and `run`, as given to `save_sparse`
     sizes: Sizes
 
 
@@ -76,23 +77,25 @@ def save_sparse(
     reading: dict | None = None,
     run: dict | None = None,
 ) -> Sizes:
-    """Writes a sparse model, the same bytes for the same arguments.
+    """Writes a sparse model; equal arguments give equal bytes.
 
     Args:
-      path: the file; replaced as a whole where there is one.
-      sparse: nested dicts of float32 arrays, NumPy or JAX. Entries outside the mask are
-        taken as exact zeros.
-      index: how positions are written, of `INDEXES`; 'none' writes the zeros too.
-      network: the arguments of `build_model`, for the loader to build it; None: none.
-      reading: the arguments of `make_preprocess`, so that it takes raw samples; None:
-        it takes the network's input.
-      run: what else to keep, as JSON can hold it.
+      path: the file; an existing one is replaced atomically.
+      sparse: nested dicts of float32 arrays, NumPy or JAX. Entries outside the mask
+        count as exact zeros.
+      index: the code of the positions, of `INDEXES`; 'none' writes the zeros too.
+      network: the arguments of `build_model`, with which the loader builds the network;
+        None for no network.
+      reading: the arguments of `make_preprocess`, so that the network takes raw
+        samples; None if it takes preprocessed ones.
+      run: further values to keep, as JSON.
 
     Returns:
-      What the file takes.
+      The `Sizes` of the file.
 
     Raises:
       ValueError: an argument is not as above, or safetensors is missing.
+      OSError: the file cannot be written.
 
     Example:
       >>> import tempfile
@@ -129,14 +132,17 @@ def save_sparse(
 
 
 def load_sparse(path: str | Path) -> Exported:
-    """Reads what `save_sparse` wrote, bit for bit; needs nothing but the file.
+    """Reads a file of `save_sparse` bit for bit; needs nothing but the file.
 
     Args:
       path: the file.
 
+    Returns:
+      The `Exported` model.
+
     Raises:
-      ValueError: in one line, if there is no such file, it is damaged or not one of
-        these, or safetensors is missing.
+      ValueError: there is no such file, it is damaged or of another kind, or
+        safetensors is missing.
 
     Example:
       >>> load_sparse("no/such/file")
@@ -158,13 +164,13 @@ def load_sparse(path: str | Path) -> Exported:
         model = _network(head["network"], head["reading"])
     except _ForeignError as error:
         raise ValueError(f"{name} {error}") from None
-    except Exception as error:  # safetensors has a kind of its own, JSON another
+    except Exception as error:  # safetensors and JSON have error types of their own
         raise ValueError(f"{name} is damaged: {cli.one_line(error)}") from error
     return Exported(sparse, model, about, sizes)
 
 
 def sizes_table(sizes: Sizes) -> str:
-    """What a file takes, a line for each tensor and for the totals.
+    """Formats the sizes of a file, with a line for each tensor and for the totals.
 
     Example:
       >>> print(sizes_table(Sizes((Tensor('params/w', (4,), 1, 36, 5),), 5, 95, 16)))
@@ -188,7 +194,7 @@ def sizes_table(sizes: Sizes) -> str:
 
 
 class _ForeignError(Exception):
-    """The file is whole, but not of this kind."""
+    """The error of a file that is not damaged but of another kind."""
 
 
 def _require_safetensors() -> None:
@@ -200,7 +206,7 @@ def _require_safetensors() -> None:
 
 
 def _checked(sparse: SparseModel) -> SparseModel:
-    """NumPy leaves; refuses what a file can not give back."""
+    """Returns NumPy leaves after checking that a file can restore them."""
     sparse = SparseModel(*(jax.tree.map(np.asarray, tree) for tree in sparse))
     if _shapes(sparse.params) != _shapes(sparse.mask):
         raise ValueError("mask has other leaves than params, expected the same shapes")
@@ -212,7 +218,7 @@ def _checked(sparse: SparseModel) -> SparseModel:
                 raise ValueError(f"{part}/{path} is {leaf.dtype}, expected {dtype}")
         nested = _nest(dict(zip(paths, leaves, strict=True)))
         if jax.tree.structure(nested) != jax.tree.structure(tree):
-            raise ValueError(f"{part} is no nested dict, expected one of arrays")
+            raise ValueError(f"{part} is not a nested dict, expected one of arrays")
     return sparse
 
 
@@ -222,19 +228,12 @@ def _shapes(tree: PyTree) -> dict[str, list[int]]:
 
 
 def _nest(flat: dict[str, Any]) -> dict:
-    """Leaves by path as nested dicts."""
-    nested = {}
-    for path, leaf in flat.items():
-        *parents, last = path.split("/")
-        at = nested
-        for parent in parents:
-            at = at.setdefault(parent, {})
-        at[last] = leaf
-    return nested
+    """Turns a dict of leaves by path into nested dicts."""
+    return traverse_util.unflatten_dict(flat, sep="/")
 
 
 def _packets(sparse: SparseModel, index: str) -> dict[str, codec.Packet]:
-    """One packet for each tensor of the file, by its name."""
+    """Returns a packet for each tensor of the file, by its name."""
     packets = {}
     leaves = map(jax.tree.leaves, (sparse.params, sparse.mask))
     for path, leaf, mask in zip(trees.leaf_paths(sparse.params), *leaves, strict=True):
@@ -251,14 +250,14 @@ def _packets(sparse: SparseModel, index: str) -> dict[str, codec.Packet]:
 
 
 def _stored(packet: codec.Packet) -> np.ndarray:
-    """The array in the file: float32 as it is, anything else as a stream."""
+    """Returns the array in the file: float32 as it is, anything else as a stream."""
     if packet.mask is None and packet.bits == 32:
         return np.ascontiguousarray(packet.values)
     return np.frombuffer(streams.encode(packet), np.uint8)
 
 
 def _sizes(packets: dict, stored: dict[str, np.ndarray], file: int) -> Sizes:
-    """What the file takes of these packets."""
+    """Returns the sizes of a file of `file` bytes with these packets."""
     tensors = []
     for name, packet in packets.items():
         message = {name: packet}
@@ -268,8 +267,8 @@ def _sizes(packets: dict, stored: dict[str, np.ndarray], file: int) -> Sizes:
         shape = packet.values.shape
         tensors.append(Tensor(name, shape, alive, bits, stored[name].nbytes))
     payload = sum(tensor.payload for tensor in tensors)
-    whole = (t for t in tensors if not t.name.startswith("mask/"))
-    dense = sum(4 * math.prod(t.shape) for t in whole)
+    values = (t for t in tensors if not t.name.startswith("mask/"))
+    dense = sum(4 * math.prod(t.shape) for t in values)
     return Sizes(tuple(tensors), payload, file - payload, dense)
 
 
@@ -278,7 +277,7 @@ def _json(head: dict) -> str:
 
 
 def _checksum(head: dict, stored: dict[str, np.ndarray]) -> int:
-    """CRC-32 over the header's entry and all arrays by name."""
+    """Returns the CRC-32 of the header's entry and of all arrays by name."""
     total = zlib.crc32(_json(head).encode())
     for name in sorted(stored):
         total = zlib.crc32(stored[name], zlib.crc32(name.encode(), total))
@@ -286,13 +285,13 @@ def _checksum(head: dict, stored: dict[str, np.ndarray]) -> int:
 
 
 def _read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
-    """The header's entry and all arrays of a file."""
+    """Reads the header's entry and all arrays of a file."""
     from safetensors import numpy, safe_open
 
     with safe_open(path, framework="numpy") as file:
         text = (file.metadata() or {}).get(_KEY)
     if text is None:
-        raise _ForeignError("holds no sparse model, expected what an export wrote")
+        raise _ForeignError("holds no sparse model, expected a file of an export")
     head = json.loads(text)
     if head["format"] != FORMAT:
         raise _ForeignError(f"has format {head['format']}, expected {FORMAT}")
@@ -300,19 +299,19 @@ def _read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
 
 
 def _model(head: dict, stored: dict[str, np.ndarray]) -> SparseModel:
-    """The inverse of `_packets` and `_stored`."""
+    """Inverts `_packets` and `_stored`."""
     params, mask = {}, {}
     for path, shape in head["shapes"].items():
         array, bits = stored[f"params/{path}"], stored.get(f"mask/{path}")
-        some = jax.ShapeDtypeStruct(tuple(shape), np.bool_)
+        bools = jax.ShapeDtypeStruct(tuple(shape), np.bool_)
         mask[path] = np.ones(shape, bool)
         if head["index"] != "none":
-            like = jax.ShapeDtypeStruct(some.shape, np.float32)
-            like = codec.Packet(like, some, index=head["index"])
+            floats = jax.ShapeDtypeStruct(tuple(shape), np.float32)
+            like = codec.Packet(floats, bools, index=head["index"])
             packet = streams.decode(array.tobytes(), like)
             array, mask[path] = packet.values, packet.mask
         elif bits is not None:
-            like = codec.Packet(some, bits=1)
+            like = codec.Packet(bools, bits=1)
             mask[path] = streams.decode(bits.tobytes(), like).values
         params[path] = array
     stats = {
@@ -324,7 +323,7 @@ def _model(head: dict, stored: dict[str, np.ndarray]) -> SparseModel:
 
 
 def _network(network: dict | None, reading: dict | None) -> models.Model | None:
-    """The model that a file names; None where this version has no such."""
+    """Builds the model that a file names; None if this version has no such network."""
     if network is None or network["name"] not in models.MODELS:
         return None
     network = {k: tuple(v) if isinstance(v, list) else v for k, v in network.items()}

@@ -1,4 +1,4 @@
-"""The model of a run as a file."""
+"""Exports the model of a run as a file."""
 
 from pathlib import Path
 
@@ -22,25 +22,26 @@ def export_run(
     client: int | None = None,
     best: bool = False,
 ) -> tuple[Path, Sizes]:
-    """Writes the model that a run deploys, with all that it takes to use it elsewhere.
+    """Writes the model that a run deploys, with all that is needed to use it elsewhere.
 
-    Static normalisation statistics are made from the pooled training samples first, as
-    before an evaluation.
+    Static normalisation statistics are first computed from the pooled training samples,
+    as before an evaluation.
 
     Args:
-      run: the directory, finished or not; its data set has to be there.
-      path: the file; None: `model.safetensors` or `client_K.safetensors` in the run's
-        directory.
+      run: the directory of a run, finished or not; its data set has to be available.
+      path: the file; None for `model.safetensors` or `client_K.safetensors` in the
+        run's directory.
       index: as in `save_sparse`.
-      name: which of the deployed models; None: that at the target density.
-      client: the id of a client whose own model is taken; None: the server's.
+      name: the name of a deployed model; None for that at the target density.
+      client: the id of a client, for its own model; None for the server's.
       best: whether to take the server's models of the best evaluation, not the last.
 
     Returns:
-      The file's path and what it takes.
+      The file's path and `Sizes`.
 
     Raises:
-      ValueError: in one line, if there is no such run, model or client.
+      ValueError: there is no such run, model or client.
+      OSError: the file cannot be written.
 
     Example:
       >>> export_run("no/such/run")
@@ -55,7 +56,7 @@ def export_run(
         if name == "newcomer":
             raise ValueError(
                 "this method's server has no trained model, expected a client, or the "
-                "name 'newcomer' for what clients start from"
+                "name 'newcomer' for the model that clients start from"
             )
     sparse = registry.lookup("name", name, deployed)
     with blaming(Path(run) / "config.json"):
@@ -84,7 +85,7 @@ def export_run(
 
 
 def _deployed(run: str | Path, client: int | None, best: bool) -> dict:
-    """The models to choose from, by name."""
+    """Returns the models to choose from, by name."""
     if client is not None:
         if best:
             raise ValueError(f"best=True with client={client}, expected one of them")
@@ -93,7 +94,5 @@ def _deployed(run: str | Path, client: int | None, best: bool) -> dict:
     if not best:
         return result.models
     if result.best is None:
-        raise ValueError(
-            f"run={str(run)!r} has had no evaluation yet, expected best=False"
-        )
+        raise ValueError(f"run={str(run)!r} has no evaluation yet, expected best=False")
     return result.best.models

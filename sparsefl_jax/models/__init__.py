@@ -1,6 +1,6 @@
-"""Networks; the only package that imports flax."""
+"""Networks as pure functions; all flax modules are in this folder."""
 
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.registry import MODELS, build
 
-__all__ = ["MODELS", "Model", "build", "compact"]
+__all__ = ["MODELS", "Model", "build"]

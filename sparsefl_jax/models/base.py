@@ -1,4 +1,4 @@
-"""What the rest of the package sees of a network: its functions, its loss, its macs."""
+"""The interface of a network to the rest of the package: functions, loss and macs."""
 
 import math
 from collections.abc import Callable
@@ -8,7 +8,8 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.types import PyTree
+from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models import linen
 from sparsefl_jax.models.loss import cross_entropy
 from sparsefl_jax.models.norm import is_static
@@ -25,13 +26,13 @@ class Model(NamedTuple):
       apply: `(params, stats, x, *, train, weight=None, key=None) -> (logits, stats)`.
         x [B, ...], logits [B, C] float32; weight [B] is 0 for padded samples, which
         leave the statistics alone; key draws dropout. Statistics change in training.
-      macs: a tree like params of ints: the multiply-adds that a leaf takes part in for
-        one sample's forward pass, 0 for biases and normalisation.
-      static_stats: whether statistics are to be made before an evaluation, by
-        `recalibrate`; training gives back those of the last batch.
-      dtype: what `apply` computes in, of `DTYPES`.
-      loss: `(logits, targets, weight) -> (loss, sums)`, what training minimises and
-        what an evaluation reports, see `fitting`.
+      macs: a tree of ints like params: the multiply-adds of each leaf in the forward
+        pass of one sample, 0 for biases and normalisation.
+      static_stats: whether `recalibrate` has to compute statistics before an
+        evaluation; training returns those of the last batch.
+      dtype: the dtype that `apply` computes in, one of `DTYPES`.
+      loss: `(logits, targets, weight) -> (loss, sums)`. Training minimises it and
+        evaluation reports it, see `fitting`.
     """
 
     init: Callable
@@ -42,50 +43,54 @@ class Model(NamedTuple):
     loss: Callable = cross_entropy
 
     @classmethod
-    def from_flax(cls, module: nn.Module, example) -> "Model":
-        """Wraps a linen module, and tries it out on three samples.
+    def from_flax(
+        cls, module: nn.Module, example: Array | jax.ShapeDtypeStruct
+    ) -> "Model":
+        """Wraps a linen module after testing it on three samples.
 
-        The module's `__call__` takes a batch. Where it has arguments of that name it
-        is told `train` (or `training`, `is_training`), `deterministic` (or
+        The module's `__call__` takes a batch. It also receives those of these arguments
+        that it has: `train` (or `training`, `is_training`), `deterministic` (or
         `use_running_average`), and `weight` [B], 0 for padded samples. Linen's
-        `BatchNorm` leaves these out by itself. A dropout layer draws from the stream
-        `dropout`.
+        `BatchNorm` leaves padded samples out without it. A dropout layer draws from the
+        stream `dropout`.
 
         Args:
-          module: a linen module with the collections `params` and `batch_stats` only.
-          example: a batch, or a `jax.ShapeDtypeStruct` of one.
+          module: a linen module with no collections other than `params` and
+            `batch_stats`.
+          example: a batch [B, ...], or its shape and dtype.
 
         Returns:
           A `Model`.
 
         Raises:
-          ValueError: if the module has a collection or an argument that is not
-            supported, fails, or lets padded samples change valid ones or statistics.
+          ValueError: the module has an unsupported collection or argument, fails, or
+            lets padded samples change valid ones or the statistics.
 
-        >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
-        >>> Model.from_flax(nn.Dense(4), example).macs
-        {'bias': 0, 'kernel': 12}
+        Example:
+          >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+          >>> Model.from_flax(nn.Dense(4), example).macs
+          {'bias': 0, 'kernel': 12}
         """
         model = wrap(module, example)
         linen.try_out(module, model.init, model.apply, _one(example))
         return model
 
     def fitting(self, loss: Callable) -> "Model":
-        """Returns the same network with another loss, in training and evaluation.
+        """Returns the same network with another loss, for training and evaluation.
 
         Args:
           loss: `(logits, targets, weight) -> (loss, sums)`. The targets are a batch's
-            labels, or a distribution [B, C] where a method distils; weight [B] is 0 for
-            padded samples, which must change nothing. The loss is a scalar to minimise;
-            `sums` has exactly the keys `loss`, `correct` and `count`: float32 sums over
-            valid samples, `correct` of 1 or 0 each. An evaluation calls it on one
-            sample at a time.
+            labels [B], or distributions [B, C] if a method distils. weight [B] is 0 for
+            padded samples, which must not change the result. The loss is a scalar to
+            minimise. `sums` has exactly the keys `loss`, `correct` and `count`: float32
+            sums over valid samples, where each sample adds 1 or 0 to `correct`. An
+            evaluation calls the function on one sample at a time.
 
         Returns:
           A `Model`.
 
         Raises:
-          ValueError: the loss is no function.
+          ValueError: the loss is not callable.
 
         Example:
           >>> def squared(logits, targets, weight):
@@ -105,7 +110,7 @@ class Model(NamedTuple):
         return self._replace(loss=loss)
 
     def computing(self, dtype: str) -> "Model":
-        """The same network computed in `dtype`; to be called before `reading`.
+        """Returns the same network computed in `dtype`; call it before `reading`.
 
         Only `apply` changes: it casts parameters and input. Parameters, their gradients
         (through the transpose of the cast), statistics and logits stay float32.
@@ -117,16 +122,17 @@ class Model(NamedTuple):
           A `Model`.
 
         Raises:
-          ValueError: on another dtype.
+          ValueError: `dtype` is neither.
 
-        >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
-        >>> model = Model.from_flax(nn.Dense(1, use_bias=False), example)
-        >>> params = {"kernel": jnp.full((3, 1), 1 + 2**-9)}
-        >>> x, half = jnp.ones((1, 3)), model.computing("bfloat16")
-        >>> [m.apply(params, {}, x, train=False)[0].item() for m in (model, half)]
-        [3.005859375, 3.0]
+        Example:
+          >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+          >>> model = Model.from_flax(nn.Dense(1, use_bias=False), example)
+          >>> params = {"kernel": jnp.full((3, 1), 1 + 2**-9)}
+          >>> x, half = jnp.ones((1, 3)), model.computing("bfloat16")
+          >>> [m.apply(params, {}, x, train=False)[0].item() for m in (model, half)]
+          [3.005859375, 3.0]
         """
-        check_dtype("dtype", dtype)
+        one_of("dtype", dtype, DTYPES)
         if dtype == self.dtype:
             return self
 
@@ -143,7 +149,7 @@ class Model(NamedTuple):
         return self._replace(apply=apply, dtype=dtype)
 
     def reading(self, preprocess: Callable) -> "Model":
-        """The same network fed with raw samples, which `preprocess` turns into input.
+        """Returns the same network with `preprocess` in front of it.
 
         Args:
           preprocess: `(key, x [B, ...], train) -> float32 [B, ...]`, see
@@ -152,12 +158,13 @@ class Model(NamedTuple):
         Returns:
           A `Model` whose `apply` takes raw samples.
 
-        >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
-        >>> model = Model.from_flax(nn.Dense(4), example)
-        >>> halved = model.reading(lambda key, x, train: x.astype(jnp.float32) / 2)
-        >>> raw = jnp.ones((2, 3), jnp.uint8)
-        >>> halved.apply(*halved.init(jax.random.key(0)), raw, train=False)[0].shape
-        (2, 4)
+        Example:
+          >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+          >>> model = Model.from_flax(nn.Dense(4), example)
+          >>> halved = model.reading(lambda key, x, train: x.astype(jnp.float32) / 2)
+          >>> raw = jnp.ones((2, 3), jnp.uint8)
+          >>> halved.apply(*halved.init(jax.random.key(0)), raw, train=False)[0].shape
+          (2, 4)
         """
 
         def apply(params, stats, x, *, train, weight=None, key=None):
@@ -168,31 +175,32 @@ class Model(NamedTuple):
         return self._replace(apply=apply)
 
 
-def wrap(module: nn.Module, example) -> Model:
-    """As `Model.from_flax`, of a module that is known to be right; nothing runs."""
-    told, one = linen.arguments(module), _one(example)
+def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
+    """Wraps a linen module as `Model.from_flax` does, without running a test."""
+    arguments, sample = linen.arguments(module), _one(example)
 
-    def variables(key):
-        x = jnp.zeros(one.shape, one.dtype)
-        return module.init(key, x, **told(False))
+    def initialised(key):
+        x = jnp.zeros(sample.shape, sample.dtype)
+        return module.init(key, x, **arguments(False))
 
-    # jit drops the forward pass that linen's init runs. What is left runs once, and
+    # jit drops the forward pass that linen's init runs. The rest runs once, and
     # compiling it with optimisation takes ten times as long as without.
-    quick = {"xla_backend_optimization_level": 0}
-    compiled = jax.jit(variables, compiler_options=quick)
+    compiled = jax.jit(
+        initialised, compiler_options={"xla_backend_optimization_level": 0}
+    )
 
     def init(key):
         traced = isinstance(key, jax.core.Tracer)
-        made = variables(key) if traced else compiled(key)
-        return made["params"], made.get("batch_stats", {})
+        variables = initialised(key) if traced else compiled(key)
+        return variables["params"], variables.get("batch_stats", {})
 
     def apply(params, stats, x, *, train, weight=None, key=None):
-        held = {"params": params} | ({"batch_stats": stats} if stats else {})
+        variables = {"params": params} | ({"batch_stats": stats} if stats else {})
         with linen.without_padding(weight):
             logits, changed = module.apply(
-                held,
+                variables,
                 x,
-                **told(train, weight),
+                **arguments(train, weight),
                 rngs=None if key is None else {"dropout": key},
                 mutable=["batch_stats"] if train and stats else [],
             )
@@ -200,24 +208,27 @@ def wrap(module: nn.Module, example) -> Model:
         new = linen.keep_unless_valid(weight, new, stats) if train else new
         return logits.astype(jnp.float32), new
 
-    macs, stats = _count_macs(variables)
+    macs, stats = _count_macs(initialised)
     return Model(init, apply, macs, any(jax.tree.leaves(is_static(stats))))
 
 
 def _one(example) -> jax.ShapeDtypeStruct:
-    """The shape of one sample as a batch."""
+    """Returns the shape of a batch of one sample."""
     return jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype)
 
 
 def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
-    """Traces `module.init`: a kernel's entries times its positions; stats' shapes."""
+    """Traces `module.init`; returns macs and the shapes of the statistics.
+
+    The macs of a kernel are its entries times the positions at which it is applied.
+    """
     counts = {}
 
     def count(call, args, kwargs, context):
         out = call(*args, **kwargs)
         module = context.module
-        holds = module.has_variable("params", "kernel")
-        if holds and context.method_name == "__call__":
+        has_kernel = module.has_variable("params", "kernel")
+        if has_kernel and context.method_name == "__call__":
             size = module.get_variable("params", "kernel").size
             features = getattr(module, "features", out.shape[-1])
             width = features if isinstance(features, int) else math.prod(features)
@@ -229,7 +240,7 @@ def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
         with nn.intercept_methods(count):
             shapes = jax.eval_shape(variables, jax.random.key(0))
         size = sum(math.prod(v.shape) for v in jax.tree.leaves(shapes))
-    except OverflowError:  # of the draw of a leaf
+    except OverflowError:  # from drawing a leaf that is too large
         size = 2**31
     if size >= 2**31:
         raise ValueError(
@@ -250,26 +261,16 @@ def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
 
 
 def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
-    """The model of a module that takes float32 images of a shape (H, W, C)."""
+    """Returns the model of a module that takes float32 samples of `input_shape`."""
     example = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
     return wrap(module, example)
 
 
-def check_dtype(name: str, dtype: str) -> None:
-    """Refuses, under the name of an argument, what is not of `DTYPES`.
-
-    Raises:
-      ValueError: in one line.
-    """
-    if dtype not in DTYPES:
-        raise ValueError(f"{name}={dtype!r}, expected {' or '.join(map(repr, DTYPES))}")
-
-
 def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:
-    """The widths of `count` layers.
+    """Returns the widths of `count` layers as a tuple.
 
     Raises:
-      ValueError: there are more or fewer, or one is below 1.
+      ValueError: there are more or fewer widths, or one is below 1.
     """
     if len(widths) != count or min(widths) < 1:
         raise ValueError(

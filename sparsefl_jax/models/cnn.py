@@ -1,8 +1,8 @@
 """Small convolutional networks, each named after the work that uses it.
 
-A network is a row of data: its convolutions, its hidden dense layers, and what follows
-each of them. Counts in the docstrings are for the data set of that work and the default
-`widths`, the outputs of every layer but the last.
+A `Chain` describes a network: its convolutions, its hidden dense layers, and the steps
+after each of them. Parameter counts in the docstrings hold for the data set of that
+work and the default `widths`, the outputs of every layer but the last.
 """
 
 from collections.abc import Callable
@@ -25,21 +25,21 @@ ZEROS = nn.initializers.zeros
 
 
 class Chain(NamedTuple):
-    """A chain of convolutions, then dense layers, by what follows each of them.
+    """A chain of convolutions and then dense layers, given by the steps after each.
 
-    The steps are 'relu'; 'pool', of disjoint 2x2 windows; 'slide', the maximum of 3x3
-    windows with stride 1; 'norm', of the kind that the network is built with;
-    'keras_norm', batch normalisation with Keras' constants; and 'dropout'.
+    The steps are 'relu'; 'pool', the maximum of disjoint 2x2 windows; 'slide', the
+    maximum of 3x3 windows with stride 1; 'norm', the normalisation that the network is
+    built with; 'keras_norm', batch normalisation with Keras' constants; and 'dropout'.
     """
 
-    convs: tuple[tuple[str, ...], ...]  # the steps behind each convolution
-    hidden: tuple[tuple[str, ...], ...]  # those behind each hidden dense layer
-    size: int = 3  # of the kernels
+    convs: tuple[tuple[str, ...], ...]  # the steps after each convolution
+    hidden: tuple[tuple[str, ...], ...]  # the steps after each hidden dense layer
+    size: int = 3  # height and width of the kernels
     pad: int = 0
     bias: bool = True
     init: Callable = torch_uniform
-    head_init: Callable | None = None  # None: as `init`
-    bias_init: Callable | None = None  # None: PyTorch's
+    head_init: Callable | None = None  # None for `init`
+    bias_init: Callable | None = None  # None for PyTorch's default
 
 
 MNISTNET = Chain(2 * (("slide", "relu"),), (("relu",),), size=5)
@@ -77,7 +77,7 @@ SMALL = Chain(
 
 
 class _Network(nn.Module):
-    """The network of a `Chain`: conv1, ..., fc1, ..., with bn`i` behind the i-th."""
+    """The network of a `Chain`: conv1, ..., fc1, ..., with bn`i` after layer i."""
 
     chain: Chain
     num_classes: int
@@ -89,9 +89,9 @@ class _Network(nn.Module):
 
     @nn.compact
     def __call__(self, x, train, weight=None):
-        chain, convs = self.chain, len(self.chain.convs)
-        drawn = {"bias": chain.bias, "bias_init": chain.bias_init}
-        follow = {
+        chain, num_convs = self.chain, len(self.chain.convs)
+        bias = {"bias": chain.bias, "bias_init": chain.bias_init}
+        step_fns = {
             "relu": lambda x, name: nn.relu(x),
             "pool": lambda x, name: max_pool(x),
             "slide": lambda x, name: max_pool(x, 3, 1),
@@ -107,27 +107,33 @@ class _Network(nn.Module):
         }
         steps = (*chain.convs, *chain.hidden)
         for i, (width, after) in enumerate(zip(self.widths, steps, strict=True), 1):
-            if i <= convs:
-                where = {"pad": chain.pad, "lowering": self.lowering}
-                name = f"conv{i}"
+            if i <= num_convs:
                 x = conv(
-                    x, width, chain.size, name=name, init=chain.init, **drawn, **where
+                    x,
+                    width,
+                    chain.size,
+                    name=f"conv{i}",
+                    pad=chain.pad,
+                    init=chain.init,
+                    lowering=self.lowering,
+                    **bias,
                 )
             else:
-                name = f"fc{i - convs}"
                 x = x.reshape(x.shape[0], -1)
-                x = dense(x, width, name=name, init=chain.init, **drawn)
+                x = dense(x, width, name=f"fc{i - num_convs}", init=chain.init, **bias)
             for step in after:
-                x = follow[step](x, f"bn{i}")
+                x = step_fns[step](x, f"bn{i}")
         name, init = f"fc{len(chain.hidden) + 1}", chain.head_init or chain.init
-        x = dense(x, self.num_classes, name=name, init=init, **drawn)
+        x = dense(x, self.num_classes, name=name, init=init, **bias)
         return nn.softmax(x) if self.softmax_output else x
 
 
-def _build(chain: Chain, num_classes, input_shape, widths, lowering, **more) -> Model:
+def _build(
+    chain: Chain, num_classes, input_shape, widths, lowering, **options
+) -> Model:
     widths = check_widths(widths, len(chain.convs) + len(chain.hidden))
     return image_model(
-        _Network(chain, num_classes, widths, lowering, **more), input_shape
+        _Network(chain, num_classes, widths, lowering, **options), input_shape
     )
 
 
@@ -141,8 +147,8 @@ def mnistnet(
 ) -> Model:
     """MNISTNet of FedDST (Bibikar et al. 2022) and FLASH, 261,840 parameters.
 
-    With `softmax_output` the network ends in a softmax, so that cross-entropy applies a
-    second one: what FLASH's official code does.
+    With `softmax_output` the network ends in a softmax, so cross-entropy applies a
+    second one, as FLASH's official code does.
     """
     return _build(
         MNISTNET,
@@ -161,7 +167,7 @@ def lenet5_caffe(
     widths: tuple[int, ...] = (20, 50, 500),
     lowering: str = "auto",
 ) -> Model:
-    """LeNet-5-Caffe of SpaFL (Kim et al. 2024), no biases, 430,500 parameters."""
+    """LeNet-5-Caffe of SpaFL (Kim et al. 2024), without biases, 430,500 parameters."""
     return _build(LENET5_CAFFE, num_classes, input_shape, widths, lowering)
 
 
@@ -173,9 +179,12 @@ def conv4(
     widths: tuple[int, ...] = (64, 64, 128, 128, 128, 128),
     lowering: str = "auto",
 ) -> Model:
-    """Conv4 of SpaFL (Kim et al. 2024), valid 5x5, no biases, 804,800 weights.
+    """Conv4 of SpaFL (Kim et al. 2024), valid 5x5, without biases, 804,800 weights.
 
     `norm` is 'batch', 'static' or None; normalisation adds 1,280 parameters.
+
+    Raises:
+      ValueError: `norm` is none of these, or `widths` does not fit.
     """
     one_of("norm", norm, ("batch", "static", None))
     return _build(CONV4, num_classes, input_shape, widths, lowering, norm=norm)
@@ -236,5 +245,5 @@ def small_cnn(
     widths: tuple[int, ...] = (16, 32, 64, 64),
     lowering: str = "auto",
 ) -> Model:
-    """Small CNN for trying things out in seconds, 89,834 parameters."""
+    """Small CNN for experiments that take seconds, 89,834 parameters."""
     return _build(SMALL, num_classes, input_shape, widths, lowering)

@@ -1,16 +1,17 @@
-"""One convolution whose three passes choose how they are computed.
+"""A convolution that chooses a lowering for each of its three passes.
 
-Inside a loop XLA:CPU has no fast gradient convolution, and under vmap over clients a
+Inside a loop, XLA:CPU has no fast gradient convolution. Under vmap over clients a
 convolution becomes a grouped one, which is slow everywhere. So the forward pass and
-both gradients each take one of the forms of `lowerings.py`. None wins everywhere:
+both gradients each use one of the forms of `lowerings.py`. No form wins everywhere:
 `auto` looks the layer up in `lowerings.json`, which `benchmarks.lowering` writes.
 """
 
 import functools
 import json
 import math
+from collections.abc import Sequence
 from importlib import resources
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -22,22 +23,22 @@ from sparsefl_jax.models import lowerings
 
 
 class Lowering(NamedTuple):
-    """How each pass of one layer is computed; names from `lowerings.NAMES`."""
+    """The form of each pass of one layer, from `lowerings.NAMES`."""
 
     forward: str
     input_grad: str
     weight_grad: str
-    # Of the batch at a time, so that what a pass holds stays in the cache; 0: all.
+    # Images processed at a time, so that a pass stays in the cache; 0 for all.
     images: int = 0
 
     @property
     def names(self) -> tuple[str, str, str]:
-        """Of the three passes."""
+        """The names of the three passes."""
         return self[:3]
 
 
 class Layer(NamedTuple):
-    """The shape of a convolution, which is what the table is keyed by."""
+    """The shape of a convolution, the key of the table."""
 
     batch: int
     height: int
@@ -72,28 +73,29 @@ def convolve(
 ) -> Array:
     """Convolves images with square kernels.
 
-    Reverse mode of any order and forward over reverse work; forward mode alone does
-    not, unless the lowering is `plain`.
+    Reverse mode of any order works, and so does forward over reverse. Forward mode
+    alone needs the lowering `plain`.
 
     Args:
       x: [B, H, W, I], float32 or bfloat16.
       kernel: [k, k, I, O], of the same dtype.
-      stride: the same for both axes.
-      pad: zeros on each of the four sides.
-      lowering: `auto`, one name of `lowerings.NAMES`, or a `Lowering`; `available`
-        says what is taken where a form does not exist. `plain` in all passes takes the
-        whole batch, whatever `images` says. `auto` never takes Winograd for bfloat16;
-        by its name it computes in float32.
+      stride: the stride of both axes.
+      pad: the zeros added on each of the four sides.
+      lowering: `auto`, a name in `lowerings.NAMES`, or a `Lowering`. `available`
+        replaces forms that do not exist for the layer. `plain` in all passes processes
+        the whole batch, whatever `images` says. `auto` never uses Winograd for
+        bfloat16; if asked for by name, Winograd computes in float32.
 
     Returns:
       [B, h, w, O] in x's dtype, h = (H + 2 pad - k) // stride + 1.
 
     Raises:
-      ValueError: if a lowering is unknown or the kernel larger than the padded image.
+      ValueError: a lowering is unknown, or the kernel is larger than the padded image.
 
-    >>> x, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 5))
-    >>> convolve(x, kernel, pad=1, lowering="winograd2").shape
-    (1, 4, 4, 5)
+    Example:
+      >>> x, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 5))
+      >>> convolve(x, kernel, pad=1, lowering="winograd2").shape
+      (1, 4, 4, 5)
     """
     layer = Layer(*x.shape, kernel.shape[3], kernel.shape[0], stride, pad)
     if min(layer.out) < 1:
@@ -111,9 +113,9 @@ def convolve(
     if not lowering.images:
         return conv(x, kernel)
     parts = x.reshape(-1, lowering.images, *x.shape[1:])
-    # The gradients of the parts by the kernel are added in float32.
-    wide = kernel.astype(jnp.float32)
-    y = lax.map(lambda part: conv(part, wide.astype(kernel.dtype)), parts)
+    # This cast makes the sum of the parts' kernel gradients a float32 sum.
+    kernel32 = kernel.astype(jnp.float32)
+    y = lax.map(lambda part: conv(part, kernel32.astype(kernel.dtype)), parts)
     return y.reshape(layer.batch, *layer.out, layer.outputs)
 
 
@@ -128,12 +130,19 @@ def _checked(lowering: str | Lowering) -> Lowering:
 
 
 def conv_general_dilated(
-    x, kernel, strides, padding, *, lowering="auto", precision=None, **kwargs
-):
-    """`convolve` under the name and signature that `flax.linen.Conv` calls.
+    x: Array,
+    kernel: Array,
+    strides: Sequence[int],
+    padding: str | Sequence[tuple[int, int]],
+    *,
+    lowering: str | Lowering = "auto",
+    precision: Any = None,
+    **kwargs: Any,
+) -> Array:
+    """Calls `convolve` through the signature that `flax.linen.Conv` expects.
 
-    What `convolve` does not cover (groups, dilation, oblong kernels or strides, a given
-    precision) goes to `jax.lax.conv_general_dilated`.
+    `jax.lax.conv_general_dilated` takes over what `convolve` does not cover: groups,
+    dilation, kernels or strides that are not square, and a given precision.
     """
     ones = (None, 1, (1, 1))
     dilated = any(kwargs.get(k) not in ones for k in ("lhs_dilation", "rhs_dilation"))
@@ -156,19 +165,20 @@ def conv_general_dilated(
 
 @functools.cache
 def table() -> dict:
-    """`lowerings.json`: `section` -> {hardware, date, layers}.
+    """Reads `lowerings.json`, a dict from `section` to {hardware, date, layers}.
 
-    Of each layer the fields of a `Lowering`, by its key.
+    `layers` maps the key of a layer to the fields of its `Lowering`.
     """
     file = resources.files("sparsefl_jax.models").joinpath("lowerings.json")
     return json.loads(file.read_text())
 
 
 def section(backend: str, dtype: str) -> str:
-    """Where the table holds what was timed on a backend in a dtype.
+    """Returns the section of the table for a backend and a dtype.
 
-    >>> section("gpu", "float32"), section("gpu", "bfloat16")
-    ('gpu', 'gpu bfloat16')
+    Example:
+      >>> section("gpu", "float32"), section("gpu", "bfloat16")
+      ('gpu', 'gpu bfloat16')
     """
     return backend if dtype == "float32" else f"{backend} {dtype}"
 
@@ -177,21 +187,27 @@ def section(backend: str, dtype: str) -> str:
 def choose(
     layer: Layer, backend: str | None = None, dtype: str = "float32"
 ) -> Lowering:
-    """The lowering that was fastest for a layer, or for the layer most like it.
+    """Returns the fastest measured lowering of a layer, or of the most similar one.
 
-    Without a measurement accelerators take `patches`, which under vmap over clients is
-    one batched matmul.
+    Without a measurement, accelerators use `patches`, which is one batched matmul under
+    vmap over clients.
 
-    >>> choose(Layer(32, 8, 8, 16, 16, 1), "cpu")
-    Lowering(forward='patches', input_grad='patches', weight_grad='patches', images=0)
+    Args:
+      layer: the shape of the convolution.
+      backend: 'cpu', 'gpu' or 'tpu'; None for JAX's default.
+      dtype: 'float32' or 'bfloat16'.
+
+    Example:
+      >>> choose(Layer(32, 8, 8, 16, 16, 1), "cpu").forward
+      'patches'
     """
     backend = backend or jax.default_backend()
-    held = table().get(section(backend, dtype), {}).get("layers", {})
-    if layer.key in held:
-        return Lowering(*held[layer.key])
-    near = min(held, key=lambda key: _distance(layer, parse(key)), default=None)
+    measured = table().get(section(backend, dtype), {}).get("layers", {})
+    if layer.key in measured:
+        return Lowering(*measured[layer.key])
+    near = min(measured, key=lambda key: _distance(layer, parse(key)), default=None)
     if near and _distance(layer, parse(near)) < math.log(16):
-        lowering, same = Lowering(*held[near]), layer[1:] == parse(near)[1:]
+        lowering, same = Lowering(*measured[near]), layer[1:] == parse(near)[1:]
         return lowering if same else lowering._replace(images=0)
     if layer.size == 1 or backend != "cpu":
         return Lowering("patches", "patches", "patches")
@@ -201,10 +217,11 @@ def choose(
 
 
 def parse(key: str) -> Layer:
-    """The layer of a key of the table.
+    """Parses a key of the table.
 
-    >>> parse("64x12x12x20 5x5x50 s1 p0") == Layer(64, 12, 12, 20, 50, 5, 1, 0)
-    True
+    Example:
+      >>> parse("64x12x12x20 5x5x50 s1 p0") == Layer(64, 12, 12, 20, 50, 5, 1, 0)
+      True
     """
     image, kernel, stride, pad = key.split()
     batch, height, width, inputs = map(int, image.split("x"))
@@ -215,7 +232,7 @@ def parse(key: str) -> Layer:
 
 
 def _distance(a: Layer, b: Layer) -> float:
-    """Sum of the log ratios of the shapes; infinite between kinds of layer."""
+    """Sums the log ratios of two shapes; infinite if kernel, stride or pad differ."""
     if a[5:] != b[5:]:
         return math.inf
     batch, *ratios = (abs(math.log(m / n)) for m, n in zip(a[:5], b[:5], strict=True))
@@ -226,8 +243,8 @@ def _distance(a: Layer, b: Layer) -> float:
 def available(layer: Layer, lowering: Lowering) -> Lowering:
     """Replaces forms that do not exist for a layer's shape.
 
-    1x1 kernels know `plain` and `patches`, strided ones no Winograd and few gradients.
-    `images` becomes the divisor of the batch whose ratio to it is nearest to one.
+    1x1 kernels have only `plain` and `patches`; strided ones have no Winograd form and
+    few gradients. `images` becomes the divisor of the batch that is nearest to it.
     """
     if layer.size == 1:
         names = ("plain" if n == "plain" else "patches" for n in lowering.names)
@@ -245,7 +262,7 @@ def available(layer: Layer, lowering: Lowering) -> Lowering:
 
 
 def _divisor(number: int, wanted: int) -> int:
-    """The divisor of `number` whose ratio to `wanted` is nearest to one."""
+    """Returns the divisor of `number` whose ratio to `wanted` is nearest to one."""
     divisors = (n for n in range(1, number + 1) if number % n == 0)
     return min(divisors, key=lambda n: abs(math.log(n / wanted)))
 
@@ -262,7 +279,7 @@ def _convolution(stride: int, pad: int, names: tuple[str, str, str]):
         dx = lowerings.input_grad(input_grad, x, g, w, stride, pad)
         return dx, lowerings.weight_grad(weight_grad, x, g, w, stride, pad)
 
-    # The forward rule calls the lowering, never `conv`: else jvp of grad fails.
+    # The forward rule must not call `conv`, or else jvp of grad fails.
     conv = jax.custom_vjp(forward)
     conv.defvjp(lambda x, w: (forward(x, w), (x, w)), backward)
     return conv

@@ -1,10 +1,11 @@
-"""Layers that every network here shares: convolution, dense, pooling, normalisation.
+"""Layers that all networks share: convolution, dense, pooling, normalisation.
 
-`conv`, `dense` and `norm` are called inside a compact linen module and make the named
-submodule, so that a leaf is called `conv1/kernel` or `fc1/bias`.
+Call `conv`, `dense` and `norm` inside a compact linen module. Each makes a submodule of
+the given name, so that a leaf is called `conv1/kernel` or `fc1/bias`.
 """
 
 import functools
+from collections.abc import Callable
 
 import flax.linen as nn
 import jax
@@ -29,13 +30,22 @@ def conv(
     stride: int = 1,
     pad: int = 0,
     bias: bool = False,
-    init=torch_uniform,
-    bias_init=None,
+    init: Callable = torch_uniform,
+    bias_init: Callable | None = None,
     lowering: str = "auto",
 ) -> Array:
-    """A convolution [B, H, W, I] -> [B, h, w, features]; see `convolution.convolve`.
+    """Applies a convolution [B, H, W, I] -> [B, h, w, features].
 
-    `bias_init` defaults to PyTorch's, which has the bound of its kernel.
+    Args:
+      x: [B, H, W, I].
+      features: the number of output channels.
+      size: k, height and width of the kernel.
+      name: the name of the submodule.
+      stride, pad, lowering: as in `convolution.convolve`.
+      bias: whether there is a bias.
+      init: the kernel's initialiser.
+      bias_init: the bias' initialiser; None for PyTorch's, U(-1 / sqrt(fan_in),
+        1 / sqrt(fan_in)).
     """
     y = nn.Conv(
         features,
@@ -60,10 +70,10 @@ def dense(
     *,
     name: str,
     bias: bool = True,
-    init=torch_uniform,
-    bias_init=None,
+    init: Callable = torch_uniform,
+    bias_init: Callable | None = None,
 ) -> Array:
-    """A dense layer [B, I] -> [B, features], initialised as PyTorch does by default."""
+    """Applies a dense layer [B, I] -> [B, features]; arguments as in `conv`."""
     bias_init = bias_init or _torch_bias(x.shape[-1])
     y = nn.Dense(
         features,
@@ -78,13 +88,13 @@ def dense(
 
 
 def _promote(x, kernel, bias, dtype):
-    """Operands of one dtype, but the bias in float32: its gradient is a long sum."""
+    """Promotes operands to one dtype, but the bias to f32: its gradient is a sum."""
     x, kernel = nn.dtypes.promote_dtype(x, kernel, dtype=dtype)
     return x, kernel, None if bias is None else bias.astype(jnp.float32)
 
 
 def _rounded(y, x):
-    """y behind its bias, in the dtype of x again; x may also hold integers."""
+    """Casts y to the dtype of x after the bias was added, unless x holds integers."""
     return y.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else y
 
 
@@ -94,7 +104,7 @@ def _matmul(x: Array, kernel: Array) -> Array:
 
 
 def _matmul_forward(x, kernel):
-    # Not the function itself: else jvp of grad fails. Without a kernel there is no dx.
+    # Calling `_matmul` here would make jvp of grad fail. No kernel means no dx.
     residual = x.value, kernel.value if x.perturbed else None
     return x.value @ kernel.value, residual
 
@@ -104,7 +114,7 @@ def _matmul_backward(residual, g):
     if kernel is None:  # the network's input
         return jnp.zeros_like(x), x.T @ g
     dx = g @ kernel.T
-    # With the kernel's last reader before its gradient, XLA updates it in place.
+    # This makes g @ kernel.T run first, so XLA can update the kernel in place.
     return dx, x.T @ (g + 0.0 * dx[0, 0])
 
 
@@ -112,7 +122,7 @@ _matmul.defvjp(_matmul_forward, _matmul_backward, symbolic_zeros=True)
 
 
 def _torch_bias(fan_in: int):
-    """PyTorch's default bias: U(-1 / sqrt(fan_in), 1 / sqrt(fan_in))."""
+    """Returns PyTorch's default bias initialiser, U(-fan_in**-0.5, fan_in**-0.5)."""
     bound = fan_in**-0.5
 
     def init(key, shape, dtype=jnp.float32):
@@ -122,24 +132,26 @@ def _torch_bias(fan_in: int):
 
 
 def max_pool(x: Array, size: int = 2, stride: int = 2) -> Array:
-    """Maximum over windows without padding, one axis after the other.
+    """Takes the maximum over windows, without padding.
 
     Slices and `maximum` are many times cheaper than `lax.reduce_window` and its
-    gradient. Where entries of a window are equal they share the gradient.
+    gradient. Equal maxima of a window share the gradient.
 
     Args:
       x: [B, H, W, C].
-      size: side of the window; rows and columns beyond the last whole one are dropped.
-      stride: step of the window.
+      size: the side of the window; rows and columns beyond the last whole window are
+        dropped.
+      stride: the step between windows.
 
     Returns:
       [B, (H - size) // stride + 1, (W - size) // stride + 1, C].
 
     Raises:
-      ValueError: if the window is larger than the image.
+      ValueError: the window is larger than the image.
 
-    >>> max_pool(jnp.arange(9, dtype=jnp.float32).reshape(1, 3, 3, 1)).item()
-    4.0
+    Example:
+      >>> max_pool(jnp.arange(9, dtype=jnp.float32).reshape(1, 3, 3, 1)).item()
+      4.0
     """
     if size > min(x.shape[1:3]):
         raise ValueError(f"size={size} is larger than the image {x.shape[1:3]}")
@@ -159,7 +171,7 @@ def max_pool(x: Array, size: int = 2, stride: int = 2) -> Array:
 
 
 def _windows(x: Array, size: int) -> Array:
-    """Disjoint windows [B, h, size, w, size, C] of x [B, H, W, C]."""
+    """Returns the disjoint windows [B, h, size, w, size, C] of x [B, H, W, C]."""
     batch, height, width, channels = x.shape
     h, w = height // size, width // size
     x = x[:, : h * size, : w * size]
@@ -167,14 +179,14 @@ def _windows(x: Array, size: int) -> Array:
 
 
 def _corners(windows: Array) -> list[Array]:
-    """The entries of windows one by one, each [B, h, w, C]."""
+    """Returns the entries of windows one by one, each [B, h, w, C]."""
     sides = range(windows.shape[2])
     return [windows[:, :, i, :, j] for i in sides for j in sides]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def _disjoint_max(x: Array, size: int) -> Array:
-    """The maximum of windows that neither overlap nor leave gaps, [B, h, w, C]."""
+    """Returns the maximum of windows without overlap or gaps, [B, h, w, C]."""
     return functools.reduce(jnp.maximum, _corners(_windows(x, size)))
 
 
@@ -184,7 +196,7 @@ def _disjoint_max_forward(x, size):
 
 
 def _disjoint_max_backward(size, residual, g):
-    # Autodiff would add as many padded arrays as a window has entries.
+    # Autodiff would add one padded array per entry of a window.
     x, y = residual
     windows = _windows(x, size)
     hits = [(v == y).astype(g.dtype) for v in _corners(windows)]
@@ -201,7 +213,7 @@ _disjoint_max.defvjp(_disjoint_max_forward, _disjoint_max_backward)
 
 
 def _views(x: Array, size: int, hop: int, axis: int) -> list[Array]:
-    """`size` views of x, each `hop` entries further along `axis`."""
+    """Returns `size` views of x, each `hop` entries further along `axis`."""
     reach = x.shape[axis] - (size - 1) * hop
     return [
         lax.slice_in_dim(x, i, i + reach, axis=axis) for i in range(0, size * hop, hop)
@@ -210,7 +222,7 @@ def _views(x: Array, size: int, hop: int, axis: int) -> list[Array]:
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def _sliding_max(x: Array, size: int, hop: int, axis: int) -> Array:
-    """The maximum of `size` entries `hop` apart, at every position along `axis`."""
+    """Returns the maximum of `size` entries `hop` apart, at each place of `axis`."""
     return functools.reduce(jnp.maximum, _views(x, size, hop, axis))
 
 
@@ -220,8 +232,8 @@ def _sliding_max_forward(x, size, hop, axis):
 
 
 def _sliding_max_backward(size, hop, axis, residual, g):
-    # Autodiff would scatter into as many padded arrays as there are views; this reads
-    # windows instead: an entry gets the shares of those whose maximum it equals.
+    # Autodiff would scatter into one padded array per view. Reading windows is cheaper:
+    # an entry sums the shares of the windows whose maximum it equals.
     x, y = residual
     hits = [(v == y).astype(g.dtype) for v in _views(x, size, hop, axis)]
     pad = [(0, 0)] * x.ndim
@@ -245,10 +257,11 @@ class BatchNorm(nn.Module):
     running variance is the biased one.
 
     Attributes:
-      momentum: the share of the running statistics kept at each step.
-      epsilon: added to the variance.
-      static: no running statistics (Diao et al., HeteroFL, ICLR 2021): training gives
-        back the batch's own, which `recalibrate` averages before an evaluation.
+      momentum: the share of the running statistics that each step keeps.
+      epsilon: the constant added to the variance.
+      static: whether there are no running statistics (Diao et al., HeteroFL, ICLR
+        2021). Training then returns the statistics of the batch, and `recalibrate`
+        averages them before an evaluation.
     """
 
     momentum: float = 0.9
@@ -261,11 +274,13 @@ class BatchNorm(nn.Module):
 
         Args:
           x: [B, ..., C].
-          train: with the batch's own statistics, which update the running ones.
-          weight: [B], 0 for padding, anything else valid; None: all valid.
+          train: whether to use the statistics of the batch and to update the running
+            ones with them.
+          weight: [B], 0 for padding and positive for valid samples; None if all are
+            valid.
 
         Returns:
-          [B, ..., C] in x's dtype; the rows of padding are finite where x is.
+          [B, ..., C] in x's dtype; the rows of padding are finite if x is.
         """
         shape = x.shape[-1:]
         scale = self.param("scale", nn.initializers.ones, shape, jnp.float32)
@@ -274,22 +289,22 @@ class BatchNorm(nn.Module):
         mean = self.variable("batch_stats", names[0], jnp.zeros, shape, jnp.float32)
         var = self.variable("batch_stats", names[1], jnp.ones, shape, jnp.float32)
         if train:
-            count, now_mean, now_var = _moments(x, weight)
+            count, batch_mean, batch_var = _moments(x, weight)
             momentum = 0.0 if self.static else self.momentum
             keep = jnp.where(count > 0, momentum, 1.0)
-            new_mean = keep * mean.value + (1 - keep) * now_mean
-            new_var = keep * var.value + (1 - keep) * now_var
+            new_mean = keep * mean.value + (1 - keep) * batch_mean
+            new_var = keep * var.value + (1 - keep) * batch_var
             mean.value, var.value = lax.stop_gradient((new_mean, new_var))
         else:
-            now_mean, now_var = mean.value, var.value
-        factor = scale * lax.rsqrt(now_var + self.epsilon)
+            batch_mean, batch_var = mean.value, var.value
+        factor = scale * lax.rsqrt(batch_var + self.epsilon)
         axes = tuple(range(x.ndim - 1))
-        offset = jnp.expand_dims(bias - now_mean * factor, axes)
+        offset = jnp.expand_dims(bias - batch_mean * factor, axes)
         return (x * jnp.expand_dims(factor, axes) + offset).astype(x.dtype)
 
 
 def _moments(x, weight):
-    """The number of valid samples, and mean and variance over them, float32 [C]."""
+    """Returns the number of valid samples, and their mean and variance, float32 [C]."""
     axes, x = tuple(range(x.ndim - 1)), x.astype(jnp.float32)
     if weight is None:
         count = jnp.full((), x.shape[0], jnp.float32)
@@ -311,12 +326,17 @@ def norm(
     train: bool,
     weight: Array | None = None,
 ) -> Array:
-    """Normalises by `batch`, `static`, `group` (32 groups, Wu and He 2018) or not.
+    """Normalises the last axis.
 
-    `static` is `batch` without running statistics, see `BatchNorm`.
+    Args:
+      x: [B, ..., C].
+      kind: 'batch', 'static' (no running statistics, see `BatchNorm`), 'group' (32
+        groups, Wu and He 2018), or None, which returns x.
+      name: the name of the submodule.
+      train, weight: as in `BatchNorm`.
 
     Raises:
-      ValueError: if the kind is unknown.
+      ValueError: the kind is unknown.
     """
     one_of("norm", kind, ("batch", "static", "group", None))
     if kind is None:

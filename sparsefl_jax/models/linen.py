@@ -1,11 +1,12 @@
-"""What a user's linen module is told, and a trial that padded samples change nothing.
+"""Calls a user's linen module, and tests that padded samples have no effect.
 
-A client's last batch is filled up with padding. Whatever mixes samples, batch
-normalisation above all, must leave that out.
+A client's last batch is padded. Layers that mix samples, above all batch normalisation,
+must leave the padding out.
 """
 
 import inspect
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 import flax.linen as nn
 import jax
@@ -15,23 +16,24 @@ from flax.errors import FlaxError
 
 from sparsefl_jax.core.types import Array, PyTree
 
-# Names that say whether a module trains, and those that say the opposite.
+# Arguments that are True in training, and those that are True in evaluation.
 TRAINING = ("train", "training", "is_training")
 NOT_TRAINING = ("deterministic", "use_running_average")
 
 
 def arguments(module: nn.Module) -> Callable:
-    """What a module's `__call__` is told beside the batch.
+    """Returns a function that makes the keyword arguments of a module's `__call__`.
 
     Args:
       module: a linen module.
 
     Returns:
-      `told(train, weight=None) -> dict` of the arguments that it has.
+      `keywords(train, weight=None) -> dict`, those of the known arguments that the
+      module has.
 
     Raises:
-      ValueError: it is no linen module, or has an argument that must be told, or is
-        a switch, and is not known.
+      ValueError: it is not a linen module, or has an unknown argument that has no
+        default or whose default is a bool or a string.
 
     Example:
       >>> arguments(nn.BatchNorm())(True)
@@ -41,7 +43,7 @@ def arguments(module: nn.Module) -> Callable:
     if not isinstance(module, nn.Module):
         raise ValueError(f"module is a {kind}, expected a module of flax.linen")
     first, *others = inspect.signature(module.__call__).parameters.values()
-    if first.kind is first.VAR_POSITIONAL:  # hands on what it is given, as Sequential
+    if first.kind is first.VAR_POSITIONAL:  # passes its arguments on, as Sequential
         others = [p for p in others if p.kind is not p.VAR_KEYWORD]
     known = (*TRAINING, *NOT_TRAINING, "weight")
     for p in others:
@@ -49,66 +51,66 @@ def arguments(module: nn.Module) -> Callable:
         needed = p.default is p.empty and p.kind is not p.VAR_POSITIONAL
         if p.name not in known and (needed or switch):
             raise ValueError(
-                f"{kind}.__call__ has the argument {p.name!r}, which nothing here "
-                f"tells; known are {', '.join(known)}"
+                f"{kind}.__call__ has the unknown argument {p.name!r}, expected "
+                f"only {', '.join(known)}"
             )
     names = {p.name for p in others}
 
-    def told(train, weight=None):
+    def keywords(train, weight=None):
         flags = dict.fromkeys(TRAINING, train) | dict.fromkeys(NOT_TRAINING, not train)
         return {k: v for k, v in (flags | {"weight": weight}).items() if k in names}
 
-    return told
+    return keywords
 
 
-def _told_within(train: bool):
-    """A context that refuses a module within another that is not told if it trains.
+def _check_submodules(train: bool):
+    """Returns a context that checks the training flags of calls to submodules.
 
     Raises:
-      ValueError: in it, where such an argument is left at its default.
+      ValueError: within the context, a call leaves a flag at a default that is wrong.
     """
     flags = dict.fromkeys(TRAINING, train) | dict.fromkeys(NOT_TRAINING, not train)
 
-    def asked(call, args, kwargs, context):
+    def check(call, args, kwargs, context):
         module = context.module
         if context.method_name == "__call__" and module.path:
-            taken = inspect.signature(module.__call__)
-            given = taken.bind_partial(*args, **kwargs).arguments
-            for name in flags.keys() & taken.parameters.keys() - given.keys():
-                left = taken.parameters[name].default
-                if isinstance(left, bool) and left != flags[name]:
+            signature = inspect.signature(module.__call__)
+            given = signature.bind_partial(*args, **kwargs).arguments
+            for name in flags.keys() & signature.parameters.keys() - given.keys():
+                default = signature.parameters[name].default
+                if isinstance(default, bool) and default != flags[name]:
                     raise ValueError(
                         f"{type(module).__name__} {'/'.join(module.path)!r} is called "
-                        f"without its argument {name!r}, which stays {left} in "
+                        f"without its argument {name!r}, which stays {default} in "
                         f"{'training' if train else 'evaluation'}"
                     )
         return call(*args, **kwargs)
 
-    return nn.intercept_methods(asked)
+    return nn.intercept_methods(check)
 
 
-def without_padding(weight: Array | None):
-    """A context in which linen's batch normalisation sees valid samples alone.
+def without_padding(weight: Array | None) -> AbstractContextManager:
+    """Returns a context in which linen's batch normalisation skips padded samples.
 
     Args:
-      weight: [B], 0 for padded samples; None: there are none.
+      weight: [B], 0 for padded samples; None if there are none.
 
     Raises:
-      ValueError: in it, where something else than the batch is normalised.
+      ValueError: within the context, a BatchNorm's first axis is not the batch.
     """
 
     def masked(call, args, kwargs, context):
-        norm, called = context.module, context.method_name == "__call__"
-        if not isinstance(norm, nn.BatchNorm) or not called or weight is None:
+        norm, is_call = context.module, context.method_name == "__call__"
+        if not isinstance(norm, nn.BatchNorm) or not is_call or weight is None:
             return call(*args, **kwargs)
         x = args[0] if args else kwargs["x"]
         if x.shape[:1] != weight.shape:
             raise ValueError(
                 f"BatchNorm {'/'.join(norm.path)!r} normalises {list(x.shape)}, "
                 f"expected the {weight.size} samples of a batch along the first axis, "
-                "of which padded ones can be left out"
+                "to leave out padded ones"
             )
-        valid = jnp.expand_dims(_some(weight), range(1, x.ndim))
+        valid = jnp.expand_dims(_valid_or_all(weight), range(1, x.ndim))
         given = kwargs.get("mask")
         mask = valid if given is None else valid & jnp.asarray(given, bool)
         return call(*args, **kwargs | {"mask": mask})
@@ -116,34 +118,36 @@ def without_padding(weight: Array | None):
     return nn.intercept_methods(masked)
 
 
-def _some(weight: Array) -> Array:
-    """Valid samples; all where there are none, whose statistics are thrown away."""
+def _valid_or_all(weight: Array) -> Array:
+    """Returns which samples are valid; all if none is, as the statistics are unused."""
     valid = weight > 0
     return valid | ~jnp.any(valid)
 
 
 def keep_unless_valid(weight: Array | None, new: PyTree, old: PyTree) -> PyTree:
-    """The new statistics, or the old ones after a batch of padding alone."""
+    """Returns the new statistics, or the old ones if the batch is all padding."""
     if weight is None:
         return new
     return jax.tree.map(lambda n, o: jnp.where(jnp.any(weight > 0), n, o), new, old)
 
 
-def try_out(module: nn.Module, init: Callable, apply: Callable, example) -> None:
-    """Runs two samples and a padded one, whose content must change nothing.
+def try_out(
+    module: nn.Module, init: Callable, apply: Callable, example: jax.ShapeDtypeStruct
+) -> None:
+    """Runs two samples and a padded one, and checks that the padding has no effect.
 
     Args:
-      module: for its name.
-      init, apply: of its `Model`.
-      example: one sample [1, ...] by shape.
+      module: the module, named in errors.
+      init, apply: those of its `Model`.
+      example: the shape and dtype of one sample, [1, ...].
 
     Raises:
-      ValueError: in one line; the module fails, or padding reaches valid samples or
-        the statistics.
+      ValueError: the module fails, or a padded sample changes the logits of valid ones
+        or the statistics. The message is one line.
     """
     kind, key = type(module).__name__, jax.random.key(0)
     shape = (3, *example.shape[1:])
-    if jnp.issubdtype(example.dtype, jnp.integer):  # 0 and 1 are in every table
+    if jnp.issubdtype(example.dtype, jnp.integer):  # any embedding holds rows 0 and 1
         x = np.zeros(shape, np.int32)
         x[1].flat[::2] = 1
         padding = np.ones_like(x[2])
@@ -153,34 +157,40 @@ def try_out(module: nn.Module, init: Callable, apply: Callable, example) -> None
     other = np.stack([x[0], x[1], padding])
     weight = jnp.array([1, 1, 0], jnp.float32)
 
-    def both(variables, x):
-        def one(train):
-            how = {"train": train, "weight": weight, "key": key if train else None}
-            with _told_within(train):
-                logits, stats = apply(*variables, x, **how)
+    def train_and_evaluate(variables, x):
+        def outputs(train):
+            with _check_submodules(train):
+                logits, stats = apply(
+                    *variables,
+                    x,
+                    train=train,
+                    weight=weight,
+                    key=key if train else None,
+                )
             if logits.shape[:1] != (3,):
                 raise ValueError(
                     f"{kind} turns 3 samples into {list(logits.shape)}, expected [3, C]"
                 )
             return {"logits": logits[:2], "the statistics": stats}
 
-        return one(True), one(False)
+        return outputs(True), outputs(False)
 
-    quick = {"xla_backend_optimization_level": 0}
-    run = jax.jit(both, compiler_options=quick)
+    run = jax.jit(
+        train_and_evaluate, compiler_options={"xla_backend_optimization_level": 0}
+    )
     try:
         variables = init(key)
         first, second = (run(variables, v.astype(example.dtype)) for v in (x, other))
     except FlaxError as error:
-        told = str(error).split("(https://")[0]
-        raise ValueError(f"{kind}: {' '.join(told.split())}") from error
-    for train, a, b in zip(("training", "evaluation"), first, second, strict=True):
-        for what in a:
-            if not jax.tree.all(jax.tree.map(_same, a[what], b[what])):
+        reason = str(error).split("(https://")[0]
+        raise ValueError(f"{kind}: {' '.join(reason.split())}") from error
+    for mode, a, b in zip(("training", "evaluation"), first, second, strict=True):
+        for output in a:
+            if not jax.tree.all(jax.tree.map(_same, a[output], b[output])):
                 raise ValueError(
-                    f"in {train} a padded sample changes {what} of {kind}: it mixes "
-                    "samples; take `weight` [B] in __call__, 0 for padding, and leave "
-                    "those out"
+                    f"in {mode} a padded sample changes {output} of {kind}: it mixes "
+                    "samples; accept `weight` [B] in __call__ and leave out samples of "
+                    "weight 0"
                 )
 
 

@@ -1,4 +1,4 @@
-"""What a network is fitted to, and how its outputs are judged."""
+"""Losses: what training minimises and evaluation reports."""
 
 from collections.abc import Callable
 
@@ -22,9 +22,9 @@ def cross_entropy(
       weight: [B], 0 for padded samples.
 
     Returns:
-      `(loss, sums)`: nats per sample, and float32 sums over valid samples: `loss`,
-      `correct` (how often the largest logit is that of the likeliest class) and
-      `count`.
+      `(loss, sums)`: the loss in nats per sample, and float32 sums over valid samples:
+      `loss`, `correct` (samples whose largest logit is that of the most likely class)
+      and `count`.
 
     Raises:
       ValueError: targets or weight are missing.
@@ -55,7 +55,12 @@ def cross_entropy(
 
 
 def per_sample(loss: Callable, logits: Array, targets: Array) -> tuple[Array, Array]:
-    """Returns which samples are right, [B] bool, and the loss of each, [B] float32.
+    """Returns which samples are correct, [B] bool, and their losses, [B] float32.
+
+    Args:
+      loss: `(logits, targets, weight) -> (loss, sums)`, as `Model.fitting` takes it.
+      logits: [B, C] float32.
+      targets: [B] labels.
 
     Example:
       >>> hits, losses = per_sample(cross_entropy, jnp.zeros((2, 2)), jnp.array([0, 1]))

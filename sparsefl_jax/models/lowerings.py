@@ -1,15 +1,15 @@
 """The forms in which a pass of a convolution can be computed.
 
-Every form of every pass is an operation that is fast forward:
+Each form of each pass uses only operations whose forward version is fast:
 
 - `canonical`: both gradients are forward convolutions with axes exchanged;
-- `patches`: shifted views side by side and one matmul; its transpose is col2im;
+- `patches`: shifted views side by side and one matmul (the transpose is col2im);
 - `winograd2`, `winograd3`, `winograd4`: minimal filtering F(m x m, k x k) as batched
-  matmuls (Lavin and Gray, CVPR 2016, arXiv:1509.09308), matrices by Cook-Toom;
-- `plain`: what `jax.lax` does by itself.
+  matmuls (Lavin and Gray, CVPR 2016, arXiv:1509.09308), with Cook-Toom matrices;
+- `plain`: the convolution and the gradients of `jax.lax`.
 
-Layouts: activations NHWC, kernels HWIO. `I` and `O` count channels. Results have the
-dtype of the operands; Winograd computes in float32 whatever that is, as its transforms
+Layouts: activations are NHWC, kernels HWIO; `I` and `O` count channels. Results have
+the dtype of the operands. Winograd always computes in float32, because its transforms
 take differences of large numbers.
 """
 
@@ -20,16 +20,18 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
+from sparsefl_jax.core.types import Array
+
 WINOGRAD = ("winograd2", "winograd3", "winograd4")
 NAMES = ("plain", "canonical", "patches", *WINOGRAD)
 DIMENSIONS = ("NHWC", "HWIO", "NHWC")
 _WIDE = 17
-# With infinity: small rationals, in the order that keeps float32 errors smallest.
+# The interpolation points besides infinity, in the order with the smallest f32 errors.
 POINTS = (0.0, 1.0, -1.0, 2.0, -2.0, 0.5, -0.5)
 
 
-def forward(name, x, w, stride, pad):
-    """The convolution of x [B, H, W, I] with w [k, k, I, O] -> [B, h, w, O]."""
+def forward(name: str, x: Array, w: Array, stride: int, pad: int) -> Array:
+    """Convolves x [B, H, W, I] with w [k, k, I, O] -> [B, h, w, O]."""
     if name == "canonical" and w.shape[2] == 1 and w.shape[3] < _WIDE:
         # XLA:CPU convolves one channel with 17 kernels three times faster than with 16.
         wide = jnp.pad(w, ((0, 0),) * 3 + ((0, _WIDE - w.shape[3]),))
@@ -42,8 +44,8 @@ def forward(name, x, w, stride, pad):
     return _winograd(int(name[-1]), x, w, pad).astype(x.dtype)
 
 
-def input_grad(name, x, g, w, stride, pad):
-    """The gradient by x (only shape and dtype are read), from g [B, h, w, O]."""
+def input_grad(name: str, x: Array, g: Array, w: Array, stride: int, pad: int) -> Array:
+    """Returns the gradient by x from g [B, h, w, O]; reads x's shape and dtype only."""
     if name == "plain":
         return jax.linear_transpose(lambda v: plain(v, w, stride, pad), x)(g)[0]
     if name == "patches":
@@ -54,8 +56,10 @@ def input_grad(name, x, g, w, stride, pad):
     return _winograd_input_grad(int(name[-1]), x, g, w, pad).astype(x.dtype)
 
 
-def weight_grad(name, x, g, w, stride, pad):
-    """The gradient by w (only shape and dtype are read), from g [B, h, w, O]."""
+def weight_grad(
+    name: str, x: Array, g: Array, w: Array, stride: int, pad: int
+) -> Array:
+    """Returns the gradient by w from g [B, h, w, O]; reads w's shape and dtype only."""
     if name == "plain":
         return jax.linear_transpose(lambda v: plain(x, v, stride, pad), w)(g)[0]
     if name == "canonical":  # channels as batch, the batch as channels, g as kernel
@@ -67,15 +71,15 @@ def weight_grad(name, x, g, w, stride, pad):
     return _winograd_weight_grad(int(name[-1]), x, g, w.shape[0], pad).astype(w.dtype)
 
 
-def plain(x, w, stride, pad):
-    """The convolution as `jax.lax` has it."""
+def plain(x: Array, w: Array, stride: int, pad: int) -> Array:
+    """Convolves x [B, H, W, I] with w [k, k, I, O] by `jax.lax`."""
     return lax.conv_general_dilated(
         x, w, (stride, stride), ((pad, pad),) * 2, dimension_numbers=DIMENSIONS
     )
 
 
 def _patches(x, size, stride, pad):
-    """[B, H, W, I] -> [B, h, w, size * size * I]."""
+    """Returns the patches [B, h, w, size * size * I] of x [B, H, W, I]."""
     x = jnp.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     h, w = ((n - size) // stride * stride + 1 for n in x.shape[1:3])
     views = [
@@ -87,7 +91,7 @@ def _patches(x, size, stride, pad):
 
 
 def _fold(columns, sides, stride, pad):
-    """The transpose of `_patches`: [B, h, w, size, size, I] -> [B, H, W, I]."""
+    """Transposes `_patches`: [B, h, w, size, size, I] -> [B, H, W, I]."""
     size = columns.shape[3]
 
     def spread(v, axis, start):
@@ -105,16 +109,27 @@ def _fold(columns, sides, stride, pad):
 
 @functools.cache
 def cook_toom(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The matrices B, G, A with correlation(d, g) = A^T ((G g) * (B^T d)).
+    """Returns matrices B, G, A with correlation(d, g) = A^T ((G g) * (B^T d)).
 
-    A product of polynomials is found from its values at `a = m + size - 1` points; the
-    correlation is the transpose of that. B is made integral where possible by moving
-    each point's Lagrange factor into G.
+    Cook-Toom computes a product of polynomials from its values at `a = m + size - 1`
+    points; the correlation is its transpose. Moving each point's Lagrange factor into G
+    makes most entries of B integers.
 
-    >>> b, g, a = cook_toom(2, 3)
-    >>> d, k = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 0.0, 2.0])
-    >>> (a.T @ ((g @ k) * (b.T @ d))).tolist()
-    [7.0, 10.0]
+    Args:
+      m: the outputs of a tile along one axis.
+      size: k, the size of the kernel.
+
+    Returns:
+      B [a, a], G [a, size] and A [a, m], float64.
+
+    Raises:
+      ValueError: there are too few points for this kernel.
+
+    Example:
+      >>> b, g, a = cook_toom(2, 3)
+      >>> d, k = np.array([1.0, 2.0, 3.0, 4.0]), np.array([1.0, 0.0, 2.0])
+      >>> (a.T @ ((g @ k) * (b.T @ d))).tolist()
+      [7.0, 10.0]
     """
     a = m + size - 1
     if a - 1 > len(POINTS):
@@ -132,22 +147,25 @@ def cook_toom(m: int, size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _on_both_axes(matrix, v):
-    """matrix V matrix^T for v [n * n, ..., C], matrix [a, n] -> [a * a, ..., C].
+    """Returns matrix V matrix^T, for v [n * n, ..., C] and matrix [a, n].
 
-    Two matmuls: XLA:CPU computes sums of views one by one, with all their indexing.
+    The result is [a * a, ..., C]. It takes two matmuls, because XLA:CPU computes sums
+    of views one by one, with all their indexing.
     """
     rows, size = matrix.shape
     matrix, highest = jnp.asarray(matrix, jnp.float32), lax.Precision.HIGHEST
     first = jnp.tensordot(matrix, v.reshape(size, -1), 1, precision=highest)
-    each = jnp.broadcast_to(matrix, (rows, rows, size))
-    both = jnp.matmul(each, first.reshape(rows, size, -1), precision=highest)
-    return both.reshape(rows * rows, *v.shape[1:])
+    batched = jnp.broadcast_to(matrix, (rows, rows, size))
+    result = jnp.matmul(batched, first.reshape(rows, size, -1), precision=highest)
+    return result.reshape(rows * rows, *v.shape[1:])
 
 
 def _tiles(m, x, size, pad):
-    """Overlapping tiles of the padded image on the points: [a * a, B * th * tw, I].
+    """Evaluates the padded image's overlapping tiles at the points.
 
-    Also the tiles along each axis, and by how much they exceed the output.
+    Returns:
+      [a * a, B * th * tw, I], the tiles along each axis, and by how much they exceed
+      the output.
     """
     out = [n + 2 * pad - size + 1 for n in x.shape[1:3]]
     count, surplus = _cover(m, out)
@@ -158,20 +176,24 @@ def _tiles(m, x, size, pad):
 
 
 def _grad_tiles(m, g, size):
-    """The tiles of the output's gradient on the points: [a * a, B * th * tw, O]."""
+    """Evaluates the tiles of the output's gradient at the points.
+
+    Returns:
+      [a * a, B * th * tw, O], and the tiles along each axis.
+    """
     count, surplus = _cover(m, g.shape[1:3])
     g = jnp.pad(g, ((0, 0), *((0, n) for n in surplus), (0, 0)))
     return _on_both_axes(cook_toom(m, size)[2], _cut(m, g, m, count)), count
 
 
 def _cover(m, sides):
-    """How many tiles of side m cover each axis, and by how much they exceed it."""
+    """Counts the tiles of side m that cover each axis, and their excess over it."""
     count = [-(-n // m) for n in sides]
     return count, [m * t - n for t, n in zip(count, sides, strict=True)]
 
 
 def _cut(m, x, size, count):
-    """Tiles of `size` m apart, of x [B, H, W, C] -> [size * size, B * th * tw, C]."""
+    """Cuts x [B, H, W, C] into tiles m apart: [size * size, B * th * tw, C]."""
     h, w = (m * (t - 1) + 1 for t in count)
     sides = range(size)
     views = [x[:, i : i + h : m, j : j + w : m] for i in sides for j in sides]
@@ -179,7 +201,7 @@ def _cut(m, x, size, count):
 
 
 def _filters(m, w):
-    """The kernel [k, k, I, O] on the points: [a * a, I, O]."""
+    """Evaluates the kernel [k, k, I, O] at the points: [a * a, I, O]."""
     size, _, inputs, outputs = w.shape
     flat = w.reshape(size * size, inputs, outputs)
     return _on_both_axes(cook_toom(m, size)[1], flat)
@@ -199,7 +221,7 @@ def _winograd(m, x, w, pad):
 
 
 def _winograd_input_grad(m, x, g, w, pad):
-    """The transpose of `_winograd`; both gradients share what became of g."""
+    """Transposes `_winograd`; XLA computes g's tiles once for both gradients."""
     size = w.shape[0]
     tiles, count = _grad_tiles(m, g, size)
     values = jnp.einsum("pto,pio->pti", tiles, _filters(m, w))

@@ -22,15 +22,25 @@ class _MLP(nn.Module):
         return dense(x, self.num_classes, name=f"fc{len(self.widths) + 1}", **init)
 
 
-def mlp(num_classes: int, input_shape: tuple[int, ...], *, widths=(128, 128)) -> Model:
+def mlp(
+    num_classes: int,
+    input_shape: tuple[int, ...],
+    *,
+    widths: tuple[int, ...] = (128, 128),
+) -> Model:
     """MLP 784-128-128-10 of FedSparsify (Stripelis et al. 2022), 118,282 parameters."""
     return _mlp(num_classes, input_shape, widths, nn.initializers.glorot_uniform())
 
 
-def sa(num_classes: int, input_shape: tuple[int, ...], *, widths=(32,)) -> Model:
+def sa(
+    num_classes: int,
+    input_shape: tuple[int, ...],
+    *,
+    widths: tuple[int, ...] = (32,),
+) -> Model:
     """Sentiment analyser of Complement Sparsification (AAAI 2023), 24,707 parameters.
 
-    Its input are 768 features of a text, see `data.text`.
+    Its input is the 768 features of a text, see `data.text`.
     """
     return _mlp(num_classes, input_shape, widths, nn.initializers.he_uniform())
 

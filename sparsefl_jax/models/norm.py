@@ -1,15 +1,15 @@
-"""Statistics of normalisation: which run along, which are made before an evaluation."""
+"""Running statistics of normalisation, and those computed before an evaluation."""
 
 import jax
 
 from sparsefl_jax.core.types import PyTree
 
-# A statistic of one of these names is that of a batch, and never sent.
+# Statistics of these names are those of one batch. They are never sent.
 STATIC_NAMES = ("batch_mean", "batch_var")
 
 
 def is_static(stats: PyTree) -> PyTree:
-    """Tells which statistics are made before an evaluation; a tree of Python bools.
+    """Marks the statistics that `recalibrate` computes, as a tree of Python bools.
 
     Example:
       >>> is_static({'bn1': {'batch_mean': 0}, 'bn2': {'mean': 0}})

@@ -1,6 +1,7 @@
-"""Every network by its name."""
+"""The networks by name."""
 
 import inspect
+from typing import Any
 
 from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
@@ -43,27 +44,27 @@ def build(
     input_shape: tuple[int, ...],
     *,
     dtype: str = "float32",
-    **kwargs,
+    **kwargs: Any,
 ) -> Model:
     """Builds a model by its name.
 
     Args:
       name: a key of `MODELS`.
-      num_classes: outputs of the last layer.
-      input_shape: of one sample, (H, W, C) or (D,).
-      dtype: what it computes in, 'float32' or 'bfloat16', see `Model.computing`.
-      **kwargs: what the model's factory takes by keyword.
+      num_classes: the outputs of the last layer.
+      input_shape: the shape of one sample, (H, W, C) or (D,).
+      dtype: the dtype to compute in, 'float32' or 'bfloat16', see `Model.computing`.
+      **kwargs: keyword arguments of the model's factory.
 
     Returns:
       A `Model`.
 
     Raises:
-      ValueError: if the name, the dtype or a keyword is unknown, or an image is too
-        small.
+      ValueError: the name, the dtype or a keyword is unknown, or images are too small.
 
-    >>> model = build("mlp", 10, (28, 28, 1))
-    >>> model.macs["fc3"]
-    {'bias': 0, 'kernel': 1280}
+    Example:
+      >>> model = build("mlp", 10, (28, 28, 1))
+      >>> model.macs["fc3"]
+      {'bias': 0, 'kernel': 1280}
     """
     one_of("model", name, MODELS)
     parameters = inspect.signature(MODELS[name]).parameters.values()

@@ -1,7 +1,7 @@
-"""ResNet-18 for small images: a 3x3 stem and no pooling before the last.
+"""ResNet-18 for small images, with a 3x3 stem and only global pooling.
 
-He et al., CVPR 2016, arXiv:1512.03385; the pre-activation blocks are those of
-arXiv:1603.05027, as SpaFL's official code has them.
+He et al., CVPR 2016, arXiv:1512.03385. The pre-activation blocks are those of
+arXiv:1603.05027, as in SpaFL's official code.
 """
 
 import flax.linen as nn
@@ -11,15 +11,15 @@ from sparsefl_jax.models import layers
 from sparsefl_jax.models.base import Model, check_widths, image_model
 
 VARIANTS = ("postactivation", "preactivation")
-# FLASH: Xavier-uniform with gain 0.5 is a quarter of the variance.
+# FLASH uses Xavier-uniform with gain 0.5, which has a quarter of the variance.
 XAVIER_HALF = nn.initializers.variance_scaling(0.25, "fan_avg", "uniform")
 
 
 class _Block(nn.Module):
-    """Two 3x3 convolutions around a shortcut, 1x1 where the shape changes."""
+    """Two 3x3 convolutions and a shortcut, which is 1x1 if the shape changes."""
 
     features: int
-    inner: int  # outputs of conv1, which conv2 alone reads
+    inner: int  # outputs of conv1, which only conv2 reads
     stride: int
     variant: str
     norm: str | None
@@ -110,9 +110,21 @@ def resnet18(
     """ResNet-18 with a 3x3 stem, 11,173,962 parameters (base 64, 10 classes).
 
     `base=32, variant='preactivation', init='torch'` is the network of SpaFL's official
-    code. `widths` are the inner channels of the eight blocks, between their two
-    convolutions; None: as many as outside. `norm` is 'batch', 'static', 'group' or
-    None; `init` is 'flash' (Xavier-uniform with gain 0.5, head N(0, 0.01)) or 'torch'.
+    code.
+
+    Args:
+      num_classes: the outputs of the last layer.
+      input_shape: (H, W, C).
+      base: the channels of the first stage; each further stage doubles them.
+      widths: the channels between the two convolutions of each of the eight blocks;
+        None for as many as the block has outside.
+      variant: a name in `VARIANTS`.
+      norm: 'batch', 'static', 'group' or None.
+      init: 'flash' (Xavier-uniform with gain 0.5, head N(0, 0.01)) or 'torch'.
+      lowering: as in `convolution.convolve`.
+
+    Raises:
+      ValueError: an argument is unknown or out of range.
     """
     at_least("base", base, 1)
     one_of("variant", variant, VARIANTS)

@@ -33,6 +33,12 @@ def vgg16(
     widths: tuple[int, ...] = WIDTHS,
     lowering: str = "auto",
 ) -> Model:
-    """VGG-16 with one linear head and no convolution biases, 14,724,042 parameters."""
+    """VGG-16 with one linear head and no convolution biases, 14,724,042 parameters.
+
+    `norm` is 'batch', 'static', 'group' or None.
+
+    Raises:
+      ValueError: `norm` is none of these, or `widths` are not 13 positive numbers.
+    """
     module = _VGG16(num_classes, check_widths(widths, 13), norm, lowering)
     return image_model(module, input_shape)

@@ -1,10 +1,10 @@
-"""Which layer feeds which, decided here for all that slices, prunes or shrinks widths.
+"""Decides which layer feeds which, for all code that slices, prunes or shrinks widths.
 
-It is read off the leaves of the parameters: a layer has a `kernel` [..., I, O]. In the
-order of their names, conv10 behind conv9, the convolutions and then the dense layers
-make a chain, in which a convolution may read whatever an earlier one wrote: a residual
-sum adds channels of one place. Behind convolutions a dense layer reads flattened
-[H, W, C], channels fastest.
+The wiring follows from the leaves of the parameters. A layer has a `kernel` [..., I,
+O]. In the natural order of their names (conv10 after conv9), the convolutions and then
+the dense layers form a chain. A convolution may read what any earlier one writes,
+because residual sums add equal numbers of channels. A dense layer after convolutions
+reads flattened [H, W, C], with the channels fastest.
 """
 
 import itertools
@@ -17,15 +17,15 @@ from sparsefl_jax.core.types import PyTree
 
 
 class Link(NamedTuple):
-    """A layer, the normalisation behind it, and the only layer that reads it."""
+    """A layer, the normalisation after it, and the only layer that reads it."""
 
     layer: str
-    norm: str  # no such leaves where there is none
+    norm: str  # the tree has no such leaves without normalisation
     reader: str
 
 
 def modules(params: PyTree) -> dict[str, dict]:
-    """The leaves by module and by name, modules in the order of their names.
+    """Returns the leaves by module and name, the modules in natural order.
 
     Example:
       >>> modules({f'fc{i}': {'kernel': i} for i in (10, 9)})
@@ -40,7 +40,7 @@ def modules(params: PyTree) -> dict[str, dict]:
 
 
 def layers(params: PyTree) -> dict[str, tuple[int, ...]]:
-    """The shapes of all kernels, by layer, from the input to the output.
+    """Returns the shapes of all kernels by layer, from the input to the output.
 
     Example:
       >>> shape = jax.ShapeDtypeStruct((3, 4), 'float32')
@@ -54,20 +54,20 @@ def layers(params: PyTree) -> dict[str, tuple[int, ...]]:
 
 
 def _natural(name: str) -> list:
-    """A sort key in which conv10 follows conv9."""
+    """Returns a sort key by which conv10 follows conv9."""
     return [int(t) if t.isdigit() else t for t in re.split(r"(\d+)", name)]
 
 
 def channels(kernels: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
-    """The channels along each axis of every kernel, 0 where an axis is kept whole.
+    """Returns the channels along each axis of every kernel, 0 for axes kept whole.
 
-    The first layer reads the input whole, and the last writes all classes.
+    The first layer reads the whole input, and the last writes all classes.
 
     Args:
-      kernels: as `layers` returns them, at least one.
+      kernels: the shapes of at least one kernel, as `layers` returns them.
 
     Raises:
-      ValueError: a layer reads what no layer before it writes.
+      ValueError: a layer reads a number of channels that no earlier layer writes.
 
     Example:
       >>> channels({'conv1': (3, 3, 1, 8), 'fc1': (32, 10)})
@@ -87,8 +87,8 @@ def channels(kernels: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
             fits = inputs in written
         if before is not None and not fits:
             raise ValueError(
-                f"width slicing: {module!r} reads {inputs} channels, expected what an "
-                f"earlier layer writes, as in a chain or a residual network"
+                f"width slicing: {module!r} reads {inputs} channels, expected a number "
+                "that an earlier layer writes, as in a chain or a residual network"
             )
         written.add(outputs)
         before = module
@@ -98,17 +98,17 @@ def channels(kernels: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
 
 
 def links(params: PyTree, variant: str | None = None) -> list[Link]:
-    """The layers that can shrink, front to back, by the names that all models use.
+    """Returns the layers whose width can shrink, from the input to the output.
 
-    In a chain these are all but the last, and bn`i` stands behind the i-th. A block
-    with a shortcut holds conv1 and conv2, of which the first can.
+    In a chain these are all but the last, and bn`i` follows the i-th. In a block with a
+    shortcut, conv1 can shrink, which only conv2 reads.
 
     Args:
-      params: of a built-in network; only the paths are read.
-      variant: of a residual network, as `resnet18` takes it.
+      params: the parameters of a built-in network; only the paths are read.
+      variant: the variant of a residual network, as `resnet18` takes it.
 
     Raises:
-      ValueError: a layer has another name.
+      ValueError: a layer is named differently.
     """
     order = [m for m, leaves in modules(params).items() if "kernel" in leaves]
     inner = [m.rpartition("/")[0] for m in order if m.endswith("/conv2")]

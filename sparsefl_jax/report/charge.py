@@ -1,27 +1,26 @@
-"""What a run was charged for: bits by stage and direction, values by packet."""
+"""The charges of a run: bits by stage and direction, values by packet."""
 
 from sparsefl_jax.core.formats import MISSING, format_percent, format_si
 from sparsefl_jax.report.load import Record, Run, stage_name
 
 RULES = (
-    "Charged are every value of every packet at its width, and positions by the"
-    " packet's code where the receiver does not hold them yet, again for a client that"
-    " missed a change of the mask. Not charged are what a client draws from its own"
-    " index, packets of common knowledge (width 0), the round's number and a client's"
-    " own facts, the headers of the transport, and what is named below with the reason"
-    " that a packet gives; aggregation is charged without secure summation."
+    "Every value of every packet is charged at its width, and positions by the packet's"
+    " code if the receiver does not hold them yet or has missed a change of the mask."
+    " Nothing is charged for values that a client draws from its own index, packets of"
+    " common knowledge (width 0), the round's number, a client's own facts, transport"
+    " headers, secure summation, and the packets named below with their reasons."
 )
 
 
 def charge_rows(run: Run) -> list[list[str]]:
-    """The bits of all clients and rounds of each stage, by direction.
+    """Returns the bits of all clients and rounds of each stage, by direction.
 
     Args:
       run: the records.
 
     Returns:
-      A head, then a row for each stage and direction; a row of totals where there is
-      more than one stage. What the records do not hold is "-".
+      A head, then a row for each stage and direction, and rows of totals if there are
+      several stages. Values that the records lack are "-".
 
     Example:
       >>> from pathlib import Path
@@ -58,14 +57,14 @@ def charge_rows(run: Run) -> list[list[str]]:
 
 
 def packet_rows(run: Run) -> list[list[str]]:
-    """The values that were sent in each stage, by direction and packet.
+    """Returns the number of values sent in each stage, by direction and packet.
 
     Args:
       run: the records.
 
     Returns:
-      A head, then a row for each stage, direction and packet; the mean is that over
-      rounds. Only the head where the records hold no packets.
+      A head, then a row for each stage, direction and packet with the total and the
+      mean over rounds; only the head if the records hold no packets.
     """
     rows = [["stage", "direction", "packet", "values sent", "a round"]]
     for stage in range(len(run.starts)):
@@ -81,7 +80,7 @@ def packet_rows(run: Run) -> list[list[str]]:
 
 
 def assumptions(run: Run) -> list[str]:
-    """Returns what was left uncharged by assumption, a line for each packet.
+    """Describes the packets that an assumption leaves uncharged, one line each.
 
     Example:
       >>> from pathlib import Path
@@ -89,13 +88,13 @@ def assumptions(run: Run) -> list[str]:
       >>> assumptions(Run(Path("a"), train, [], [0], {}, {}, None))
       ["Not charged: 'delta', down, in stage 0 (as in the paper)."]
     """
-    told = {}
+    reasons = {}
     for record in run.train:
         for place, reason in record.get("assumed", {}).items():
-            told[record["stage"], *place.split("/", 1)] = reason
+            reasons[record["stage"], *place.split("/", 1)] = reason
     return [
         f"Not charged: {packet!r}, {direction}, in {stage_name(run, stage)} ({reason})."
-        for (stage, direction, packet), reason in told.items()
+        for (stage, direction, packet), reason in reasons.items()
     ]
 
 

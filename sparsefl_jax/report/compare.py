@@ -1,4 +1,4 @@
-"""Several runs side by side: groups of seeds, their means and deviations as a table."""
+"""Compares runs in a table of means and deviations over groups of seeds."""
 
 import csv
 import io
@@ -17,17 +17,17 @@ from sparsefl_jax.report.load import Record, Run, read_run, run_folders
 
 
 class Group(NamedTuple):
-    """Runs of one configuration that differ in the seed alone."""
+    """Runs of one configuration that differ only in the seed."""
 
     name: str
     runs: list[Run]
 
 
 class Spread(NamedTuple):
-    """A quantity over the runs of a group; None where no run has it."""
+    """Mean and deviation of a quantity over a group; None if no run has it."""
 
     mean: float | None
-    std: float | None  # sample deviation (ddof 1); None of fewer than two runs
+    std: float | None  # sample deviation (ddof 1); None for fewer than two runs
 
 
 _PERCENT = ("accuracy", "best", "density", "client_p10", "client_median")
@@ -38,21 +38,21 @@ _TEXT_COLUMNS = 3
 
 
 def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
-    """Reads runs and puts those together that differ in nothing but the seed.
+    """Reads runs and groups those that differ only in the seed.
 
-    A folder whose `seed_*/` hold runs is a group by itself. Other runs form a group
-    where their `config.json` are equal but for `seed` and `seeds`; a seed that comes
-    again goes into another group, as it is no further sample.
+    A folder whose `seed_*/` hold runs is a group by itself. Other runs form a group if
+    their `config.json` are equal except for `seed` and `seeds`. A repeated seed goes
+    into another group, because it is not a further sample.
 
     Args:
       run_dirs: folders of runs.
 
     Returns:
-      The groups, in the order of their first runs. A group's name is that of its
-      folder, or what the names of its folders have in common.
+      The groups, in the order of their first runs. The name of a group is that of its
+      folder, or the common beginning of the names of its folders.
 
     Raises:
-      ValueError: a folder can not be read, see `run_folders` and `read_run`.
+      ValueError: a folder cannot be read, see `run_folders` and `read_run`.
 
     Example:
       >>> read_groups(["no/such/run"])
@@ -67,11 +67,11 @@ def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
             seen.add(folder.resolve())
             run = read_run(folder)
             kind, seed = _kind(run, run_dir)
-            again = 0
-            while seed in members.get((kind, again), ()):
-                again += 1
-            members.setdefault((kind, again), {})[seed] = run
-            folders.setdefault((kind, again), []).append(run_dir.resolve())
+            copy = 0
+            while seed in members.get((kind, copy), ()):
+                copy += 1
+            members.setdefault((kind, copy), {})[seed] = run
+            folders.setdefault((kind, copy), []).append(run_dir.resolve())
     return [
         Group(name, list(runs.values()))
         for name, runs in zip(
@@ -81,31 +81,31 @@ def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
 
 
 def comparison_table(groups: Sequence[Group]) -> str:
-    """Groups as a Markdown table, a row for each group and deployed model.
+    """Formats groups as a Markdown table with a row for each deployed model.
 
-    Of several seeds, the mean and the sample deviation. Accuracy is that of the
-    last evaluation; where the groups differ in whose it is, see `evaluate.METRICS`,
-    that is told behind the model. `best` is that of the last stage's round with the
-    best `val_accuracy`; where the run has no validation split, the best on the test
-    set. The percentiles are those of the clients' own accuracies under the headline
-    model. Bits and FLOPs are those of the rounds that the runs have done, so a run
-    that has not ended shows what it has.
+    Groups of several seeds show the mean and the sample deviation. `accuracy` is that
+    of the last evaluation; if the groups' metrics differ (see `evaluate.METRICS`), the
+    metric follows the name of the model. `best` belongs to the round of the last stage
+    with the best `val_accuracy`, or, without a validation split, the best accuracy on
+    the test set. The percentiles are those of the clients' accuracies with the headline
+    model. Bits and FLOPs count the completed rounds, also of a run that has not ended.
 
     Args:
-      groups: what `read_groups` returned.
+      groups: as `read_groups` returned them.
 
     Returns:
-      A Markdown table, and below it what a group leaves uncharged by assumption;
-      without a newline at the end.
+      A Markdown table, followed by the packets that a group leaves uncharged by
+      assumption, without a newline at the end.
 
     Example:
       >>> print(comparison_table([]).splitlines()[0][:44])
       | run | method | model | n | rounds | accura
     """
-    whose = [_metric(group) for group in groups]
+    metrics = [_metric(group) for group in groups]
+    differ = len(set(metrics)) > 1
     rows = [
-        _cells(group, f"{model} ({metric})" if len(set(whose)) > 1 else model, spreads)
-        for group, metric in zip(groups, whose, strict=True)
+        _cells(group, f"{model} ({metric})" if differ else model, spreads)
+        for group, metric in zip(groups, metrics, strict=True)
         for model, spreads in _rows(group)
     ]
     rule = ["---"] * _TEXT_COLUMNS + ["--:"] * (len(_HEAD) - _TEXT_COLUMNS)
@@ -119,13 +119,13 @@ def comparison_table(groups: Sequence[Group]) -> str:
 
 
 def comparison_csv(groups: Sequence[Group]) -> str:
-    """The same table for machines: shares, Gbit and PFLOP, deviations as `*_std`.
+    """Formats the same table as CSV: shares, Gbit and PFLOP, deviations as `*_std`.
 
     Args:
-      groups: what `read_groups` returned.
+      groups: as `read_groups` returned them.
 
     Returns:
-      CSV with a head. What is absent is empty; seeds are separated by spaces.
+      CSV with a head. Missing values are empty; seeds are separated by spaces.
 
     Example:
       >>> comparison_csv([]).split(",")[:6]
@@ -146,7 +146,7 @@ def comparison_csv(groups: Sequence[Group]) -> str:
 
 
 def spread(values: Sequence[float | None]) -> Spread:
-    """Mean and sample deviation of what is there.
+    """Returns the mean and the sample deviation of the finite values.
 
     Example:
       >>> spread([1.0, 3.0, None])
@@ -162,15 +162,15 @@ def spread(values: Sequence[float | None]) -> Spread:
 
 
 def training_pflop(run: Run, record: Record) -> float:
-    """1e15 training FLOPs at the masks from the run's start up to a record's round."""
+    """Returns the PFLOPs (1e15) of training at the masks up to a record's round."""
     if record.get("pflop_cumulative") is not None:
         return record["pflop_cumulative"]
-    at = (record["stage"], record["round"])
-    return sum(r["flops"] for r in run.train if (r["stage"], r["round"]) <= at) / 1e15
+    end = (record["stage"], record["round"])
+    return sum(r["flops"] for r in run.train if (r["stage"], r["round"]) <= end) / 1e15
 
 
 def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
-    """What the runs of a group have in common, and the seed that tells them apart."""
+    """Returns a key that the runs of a group share, and the seed of this run."""
     if run.path != run_dir:
         return str(run_dir.resolve()), run.path.name
     if not run.config:
@@ -180,18 +180,18 @@ def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
 
 
 def _assumed(group: Group) -> list[str]:
-    """What its runs leave uncharged by assumption."""
+    """Describes the packets that the group's runs leave uncharged by assumption."""
     return list(dict.fromkeys(line for run in group.runs for line in assumptions(run)))
 
 
 def _metric(group: Group) -> str:
-    """Whose accuracy the last evaluations tell, 'pooled' or 'clients'."""
+    """Returns the metric of the last evaluations, 'pooled' or 'clients'."""
     last = [run.evals[-1].get("metric") for run in group.runs if run.evals]
     return ", ".join(sorted({metric or MISSING for metric in last})) or MISSING
 
 
 def _rows(group: Group) -> list[tuple[str, dict[str, Spread]]]:
-    """Of each deployed model, the quantities over the group's runs."""
+    """Returns the quantities over the group's runs for each deployed model."""
     final = [run.evals[-1] for run in group.runs if run.evals]
     models = list(dict.fromkeys(name for e in final for name in e["models"]))
     shared = _quantities(group, _totals)
@@ -222,8 +222,8 @@ def _totals(run: Run) -> dict[str, float | None]:
 def _of_model(run: Run, model: str) -> dict[str, float | None]:
     evals = [e for e in run.evals if e["stage"] == run.evals[-1]["stage"]]
     final = evals[-1]["models"].get(model, {}) if evals else {}
-    seen = [e for e in evals if finite(e["models"].get(model, {}).get("accuracy"))]
-    chosen = max(seen, key=lambda e: _choice(e, model), default=None)
+    valid = [e for e in evals if finite(e["models"].get(model, {}).get("accuracy"))]
+    chosen = max(valid, key=lambda e: _choice(e, model), default=None)
     return {
         "accuracy": final.get("accuracy"),
         "best": chosen["models"][model]["accuracy"] if chosen else None,
@@ -257,7 +257,7 @@ def _cells(group: Group, model: str, spreads: dict[str, Spread]) -> list[str]:
 
 
 def method_of(run: Run) -> str:
-    """What a run is a run of; two stages are joined by a plus sign."""
+    """Returns the name of a run's method; two stages are joined by a plus sign."""
     configured = (run.config.get("algorithm") or {}).get("name") or MISSING
     method = run.summary.get("method") or configured
     first = (run.config.get("first_stage") or {}).get("name")
@@ -265,10 +265,13 @@ def method_of(run: Run) -> str:
 
 
 def _names(folders: Sequence[Sequence[Path]]) -> list[str]:
-    """A group's folder, or what several have in common; its whole path if not alone."""
+    """Names groups by their folders, or by the whole path if the name is not unique.
+
+    The name of several folders is what their names have in common.
+    """
     names = []
     for paths in folders:
-        # By whole words and numbers: a_10 and a_11 have a in common, not a_1.
+        # Whole words and numbers: a_10 and a_11 have `a` in common, not `a_1`.
         parts = [re.findall(r"\d+|[^\W\d_]+|[\W_]", path.name) for path in paths]
         common = "".join(os.path.commonprefix(parts)).rstrip("_-. ")
         names.append(common or paths[0].name)

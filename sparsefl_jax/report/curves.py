@@ -1,4 +1,4 @@
-"""Accuracy of several runs in one plot: against rounds, traffic and computation."""
+"""Plots the accuracy of several runs against rounds, traffic and computation."""
 
 import itertools
 from collections.abc import Callable, Sequence
@@ -17,18 +17,18 @@ _LINES = ("-", "--", "-.", ":")
 def plot_comparison(groups: Sequence[Group], folder: Path) -> list[Path]:
     """Draws the accuracy of groups of runs, with a band of one deviation over seeds.
 
-    The headline model on the pooled test set. A group's line goes through the rounds
-    that all of its runs evaluated; across, it stands at their mean traffic or work.
+    The accuracy is that of the headline model. A group's line goes through the rounds
+    that all of its runs evaluated, at the mean traffic or work of the runs.
 
     Args:
-      groups: what `read_groups` returned.
-      folder: where the PNG files go; created if absent.
+      groups: as `read_groups` returned them.
+      folder: the folder of the PNG files; created if absent.
 
     Returns:
       The files written: `compare_rounds.png`, `compare_gbit.png`, `compare_flops.png`,
-      `compare_sparsity.png` where a method's runs differ in sparsity, and
-      `compare_clients.png` where the runs evaluate single clients; none where no run
-      has been evaluated.
+      `compare_sparsity.png` if a method has runs of different sparsity, and
+      `compare_clients.png` if the runs evaluate single clients. None are written if no
+      run has been evaluated.
     """
     groups = [
         group._replace(runs=[run for run in group.runs if run.evals])
@@ -49,8 +49,8 @@ def plot_comparison(groups: Sequence[Group], folder: Path) -> list[Path]:
         with canvas(paths[-1]) as figure:
             ax = figure.subplots()
             ax.set(xlabel=label, ylabel="accuracy [%]", title=title)
-            for group, look in zip(groups, _looks(), strict=False):
-                _band(ax, _label(group), *_curve(group, across, _accuracy), **look)
+            for group, style in zip(groups, _styles(), strict=False):
+                _band(ax, _label(group), *_curve(group, across, _accuracy), **style)
             _finish(ax, name)
             legend(ax)
     by_method = _by_sparsity(groups)
@@ -64,7 +64,7 @@ def plot_comparison(groups: Sequence[Group], folder: Path) -> list[Path]:
 
 
 def _by_sparsity(groups: Sequence[Group]) -> dict[str, list]:
-    """By method: sparsity, accuracy and its deviation at the end of every group."""
+    """Returns each method's points: final sparsity, accuracy and its deviation."""
     found = {}
     for group in groups:
         final = [
@@ -85,28 +85,28 @@ def _by_sparsity(groups: Sequence[Group]) -> dict[str, list]:
 
 
 def _plot_sparsity(by_method: dict[str, list], path: Path) -> None:
-    """Final accuracy against the share of parameters that are zero."""
+    """Draws the final accuracy against the share of parameters that are zero."""
     with canvas(path) as figure:
         ax = figure.subplots()
         title = "Accuracy by sparsity"
         ax.set(xlabel="parameters pruned [%]", ylabel="accuracy [%]", title=title)
-        for (name, points), look in zip(by_method.items(), _looks(), strict=False):
+        for (name, points), style in zip(by_method.items(), _styles(), strict=False):
             x, y, deviation = 100 * np.array(points).T
-            ax.errorbar(x, y, deviation, label=name, marker="o", capsize=3, **look)
+            ax.errorbar(x, y, deviation, label=name, marker="o", capsize=3, **style)
         legend(ax)
 
 
 def _plot_clients(groups: Sequence[Group], path: Path) -> None:
-    """The clients' median and their 10th percentile, each in its own axes."""
+    """Draws the clients' median and their 10th percentile, each in its own axes."""
     with canvas(path, (10.4, 4.3)) as figure:
         titles = {"median": "Median of the clients"}
         titles |= {"p10": "10th percentile of the clients"}
         pair = figure.subplots(1, 2, sharey=True)
         for ax, (name, title) in zip(pair, titles.items(), strict=True):
             ax.set(xlabel="round", title=title)
-            for group, look in zip(groups, _looks(), strict=False):
+            for group, style in zip(groups, _styles(), strict=False):
                 curve = _curve(group, _done, lambda r, n=name: _percentile(r, n))
-                _band(ax, _label(group), *curve, **look)
+                _band(ax, _label(group), *curve, **style)
             _finish(ax, "rounds")
         legend(pair[0])
         pair[0].set_ylabel("accuracy on the client's own test split [%]")
@@ -115,7 +115,7 @@ def _plot_clients(groups: Sequence[Group], path: Path) -> None:
 def _curve(
     group: Group, across: Callable[[Run, Record], float], value: Callable
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Mean position, mean and deviation of the value, at the rounds that all share."""
+    """Returns the mean x, and the mean and deviation of y, at the shared rounds."""
     by_round = [
         {
             _done(run, r): (across(run, r), value(r))
@@ -159,8 +159,8 @@ def _finish(ax, name: str) -> None:
         ax.xaxis.set_major_formatter(EngFormatter())
 
 
-def _looks():
-    """Colours, and after the last of them the next kind of line."""
+def _styles():
+    """Yields all colours with one line style, then with the next one."""
     for linestyle in itertools.cycle(_LINES):
         for color in COLORS:
             yield {"color": color, "linestyle": linestyle}

@@ -1,4 +1,4 @@
-"""The look that all plots share."""
+"""The style that all plots share."""
 
 import contextlib
 from collections.abc import Iterator
@@ -29,9 +29,9 @@ _STYLE = {
 
 @contextlib.contextmanager
 def canvas(path: Path, size: tuple[float, float] = (7.2, 4.3)) -> Iterator:
-    """Yields an empty figure of a size in inches; leaving saves it as a PNG."""
+    """Yields an empty figure of a size in inches, and saves it as a PNG on exit."""
     import matplotlib
-    from matplotlib.figure import Figure  # without pyplot: no window, no global state
+    from matplotlib.figure import Figure  # pyplot would open windows and keep state
 
     with matplotlib.rc_context(_STYLE):
         figure = Figure(figsize=size, layout="constrained")
@@ -43,7 +43,7 @@ def canvas(path: Path, size: tuple[float, float] = (7.2, 4.3)) -> Iterator:
 
 @contextlib.contextmanager
 def axes(path: Path, run: Run, title: str, xlabel: str, ylabel: str) -> Iterator:
-    """Yields axes with the run's name in the title; leaving saves the figure."""
+    """Yields axes with the run's name in the title, and saves the figure on exit."""
     with canvas(path) as figure:
         ax = figure.subplots()
         ax.set(xlabel=xlabel, ylabel=ylabel, title=titled(run, title))
@@ -51,7 +51,7 @@ def axes(path: Path, run: Run, title: str, xlabel: str, ylabel: str) -> Iterator
 
 
 def titled(run: Run, title: str) -> str:
-    """A plot's title with the run's method and data set behind it."""
+    """Returns a plot's title followed by the run's method and data set."""
     method = run.summary.get("method") or run.path.resolve().name
     dataset = run.summary.get("dataset")
     return f"{title}: {method}" + (f" on {dataset}" if dataset else "")

@@ -1,4 +1,4 @@
-"""Which filters are active: over the rounds, and client by client; their thresholds.
+"""Plots active filters over the rounds and by client, and thresholds of filters.
 
 `masks/filters.json`                    {"names": [L], "sizes": [L]}: the layers, in
                                         order, and how many filters each has
@@ -30,7 +30,7 @@ from sparsefl_jax.report.load import Run
 from sparsefl_jax.report.masks import Snapshot, open_snapshots
 
 _MAX_PATTERNS = 6  # layers whose patterns are drawn client by client
-_PIXELS = 800  # at least as many as an axes of cells has
+_PIXELS = 800  # at least the pixels of an axes of cells
 
 
 class KeptFilters(NamedTuple):
@@ -41,7 +41,7 @@ class KeptFilters(NamedTuple):
     snapshots: list[Snapshot]  # packed: uint8 [N or 1, bytes]
 
     def active(self, snapshot: Snapshot) -> dict[str, np.ndarray]:
-        """Of each layer, bool [N or 1, filters]."""
+        """Returns the active filters of each layer, bool [N or 1, filters]."""
         count = sum(self.sizes)
         rows = np.unpackbits(snapshot.packed, axis=1, count=count).astype(bool)
         parts = np.split(rows, np.cumsum(self.sizes)[:-1], axis=1)
@@ -49,16 +49,16 @@ class KeptFilters(NamedTuple):
 
 
 def read_filters(run_dir: str | Path) -> KeptFilters | None:
-    """Opens what a run kept of its filters, without reading it.
+    """Opens the filters that a run kept, without reading them.
 
     Args:
       run_dir: the folder of a run.
 
     Returns:
-      The filters, or None where the run has no `masks/filters.json`.
+      The filters, or None if the run has no `masks/filters.json`.
 
     Raises:
-      ValueError: a file is damaged, or not as long as the layers need.
+      ValueError: a file is damaged, or its size does not fit the layers.
 
     Example:
       >>> read_filters("no/such/run") is None
@@ -69,15 +69,15 @@ def read_filters(run_dir: str | Path) -> KeptFilters | None:
 
 
 def plot_filters(run: Run, folder: Path) -> list[Path]:
-    """Draws what the filters that a run kept tell; nothing where none was ever pruned.
+    """Plots the filters that a run kept, unless none was ever pruned.
 
     Args:
       run: the records.
-      folder: where the PNG files go.
+      folder: the folder of the PNG files.
 
     Returns:
-      The files written: `filter_activity.png`, and where clients have models of their
-      own `client_filters.png` and `client_layer_density.png`.
+      The files written: `filter_activity.png`, and with personal models also
+      `client_filters.png` and `client_layer_density.png`.
 
     Raises:
       ValueError: a file of filters is damaged, see `read_filters`.
@@ -85,7 +85,7 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
     kept = read_filters(run.path)
     if kept is None:
         return []
-    # Masks may be ahead of the metrics of a run that was stopped.
+    # The masks of a stopped run may be ahead of its metrics.
     known = [s for s in kept.snapshots if s.stage < len(run.starts)]
     kept = kept._replace(snapshots=known)
     if all(v.all() for s in known for v in kept.active(s).values()):
@@ -93,8 +93,8 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
     paths = [folder / "filter_activity.png"]
     filter_activity(run, paths[0], kept)
     if len(known[-1].packed) > 1:
-        own = [s for s in known if len(s.packed) > 1]
-        kept = kept._replace(snapshots=own)
+        personal = [s for s in known if len(s.packed) > 1]
+        kept = kept._replace(snapshots=personal)
         paths += [folder / "client_filters.png", folder / "client_layer_density.png"]
         client_filters(run, paths[1], kept)
         client_layer_density(run, paths[2], kept)
@@ -104,13 +104,13 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
 def filter_activity(
     run: Run, path: Path, kept: KeptFilters, layers: Sequence[str] | None = None
 ) -> None:
-    """Draws for every filter of a layer the share of clients that keep it, by round.
+    """Draws the share of clients that keep each filter of a layer, by round.
 
     Args:
       run: the records.
       path: the PNG to write.
       kept: from `read_filters`.
-      layers: some of `kept.names`; None: all.
+      layers: a selection of `kept.names`; None for all.
     """
     names = kept.names if layers is None else list(layers)
     shares = [
@@ -129,8 +129,8 @@ def filter_activity(
             ax.set_axis_off()
         _name_axes(figure, "round", "filter", titled(run, "Active filters"))
         clients = max(len(s.packed) for s in kept.snapshots)
-        whose = "clients that keep the filter" if clients > 1 else "kept by the server"
-        figure.colorbar(image, ax=grid, label=f"{whose} [%]", aspect=30)
+        label = "clients that keep the filter" if clients > 1 else "kept by the server"
+        figure.colorbar(image, ax=grid, label=f"{label} [%]", aspect=30)
 
 
 def client_filters(
@@ -140,15 +140,16 @@ def client_filters(
     layers: Sequence[str] | None = None,
     rounds: Sequence[int] | None = None,
 ) -> None:
-    """Draws the filters that every client keeps in black, those pruned in white.
+    """Draws the filters that each client keeps in black and the pruned ones in white.
 
     Args:
       run: the records.
       path: the PNG to write.
-      kept: from `read_filters`, its last stage of several clients' own models.
-      layers: some of `kept.names`; None: the first, the last and some between.
-      rounds: rounds of the last stage that were kept; None: the first, one halfway, the
-        last.
+      kept: from `read_filters`, with personal models in the last stage.
+      layers: a selection of `kept.names`; None for the first, the last and some
+        between.
+      rounds: a selection of the last stage's rounds; None for the first, one halfway
+        and the last.
     """
     last = [s for s in kept.snapshots if s.stage == kept.snapshots[-1].stage]
     if rounds is None:
@@ -166,15 +167,15 @@ def client_filters(
                 ax = grid[row, column]
                 _cells(ax, active[name])
                 whole_numbers(ax.xaxis)
-                words = f"{short(name)}, round {_done(run, snapshot)}"
+                panel = f"{short(name)}, round {_done(run, snapshot)}"
                 share = f"{100 * active[name].mean():.1f} %"
-                ax.set_title(f"{words}, {share}", fontsize=10, weight="normal")
+                ax.set_title(f"{panel}, {share}", fontsize=10, weight="normal")
         title = titled(run, "Active filters by client")
         _name_axes(figure, "filter", "client", title)
 
 
 def client_layer_density(run: Run, path: Path, kept: KeptFilters) -> None:
-    """Draws the share of each layer's filters that every client keeps, last round.
+    """Draws the share of each layer's filters that each client keeps at the end.
 
     Args:
       run: the records.
@@ -200,7 +201,8 @@ def thresholds_by_round(run: Run, path: Path) -> None:
     """Draws the mean and the largest threshold of every layer's filters.
 
     Args:
-      run: the records; the server's `threshold_mean/LAYER` and `threshold_max/LAYER`.
+      run: the records, with the server's `threshold_mean/LAYER` and
+        `threshold_max/LAYER`.
       path: the PNG to write.
     """
     names = threshold_layers(run)
@@ -222,26 +224,26 @@ def thresholds_by_round(run: Run, path: Path) -> None:
 
 
 def threshold_layers(run: Run) -> list[str]:
-    """The layers whose global thresholds a run has logged, in order."""
+    """Returns the layers whose global thresholds a run has logged, in order."""
     keys = dict.fromkeys(k for r in run.train for k in r.get("server", {}))
     head = "threshold_mean/"
     return [key.removeprefix(head) for key in keys if key.startswith(head)]
 
 
 def _done(run: Run, snapshot: Snapshot) -> int:
-    """The rounds done then, over all stages."""
+    """Returns the rounds completed at a snapshot, over all stages."""
     return run.starts[snapshot.stage] + snapshot.round
 
 
 def _spread(count: int, most: int) -> list[int]:
-    """At most so many of the indices below count: the first, the last, some between."""
+    """Returns at most `most` evenly spaced indices below `count`."""
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
 
 def _cells(ax, shares: np.ndarray, colors: str = "Greys"):
-    """Shares [rows, columns] as cells on the scale from 0 to 100 %."""
+    """Draws shares [rows, columns] as cells on a scale from 0 to 100 %."""
     rows, columns = shares.shape
-    # Enlarged first, as matplotlib would blur along both axes where one has to shrink.
+    # Enlarge first: if one axis has to shrink, matplotlib would blur along both.
     fine = shares.repeat(-(-_PIXELS // rows), 0).repeat(-(-_PIXELS // columns), 1)
     image = ax.imshow(
         100.0 * fine,
@@ -263,7 +265,7 @@ def _name_columns(ax, names: Sequence, most: int) -> None:
 
 
 def _name_axes(figure, xlabel: str, ylabel: str, title: str) -> None:
-    """Labels and a title that all axes of a figure share."""
+    """Sets labels and a title that all axes of a figure share."""
     figure.supxlabel(xlabel, fontsize=11)
     figure.supylabel(ylabel, fontsize=11)
     figure.suptitle(title, fontsize=12, weight="bold", x=0.02, ha="left")

@@ -1,4 +1,4 @@
-"""Lines over a run's rounds: values from records, stages marked, layers coloured."""
+"""Draws lines over a run's rounds, with marked stages and coloured layers."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ _MAX_LEGEND_LAYERS = 10
 
 
 def finite(value: Any) -> bool:
-    """Whether there is a number, and it is neither NaN nor infinite.
+    """Tells whether a value is a number that is neither NaN nor infinite.
 
     Example:
       >>> finite(0.5), finite(None), finite(float("nan")), finite("0.5")
@@ -26,7 +26,16 @@ def finite(value: Any) -> bool:
 def series(
     run: Run, records: Sequence[Record], value: Callable
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Rounds over all stages, and the finite values there."""
+    """Returns the rounds, counted over all stages, and the finite values there.
+
+    Args:
+      run: the run of the records.
+      records: records with `stage` and `round`.
+      value: `(record) -> number or None`.
+
+    Returns:
+      Two float arrays [n].
+    """
     pairs = [
         (run.starts[r["stage"]] + r["round"], value(r))
         for r in records
@@ -39,9 +48,9 @@ def series(
 def draw_line(
     ax: Any, x: np.ndarray, y: np.ndarray, label: str, color: Any, width: float = 2.0
 ) -> None:
-    """A line with a name; nothing where there are no points."""
+    """Draws a line with a label, or nothing if there are no points."""
     if len(x):
-        # Few points are shown as such; one point has no line at all.
+        # Few points get markers; a single point has no line at all.
         marker = "o" if len(x) <= 25 else None
         ax.plot(x, y, label=label, color=color, lw=width, marker=marker, markersize=4)
 
@@ -49,12 +58,12 @@ def draw_line(
 def draw_layers(
     ax: Any, run: Run, records: Sequence[Record], total: str, by_layer: str
 ) -> None:
-    """A line for each layer, coloured by depth, and one for all layers together.
+    """Draws a line for each layer, coloured by depth, and one for all layers together.
 
     Args:
       ax: matplotlib axes.
-      run: whose rounds are counted.
-      records: with `stage`, `round` and the two keys.
+      run: the run of the records.
+      records: records with `stage`, `round` and the two keys.
       total: the key of the value over all layers, a share.
       by_layer: the key of the values `{layer: share}`.
     """
@@ -74,7 +83,7 @@ def draw_layers(
 
 
 def short(layer: str) -> str:
-    """A layer's name without the word that all of them end with.
+    """Returns a layer's name without the suffix that all names share.
 
     Example:
       >>> short("conv1/kernel")
@@ -84,14 +93,14 @@ def short(layer: str) -> str:
 
 
 def layer_colors(count: int) -> np.ndarray:
-    """Colours [count, 4] of layers by depth."""
+    """Returns the colours [count, 4] of layers by depth."""
     import matplotlib
 
     return matplotlib.colormaps["viridis"](np.linspace(0.0, 0.92, max(count, 1)))
 
 
 def name_layers(ax: Any, colors: np.ndarray) -> None:
-    """Names of the lines right of the axes; of many layers, a bar of their colours."""
+    """Puts a legend right of the axes, or a colour bar if there are many layers."""
     if len(colors) <= _MAX_LEGEND_LAYERS:
         ax.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
         return
@@ -107,14 +116,14 @@ def name_layers(ax: Any, colors: np.ndarray) -> None:
 
 
 def count_rounds(ax: Any, run: Run) -> None:
-    """An axis of rounds from 0, with a mark where each later stage begins."""
+    """Makes an x axis of rounds from 0, and marks where each later stage begins."""
     mark_stages(ax, run, [start + 0.5 for start in run.starts])
     whole_numbers(ax.xaxis)
     ax.set_xlim(left=0)
 
 
 def mark_stages(ax: Any, run: Run, positions: Sequence[float]) -> None:
-    """Dashed lines with the names of the stages where they begin, but the first."""
+    """Draws dashed lines with names where the stages after the first begin."""
     for i, position in enumerate(positions[1:], start=1):
         ax.axvline(position, color="#555555", linewidth=1.0, linestyle=(0, (4, 3)))
         ax.annotate(
@@ -128,13 +137,13 @@ def mark_stages(ax: Any, run: Run, positions: Sequence[float]) -> None:
 
 
 def legend(ax: Any) -> None:
-    """A legend, where anything has a name."""
+    """Draws a legend if anything has a label."""
     if ax.get_legend_handles_labels()[0]:
         ax.legend(loc="best")
 
 
 def _scale_shares(ax) -> None:
-    """Percentages from 0, or on a logarithmic scale where they differ much."""
+    """Scales percentages from 0, or logarithmically if they differ much."""
     values = [line.get_ydata() for line in ax.lines]
     low, high = min(map(np.min, values)), max(map(np.max, values))
     if low > 0 and high > 20 * low:

@@ -1,15 +1,15 @@
-"""Reads the folder of one run back: what `experiment.py` wrote, nothing else.
+"""Reads the folder of a run.
 
 metrics.jsonl  `{"schema": 2}`, then one JSON object per line, of phase "train" or
-               "eval"; both hold `gbit_cumulative` and `pflop_cumulative` (1e15 training
-               FLOPs at the masks) since the start; "train" holds the ledger, and what a
-               method measures in `client` and `server`; "eval" may hold `val_accuracy`,
-               the headline model's on the pooled validation split
+               "eval". Both hold `gbit_cumulative` and `pflop_cumulative` (1e15 training
+               FLOPs at the masks) since the start. "train" holds the ledger, and the
+               method's metrics in `client` and `server`. "eval" may hold `val_accuracy`
+               of the headline model on the pooled validation split
 summary.json   the run's totals, see `table.py`; absent while it runs
 config.json    the configuration
-partition.npy  [N, classes] int, how many samples of each class a client holds
-masks/         masks that were kept, see `masks.py`
-seed_*/        of several seeds: the folder of each one's run; beside them `config.json`
+partition.npy  [N, classes] int, the number of samples of each class for each client
+masks/         the masks that were kept, see `masks.py`
+seed_*/        with several seeds, the folder of each run; beside them are `config.json`
                and a `summary.json` with means
 """
 
@@ -36,7 +36,7 @@ from sparsefl_jax.system.log_lines import SCHEMA
 
 Record = dict[str, Any]
 
-# What reports read of the files; other fields are taken as they are.
+# The fields that reports read; all others are ignored.
 _HEADING = {"phase": ("train", "eval"), "stage": COUNT, "round": COUNT}
 _HEADING |= {"gbit_cumulative": NUMBER, "pflop_cumulative?": NUMBER}
 _TRAIN = {"clients?": [COUNT], "flops": NUMBER, "flops_dense": NUMBER}
@@ -77,8 +77,8 @@ _CONFIG = {"seed?": COUNT} | {
 class Run(NamedTuple):
     """A run's records, ordered by stage and round.
 
-    `round` counts the completed rounds of a record's stage; `starts` holds the rounds
-    that were done before each stage, so that `starts[stage] + round` counts them all.
+    `round` counts the completed rounds of a record's stage. `starts` holds the rounds
+    before each stage, so that `starts[stage] + round` counts all completed rounds.
     """
 
     path: Path
@@ -91,10 +91,10 @@ class Run(NamedTuple):
 
 
 def read_run(run_dir: str | Path) -> Run:
-    """Reads a run's folder, also of a run that still runs or was stopped.
+    """Reads a run's folder, also of a run that has not ended or was stopped.
 
-    A last line that was cut off is dropped. Where a resumed run logged a round a second
-    time, the later record counts.
+    A truncated last line is dropped. If a resumed run logged a round twice, the later
+    record counts.
 
     Args:
       run_dir: the folder that holds `metrics.jsonl`.
@@ -103,8 +103,8 @@ def read_run(run_dir: str | Path) -> Run:
       The run's records.
 
     Raises:
-      ValueError: in one line, there is no such folder, it holds no `metrics.jsonl`, or
-        a file in it does not hold what a run writes there.
+      ValueError: there is no such folder, it holds no `metrics.jsonl`, or a file in it
+        is damaged.
 
     Example:
       >>> read_run("no/such/run")
@@ -137,7 +137,7 @@ def read_run(run_dir: str | Path) -> Run:
 
 
 def stage_name(run: Run, stage: int) -> str:
-    """What a stage is called; by its number while the run has not ended.
+    """Returns the name of a stage, or its number while the run has not ended.
 
     Example:
       >>> stage_name(Run(Path("a"), [], [], [0], {}, {}, None), 0)
@@ -148,16 +148,16 @@ def stage_name(run: Run, stage: int) -> str:
 
 
 def run_folders(run_dir: str | Path) -> list[Path]:
-    """The folders of single runs that a run consists of.
+    """Returns the folders of the single runs of a run.
 
     Args:
-      run_dir: a folder with `metrics.jsonl`, or one whose `seed_*/` hold one each.
+      run_dir: a folder with `metrics.jsonl`, or one with `seed_*/metrics.jsonl`.
 
     Returns:
       The folder itself, or those of its seeds in the order of the seeds.
 
     Raises:
-      ValueError: there is neither.
+      ValueError: the folder is neither.
 
     Example:
       >>> run_folders("no/such/run")
@@ -176,20 +176,20 @@ def run_folders(run_dir: str | Path) -> list[Path]:
     return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
 
 
-_LEDGER_1 = {  # fields of training records of schema 1; others are the method's
+_LEDGER_1 = {  # the ledger's fields in schema 1; all others are the method's
     *("stage", "phase", "round", "gbit_cumulative", "pflop_cumulative", "loss"),
     *("train_accuracy", "samples", "clients", "flops", "flops_dense", "flops_executed"),
     *("density", "layer_density", "mismatch", "layer_mismatch"),
 }
-_SERVER_1 = ("threshold_mean/", "threshold_max/", "unanimous")  # by the server
+_SERVER_1 = ("threshold_mean/", "threshold_max/", "unanimous")  # the server's metrics
 
 
 def read_records(path: Path) -> list[Record]:
-    """Returns the records of a `metrics.jsonl`, of any schema as the newest has them.
+    """Returns the records of a `metrics.jsonl`, converted to the newest schema.
 
     Raises:
-      ValueError: in one line, a line other than the last does not hold what a run
-        writes there, or the schema is newer than this package's.
+      ValueError: a line other than the last is damaged, or the schema is newer than
+        this package's.
     """
     records = read_lines(path)
     schema = records.pop(0)["schema"] if records and "schema" in records[0] else 1
@@ -201,13 +201,13 @@ def read_records(path: Path) -> list[Record]:
         if record["stage"] > len(records):
             raise ValueError(f"{path} holds stage={record['stage']}, none before it")
         for name in _SECTIONS & set(record):
-            if record[name] is None:  # as good as absent
+            if record[name] is None:  # the same as absent
                 del record[name]
     return records if schema == SCHEMA else list(map(_from_schema_1, records))
 
 
 def _from_schema_1(record: Record) -> Record:
-    """A record whose method's metrics stood among the fields of the ledger."""
+    """Converts a record of schema 1, which mixes a method's metrics and the ledger."""
     if record["phase"] != "train":
         return record
     new = {"client": {}, "server": {}}
@@ -220,11 +220,10 @@ def _from_schema_1(record: Record) -> Record:
 
 
 def read_lines(path: Path) -> list[Record]:
-    """The records of a JSON lines file, without a last line that was cut off.
+    """Returns the records of a JSON lines file, without a truncated last line.
 
     Raises:
-      ValueError: in one line, the file can not be read, or another line is no JSON
-        object.
+      ValueError: the file cannot be read, or another line is not a JSON object.
     """
     lines = read_text(path).splitlines()
     records = []
@@ -241,14 +240,14 @@ def read_lines(path: Path) -> list[Record]:
 
 
 def read_summary(run_dir: Path) -> dict[str, Any]:
-    """What `summary.json` holds, see `table.py`; {} where there is none.
+    """Reads `summary.json`, see `table.py`; returns {} if there is none.
 
     Raises:
-      ValueError: in one line, it does not hold what a run writes there.
+      ValueError: the file is damaged.
     """
     return _optional(Path(run_dir) / "summary.json", _SUMMARY)
 
 
 def _optional(path: Path, pattern: dict) -> dict[str, Any]:
-    """A JSON object, {} where there is no such file."""
+    """Reads a JSON object; returns {} if there is no such file."""
     return read_json(path, pattern) if path.exists() else {}

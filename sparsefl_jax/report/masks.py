@@ -1,14 +1,14 @@
-"""The masks that a run kept, and how far they are from one another.
+"""Reads the masks that a run kept, and compares them.
 
 `layers.json`                      {"names": [L], "sizes": [L]}: the layers, in order
 `server_{stage}_{round:06d}.npy`   uint8 [ceil(sum(sizes) / 8)]: `np.packbits` of the
                                    deployed mask, its layers flat and in that order
-`clients_{stage}_{round:06d}.npy`  uint8 [K, ceil(sum(sizes) / 8)]: what the cohort of
-                                   that round sent, a row for each client of the draw
+`clients_{stage}_{round:06d}.npy`  uint8 [K, ceil(sum(sizes) / 8)]: the masks that the
+                                   cohort of that round sent, in the order of the draw
 
 The mismatch is Definition 1 of Babakniya et al., "Revisiting Sparsity Hunting in
 Federated Learning" (FLASH), TMLR 2023, as in `sparsity.masks.jaccard_mismatch`. Masks
-stay packed on disk; a piece of a layer is read at a time.
+stay packed on disk and are read piece by piece.
 """
 
 import math
@@ -22,7 +22,7 @@ import numpy as np
 from sparsefl_jax.system.files import COUNT, TEXT, open_array, read_json
 
 _NAME = re.compile(r"([a-z]+)_(\d{1,9})_(\d{1,9})\.npy")
-_PIECE = 1 << 20  # bits of a layer that are compared at a time, of every mask
+_PIECE = 1 << 20  # bits of each mask that are compared at a time
 
 
 class Snapshot(NamedTuple):
@@ -49,10 +49,10 @@ def read_masks(run_dir: str | Path) -> KeptMasks | None:
       run_dir: the folder of a run.
 
     Returns:
-      The masks, or None where the run has no `masks/layers.json`.
+      The masks, or None if the run has no `masks/layers.json`.
 
     Raises:
-      ValueError: a file is damaged, or not as long as the layers need.
+      ValueError: a file is damaged, or its size does not fit the layers.
 
     Example:
       >>> read_masks("no/such/run") is None
@@ -62,44 +62,47 @@ def read_masks(run_dir: str | Path) -> KeptMasks | None:
     return None if found is None else KeptMasks(*found)
 
 
-def open_snapshots(run_dir: str | Path, layers: str, kinds: dict[str, int]):
-    """Opens packed bits of some kinds, of which a JSON file names the layers.
+def open_snapshots(
+    run_dir: str | Path, layers: str, kinds: dict[str, int]
+) -> tuple | None:
+    """Opens snapshots of packed bits.
 
     Args:
       run_dir: the folder of a run.
-      layers: the file in its folder `masks`.
-      kinds: of each what its files are called by, and its number of axes.
+      layers: the JSON file in its folder `masks` that names the layers.
+      kinds: the number of axes by kind of snapshot, the beginning of its files' names.
 
     Returns:
-      Names and sizes of the layers, then by kind a list of snapshots in order; None
-      where the file of the layers is absent.
+      The names and the sizes of the layers, then for each kind a list of snapshots in
+      order; None if there is no file of layers.
 
     Raises:
-      ValueError: a file is damaged, or not as long as the layers need.
+      ValueError: a file is damaged, or its size does not fit the layers.
     """
     folder = Path(run_dir) / "masks"
     if not (folder / layers).exists():
         return None
-    told = read_json(folder / layers, {"names": [TEXT], "sizes": [COUNT]})
-    if len(told["names"]) != len(told["sizes"]) or not told["names"]:
+    content = read_json(folder / layers, {"names": [TEXT], "sizes": [COUNT]})
+    names, sizes = content["names"], content["sizes"]
+    if len(names) != len(sizes) or not names:
         raise ValueError(
-            f"{folder / layers} holds {len(told['names'])} names and "
-            f"{len(told['sizes'])} sizes, expected as many, and some"
+            f"{folder / layers} holds {len(names)} names and {len(sizes)} sizes, "
+            "expected equally many, and at least one"
         )
-    width = math.ceil(sum(told["sizes"]) / 8)
+    width = math.ceil(sum(sizes) / 8)
     found = {kind: [] for kind in kinds}
-    for path, whose, stage, round in snapshot_files(folder):
-        if whose in kinds:
-            packed = open_packed(path, ndim=kinds[whose], width=width)
-            found[whose].append(Snapshot(stage, round, packed))
+    for path, kind, stage, round in snapshot_files(folder):
+        if kind in kinds:
+            packed = open_packed(path, ndim=kinds[kind], width=width)
+            found[kind].append(Snapshot(stage, round, packed))
     ordered = (sorted(found[kind], key=lambda s: s[:2]) for kind in kinds)
-    return told["names"], told["sizes"], *ordered
+    return names, sizes, *ordered
 
 
 def snapshot_files(folder: Path) -> Iterator[tuple[Path, str, int, int]]:
-    """The files of masks in a folder, with whose they are, stage and round.
+    """Yields the mask files of a folder, each with its kind, stage and round.
 
-    What is called otherwise was put there by someone else, and is left alone.
+    Files with other names do not belong to the run and are ignored.
 
     Example:
       >>> list(snapshot_files(Path("no/such/run/masks")))
@@ -114,7 +117,7 @@ def snapshot_files(folder: Path) -> Iterator[tuple[Path, str, int, int]]:
 def pairwise_mismatch(
     masks: Sequence[np.ndarray], sizes: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray]:
-    """1 - |a & b| / |a | b| of every two masks, counted on packed bits.
+    """Returns 1 - |a & b| / |a | b| of every two masks, counted on packed bits.
 
     Args:
       masks: S packed masks, uint8 [ceil(sum(sizes) / 8)] each.
@@ -122,31 +125,31 @@ def pairwise_mismatch(
 
     Returns:
       The mismatch over all layers together, float64 [S, S], and of each layer,
-      [L, S, S]; 0 where both masks are empty.
+      [L, S, S]; 0 if both masks are empty.
 
     Example:
       >>> masks = [np.packbits([1, 1, 0, 1]), np.packbits([1, 0, 1, 1])]
-      >>> whole, by_layer = pairwise_mismatch(masks, [3, 1])
-      >>> whole.tolist()
+      >>> overall, by_layer = pairwise_mismatch(masks, [3, 1])
+      >>> overall.tolist()
       [[0.0, 0.5], [0.5, 0.0]]
       >>> by_layer[:, 0, 1].round(4).tolist()
       [0.6667, 0.0]
     """
     edges = np.concatenate([[0], np.cumsum(np.asarray(sizes, np.int64))])
-    both = np.zeros((len(sizes), len(masks), len(masks)), np.int64)
+    shared = np.zeros((len(sizes), len(masks), len(masks)), np.int64)
     for layer, end in enumerate(edges[1:]):
         for start in range(int(edges[layer]), int(end), _PIECE):
             stop = min(start + _PIECE, int(end))
             words = np.stack([_words(mask, start, stop) for mask in masks])
             for i, row in enumerate(words):
-                shared = np.bitwise_count(words[i:] & row).sum(axis=1, dtype=np.int64)
-                both[layer, i, i:] += shared
-    both = np.maximum(both, both.swapaxes(1, 2))  # the lower half was left at 0
-    return _mismatch(both.sum(axis=0)), _mismatch(both)
+                counts = np.bitwise_count(words[i:] & row).sum(axis=1, dtype=np.int64)
+                shared[layer, i, i:] += counts
+    shared = np.maximum(shared, shared.swapaxes(1, 2))  # the lower half is still 0
+    return _mismatch(shared.sum(axis=0)), _mismatch(shared)
 
 
 def mean_of_pairs(mismatch: np.ndarray) -> np.ndarray:
-    """The mean over the pairs of different masks; NaN where there is only one mask.
+    """Returns the mean over the pairs of different masks; NaN for a single mask.
 
     Args:
       mismatch: [..., S, S], symmetric with a zero diagonal.
@@ -163,34 +166,34 @@ def mean_of_pairs(mismatch: np.ndarray) -> np.ndarray:
     return mismatch.sum(axis=(-2, -1)) / (pairs or math.nan)
 
 
-def _mismatch(both: np.ndarray) -> np.ndarray:
-    """From the sizes of intersections [..., S, S]; a mask's own is on the diagonal."""
-    size = np.diagonal(both, axis1=-2, axis2=-1)
-    either = size[..., :, None] + size[..., None, :] - both
-    return np.where(either > 0, 1 - both / np.maximum(either, 1), 0.0)
+def _mismatch(shared: np.ndarray) -> np.ndarray:
+    """Computes mismatches from intersections [..., S, S]; sizes are the diagonal."""
+    size = np.diagonal(shared, axis1=-2, axis2=-1)
+    union = size[..., :, None] + size[..., None, :] - shared
+    return np.where(union > 0, 1 - shared / np.maximum(union, 1), 0.0)
 
 
 def _words(mask: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """The bits from start to stop as uint64, zeros around them."""
+    """Returns the bits from start to stop as uint64, with zeros around them."""
     first, last = start // 8, -(-stop // 8)
     words = np.zeros(-(-(last - first) // 8), np.uint64)
     piece = words.view(np.uint8)[: last - first]
     piece[:] = mask[first:last]
-    # A layer begins and ends within a byte, whose other bits are its neighbours'.
+    # A layer may begin or end within a byte that it shares with another layer.
     piece[0] &= 0xFF >> (start % 8)
     piece[-1] &= 0xFF << (-stop % 8) & 0xFF
     return words
 
 
 def open_packed(path: Path, ndim: int, width: int) -> np.ndarray:
-    """Packed masks of `width` bytes, without reading them.
+    """Opens packed masks of `width` bytes, without reading them.
 
     Raises:
-      ValueError: the file is damaged, or not as long as the layers need.
+      ValueError: the file is damaged, or its size does not fit the layers.
     """
     packed = open_array(path)
-    right = packed.ndim == ndim and packed.shape[-1] == width and len(packed)
-    if not right or packed.dtype != np.uint8:
+    fits = packed.ndim == ndim and packed.shape[-1] == width and len(packed)
+    if not fits or packed.dtype != np.uint8:
         raise ValueError(
             f"{path}: {packed.dtype} {list(packed.shape)}, expected uint8 with"
             f" {width} bytes a mask."

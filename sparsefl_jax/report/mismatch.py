@@ -1,4 +1,4 @@
-"""Mask mismatch as heat maps: between rounds, and between the clients of a round.
+"""Plots mask mismatch between rounds, and between the clients of a round.
 
 Source: Fig. 3 and 4 of Babakniya et al. (FLASH), TMLR 2023; see `masks.py`.
 """
@@ -25,16 +25,16 @@ _MAX_NAMED = 20
 
 
 def plot_masks(run: Run, folder: Path) -> list[Path]:
-    """Draws what the masks that a run kept tell; nothing where it kept none.
+    """Plots the masks that a run kept, if any.
 
     Args:
       run: the records.
-      folder: where the PNG files go.
+      folder: the folder of the PNG files.
 
     Returns:
-      The files written: `mask_mismatch.png` where there are two rounds or more,
-      `client_mismatch.png` and `client_mismatch_by_layer.png` where cohorts of two
-      clients or more were observed.
+      The files written: `mask_mismatch.png` with masks of two rounds or more, and
+      `client_mismatch.png` and `client_mismatch_by_layer.png` with observed cohorts of
+      two clients or more.
 
     Raises:
       ValueError: a file of masks is damaged, see `read_masks`.
@@ -42,7 +42,7 @@ def plot_masks(run: Run, folder: Path) -> list[Path]:
     kept = read_masks(run.path)
     if kept is None:
         return []
-    # Masks may be ahead of the metrics of a run that was stopped.
+    # The masks of a stopped run may be ahead of its metrics.
     known = range(len(run.starts))
     server = [s for s in kept.server if s.stage in known]
     clients = [s for s in kept.clients if s.stage in known and len(s.packed) > 1]
@@ -66,7 +66,7 @@ def plot_masks(run: Run, folder: Path) -> list[Path]:
 def mismatch_between_rounds(
     run: Run, path: Path, rounds: Sequence[int], mismatch: np.ndarray
 ) -> None:
-    """Draws the mismatch of the server's masks of every two rounds, all layers.
+    """Draws the mismatch of the server's masks of every two rounds, over all layers.
 
     Args:
       run: the records.
@@ -84,12 +84,12 @@ def mismatch_between_rounds(
 def mismatch_between_clients(run: Run, path: Path, records: Sequence[dict]) -> None:
     """Draws the mismatch of the masks that every two clients of a round sent.
 
-    Of many observed rounds, some are drawn: the first, the last and others between.
+    If many rounds were observed, it draws the first, the last and some between.
 
     Args:
       run: the records.
       path: the PNG to write.
-      records: of each observed round `stage`, `round`, `clients` ([K] names), the
+      records: for each observed round, `stage`, `round`, `clients` ([K] names), the
         `mismatch` [K, K] and its `mean`, shares.
     """
     chosen = np.linspace(0, len(records) - 1, min(len(records), _MAX_PANELS))
@@ -118,23 +118,23 @@ def mismatch_between_clients(run: Run, path: Path, records: Sequence[dict]) -> N
 
 
 def _client_record(run: Run, kept: KeptMasks, snapshot: Snapshot) -> dict:
-    """The mismatch in an observed round, and who its clients were."""
-    at = (snapshot.stage, snapshot.round)
-    ids = [r["clients"] for r in run.train if (r["stage"], r["round"]) == at]
+    """Returns the mismatch in an observed round, and the ids of its clients."""
+    position = (snapshot.stage, snapshot.round)
+    ids = [r["clients"] for r in run.train if (r["stage"], r["round"]) == position]
     few = [len(snapshot.packed)] == [len(i) for i in ids if len(i) <= _MAX_NAMED]
-    whole, by_layer = pairwise_mismatch(snapshot.packed, kept.sizes)
+    mismatch, by_layer = pairwise_mismatch(snapshot.packed, kept.sizes)
     return {
         "stage": snapshot.stage,
         "round": snapshot.round,
         "clients": [str(i) for i in ids[0]] if few else [],
-        "mismatch": whole,
-        "mean": mean_of_pairs(whole),
+        "mismatch": mismatch,
+        "mean": mean_of_pairs(mismatch),
         "layer_mean": dict(zip(kept.names, mean_of_pairs(by_layer), strict=True)),
     }
 
 
 def _heat_map(ax, mismatch: np.ndarray, names: Sequence[str]):
-    """Cells of equal size on a scale that all runs share; some carry their names."""
+    """Draws equal cells on a scale that all runs share, and names some of them."""
     count = len(mismatch)
     image = ax.imshow(
         100 * mismatch, cmap="viridis", vmin=0, vmax=100, interpolation="nearest"

@@ -1,4 +1,4 @@
-"""One run as one page, `report.html`, which needs no network and no script."""
+"""Writes a run's page, `report.html`, which needs no network and no script."""
 
 import base64
 import html
@@ -22,16 +22,16 @@ from sparsefl_jax.system.files import write_text
 
 _PLOTS = {
     "accuracy_by_round": "Test accuracy, pooled or clients' mean, by evaluated round.",
-    "accuracy_by_gbit": "The same over the bits that all clients sent and received.",
-    "size_by_round": "The same beside the parameters that are alive in it.",
-    "density_by_round": "Share of weights alive in the deployed model's kernels.",
-    "mismatch_by_round": "1 - Jaccard index of that mask and the one a round before.",
+    "accuracy_by_gbit": "Test accuracy over the bits sent and received by all clients.",
+    "size_by_round": "Test accuracy, and the alive parameters of the model.",
+    "density_by_round": "Share of alive weights in the deployed model's kernels.",
+    "mismatch_by_round": "1 - Jaccard index of the masks of this and the last round.",
     "mask_mismatch": "1 - Jaccard index of the server's masks of every two rounds.",
     "client_mismatch": "1 - Jaccard index of the masks that two clients sent.",
-    "client_mismatch_by_layer": "Its mean over pairs of clients, by layer.",
+    "client_mismatch_by_layer": "Mean client mask mismatch over pairs, by layer.",
     "thresholds_by_round": "Thresholds of the server's filters, mean and largest.",
-    "filter_activity": "Share of clients that keep a filter, layer by layer.",
-    "client_filters": "Filters that every client keeps (black), early, halfway, last.",
+    "filter_activity": "Share of clients that keep a filter, by layer.",
+    "client_filters": "Filters that each client keeps (black): first, halfway, last.",
     "client_layer_density": "Share of each layer's filters that a client keeps.",
     "partition_by_client": "Training samples of every client, by class.",
 }
@@ -63,8 +63,8 @@ figcaption { color: #5a6673; font-size: .92em; }
 def write_page(run_dir: str | Path) -> Path:
     """Writes `report.html` into a run's folder: plots, tables, configuration.
 
-    The plots are those that `plot_run` has drawn. A run that has not ended gets a page
-    of what there is.
+    The page shows the plots that `plot_run` has drawn. For a run that has not ended, it
+    shows the results so far.
 
     Args:
       run_dir: the folder of a run, see `read_run`.
@@ -73,7 +73,7 @@ def write_page(run_dir: str | Path) -> Path:
       The page written.
 
     Raises:
-      ValueError: the folder can not be read, see `read_run`.
+      ValueError: the folder cannot be read, see `read_run`.
 
     Example:
       >>> write_page("no/such/run")
@@ -86,10 +86,10 @@ def write_page(run_dir: str | Path) -> Path:
     body = [
         f"<h1>{_text(run.path.resolve().name)}</h1>",
         _note(
-            heading(run.summary) or "This run has not ended; what follows is so far."
+            heading(run.summary) or "This run has not ended; these are results so far."
         ),
         *(
-            _note(f"No total holds what is lost: {x}.")
+            _note(f"The totals leave out lost records: {x}.")
             for x in run.summary.get("lost", ())
         ),
         _figures(run),
@@ -99,7 +99,7 @@ def write_page(run_dir: str | Path) -> Path:
             _table(accuracy_rows(run.summary)),
             *map(_note, accuracy_notes(run.summary)),
         ),
-        _section("Stages", _table(_beside(stages), text=1)),
+        _section("Stages", _table(_stage_rows(stages), text=1)),
         _section(
             "What was charged",
             f"<p>{_text(RULES)}</p>",
@@ -130,13 +130,13 @@ def _note(text: str) -> str:
 
 
 def _section(title: str, *parts: str) -> str:
-    """A title and what stands below it; nothing where that is empty."""
+    """Returns a title and its content, or nothing if the content is empty."""
     content = "".join(parts)
     return f"<h2>{_text(title)}</h2>\n{content}\n" if content else ""
 
 
 def _table(rows: Sequence[Sequence[str]], text: int = 1) -> str:
-    """Rows below a head; the first `text` columns are words, the others numbers."""
+    """Formats a table whose first `text` columns are words and others numbers."""
     if len(rows) < 2:
         return ""
 
@@ -151,8 +151,8 @@ def _table(rows: Sequence[Sequence[str]], text: int = 1) -> str:
     return f'<div class="scroll"><table>\n{"".join(lines)}</table></div>\n'
 
 
-def _beside(stages: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Traffic and training FLOPs of the stages in one table."""
+def _stage_rows(stages: Sequence[Mapping[str, Any]]) -> list[list[str]]:
+    """Joins traffic and training FLOPs of the stages into one table."""
     traffic, work = communication_rows(stages), computation_rows(stages)
     rows = [a + b[2:] for a, b in zip(traffic, work, strict=True)]
     if rows:
@@ -162,7 +162,7 @@ def _beside(stages: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _figures(run: Run) -> str:
-    """The few numbers that one looks for first."""
+    """Formats the main results."""
     stages = run.summary.get("stages", [])
     last = run.evals[-1] if run.evals else {}
     model = next(iter(last.get("models", {}).values()), {})
@@ -197,7 +197,7 @@ def _plots(run: Run) -> str:
 
 
 def _configuration(config: Mapping[str, Any]) -> str:
-    """Every field as the command line names it."""
+    """Lists every field by its name on the command line."""
     lines = [
         f"<div><b>{_text(name)}</b> <span>{_text(value)}</span></div>"
         for name, value in _flat(config)

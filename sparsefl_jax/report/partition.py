@@ -1,4 +1,4 @@
-"""Who holds what data: the classes of every client."""
+"""Plots the partition: the classes of every client."""
 
 import math
 from pathlib import Path
@@ -13,7 +13,7 @@ _MAX_MAP_COLUMNS = 400
 
 
 def partition_by_client(run: Run, path: Path) -> None:
-    """Draws the classes that each client holds: bars of few clients, a map of many.
+    """Draws the classes of each client, as bars for few clients or a map for many.
 
     Args:
       run: the records; `partition` holds counts [N, classes].
@@ -61,9 +61,9 @@ def _partition_bars(ax, counts: np.ndarray) -> None:
 def _partition_map(ax, counts: np.ndarray) -> None:
     sizes = counts.sum(axis=1)
     shares = counts / np.maximum(sizes, 1)[:, None]
-    # By main class, then by its share: the map shows blocks instead of noise.
+    # Sorted by main class and its share, the map shows blocks instead of noise.
     order = np.lexsort((-shares.max(axis=1), shares.argmax(axis=1)))
-    # Neighbours are averaged here, as the image's own resampling blurs the classes too.
+    # Average neighbours here, because resampling the image would also blur the classes.
     edges = np.arange(0, len(counts), math.ceil(len(counts) / _MAX_MAP_COLUMNS))
     widths = np.diff([*edges, len(counts)])
     sizes = np.add.reduceat(sizes[order], edges) / widths

@@ -1,7 +1,7 @@
-"""One run as pictures over its rounds: accuracy, density and mask mismatch.
+"""Plots one run over its rounds: accuracy, density and mask mismatch.
 
-Each function takes the records that `read_run` returned and the path of a PNG. A value
-that is absent or not finite is left out. Matplotlib is imported only when drawing.
+Each function takes the records that `read_run` returned and the path of a PNG. Values
+that are absent or not finite are left out. Matplotlib is imported only when drawing.
 """
 
 import itertools
@@ -39,7 +39,7 @@ def plot_run(run_dir: str | Path) -> list[Path]:
       The PNG files written.
 
     Raises:
-      ValueError: the folder can not be read, see `read_run`.
+      ValueError: the folder cannot be read, see `read_run`.
 
     Example:
       >>> plot_run("no/such/run")
@@ -124,7 +124,7 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
 
 
 def size_by_round(run: Run, path: Path) -> None:
-    """Draws the headline model's accuracy, and on a second axis its parameters alive.
+    """Draws the headline model's accuracy, and its alive parameters on a second axis.
 
     Args:
       run: the records.
@@ -148,7 +148,7 @@ def size_by_round(run: Run, path: Path) -> None:
 
 
 def density_by_round(run: Run, path: Path) -> None:
-    """Draws the share of weights that are alive, in all and by layer.
+    """Draws the share of weights that are alive, overall and by layer.
 
     Args:
       run: the records.
@@ -159,19 +159,19 @@ def density_by_round(run: Run, path: Path) -> None:
 
 
 def mismatch_by_round(run: Run, path: Path) -> None:
-    """Draws 1 - the Jaccard index of the mask and that of the round before, by layer.
+    """Draws 1 - Jaccard index of the mask and that of the previous round, by layer.
 
     Args:
       run: the records.
       path: the PNG to write.
     """
-    label = "mismatch with the round before [%]"
+    label = "mismatch with the previous round [%]"
     with axes(path, run, "Mask mismatch", "round", label) as ax:
         draw_layers(ax, run, run.train, "mismatch", "layer_mismatch")
 
 
 def _headline(run: Run, field: str, scale: float = 1.0) -> tuple:
-    """Rounds, and there a field of the first of the models that were evaluated."""
+    """Returns the rounds, and a field of the headline model there."""
     x, y = series(
         run, run.evals, lambda r: next(iter(r["models"].values()), {}).get(field)
     )

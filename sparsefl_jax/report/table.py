@@ -1,28 +1,28 @@
-"""A run's totals as text.
+"""Formats a run's totals as text.
 
-`summary.json`, which `experiment.py` writes, holds these keys; any may be absent:
+`summary.json` holds these keys, any of which may be absent:
 
     method, model, dataset, partition, device, commit   str
     seed, rounds    int, rounds of all stages
     stages          list of {name, rounds, bits_up, bits_down, bits_values,
                     bits_positions, flops, flops_dense, flops_executed}: bits and FLOPs
                     of all clients and rounds of the stage. values + positions =
-                    up + down. `flops`: multiplied at the actual masks; `flops_dense`:
-                    that work without masks; `flops_executed`: what the simulator ran;
+                    up + down. `flops`: the work at the actual masks; `flops_dense`: the
+                    same work without masks; `flops_executed`: the simulator's work;
                     chunk, memory {part: bytes}, estimated, compile_seconds
     accuracy        {model name: {final, best, best_round, density}}, the headline
                     first; shares in [0, 1], rounds of the last stage
     best            {stage, round, accuracy, chosen_by}: the headline's, on the test
-                    set; chosen by 'validation' where that split exists, else by 'test'
-    ended_by        'rounds', or the limit that came first: 'gbit', 'pflop', 'accuracy'
+                    set; chosen by 'validation' if that split exists, else by 'test'
+    ended_by        'rounds', or the first limit reached: 'gbit', 'pflop', 'accuracy'
     client_accuracy {p10, median, mean}: over the clients' own test splits, in [0, 1]
     seconds         float, wall clock; rounds_per_second: float
-    memory          {estimated, devices, process}: bytes; of the largest stage as
-                    estimated, and the peaks measured (None where devices tell none)
+    memory          {estimated, devices, process}: bytes; the estimate of the largest
+                    stage, and the measured peaks (None if devices do not report one)
     versions        {package: version}
 
-Of several seeds it holds `seeds`, a list of int, and in `accuracy` the means over them,
-with `final_std` and `best_std`, their sample deviations.
+With several seeds it holds `seeds`, a list of int, and `accuracy` holds the means over
+them, with the sample deviations `final_std` and `best_std`.
 
 FLOPs count a multiplication and an addition as two; 1 Gbit is 1e9 bits.
 """
@@ -46,10 +46,10 @@ _FLOPS = {"sparse": "flops", "dense": "flops_dense", "executed": "flops_executed
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:
-    """A run's totals, as printed at its end.
+    """Formats a run's totals, as printed at its end.
 
     Args:
-      summary: the keys of the module docstring; what is absent is left out or "-".
+      summary: the keys of the module docstring; absent ones are left out or "-".
 
     Returns:
       Several lines of fixed-width columns, without a newline at the end.
@@ -77,7 +77,7 @@ def summary_table(summary: Mapping[str, Any]) -> str:
 
 
 def heading(summary: Mapping[str, Any]) -> str:
-    """What ran, in one line."""
+    """Describes a run in one line: method, model, data, rounds and seeds."""
     parts = [summary.get("method"), summary.get("model"), summary.get("dataset")]
     parts += [summary.get("partition")]
     parts += [f"{summary['rounds']} rounds"] if "rounds" in summary else []
@@ -90,7 +90,7 @@ def heading(summary: Mapping[str, Any]) -> str:
 
 
 def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
-    """A row for each deployed model below a head; [] where there are none."""
+    """Returns a head and a row for each deployed model; [] if there are none."""
     rows = [["accuracy", "final", "best", "in round", "density"]]
     for name, entry in (summary.get("accuracy") or {}).items():
         final, best = (
@@ -104,7 +104,7 @@ def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
 
 
 def accuracy_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Lines on what the rows do not say: the choice of the best round, the clients."""
+    """Returns lines on the choice of the best round, and on the clients."""
     lines = []
     if (best := summary.get("best")) and best["chosen_by"] == "validation":
         lines.append(
@@ -118,17 +118,17 @@ def accuracy_notes(summary: Mapping[str, Any]) -> list[str]:
 
 
 def communication_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Bits by stage below a head, and their total; [] where there are no stages."""
+    """Returns a head, the bits by stage, and their total; [] without stages."""
     return _stage_rows(stages, "communication", _BITS, "bit")
 
 
 def computation_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Training FLOPs by stage below a head, and their total; [] without stages."""
+    """Returns a head, training FLOPs by stage, and their total; [] without stages."""
     return _stage_rows(stages, "training FLOPs", _FLOPS, "")
 
 
 def memory_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns bytes by part and stage below a head; [] where they are not known."""
+    """Returns a head and the estimated bytes by stage and part; [] if unknown."""
     known = [stage for stage in stages if stage.get("memory")]
     if not known:
         return []
@@ -142,21 +142,23 @@ def memory_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def memory(summary: Mapping[str, Any]) -> str:
-    """The most memory taken, in one line: estimated, and measured where it can be."""
-    told = summary.get("memory") or {}
+    """Returns the peak memory in one line, estimated and, if possible, measured."""
+    sizes = summary.get("memory") or {}
     texts = {
         "process": "of host memory",
         "devices": "on the devices",
         "estimated": "estimated",
     }
     parts = [
-        f"{format_si(told[k], 'B')} {text}" for k, text in texts.items() if told.get(k)
+        f"{format_si(sizes[k], 'B')} {text}"
+        for k, text in texts.items()
+        if sizes.get(k)
     ]
     return ", ".join(parts)
 
 
 def duration(summary: Mapping[str, Any]) -> str:
-    """The wall clock, what of it was compilation, and the rounds per second."""
+    """Returns the wall-clock time, the part of compilation, and rounds per second."""
     speed = summary.get("rounds_per_second")
     rate = f", {speed:.3g} rounds/s" if speed is not None else ""
     stages = summary.get("stages") or []
@@ -166,7 +168,7 @@ def duration(summary: Mapping[str, Any]) -> str:
 
 
 def made_with(summary: Mapping[str, Any]) -> str:
-    """Device, versions and commit, in one line."""
+    """Returns the device, the versions and the commit in one line."""
     parts = [summary["device"]] if summary.get("device") else []
     parts += [f"{k} {v}" for k, v in (summary.get("versions") or {}).items()]
     parts += [f"commit {summary['commit']}"] if summary.get("commit") else []

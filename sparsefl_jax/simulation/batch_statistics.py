@@ -1,8 +1,8 @@
-"""Static batch normalisation: statistics are made before an evaluation, not kept.
+"""Static batch normalisation: statistics are computed before an evaluation.
 
-In training a batch is normalised by its own statistics and nothing runs along, so that
-clients of different widths have none to mix up. What is deployed gets them from a pass
-over the pooled training samples.
+Training normalises a batch by its own statistics and keeps no running ones, so clients
+of different widths never have to average them. A deployed model gets its statistics
+from a pass over the pooled training samples.
 
 Source: Diao et al., HeteroFL, ICLR 2021, https://arxiv.org/abs/2010.01264.
 """
@@ -29,18 +29,18 @@ def recalibrate(
 ) -> SparseModel:
     """Averages the static statistics of a model over batches of samples.
 
-    A batch takes every S-th sample, so that sorted samples do no harm. Batches count
-    alike, and pass as in training: augmented and with dropout where there is any.
+    A batch takes every S-th sample, so that sorted samples do no harm. All batches have
+    the same weight and pass as in training, with augmentation and dropout.
 
     Args:
-      key: for augmentation and dropout.
+      key: the key of augmentation and dropout.
       model: a `Model`.
-      sparse: what is deployed; entries outside the mask are taken as exact zeros.
+      sparse: the deployed model; entries outside the mask count as exact zeros.
       x: [n, ...], raw samples as the model reads them.
-      batch_size: at most so many samples of a batch.
+      batch_size: the largest number of samples in a batch.
 
     Returns:
-      The `SparseModel` with new static statistics; running ones stay as they are.
+      The `SparseModel` with new static statistics; running ones do not change.
 
     Example:
       >>> from sparsefl_jax.models import Model
@@ -63,12 +63,12 @@ def make_recalibration(
     batch_size: int = 250,
     devices: Sequence | None = None,
 ) -> Callable[[Key, SparseModel], SparseModel]:
-    """Prepares `recalibrate` on some samples, whose batches are dealt to devices.
+    """Compiles `recalibrate` for given samples, with the batches dealt to devices.
 
     Args:
       model, batch_size: as in `recalibrate`.
       x: [n, ...], the pooled training samples.
-      devices: over which batches are dealt; None: all.
+      devices: the devices that share the batches; None for all.
 
     Returns:
       `recalibrated(key, sparse) -> sparse`, compiled once.
@@ -91,8 +91,8 @@ def make_recalibration(
 
     @jax.jit
     def renewed(key, sparse, x):
-        each = dealt(key, sparse, x, jnp.arange(len(devices), dtype=jnp.int32))
-        return _renew(sparse, jax.tree.map(lambda v: jnp.sum(v, 0), each))
+        sums = dealt(key, sparse, x, jnp.arange(len(devices), dtype=jnp.int32))
+        return _renew(sparse, jax.tree.map(lambda v: jnp.sum(v, 0), sums))
 
     def recalibrated(key, sparse):
         return renewed(key, processes.put(sparse, NamedSharding(mesh, P())), x)
@@ -101,23 +101,23 @@ def make_recalibration(
 
 
 def _sums(key, model, batch_size: int, stride: int, sparse, x, place):
-    """Sums the statistics over every `stride`-th batch from `place` on."""
+    """Sums the statistics over every `stride`-th batch, beginning with `place`."""
     num_batches = -(-x.shape[0] // batch_size)
     params = masks.apply(sparse.params, sparse.mask)
     column = num_batches * jnp.arange(batch_size, dtype=jnp.int32)
 
     def batch(i, sums):
-        at = place + i * stride
-        rows = at + column
-        weight = ((rows < x.shape[0]) & (at < num_batches)).astype(jnp.float32)
-        taken = x[jnp.minimum(rows, x.shape[0] - 1)]
-        own = jax.random.fold_in(key, at)
+        index = place + i * stride
+        exists = index < num_batches
+        rows = index + column
+        weight = ((rows < x.shape[0]) & exists).astype(jnp.float32)
+        samples = x[jnp.minimum(rows, x.shape[0] - 1)]
+        batch_key = jax.random.fold_in(key, index)
         _, stats = model.apply(
-            params, sparse.stats, taken, train=True, weight=weight, key=own
+            params, sparse.stats, samples, train=True, weight=weight, key=batch_key
         )
-        some = at < num_batches
         new = jax.tree.map(jnp.add, sums, (stats, jnp.float32(1)))
-        return jax.tree.map(partial(jnp.where, some), new, sums)
+        return jax.tree.map(partial(jnp.where, exists), new, sums)
 
     zeros = jax.tree.map(jnp.zeros_like, sparse.stats), jnp.float32(0)
     return lax.fori_loop(0, -(-num_batches // stride), batch, zeros)

@@ -1,12 +1,12 @@
-"""Client rows on the disk: memory-mapped files, and only of clients that took part.
+"""Client rows on disk: memory-mapped files that hold the clients that took part.
 
-A row gets a place in the files when it is first written. Until then it is made whenever
-it is asked for, from the server as it was at the start: it does not matter when.
+A row gets a place in the files when it is first written. Before that, each read
+computes it again from the server's initial state, which always gives the same row.
 
-A checkpoint keeps rows, wherever they live, as plain files in C order, one for a leaf,
-written some at a time: no copy of them is ever in memory. Limits: the working files lie
-in the cache directory (`SPARSEFL_CACHE_DIR`), which must be on a disk, beside those of
-the checkpoint; the index of places takes 4 bytes of memory for each client.
+A checkpoint stores rows, wherever they live, as plain files in C order, one per leaf.
+It writes them block by block, so memory never holds a copy of all. Limits: the working
+files lie in the cache directory (`SPARSEFL_CACHE_DIR`), which must be on a disk, and
+need space in addition to the checkpoint; the index takes 4 bytes of memory per client.
 """
 
 import os
@@ -24,29 +24,29 @@ from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.system import hardware, processes
 from sparsefl_jax.system.files import naming
 
-_BLOCK = 2**26  # bytes that are read or written at a time
+_BLOCK = 2**26  # bytes read or written at a time
 _IDS = "ids.bin"
 
 
 class Saved(NamedTuple):
     """Rows of some clients, as a checkpoint holds them."""
 
-    first: PyTree  # the server that all other rows are made from
-    ids: np.ndarray  # [T] int32, whose rows these are
-    rows: PyTree  # [T, ...], read from the files when they are used
+    first: PyTree  # the initial server, from which all other rows are computed
+    ids: np.ndarray  # [T] int32, the clients of these rows
+    rows: PyTree  # [T, ...], read from the files on use
 
     def only(self, clients: Sequence[int]) -> "Saved":
-        """Returns the rows of these clients."""
-        mine = np.isin(self.ids, clients)
-        rows = jax.tree.map(lambda v: v[mine], self.rows)
-        return Saved(self.first, self.ids[mine], rows)
+        """Returns the rows of the given clients."""
+        selected = np.isin(self.ids, clients)
+        rows = jax.tree.map(lambda v: v[selected], self.rows)
+        return Saved(self.first, self.ids[selected], rows)
 
 
 class Rows:
-    """All clients' rows; only those ever written take space in files.
+    """The rows of all clients, of which only those ever written take space in files.
 
     Attributes:
-      first: the server that the others are made from, NumPy.
+      first: the initial server, from which all other rows are computed, NumPy.
       num_clients: N.
     """
 
@@ -54,15 +54,15 @@ class Rows:
         """Opens files that vanish with the process.
 
         Args:
-          shapes: of all rows [N, ...].
+          shapes: the shapes and dtypes of all rows [N, ...].
           first: the server as the stage's `init` returned it.
           make: `(first, ids [size]) -> rows [size, ...]`.
-          size: clients whose rows it makes at a time.
+          size: the number of clients that `make` takes.
         """
         shapes, self._treedef = jax.tree.flatten(shapes)
         self.num_clients, self.first = shapes[0].shape[0], first
         self._make, self._size = make, size
-        # Everyone's place, -1 for none; the last one is nobody's.
+        # The place of each client, -1 for none; the last entry stands for no client.
         self._slots = np.full(self.num_clients + 1, -1, np.int32)
         self._columns = [_Column(v.shape[1:], v.dtype) for v in shapes]
 
@@ -74,7 +74,7 @@ class Rows:
 
     @property
     def written(self) -> PyTree:
-        """Returns these rows [T, ...], read-only."""
+        """Returns the rows [T, ...] of `ids`, read-only."""
         count = np.count_nonzero(self._slots >= 0)
         return self._treedef.unflatten([c.rows[:count] for c in self._columns])
 
@@ -84,24 +84,24 @@ class Rows:
         return sum(column.rows.nbytes for column in self._columns)
 
     def take(self, ids: np.ndarray) -> PyTree:
-        """Reads rows [n, ...] of these clients [n]; zeros for an empty slot."""
+        """Reads the rows [n, ...] of clients [n]; an id of N gives zeros."""
         places = self._slots[np.minimum(ids, self.num_clients)]
-        there = np.flatnonzero(places >= 0)
-        taken = []
+        stored = np.flatnonzero(places >= 0)
+        leaves = []
         for column in self._columns:
-            taken.append(np.zeros((len(ids), *column.shape), column.dtype))
-            taken[-1][there] = column.rows[places[there]]
+            leaves.append(np.zeros((len(ids), *column.shape), column.dtype))
+            leaves[-1][stored] = column.rows[places[stored]]
         missing = np.flatnonzero((places < 0) & (ids < self.num_clients))
         for first in range(0, len(missing), self._size):
-            some = missing[first : first + self._size]
-            made = self._make(self.first, np.resize(ids[some], self._size))
-            made = jax.tree.leaves(processes.fetch(made))
-            for leaf, new in zip(taken, made, strict=True):
-                leaf[some] = new[: len(some)]
-        return self._treedef.unflatten(taken)
+            group = missing[first : first + self._size]
+            rows = self._make(self.first, np.resize(ids[group], self._size))
+            rows = jax.tree.leaves(processes.fetch(rows))
+            for leaf, new in zip(leaves, rows, strict=True):
+                leaf[group] = new[: len(group)]
+        return self._treedef.unflatten(leaves)
 
     def scatter(self, ids: np.ndarray, new: PyTree) -> None:
-        """Writes rows [n, ...] of different clients [n]; skips empty slots."""
+        """Writes the rows [n, ...] of distinct clients [n]; skips ids of N."""
         real = ids < self.num_clients
         ids, new = ids[real], [v[real] for v in jax.tree.leaves(new)]
         fresh = ids[self._slots[ids] < 0]
@@ -114,13 +114,13 @@ class Rows:
             column.rows[places] = leaf
 
     def load(self, saved: Saved) -> None:
-        """Writes what a checkpoint has, some at a time."""
+        """Writes the rows of a checkpoint, block by block."""
         leaves = jax.tree.leaves(saved.rows)
         size = sum(v.nbytes for v in leaves) // max(1, len(saved.ids))
         step = max(1, _BLOCK // max(1, size))
         for first in range(0, len(saved.ids), step):
-            some = slice(first, first + step)
-            self.scatter(saved.ids[some], [v[some] for v in leaves])
+            block = slice(first, first + step)
+            self.scatter(saved.ids[block], [v[block] for v in leaves])
 
 
 class _Column:
@@ -134,7 +134,7 @@ class _Column:
         self._file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115
 
     def reserve(self, count: int, most: int) -> None:
-        """Reserves space for so many rows, growing by a quarter, up to `most`."""
+        """Reserves space for `count` rows, in steps of a quarter, up to `most`."""
         if count <= len(self.rows):
             return
         count = min(most, max(count, len(self.rows) * 5 // 4))
@@ -142,7 +142,7 @@ class _Column:
         if not size:
             self.rows = np.empty((count, *self.shape), self.dtype)
             return
-        # A full disk is an error here, but the end of the process in a mapped page.
+        # A full disk is an error here; writing to a mapped page would kill the process.
         with naming(hardware.cache_directory()):
             os.posix_fallocate(self._file.fileno(), 0, size)
         self.rows = np.memmap(self._file, self.dtype, "r+", shape=(count, *self.shape))
@@ -152,60 +152,68 @@ def save(folder: Path, rows: PyTree) -> dict:
     """Writes rows to a new folder in blocks.
 
     Args:
-      folder: where to; what a killed process has left there is written over.
+      folder: the folder to write; files that a killed process left are overwritten.
       rows: `Rows`, or a tree [N, ...] of NumPy or JAX arrays.
 
     Returns:
-      What `load` is to be told, as JSON can hold it.
+      A manifest for `load`, of JSON values.
+
+    Raises:
+      OSError: a file cannot be written; names the file.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    some = isinstance(rows, Rows)
-    leaves = jax.tree.leaves(rows.written if some else rows)
-    told = {"count": len(leaves[0]), "some": some, "kinds": _kinds(leaves)}
-    told["checksums"] = [
-        _write(folder / f"{i}.bin", leaf) for i, leaf in enumerate(leaves)
-    ]
-    if some:
-        told["checksums"].append(_write(folder / _IDS, rows.ids))
-    return told
+    partial = isinstance(rows, Rows)
+    leaves = jax.tree.leaves(rows.written if partial else rows)
+    checksums = [_write(folder / f"{i}.bin", leaf) for i, leaf in enumerate(leaves)]
+    if partial:
+        checksums.append(_write(folder / _IDS, rows.ids))
+    return {
+        "count": len(leaves[0]),
+        "some": partial,
+        "kinds": _kinds(leaves),
+        "checksums": checksums,
+    }
 
 
-def load(folder: Path, told: dict, shapes: PyTree) -> tuple[np.ndarray | None, PyTree]:
-    """Opens what `save` wrote.
+def load(
+    folder: Path, manifest: dict, shapes: PyTree
+) -> tuple[np.ndarray | None, PyTree]:
+    """Opens the files that `save` wrote.
 
     Args:
-      folder: of the files.
-      told: by `save`.
-      shapes: of all rows [N, ...].
+      folder: the folder of the files.
+      manifest: as `save` returned it.
+      shapes: the shapes and dtypes of all rows [N, ...].
 
     Returns:
-      Whose rows these are, [T] int32, None for everybody's; and the rows [T, ...],
-      which are read from the files when they are used.
+      The clients of the rows, [T] int32, or None for all; and the rows [T, ...], which
+      are read from the files on use.
 
     Raises:
       ValueError: the files do not fit the shapes.
     """
     leaves, treedef = jax.tree.flatten(shapes)
-    count, num_clients = told["count"], leaves[0].shape[0]
+    count, num_clients = manifest["count"], leaves[0].shape[0]
     kinds = _kinds(leaves)
-    if told["kinds"] != kinds or not (told["some"] or count == num_clients):
+    if manifest["kinds"] != kinds or not (manifest["some"] or count == num_clients):
         raise ValueError(
             f"the checkpoint does not fit this run: it has rows of {count} clients, "
-            f"{told['kinds']}, expected {num_clients}, {kinds}"
+            f"{manifest['kinds']}, expected {num_clients}, {kinds}"
         )
     opened = [
         _open(folder / f"{i}.bin", (count, *v.shape[1:]), v.dtype)
         for i, v in enumerate(leaves)
     ]
-    ids = _open(folder / _IDS, (count,), np.int32) if told["some"] else None
+    ids = _open(folder / _IDS, (count,), np.int32) if manifest["some"] else None
     return ids, treedef.unflatten(opened)
 
 
-def whole(folder: Path, told: dict) -> bool:
-    """Checks the files against the checksums that `save` returned."""
-    names = [f"{i}.bin" for i in range(len(told["checksums"]) - told["some"])]
-    names += [_IDS] if told["some"] else []
-    return [_checksum(folder / name) for name in names] == told["checksums"]
+def whole(folder: Path, manifest: dict) -> bool:
+    """Tells whether the files have the checksums of the manifest from `save`."""
+    checksums = manifest["checksums"]
+    names = [f"{i}.bin" for i in range(len(checksums) - manifest["some"])]
+    names += [_IDS] if manifest["some"] else []
+    return [_checksum(folder / name) for name in names] == checksums
 
 
 def _kinds(leaves) -> list[str]:
@@ -242,6 +250,6 @@ def _checksum(path: Path) -> int:
 
 
 def _open(path: Path, shape, dtype) -> np.ndarray:
-    if not np.prod(shape):  # which can not be mapped
+    if not np.prod(shape):  # an empty file cannot be mapped
         return np.empty(shape, dtype)
     return np.memmap(path, dtype, "r", shape=shape)

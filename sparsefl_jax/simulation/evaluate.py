@@ -1,7 +1,7 @@
-"""Accuracy of deployed models: on the pooled test set and on every client's share.
+"""Evaluates deployed models on the pooled test set and on every client's share of it.
 
-A global model is evaluated in one pass over the pooled test set; what single clients
-see of it are sums over the rows of that pass. Personal models: see `personal`.
+A global model is evaluated in one pass over the pooled test set; the results of single
+clients are sums over rows of that pass. For personal models see `personal`.
 """
 
 import itertools
@@ -35,18 +35,18 @@ def make_evaluator(
     batch_size: int = 250,
     devices: Sequence | None = None,
 ) -> Callable:
-    """Prepares the evaluation of sparse models on a test set.
+    """Compiles the evaluation of sparse models on a test set.
 
     Args:
       model: a `Model`.
-      x: test samples [n, ...].
-      y: labels [n] int32.
-      batch_size: samples that one device holds at a time.
-      devices: devices over which the samples are spread; None: all.
+      x: [n, ...], test samples.
+      y: [n] int32, labels.
+      batch_size: the number of samples that one device processes at a time.
+      devices: the devices that share the samples; None for all.
 
     Returns:
-      `evaluate(sparse_model) -> (correct [n] bool, loss [n] float32)`, NumPy arrays,
-      the loss that of `model.loss`. Entries outside the mask are taken as exact zeros.
+      `evaluate(sparse_model) -> (correct [n] bool, loss [n] float32)`, NumPy arrays
+      with the loss of `model.loss`. Entries outside the mask count as exact zeros.
     """
     mesh = Mesh(np.array(devices or jax.devices()), ("samples",))
     count = len(y)
@@ -81,14 +81,14 @@ def make_evaluator(
 
     def evaluate(sparse: SparseModel):
         sparse = processes.put(sparse, NamedSharding(mesh, P()))
-        told = processes.fetch(run(sparse, x, y))
-        return tuple(v.reshape(-1)[:count] for v in told)
+        results = processes.fetch(run(sparse, x, y))
+        return tuple(v.reshape(-1)[:count] for v in results)
 
     return evaluate
 
 
-METRICS = {  # whose accuracy counts as that of a run
-    "auto": "clients where the method deploys personal models, else pooled",
+METRICS = {  # the accuracy that counts as that of a run
+    "auto": "clients if the method deploys personal models, else pooled",
     "pooled": "the server's models on all test samples",
     "clients": "unweighted mean over clients, each on its own test samples",
 }
@@ -110,49 +110,49 @@ def make_evaluation(
     metric: str = "auto",
     devices: Sequence | None = None,
 ) -> Callable:
-    """Prepares the evaluation of what methods deploy.
+    """Prepares the evaluation of the models that methods deploy.
 
     Args:
       model: a `Model`.
       data: a `FederatedData`.
       budgets: [N], as `loop.run` takes them.
-      metric: a name in `METRICS`. By 'clients' a method that deploys personal models is
-        judged by these, any other by the server's on every client's test samples.
+      metric: a name in `METRICS`. With 'clients', personal models are evaluated if the
+        method deploys them, and else the server's on every client's test samples.
       devices: as in `make_evaluator`.
 
     Returns:
-      `for_stage(stage)`, which gives `evaluation(key, state, models, seen)`: `models`
-      is what the server deploys and `seen` the ids of the clients that took part since
-      the last call, None for all of them. It returns the fields of an evaluation in
-      `metrics.jsonl`, and the filters that are alive: [N, F] bool of the last of the
-      personal models, [1, F] of the server's at the target density.
+      `for_stage(stage)`, which returns `evaluation(key, state, models, seen)`. `models`
+      are those that the server deploys; `seen` are the ids of the clients that took
+      part since the last call, or None for all. It returns the fields of an evaluation
+      in `metrics.jsonl`, and the filters that are alive: [N, F] bool of the last
+      personal model, or [1, F] of the server's at the target density.
     """
     layers = jax.tree.map(lambda m: m > 0, model.macs)
     samples = {"test": Samples(data.x_test, data.y_test, data.test)}
     if data.val.size.any():
         samples["val"] = _validation(data)
-    tested = {
-        which: make_evaluator(model, of.x, of.y, devices=devices)
-        for which, of in samples.items()
+    evaluators = {
+        split: make_evaluator(model, part.x, part.y, devices=devices)
+        for split, part in samples.items()
     }
 
     renew = lambda key, sparse: sparse  # noqa: E731
-    if model.static_stats:  # those of the pooled training samples
+    if model.static_stats:  # they come from the pooled training samples
         renew = make_recalibration(
             model, data.x[used_rows(data.train)], devices=devices
         )
 
     def of_server(key, models):
-        told = {which: {} for which in samples}
+        results = {split: {} for split in samples}
         models = {name: renew(key, sparse) for name, sparse in models.items()}
-        for (which, of), (name, sparse) in itertools.product(
+        for (split, part), (name, sparse) in itertools.product(
             samples.items(), models.items()
         ):
-            correct, loss = tested[which](sparse)
-            clients = shares(correct, *of.split)
+            correct, loss = evaluators[split](sparse)
+            clients = shares(correct, *part.split)
             every = masks.everything(sparse.mask)
             alive = np.asarray(masks.counts(sparse.mask, every), np.int64)
-            told[which][name] = (
+            results[split][name] = (
                 {
                     "accuracy": clients if metric == "clients" else correct,
                     "loss": loss,
@@ -161,32 +161,31 @@ def make_evaluation(
                 },
                 clients,
             )
-        return told, np.asarray(observed_masks.filters(target(models).mask, layers))[
-            None
-        ]
+        filters = observed_masks.filters(target(models).mask, layers)
+        return results, np.asarray(filters)[None]
 
     def for_stage(stage):
         if metric == "pooled" or stage.algorithm.personalize is None:
-            which = "clients" if metric == "clients" else "pooled"
+            name = "clients" if metric == "clients" else "pooled"
             return lambda key, state, models, seen=None: _record(
-                which, *of_server(key, models)
+                name, *of_server(key, models)
             )
         info = client_info(data, budgets)
         judges = {
-            which: personal.make_judge(
-                model, stage, info, of, layers, tested[which], renew, devices
+            split: personal.make_judge(
+                model, stage, info, part, layers, evaluators[split], renew, devices
             )
-            for which, of in samples.items()
+            for split, part in samples.items()
         }
 
         def evaluation(key, state, models, seen=None):
             del models
-            told = {which: {} for which in samples}
-            for which, judge in judges.items():
-                size = samples[which].split.size
+            results = {split: {} for split in samples}
+            for split, judge in judges.items():
+                size = samples[split].split.size
                 for name, judged in judge(key, state, seen).items():
                     clients = (judged.correct / np.maximum(size, 1))[size > 0]
-                    told[which][name] = (
+                    results[split][name] = (
                         {
                             "accuracy": clients,
                             "loss": (judged.loss / np.maximum(size, 1))[size > 0],
@@ -195,7 +194,7 @@ def make_evaluation(
                         },
                         clients,
                     )
-            return _record("clients", told, judged.filters)
+            return _record("clients", results, judged.filters)
 
         return evaluation
 
@@ -208,18 +207,18 @@ def check_metric(
     """Refuses a metric that the data cannot give.
 
     Raises:
-      ValueError: it is unknown, or clients have no test samples of their own, or keep
-        models whose statistics are to be made from everybody's samples.
+      ValueError: the metric is unknown; clients have no test samples of their own; or
+        clients keep models whose statistics have to come from all samples.
     """
     one_of("metric", metric, METRICS)
-    own = any(stage.algorithm.personalize is not None for stage in stages)
+    personalized = any(stage.algorithm.personalize is not None for stage in stages)
     kept = any(personal.kept(stage.algorithm, model) for stage in stages)
     if model.static_stats and kept and metric != "pooled":
         raise ValueError(
             "norm='static', expected another for a method whose clients keep models"
         )
-    wanted = metric == "clients" or (metric == "auto" and own)
-    if wanted and not data.test.size.any():
+    by_client = metric == "clients" or (metric == "auto" and personalized)
+    if by_client and not data.test.size.any():
         raise ValueError(
             f"metric={metric!r}, expected clients with test samples of their own, but "
             "there are none: choose another test_split"
@@ -231,32 +230,32 @@ def _validation(data) -> Samples:
     index, size = data.val
     rows = used_rows(data.val)
     first = np.cumsum(size) - size
-    moved = first[:, None] + np.arange(index.shape[1])
-    split = Rows(np.minimum(moved, len(rows) - 1).astype(np.int32), size)
+    new_index = first[:, None] + np.arange(index.shape[1])
+    split = Rows(np.minimum(new_index, len(rows) - 1).astype(np.int32), size)
     return Samples(data.x[rows], data.y[rows], split)
 
 
 def used_rows(split: Rows) -> np.ndarray:
-    """Returns all clients' rows, client after client."""
+    """Returns the rows of all clients, client after client, [n] int32."""
     valid = np.arange(split.index.shape[1]) < split.size[:, None]
     return split.index[valid]
 
 
-def _record(metric: str, told: dict, filters: np.ndarray):
+def _record(metric: str, results: dict, filters: np.ndarray):
     """Returns the fields of an evaluation, and the active filters."""
     models = {
         name: {key: float(np.mean(value)) for key, value in fields.items()}
-        for name, (fields, _) in told["test"].items()
+        for name, (fields, _) in results["test"].items()
     }
     headline, *_ = models
     record = {
         "models": models,
         "accuracy": models[headline]["accuracy"],
         "metric": metric,
-        "client_accuracy": over_clients(told["test"][headline][1]),
+        "client_accuracy": over_clients(results["test"][headline][1]),
     }
-    if "val" in told:
-        fields, _ = told["val"][headline]
+    if "val" in results:
+        fields, _ = results["val"][headline]
         record["val_accuracy"] = float(np.mean(fields["accuracy"]))
     return record, filters
 
@@ -267,11 +266,11 @@ def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarr
     Args:
       correct: [n] bool.
       index: [N, M] int32, rows of `correct`, padded.
-      size: [N] int32, valid rows; clients with none are left out.
+      size: [N] int32, the number of valid rows; clients with none are left out.
 
     Example:
-      >>> one_each = np.array([[0], [1]]), np.array([1, 1])
-      >>> shares(np.array([True, False]), *one_each).tolist()
+      >>> index, size = np.array([[0], [1]]), np.array([1, 1])
+      >>> shares(np.array([True, False]), index, size).tolist()
       [1.0, 0.0]
     """
     valid = np.arange(index.shape[1])[None] < size[:, None]
@@ -280,7 +279,7 @@ def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarr
 
 
 def over_clients(share: np.ndarray) -> dict:
-    """Returns `mean`, `p10` (the worst tenth lies below) and `median`.
+    """Returns `mean`, `p10` (the tenth percentile) and `median` of clients' shares.
 
     Example:
       >>> over_clients(np.array([1.0, 0.0]))

@@ -1,4 +1,4 @@
-"""The state before a stage's first round."""
+"""Builds the state before a stage's first round."""
 
 import functools
 from collections.abc import Callable
@@ -19,27 +19,31 @@ from sparsefl_jax.system import processes
 
 
 def makers(key: Key, algorithm: Algorithm) -> tuple[Callable, Callable]:
-    """Returns `init(model) -> server` and `rows(server, info [n]) -> rows [n, ...]`.
+    """Returns the functions that make a stage's server and its clients' rows.
 
-    `key` is the stage's root key.
+    A client's key depends only on the client, and `init_client` sees the server as
+    `init` returned it. So rows can be made at any time and in any groups.
 
-    Every client's key depends on the client alone and `init_client` sees the server as
-    `init` returned it, so it does not matter when or in what chunks rows are made.
+    Args:
+      key: the stage's root key.
+      algorithm: the stage's algorithm.
+
+    Returns:
+      `init(model) -> server` and `rows(server, info [n]) -> rows [n, ...]`.
     """
     init_key, client_key = keys.of_start(key)
 
     def init(model):
-        # Copies: jit hands untouched inputs on, and the state gets donated.
+        # jit returns unchanged inputs without a copy, but the state gets donated.
         return jax.tree.map(
             jnp.copy, round_program.strong(algorithm.init(init_key, model))
         )
 
     def rows(server, info):
         def one(info):
-            own = keys.of_client(client_key, info.index)
-            return store.pack(
-                round_program.strong(algorithm.init_client(own, server, info))
-            )
+            own_key = keys.of_client(client_key, info.index)
+            client = algorithm.init_client(own_key, server, info)
+            return store.pack(round_program.strong(client))
 
         return lax.map(one, info)
 
@@ -49,7 +53,7 @@ def makers(key: Key, algorithm: Algorithm) -> tuple[Callable, Callable]:
 def shapes(
     algorithm: Algorithm, model: SparseModel, info: ClientInfo
 ) -> placement.State:
-    """Returns the state of a stage by shape."""
+    """Returns the shapes and dtypes of a stage's state."""
     init, rows = makers(jax.random.key(0), algorithm)
     server = jax.eval_shape(init, model)
     last_round = jax.ShapeDtypeStruct(info.index.shape, jnp.int32)
@@ -68,21 +72,28 @@ def start(
     """Builds the state before the first round of a stage with root key `key`.
 
     Args:
-      key, plan, model, population: of the stage.
-      restore: `(shapes) -> state`, which replaces the computation: a saved state in the
-        structure, shapes and dtypes that it is given; its rows may be a
-        `disk_store.Saved`. `model` may be shapes then.
-      working: if clients' rows do not live on the device, how many it holds at a time.
-      where: 'host' or 'disk', where they live then.
+      key: the stage's root key.
+      plan: the devices and the chunk of the stage.
+      model: the model before the stage.
+      population: the data and facts of all clients.
+      restore: `(shapes) -> state`, which returns a saved state of these shapes and
+        dtypes, instead of a new one. Its rows may be a `disk_store.Saved`, and `model`
+        may be shapes.
+      working: the number of clients' rows that the device holds at a time, or None if
+        all rows live on the device.
+      where: 'host' or 'disk', where rows live unless `working` is None.
+
+    Returns:
+      The `State`, on the plan's devices except for rows on the host or on disk.
     """
     algorithm, info = plan.stage.algorithm, population.info
     shape = shapes(algorithm, model, info)
     placed = placement.shardings(plan, shape)
-    some = NamedSharding(plan.mesh, P("clients"))
+    by_client = NamedSharding(plan.mesh, P("clients"))
     size = len(info.index), plan.stage.cohort_size, 1, plan.mesh.size
     size = store.working_size(*size)
     disk = functools.partial(
-        on_disk, key, algorithm, info, shape.clients, size, sharding=some
+        on_disk, key, algorithm, info, shape.clients, size, sharding=by_client
     )
     if working is None:
         where = "device"
@@ -100,7 +111,7 @@ def start(
         if where == "device":
             clients = jax.jit(rows, out_shardings=placed.clients)(server, info)
         elif where == "host":
-            make = functools.partial(jax.jit(rows, out_shardings=some), server)
+            make = functools.partial(jax.jit(rows, out_shardings=by_client), server)
             clients = store.fill(make, shape.clients, info, working)
         else:
             clients = disk(server)
@@ -117,15 +128,16 @@ def on_disk(
     first: Any,
     sharding: Any = None,
 ) -> disk_store.Rows:
-    """Returns all clients' rows as a disk store with empty files.
+    """Returns the rows of all clients as a disk store with empty files.
 
     Args:
       key: the stage's root key.
-      algorithm, info: of the stage and of all clients.
-      shapes: of all rows [N, ...].
-      size: rows that are made at a time.
+      algorithm: the stage's algorithm.
+      info: the facts of all clients [N].
+      shapes: the shapes and dtypes of all rows [N, ...].
+      size: the number of rows that are computed at a time.
       first: the server as the stage's `init` returned it.
-      sharding: of the rows that are made.
+      sharding: the sharding of computed rows.
     """
     _, rows = makers(key, algorithm)
     rows, info = jax.jit(rows, out_shardings=sharding), jax.device_get(info)
@@ -133,16 +145,16 @@ def on_disk(
     def make(server, ids):
         return rows(server, store.take(info, ids))
 
-    first = jax.tree.map(np.array, first)  # the state's gets donated
+    first = jax.tree.map(np.array, first)  # a copy, because the state gets donated
     return disk_store.Rows(shapes, first, make, size)
 
 
 def _moved(state: placement.State, where: str, disk: Callable):
-    """Moves all clients' rows of a saved state to where they are to live."""
+    """Moves the rows of a saved state to the place where they live in this run."""
     saved = state.clients
     if where != "disk" and not isinstance(saved, disk_store.Saved):
         return store.writable(saved) if where == "host" else saved
-    if not isinstance(saved, disk_store.Saved):  # everybody's: `first` makes none
+    if not isinstance(saved, disk_store.Saved):  # all rows: `first` is never used
         everyone = np.arange(len(state.last_round), dtype=np.int32)
         saved = disk_store.Saved(state.server, everyone, saved)
     rows = disk(saved.first)

@@ -1,7 +1,7 @@
-"""What is no sum over clients: masks, packed to bits for the host to keep.
+"""Packs masks of single clients to bits for the log on the host.
 
-The bits run over the logged layers in tree order, each flat. Of a cohort only the last
-round of a segment is kept, K times the layers' size / 8 bytes.
+The bits run over the logged layers in tree order, each flattened. Only the cohort of a
+segment's last round is kept, which takes K times the layers' size / 8 bytes.
 """
 
 import jax
@@ -13,7 +13,11 @@ from sparsefl_jax.wire.packets import Message
 
 
 def num_bytes(shapes: PyTree, layers: PyTree) -> int:
-    """Returns the bytes of a packed mask.
+    """Returns the size of a packed mask in bytes.
+
+    Args:
+      shapes: the parameters, or their shapes.
+      layers: tree of Python bools, the logged layers.
 
     Example:
       >>> num_bytes({'w': jnp.zeros((3, 3))}, {'w': True})
@@ -53,7 +57,7 @@ def uplink_masks(uplink: Message, shapes: PyTree, layers: PyTree) -> Array:
     """Packs the positions of a client's uplink, uint8 [bytes].
 
     Args:
-      uplink: the client's message. A layer counts as sent whole where no packet has a
+      uplink: the client's message. A layer counts as sent in full if no packet has a
         mask of its path and shape.
       shapes: the parameters, or their shapes.
       layers: tree of Python bools, the logged layers.

@@ -1,7 +1,7 @@
-"""Every client's own model, judged on that client's own samples.
+"""Evaluates personal models, each on the samples of its own client.
 
-Where what a client deploys does not depend on the server (SpaFL, Local), only clients
-that took part since they were last judged are judged again.
+If a client's model does not depend on the server (SpaFL, Local), only the clients that
+took part since the last evaluation are evaluated again.
 """
 
 from collections.abc import Callable, Sequence
@@ -24,13 +24,13 @@ from sparsefl_jax.system import processes
 
 
 class Judged(NamedTuple):
-    """The evaluation of one client's model, or of n with a leading axis."""
+    """The evaluation of one client's model, or of n clients with a leading axis."""
 
-    correct: Array  # shape=(), int32, of the client's samples
+    correct: Array  # shape=(), int32, correct samples of the client
     loss: Array  # shape=(), float32, nats, summed over the client's samples
     density: Array  # shape=(), float32, share of all entries that are alive
     layer_density: Array  # shape=(), float32, unweighted mean over the layers
-    filters: Array  # [F] bool, the layers' outputs that have an entry alive
+    filters: Array  # [F] bool, the layers' outputs that have an alive entry
 
 
 def kept(algorithm: Algorithm, model: Model) -> bool:
@@ -41,15 +41,15 @@ def kept(algorithm: Algorithm, model: Model) -> bool:
 
 
 def _shapes(algorithm, model):
-    """Returns one client's key, server, state and facts by shape."""
+    """Returns the shapes of a key, the server, a client's state, and its facts."""
 
-    def one(key):
+    def make(key):
         params, stats = model.init(key)
         server = algorithm.init(key, SparseModel(params, masks.full(params), stats))
         info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
         return key, server, algorithm.init_client(key, server, info), info
 
-    return jax.eval_shape(one, jax.random.key(0))
+    return jax.eval_shape(make, jax.random.key(0))
 
 
 def _lasting(algorithm, shapes) -> bool:
@@ -67,32 +67,36 @@ def make_judge(
     info: ClientInfo,
     samples: Any,
     layers: PyTree,
-    tested: Callable,
+    evaluator: Callable,
     renew: Callable,
     devices: Sequence | None = None,
-):
-    """Prepares the evaluation of all clients' own models.
+) -> Callable:
+    """Prepares the evaluation of all personal models.
 
     Args:
       model: a `Model`.
       stage: a `Stage` whose algorithm deploys personal models.
-      info: `ClientInfo` of all clients, [N].
+      info: the facts of all clients, [N].
       samples: an `evaluate.Samples`.
-      layers: tree of Python bools, the layers whose densities and filters are told.
-      tested: as `evaluate.make_evaluator` gives it for these samples.
-      renew: `(key, sparse) -> sparse`, what is done to a server's model before.
-      devices: over which clients are spread, as for training; None: all.
+      layers: tree of Python bools, the layers whose densities and filters are returned.
+      evaluator: from `evaluate.make_evaluator` for these samples.
+      renew: `(key, sparse) -> sparse`, which is applied to a model that depends on the
+        server before its evaluation.
+      devices: the devices that share the clients; None for all.
 
     Returns:
-      `judge(key, state, seen)`, by name a `Judged` of NumPy arrays [N, ...]; `seen`
-      are the ids of those that took part since the last call, None for anyone.
+      `judge(key, state, seen)`, which returns a `Judged` of NumPy arrays [N, ...] by
+      the name of a model. `seen` are the ids of the clients that took part since the
+      last call, or None for all.
     """
     shapes = _shapes(stage.algorithm, model)
     if not jax.tree.leaves(shapes[2]):
-        return _by_budget(stage.algorithm, info, samples.split, layers, tested, renew)
+        return _by_budget(
+            stage.algorithm, info, samples.split, layers, evaluator, renew
+        )
     devices = placement.stage_devices(stage, devices)
     group = -(-stage.cohort_size // len(devices)) * len(devices)
-    judge = _judge_some(model, stage.algorithm, layers, devices)
+    judge = _judge_group(model, stage.algorithm, layers, devices)
     on_device = jax.device_put((samples.x, np.asarray(samples.y, np.int32)))
     lasting, known = _lasting(stage.algorithm, shapes), {}
 
@@ -101,16 +105,16 @@ def make_judge(
         if known and lasting and seen is not None:
             ids = np.unique(seen)
         for first in range(0, len(ids), group):
-            some = ids[first : first + group]
-            take = np.resize(some, group)  # one shape, so one program
-            facts = store.take((info, tuple(samples.split)), take)
-            each = store.take(state.clients, take), *facts
-            told = judge(key, state.server, on_device, each)
-            for name, judged in processes.fetch(told).items():
+            members = ids[first : first + group]
+            padded = np.resize(members, group)  # one shape, so one program
+            facts = store.take((info, tuple(samples.split)), padded)
+            clients = store.take(state.clients, padded), *facts
+            results = judge(key, state.server, on_device, clients)
+            for name, judged in processes.fetch(results).items():
                 if name not in known:
                     known[name] = _blank(judged, len(samples.split.size))
                 for old, new in zip(known[name], judged, strict=True):
-                    old[some] = new[: len(some)]
+                    old[members] = new[: len(members)]
         return known
 
     return judge_all
@@ -120,8 +124,8 @@ def _blank(judged: Judged, count: int) -> Judged:
     return Judged(*(np.zeros((count, *v.shape[1:]), v.dtype) for v in judged))
 
 
-def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
-    """Evaluates models that depend on the server and a budget, one pass a budget."""
+def _by_budget(algorithm, info, split, layers: PyTree, evaluator, renew):
+    """Evaluates models that depend on the server and a budget, one pass per budget."""
 
     def judge_all(key, state, seen=None):
         del seen
@@ -129,16 +133,16 @@ def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
         known = {}
         for budget in np.unique(info.budget):
             ids = np.flatnonzero(info.budget == budget)
-            someone = jax.tree.map(lambda v, i=ids[0]: v[i], info)
-            client = algorithm.init_client(key, state.server, someone)
-            models = algorithm.personalize(key, state.server, client, someone)
+            one_info = jax.tree.map(lambda v, i=ids[0]: v[i], info)
+            client = algorithm.init_client(key, state.server, one_info)
+            models = algorithm.personalize(key, state.server, client, one_info)
             for name, sparse in models.items():
                 every = masks.everything(sparse.mask)
-                correct, loss = tested(renew(key, sparse))
-                rows, mine = split.index[ids], valid[ids]
+                correct, loss = evaluator(renew(key, sparse))
+                rows, used = split.index[ids], valid[ids]
                 judged = Judged(
-                    np.sum(correct[rows] & mine, 1, dtype=np.int32),
-                    np.sum(np.where(mine, loss[rows], 0), 1, dtype=np.float32),
+                    np.sum(correct[rows] & used, 1, dtype=np.int32),
+                    np.sum(np.where(used, loss[rows], 0), 1, dtype=np.float32),
                     np.asarray(masks.density(sparse.mask, every))[None],
                     np.mean(masks.layer_densities(sparse.mask, layers))[None],
                     np.asarray(observed_masks.filters(sparse.mask, layers))[None],
@@ -152,12 +156,13 @@ def _by_budget(algorithm, info, split, layers: PyTree, tested, renew):
     return judge_all
 
 
-def _judge_some(model, algorithm, layers: PyTree, devices, batch_size: int = 100):
-    """Evaluates clients in groups that the devices divide evenly.
+def _judge_group(model, algorithm, layers: PyTree, devices, batch_size: int = 100):
+    """Returns the program that evaluates a group of clients, a multiple of the devices.
 
     Returns:
-      `judge(key, server, (x, y), each)`, a dict of `Judged` by name; `each` holds rows
-      as the store keeps them, `ClientInfo`, and index and size of the samples.
+      `judge(key, server, (x, y), clients)`, which returns a `Judged` by the name of a
+      model. `clients` holds rows as the store keeps them, `ClientInfo`, and the index
+      and size of the samples.
     """
     mesh = Mesh(np.array(devices), ("clients",))
 
@@ -168,11 +173,11 @@ def _judge_some(model, algorithm, layers: PyTree, devices, batch_size: int = 100
         def batch(i, sums):
             rows = lax.dynamic_slice_in_dim(padded, i * batch_size, batch_size)
             logits, _ = model.apply(params, sparse.stats, x[rows], train=False)
-            right, losses = per_sample(model.loss, logits, y[rows])
+            correct, losses = per_sample(model.loss, logits, y[rows])
             valid = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32) < size
-            hits = jnp.sum(valid & right, dtype=jnp.int32)
-            lost = jnp.sum(jnp.where(valid, losses, 0.0))
-            return sums[0] + hits, sums[1] + lost
+            num_correct = jnp.sum(valid & correct, dtype=jnp.int32)
+            loss = jnp.sum(jnp.where(valid, losses, 0.0))
+            return sums[0] + num_correct, sums[1] + loss
 
         zeros = jnp.int32(0), jnp.float32(0)
         correct, loss = lax.fori_loop(0, -(-size // batch_size), batch, zeros)
@@ -185,21 +190,23 @@ def _judge_some(model, algorithm, layers: PyTree, devices, batch_size: int = 100
             observed_masks.filters(sparse.mask, layers),
         )
 
-    def on_device(key, server, samples, each):
-        someone = jax.tree.map(lambda v: v[0], each[1])
-        like = jax.eval_shape(algorithm.init_client, key, server, someone)
+    def on_device(key, server, samples, clients):
+        one_info = jax.tree.map(lambda v: v[0], clients[1])
+        like = jax.eval_shape(algorithm.init_client, key, server, one_info)
 
-        def one(mine):
-            row, info, (index, size) = mine
-            own = jax.random.fold_in(key, info.index)
-            models = algorithm.personalize(own, server, store.unpack(row, like), info)
+        def judge(client):
+            row, info, (index, size) = client
+            own_key = jax.random.fold_in(key, info.index)
+            state = store.unpack(row, like)
+            models = algorithm.personalize(own_key, server, state, info)
             return {
-                name: judged(m, *samples, index, size) for name, m in models.items()
+                name: judged(sparse, *samples, index, size)
+                for name, sparse in models.items()
             }
 
-        if mesh.devices.flat[0].platform == "cpu":  # as in training: one at a time
-            return lax.map(one, each)
-        return jax.vmap(one)(each)
+        if mesh.devices.flat[0].platform == "cpu":  # one at a time, as in training
+            return lax.map(judge, clients)
+        return jax.vmap(judge)(clients)
 
     return jax.jit(
         jax.shard_map(

@@ -1,7 +1,7 @@
-"""Where a stage's state stands: devices, chunks, shards, and who runs where.
+"""Places a stage on devices: its mesh, its shards, and the clients of each device.
 
-A cohort is ordered by size, dealt to the devices in snake order and cut into chunks;
-each device runs each of its chunks for that chunk's own longest client.
+A cohort is ordered by size, dealt to the devices in snake order and cut into chunks. A
+device runs a chunk for as many steps as the longest client of that chunk needs.
 """
 
 from collections.abc import Sequence
@@ -23,12 +23,12 @@ class State(NamedTuple):
     """The state that a round changes."""
 
     server: PyTree
-    clients: PyTree  # rows [N, ...], booleans packed to bits; in a working set [W, ...]
+    clients: PyTree  # rows [N, ...], booleans packed to bits; [W, ...] in a working set
     last_round: Array  # [N] int32, -1 for a client that never took part
 
 
 class Population(NamedTuple):
-    """The data that a round reads: samples, and every client's rows and facts."""
+    """The data that a round reads: samples, and each client's rows and facts."""
 
     x: Array  # [n, ...]
     y: Array  # [n] int32
@@ -41,7 +41,7 @@ class Plan(NamedTuple):
 
     stage: Stage
     mesh: Mesh
-    chunk: int  # clients that one device runs at a time
+    chunk: int  # the number of clients that one device runs at a time
     layers: PyTree  # Python bools like params: the leaves whose masks are logged
     observed: bool  # whether the cohort's uplink masks are kept
 
@@ -49,7 +49,8 @@ class Plan(NamedTuple):
 def stage_devices(stage: Stage, devices: Sequence | None = None) -> list:
     """Returns the devices of a stage, at most one for each client of a cohort.
 
-    Unless that would leave out a process: all of them have to take part.
+    With several processes it returns all devices, because every process has to take
+    part.
     """
     devices = list(devices or jax.devices())
     return devices if processes.several() else devices[: stage.cohort_size]
@@ -62,7 +63,16 @@ def make_plan(
     chunk: int | str = "auto",
     observed: bool = False,
 ) -> Plan:
-    """Chooses devices and chunk: on CPU one client per core, elsewhere the cohort."""
+    """Chooses the devices and the chunk of a stage.
+
+    Args:
+      stage: the stage.
+      layers: Python bools like params, the leaves whose masks are logged.
+      devices: the devices to choose from; None for all.
+      chunk: the number of clients that one device runs at a time. 'auto' is one on CPU,
+        and elsewhere the device's share of the cohort.
+      observed: whether the cohort's uplink masks are kept.
+    """
     devices = stage_devices(stage, devices)
     share = -(-stage.cohort_size // len(devices))
     if chunk == "auto":
@@ -81,7 +91,7 @@ def make_population(
 
 
 def client_info(data: FederatedData, budgets: np.ndarray | None = None) -> ClientInfo:
-    """Returns the facts of all clients, [N] NumPy; the default budget is 1."""
+    """Returns the facts of all clients, NumPy arrays [N]; the default budget is 1."""
     num_clients = data.train.size.shape[0]
     budgets = np.ones(num_clients) if budgets is None else budgets
     return ClientInfo(
@@ -92,17 +102,21 @@ def client_info(data: FederatedData, budgets: np.ndarray | None = None) -> Clien
 
 
 def shardings(plan: Plan, state: State) -> State:
-    """Shards clients' rows over the mesh where they divide, replicates all else."""
+    """Returns the shardings of a state.
 
-    def rows(leaf):
-        whole = leaf.shape[0] % plan.mesh.size == 0
-        return NamedSharding(plan.mesh, P("clients") if whole else P())
+    Clients' rows are sharded over the mesh if their number divides evenly. Everything
+    else is replicated.
+    """
 
-    everywhere = NamedSharding(plan.mesh, P())
+    def of_rows(leaf):
+        even = leaf.shape[0] % plan.mesh.size == 0
+        return NamedSharding(plan.mesh, P("clients") if even else P())
+
+    replicated = NamedSharding(plan.mesh, P())
     return State(
-        jax.tree.map(lambda _: everywhere, state.server),
-        jax.tree.map(rows, state.clients),
-        everywhere,
+        jax.tree.map(lambda _: replicated, state.server),
+        jax.tree.map(of_rows, state.clients),
+        replicated,
     )
 
 
@@ -111,13 +125,13 @@ def deal(ids: Array, sizes: Array, devices: int, chunk: int) -> tuple[Array, Arr
 
     Args:
       ids: [K] int32.
-      sizes: [K] int32, training samples.
-      devices: number of devices.
-      chunk: clients that one device runs at a time.
+      sizes: [K] int32, the clients' training samples.
+      devices: D, the number of devices.
+      chunk: the number of clients that one device runs at a time.
 
     Returns:
-      Positions in `ids` as [G, devices, chunk] int32, K where nobody stands, and each
-      sampled client's place in that array, flat, as [K] int32.
+      Positions in `ids` as [G, D, chunk] int32, K for an empty slot, and the place of
+      each sampled client in that array, flattened, as [K] int32.
 
     Example:
       >>> order, _ = deal(jnp.arange(4), jnp.array([1, 9, 5, 7]), devices=2, chunk=1)

@@ -1,10 +1,8 @@
-"""Rounds: sample, map over clients in chunks, sum, aggregate; scan per segment; stages.
+"""The program of a round, which maps over clients in chunks, and the scan over rounds.
 
-The only place that vmaps, shards, scans and jits. It knows no method by name.
-
-A cohort is ordered by size, dealt to the devices in snake order and cut into chunks;
-each device runs each of its chunks for that chunk's own longest client. Summands are
-carried as one partial sum per device, so memory is that of a chunk, not of a cohort.
+Training is vmapped, sharded, scanned and jitted only here, for every method alike.
+`placement` says which device runs which clients. The scan carries one partial sum of
+summands per device, so memory is that of a chunk, not of a cohort.
 """
 
 from collections.abc import Callable
@@ -33,17 +31,17 @@ class RoundLog(NamedTuple):
     down: PyTree  # packets.Count per packet, [K, leaves]
     up: PyTree  # packets.Count per packet, [K, leaves]
     server: PyTree  # metrics of `aggregate`
-    executed_steps: Array  # shape=(), int32: padded minibatches run, all devices
+    executed_steps: Array  # shape=(), int32: padded minibatches run on all devices
     density: Array  # shape=(), float32, of the deployed mask over its layers
     layer_density: Array  # [L] float32
-    mismatch: Array  # shape=(), float32: 1 - Jaccard, against the round before
+    mismatch: Array  # shape=(), float32: 1 - Jaccard index with the previous round
     layer_mismatch: Array  # [L] float32
     finite: Array  # shape=(), bool: the deployed model holds no NaN and no infinity
-    masks: Array | tuple  # [K, bytes] uint8: kept of the uplinks, or ()
+    masks: Array | tuple  # [K, bytes] uint8: the packed uplink masks, or ()
 
 
 def strong(tree: PyTree) -> PyTree:
-    """Removes weak types: a scan's carry must not change type, nor jit trace twice."""
+    """Removes weak types, which would change a scan's carry or make jit trace twice."""
     return jax.tree.map(
         lambda v: lax.convert_element_type(v, jnp.asarray(v).dtype), tree
     )
@@ -52,7 +50,14 @@ def strong(tree: PyTree) -> PyTree:
 def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
     """Returns one client's part of a round, from the server's state to its summand.
 
-    With `layers` the log ends in the uplink's masks, packed.
+    Args:
+      stage: the stage.
+      layers: tree of Python bools, the layers whose uplink masks are logged; None logs
+        no masks.
+
+    Returns:
+      `client_fn(key, round, num_steps, server, population, row, last_round, info) ->
+      (summand, row, log)`. The log is `(metrics, down, up, masks)`, as in `RoundLog`.
     """
     algorithm = stage.algorithm
 
@@ -75,12 +80,11 @@ def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
         )
         uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
         summand = algorithm.contribute(ctx, uplink)
-        kept = ()
+        sent_masks = ()
         if layers is not None:
-            kept = observed_masks.uplink_masks(
-                uplink, _deployed(algorithm, server), layers
-            )
-        log = metrics, packets.count(downlink), packets.count(uplink), kept
+            shapes = _deployed(algorithm, server)
+            sent_masks = observed_masks.uplink_masks(uplink, shapes, layers)
+        log = metrics, packets.count(downlink), packets.count(uplink), sent_masks
         return strong(summand), strong(row), log
 
     return client_fn
@@ -94,11 +98,11 @@ def _deployed(algorithm, server) -> PyTree:
 
 
 def make_chunk_fn(plan: placement.Plan) -> Callable:
-    """Returns the program of one chunk of clients on every device at once.
+    """Returns the program that runs one chunk of clients on each device.
 
     Returns:
-      `chunk_fn(key, round, server, population, num_steps [D], rows, last_round, ids)`
-      with rows, last_round and ids [D, chunk, ...]; it returns the sum of summands per
+      `chunk_fn(key, round, server, population, num_steps [D], rows, last_round, ids)`,
+      with rows, last_round and ids [D, chunk, ...]. It returns the sum of summands per
       device [D, ...], and rows and logs [D, chunk, ...].
     """
     stage, mesh, chunk, layers, observed = plan
@@ -106,10 +110,10 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
 
     def on_device(key, round, server, population, num_steps, rows, last_round, ids):
         num_clients = population.info.index.shape[0]
-        someone = jax.tree.map(lambda v: v[0], population.info)
-        like = jax.eval_shape(stage.algorithm.init_client, key, server, someone)
+        one_info = jax.tree.map(lambda v: v[0], population.info)
+        like = jax.eval_shape(stage.algorithm.init_client, key, server, one_info)
 
-        def one(row, last_round, index):
+        def run_client(row, last_round, index):
             info = jax.tree.map(lambda v: v[index], population.info)
             row = store.unpack(row, like)
             summand, row, log = client_fn(
@@ -121,10 +125,10 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
         index = jnp.minimum(ids, num_clients - 1)
         inputs = jax.tree.map(lambda v: v[0], (rows, last_round)) + (index,)
         if chunk == 1:  # a batch axis of 1 would turn convolutions into grouped ones
-            out = one(*jax.tree.map(lambda v: v[0], inputs))
+            out = run_client(*jax.tree.map(lambda v: v[0], inputs))
             summand, rows, log = jax.tree.map(lambda v: v[None], out)
         else:
-            summand, rows, log = jax.vmap(one)(*inputs)
+            summand, rows, log = jax.vmap(run_client)(*inputs)
 
         def add(leaf):
             real = (ids < num_clients).reshape((-1,) + (1,) * (leaf.ndim - 1))
@@ -146,9 +150,9 @@ def make_round(plan: placement.Plan) -> Callable:
     """Returns one round as a pure function.
 
     Returns:
-      `round_fn(key, population, state, round, ids [K], places) -> (state, RoundLog)`,
-      with `key` the stage's root key. Where `state.clients` are not the rows of all
-      clients, `places` [K] int32 are those of the cohort in it.
+      `round_fn(key, population, state, round, ids [K], places) -> (state, RoundLog)`.
+      `key` is the stage's root key. If `state.clients` is a working set, `places` [K]
+      int32 are the places of the cohort's rows in it.
     """
     stage, mesh, chunk, layers, _ = plan
     algorithm, chunk_fn = stage.algorithm, make_chunk_fn(plan)
@@ -180,15 +184,15 @@ def make_round(plan: placement.Plan) -> Callable:
         return clients, jax.tree.map(lambda v: jnp.sum(v, 0), total), log
 
     def describe(key, old, new):
-        """Density of the deployed mask, how far it moved, and whether all is finite."""
+        """Returns the deployed mask's density and mismatch, and if all is finite."""
         before, after = (target(algorithm.deploy(key, server)) for server in (old, new))
-        kept = jax.tree.leaves((masks.apply(after.params, after.mask), after.stats))
+        leaves = jax.tree.leaves((masks.apply(after.params, after.mask), after.stats))
         mask = after.mask
         return (
             masks.density(mask, layers),
             masks.layer_densities(mask, layers),
             *masks.jaccard_mismatch(before.mask, mask, layers),
-            jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in kept])),
+            jnp.all(jnp.array([jnp.all(jnp.isfinite(leaf)) for leaf in leaves])),
         )
 
     def round_fn(key, population, state, round, ids, places=None):
@@ -196,7 +200,7 @@ def make_round(plan: placement.Plan) -> Callable:
         server_key = keys.of_round(key, keys.SERVER, round)
         sizes = population.info.num_examples
         order, place = placement.deal(ids, sizes[ids], mesh.size, chunk)
-        dealt, places = (  # [G, D, chunk], N for a dummy
+        dealt, places = (  # [G, D, chunk], N for an empty slot
             jnp.append(v, sizes.shape[0])[order]
             for v in (ids, ids if places is None else places)
         )
@@ -214,7 +218,7 @@ def make_round(plan: placement.Plan) -> Callable:
             lambda v: v.reshape(order.size, *v.shape[3:])[place], log
         )
         executed = jnp.sum(steps, dtype=jnp.int32) * (chunk * stage.epochs)
-        told = RoundLog(
+        round_log = RoundLog(
             ids,
             *in_order,
             server_metrics,
@@ -222,47 +226,47 @@ def make_round(plan: placement.Plan) -> Callable:
             *describe(server_key, state.server, server),
             observed,
         )
-        return placement.State(
-            server, clients, state.last_round.at[ids].set(round)
-        ), told
+        last_round = state.last_round.at[ids].set(round)
+        return placement.State(server, clients, last_round), round_log
 
     return round_fn
 
 
 def make_segment(plan: placement.Plan) -> Callable:
-    """Returns a jitted scan over rounds; the state is donated.
+    """Returns a jitted scan over rounds, which donates the state.
 
     Returns:
       `segment(key, population, state, rounds [R], ids [R, K], places, count) ->
-      (state, log)`, a `RoundLog` stacked [R], but of `masks` the last round's; `places`
-      [R, K] as `make_round` has it. Only the first `count` rounds run, from 1 to R, all
-      if it is None; the log holds zeros for the others.
+      (state, log)`. The log is a `RoundLog` stacked [R], except that `masks` are those
+      of the last round. `places` [R, K] are as in `make_round`. Only the first `count`
+      rounds run, from 1 to R, or all if it is None; the log of the others is zeros.
     """
     round_fn = make_round(plan)
 
     def segment(key, population, state, rounds, ids, places=None, count=None):
-        @jax.jit  # is traced only once
+        @jax.jit  # so that it is traced only once
         def run(carry, inputs):
             state, log = round_fn(key, population, carry[0], *inputs)
             return (state, log.masks), log._replace(masks=())
 
-        def leave_out(carry, inputs):
+        def skip(carry, inputs):
             _, log = jax.eval_shape(run, carry, inputs)
             return carry, jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), log)
 
         def body(carry, inputs):
             runs, *inputs = inputs
-            return lax.cond(runs, run, leave_out, carry, inputs)
+            return lax.cond(runs, run, skip, carry, inputs)
 
-        kept = ()
+        packed = ()
         if plan.observed:
             shapes = _deployed(plan.stage.algorithm, state.server)
             size = observed_masks.num_bytes(shapes, plan.layers)
-            kept = jnp.zeros((plan.stage.cohort_size, size), jnp.uint8)
+            packed = jnp.zeros((plan.stage.cohort_size, size), jnp.uint8)
         length = rounds.shape[0]
         runs = jnp.arange(length) < (length if count is None else count)
-        (state, kept), log = lax.scan(body, (state, kept), (runs, rounds, ids, places))
+        inputs = runs, rounds, ids, places
+        (state, packed), log = lax.scan(body, (state, packed), inputs)
         state = lax.with_sharding_constraint(state, placement.shardings(plan, state))
-        return state, log._replace(masks=kept)
+        return state, log._replace(masks=packed)
 
     return jax.jit(segment, donate_argnums=2)

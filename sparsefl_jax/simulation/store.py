@@ -1,9 +1,9 @@
-"""Client rows at rest: packed, and on the device, on the host or on the disk.
+"""Stores the rows of clients: packed, and on the device, on the host or on disk.
 
 Booleans take one bit, everything else its own dtype. Rows on the host are NumPy arrays
-[N, ...], on the disk a `disk_store.Rows`. Of these the device holds two working sets at
-most: the rows of the clients of the segment that runs, and meanwhile those of the next,
-in which the rows that both share are replaced when the segment ends.
+[N, ...], rows on disk a `disk_store.Rows`. The device then holds at most two working
+sets: the rows of the clients in the running segment, and those of the next segment.
+When the running segment ends, the rows that both share are replaced in the next one.
 """
 
 import functools
@@ -25,15 +25,15 @@ from sparsefl_jax.simulation import disk_store
 from sparsefl_jax.system import hardware, processes
 
 STORES = {  # where clients' rows live
-    "auto": "on the device, if they fill at most half of its memory, else on the host, "
-    "on the disk if they would fill that",
-    "device": "all on the device",
-    "host": "on the host, on the device only those of clients that take part",
-    "disk": "on the disk those of clients that ever took part, on the device as above",
+    "auto": "device if the rows fill at most half of its memory; else host, or disk if "
+    "the rows exceed host memory",
+    "device": "all rows on the device",
+    "host": "all rows on the host; on the device, only those of clients that take part",
+    "disk": "on disk, the rows of clients that ever took part; on the device as above",
 }
-_MOST = 0.5  # of the devices' memory, for all rows
-_MOST_OF_HOST = 0.8  # of the host's
-_WORKING = 0.25  # of the devices' memory, for two working sets
+_DEVICE_SHARE = 0.5  # of the devices' memory, for all rows
+_HOST_SHARE = 0.8  # of the host's memory, for all rows
+_WORKING_SHARE = 0.25  # of the devices' memory, for two working sets
 
 
 def pack(row: PyTree) -> PyTree:
@@ -49,7 +49,7 @@ def pack(row: PyTree) -> PyTree:
 
 
 def unpack(row: PyTree, like: PyTree) -> PyTree:
-    """Restores what `pack` packed; `like` gives shapes and dtypes."""
+    """Undoes `pack`; `like` gives the shapes and dtypes."""
 
     def restore(packed, shape):
         if shape.dtype != bool:
@@ -73,13 +73,13 @@ def check(client_store: str) -> None:
 def chosen(client_store: str, rows: PyTree, memory: float, num_devices: int) -> str:
     """Chooses where rows live: 'device', 'host' or 'disk'; 'auto' decides by memory.
 
-    On CPUs, too, half of the memory is the limit of what is on the device.
+    On CPUs the limit of the device store is half of the memory, too.
 
     Args:
       client_store: a name in `STORES`.
-      rows: of all clients [N, ...], arrays or shapes.
-      memory: bytes that the stage's devices hold together.
-      num_devices: how many these are.
+      rows: the rows of all clients [N, ...], arrays or shapes.
+      memory: the memory of all devices of the stage together, in bytes.
+      num_devices: the number of these devices.
 
     Raises:
       ValueError: `client_store` is unknown.
@@ -91,22 +91,22 @@ def chosen(client_store: str, rows: PyTree, memory: float, num_devices: int) -> 
     """
     check(client_store)
     if not jax.tree.leaves(rows):
-        return "device"  # there is nothing to keep
+        return "device"  # there is nothing to store
     if client_store != "auto":
         return client_store
-    if device_bytes(rows, num_devices) <= _MOST * memory:
+    if device_bytes(rows, num_devices) <= _DEVICE_SHARE * memory:
         return "device"
-    fits = num_bytes(rows) <= _MOST_OF_HOST * hardware.host_memory()
+    fits = num_bytes(rows) <= _HOST_SHARE * hardware.host_memory()
     return "host" if fits else "disk"
 
 
 def num_bytes(tree: PyTree) -> int:
-    """Returns the bytes of all leaves, arrays or shapes."""
+    """Returns the size of all leaves, arrays or shapes, in bytes."""
     return sum(v.size * v.dtype.itemsize for v in jax.tree.leaves(tree))
 
 
 def device_bytes(rows: PyTree, num_devices: int) -> int:
-    """Returns the bytes of rows on the devices, sharded or copied.
+    """Returns the bytes that rows take on all devices, sharded or replicated.
 
     Example:
       >>> rows = jax.ShapeDtypeStruct((5, 2), jnp.float32)
@@ -118,16 +118,28 @@ def device_bytes(rows: PyTree, num_devices: int) -> int:
 
 
 def most_rounds(rows: PyTree, cohort_size: int, memory: float) -> int:
-    """Returns how many rounds a segment may have for its working sets to fit."""
+    """Returns the largest number of rounds of a segment whose working sets fit.
+
+    Args:
+      rows: the rows of all clients [N, ...], arrays or shapes.
+      cohort_size: K.
+      memory: the memory of all devices of the stage together, in bytes.
+    """
     num_clients = jax.tree.leaves(rows)[0].shape[0]
-    fitting = int(_WORKING * memory * num_clients / (2 * num_bytes(rows)))
+    fitting = int(_WORKING_SHARE * memory * num_clients / (2 * num_bytes(rows)))
     return sys.maxsize if fitting >= num_clients else max(1, fitting // cohort_size)
 
 
 def working_size(
     num_clients: int, cohort_size: int, length: int, num_devices: int
 ) -> int:
-    """Returns the rows of a working set, enough for a segment's cohorts.
+    """Returns the number of rows of a working set, enough for a segment's cohorts.
+
+    Args:
+      num_clients: N.
+      cohort_size: K.
+      length: the rounds of the segment.
+      num_devices: the number of devices, which divides the result.
 
     Example:
       >>> working_size(100, cohort_size=10, length=3, num_devices=4)
@@ -139,18 +151,18 @@ def working_size(
 class Working(NamedTuple):
     """The rows that a segment works on."""
 
-    ids: np.ndarray  # [W] int32, ascending, then N for nobody
-    places: np.ndarray  # [R, K] int32: where the rows of its cohorts stand
+    ids: np.ndarray  # [W] int32, ascending, then N for empty slots
+    places: np.ndarray  # [R, K] int32: the places of the cohorts' rows
     rows: PyTree  # [W, ...] on the device
 
 
 def find(cohorts: Array, size: int, num_clients: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the distinct clients of a segment, and their places among these.
+    """Returns the distinct clients of a segment, and the places of its cohorts there.
 
     Args:
       cohorts: [R, K] int32.
-      size: W, at least the number of different clients.
-      num_clients: N, which fills up.
+      size: W, at least the number of distinct clients.
+      num_clients: N, the id of empty slots.
 
     Returns:
       `ids` [W] and `places` [R, K], int32: `ids[places]` are the cohorts.
@@ -167,14 +179,14 @@ def find(cohorts: Array, size: int, num_clients: int) -> tuple[np.ndarray, np.nd
 
 
 def shared(old: np.ndarray, new: np.ndarray, group: int) -> np.ndarray:
-    """Returns the clients of two working sets by their places in both.
+    """Returns the places in the old and the new working set of the clients of both.
 
     Args:
-      old, new: ids [W] of both, ascending.
-      group: clients to move at a time.
+      old, new: ids [W] of the two working sets, ascending.
+      group: the number of clients to move at a time.
 
     Returns:
-      [ceil(W / group), 2, group] int32; the place in the new one is W for a client that
+      [ceil(W / group), 2, group] int32. The place in the new set is W for a client that
       is not in both.
 
     Example:
@@ -185,20 +197,23 @@ def shared(old: np.ndarray, new: np.ndarray, group: int) -> np.ndarray:
     source = np.minimum(np.searchsorted(old, new), size - 1)
     target = np.where(old[source] == new, np.arange(size), size)
     rest = -size % group
-    both = np.stack(
+    places = np.stack(
         [np.pad(source, (0, rest)), np.pad(target, (0, rest), constant_values=size)]
     )
-    return both.reshape(2, -1, group).swapaxes(0, 1).astype(np.int32)
+    return places.reshape(2, -1, group).swapaxes(0, 1).astype(np.int32)
 
 
 def fill(make: Callable, shapes: PyTree, info: PyTree, size: int) -> PyTree:
-    """Makes all clients' rows on the device in groups, and keeps them on the host.
+    """Computes the rows of all clients on the device, in groups, for the host store.
 
     Args:
       make: `(info [size]) -> rows [size, ...]`.
-      shapes: of all rows, [N, ...].
-      info: [N], what `make` takes for every client.
-      size: how many at a time.
+      shapes: the shapes and dtypes of all rows, [N, ...].
+      info: the facts of all clients, [N].
+      size: the number of clients that `make` takes.
+
+    Returns:
+      The rows [N, ...], NumPy.
     """
     rows = jax.tree.map(lambda v: np.empty(v.shape, v.dtype), shapes)
     num_clients = jax.tree.leaves(shapes)[0].shape[0]
@@ -215,28 +230,28 @@ def writable(rows: PyTree) -> PyTree:
 
 
 def take(rows: PyTree, ids: np.ndarray) -> PyTree:
-    """Reads rows [W, ...] of these clients; any row for an empty slot."""
+    """Reads the rows [W, ...] of clients `ids` [W]; empty slots get any row."""
     if isinstance(rows, disk_store.Rows):
         return rows.take(ids)
     return jax.tree.map(lambda v: v[np.minimum(ids, len(v) - 1)], rows)
 
 
 def scatter(rows: PyTree, ids: np.ndarray, new: PyTree) -> None:
-    """Writes rows [W, ...] of these clients into all, in place."""
+    """Writes the rows `new` [W, ...] of clients `ids` [W] in place."""
     new = processes.fetch(new)
     if isinstance(rows, disk_store.Rows):
         rows.scatter(ids, new)
         return
 
-    def write(all_rows, some):
-        real = ids < len(all_rows)
-        all_rows[ids[real]] = some[real]
+    def write(leaf, new):
+        real = ids < len(leaf)
+        leaf[ids[real]] = new[real]
 
     jax.tree.map(write, rows, new)
 
 
 def on_device(segment: Callable) -> Callable:
-    """Wraps a segment for rows that are all on the device, as `on_host` does."""
+    """Wraps a segment for rows that live on the device, with the calls of `on_host`."""
 
     def run(key, population, state, rounds, cohorts, count, following=None, ahead=None):
         del following, ahead
@@ -246,31 +261,31 @@ def on_device(segment: Callable) -> Callable:
 
 
 def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
-    """Wraps a segment for rows that live on the host or on the disk.
+    """Wraps a segment for rows that live on the host or on disk.
 
     Args:
       segment: from `round_program.make_segment`.
-      mesh: of the devices.
-      size: W, rows of a working set, as `working_size` has it.
+      mesh: the mesh of the devices.
+      size: W, the rows of a working set, from `working_size`.
 
     Returns:
       `run(key, population, state, rounds [R], cohorts [R, K], count, following,
-      ahead)`, which runs `count` of these rounds and gives the new state, the log, and
-      what to hand to the next call as `ahead`. `state.clients` are NumPy arrays or a
-      `disk_store.Rows`, which it changes in place. `following` are the cohorts of the
-      next segment, whose rows are fetched while this one runs; None if none comes.
+      ahead)`, which runs the first `count` rounds. It returns the new state, the log,
+      and the next working set, which the next call takes as `ahead`. `state.clients` is
+      NumPy arrays or a `disk_store.Rows`, changed in place. `following` are the cohorts
+      of the next segment, whose rows are fetched while this one runs, or None.
     """
     placed = NamedSharding(mesh, P("clients"))
 
     @functools.partial(jax.jit, donate_argnums=1, out_shardings=placed)
     def forward(old, new, places):
-        def some(new, places):  # of all at once the copies would be a third set
+        def move_group(new, places):  # copying all at once would take a third set
             source, target = places
             rows = jax.tree.map(lambda o: o[source], old)
             new = jax.tree.map(lambda n, r: n.at[target].set(r, mode="drop"), new, rows)
             return new, None
 
-        return lax.scan(some, new, places)[0]
+        return lax.scan(move_group, new, places)[0]
 
     def fetch(rows, cohorts, num_clients) -> Working:
         ids, places = find(cohorts, size, num_clients)
@@ -278,19 +293,19 @@ def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
 
     def run(key, population, state, rounds, cohorts, count, following=None, ahead=None):
         clients, num_clients = state.clients, state.last_round.shape[0]
-        here = ahead or fetch(clients, cohorts, num_clients)
-        state = state._replace(clients=here.rows)
+        working = ahead or fetch(clients, cohorts, num_clients)
+        state = state._replace(clients=working.rows)
         state, log = segment(
-            key, population, state, rounds, cohorts, here.places, count
+            key, population, state, rounds, cohorts, working.places, count
         )
         ahead = None
         if following is not None:
             ahead = fetch(clients, following, num_clients)
-            moved = shared(here.ids, ahead.ids, cohorts.shape[1])
-            rows = forward(state.clients, ahead.rows, moved)
+            places = shared(working.ids, ahead.ids, cohorts.shape[1])
+            rows = forward(state.clients, ahead.rows, places)
             ahead = ahead._replace(rows=rows)
-        ran = np.isin(here.ids, cohorts[:count])
-        scatter(clients, np.where(ran, here.ids, num_clients), state.clients)
+        ran = np.isin(working.ids, cohorts[:count])
+        scatter(clients, np.where(ran, working.ids, num_clients), state.clients)
         return state._replace(clients=clients), log, ahead
 
     return run

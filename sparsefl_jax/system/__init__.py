@@ -1,1 +1,1 @@
-"""The machine under a run: devices, processes, signals, files."""
+"""The machine that a run uses: devices, processes, signals, files."""

@@ -1,9 +1,9 @@
-"""Files: checked where they are read, named where they can not be written.
+"""Reads and checks files, and names the file in every error.
 
-What a file may hold is told by a pattern: the name of a kind of value, `("a", "b")` for
-one of some texts, `[pattern]` for a list, `{str: pattern}` for fields of any name,
-`{"a": pattern, "b?": pattern}` for fields by name, of which those with a question mark
-may be absent or null. Other fields are not looked at.
+A pattern describes the JSON value that a file may hold: a name in `KINDS`; `("a", "b")`
+for one of several strings; `[pattern]` for a list; `{str: pattern}` for an object with
+any keys; `{"a": pattern, "b?": pattern}` for an object with these keys, of which those
+with a question mark may be absent or null. Other keys are ignored.
 """
 
 import asyncio
@@ -20,7 +20,7 @@ import numpy as np
 
 from sparsefl_jax.core.validate import one_line
 
-_LARGEST = 1e300  # a number that sums and percentages can take
+_LARGEST = 1e300  # a larger number could overflow in a sum or a percentage
 
 
 def _number(value) -> bool:
@@ -40,19 +40,23 @@ COUNT, NUMBER, VALUE, TEXT, FIELDS, ANY = KINDS
 
 
 def read_json(path: Path, pattern: Any = ANY) -> Any:
-    """What a JSON file holds.
+    """Reads a JSON file.
+
+    Args:
+      path: the file.
+      pattern: the values allowed, as the head of this file explains.
 
     Raises:
-      ValueError: in one line, it can not be read or holds something else.
+      ValueError: the file cannot be read, or does not fit the pattern.
     """
     return check(path, parse(path, read_text(path)), pattern)
 
 
 def read_text(path: Path) -> str:
-    """The text of a file.
+    """Reads a text file.
 
     Raises:
-      ValueError: in one line, it can not be read.
+      ValueError: the file cannot be read, or is not UTF-8.
     """
     try:
         return path.read_text(encoding="utf-8")
@@ -61,10 +65,14 @@ def read_text(path: Path) -> str:
 
 
 def parse(path: Path, text: str) -> Any:
-    """The JSON value that a text of a file is.
+    """Parses JSON text.
+
+    Args:
+      path: the file that the text comes from, for the error.
+      text: the text.
 
     Raises:
-      ValueError: in one line, it is none.
+      ValueError: the text is not JSON.
     """
     try:
         return json.loads(text)
@@ -73,15 +81,16 @@ def parse(path: Path, text: str) -> Any:
 
 
 def read_array(path: Path, kind: str, ndim: int) -> np.ndarray:
-    """The array of a `.npy` file that has entries, whole.
+    """Reads a `.npy` file into memory.
 
     Args:
       path: the file.
-      kind: NumPy's letters of the dtypes allowed, as 'iu'.
-      ndim: its number of axes.
+      kind: NumPy's letters of the dtypes allowed, such as 'iu'.
+      ndim: the number of axes.
 
     Raises:
-      ValueError: in one line, it can not be read or holds something else.
+      ValueError: the file cannot be read, is empty, or holds another dtype or number of
+        axes.
     """
     array = open_array(path)
     if array.dtype.kind not in kind or array.ndim != ndim or not array.size:
@@ -90,20 +99,20 @@ def read_array(path: Path, kind: str, ndim: int) -> np.ndarray:
 
 
 def open_array(path: Path) -> np.ndarray:
-    """The array of a `.npy` file, without reading it.
+    """Memory-maps a `.npy` file.
 
     Raises:
-      ValueError: in one line, it can not be read.
+      ValueError: the file cannot be read.
     """
     try:
         return np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # NumPy raises many kinds
+    except Exception as error:  # NumPy raises errors of many types
         raise unreadable(path, error) from None
 
 
 @contextlib.contextmanager
 def blaming(path: Path) -> Iterator[None]:
-    """Tells of what fails in the context that it comes of a file, in one line.
+    """Turns every error within the context into a ValueError that names a file.
 
     Example:
       >>> with blaming(Path("config.json")):
@@ -114,35 +123,35 @@ def blaming(path: Path) -> Iterator[None]:
     """
     try:
         yield
-    except Exception as error:  # of a damaged file anything can fail
+    except Exception as error:  # a damaged file can cause any error
         raise ValueError(f"{path}: {one_line(error)}") from error
 
 
 @contextlib.contextmanager
 def awaiting_all() -> Iterator[None]:
-    """Lets event loops that are made in the context end all that was begun on them.
+    """Makes event loops created in the context finish all their tasks before closing.
 
-    orbax closes its loop at the first error, and what the other reads come to is then
-    printed, a traceback for each.
+    orbax closes its loop at the first error. Python would then print a traceback for
+    every other read that fails.
     """
     new_event_loop = asyncio.new_event_loop
 
-    async def rest():
-        while begun := asyncio.all_tasks() - {asyncio.current_task()}:
-            await asyncio.gather(*begun, return_exceptions=True)
+    async def finish_tasks():
+        while tasks := asyncio.all_tasks() - {asyncio.current_task()}:
+            await asyncio.gather(*tasks, return_exceptions=True)
 
-    def patient():
+    def new_waiting_loop():
         loop = new_event_loop()
         close = loop.close
 
         def close_when_done():
-            loop.run_until_complete(rest())
+            loop.run_until_complete(finish_tasks())
             close()
 
         loop.close = close_when_done
         return loop
 
-    asyncio.new_event_loop = patient
+    asyncio.new_event_loop = new_waiting_loop
     try:
         yield
     finally:
@@ -150,38 +159,42 @@ def awaiting_all() -> Iterator[None]:
 
 
 def check_name(argument: str, path: str | Path) -> None:
-    """Refuses a path that is no text, as of other letters than the locale has.
+    """Refuses a path with characters that the locale cannot encode.
+
+    Args:
+      argument: the name of the argument, for the error.
+      path: its value.
 
     Raises:
-      ValueError: names the argument and what to do.
+      ValueError: the path cannot be encoded.
     """
     try:
         str(path).encode()
     except UnicodeEncodeError:
         raise ValueError(
-            f"{argument}={ascii(str(path))} is no text in this locale, expected LC_ALL "
-            "or PYTHONUTF8=1 to be set so that it is"
+            f"{argument}={ascii(str(path))} is not text in this locale; set LC_ALL or "
+            "PYTHONUTF8=1"
         ) from None
 
 
 def unreadable(path: Path, error: Exception) -> ValueError:
-    """The error that names a file which can not be read."""
+    """Returns an error that says why a file cannot be read."""
     if isinstance(error, OSError) and error.strerror:
-        error = OSError(error.strerror)  # without the name once more
-    return ValueError(f"{path} can not be read: {one_line(error)}")
+        error = OSError(error.strerror)  # which does not repeat the name
+    return ValueError(f"{path} cannot be read: {one_line(error)}")
 
 
 def check(path: Path, value: Any, pattern: Any, where: str = "") -> Any:
-    """Gives the value back if it is as the pattern says.
+    """Returns a JSON value after checking it against a pattern.
 
     Args:
-      path: the file that it is from, for the error.
-      value: as JSON has it.
-      pattern: see the head of this file.
-      where: the name of the value in the file; '': it is all of it.
+      path: the file of the value, for the error.
+      value: the JSON value.
+      pattern: the values allowed, as the head of this file explains.
+      where: the name of the value in the file; '' for the whole file.
 
     Raises:
-      ValueError: names file and field.
+      ValueError: the value does not fit; names the file and the field.
 
     Example:
       >>> check(Path("a.json"), {"b": [1, -1]}, {"b": [COUNT]})
@@ -191,18 +204,18 @@ def check(path: Path, value: Any, pattern: Any, where: str = "") -> Any:
     """
     if isinstance(pattern, str):
         if not KINDS[pattern](value):
-            raise _other(path, where, value, pattern)
+            raise _mismatch(path, where, value, pattern)
     elif isinstance(pattern, tuple):
         if value not in pattern:
-            raise _other(path, where, value, " or ".join(map(repr, pattern)))
+            raise _mismatch(path, where, value, " or ".join(map(repr, pattern)))
     elif isinstance(pattern, list):
         if not isinstance(value, list):
-            raise _other(path, where, value, "a list")
+            raise _mismatch(path, where, value, "a list")
         for i, item in enumerate(value):
             check(path, item, pattern[0], _joined(where, i))
     else:
         if not isinstance(value, dict):
-            raise _other(path, where, value, "fields")
+            raise _mismatch(path, where, value, "fields")
         for name, inner in pattern.items():
             _check_field(path, value, name, inner, where)
     return value
@@ -224,19 +237,19 @@ def _joined(where: str, name) -> str:
     return f"{where}.{name}" if where else str(name)
 
 
-def _other(path: Path, where: str, value: Any, expected: str) -> ValueError:
-    told = json.dumps(value)
-    told = told if len(told) <= 40 else told[:37] + "..."
+def _mismatch(path: Path, where: str, value: Any, expected: str) -> ValueError:
+    text = json.dumps(value)
+    text = text if len(text) <= 40 else text[:37] + "..."
     return ValueError(
-        f"{path} holds {where + '=' if where else ''}{told}, expected {expected}"
+        f"{path} holds {where + '=' if where else ''}{text}, expected {expected}"
     )
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Writes a file whole or, if the process is killed, not at all.
+    """Writes a file atomically: if the process is killed, the old content stays.
 
     Raises:
-      OSError: it can not be written, as on a full disk; names the file.
+      OSError: the file cannot be written, such as on a full disk; names the file.
     """
     temporary = path.with_name(path.name + ".tmp")
     with naming(path):
@@ -245,19 +258,19 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or, if the process is killed, not at all."""
+    """Writes a UTF-8 file atomically, as `write_bytes` does."""
     write_bytes(path, text.encode())
 
 
 def write_array(path: Path, array: np.ndarray) -> None:
-    """Writes a `.npy` file as `write_bytes` does."""
+    """Writes a `.npy` file atomically, as `write_bytes` does."""
     np.save(content := io.BytesIO(), array)
     write_bytes(path, content.getvalue())
 
 
 @contextlib.contextmanager
 def naming(path: str | Path) -> Iterator[None]:
-    """Gives an error of the file system the name that a failed write lacks.
+    """Adds the name of a file to an OSError that lacks it.
 
     Example:
       >>> with naming("metrics.jsonl"):

@@ -1,4 +1,4 @@
-"""Devices: CPU cores as JAX devices, and a compilation cache that outlives a run."""
+"""CPU cores as JAX devices, memory of devices and host, and the compilation cache."""
 
 import contextlib
 import os
@@ -8,9 +8,9 @@ from pathlib import Path
 
 from sparsefl_jax.core.validate import at_least
 
-# XLA:CPU ends the process when devices meet at a collective further apart than this;
-# between processes the collective fails.
-_PATIENCE = (
+# If devices reach a collective further apart than this, XLA:CPU ends the process, or,
+# between processes, the collective fails.
+_TIMEOUTS = (
     "--xla_cpu_collective_timeout_seconds=100000",
     "--xla_cpu_collective_call_terminate_timeout_seconds=100000",
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=1000",
@@ -21,17 +21,17 @@ _COUNT = "--xla_force_host_platform_device_count"
 def use_cpu_cores(count: int | None = None) -> None:
     """Makes every CPU core a JAX device, so that each trains one client at a time.
 
-    Call it before JAX does anything; on machines with an accelerator it changes
-    nothing there. A call returns when its program has run: programs that wait in line
-    may be what made runs stand still. What `XLA_FLAGS` and
-    `JAX_CPU_ENABLE_ASYNC_DISPATCH` set stays.
+    Call it before anything else of JAX. It does not affect accelerators. It also turns
+    off asynchronous dispatch, because queued programs are a suspected cause of runs
+    that hang. Settings in `XLA_FLAGS` and `JAX_CPU_ENABLE_ASYNC_DISPATCH` take
+    precedence.
 
     Args:
-      count: number of devices; None takes the cores that this process may use.
+      count: the number of devices; None for the cores that this process may use.
 
     Raises:
-      ValueError: if count is below 1.
-      RuntimeError: if JAX has started, so that the setting would come too late.
+      ValueError: count is below 1.
+      RuntimeError: JAX has already started, so the setting would come too late.
 
     Example:
       >>> use_cpu_cores()  # doctest: +SKIP
@@ -42,7 +42,7 @@ def use_cpu_cores(count: int | None = None) -> None:
     at_least("count", count, 1)
     flags = os.environ.get("XLA_FLAGS", "").split()
     names = {flag.partition("=")[0] for flag in flags}
-    wanted = (f"{_COUNT}={count}", *_PATIENCE)
+    wanted = (f"{_COUNT}={count}", *_TIMEOUTS)
     missing = [flag for flag in wanted if flag.partition("=")[0] not in names]
     if missing and _started():
         raise RuntimeError("use_cpu_cores() came after JAX had started; call it first")
@@ -50,8 +50,8 @@ def use_cpu_cores(count: int | None = None) -> None:
     if "JAX_CPU_ENABLE_ASYNC_DISPATCH" not in os.environ:
         import jax  # only now, with the flags set
 
-        # Two long runs stood still at a collective. In one, looked at with a debugger,
-        # all 32 places of a device were taken, so that it never came to meet the other.
+        # Two long runs hung at a collective. A debugger showed in one of them that all
+        # 32 slots of a device's queue were taken, so it never reached the collective.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
 
 
@@ -66,7 +66,7 @@ def _started() -> bool:
 
 
 def processor() -> str:
-    """The model of the CPU, whose vector units decide how sums are ordered."""
+    """Returns the model of the CPU, whose vector units decide the order of sums."""
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():
             if line.startswith("model name"):
@@ -75,24 +75,24 @@ def processor() -> str:
 
 
 def memory(devices: Sequence) -> int:
-    """Bytes that these devices have together; of CPUs what the host has available.
+    """Returns the memory of devices together in bytes; for CPUs, that of the host.
 
-    Devices of other processes count as those of this one.
+    Devices of other processes are assumed to be like those of this one.
 
     Args:
-      devices: a sequence of JAX devices of one kind.
+      devices: JAX devices of one kind.
 
     Example:
       >>> import jax
       >>> memory(jax.devices()) > 0
       True
     """
-    limit = _told(devices, "bytes_limit")
+    limit = _memory_statistic(devices, "bytes_limit")
     return host_memory() if limit is None else limit
 
 
 def local(devices: Sequence) -> list:
-    """Those of some devices that this process has; only these tell of themselves.
+    """Returns the devices that belong to this process; only they have statistics.
 
     Example:
       >>> import jax
@@ -101,31 +101,33 @@ def local(devices: Sequence) -> list:
     """
     import jax
 
-    return [each for each in devices if each.process_index == jax.process_index()]
+    index = jax.process_index()
+    return [device for device in devices if device.process_index == index]
 
 
-def _told(devices, name: str) -> int | None:
-    """A memory statistic of devices together, None where they do not tell it."""
-    devices, own = list(devices), local(devices)
-    each = [(device.memory_stats() or {}).get(name) for device in own]
-    return None if None in each else sum(each) * len(devices) // len(own)
+def _memory_statistic(devices, name: str) -> int | None:
+    """Sums a memory statistic over devices; None if they do not report it."""
+    devices, local_devices = list(devices), local(devices)
+    values = [(device.memory_stats() or {}).get(name) for device in local_devices]
+    return None if None in values else sum(values) * len(devices) // len(values)
 
 
 def host_memory() -> int:
-    """Bytes that the host has available, and its control group (a container) allows."""
+    """Returns the host's available memory in bytes, within its control groups."""
     rooms = _group_rooms()
     with contextlib.suppress(OSError):
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable"):
                 return min([1024 * int(line.split()[1]), *rooms])
-    whole = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([whole, *rooms])
+    physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([physical, *rooms])
 
 
 def _group_rooms(proc="/proc/self", root="/sys/fs/cgroup") -> list[int]:
-    """What the control groups of this process leave it, of both versions, in bytes.
+    """Returns the bytes left in each control group of this process, version 1 or 2.
 
-    Files in a group's page cache are given up before anything is refused.
+    A group's page cache counts as free, because the system drops it before it refuses
+    memory.
     """
     rooms = []
     with contextlib.suppress(OSError):
@@ -142,10 +144,10 @@ def _group_rooms(proc="/proc/self", root="/sys/fs/cgroup") -> list[int]:
                         int((folder / f"memory.{name}").read_text()) for name in names
                     )
                     lines = (folder / "memory.stat").read_text().splitlines()
-                    told = dict(line.split() for line in lines)
-                    # Version 1 adds those of the groups below under another name.
+                    stats = dict(line.split() for line in lines)
+                    # Version 1 has the sums over subgroups under another name.
                     cached = sum(
-                        int(told.get(f"total_{name}", told.get(name, 0)))
+                        int(stats.get(f"total_{name}", stats.get(name, 0)))
                         for name in ("inactive_file", "active_file")
                     )
                     rooms.append(max(limit - used + cached, 0))
@@ -155,12 +157,15 @@ def _group_rooms(proc="/proc/self", root="/sys/fs/cgroup") -> list[int]:
 
 
 def peak_memory(devices: Sequence) -> dict[str, int | None]:
-    """The most bytes so far: `devices` together where they tell it, and the `process`.
+    """Returns the peak memory so far in bytes, of `devices` and of the `process`.
 
-    Devices of other processes count as those of this one.
+    Devices of other processes are assumed to be like those of this one.
 
     Args:
-      devices: a sequence of JAX devices of one kind.
+      devices: JAX devices of one kind.
+
+    Returns:
+      `devices`, their sum or None if they do not report it, and `process`.
 
     Example:
       >>> import jax
@@ -168,7 +173,7 @@ def peak_memory(devices: Sequence) -> dict[str, int | None]:
       True
     """
     return {
-        "devices": _told(devices, "peak_bytes_in_use"),
+        "devices": _memory_statistic(devices, "peak_bytes_in_use"),
         "process": _peak_of_process(),
     }
 
@@ -185,13 +190,16 @@ def _peak_of_process() -> int:
 
 
 def cache_directory() -> Path:
-    """Where decoded data and compiled programs are kept between runs.
+    """Returns the folder that keeps decoded data and compiled programs between runs.
+
+    It is `SPARSEFL_CACHE_DIR`, `XDG_CACHE_HOME/sparsefl_jax` or
+    `~/.cache/sparsefl_jax`.
 
     Raises:
-      ValueError: the environment names no place, not even a home directory.
+      ValueError: the environment sets none of them and there is no home directory.
     """
-    if own := os.environ.get("SPARSEFL_CACHE_DIR"):
-        return Path(own)
+    if folder := os.environ.get("SPARSEFL_CACHE_DIR"):
+        return Path(folder)
     if base := os.environ.get("XDG_CACHE_HOME"):
         return Path(base) / "sparsefl_jax"
     try:
@@ -208,5 +216,5 @@ def keep_compilations() -> None:
 
     if jax.config.jax_compilation_cache_dir is None:
         jax.config.update("jax_compilation_cache_dir", str(cache_directory() / "xla"))
-        # The many small programs before round 1 take longer together than one large.
+        # Together, the many small programs before round 1 take longer than a large one.
         jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)

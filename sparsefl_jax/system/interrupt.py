@@ -1,8 +1,8 @@
-"""Ctrl-C, SIGTERM, SIGHUP: the first asks a run to end, the second leaves at once.
+"""Handles Ctrl-C, SIGTERM and SIGHUP: the first ends a run, the second exits at once.
 
-Python runs its signal handlers in the main thread between two instructions, and not
-while XLA compiles or computes. So a thread listens on the pipe that the interpreter's
-C handler writes to.
+Python runs its signal handlers in the main thread between two instructions, and so not
+while XLA compiles or computes. Therefore a thread listens on the pipe that the
+interpreter's C handler writes to.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class StoppedError(Exception):
-    """A run was asked to end by a signal, and did so with everything saved.
+    """The error of a run that a signal ended after everything was saved.
 
     Attributes:
       code: the exit status that a shell expects.
@@ -28,45 +28,45 @@ class StoppedError(Exception):
 
 
 @contextlib.contextmanager
-def listening(tell: str) -> Iterator[Callable[[], int]]:
+def listening(message: str) -> Iterator[Callable[[], int]]:
     """Listens for `SIGNALS` while the context lasts.
 
-    Outside the main thread, where Python allows no handlers, nothing is changed; nor is
-    a signal that the process ignores, as under nohup.
+    It does nothing outside the main thread, where Python allows no handlers, and leaves
+    alone the signals that the process ignores, such as SIGHUP under nohup.
 
     Args:
-      tell: printed at the first signal.
+      message: the line that is printed at the first signal.
 
     Yields:
-      A function that returns the signal that came, 0 if none did.
+      A function that returns the number of the first signal, or 0 before one arrives.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: 0
         return
-    came = []
+    received = []
 
     def listen():
         while number := os.read(reader, 1)[0]:
-            if number not in heard:
+            if number not in handled:
                 continue
-            if came:
+            if received:
                 os._exit(128 + number)
-            came.append(number)
-            print(f"\n{tell}", file=sys.stderr, flush=True)
+            received.append(number)
+            print(f"\n{message}", file=sys.stderr, flush=True)
 
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    heard = [s for s in SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
-    handlers = {s: signal.signal(s, lambda *_: None) for s in heard}
+    old_writer = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    handled = [s for s in SIGNALS if signal.getsignal(s) is not signal.SIG_IGN]
+    handlers = {s: signal.signal(s, lambda *_: None) for s in handled}
     thread = threading.Thread(target=listen, daemon=True)
     thread.start()
     try:
-        yield lambda: came[0] if came else 0
+        yield lambda: received[0] if received else 0
     finally:
         for number, handler in handlers.items():
             signal.signal(number, handler)
-        signal.set_wakeup_fd(before)
+        signal.set_wakeup_fd(old_writer)
         os.write(writer, b"\0")
         thread.join()
         os.close(reader)

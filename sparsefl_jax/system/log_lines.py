@@ -1,7 +1,7 @@
-"""The lines of a run's logs: which of them are as they were written.
+"""Verifies the lines of a run's logs.
 
-A checkpoint keeps a checksum of every line, so that a run that goes on knows what has
-been cut off, altered or removed meanwhile, and never counts an altered number.
+A checkpoint keeps a checksum of every line. So a resumed run knows which lines have
+been cut off, altered or removed since, and never counts an altered number.
 """
 
 import os
@@ -10,21 +10,21 @@ from pathlib import Path
 from typing import NamedTuple
 
 SCHEMA = 2  # of metrics.jsonl, see `report.load`
-HEADER = b'{"schema": %d}\n' % SCHEMA  # its first line
+HEADER = b'{"schema": %d}\n' % SCHEMA  # the first line of metrics.jsonl
 FILES = ("metrics.jsonl", "timing.jsonl")
 _DIGITS = 8  # of a line's checksum
 
 
 class Kept(NamedTuple):
-    """What of a file is as it was."""
+    """The lines of a file that are as they were written."""
 
     content: bytes  # whole lines, in their order
-    checks: str  # of these lines
-    lost: str  # in words what is missing; '' if nothing is
+    checks: str  # the checksums of these lines
+    lost: str  # a description of what is missing; '' if nothing is
 
 
 def check(text: bytes) -> str:
-    r"""A CRC-32 of every line in hexadecimal digits, one after the other.
+    r"""Returns the CRC-32 of every line in hexadecimal digits, one after the other.
 
     Example:
       >>> check(b"a\nb\n") == check(b"a\n") + check(b"b\n")
@@ -34,23 +34,23 @@ def check(text: bytes) -> str:
 
 
 def kept(path: Path, checks: str) -> Kept:
-    """The lines of a file that have the checksums; what stands behind them is left out.
+    """Returns the lines of a file that match checksums, and drops later lines.
 
     Args:
-      path: a file, which may be gone.
-      checks: from `check`, of the file as it was.
+      path: a file, which may no longer exist.
+      checks: the result of `check` when the file was whole.
 
     Raises:
-      OSError: it can not be read.
+      OSError: the file cannot be read.
     """
     found = path.read_bytes() if path.exists() else b""
     lines = found.splitlines(keepends=True)
     wanted = [checks[i : i + _DIGITS] for i in range(0, len(checks), _DIGITS)]
-    before = b"".join(lines[: len(wanted)])
-    if check(before) == checks:
-        return Kept(before, checks, "")
+    expected = b"".join(lines[: len(wanted)])
+    if check(expected) == checks:
+        return Kept(expected, checks, "")
     by_check = {check(line): line for line in lines}
-    whole = [c for c in wanted if c in by_check]
+    present = [c for c in wanted if c in by_check]
     missing = [i for i, c in enumerate(wanted, 1) if c not in by_check]
     name = f"the {len(wanted)} lines of {path.name}"
     if not path.exists():
@@ -58,42 +58,45 @@ def kept(path: Path, checks: str) -> Kept:
     elif missing:
         lost = f"{len(missing)} of {name} are cut off or altered ({_ranges(missing)})"
     else:
-        lost = f"{name} are no longer in their order, or others stand between them"
-    return Kept(b"".join(by_check[c] for c in whole), "".join(whole), lost)
+        lost = f"{name} are no longer in their order, or other lines are between them"
+    return Kept(b"".join(by_check[c] for c in present), "".join(present), lost)
 
 
 def lost(workdir: Path, position: dict) -> list[str]:
-    """What is missing of a run's logs up to a position, in words, by file.
+    """Describes what is missing from a run's logs up to a position.
 
     Args:
       workdir: the run's directory.
       position: from `sinks.Sinks.position`.
+
+    Returns:
+      A line for each file that has lost something.
     """
     files = (kept(workdir / name, position[name]) for name in FILES)
     return [file.lost for file in files if file.lost]
 
 
 def restore(workdir: Path, position: dict) -> dict:
-    """Makes logs of the lines that are as they were.
+    """Rewrites damaged logs with the lines that are as they were written.
 
-    A file that holds others stays beside them as `metrics.jsonl.damaged`.
+    A damaged file is kept as `metrics.jsonl.damaged`.
 
     Args:
       workdir, position: as in `lost`.
 
     Returns:
-      The position at the end of these lines.
+      The position at the end of the lines that remain.
     """
     for name in FILES:
-        path, whole = workdir / name, kept(workdir / name, position[name])
-        if not whole.lost:
+        path, intact = workdir / name, kept(workdir / name, position[name])
+        if not intact.lost:
             continue
         if path.exists():
             aside, number = workdir / f"{name}.damaged", 1
             while aside.exists():
                 aside, number = workdir / f"{name}.damaged{number}", number + 1
             os.replace(path, aside)
-        content = whole.content
+        content = intact.content
         if name == "metrics.jsonl" and not content.startswith(HEADER):
             content = HEADER + content
         path.write_bytes(content)
@@ -102,7 +105,7 @@ def restore(workdir: Path, position: dict) -> dict:
 
 
 def _ranges(numbers: list[int]) -> str:
-    """Ascending numbers in words.
+    """Describes ascending numbers by their ranges.
 
     Example:
       >>> _ranges([1, 4, 5, 6])

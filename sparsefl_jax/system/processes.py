@@ -1,11 +1,11 @@
-"""One run in several processes: each has some of the devices, and all do the same.
+"""Runs in several processes, each with some of the devices, that all do the same.
 
-Every process builds the same data and programs, and takes part in everything that the
-devices do together; process 0 alone writes files and draws progress. What decides how a
-run goes on, such as a clock or a signal, is agreed on here, or processes would wait for
-each other for ever.
+Every process builds the same data and programs and takes part in every computation.
+Only process 0 writes files and draws progress. Values that decide how a run continues,
+such as a clock or a signal, are agreed on with the functions of this module; otherwise
+the processes would wait for each other forever.
 
-In a single process all of this costs nothing and changes nothing.
+In a single process these functions cost nothing and change nothing.
 """
 
 import json
@@ -20,12 +20,12 @@ from sparsefl_jax.core.types import PyTree
 
 
 def several() -> bool:
-    """Whether this run has more than one process."""
+    """Tells whether this run has more than one process."""
     return jax.process_count() > 1
 
 
 def leads() -> bool:
-    """Whether this process is the one that writes."""
+    """Tells whether this is process 0, which writes the files."""
     return jax.process_index() == 0
 
 
@@ -33,56 +33,59 @@ def put(tree: PyTree, sharding: PyTree) -> PyTree:
     """Puts arrays on devices, as `jax.device_put` does in a single process.
 
     Args:
-      tree: arrays that are whole and the same in every process, or on all devices.
-      sharding: one, or a tree of them that is a prefix of `tree`.
+      tree: arrays that are equal in every process, or that are already on all devices.
+      sharding: a sharding, or a tree of shardings that is a prefix of `tree`.
+
+    Returns:
+      The tree with arrays on the devices.
     """
     if not several():
         return jax.device_put(tree, sharding)
 
-    def one(leaf, sharding):
-        if _spread(leaf):
+    def put_leaf(leaf, sharding):
+        if _is_global(leaf):
             return jax.device_put(leaf, sharding)
         leaf = np.asarray(leaf)
         leaf = leaf.astype(jax.dtypes.canonicalize_dtype(leaf.dtype), copy=False)
-        return jax.make_array_from_callback(leaf.shape, sharding, lambda at: leaf[at])
+        return jax.make_array_from_callback(leaf.shape, sharding, leaf.__getitem__)
 
-    return jax.tree.map(one, tree, jax.tree.broadcast(sharding, tree))
+    return jax.tree.map(put_leaf, tree, jax.tree.broadcast(sharding, tree))
 
 
 def fetch(tree: PyTree) -> PyTree:
-    """Arrays as NumPy has them, whole, as `jax.device_get`; all processes call it.
+    """Returns the whole arrays as NumPy, in every process; all processes must call it.
 
-    Leaf by leaf: what is sharded over processes stands whole on every device for a
-    moment.
+    It works leaf by leaf, because every device briefly holds the whole of a leaf that
+    is sharded over processes.
     """
 
-    def one(leaf):
-        if _spread(leaf) and not leaf.is_fully_replicated:
+    def fetch_leaf(leaf):
+        if _is_global(leaf) and not leaf.is_fully_replicated:
             return multihost_utils.process_allgather(leaf, tiled=True)
         return jax.device_get(leaf)
 
-    return jax.tree.map(one, tree) if several() else jax.device_get(tree)
+    return jax.tree.map(fetch_leaf, tree) if several() else jax.device_get(tree)
 
 
-def _spread(leaf) -> bool:
+def _is_global(leaf) -> bool:
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
 def most(*numbers: int) -> tuple[int, ...]:
-    """The largest that any process has of each, in every process.
+    """Returns, in every process, the largest value of each number in any process.
 
     Example:
       >>> most(False, 15)
       (0, 15)
     """
-    mine = np.asarray(numbers, np.int32)
+    values = np.asarray(numbers, np.int32)
     if several():
-        mine = np.max(multihost_utils.process_allgather(mine), 0)
-    return tuple(mine.tolist())
+        values = np.max(multihost_utils.process_allgather(values), 0)
+    return tuple(values.tolist())
 
 
 def lead(value: Any = None) -> Any:
-    """What process 0 has, in every process; values that JSON can hold.
+    """Broadcasts process 0's value, which must be JSON, to all processes.
 
     Example:
       >>> lead({'rounds': [1, None]})
@@ -96,23 +99,23 @@ def lead(value: Any = None) -> Any:
     return json.loads(np.asarray(text).tobytes())
 
 
-def check_same(what: str, value: Any) -> None:
-    """Refuses, in every process, what is not the same in all of them.
+def check_same(name: str, value: Any) -> None:
+    """Checks that a value is the same in all processes.
 
     Args:
-      what: its name.
-      value: what JSON can hold.
+      name: the name of the value, for the error.
+      value: a JSON value.
 
     Raises:
-      ValueError: names a process whose value is not that of process 0.
+      ValueError: in every process, if the value of a process differs from process 0's.
     """
     if not several():
         return
-    mine = np.uint32(zlib.crc32(json.dumps(value, sort_keys=True).encode()))
-    all_of_them = multihost_utils.process_allgather(mine)
-    others = np.flatnonzero(all_of_them != all_of_them[0])
+    checksum = np.uint32(zlib.crc32(json.dumps(value, sort_keys=True).encode()))
+    checksums = multihost_utils.process_allgather(checksum)
+    others = np.flatnonzero(checksums != checksums[0])
     if others.size:
         raise ValueError(
-            f"{what} of process {others[0]} differs from that of process 0, expected "
+            f"{name} of process {others[0]} differs from that of process 0, expected "
             "the same files and flags for all"
         )

@@ -1,4 +1,4 @@
-"""What a run runs on, and by which code: what must be the same for the same bits."""
+"""The hardware, the versions and the commit of a run, which decide its exact bits."""
 
 import importlib.metadata
 import platform
@@ -13,18 +13,22 @@ VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 
 def versions() -> dict[str, str]:
-    """The versions of Python and of the packages that compute."""
+    """Returns the versions of Python and of the packages that compute."""
     found = {name: importlib.metadata.version(name) for name in VERSIONS}
     return found | {"python": platform.python_version()}
 
 
 def precision() -> str:
-    """That of matrix multiplications."""
+    """Returns JAX's default precision of matrix multiplications."""
     return jax.config.jax_default_matmul_precision or "default"
 
 
 def facts(chunks: str) -> dict:
-    """All that a resumed run must share with its beginning to be so bit for bit."""
+    """Returns the facts that a resumed run must share to reproduce the same bits.
+
+    Args:
+      chunks: the chunks of the run's stages.
+    """
     return {
         "device kind": jax.devices()[0].device_kind,
         "device count": jax.device_count(),
@@ -38,12 +42,12 @@ def facts(chunks: str) -> dict:
 
 
 def commit() -> str:
-    """The commit of the code that runs, marked where that differs; '' if in none."""
+    """Returns the commit of the running code, with '-dirty' after changes, or ''."""
 
     def git(*arguments):
-        where = Path(__file__).parents[1]  # the package
-        done = subprocess.run(["git", *arguments], cwd=where, capture_output=True)
-        return done.stdout.decode().strip()
+        package = Path(__file__).parents[1]
+        result = subprocess.run(["git", *arguments], cwd=package, capture_output=True)
+        return result.stdout.decode().strip()
 
     try:
         if not git("ls-files", "__init__.py"):

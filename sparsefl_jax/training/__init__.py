@@ -1,1 +1,1 @@
-"""What a client computes, and how sums over clients become a model."""
+"""Local training on a client, and means over clients."""

@@ -1,14 +1,13 @@
-"""The client's training loop: loss, optimizer, steps, projection.
+"""The training loop of one client: loss, optimizer, steps, projection.
 
-Everything here is for one client. A step that lies beyond the client's own data leaves
-the whole state as it was, by a select on the *result*: a zero weight would let
-`0 * NaN` through.
+A step beyond the client's own data leaves the whole state unchanged. It selects the
+*result*, because multiplying by a zero weight would let `0 * NaN` through.
 """
 
 import inspect
 from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -29,15 +28,14 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import SUMS
 from sparsefl_jax.sparsity import masks
 
-# Arguments of optax's optimizers that are shares of what was before.
-_SHARES = ("momentum", "b1", "b2", "b3", "decay", "decay_rate", "rho")
+# Arguments of optax's optimizers that are decay rates in [0, 1).
+_DECAYS = ("momentum", "b1", "b2", "b3", "decay", "decay_rate", "rho")
 
-
-ANEW = EmptyState()  # in the place of an optimizer's state: it starts anew
+ANEW = EmptyState()  # stands for an optimizer's state that starts anew
 
 
 class LocalState(NamedTuple):
-    """What changes from step to step on a client."""
+    """The state that changes from step to step on a client."""
 
     params: PyTree  # float32
     stats: PyTree  # float32
@@ -46,10 +44,10 @@ class LocalState(NamedTuple):
 
 
 class Trained(NamedTuple):
-    """What local training gives back."""
+    """The result of local training."""
 
-    model: SparseModel  # with the mask that it was given
-    opt_state: PyTree  # to go on from; EmptyState where none was given
+    model: SparseModel  # the mask is that of the model before
+    opt_state: PyTree  # to continue from; EmptyState if training began with it
     metrics: dict  # sums over processed samples, and `work`
 
 
@@ -58,15 +56,16 @@ def objective(model: Model, *, train: bool = True) -> Callable:
 
     Args:
       model: the network and its loss.
-      train: False: dropout and normalisation are as in an evaluation, and the
-        statistics stay.
+      train: whether dropout and normalisation are those of training; if False, they
+        are those of an evaluation, and the statistics stay.
 
     Returns:
       `loss_fn(key, params, stats, x, y, weight) -> (loss, (stats, sums))`, where loss
       and `sums` are those of `model.loss`.
 
     Raises:
-      ValueError: it is no model; by `loss_fn`, its loss returns other sums or arrays.
+      ValueError: it is not a `Model`; or, from `loss_fn`, the model's loss returns
+        other sums or values that are not scalars.
 
     Example:
       >>> import sparsefl_jax as sfl
@@ -79,8 +78,8 @@ def objective(model: Model, *, train: bool = True) -> Callable:
         )
 
     def loss_fn(key, params, stats, x, y, weight):
-        how = {"weight": weight, "key": key} if train else {}
-        logits, stats = model.apply(params, stats, x, train=train, **how)
+        options = {"weight": weight, "key": key} if train else {}
+        logits, stats = model.apply(params, stats, x, train=train, **options)
         loss, sums = model.loss(logits, y, weight)
         if set(sums) != set(SUMS):
             raise ValueError(
@@ -104,27 +103,26 @@ def make_optimizer(
     schedule: Callable | None = None,
     weight_decay: float = 0.0,
     clip: float = 0.0,
-    **kwargs,
+    **kwargs: Any,
 ) -> Callable:
-    """A client optimizer whose learning rate follows the round.
+    """Returns a client optimizer whose learning rate follows the round.
 
     Args:
       name: an optimizer of optax (`sgd`, `adam`, ...).
-      learning_rate: the rate where no schedule is given.
+      learning_rate: the constant rate, unused with a schedule.
       schedule: `(round) -> rate`, an optax schedule.
-      weight_decay: the optimizer's own where it takes one (`adamw`), else added to the
-        gradient, as in PyTorch's SGD.
-      clip: global gradient norm at which to clip, 0 for none.
+      weight_decay: passed to the optimizer if it takes one (`adamw`), and else added to
+        the gradient, as in PyTorch's SGD.
+      clip: the global gradient norm at which to clip, 0 for none.
       **kwargs: further arguments of the optimizer, such as `momentum`.
 
     Returns:
-      `optimizer(round) -> optax.GradientTransformation`; its state does not hold the
+      `optimizer(round) -> optax.GradientTransformation`. Its state does not hold the
       rate, so it can be kept from one round to the next.
 
     Raises:
-      ValueError: if optax has no optimizer of that name, or it lacks an argument or
-        needs more than gradients, or a number is negative or not finite, or a share
-        such as `momentum` not below 1.
+      ValueError: optax has no such optimizer, it lacks an argument or needs more than
+        gradients, or a number is out of range.
 
     Example:
       >>> tx = make_optimizer('sgd', learning_rate=0.5, momentum=0.9)(0)
@@ -133,8 +131,8 @@ def make_optimizer(
       [-0.5, -0.5]
     """
     factory = _optax_factory(name)
-    given = {"learning_rate": learning_rate, "weight_decay": weight_decay, "clip": clip}
-    _check_numbers(given | kwargs)
+    numbers = dict(learning_rate=learning_rate, weight_decay=weight_decay, clip=clip)
+    _check_numbers(numbers | kwargs)
     if "weight_decay" in inspect.signature(factory).parameters:
         kwargs, weight_decay = kwargs | {"weight_decay": weight_decay}, 0.0
     before = [optax.clip_by_global_norm(clip)] if clip else []
@@ -157,16 +155,15 @@ def make_optimizer(
     return optimizer
 
 
-def _check_numbers(given: dict) -> None:
-    """Refuses a number that is negative or not finite, or a share of 1 and more."""
-    for key, value in given.items():
-        if not isinstance(value, int | float):
-            continue
-        in_range(key, value, "[0, 1)" if key in _SHARES else "[0, inf)")
+def _check_numbers(arguments: dict) -> None:
+    """Refuses negative and infinite numbers, and decay rates of 1 or more."""
+    for name, value in arguments.items():
+        if isinstance(value, int | float):
+            in_range(name, value, "[0, 1)" if name in _DECAYS else "[0, inf)")
 
 
 def _optax_factory(name: str) -> Callable:
-    """A function of optax that makes an optimizer of a learning rate."""
+    """Returns the function of optax that makes this optimizer from a learning rate."""
     known = {
         key: value
         for key, value in vars(optax).items()
@@ -182,9 +179,14 @@ def _optax_factory(name: str) -> Callable:
 
 
 def init_optimizer(optimizer: Callable, params: PyTree, keep: bool) -> PyTree:
-    """Returns what a client keeps of its optimizer: its state, or EmptyState.
+    """Returns the optimizer's part of a client's state: its state, or EmptyState.
 
-    `train` goes on from the former and starts anew from the latter.
+    `train` continues from an optimizer's state and starts anew from EmptyState.
+
+    Args:
+      optimizer: as `make_optimizer` returns it.
+      params: the client's parameters.
+      keep: whether the client keeps the optimizer's state between rounds.
     """
     return optimizer(0).init(params) if keep else ANEW
 
@@ -192,8 +194,8 @@ def init_optimizer(optimizer: Callable, params: PyTree, keep: bool) -> PyTree:
 def start(
     tx: optax.GradientTransformation,
     model: SparseModel,
-    opt_state=ANEW,
-    sums=(),
+    opt_state: PyTree = ANEW,
+    sums: dict | tuple = (),
 ) -> LocalState:
     """Returns the state before the first step; arguments as in `train`."""
     if isinstance(opt_state, EmptyState):
@@ -204,8 +206,8 @@ def start(
     )
 
 
-def own_steps(batches: Batches, epoch) -> Array:
-    """Number of steps of this epoch that hold a valid sample; shape=(), int32."""
+def own_steps(batches: Batches, epoch: Array | int) -> Array:
+    """Counts the steps of an epoch that hold a valid sample; shape=(), int32."""
     return jnp.sum(jnp.any(batches.weight[epoch] > 0, axis=-1), dtype=jnp.int32)
 
 
@@ -216,10 +218,10 @@ def train_steps(
     state: LocalState,
     batches: Batches,
     *,
-    epoch,
-    first,
-    last,
-    num_trips,
+    epoch: Array | int,
+    first: Array | int,
+    last: Array | int,
+    num_trips: Array | int,
     project: Callable = lambda params: params,
 ) -> LocalState:
     """Runs steps `first` to `last` (exclusive) of an epoch.
@@ -228,19 +230,20 @@ def train_steps(
       key: the key of this epoch; step `s` uses `fold_in(key, s)`.
       loss_fn: as `objective` returns it.
       tx: the optimizer.
-      state: where to start.
+      state: the state before the first of these steps.
       batches: the client's data.
-      epoch, first, last: int32 scalars, may differ between clients.
-      num_trips: int32 scalar shared by clients that run together, >= last - first.
-      project: applied to the parameters after every step, such as a mask.
+      epoch, first, last: int32 scalars, which may differ between clients.
+      num_trips: an int32 scalar that clients that run together share, at least
+        `last - first`.
+      project: a function of the parameters to apply after every step, such as a mask.
     """
     grad_fn = jax.value_and_grad(loss_fn, argnums=1, has_aux=True)
     capacity = batches.order.shape[1]
 
     def body(trip, state):
         step = first + trip
-        at = jnp.minimum(step, capacity - 1)
-        rows, weight = batches.order[epoch, at], batches.weight[epoch, at]
+        slot = jnp.minimum(step, capacity - 1)
+        rows, weight = batches.order[epoch, slot], batches.weight[epoch, slot]
         x, y = batches.x[rows], batches.y[rows]
         (_, (stats, sums)), grads = grad_fn(
             jax.random.fold_in(key, step), state.params, state.stats, x, y, weight
@@ -263,7 +266,7 @@ def train_epochs(
     *,
     project: Callable = lambda params: params,
 ) -> LocalState:
-    """Runs all epochs of `batches`; see `train_steps`."""
+    """Runs all epochs of `batches`; arguments as in `train_steps`."""
 
     def body(epoch, state):
         return train_steps(
@@ -296,15 +299,18 @@ def train(
     """Trains a client's model for all epochs of its batches.
 
     Args:
-      key: of the client and round.
+      key: the key of the client and round.
       loss_fn: as `objective` returns it.
       tx: the optimizer.
-      model: where to start. Its mask is applied to the parameters after every step,
-        and the work is that of what it keeps; None instead of a mask: all.
+      model: the model before training. Its mask is applied to the parameters after
+        every step, and the work counts what it keeps. A mask of None keeps everything.
       batches: the client's data.
-      opt_state: of the optimizer, to go on from; EmptyState: it starts anew.
-      sums: zeros of what `loss_fn` sums up beside `loss`, `correct` and `count`.
-      project: applied to the parameters after every step, instead of the mask.
+      opt_state: the optimizer's state to continue from; EmptyState starts anew.
+      sums: zeros for the sums of `loss_fn` beside `loss`, `correct` and `count`.
+      project: a function of the parameters that replaces the mask after every step.
+
+    Returns:
+      The `Trained` model.
     """
     if project is None and model.mask is None:
         project = lambda params: params  # noqa: E731
@@ -315,18 +321,27 @@ def train(
     if not isinstance(opt_state, EmptyState):
         opt_state = state.opt_state
     count = state.sums["count"]
-    sparse = model.mask is not None
-    done = work(count, model.mask) if sparse else dense_work(count, model.params)
+    if model.mask is None:
+        training_work = dense_work(count, model.params)
+    else:
+        training_work = work(count, model.mask)
     trained = SparseModel(state.params, model.mask, state.stats)
-    return Trained(trained, opt_state, {**state.sums, "work": done})
+    return Trained(trained, opt_state, {**state.sums, "work": training_work})
 
 
-def work(count: Array, mask: PyTree, extra=0.0) -> Work:
-    """The work of `count` samples when all three passes skip what `mask` removes."""
+def work(count: Array, mask: PyTree, extra: Array | float = 0.0) -> Work:
+    """Returns the work of `count` samples if all passes skip what `mask` removes.
+
+    `extra` counts FLOPs of mask work.
+
+    Example:
+      >>> work(jnp.float32(8), {'w': jnp.array([True, False])}).forward['w'].item()
+      4.0
+    """
     share = jax.tree.map(lambda m: count * jnp.mean(m, dtype=jnp.float32), mask)
     return Work(share, share, share, jnp.asarray(extra, jnp.float32))
 
 
 def dense_work(count: Array, params: PyTree) -> Work:
-    """The work of `count` samples through a dense network."""
+    """Returns the work of `count` samples in a dense network."""
     return work(count, jax.tree.map(lambda p: jnp.ones((), bool), params))

@@ -1,9 +1,10 @@
-"""How sums over the cohort become a new model.
+"""Means over the cohort, split into summands of clients and a division on the server.
 
 `contribute` returns a summand per client, the simulator adds them up in float32, and
-`aggregate` divides. A weight of 0 removes a client whatever its values hold, NaN
+`aggregate` divides. A weight of 0 removes a client whatever its values are, NaN
 included. Sources: McMahan et al., AISTATS 2017 (weighted mean); Babakniya et al.,
-FLASH, TMLR 2023, https://arxiv.org/abs/2208.13092 (WFA: the mean over coverers).
+FLASH, TMLR 2023, https://arxiv.org/abs/2208.13092 (WFA: the mean over the clients that
+hold an entry).
 """
 
 from collections.abc import Callable
@@ -21,10 +22,13 @@ WEIGHTINGS = {  # a client's weight in a mean
 
 
 def weigh(weighting: str) -> Callable:
-    """The weight of a client in a mean, `(info) -> scalar`.
+    """Returns the function that gives a client's weight in a mean.
 
     Args:
-      weighting: 'examples', by training samples, or 'uniform'.
+      weighting: 'examples' for the number of training samples, or 'uniform'.
+
+    Returns:
+      `weight(info: ClientInfo) -> scalar`.
 
     Raises:
       ValueError: there is no such weighting.
@@ -34,11 +38,11 @@ def weigh(weighting: str) -> Callable:
 
 
 def weighted_sum(tree: PyTree, weight: Array) -> dict[str, PyTree]:
-    """One client's summand of a weighted mean.
+    """Returns one client's summand of a weighted mean.
 
     Args:
       tree: the client's values, any real dtype.
-      weight: scalar >= 0, such as its number of samples; 0 where it did not send.
+      weight: scalar >= 0, such as its number of samples; 0 if it sent nothing.
 
     Returns:
       `{'sum': weight * tree, 'weight': weight}`, float32.
@@ -52,11 +56,11 @@ def weighted_sum(tree: PyTree, weight: Array) -> dict[str, PyTree]:
 
 
 def weighted_mean(total: dict[str, PyTree], old: PyTree) -> PyTree:
-    """The weighted mean from summed summands.
+    """Returns the weighted mean from the sum of the summands.
 
     Args:
-      total: the sum of what `weighted_sum` returned.
-      old: the value that stays where nobody sent anything; its dtypes are kept.
+      total: the sum of the results of `weighted_sum`.
+      old: the values that stay if no client sent anything; the result has its dtypes.
 
     Returns:
       A tree like `old`.
@@ -71,12 +75,12 @@ def weighted_mean(total: dict[str, PyTree], old: PyTree) -> PyTree:
 
 
 def covered_sum(tree: PyTree, mask: PyTree, weight: Array) -> dict[str, PyTree]:
-    """One client's summand of a mean over the clients that hold an entry.
+    """Returns one client's summand of a mean over the clients that hold an entry.
 
     Args:
       tree: the client's values.
-      mask: bool, treedef of `tree`: the entries that it holds.
-      weight: scalar >= 0; 0 where it did not send.
+      mask: bool, treedef of `tree`: the entries that the client holds.
+      weight: scalar >= 0; 0 if it sent nothing.
 
     Returns:
       `{'sum': weight * mask * tree, 'weight': weight * mask}`, float32 trees.
@@ -97,11 +101,11 @@ def covered_sum(tree: PyTree, mask: PyTree, weight: Array) -> dict[str, PyTree]:
 
 
 def covered_mean(total: dict[str, PyTree], fill: PyTree | float) -> PyTree:
-    """The mean of each entry over those who hold it, from summed summands.
+    """Returns the mean of each entry over the clients that hold it.
 
     Args:
-      total: the sum of what `covered_sum` returned.
-      fill: what an entry becomes that nobody holds: `0.` (WFA, FedDST), or a tree of
+      total: the sum of the results of `covered_sum`.
+      fill: the value of an entry that no client holds: `0.` (WFA, FedDST), or a tree of
         old values (HeteroFL, FjORD).
 
     Returns:
@@ -119,12 +123,12 @@ def covered_mean(total: dict[str, PyTree], fill: PyTree | float) -> PyTree:
 
 
 def _scale(x: Array, weight: Array) -> Array:
-    """weight * x, and 0 where the weight is 0 though x be infinite."""
+    """Returns weight * x, and 0 where the weight is 0, even if x is infinite."""
     x = jnp.asarray(x).astype(jnp.float32)
     return jnp.where(weight > 0, weight * x, jnp.zeros_like(x))
 
 
 def _divide(total: Array, weight: Array, old: Array) -> Array:
-    """total / weight, and the old value where the weight is 0."""
+    """Returns total / weight, and the old value where the weight is 0."""
     safe = jnp.where(weight > 0, weight, jnp.ones_like(weight))
     return jnp.where(weight > 0, (total / safe).astype(old.dtype), old)

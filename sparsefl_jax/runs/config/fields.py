@@ -11,8 +11,8 @@ import jax
 import numpy as np
 import optax
 
-from sparsefl_jax.core.validate import above, at_least, closest, in_range, typed
-from sparsefl_jax.models.base import check_dtype
+from sparsefl_jax.core.validate import above, at_least, closest, in_range, one_of, typed
+from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import defaults, registry, unread
 from sparsefl_jax.runs.setup import check_observed
@@ -180,7 +180,7 @@ def _check_ranges(config) -> None:
         if value is not None:
             in_range(name, value, "(0, 1]")
     check_observed(config.observe_rounds, config.num_rounds)
-    registry.lookup("init_what", config.init_what, INIT_WHAT)
-    check_dtype("model.dtype", config.model.get("dtype", "float32"))
+    objects.lookup("init_what", config.init_what, INIT_WHAT)
+    one_of("model.dtype", config.model.get("dtype", "float32"), DTYPES)
     sinks.check(config.sinks)
     store.check(config.client_store)
