@@ -39,7 +39,7 @@ class Net(nn.Module):
         return layers.dense(x, 5, name="fc1")
 
 
-def build(kind):
+def build_net(kind):
     """Returns the network in float32 and bfloat16, and a loss of parameters."""
     model = Model.from_flax(Net(kind), jax.ShapeDtypeStruct((1, *IMAGE), jnp.float32))
     params, stats = model.init(jax.random.key(0))

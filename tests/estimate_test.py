@@ -18,7 +18,7 @@ DENSE = KERNELS + WIDTH + CLASSES
 
 @pytest.fixture(scope="module")
 def world():
-    """Returns uneven clients, an MLP of some thousand weights, and an optimizer."""
+    """Uneven clients, an MLP of some thousand weights, a loss and an optimizer."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(300, 2, 6, 1)).astype(np.float32)
     y = (np.arange(300) % CLASSES).astype(np.int32)
@@ -67,24 +67,22 @@ def test_fedavg_and_memory_by_hand(world):
     plan = describe.describe(Setup([stage(method, 4, 6)], model, data))
     (told,) = plan["stages"]
     assert told["bits_down"] == told["bits_up"] == 2 * [6 * 32 * DENSE]
-    assert told["masked"] == 0 and told["flops"] is None  # no entry is under a mask
+    assert told["masked"] == 0 and told["flops"] is None  # nothing comes under a mask
     assert told["flops_dense"] == 6 * KERNELS * 2 * sum(SIZES)  # everyone, two epochs
     sorts = 2 * sum(-(-n // BATCH) for n in SIZES) * DENSE * np.log2(DENSE + 1)
     assert told["flops_most"] == pytest.approx(told["flops_dense"] + sorts)
     assert "at most" in describe.text(plan)
-    # One client per device: no client waits for a longer one, and batches are padded.
+    # One client a device: nobody waits for a longer one, batches are filled up.
     slots = sum(-(-n // BATCH) * BATCH for n in SIZES)
     assert told["flops_executed"] == 6 * KERNELS * 2 * slots
     devices, images = 2, 200 * INPUTS * 4
     tables = 200 * 4 + 6 * max(SIZES) * 4 + 6 * 12
     assert told["memory"]["population"] == devices * (images + tables)
     assert told["memory"]["test set"] == 100 * (INPUTS * 4 + 4)
-    assert told["memory"]["clients"] == 0  # plain SGD has no state
+    assert told["memory"]["clients"] == 0  # plain SGD has nothing to keep
     assert told["memory"]["server"] == devices * 4 * DENSE
-    assert told["memory"]["sum"] == devices * 4 * (DENSE + 1)  # and its weight
-    # Weights, their change, and the images of the largest client.
-    least = devices * (2 * 4 * DENSE + max(SIZES) * INPUTS * 4)
-    assert least < told["memory"]["working set"] < 2 * least
+    assert "working set" not in told["memory"]  # which no shape tells
+    assert "at least" in describe.text(plan)
     assert plan["model"]["parameters"] == DENSE
     assert plan["clients"]["train"] == {"min": 12, "median": 28.5, "max": 70}
 
@@ -117,7 +115,7 @@ def test_a_mask_that_stays_is_known_and_one_that_changes_is_not(world, key):
             assert told[name]["bits_down"] == told[name]["bits_up"] == pair
     low, high = (first + 11 * dense) / 12, (first + KERNELS + 11 * whole) / 12
     assert told["nst"]["bits_down"] == pytest.approx([3 * low, 3 * high])
-    # A client sends positions if its mask differs from the one it received.
+    # Positions go up where a client's mask is not the one that it got.
     assert told["nst"]["bits_up"] == [3 * dense, 3 * whole]
     leaves = INPUTS * WIDTH, WIDTH * CLASSES, WIDTH, CLASSES
     assert told["nst"]["memory"]["clients"] == 6 * sum(-(-n // 8) for n in leaves)
@@ -175,7 +173,7 @@ def test_known_times_are_told_and_others_are_called_estimates(world):
     assert plan["total"]["seconds"] == [10.0, 10.0]
     text = describe.text(plan)
     assert "7.5 s" in text and "estimated" not in text
-    # Nothing is known of a configuration with other stages.
+    # Of a configuration whose stages were others, nothing is known.
     plan = describe.describe(Setup(stages, model, data), known={"stages": [each, each]})
     low, high = plan["stages"][0]["seconds_per_round"]
     assert high / low == pytest.approx(2.4 / 0.2) and "estimated" in describe.text(plan)

@@ -1,4 +1,4 @@
-"""Memory: the estimate against compiled programs, the budget, and its end."""
+"""Memory: by shape and of compiled programs, the budget, and running out of it."""
 
 import jax
 import jax.numpy as jnp
@@ -21,7 +21,7 @@ CLIENTS, SAMPLES, SHAPE = 8, 24, (6, 6, 1)
 
 @pytest.fixture(scope="module")
 def world():
-    """Returns even clients, an MLP, and an optimizer with momentum."""
+    """Even clients, an MLP, a loss and an optimizer with momentum."""
     rng = np.random.default_rng(0)
     x = rng.normal(size=(CLIENTS * SAMPLES, *SHAPE)).astype(np.float32)
     y = (np.arange(len(x)) % 4).astype(np.int32)
@@ -38,26 +38,10 @@ def setup_of(world, chunk="auto", cohort=8, method=sfl.fedavg, batch=8, **settin
     return Setup([stage], model, data, chunk=chunk, **settings)
 
 
-@pytest.mark.parametrize(
-    ("function", "want"),
-    [
-        (lambda x: (x @ x) @ x, 2 * 256),  # the first product dies with the second
-        (lambda x: (x @ x, x @ x), 2 * 256),
-        (lambda x: jnp.sum(jnp.exp(x) * 2.0), 4),  # all fused
-        (lambda x: jnp.exp(x) @ x, 2 * 256),  # a product needs its operands
-        (jax.jit(lambda x: jnp.tanh(x @ x)), 256),  # written in place
-        # The carry is written in place, in addition to one product.
-        (lambda x: jax.lax.fori_loop(0, 3, lambda i, a: a @ x, x), 2 * 256),
-        (lambda x: jax.lax.cond(x[0, 0] > 0, lambda: x @ x, lambda: x), None),
-    ],
-)
-def test_liveness_by_hand(function, want):
-    jaxpr = jax.make_jaxpr(function)(jnp.zeros((8, 8), jnp.float32)).jaxpr
-    got = liveness.peak_bytes(jaxpr)
-    if want is None:  # a branch's product, the result, and the predicate's scalars
-        assert 256 <= got <= 256 + 32
-    else:
-        assert want <= got <= want + 16  # the loop's counters
+def memory_of(world, *args, **settings):
+    """Of the compiled stage, on one device unless told otherwise."""
+    setup = setup_of(world, *args, **{"devices": jax.devices()[:1]} | settings)
+    return programs.compile_stage(setup, 0, *checks.run(setup)).memory
 
 
 def test_parts_by_hand(world):
@@ -94,9 +78,8 @@ def test_the_working_set_grows_with_chunk_batch_and_devices(world):
     assert both.total() == sum(both.parts().values())
 
 
-def test_a_budget_chooses_the_largest_chunk_that_fits(world):
-    alone = memory_of(world)
-    assert alone.chunk == 1  # one client per core, as on CPUs without a budget
+def test_a_budget_reduces_the_chunk_until_the_program_fits(world):
+    assert memory_of(world).chunk == 1  # one client a core, as without one on CPUs
     whole = memory_of(world, memory_gb=1.0)
     assert whole.chunk == whole.share == 8
     gb = (sum(whole.fixed.values()) + whole.working_set // 2) / 1e9
@@ -171,8 +154,8 @@ def test_an_accelerator_has_its_own_limit():
 
 
 def fail_in_round(monkeypatch, round, error):
-    """Makes segments from a round on fail as XLA does."""
-    make = round_program.make_segment
+    """Lets the segments from a round on fail as XLA does."""
+    compile_stage = programs.compile_stage
 
     def failing(*args):
         program = compile_stage(*args)
@@ -248,7 +231,7 @@ def test_summary_tells_memory_and_compilation(tmp_path):
     told = summary["memory"]
     totals = [sum(stage["memory"].values()) for stage in summary["stages"]]
     assert told["estimated"] == max(totals) and told["process"] > 10**8
-    assert told["devices"] is None  # CPUs do not report it
+    assert told["devices"] is None  # CPUs do not tell
     spent = sum(stage["compile_seconds"] for stage in summary["stages"])
     assert spent < summary["seconds"]
     table = sfl.report.summary_table(summary)
@@ -282,16 +265,17 @@ def test_what_the_host_cannot_hold_is_refused(world, monkeypatch):
     def host(size):
         monkeypatch.setattr(hardware, "host_memory", lambda: size)
 
-    def checked(**settings):
-        return memory_of(world, method=sfl.spafl, client_store="device", **settings)
-
-    host(needed + 10)
-    assert checked().fixed == memory.fixed
-    host(needed - 10)
-    for settings, told in (({}, "is clients, "), ({"memory_gb": 1.0}, "smaller chunk")):
-        with pytest.raises(ValueError, match=f"has .* expected at least .*{told}"):
-            checked(**settings)
-    # A population of 10 GB per device; zeros are lazy, so nothing is allocated.
+    setup = setup_of(world, method=sfl.spafl, client_store="device")
+    fixed = checks.run(setup)[0].memory.total()
+    host(fixed - 10)
+    with pytest.raises(ValueError, match="has .* expected at least .*is clients, "):
+        checks.run(setup)
+    host(fixed + 10)
+    (traced,) = checks.run(setup)
+    with pytest.raises(ValueError, match="has .* expected at least .*"):
+        programs.compile_stage(setup, 0, traced)
+    # A population of 10 GB a device: nothing is allocated, as zeros are but promised.
+    data, model, parts = world
     x = np.broadcast_to(np.zeros((1, *SHAPE), np.float32), (7 * 10**7, *SHAPE))
     large = data._replace(x=x)
     host(2 * 10**10)
@@ -300,7 +284,7 @@ def test_what_the_host_cannot_hold_is_refused(world, monkeypatch):
         ValueError, match="has 20.0 GB .* is population, .* try fewer tr"
     ):
         checks.run(Setup([stage], model, large))
-    # A batch larger than the data: an epoch's order has 2**31 entries.
+    # Batches of 2**20 samples, of which 24 are there: the network runs on all.
     host(10**9)
     setup = Setup([stage._replace(batch_size=2**20)], model, data)
     with pytest.raises(

@@ -56,7 +56,7 @@ def test_what_one_refuses_ends_both(tmp_path):
         (("here:12", None, 0), "processes=None"),
         (("here:12", 2, 2), "process_id=2, .* an integer from 0 to P - 1"),
         ((None, 2, 0), "coordinator=None"),
-        (("here:12", 2, 0, 0.0), "wait_minutes=0.0, expected above 0"),
+        (("here:12", 2, 0, 0.0), "wait_minutes=0.0, expected in .0, inf."),
     ],
 )
 def test_start_refuses(arguments, said):

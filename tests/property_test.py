@@ -215,7 +215,7 @@ def folder(tmp_path_factory):
 
 def configure(folder, drawn: dict):
     """Returns a configuration with the drawn values, even of a wrong type."""
-    config = objects.default_config()
+    config = defaults.default_config()
     config.num_rounds = 2
     for section in ("partition", "algorithm", "first_stage", "model"):
         config[section] = drawn[section]

@@ -128,7 +128,7 @@ def computation_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
 
 
 def memory_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns a head and the estimated bytes by stage and part; [] if unknown."""
+    """Returns a head and the bytes by stage and part; [] if unknown."""
     known = [stage for stage in stages if stage.get("memory")]
     if not known:
         return []

@@ -180,7 +180,7 @@ def _check_ranges(config) -> None:
         if value is not None:
             in_range(name, value, "(0, 1]")
     check_observed(config.observe_rounds, config.num_rounds)
-    objects.lookup("init_what", config.init_what, INIT_WHAT)
+    registry.lookup("init_what", config.init_what, INIT_WHAT)
     one_of("model.dtype", config.model.get("dtype", "float32"), DTYPES)
     sinks.check(config.sinks)
     store.check(config.client_store)
