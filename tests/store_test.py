@@ -201,11 +201,11 @@ def test_the_store_is_no_part_of_what_a_run_is():
 
 
 def test_a_name_that_is_no_store_is_refused(world, key):
-    with pytest.raises(ValueError, match="client_store='dusk', expected one of auto"):
+    with pytest.raises(ValueError, match="client_store='dusk' .*, expected one of auto"):
         next(segments(world, "nst", key, client_store="dusk"))
     config = defaults.default_config()
     config.client_store = "hots"
-    with pytest.raises(ValueError, match="client_store='hots', expected"):
+    with pytest.raises(ValueError, match="client_store='hots'.*, expected"):
         fields.check(config)
 
 

@@ -199,7 +199,7 @@ def test_what_is_missing_is_one_line(tmp_path, monkeypatch, capsys):
     for given, told in [
         (arguments(path, out, f"--encoder={tmp_path}"), "'sparsefl_jax[text]'"),
         (arguments(path, out, hashing), "'sparsefl_jax[hashing]'"),
-        (arguments(path, tmp_path / "o.txt", hashing), "must end in .npz"),
+        (arguments(path, tmp_path / "o.txt", hashing), "expected a name that ends in .npz"),
         (arguments(path, tmp_path / "no" / "o.npz", hashing), "folder does not exist"),
         (arguments(tmp_path / "no.csv", out, hashing), "No such file"),
         ([str(path), str(out), "--text=tweet", hashing], "--text and --label are"),
