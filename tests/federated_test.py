@@ -133,7 +133,7 @@ def test_few_test_samples_are_moved_with_a_warning():
         ({"partition": [[0], [40]]}, "rows from 40 to 40, expected 0 to 39"),
         ({"partition": [[0.5]]}, "not a list of integers"),
         ({"partition": [[0]], "num_clients": 2}, "1 parts; num_clients=2"),
-        ({"partition": [[0]], "alpha": 1}, "alpha is unknown"),
+        ({"partition": [[0]], "alpha": 1}, "alpha has no effect"),
         ({"val_fraction": 1.0}, "val_fraction=1.0"),
         ({"test_split": "mine"}, "test_split='mine', expected one of partition"),
         ({"test_split": "natural"}, "needs users"),

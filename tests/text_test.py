@@ -199,8 +199,11 @@ def test_what_is_missing_is_one_line(tmp_path, monkeypatch, capsys):
     for given, told in [
         (arguments(path, out, f"--encoder={tmp_path}"), "'sparsefl_jax[text]'"),
         (arguments(path, out, hashing), "'sparsefl_jax[hashing]'"),
-        (arguments(path, tmp_path / "o.txt", hashing), "expected a name that ends in .npz"),
-        (arguments(path, tmp_path / "no" / "o.npz", hashing), "folder does not exist"),
+        (arguments(path, tmp_path / "o.txt", hashing), "expected a name that ends"),
+        (
+            arguments(path, tmp_path / "no" / "o.npz", hashing),
+            "expected a folder that exists",
+        ),
         (arguments(tmp_path / "no.csv", out, hashing), "No such file"),
         ([str(path), str(out), "--text=tweet", hashing], "--text and --label are"),
         (arguments("glue/sst2", out, hashing), "has no columns to name"),

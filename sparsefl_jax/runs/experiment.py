@@ -32,7 +32,7 @@ from sparsefl_jax.runs.config.build import (
     build_model,
     build_stages,
 )
-from sparsefl_jax.runs.plan import checks, describe, timings
+from sparsefl_jax.runs.plan import checks, describe, formatting, timings
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import Limits, Setup
@@ -108,7 +108,7 @@ def plan(config, parts: Parts, compiled: bool = False) -> str:
         traced=parts.traced,
         memories=memories,
     )
-    lines = [describe.text(told)]
+    lines = [formatting.text(told)]
     if config.seeds > 1:
         lines.append(f"All this {config.seeds} times, once for each seed.")
     limits = [f"until.{k}={v:g}" for k, v in config.until.items() if v is not None]

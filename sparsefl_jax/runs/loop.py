@@ -257,6 +257,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
             seen = []
             evals, at, failure = _judge(one, at, evaluated, models)
             records += evals
+        one.programs.begin(at.stage + 1)
         one.programs.check()
         if failure:
             yield Segment(records, None, {}, {})

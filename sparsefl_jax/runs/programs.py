@@ -31,9 +31,9 @@ class Program(NamedTuple):
 class Programs:
     """The programs of a run's stages, from the first that is left.
 
-    Where a process runs alone they are compiled in a thread, one after another, from
-    the start. Several processes compile at the same point of the run, as they have to
-    meet there.
+    A process that runs alone compiles the first in a thread while it prepares the rest,
+    and each later one while the stage before it runs. Several processes compile at the
+    same point of the run, because they have to meet there.
 
     Args:
       setup: the run.
@@ -54,8 +54,8 @@ class Programs:
         self._setup, self._traced = setup, traced
         self._programs: dict[int, Program] = {}
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "compilation")
-        ahead = () if processes.several() else range(first, len(traced))
-        self._futures = {i: self._pool.submit(self._compile, i) for i in ahead}
+        self._futures: dict[int, concurrent.futures.Future] = {}
+        self.begin(first)
 
     def __enter__(self):
         return self
@@ -63,6 +63,12 @@ class Programs:
     def __exit__(self, *error):
         """Ends the thread once it has compiled what it is compiling."""
         self._pool.shutdown(cancel_futures=True)
+
+    def begin(self, stage: int) -> None:
+        """Begins to compile a stage in the thread, if there is such a stage."""
+        known = stage in self._futures or stage >= len(self._traced)
+        if not known and not processes.several():
+            self._futures[stage] = self._pool.submit(self._compile, stage)
 
     def of(self, stage: int) -> Program:
         """Returns the program of a stage; waits until it is compiled.
@@ -72,6 +78,7 @@ class Programs:
         """
         if stage not in self._programs:
             begin, stages = time.time(), len(self._traced)
+            self.begin(stage)
             with timings.waiting():
                 if stage not in self._futures:
                     self._compile(stage)
