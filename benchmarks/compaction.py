@@ -139,14 +139,14 @@ def compared(name: str, kwargs: dict, active, samples: int, repeats: int) -> dic
     """
     setup, network = SETUPS[name], workload.NETWORKS[name]
     args = (name, network.classes, network.shape)
-    model = sfl.build_model(*args, **kwargs)
+    model = sfl.models.build(*args, **kwargs)
     if not isinstance(active, dict):
         active = uniform(model, active)
     sparse = pruned(model, active)
     smaller, small = sfl.compact(sparse, *args, **kwargs)
     data = workload.make_data(setup)
     data = data._replace(x_test=data.x[:samples], y_test=data.y[:samples])
-    read = sfl.make_preprocess(data.mean, data.std)
+    read = sfl.data.make_preprocess(data.mean, data.std)
     pair = [(model.reading(read), sparse), (smaller.reading(read), small)]
     check(pair, data.x[:32])
     passes = [inference(*one, data.x_test, data.y_test) for one in pair]

@@ -76,8 +76,8 @@ def population(num_clients: int):
 
 def run(case: Case, repeats: int) -> dict:
     """Times segments, the first with compilation, and measures this process's bytes."""
-    model = sfl.build_model("mlp", 10, SHAPE, widths=(case.width,))
-    optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
+    model = sfl.models.build("mlp", 10, SHAPE, widths=(case.width,))
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
     stateful = case.kind != "stateless"
     method = sfl.fedavg(model, optimizer, keep_optimizer=stateful)
     stage = sfl.Stage(method, (repeats + 1) * ROUNDS, COHORT, 1, BATCH)

@@ -105,15 +105,17 @@ def make_data(setup: Workload, tests: int = 10):
 def make_model(setup: Workload, data):
     network = NETWORKS[setup.model]
     kwargs = {} if setup.widths is None else {"widths": setup.widths}
-    model = sfl.build_model(
+    model = sfl.models.build(
         setup.model, network.classes, network.shape, dtype=setup.dtype, **kwargs
     )
-    return model.reading(sfl.make_preprocess(data.mean, data.std))
+    return model.reading(sfl.data.make_preprocess(data.mean, data.std))
 
 
 def make_stage(setup: Workload, model, rounds: int) -> sfl.Stage:
     """Returns a stage in which each client of a cohort trains for one epoch."""
-    optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=setup.momentum)
+    optimizer = sfl.training.make_optimizer(
+        "sgd", learning_rate=0.01, momentum=setup.momentum
+    )
     method = setup.method(model, optimizer)
     return sfl.Stage(method, rounds, setup.drawn, 1, setup.batch)
 

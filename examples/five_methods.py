@@ -39,11 +39,11 @@ def stages(model, optimizer) -> dict[str, list[sfl.Stage]]:
 
 def main(picture: Path = PICTURE, rounds: int = ROUNDS) -> None:
     """Runs the five methods and draws one line for each."""
-    data = sfl.load_dataset("fashion_mnist_sample")
+    data = sfl.data.load("fashion_mnist_sample")
     data = sfl.federate(data, "dirichlet", 20, alpha=0.5)
-    model = sfl.build_model("mlp", data.num_classes, data.x.shape[1:])
-    model = model.reading(sfl.make_preprocess(data.mean, data.std))
-    optimizer = sfl.make_optimizer("sgd", learning_rate=0.1)
+    model = sfl.models.build("mlp", data.num_classes, data.x.shape[1:])
+    model = model.reading(sfl.data.make_preprocess(data.mean, data.std))
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.1)
     figure, ax = plt.subplots(figsize=(6.4, 3.8), layout="constrained")
     for name, run in stages(model, optimizer).items():
         run = [s._replace(num_rounds=min(s.num_rounds, rounds)) for s in run]

@@ -283,7 +283,8 @@ def keep_models(workdir: Path) -> None:
 
     import sparsefl_jax
 
-    models = {"server": sparsefl_jax.load(workdir).models}
+    load_run = getattr(sparsefl_jax, "load_run", None) or sparsefl_jax.load
+    models = {"server": load_run(workdir).models}
     try:
         models["clients"] = sparsefl_jax.load_clients(workdir, [0, 5])
     except ValueError as error:

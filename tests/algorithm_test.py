@@ -47,7 +47,7 @@ def test_a_method_has_the_arguments_of_the_protocols(name):
     factory = sfl.ALGORITHMS[name]
     taken = inspect.signature(factory).parameters
     needed = {key: value for key, value in NEEDED.items() if key in taken}
-    method = factory(sfl.testing.tiny_model(), sfl.make_optimizer(), **needed)
+    method = factory(sfl.testing.tiny_model(), sfl.training.make_optimizer(), **needed)
     for field, (_, arguments) in PROTOCOLS.items():
         if (function := getattr(method, field)) is not None:
             assert names(function) == arguments, field

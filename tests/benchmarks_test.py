@@ -246,7 +246,7 @@ def test_every_method_can_be_timed(name):
     kwargs = methods.arguments(name, 2)
     data = workload.make_data(TINY)
     model = workload.make_model(TINY, data)
-    optimizer = sfl.make_optimizer("sgd", learning_rate=0.1)
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.1)
     method = sfl.ALGORITHMS[name](model, optimizer, **kwargs)
     sparse = checks.initial_model(jax.random.key(0), model)
     checks.trace(sfl.Stage(method, 1, 4, 1, 8), sparse, data)

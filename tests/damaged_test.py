@@ -46,7 +46,7 @@ def undrawn(monkeypatch):
 
 ENTRIES = {
     "report": lambda run: report_main.main([str(run), "--out", str(run / "out")]),
-    "load": sfl.load,
+    "load": sfl.load_run,
     "load_clients": lambda run: sfl.load_clients(run, [0, 1]),
     "export": lambda run: export_main.main([str(run), "--client=1"]),
 }

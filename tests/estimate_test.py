@@ -26,8 +26,8 @@ def world():
     data = sfl.from_arrays(
         x[:200], y[:200], x_test=x[200:], y_test=y[200:], partition=parts
     )
-    model = sfl.build_model("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
-    return data, model, (model, sfl.make_optimizer())
+    model = sfl.models.build("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
+    return data, model, (model, sfl.training.make_optimizer())
 
 
 def stage(method, rounds, cohort=3, **kwargs):
@@ -159,7 +159,7 @@ def test_clients_hold_what_their_budgets_allow(world):
     budgets = np.repeat([0.25, 0.5], 3).astype(np.float32)
     method = sfl.hetero_spdst(*parts, densities=(0.25, 0.5))
     mask = sfl.sensitivity(*parts, density=0.5)
-    sampler = sfl.stratified_sampler(budgets, 2)
+    sampler = sfl.data.stratified_sampler(budgets, 2)
     stages = [stage(mask, 1), stage(method, 3, 2, sampler=sampler)]
     told = describe.describe(Setup(stages, model, data, budgets=budgets))["stages"][1]
     assert told["density"] == pytest.approx(0.375, rel=0.05)

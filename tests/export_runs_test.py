@@ -40,7 +40,7 @@ def test_a_run_s_model_needs_neither_the_run_nor_its_data(
 ):
     run, config = finished
     data = build.build_data(config)
-    model, deployed = build.build_model(config, data), results.load(run).models
+    model, deployed = build.build_model(config, data), results.load_run(run).models
     shutil.copytree(run, tmp_path / "run")
     start = {"name": "newcomer", "index": index}
     path, _ = export.export_run(tmp_path / "run", tmp_path / "model", **start)
@@ -76,11 +76,11 @@ def test_a_client_s_own_model_is_exported(finished, tmp_path):
 
 def test_which_of_a_run_s_models(finished, tmp_path, monkeypatch):
     run, config = finished
-    found = results.load(run)
+    found = results.load_run(run)
     (only,) = found.models
     other = jax.tree.map(np.zeros_like, found.models[only])
     best = found.best._replace(models={only: other, "last": found.models[only]})
-    monkeypatch.setattr(results, "load", lambda run: found._replace(best=best))
+    monkeypatch.setattr(results, "load_run", lambda run: found._replace(best=best))
     with pytest.raises(ValueError, match="no trained model, expected a client, or"):
         export.export_run(run, tmp_path / "model")
     model = build.build_model(config, build.build_data(config))
@@ -121,8 +121,8 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     model = build.build_model(config, data)
     params, stats = jax.device_get(model.init(jax.random.key(0)))
     blank = sfl.SparseModel(params, masks.full(params), stats)
-    result = results.load(run)._replace(models={"global": blank})
-    monkeypatch.setattr(results, "load", lambda run: result)
+    result = results.load_run(run)._replace(models={"global": blank})
+    monkeypatch.setattr(results, "load_run", lambda run: result)
     monkeypatch.setattr(export.runs.run_directory, "read_config", lambda run: config)
     path, _ = export.export_run(run, tmp_path / "model")
     back = sfl.load_sparse(path).sparse

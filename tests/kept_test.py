@@ -52,7 +52,7 @@ def test_reports(kept, capsys, name):
 @pytest.mark.parametrize("name", RUNS)
 def test_loads(kept, name):
     run = kept(name)
-    found = sfl.load(run)
+    found = sfl.load_run(run)
     lines = (run / "metrics.jsonl").read_text().splitlines()
     losses = [json.loads(x)["loss"] for x in lines if '"phase": "train"' in x]
     assert found.metrics["train"]["loss"].tolist() == losses
@@ -90,7 +90,7 @@ def test_exports(kept, name, how):
     if "client" in how:
         (whole,) = sfl.load_clients(run, [how["client"]])[0].values()
     else:
-        found = sfl.load(run)
+        found = sfl.load_run(run)
         (whole,) = (found.best.models if how else found.models).values()
     np.testing.assert_array_equal(
         model.params["fc1"]["kernel"], whole.params["fc1"]["kernel"]
@@ -121,4 +121,4 @@ def test_a_later_format_is_refused(kept, monkeypatch):
     run = kept("spdst")
     monkeypatch.setattr(checkpoint, "FORMAT", 0)
     with pytest.raises(ValueError, match="has format 1, expected at most 0: a later"):
-        sfl.load(run)
+        sfl.load_run(run)

@@ -59,8 +59,8 @@ def world():
     data = sfl.from_arrays(
         x[:count], y[:count], x_test=x[count:], y_test=y[count:], partition=parts
     )
-    model = sfl.build_model("mlp", 4, data.x.shape[1:], widths=(5,))
-    optimizer = sfl.make_optimizer(learning_rate=0.1, momentum=0.9)
+    model = sfl.models.build("mlp", 4, data.x.shape[1:], widths=(5,))
+    optimizer = sfl.training.make_optimizer(learning_rate=0.1, momentum=0.9)
     method = dear_at_times(model, optimizer)
     return data, model, sfl.Stage(method, ROUNDS, COHORT, batch_size=4)
 

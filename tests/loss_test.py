@@ -42,7 +42,7 @@ def world():
     user = {"users": np.repeat(range(CLIENTS), sizes)}
     user["users_test"] = user["users"]
     data = sfl.from_arrays(x, y, x_test=-x, y_test=y, partition="natural", **user)
-    model = sfl.build_model("mlp", CLASSES, (8,), widths=(6,))
+    model = sfl.models.build("mlp", CLASSES, (8,), widths=(6,))
     return data, model.fitting(squared)
 
 
@@ -59,7 +59,7 @@ METHODS = {
 def test_a_loss_of_ones_own_is_trained_recorded_and_evaluated(world, name):
     """At rate 0 weights stay, and every sample is seen once."""
     data, model = world
-    optimizer = sfl.make_optimizer(learning_rate=0.0)
+    optimizer = sfl.training.make_optimizer(learning_rate=0.0)
     method = sfl.ALGORITHMS[name](model, optimizer, **METHODS[name])
     stage = sfl.Stage(method, 1, CLIENTS, batch_size=4)
     run = sfl.run(jax.random.key(0), [stage], model, data)
@@ -124,7 +124,7 @@ def test_what_a_loss_must_return_is_said_in_one_line(world, value, names, told):
         return jnp.array(value), dict.fromkeys(names, jnp.float32(0))
 
     model = model.fitting(loss)
-    stage = sfl.Stage(sfl.fedavg(model, sfl.make_optimizer()), 1, CLIENTS)
+    stage = sfl.Stage(sfl.fedavg(model, sfl.training.make_optimizer()), 1, CLIENTS)
     with pytest.raises(ValueError, match=f"^model.loss returned {told}"):
         sfl.run(jax.random.key(0), [stage], model, data)
     with pytest.raises(ValueError, match="loss=0.5, expected a function"):
@@ -139,14 +139,14 @@ def arguments(factory):
 
 def test_the_loss_of_a_model_as_it_was_once_made_is_told_what_to_pass():
     with pytest.raises(ValueError, match=r"takes \(logits, targets, weight\); .*model"):
-        sfl.cross_entropy(sfl.testing.tiny_model())
+        sfl.models.cross_entropy(sfl.testing.tiny_model())
 
 
 @pytest.mark.parametrize("name", sfl.ALGORITHMS)
 def test_a_function_in_the_models_place_is_told_what_to_pass(name):
     factory = sfl.ALGORITHMS[name]
     with pytest.raises(ValueError, match="^model is a function, expected a Model: .*"):
-        factory(lambda *batch: 0.0, sfl.make_optimizer(), **arguments(factory))
+        factory(lambda *batch: 0.0, sfl.training.make_optimizer(), **arguments(factory))
 
 
 @pytest.mark.parametrize(
@@ -159,6 +159,6 @@ def test_a_function_in_the_models_place_is_told_what_to_pass(name):
 )
 def test_a_glob_that_matches_nothing_is_refused_when_the_method_is_made(name):
     factory = sfl.ALGORITHMS[name]
-    parts = sfl.testing.tiny_model(), sfl.make_optimizer()
+    parts = sfl.testing.tiny_model(), sfl.training.make_optimizer()
     with pytest.raises(ValueError, match="'conv9/kernel' matches no leaf"):
         factory(*parts, prunable=("conv9/kernel",), **arguments(factory))

@@ -27,8 +27,8 @@ def world():
     y = (np.arange(len(x)) % 4).astype(np.int32)
     parts = np.split(np.arange(len(x)), CLIENTS)
     data = sfl.from_arrays(x, y, x_test=x[:20], y_test=y[:20], partition=parts)
-    model = sfl.build_model("mlp", 4, SHAPE, widths=(64, 32))
-    optimizer = sfl.make_optimizer("sgd", momentum=0.9)
+    model = sfl.models.build("mlp", 4, SHAPE, widths=(64, 32))
+    optimizer = sfl.training.make_optimizer("sgd", momentum=0.9)
     return data, model, (model, optimizer)
 
 
@@ -242,8 +242,8 @@ def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):
     """60 rows against 50 rows' bytes: a quarter of these is six rows, twice."""
     x = np.zeros((180, 6), np.float32)
     data = sfl.from_arrays(x, np.arange(180) % 3, num_clients=60)
-    model = sfl.build_model("mlp", 3, (6,), widths=(128, 128))
-    optimizer = sfl.make_optimizer("sgd", learning_rate=0.1)
+    model = sfl.models.build("mlp", 3, (6,), widths=(128, 128))
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.1)
     stage = sfl.Stage(sfl.spafl(model, optimizer), 12, 1)
 
     def cut(memory_gb):

@@ -252,11 +252,11 @@ def test_a_whole_run_prunes_what_fedavg_trained(tmp_path):
     config.optimizer.learning_rate, config.num_rounds = 0.3, 6
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
     experiment.run(defaults.complete(config), tmp_path / "dense", progress=False)
-    dense = results.load(tmp_path / "dense").models["global"]
+    dense = results.load_run(tmp_path / "dense").models["global"]
     config.first_stage = {"name": "fedavg"}
     config.algorithm = {"name": "pqsu", "density": 0.25}
     experiment.run(defaults.complete(config), tmp_path / "run", progress=False)
-    run = results.load(tmp_path / "run")
+    run = results.load_run(tmp_path / "run")
     sparse = run.models["global"]
     # The 4 of 16 neurons with the largest L1 norm stay, and the weights that read them.
     norms = np.abs(dense.params["fc1"]["kernel"]).sum(0)

@@ -63,7 +63,7 @@ def test_seeds_are_single_runs_and_their_mean(finished, config, tmp_path):
 
 
 def test_load_gives_configuration_arrays_and_models(finished):
-    run = sfl.load(finished / "seed_3")
+    run = sfl.load_run(finished / "seed_3")
     assert run.config.num_rounds == 4 and run.config.model.widths == [16]
     assert run.metrics["train"]["loss"].shape == (5,)
     assert run.metrics["eval"]["models.global.accuracy"].shape == (3,)
@@ -79,7 +79,7 @@ def test_load_gives_configuration_arrays_and_models(finished):
     assert run.best.chosen_by == "validation"
     assert run.best.models.keys() == run.models.keys()
     with pytest.raises(ValueError, match="seed_N"):
-        sfl.load(finished)
+        sfl.load_run(finished)
 
 
 @pytest.mark.parametrize("what", ["model", "weights", "mask"])
@@ -87,7 +87,7 @@ def test_a_run_starts_from_what_another_left(finished, config, what):
     config.init_from, config.init_what = str(finished / "seed_3"), what
     config.first_stage, config.algorithm = {}, {"name": "spdst"}
     start = experiment.build(defaults.complete(config)).setup.initial
-    old = sfl.load(finished / "seed_3").models["global"]
+    old = sfl.load_run(finished / "seed_3").models["global"]
     kernel, mask = (t["fc1"]["kernel"] for t in (start.params, start.mask))
     theirs = old.params["fc1"]["kernel"]
     assert np.array_equal(mask, old.mask["fc1"]["kernel"]) == (what != "weights")
@@ -136,7 +136,7 @@ def test_killed_in_its_first_checkpoint_a_run_still_starts_there(
 
 
 def test_limits_end_a_run_and_are_named(finished, config, tmp_path):
-    whole = sfl.load(finished / "seed_3").metrics["train"]
+    whole = sfl.load_run(finished / "seed_3").metrics["train"]
     limits = {  # an evaluation comes every two rounds of the second stage
         "gbit": (whole["gbit_cumulative"][1], 2),
         "pflop": (whole["pflop_cumulative"][3] - 1e-12, 4),

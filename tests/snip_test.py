@@ -195,7 +195,7 @@ def test_two_stages(tmp_path, name):
     for record in rest:
         assert sum(record["entries_up"].values()) == 3 * kept
         assert record["mismatch"] == 0
-    end = results.load(tmp_path / "a").models["global"]
+    end = results.load_run(tmp_path / "a").models["global"]
     weights, mask = (
         np.concatenate([v.ravel() for v in jax.tree.leaves(tree)])
         for tree in (end.params, end.mask)

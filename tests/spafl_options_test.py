@@ -114,7 +114,7 @@ def federation(**options):
     """The same by the method, its variant made of what the options say."""
     decay = options.pop("decay")
     variant = Variant(**{name: options.pop(name) for name in IN_VARIANT})
-    optimizer = sfl.make_optimizer(
+    optimizer = sfl.training.make_optimizer(
         "sgd", learning_rate=RATE, momentum=MOMENTUM, weight_decay=decay
     )
     with pytest.MonkeyPatch.context() as patch:

@@ -148,7 +148,7 @@ def quiet_loss(key, params, stats, x, y, weight):
 @pytest.mark.parametrize("variant", ["paper", "release_cifar10"])
 def test_thresholds_follow_the_regularisers_recursion(variant):
     """methods.md 1.2: 155 steps a round, rate 0.01, alpha 0.00015, fresh momentum."""
-    optimizer = sfl.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.01, momentum=0.9)
     method = spafl(
         model_of(quiet_loss, {"w": 1}),
         optimizer,
@@ -194,7 +194,7 @@ def test_a_layer_that_died_is_alive_when_the_next_round_begins(factory, variant)
         value, told = quiet_loss(key, params, stats, *batch)
         return value + jnp.sum(params["w"]), told
 
-    optimizer = sfl.make_optimizer(learning_rate=0.5)
+    optimizer = sfl.training.make_optimizer(learning_rate=0.5)
     method = factory(
         model_of(loss, {"w": 1}), optimizer, prunable=("w",), variant=variant
     )
@@ -270,11 +270,11 @@ def test_what_is_refused(factory, kwargs, told):
 @pytest.mark.slow
 def test_clients_keep_weights_that_never_travel_and_are_judged_by_their_own():
     data = sfl.federate(
-        sfl.load_dataset("fashion_mnist_sample"), "dirichlet", 6, alpha=0.5
+        sfl.data.load("fashion_mnist_sample"), "dirichlet", 6, alpha=0.5
     )
-    model = sfl.build_model("mlp", 10, (28, 28, 1), widths=(16,))
-    model = model.reading(sfl.make_preprocess(data.mean, data.std))
-    optimizer = sfl.make_optimizer("sgd", learning_rate=0.05, momentum=0.9)
+    model = sfl.models.build("mlp", 10, (28, 28, 1), widths=(16,))
+    model = model.reading(sfl.data.make_preprocess(data.mean, data.std))
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.05, momentum=0.9)
     method = spafl(model, optimizer, alpha=0.001)
     run = sfl.run(
         jax.random.key(0),

@@ -33,8 +33,8 @@ def make_world(num_clients):
     data = sfl.from_arrays(
         x[:cut], y[:cut], x_test=x[cut:], y_test=y[cut:], partition=parts
     )
-    model = sfl.build_model("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
-    optimizer = sfl.make_optimizer(learning_rate=0.1, momentum=0.9)
+    model = sfl.models.build("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
+    optimizer = sfl.training.make_optimizer(learning_rate=0.1, momentum=0.9)
     return data, model, (model, optimizer)
 
 

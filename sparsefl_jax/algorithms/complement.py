@@ -60,7 +60,7 @@ def complement(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = complement(model, optimizer, density=0.5)
     """
     in_range("density", density, "(0, 1]")

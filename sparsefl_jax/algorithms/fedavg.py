@@ -54,7 +54,7 @@ def fedavg(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> fedadam = fedavg(model, optimizer, server_optimizer=optax.adam(0.01))
     """
     weight, loss_fn = means.weigh(weighting), local.objective(model)

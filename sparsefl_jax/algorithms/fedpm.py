@@ -73,7 +73,7 @@ def fedpm(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedpm(model, optimizer, keep_optimizer=False)
     """
     in_range("epsilon", epsilon, "(0, 0.5)")

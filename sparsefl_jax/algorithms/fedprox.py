@@ -40,7 +40,7 @@ def fedprox(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedprox(model, optimizer, mu=0.001)
     """
     in_range("mu", mu, "[0, inf)")

@@ -71,7 +71,7 @@ def fedsparsify_global(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedsparsify_global(model, optimizer, density=0.1, rounds=200)
     """
     one_of("criterion", criterion, CRITERIA)
@@ -132,7 +132,7 @@ def fedsparsify_local(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedsparsify_local(model, optimizer, density=0.1, rounds=200)
     """
     one_of("merge", merge, MERGES)

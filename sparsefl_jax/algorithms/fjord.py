@@ -69,7 +69,7 @@ def fjord(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fjord(model, optimizer, widths=(0.4, 0.5, 0.6), draw="round")
     """
     rates, weight = _grid(widths), means.weigh(weighting)

@@ -62,7 +62,7 @@ def grasp(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = grasp(model, optimizer, density=0.1, temperature=1.0)
     """
     in_range("temperature", temperature, "(0, inf)")

@@ -58,7 +58,7 @@ def heterofl(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = heterofl(model, optimizer, mask_classes=False)
     """
     local.objective(model)  # refuses an argument that is no model

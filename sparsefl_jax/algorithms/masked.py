@@ -62,7 +62,7 @@ def spdst(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = spdst(model, optimizer, prunable=("*kernel",))
     """
     loss_fn = local.objective(model)
@@ -119,7 +119,7 @@ def pdst(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = pdst(model, optimizer, density=0.1, allocation="erk")
     """
     in_range("density", density, "(0, 1]")

@@ -76,7 +76,7 @@ def pqsu(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = pqsu(model, optimizer, density=0.5, quantize="up")
     """
     in_range("density", density, "(0, 1]")

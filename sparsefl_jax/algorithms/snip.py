@@ -60,7 +60,7 @@ def snip(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = snip(model, optimizer, density=0.1, prunable=("*",))
     """
     return one_shot(

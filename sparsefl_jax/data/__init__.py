@@ -5,6 +5,7 @@ The data flows source -> partition -> rows of each client -> one client's batche
 
 from sparsefl_jax.data.augment import AUGMENTATIONS, make_preprocess
 from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.data.cohorts import stratified_sampler, uniform_sampler
 from sparsefl_jax.data.federated import (
     FederatedData,
     Rows,
@@ -32,4 +33,6 @@ __all__ = [
     "make_preprocess",
     "partition_counts",
     "steps_per_epoch",
+    "stratified_sampler",
+    "uniform_sampler",
 ]

@@ -90,7 +90,7 @@ def _deployed(run: str | Path, client: int | None, best: bool) -> dict:
         if best:
             raise ValueError(f"best=True with client={client}, expected one of them")
         return results.load_clients(run, [client])[0]
-    result = results.load(run)
+    result = results.load_run(run)
     if not best:
         return result.models
     if result.best is None:

@@ -39,7 +39,7 @@ class Result(NamedTuple):
     best: Best | None  # the models of the best evaluation so far of the last stage
 
 
-def load(run: str | Path) -> Result:
+def load_run(run: str | Path) -> Result:
     """Reads a run's directory.
 
     Args:
@@ -49,7 +49,7 @@ def load(run: str | Path) -> Result:
       ValueError: in one line, if there is no run, no checkpoint yet, or a damaged one.
 
     Example:
-      >>> load("no/such/run")
+      >>> load_run("no/such/run")
       Traceback (most recent call last):
         ...
       ValueError: workdir='no/such/run', expected the directory of a run
@@ -69,7 +69,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     """Loads clients' deployed models from the last checkpoint, as `compact` takes them.
 
     Args:
-      run: the directory, as in `load`; its data set has to be there.
+      run: the directory, as in `load_run`; its data set has to be there.
       clients: their ids.
 
     Returns:
@@ -174,7 +174,7 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
     name = f"init_from={str(run)!r}"
     if not (Path(run) / "summary.json").exists():
         raise ValueError(f"{name}, expected the directory of a finished run")
-    models = load(run).models
+    models = load_run(run).models
     if "newcomer" in models and what != "mask":
         told = "has no trained model at its server, expected init_what='mask'"
         raise ValueError(f"{name} {told}")

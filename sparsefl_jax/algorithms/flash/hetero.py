@@ -55,7 +55,7 @@ def hetero_spdst(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = hetero_spdst(model, optimizer, densities=(0.1, 0.2))
     """
     return _hetero(
@@ -94,7 +94,7 @@ def hetero_jmwst(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = hetero_jmwst(model, optimizer, densities=(0.1, 0.2), r_int=5)
     """
     check(r_int=r_int)

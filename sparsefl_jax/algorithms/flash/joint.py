@@ -51,7 +51,7 @@ def jmwst(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = jmwst(model, optimizer, density=0.1, r_int=5)
     """
     check(r_int=r_int)
@@ -120,7 +120,7 @@ def nst(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = nst(model, optimizer, density=0.1)
     """
     learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)

@@ -45,7 +45,7 @@ def sensitivity(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = sensitivity(model, optimizer, density=0.1)
     """
     learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)

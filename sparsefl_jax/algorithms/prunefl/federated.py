@@ -72,7 +72,7 @@ def prunefl(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> half = prunefl(model, optimizer, max_density=0.5, constant_time=1e6)
     """
     whole("reconfigure_every", reconfigure_every, 1)

@@ -71,7 +71,7 @@ def prunefl_initial(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> for_62_classes = prunefl_initial(model, optimizer, start_accuracy=1.5 / 62)
     """
     whole("num_batches", num_batches, 1)

@@ -46,7 +46,7 @@ def local_only(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = local_only(model, optimizer, alpha=0.001)
     """
     options = client_training.make_options(alpha, variant, clamp, False, keep_optimizer)

@@ -77,7 +77,7 @@ def spafl(
 
     Example:
       >>> import sparsefl_jax as sfl
-      >>> model, optimizer = sfl.testing.tiny_model(), sfl.make_optimizer()
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = spafl(model, optimizer, alpha=0.001, clamp=True)
       >>> released = spafl(model, optimizer, variant="release_cifar10")
     """
