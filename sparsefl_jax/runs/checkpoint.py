@@ -52,7 +52,7 @@ def save(
       about: what else to keep, as JSON can hold it.
 
     Raises:
-      OSError: in one line, if it can not be written, as on a full disk.
+      OSError: in one line, if it cannot be written, as on a full disk.
     """
     import orbax.checkpoint as ocp
 

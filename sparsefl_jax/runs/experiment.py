@@ -147,10 +147,10 @@ def run(
       The summary, as `summary.json` has it.
 
     Raises:
-      ValueError: in one line, before any compilation, on what can not be run.
+      ValueError: in one line, before any compilation, on what cannot be run.
       FloatingPointError: if a loss is not finite; the last checkpoint stays.
       MemoryError: if the devices' memory does not suffice; the last checkpoint stays.
-      OSError: if a file can not be written; the run can be resumed.
+      OSError: if a file cannot be written; the run can be resumed.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     fields.check(config)

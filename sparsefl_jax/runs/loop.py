@@ -211,7 +211,7 @@ class _Stage(NamedTuple):
 
     @property
     def stage(self) -> Stage:
-        """The stage itself."""
+        """Returns the stage itself."""
         return self.setup.stages[self.index]
 
 

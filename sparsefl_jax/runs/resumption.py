@@ -1,9 +1,9 @@
-"""How a run goes on: what has to be as it was, and what may change meanwhile.
+"""Resumes runs: checks what must be unchanged, and allows what may change.
 
-The rounds that follow a checkpoint are those that the run would have had if it had
-never stopped. So the data are compared, by their content, and the configuration with
-that of the checkpoint. When the run is evaluated and when it ends may change: more
-rounds extend its last stage, and what was planned over the rounds of old stays.
+The rounds after a checkpoint are those of a run that never stopped. So the content of
+the data and the configuration are compared with those of the checkpoint. Only the
+evaluation interval and the end of the run may change: more rounds extend its last
+stage, and schedules keep the horizon that they were planned for.
 """
 
 import copy
@@ -18,13 +18,13 @@ from sparsefl_jax.system import log_lines, processes
 
 
 class Found(NamedTuple):
-    """What a run's directory holds."""
+    """The contents of a run's directory."""
 
     done: bool  # nothing is left to run
-    config: object  # ConfigDict, what the run goes on by
+    config: object  # ConfigDict with which the run continues
     saved: checkpoint.Saved | None  # the checkpoint; None to begin
-    said: list[str]  # what differs from an ordinary continuation, a line each
-    lost: list[str]  # what is missing of its logs
+    said: list[str]  # lines on what differs from an ordinary continuation
+    lost: list[str]  # lines on what is missing from its logs
 
 
 def find(
@@ -33,17 +33,17 @@ def find(
     extend_at_final: bool = False,
     accept_lost_records: bool = False,
 ) -> Found:
-    """Looks at what a run's directory holds, and changes nothing there.
+    """Reads a run's directory and changes nothing there.
 
     Args:
       path: the directory, with a `config.json`.
-      config: what the run is to go on by, a `ConfigDict`.
+      config: the `ConfigDict` with which the run is to continue.
       extend_at_final: whether it may have more rounds although its method's schedule
         has ended.
-      accept_lost_records: whether it may go on although its logs are not whole.
+      accept_lost_records: whether it may continue although its logs are incomplete.
 
     Raises:
-      ValueError: in one line, where it can not go on.
+      ValueError: in one line, if the run cannot continue.
     """
     ended = (path / "summary.json").exists()
     old = checkpoint.config(path) if ended else None
@@ -70,10 +70,10 @@ def find(
 
 
 def settle(config, saved: checkpoint.Saved, extend_at_final: bool = False) -> Found:
-    """Decides how a run goes on from a checkpoint by a configuration.
+    """Decides how a run continues from a checkpoint with a configuration.
 
-    With more rounds its last stage goes on, first stage and learning rate as they were
-    planned; a run that had ended goes on if what ended it no longer does.
+    More rounds extend the last stage; first stage and learning rate stay as planned. A
+    run that had ended continues if the limit that ended it was lifted.
 
     Args:
       config, extend_at_final: as in `find`.
@@ -115,18 +115,17 @@ def settle(config, saved: checkpoint.Saved, extend_at_final: bool = False) -> Fo
 
 
 def planned(config, old: dict) -> tuple:
-    """A configuration that keeps what was planned over the rounds of an older one.
+    """Fixes the fields that would follow a changed `num_rounds` at their old values.
 
     Args:
-      config: what a run goes on by, a `ConfigDict`.
-      old: what it has gone by, as `run_directory.plain` gives it.
+      config: the `ConfigDict` with which a run continues.
+      old: its configuration so far, as `run_directory.plain` returns it.
 
     Returns:
-      A configuration with fields set that would else follow its `num_rounds`, and lines
-      that say so.
+      The configuration with these fields set, and lines that report them.
 
     Raises:
-      ValueError: in one line, if it plans them anew.
+      ValueError: in one line, if the configuration sets one of them otherwise.
     """
     config = copy.deepcopy(config)
     _keep_first_stage(config, old)
@@ -134,7 +133,7 @@ def planned(config, old: dict) -> tuple:
 
 
 def _keep_first_stage(config, old: dict) -> None:
-    """A first stage whose rounds are those of the run keeps those of old."""
+    """Keeps the old rounds of a first stage that has as many as the run."""
     if not config.first_stage:
         return
     before = old["first_stage"].get("num_rounds") or old["num_rounds"]
@@ -149,7 +148,7 @@ def _keep_first_stage(config, old: dict) -> None:
 
 
 def _keep_horizon(config, old: dict) -> list[str]:
-    """A learning rate that is to decay over the run does so over the rounds of old."""
+    """Keeps the old horizon of a learning rate that decays over the run."""
     if config.final_learning_rate is None or config.lr_decay is not None:
         return []
     before = old["lr_horizon"] or old["num_rounds"]
@@ -167,7 +166,7 @@ def _keep_horizon(config, old: dict) -> list[str]:
 
 
 def _lifted(old: dict, config, at: Snapshot) -> bool:
-    """Whether what ended a run no longer does."""
+    """Tells whether the limit that ended a run was lifted."""
     if at.ended_by == "rounds":
         return config.num_rounds > old["num_rounds"]
     limit, spent = config.until[at.ended_by], old["until"][at.ended_by]
@@ -176,7 +175,7 @@ def _lifted(old: dict, config, at: Snapshot) -> bool:
 
 
 def start(saved: checkpoint.Saved | None, stages, data) -> tuple[Snapshot, dict]:
-    """Where a run begins or goes on, the same for all processes.
+    """Returns where a run begins or continues, the same for all processes.
 
     Args:
       saved: the checkpoint, if there is one.
@@ -184,11 +183,11 @@ def start(saved: checkpoint.Saved | None, stages, data) -> tuple[Snapshot, dict]
       data: a `FederatedData`.
 
     Returns:
-      The snapshot, and what a checkpoint keeps to know the data by.
+      The snapshot, and the data's fingerprint, which a checkpoint keeps.
 
     Raises:
-      ValueError: in one line: the data are not those of the checkpoint, it stands where
-        the stages do not lead, or processes differ.
+      ValueError: in one line: the data are not those of the checkpoint, its stage or
+        round does not exist in the run, or processes differ.
     """
     at = saved.snapshot if saved else Snapshot(0, 0, None, 0, 0.0)
     found = fingerprint(data)
@@ -200,7 +199,7 @@ def start(saved: checkpoint.Saved | None, stages, data) -> tuple[Snapshot, dict]
 
 
 def fingerprint(data) -> dict[str, int]:
-    """A checksum of every field of a `FederatedData`, arrays and tables, but its name.
+    """Computes a checksum of every field of a `FederatedData` except its name.
 
     Example:
       >>> from sparsefl_jax import data
@@ -216,7 +215,7 @@ def fingerprint(data) -> dict[str, int]:
 
 
 def _check(saved: checkpoint.Saved, stages, data: dict[str, int]) -> None:
-    """Refuses other data, and a place that the stages do not have."""
+    """Refuses other data, and a stage or round that the run does not have."""
     old = saved.about["data"]
     changed = [name for name in old | data if old.get(name) != data.get(name)]
     if changed:
@@ -235,11 +234,11 @@ def _check(saved: checkpoint.Saved, stages, data: dict[str, int]) -> None:
 
 
 def describe(saved: checkpoint.Saved, now: dict) -> str:
-    """Says where a run goes on, and whether it will be as if it had never stopped.
+    """Says where a run continues, and whether its results will be bit for bit the same.
 
     Args:
       saved: the checkpoint.
-      now: what it is to run on, as `provenance.facts` tells.
+      now: the machine and versions of today, from `provenance.facts`.
     """
     then, at = saved.about["machine"], saved.snapshot
     changed = [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]

@@ -10,21 +10,21 @@ from sparsefl_jax.runs.config import unread
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.system import files
 
-# Fields that change nothing of what a run gives, or its last bits. Where data lies is
-# one: a checkpoint knows the data themselves.
+# Fields that change a run's results by rounding at most. The place of the data is one
+# of them, because a checkpoint knows their content.
 FREE = ("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset")
 FREE += ("memory_gb", "sinks", "writers")
-# Fields that say how often a run is evaluated and when it ends, see `resumption`.
+# Fields that set how often a run is evaluated and when it ends, see `resumption`.
 LATER = ("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds")
 LATER += ("until.accuracy", "until.gbit", "until.pflop")
 _OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
 
 
 def read_config(workdir: str | Path) -> Any:  # a ConfigDict
-    """The configuration of a run, as a `ConfigDict`; later fields at their defaults.
+    """Returns the configuration of a run; fields added since have their defaults.
 
     Raises:
-      ValueError: there is no run, or its `config.json` can not be read.
+      ValueError: there is no run, or its `config.json` cannot be read.
     """
     from ml_collections import config_dict
 
@@ -46,12 +46,12 @@ def claimed(workdir: str | Path, config, resume: bool) -> Iterator[Path]:
 
     Args:
       workdir: created if absent, unless the run is resumed.
-      config: the configuration that runs, a `ConfigDict`.
-      resume: whether the directory is to hold the same run already.
+      config: the `ConfigDict` of the run.
+      resume: whether the directory must hold the same run already.
 
     Raises:
-      ValueError: the directory holds something although it should not, no run although
-        it should, another configuration, or a run that still goes on.
+      ValueError: the directory is not empty, or, to resume, holds no run, another
+        configuration, or a run that is still in progress.
     """
     workdir = Path(workdir)
     _check(workdir, config, resume)
@@ -87,11 +87,11 @@ def _check(workdir: Path, config, resume: bool) -> None:
 
 
 def difference(old, new) -> str:
-    """The first field that differs and may not change while a run goes on; '' if none.
+    """Names the first field that differs and may not change in a run; '' if none.
 
     Args:
-      old: a configuration, `ConfigDict` or as `plain` gives it. A field that one lacks,
-        as it has come since, has its default there.
+      old: a configuration, a `ConfigDict` or as `plain` returns it. A field that one
+        of the two lacks, because it was added since, has its default there.
       new: another.
 
     Example:
@@ -105,7 +105,7 @@ def difference(old, new) -> str:
 
 
 def differences(old, new) -> dict[str, tuple]:
-    """All fields that differ, by dotted name, with both values; as in `difference`.
+    """Returns all fields that differ, by dotted name, with both values.
 
     Example:
       >>> differences({"num_rounds": 4, "seed": 1}, {"num_rounds": 8, "seed": 1})
@@ -121,18 +121,18 @@ def differences(old, new) -> dict[str, tuple]:
 
 
 def plain(config) -> dict:
-    """A configuration as JSON holds it."""
+    """Returns a configuration as JSON holds it."""
     if isinstance(config, dict):
         return config
     return json.loads(config.to_json_best_effort())
 
 
 def amend(workdir: Path, config) -> None:
-    """Makes a run's directory that of a run which goes on by a configuration.
+    """Prepares a run's directory for continuing with a configuration.
 
     Args:
       workdir: of a run, as `claimed` holds it.
-      config: what it goes on by; becomes its `config.json`.
+      config: the configuration; it becomes the directory's `config.json`.
     """
     for name in ("summary.json", "report.html"):  # in this order: a kill may come
         (workdir / name).unlink(missing_ok=True)
@@ -141,7 +141,7 @@ def amend(workdir: Path, config) -> None:
 
 
 def flatten(fields: dict, prefix: str = "") -> dict:
-    """Nested sections as one dictionary of dotted names.
+    """Flattens nested sections into one dictionary of dotted names.
 
     Example:
       >>> flatten({"a": 1, "b": {"c": 2}})

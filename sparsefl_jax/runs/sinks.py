@@ -86,10 +86,10 @@ class JsonLines:
         self._seconds = seconds
 
     def position(self) -> dict:
-        """Where the files end, once they are on the disk; values that JSON can hold.
+        """Flushes the files to disk and returns their ends as JSON values.
 
-        By name of file what `log_lines.check` gives of its lines, `rounds` over all
-        stages, `seconds` of the last segment.
+        Holds the result of `log_lines.check` by file name, `rounds` over
+        all stages, and the `seconds` of the last segment.
         """
         for file in (self._metrics, self._timing):
             with naming(file.name):

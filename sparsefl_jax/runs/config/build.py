@@ -110,7 +110,7 @@ def build_model(config, data):
 
 
 def describe_model(config, data) -> tuple[dict, dict]:
-    """The arguments of `models.build`, and of `make_preprocess` outside training."""
+    """Returns the arguments of `models.build` and of `make_preprocess`."""
     name, settings = _settings(config.model)
     sizes = {"num_classes": data.num_classes, "input_shape": data.x.shape[1:]}
     reading = {

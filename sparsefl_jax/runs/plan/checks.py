@@ -1,7 +1,7 @@
 """What can be refused of a run before anything is compiled.
 
 The numbers of every stage, and one whole round of it traced by shape: whatever a model,
-an optimizer and a method can not do together fails there, in milliseconds.
+an optimizer and a method cannot do together fails there, in milliseconds.
 """
 
 from collections.abc import Callable

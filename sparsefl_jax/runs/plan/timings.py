@@ -197,7 +197,7 @@ def measured(segments: list[dict]) -> dict:
 def remember(name: str, value: dict) -> None:
     """Stores the times of a run under the `digest` of its configuration.
 
-    The file is replaced as a whole. A directory that can not be written is no error:
+    The file is replaced as a whole. A directory that cannot be written is no error:
     the next plan knows less, no more.
 
     Args:
