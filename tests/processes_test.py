@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax.runs import checkpoint, experiment
+from sparsefl_jax.runs import checkpoint, experiment, recording
 from tests.launches import (
     DRIVER,
     begin_all,
@@ -42,7 +42,7 @@ def test_two_processes_give_what_one_gives(name, stores, tmp_path, monkeypatch):
         wrote(config, tmp_path / config.client_store)
     start = ["-c", DRIVER, free_port()]
     begun = begin_all([*start, index, tmp_path, *stores] for index in (0, 1))
-    monkeypatch.setattr(experiment, "_draw", lambda path: None)
+    monkeypatch.setattr(recording, "draw", lambda path: None)
     experiment.run(config, tmp_path / "one", progress=False)
     codes, errors = ended(begun)
     assert codes == [0, 0], "\n".join(errors)

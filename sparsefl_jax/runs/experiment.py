@@ -6,23 +6,21 @@ The files are described in `docs/runs.md`.
 import copy
 import json
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 import jax
 
-from sparsefl_jax import data as datasets
 from sparsefl_jax import report
 from sparsefl_jax.core import keys
-from sparsefl_jax.report.masks import snapshot_files
+from sparsefl_jax.core.types import Key
 from sparsefl_jax.runs import (
     checkpoint,
     loop,
+    recording,
     results,
     resumption,
     run_directory,
-    sinks,
     summary,
 )
 from sparsefl_jax.runs.config import fields, unread
@@ -34,9 +32,7 @@ from sparsefl_jax.runs.config.build import (
 )
 from sparsefl_jax.runs.plan import checks, describe, formatting, timings
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import Limits, Setup
-from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
 
 
@@ -175,7 +171,7 @@ def run(
         if progress:
             print(*found.said, sep="\n", end="\n" * bool(found.said), file=sys.stderr)
         if not (path / "report.html").exists():
-            _draw(path)
+            recording.draw(path)
         return processes.lead(report.read_summary(path))
 
 
@@ -228,7 +224,6 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
         if saved is None and (path / "metrics.jsonl").exists():
             said = f"{said}\nno checkpoint was saved here: it begins again"
         print(said, *found.said, f"writing to {path}", sep="\n", file=sys.stderr)
-    lengths = [stage.num_rounds for stage in parts.setup.stages]
     about = before | {
         "machine": here,
         "commit": before.get("commit", here["commit"]),
@@ -239,41 +234,10 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
     if saved:
         about["position"] = log_lines.restore(path, before["position"])
     run_directory.amend(path, config)
-    begin = saved_at = time.perf_counter()
-    with (
-        sinks.open_sinks(config.sinks, path, about["position"]) as log,
-        Progress(sum(lengths), sum(lengths[: at.stage]) + at.round, show=progress) as b,
-        interrupt.listening("ending after this segment; again to leave at once") as by,
-        timings.compiling() as compiled,
-        Programs(*parts, at.stage, b.compiling) as programs,
-    ):
-        _forget_masks(path, at)
-        counts = datasets.partition_counts(parts.setup.data)
-        files.write_array(path / "partition.npy", counts)
-        for segment in () if at.ended_by else loop.go_on(key, *parts, programs, at):
-            now = time.perf_counter()
-            about["seconds"] = before["seconds"] + now - begin
-            if segment.records:
-                waited = compiled()
-                log.write(segment.records, about["seconds"], waited)
-                b.update(segment.records, waited)
-            if segment.snapshot is None:  # the loop is about to say what failed
-                continue
-            at = segment.snapshot
-            _keep_masks(path, at, segment.masks, parts.setup.model)
-            due = now - saved_at >= 60 * config.checkpoint_minutes
-            due, stop = processes.most(due, by())
-            if due or stop or at.ended_by:
-                about["position"] = log.position()
-                checkpoint.save(path, _whole(at), segment.models, key, about)
-                saved_at = time.perf_counter()
-            _stop(stop, at)
-        told = summary.write(config, programs.memory, path, at, about)
-        _draw(path)
-        (stop,) = processes.most(by())
-        if stop:  # what would come next, other seeds say, is not to begin
-            raise interrupt.StoppedError("the run has finished", stop)
-    return told
+    opened = recording.recording(path, config, key, parts.setup, at, about, progress)
+    with opened as recorder:
+        message = "ending after this segment; again to leave at once"
+        return _simulate(key, parts, at, recorder, message)
 
 
 def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> dict:
@@ -288,22 +252,35 @@ def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> d
         config, saved = found.config, found.saved
     parts = parts or build(config, started=begun)
     at, _ = resumption.start(saved, parts.setup.stages, parts.setup.data)
+    message = "asking all processes to end after this segment"
+    _simulate(key, parts, at, recording.Recorder(), message)
+    return processes.lead()
+
+
+def _simulate(
+    key: Key, parts: Parts, at: loop.Snapshot, recorder: recording.Recorder, message
+) -> dict:
+    """Runs to the end, or to an interruption; returns what `finish` returns."""
     with (
-        interrupt.listening("asking all processes to end after this segment") as by,
-        Programs(*parts, at.stage) as programs,
+        interrupt.listening(message) as interrupted,
+        Programs(*parts, at.stage, recorder.waiting) as programs,
     ):
         for segment in () if at.ended_by else loop.go_on(key, *parts, programs, at):
+            due = recorder.record(segment)
             if segment.snapshot is None:
                 continue
             at = segment.snapshot
-            due, stop = processes.most(0, by())
+            due, stop = processes.most(due, interrupted())
             if due or stop or at.ended_by:
-                _whole(at)
-            _stop(stop, at)
-        (stop,) = processes.most(by())
-        if stop:
+                recorder.save(_whole(at), segment.models)
+            if stop and not at.ended_by:
+                where = f"round {at.round} of stage {at.stage}"
+                raise interrupt.StoppedError(f"ended after {where}, all saved", stop)
+        written = recorder.finish(at, programs.memory)
+        (stop,) = processes.most(interrupted())
+        if stop:  # later runs, such as those of other seeds, are not to begin
             raise interrupt.StoppedError("the run has finished", stop)
-    return processes.lead()
+    return written
 
 
 def _whole(at: loop.Snapshot) -> loop.Snapshot:
@@ -311,38 +288,3 @@ def _whole(at: loop.Snapshot) -> loop.Snapshot:
     if not processes.several():
         return at  # it is written some at a time, never copied as a whole
     return at._replace(state=processes.fetch(at.state))
-
-
-def _stop(signum: int, at: loop.Snapshot) -> None:
-    if signum and not at.ended_by:
-        where = f"round {at.round} of stage {at.stage}"
-        raise interrupt.StoppedError(f"ended after {where}, all saved", signum)
-
-
-def _draw(path: Path) -> None:
-    report.plot_run(path)
-    report.write_page(path)
-
-
-def _keep_masks(path: Path, at: loop.Snapshot, kept: dict, model) -> None:
-    """Writes packed masks, and once the layers that they belong to."""
-    folder = path / "masks"
-    if kept and not (folder / "layers.json").exists():
-        folder.mkdir(exist_ok=True)
-        shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
-        layers = jax.tree.map(lambda m: m > 0, model.macs)
-        sizes = trees.layer_sizes(shapes, layers).tolist()
-        outputs = [leaf.shape[-1] for leaf in trees.layers(shapes, layers)]
-        for name, of in (("layers", sizes), ("filters", outputs)):
-            told = {"names": trees.layer_paths(layers), "sizes": of}
-            files.write_text(folder / f"{name}.json", json.dumps(told))
-    for whose, packed in kept.items():
-        name = f"{whose}_{at.stage}_{at.round:06d}.npy"
-        files.write_array(folder / name, packed)
-
-
-def _forget_masks(path: Path, at: loop.Snapshot) -> None:
-    """Removes the masks of rounds that will run again."""
-    for file, _, stage, round in list(snapshot_files(path / "masks")):
-        if (stage, round) > (at.stage, at.round):
-            file.unlink()
