@@ -66,7 +66,7 @@ def test_start_refuses(arguments, said):
 
 HERE = ["--coordinator=localhost:{port}", "--processes=2", "--process_id=0"]
 ALONE = [
-    (["--distributed"], "no launcher of several processes"),
+    (["--distributed"], "found no launcher of several processes"),
     ([*HERE, "--wait_minutes=.02"], "the other processes have not come at localhost:"),
     (["--wait_minutes=3"], "--wait_minutes=3 is read in several processes alone"),
 ]
