@@ -2,6 +2,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.algorithms import fedavg
 from sparsefl_jax.core import keys
@@ -102,6 +103,17 @@ def test_stage_keys_differ(key):
 def test_make_plan_fits_chunk_and_devices_to_the_cohort(cohort, chunk, devices, want):
     plan = placement.make_plan(Stage(None, 1, cohort), {}, chunk=chunk)
     assert (plan.mesh.size, plan.chunk) == (devices, want)
+
+
+@pytest.mark.parametrize("rows, spec", [(4, ("clients",)), (3, ())])
+def test_rows_are_sharded_where_their_number_divides_evenly(rows, spec):
+    plan = placement.make_plan(Stage(None, 1, 2), {}, jax.devices()[:2])
+    clients = {"momentum": jnp.zeros((rows, 2), jnp.float32)}
+    server = {"kernel": jnp.zeros((4, 2), jnp.float32)}
+    state = placement.State(server, clients, jnp.zeros(rows, jnp.int32))
+    told = placement.shardings(plan, state)
+    assert told.clients["momentum"].spec == P(*spec)
+    assert told.server["kernel"].spec == told.last_round.spec == P()
 
 
 # Two clients, a linear model of two inputs and two classes, all by hand.
