@@ -90,7 +90,7 @@ def mutate(source: str, number: int) -> tuple[str, str]:
     tree = ast.parse(source)
     container, place, new = list(sites(tree))[number]
     old = container[place] if isinstance(place, int) else getattr(container, place)
-    said = f"{old.lineno}: {ast.unparse(old)} -> {ast.unparse(new)}"
+    said = f"{old.lineno}:{old.col_offset}: {ast.unparse(old)} -> {ast.unparse(new)}"
     if isinstance(place, int):
         container[place] = new
     else:
