@@ -1,12 +1,13 @@
 """Breaks the code in one place at a time and counts how often a test notices.
 
-python scripts/mutate.py [--mutants 300] [--seed 19] [--until 22:40] [--log FILE]
+python scripts/mutate.py [--mutants 300] [--seed 19] [--until 22:40] [--again]
 
 Each mutant is the code with one operator, number, branch or statement changed. The
 script draws the mutants with a seed, writes each into a temporary copy of the last
 commit and runs the tests that own the module (`OWNERS`) there. One line per mutant goes
-to the log; a mutant that is in the log already is not run again, so that the script can
-be stopped and started anew. A mutant dies when a test fails or takes too long.
+to `mutants.jsonl`; a mutant that is in the log already is not run again, so that the
+script can be stopped and started anew. With `--again` those that survived are run again,
+on the tests as they are now. A mutant dies when a test fails or takes too long.
 """
 
 import argparse
@@ -40,22 +41,22 @@ SECONDS = 150  # for the tests of one mutant; more counts as a hang
 # What is mutated -> its test files, fastest first, and rows of `contract_test.py`. The
 # longest name that begins a file's path counts; {} is the module's own name.
 OWNERS = {
-    "algorithms/": "{} [{}]",
+    "algorithms/": "factories {} [{}]",
     "algorithms/__init__": "imports",
-    "algorithms/fedavg": "[fedavg]",
-    "algorithms/fedsparsify": "fedsparsify [fedsparsify_global] [fedsparsify_local]",
-    "algorithms/flash/": "flash [spdst] [pdst]",
-    "algorithms/flash/hetero": "flash_server flash [hetero_jmwst] [hetero_spdst]",
-    "algorithms/flash/joint": "flash_server [jmwst] [nst]",
-    "algorithms/flash/sensitivity": "flash flash_server [sensitivity]",
-    "algorithms/masked": "flash snip [spdst]",
-    "algorithms/prunefl/": "prunefl [prunefl] [prunefl_initial]",
-    "algorithms/spafl/": "spafl spafl_options [spafl]",
-    "algorithms/spafl/alone": "spafl [local_only]",
+    "algorithms/fedavg": "factories [fedavg]",
+    "algorithms/fedsparsify": "factories fedsparsify [fedsparsify_global] [fedsparsify_local]",
+    "algorithms/flash/": "factories flash [spdst] [pdst]",
+    "algorithms/flash/hetero": "factories flash_server flash [hetero_jmwst] [hetero_spdst]",
+    "algorithms/flash/joint": "factories flash_server [jmwst] [nst]",
+    "algorithms/flash/sensitivity": "factories flash flash_server [sensitivity]",
+    "algorithms/masked": "factories flash snip [spdst]",
+    "algorithms/prunefl/": "factories prunefl [prunefl] [prunefl_initial]",
+    "algorithms/spafl/": "factories spafl spafl_options [spafl]",
+    "algorithms/spafl/alone": "factories spafl [local_only]",
     "simulation/placement": "simulate store",
     "simulation/round_program": "simulate",
     "sparsity/": "{}",
-    "sparsity/filters": "report_filters spafl",
+    "sparsity/filters": "pqsu",
     "sparsity/layer_densities": "allocate",
     "sparsity/n_of_m": "allocate",
     "sparsity/quantization": "quantize",
@@ -124,11 +125,12 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=19)
     parser.add_argument("--until", default="24:00", help="start none after (UTC)")
     parser.add_argument("--log", type=Path, default=Path("mutants.jsonl"))
+    parser.add_argument("--again", action="store_true", help="also what survived")
     args = parser.parse_args()
     sys.dont_write_bytecode = True  # a file's mutants may have the same time and size
     lines = args.log.read_text().splitlines() if args.log.exists() else []
-    log = [json.loads(line) for line in lines]
-    done = {(entry["file"], entry["number"]) for entry in log}
+    entries = [json.loads(line) for line in lines]
+    log = {(entry["file"], entry["number"]): entry for entry in entries}
     with tempfile.TemporaryDirectory() as copy:
         archive = ["git", "-C", str(ROOT), "archive", "HEAD"]
         tar = subprocess.run(archive, capture_output=True, check=True).stdout
@@ -137,19 +139,20 @@ def main() -> None:
         for file, number in draw(package, args.mutants, args.seed):
             if time.strftime("%H:%M", time.gmtime()) >= args.until:
                 break
-            if (file, number) in done:
+            past = log.get((file, number), {"result": ""})["result"]
+            if past and not (args.again and past == "passed"):
                 continue
             source = (package / file).read_text()
             mutant, said = mutate(source, number)
             (package / file).write_text(mutant)
             result, by = run_tests(copy, tests_of(file))
             (package / file).write_text(source)
-            log.append({"file": file, "number": number, "change": said})
-            log[-1] |= {"result": result, "by": by}
+            entry = {"file": file, "number": number, "change": said}
+            log[file, number] = entry | {"result": result, "by": by}
             with args.log.open("a") as out:
-                print(json.dumps(log[-1]), file=out)
+                print(json.dumps(log[file, number]), file=out)
             print(f"{len(log)} {result}: {file}:{said}", flush=True)
-    died = sum(entry["result"] != "passed" for entry in log)
+    died = sum(entry["result"] != "passed" for entry in log.values())
     print(f"{died} of {len(log)} mutants died ({100 * died / max(len(log), 1):.1f} %)")
 
 

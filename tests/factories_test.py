@@ -78,3 +78,37 @@ def test_numbers_out_of_range_are_refused_and_the_ends_are_not(name, argument):
 @pytest.mark.parametrize("name, argument", arguments(NAMES))
 def test_unknown_names_are_refused(name, argument):
     refused(lambda: make(name, **{argument: "nothing"}), f"{argument}='nothing'")
+
+
+FLASH = {"prune_rate": 0.25, "prune_rate_decay": True}
+SPARSIFY = {"frequency": 1, "power": 3.0, "keep_optimizer": True}
+PRUNEFL = {"reconfigure_every": 50, "prune_rate": 0.3}
+
+# What each method's paper or released code sets (see docs/methods).
+PRINTED = {
+    "complement": {"aggregation_ratio": 1.5},
+    "fedavg": {"server_optimizer": None, "weighting": "examples"},
+    "fedpm": {"weights": "constants", "keep_optimizer": True},
+    "fedsparsify_global": SPARSIFY | {"criterion": "magnitude"},
+    "fedsparsify_local": SPARSIFY | {"merge": "majority"},
+    "fjord": {"widths": (0.2, 0.4, 0.6, 0.8, 1.0), "draw": "batch", "distill": False},
+    "grasp": {"temperature": 200.0, "halves": True, "mode": "train"},
+    "hetero_jmwst": FLASH | {"densities": (0.1, 0.15, 0.2), "r_int": 1},
+    "hetero_spdst": {"densities": (0.1, 0.15, 0.2), "submask": "frozen"},
+    "heterofl": {"scaler": True, "mask_classes": True},
+    "jmwst": FLASH | {"r_int": 1},
+    "nst": FLASH,
+    "pqsu": {"quantize": "both", "selective": True, "weighting": "uniform"},
+    "prunefl": PRUNEFL | {"half_life": 10000.0, "max_density": 1.0},
+    "prunefl_initial": PRUNEFL
+    | {"num_batches": 10, "max_iterations": 1000, "start_accuracy": 0.15},
+    "sensitivity": FLASH | {"group": 0},
+    "snip": {"first_samples": False, "mode": "train"},
+    "spafl": {"alpha": 0.002, "variant": "paper", "clamp": False, "extract": True},
+}
+
+
+@pytest.mark.parametrize("name", PRINTED)
+def test_the_defaults_are_those_of_the_paper(name):
+    takes = inspect.signature(getattr(sfl, name)).parameters
+    assert {a: takes[a].default for a in PRINTED[name]} == PRINTED[name]
