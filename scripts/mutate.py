@@ -6,8 +6,8 @@ Each mutant is the code with one operator, number, branch or statement changed. 
 script draws the mutants with a seed, writes each into a temporary copy of the last
 commit and runs the tests that own the module (`OWNERS`) there. One line per mutant goes
 to `mutants.jsonl`; a mutant that is in the log already is not run again, so that the
-script can be stopped and started anew. With `--again` those that survived are run again,
-on the tests as they are now. A mutant dies when a test fails or takes too long.
+script can be stopped and started anew. With `--again` the survivors are run again, on
+the tests as they are now. A mutant dies when a test fails or takes too long.
 """
 
 import argparse
@@ -41,18 +41,18 @@ SECONDS = 150  # for the tests of one mutant; more counts as a hang
 # What is mutated -> its test files, fastest first, and rows of `contract_test.py`. The
 # longest name that begins a file's path counts; {} is the module's own name.
 OWNERS = {
-    "algorithms/": "factories {} [{}]",
+    "algorithms/": "{} [{}]",
     "algorithms/__init__": "imports",
-    "algorithms/fedavg": "factories [fedavg]",
-    "algorithms/fedsparsify": "factories fedsparsify [fedsparsify_global] [fedsparsify_local]",
-    "algorithms/flash/": "factories flash [spdst] [pdst]",
-    "algorithms/flash/hetero": "factories flash_server flash [hetero_jmwst] [hetero_spdst]",
-    "algorithms/flash/joint": "factories flash_server [jmwst] [nst]",
-    "algorithms/flash/sensitivity": "factories flash flash_server [sensitivity]",
-    "algorithms/masked": "factories flash snip [spdst]",
-    "algorithms/prunefl/": "factories prunefl [prunefl] [prunefl_initial]",
-    "algorithms/spafl/": "factories spafl spafl_options [spafl]",
-    "algorithms/spafl/alone": "factories spafl [local_only]",
+    "algorithms/fedavg": "[fedavg]",
+    "algorithms/fedsparsify": "fedsparsify [fedsparsify_global] [fedsparsify_local]",
+    "algorithms/flash/": "flash [spdst] [pdst]",
+    "algorithms/flash/hetero": "flash_server flash [hetero_jmwst] [hetero_spdst]",
+    "algorithms/flash/joint": "flash_server [jmwst] [nst]",
+    "algorithms/flash/sensitivity": "flash flash_server [sensitivity]",
+    "algorithms/masked": "flash snip [spdst]",
+    "algorithms/prunefl/": "prunefl [prunefl] [prunefl_initial]",
+    "algorithms/spafl/": "spafl spafl_options [spafl]",
+    "algorithms/spafl/alone": "spafl [local_only]",
     "simulation/placement": "simulate store",
     "simulation/round_program": "simulate",
     "sparsity/": "{}",
@@ -86,6 +86,8 @@ def tests_of(file: str) -> list[str]:
     owner = max((o for o in OWNERS if file.startswith(o)), key=len)
     contract = "tests/contract_test.py::test_method"
     words = OWNERS[owner].format(*[Path(file).stem] * 2).split()
+    if file.startswith("algorithms/"):
+        words.insert(0, "factories")  # refusals and defaults of all methods
     return [contract + w if w[0] == "[" else f"tests/{w}_test.py" for w in words]
 
 
