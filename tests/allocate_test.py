@@ -99,6 +99,25 @@ def test_counts_forgive_the_last_place_only():
     )
 
 
+def test_ranks_go_by_score_or_by_lot(key):
+    mask = {"a": jnp.array([True, True, False, True]), "b": jnp.ones(2, bool)}
+    scores = {"a": jnp.array([5.0, 7.0, 9.0, 7.0]), "b": jnp.array([1.0, 2.0])}
+    select = {"a": True, "b": False}
+    ranks = layer_densities.nested_ranks(scores, mask, select)
+    assert ranks["a"].tolist() == [2, 0, 3, 1] and ranks["b"].tolist() == [0, 0]
+    kept = layer_densities.submask(ranks, jnp.array([2], jnp.int32), select)
+    assert kept["a"].tolist() == [False, True, False, True] and kept["b"].all()
+    half = {"a": jnp.arange(60) < 30, "b": jnp.ones(2, bool)}
+    drawn = [
+        layer_densities.nested_ranks(jax.random.fold_in(key, i), half, select)["a"]
+        for i in range(2)
+    ]
+    for ranks in drawn:
+        assert sorted(ranks[:30].tolist()) == list(range(30))
+        assert sorted(ranks[30:].tolist()) == list(range(30, 60))
+    assert (drawn[0][:30] != drawn[1][:30]).any()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("by", ["random", "magnitude"])
 def test_nested_masks(key, by):

@@ -71,6 +71,9 @@ def test_densities():
     none = {"a": False, "b": False, "c": False}
     assert float(masks.density(mask, none)) == 0
     assert masks.layer_densities(mask, none).shape == (0,)
+    empty = {"a": jnp.zeros((0,), bool), "b": jnp.array([True, False])}
+    both = {"a": True, "b": True}
+    assert masks.layer_densities(empty, both).tolist() == [0.0, 0.5]
 
 
 def test_jaccard_mismatch():

@@ -2,12 +2,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.algorithms import fedavg
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import ClientInfo, SparseModel
-from sparsefl_jax.data import cohorts
+from sparsefl_jax.data import cohorts, federate, make_dataset
 from sparsefl_jax.models import Model
 from sparsefl_jax.simulation import initial_state, placement, round_program, store
 from sparsefl_jax.sparsity import masks
@@ -102,6 +103,34 @@ def test_stage_keys_differ(key):
 def test_make_plan_fits_chunk_and_devices_to_the_cohort(cohort, chunk, devices, want):
     plan = placement.make_plan(Stage(None, 1, cohort), {}, chunk=chunk)
     assert (plan.mesh.size, plan.chunk) == (devices, want)
+
+
+@pytest.mark.parametrize("budgets", [None, (0.5, 1.0, 0.25)])
+def test_the_facts_of_clients_are_their_number_samples_and_budget(budgets):
+    x, y = np.zeros((6, 2, 2, 1), np.uint8), np.arange(6, dtype=np.int32) % 2
+    data = federate(make_dataset(x, y, x, y), "iid", 3)
+    sizes = np.array([3, 1, 2], np.int32)
+    data = data._replace(train=data.train._replace(size=sizes))
+    given = None if budgets is None else np.array(budgets)
+    info = placement.client_info(data, given)
+    assert info.index.tolist() == [0, 1, 2] and info.num_examples.tolist() == [3, 1, 2]
+    assert info.budget.tolist() == list(budgets or (1, 1, 1))
+    assert [v.dtype for v in info] == [np.int32, np.int32, np.float32]
+    plan = placement.make_plan(Stage(None, 1, 2), {}, jax.devices()[:2])
+    shared = placement.make_population(plan, data, given)
+    assert shared.index.tolist() == data.train.index.tolist()
+    assert shared.y.sharding.spec == P() and len(shared.y.devices()) == 2
+
+
+@pytest.mark.parametrize("rows, spec", [(4, ("clients",)), (3, ())])
+def test_rows_are_sharded_where_their_number_divides_evenly(rows, spec):
+    plan = placement.make_plan(Stage(None, 1, 2), {}, jax.devices()[:2])
+    clients = {"momentum": jnp.zeros((rows, 2), jnp.float32)}
+    server = {"kernel": jnp.zeros((4, 2), jnp.float32)}
+    state = placement.State(server, clients, jnp.zeros(rows, jnp.int32))
+    told = placement.shardings(plan, state)
+    assert told.clients["momentum"].spec == P(*spec)
+    assert told.server["kernel"].spec == told.last_round.spec == P()
 
 
 # Two clients, a linear model of two inputs and two classes, all by hand.

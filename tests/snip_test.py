@@ -13,7 +13,7 @@ import pytest
 from sparsefl_jax import data as datasets
 from sparsefl_jax.algorithms import grasp, snip, spdst
 from sparsefl_jax.algorithms.snip import saliency
-from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
 from sparsefl_jax.data.batching import batches
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment, results
@@ -142,6 +142,23 @@ def test_first_samples_of_a_client_with_fewer(model):
     sent, metrics = told_by(stage, model, data._replace(x=x, y=y), 6)
     jax.tree.map(np.testing.assert_array_equal, sent.mask, want.mask)
     assert metrics["count"] == 6
+
+
+def test_the_first_batch_of_the_first_epoch_scores_and_no_other(model):
+    x, y = samples(20)
+    order = jnp.asarray([[[3, 14, 9, 0], [1, 2, 0, 0]], [[5, 0, 0, 0], [6, 7, 8, 0]]])
+    weight = jnp.asarray([[[1, 1, 1, 0], [1, 1, 0, 0]], [[1, 0, 0, 0], [1, 1, 1, 1]]])
+    data = Batches(
+        x, y, order.astype(jnp.int32), weight.astype(jnp.float32), jnp.int32(2)
+    )
+    stage = snip(TINY, None, density=0.5, mode="inference")  # the mean of `model` is 0
+    _, metrics = told_by(stage, model, data, 20)
+    p, rows = jax.tree.map(np.float64, model.params), [3, 14, 9]
+    out = np.tanh(np.asarray(x)[rows] @ p["fc1"]["kernel"] + p["fc1"]["bias"])
+    out = np.exp(out @ p["fc2"]["kernel"] + p["fc2"]["bias"])
+    share = out[np.arange(3), np.asarray(y)[rows]] / out.sum(1)
+    assert metrics["count"] == 3
+    assert float(metrics["loss"]) == pytest.approx(-np.log(share).sum(), rel=1e-5)
 
 
 def test_a_partition_by_class_leaves_clients_sorted():
