@@ -45,7 +45,7 @@ OWNERS = {
     "algorithms/__init__": "imports",
     "algorithms/fedavg": "[fedavg]",
     "algorithms/fedsparsify": "fedsparsify [fedsparsify_global] [fedsparsify_local]",
-    "algorithms/flash/": "flash [spdst] [pdst]",
+    "algorithms/flash/": "flash work [spdst] [nst]",
     "algorithms/flash/hetero": "flash_server flash [hetero_jmwst] [hetero_spdst]",
     "algorithms/flash/joint": "flash_server [jmwst] [nst]",
     "algorithms/flash/sensitivity": "flash flash_server [sensitivity]",
