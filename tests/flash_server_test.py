@@ -56,6 +56,14 @@ def test_the_target_mask_takes_the_largest_of_what_is_alive():
     assert new["a"].tolist() == [True, False, False, True] and new["bias"].all()
 
 
+@pytest.mark.parametrize("factory", [jmwst, nst])
+def test_the_first_mask_is_broadcast_from_round_0(factory):
+    params = {"a": jnp.ones(20), "bias": jnp.ones(1)}
+    start = SparseModel(params, jax.tree.map(lambda p: p > 0, params), {})
+    method = factory(bare(params), None, density=0.5, prunable=("a",))
+    assert method.init(jax.random.key(0), start).since == 0
+
+
 def largest(values, count):
     """Returns the mask of the largest magnitudes."""
     return np.isin(np.arange(len(values)), np.argsort(-np.abs(values))[:count])
