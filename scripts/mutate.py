@@ -63,7 +63,7 @@ OWNERS = {
     "sparsity/schedules": "fedsparsify",
     "sparsity/straight_through": "spafl fedpm",
     "sparsity/supermask": "fedpm",
-    "sparsity/width": "heterofl fjord",
+    "sparsity/width": "slice heterofl",
     "training/means": "aggregate",
     "wire/charges": "codec costs",
     "wire/ledger": "costs",
