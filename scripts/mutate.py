@@ -45,7 +45,7 @@ OWNERS = {
     "algorithms/__init__": "imports",
     "algorithms/fedavg": "[fedavg]",
     "algorithms/fedsparsify": "fedsparsify [fedsparsify_global] [fedsparsify_local]",
-    "algorithms/flash/": "flash [spdst] [pdst]",
+    "algorithms/flash/": "flash work [spdst] [nst]",
     "algorithms/flash/hetero": "flash_server flash [hetero_jmwst] [hetero_spdst]",
     "algorithms/flash/joint": "flash_server [jmwst] [nst]",
     "algorithms/flash/sensitivity": "flash flash_server [sensitivity]",
@@ -63,6 +63,7 @@ OWNERS = {
     "sparsity/schedules": "fedsparsify",
     "sparsity/straight_through": "spafl fedpm",
     "sparsity/supermask": "fedpm",
+    "sparsity/width": "slice heterofl",
     "training/means": "aggregate",
     "wire/charges": "codec costs",
     "wire/ledger": "costs",
@@ -113,7 +114,7 @@ def run_tests(copy: str, tests: list[str]) -> tuple[str, str]:
             os.killpg(child, signal.SIGKILL)
             os.waitpid(child, 0)
             return "slow", ""
-    if not done[1]:
+    if os.waitstatus_to_exitcode(done[1]) in (0, pytest.ExitCode.NO_TESTS_COLLECTED):
         return "passed", ""
     lines = output.read_text(errors="replace").strip().splitlines() or [""]
     named = [line for line in lines if line.startswith(("FAILED", "ERROR"))]

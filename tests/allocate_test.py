@@ -53,6 +53,12 @@ def test_erk_clips_the_first_layer_and_shares_the_rest():
     assert found[1] == pytest.approx((0.3 * 10036 - 36) / 10000, rel=1e-6)
 
 
+def test_erk_of_an_empty_layer_leaves_the_others_alone():
+    tree, select = shapes(a=(0, 10), b=(10, 10))
+    found = layer_densities.erk(tree, select, 0.3)
+    assert found[1] == pytest.approx(0.3, rel=1e-6)
+
+
 def test_uniform_and_refusals():
     tree, select = shapes(a=(3,), b=(4,))
     assert layer_densities.uniform(tree, select, 0.5).tolist() == [0.5, 0.5]

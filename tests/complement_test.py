@@ -1,10 +1,12 @@
 """Complement Sparsification: its invariants."""
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import complement
+from sparsefl_jax.algorithms.complement import _densities
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.complement_by_hand import DENSITY
@@ -34,6 +36,17 @@ def test_logged_client_density_is_that_of_the_uplink():
         assert logged == pytest.approx(np.mean(kernel != 0), abs=1e-6)
     every = np.concatenate([k.ravel() for k in kernels.values()])
     assert metrics["client_density"] == pytest.approx(np.mean(every != 0), abs=1e-6)
+
+
+def test_the_density_of_an_uplink_is_that_of_its_kernels():
+    sent = {
+        "a": {"kernel": np.array([[True, False], [False, False]]), "bias": np.ones(2)},
+        "b": {"kernel": np.array([[True, True]]), "bias": np.zeros(1)},
+    }
+    sent = jax.tree.map(lambda m: jnp.asarray(m, bool), sent)
+    found = {name: float(share) for name, share in _densities(sent).items()}
+    layers = {"client_density/a/kernel": 0.25, "client_density/b/kernel": 1.0}
+    assert found == {"client_density": 0.5} | layers  # 3 of 6, biases left out
 
 
 def test_both_models_are_deployed_the_pruned_one_first():

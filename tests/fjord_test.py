@@ -261,3 +261,7 @@ def test_refused_arguments():
     static = start()._replace(stats={"batch_mean": jnp.zeros(16)})
     with pytest.raises(ValueError, match="norm='static', expected 'batch' or None"):
         fjord(TINY, None).init(KEY, static)
+    both = static._replace(stats={**static.stats, "mean": jnp.zeros(16)})
+    with pytest.raises(ValueError, match="norm='static', expected 'batch' or None"):
+        fjord(TINY, None).init(KEY, both)
+    assert fjord(TINY, None).init(KEY, static._replace(stats={})).stats == {}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import hetero_jmwst, hetero_spdst, jmwst, nst, sensitivity
+from sparsefl_jax.algorithms.flash.common import target_mask
 from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
@@ -44,6 +45,23 @@ def sent(method, *models):
     old = method.init(jax.random.key(0), start)
     total = jax.tree.map(jnp.add, *summands)
     return method.aggregate(jax.random.key(1), jnp.int32(0), old, total)[0]
+
+
+def test_the_target_mask_takes_the_largest_of_what_is_alive():
+    params = {"a": jnp.array([0.5, 0.2, 0.0, -0.4]), "bias": jnp.ones(1)}
+    mask = {"a": jnp.array([True, True, False, True]), "bias": jnp.ones(1, bool)}
+    select = {"a": True, "bias": False}
+    model = SparseModel(params, mask, {})
+    new = target_mask(model, jnp.array([0.5]), 0.5, select)
+    assert new["a"].tolist() == [True, False, False, True] and new["bias"].all()
+
+
+@pytest.mark.parametrize("factory", [jmwst, nst])
+def test_the_first_mask_is_broadcast_from_round_0(factory):
+    params = {"a": jnp.ones(20), "bias": jnp.ones(1)}
+    start = SparseModel(params, jax.tree.map(lambda p: p > 0, params), {})
+    method = factory(bare(params), None, density=0.5, prunable=("a",))
+    assert method.init(jax.random.key(0), start).since == 0
 
 
 def largest(values, count):

@@ -117,6 +117,8 @@ def test_refuses():
     for density in (0, 1.5, float("nan")):
         with pytest.raises(ValueError, match=f"density={density}, expected in"):
             pqsu(None, None, density=density)
+        with pytest.raises(ValueError, match=f"density={density}, expected in"):
+            filters.largest({"fc1": {"kernel": jnp.ones((2, 2))}}, density)
     with pytest.raises(ValueError, match="quantize='down', expected one of both, up"):
         pqsu(None, None, density=0.5, quantize="down")
     with pytest.raises(ValueError, match="weighting='mean'"):

@@ -102,6 +102,23 @@ def test_where_time_is_free_the_cap_alone_decides(max_density, alive):
     assert new.mask["w"][-28:].all()
 
 
+@pytest.mark.parametrize("unit", [1.0, 0.1, 1e-3])
+def test_the_unit_of_time_decides_nothing(unit):
+    """Weight 0 stays: 4 / 2. Then 1 joins, as 3 > 2: 7 / 3. The others gain 1 each."""
+    rule = make_rule(
+        select={"w": True},
+        prune_rate=0.5,
+        layer_time=(unit,),
+        constant_time=unit,
+        max_density=1.0,
+    )
+    weights, mask = jnp.array([3.0, 0.0, 1.0, 0.0]), jnp.array([1, 0, 1, 0], bool)
+    squared = {"w": jnp.array([4.0, 3.0, 1.0, 1.0])}
+    model = SparseModel({"w": weights}, {"w": mask}, {})
+    new = jax.jit(rule)(model, squared, jnp.float32(0))
+    assert new.mask["w"].tolist() == [True, True, False, False]
+
+
 def linear_loss(key, params, stats, x, y, weight):
     """Loss sum(w * x), its gradient the mean of x; right while w[0] is below 4.25."""
     count = jnp.sum(weight)

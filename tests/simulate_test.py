@@ -103,6 +103,7 @@ def test_stage_keys_differ(key):
 def test_make_plan_fits_chunk_and_devices_to_the_cohort(cohort, chunk, devices, want):
     plan = placement.make_plan(Stage(None, 1, cohort), {}, chunk=chunk)
     assert (plan.mesh.size, plan.chunk) == (devices, want)
+    assert not plan.observed  # the masks of the cohort are kept only if asked for
 
 
 @pytest.mark.parametrize("budgets", [None, (0.5, 1.0, 0.25)])

@@ -95,3 +95,14 @@ def test_largest_of_random_scores_has_the_counts(key):
     )
     assert mask["a"].sum((1, 2)).tolist() == [0, 33, 100]
     assert mask["b"].all()
+
+
+@pytest.mark.parametrize(
+    "k, kept", [(-1, [0, 1, 0, 0]), (0, [0, 1, 0, 0]), (1, [0, 1, 0, 0]),
+                (2, [1, 1, 0, 1]), (3, [1, 1, 0, 1]), (9, [1, 1, 1, 1])],
+)  # fmt: skip
+def test_at_least_keeps_the_ties_of_the_last_and_never_nothing(k, kept):
+    scores = {"a": jnp.array([2.0, 3.0]), "b": jnp.array([1.0, 2.0]), "c": jnp.ones(1)}
+    select = {"a": True, "b": True, "c": False}
+    mask = top_k.at_least(scores, k, select)
+    assert [*mask["a"].tolist(), *mask["b"].tolist()] == kept and mask["c"].all()
