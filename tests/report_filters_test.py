@@ -110,7 +110,7 @@ def test_maps_of_clients_with_models_of_their_own(tmp_path, spied):
     assert density.shape == (9, 4)
     np.testing.assert_allclose(density[:, 2], rounds[1, 8][:, 70:107].mean(1))
     page = write_page(run).read_text()
-    assert page.count("<figure>") == len(drawn) and "every client keeps" in page
+    assert page.count("<figure>") == len(drawn) and "each client keeps" in page
 
 
 @pytest.mark.filterwarnings("error")
