@@ -7,6 +7,7 @@ hardware.use_cpu_cores()  # before JAX starts
 from absl import app, flags, logging  # noqa: E402
 
 from sparsefl_jax.runs import cli  # noqa: E402
+from sparsefl_jax.studies import command  # noqa: E402
 from sparsefl_jax.system import membership  # noqa: E402
 
 CONFIG = cli.define_config(flags.FLAGS)
@@ -19,6 +20,22 @@ ACCEPT = flags.DEFINE_bool(
     "accept_lost_records", False, "Resume though earlier lines of the logs are lost."
 )
 DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the plan, train nothing.")
+STUDY = flags.DEFINE_string(
+    "study", None, "A file in studies/: many runs, compared on one page in --workdir."
+)
+SWEEP = flags.DEFINE_string(
+    "sweep", None, 'A study of --config: "algorithm.name=fedavg,spdst; density=.05,.1".'
+)
+JOBS = flags.DEFINE_integer("jobs", 1, "Points of a study that run at a time.")
+LAUNCHER = flags.DEFINE_enum(
+    "launcher", None, ["local", "slurm"], "Runs each point of a study as a job."
+)
+LAUNCHER_OPTIONS = flags.DEFINE_string(
+    "launcher_options", None, "For the jobs: timeout_min=60,slurm_partition=gpu, say."
+)
+UNLIKE = flags.DEFINE_bool(
+    "unlike", False, "Compare runs on unlike data, partitions or metrics."
+)
 PREPARE = flags.DEFINE_string("prepare", None, "A TFDS data set to get and write.")
 LIST = flags.DEFINE_bool("list", False, "Name methods, models, data sets, configs.")
 DISTRIBUTED = flags.DEFINE_bool(
@@ -37,7 +54,7 @@ def main(argv):
     logging.set_verbosity(logging.WARNING)
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
-    verbs = LIST, PREPARE, DRY_RUN, RESUME
+    verbs = LIST, PREPARE, DRY_RUN, RESUME, STUDY
     cli.check_flags(
         {flag.name: flag.value for flag in verbs},
         {"config": CONFIG.value, "workdir": WORKDIR.value},
@@ -52,6 +69,17 @@ def main(argv):
         return print(cli.catalogue())
     if PREPARE.value:
         return cli.prepare(PREPARE.value)
+    if STUDY.value or SWEEP.value:
+        return command.run(
+            STUDY.value,
+            SWEEP.value,
+            CONFIG.value,
+            WORKDIR.value,
+            jobs=JOBS.value,
+            unlike=UNLIKE.value,
+            launcher=LAUNCHER.value,
+            options=LAUNCHER_OPTIONS.value,
+        )
     if DRY_RUN.value:
         return cli.dry_run(CONFIG.value)
     may = {"extend_at_final": EXTEND.value, "accept_lost_records": ACCEPT.value}

@@ -169,3 +169,14 @@ def _locked(workdir: Path) -> Iterator[None]:
                 f"workdir={str(workdir)!r} is in use by a run that still goes on"
             ) from None
         yield
+
+
+def in_use(workdir: Path) -> bool:
+    """Tells whether a process runs in a directory now."""
+    if not (workdir / "lock").exists():
+        return False
+    try:
+        with _locked(workdir):
+            return False
+    except ValueError:
+        return True

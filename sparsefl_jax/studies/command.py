@@ -1,0 +1,67 @@
+"""The command line's `--study` and `--sweep`."""
+
+import sys
+from pathlib import Path
+
+from sparsefl_jax.core import formats
+
+
+def run(
+    file: str | None,
+    swept: str | None,
+    config,
+    workdir: str | None,
+    *,
+    jobs: int = 1,
+    unlike: bool = False,
+    launcher: str | None = None,
+    options: str | None = None,
+) -> None:
+    """Runs a study, or goes on with it, and prints its table.
+
+    Args:
+      file: of the study, FILE or FILE:ARGUMENT; or None.
+      swept: the fields and values of a sweep, see `grid.parse`; or None.
+      config: what a sweep varies.
+      workdir: the study's folder.
+      jobs: points at a time in this machine.
+      unlike: whether the runs may differ in data, partition or metric.
+      launcher: 'local' or 'slurm' for jobs of submitit; or None.
+      options: of the launcher, `NAME=VALUE,NAME=VALUE`.
+
+    Raises:
+      ValueError: in one line, on what cannot run, and at the end if a point failed.
+    """
+    if file and (swept or config is not None):
+        raise ValueError("--study names all its runs, expected no --sweep or --config")
+    if not file and config is None:
+        raise ValueError("--sweep varies a configuration, expected --config with it")
+    if workdir is None:
+        raise ValueError("--workdir is missing, expected the folder of the study")
+    if launcher and jobs != 1:
+        raise ValueError(f"--jobs={jobs} has no effect with --launcher={launcher}")
+    if options and not launcher:
+        raise ValueError("--launcher_options has no effect without --launcher")
+    from sparsefl_jax import report
+    from sparsefl_jax.runs.config.rename import settle
+    from sparsefl_jax.studies import grid, launchers, points, runner
+    from sparsefl_jax.system import hardware, interrupt
+
+    hardware.keep_compilations()
+    study = points.load(file) if file else grid.sweep(settle(config), swept)
+    submit = None
+    if launcher:
+        submit = launchers.submitting(launcher, Path(workdir), options or "")
+    try:
+        states = runner.run(study, workdir, jobs=jobs, submit=submit, unlike=unlike)
+    except interrupt.StoppedError as error:
+        print(f"{error}; the same command goes on with it", file=sys.stderr)
+        sys.exit(error.code)
+    folders = [Path(workdir) / name for name, state in states.items() if state.done]
+    if folders:
+        formats.say(report.comparison_table(report.read_groups(folders)))
+    if failed := [name for name, state in states.items() if state.failed]:
+        first = states[failed[0]].failed.splitlines()[0]
+        raise ValueError(
+            f"{len(failed)} of {len(states)} points failed, first {failed[0]}: {first}"
+        )

@@ -1,0 +1,152 @@
+"""A sweep: every combination of some fields' values, as the points of a study."""
+
+import ast
+import copy
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+
+from sparsefl_jax.core.validate import closest
+from sparsefl_jax.runs import run_directory
+from sparsefl_jax.runs.config import methods, registry, rename
+from sparsefl_jax.studies.points import Point
+
+_RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
+
+
+def parse(text: str) -> dict[str, list]:
+    """Parses the fields of a sweep and their values.
+
+    Args:
+      text: `FIELD=VALUE,VALUE; FIELD=...`. A value is a Python literal, or else text;
+        `0..2` stands for 0, 1, 2. Commas inside brackets do not separate values.
+
+    Raises:
+      ValueError: a part is no field with values, or a field comes twice.
+
+    Example:
+      >>> parse("algorithm.name=fedavg,spdst; density=.05,.1; seed=0..2")
+      {'algorithm.name': ['fedavg', 'spdst'], 'density': [0.05, 0.1], 'seed': [0, 1, 2]}
+    """
+    axes = {}
+    for part in filter(None, map(str.strip, text.split(";"))):
+        name, equals, values = map(str.strip, part.partition("="))
+        if not (name and equals and values):
+            raise ValueError(f"--sweep has {part!r}, expected FIELD=VALUE,VALUE")
+        if name in axes:
+            raise ValueError(f"--sweep has {name!r} twice, expected all values at once")
+        axes[name] = [value for each in _split(values) for value in _values(each)]
+    if not axes:
+        raise ValueError(f"--sweep={text!r}, expected FIELD=VALUE,VALUE; FIELD=...")
+    return axes
+
+
+def _split(values: str) -> list[str]:
+    """Splits at commas outside brackets."""
+    return [v.strip() for v in re.split(r",(?![^(\[]*[)\]])", values) if v.strip()]
+
+
+def _values(text: str) -> list:
+    if found := _RANGE.fullmatch(text):
+        first, last = map(int, found.groups())
+        return list(range(first, last + 1))
+    try:
+        return [ast.literal_eval(text)]
+    except (ValueError, SyntaxError):
+        return [text]
+
+
+def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
+    """Returns a point for each combination of values.
+
+    A name of a method brings its first stage and arguments, see `methods.choose`. A
+    field that a method does not take does not multiply its points: FedAvg has no
+    density, and so one point. `seed` makes no points but the seeds of each.
+
+    Args:
+      config: a configuration; the points differ from it in the fields of the axes.
+      axes: values by field, or the text of `parse`.
+
+    Raises:
+      ValueError: a field does not exist, no method takes it, or the seeds have gaps.
+
+    Example:
+      >>> from sparsefl_jax.runs.config.defaults import default_config
+      >>> axes = {"algorithm.name": ["fedavg", "pdst"], "density": [0.05, 0.1]}
+      >>> [point.name for point in sweep(default_config(), axes)]
+      ['fedavg', 'pdst-density=0.05', 'pdst-density=0.1']
+    """
+    axes = dict(parse(axes) if isinstance(axes, str) else axes)
+    seeds = _seeds(axes.pop("seed", None), config)
+    order = sorted(axes, key=lambda name: (name != "algorithm.name", name != "density"))
+    points, used = {}, set()
+    for values in itertools.product(*(axes[name] for name in order)):
+        chosen = dict(zip(order, values, strict=True))
+        point = copy.deepcopy(config)
+        taken = _apply(point, chosen)
+        used |= taken.keys()
+        point.seed, point.seeds = seeds
+        name = "-".join(
+            _text(value)
+            if field.endswith(".name")
+            else f"{_short(field)}={_text(value)}"
+            for field, value in taken.items()
+            if len(axes[field]) > 1 or field == "algorithm.name"
+        )
+        points.setdefault(name or config.algorithm.name, point)
+    if unread := [name for name in axes if name not in used]:
+        raise ValueError(f"--sweep: {unread[0]} is read by none of the methods")
+    return [Point(*pair) for pair in points.items()]
+
+
+def _seeds(seeds, config) -> tuple[int, int]:
+    if seeds is None:
+        return config.seed, config.seeds
+    if list(seeds) != list(range(min(seeds), min(seeds) + len(seeds))):
+        raise ValueError(f"--sweep: seed={list(seeds)}, expected seeds without a gap")
+    return min(seeds), len(seeds)
+
+
+def _apply(config, chosen: dict) -> dict:
+    """Sets the fields that the method takes; returns these."""
+    taken = dict(chosen)
+    name = chosen.get("algorithm.name", config.algorithm.name)
+    density = chosen.get("density")
+    methods.choose(config, name, density)
+    if density is not None and config.density is None:
+        taken.pop("density")
+    for field, value in chosen.items():
+        if field not in ("algorithm.name", "density") and not _set(
+            config, field, value
+        ):
+            taken.pop(field)
+    return taken
+
+
+def _set(config, field: str, value) -> bool:
+    """Sets a field; tells whether there is one for this point's method."""
+    section, _, key = field.rpartition(".")
+    if key == "name" and section in registry.TABLES:
+        rename.switch(config, section, value)
+        return True
+    known = run_directory.flatten(config.to_dict())
+    if field not in known:
+        if section in ("algorithm", "first_stage"):
+            return False  # another method's argument
+        near = closest(field, known)
+        hint = f"did you mean {near[0]!r}?" if near else "--fields lists them"
+        raise ValueError(f"--sweep: the configuration has no field {field!r}; {hint}")
+    with config.ignore_type():
+        config.update_from_flattened_dict({field: value})
+    return True
+
+
+def _short(field: str) -> str:
+    """Returns the last part of a field's name."""
+    return field.rpartition(".")[2]
+
+
+def _text(value) -> str:
+    """Writes a value so that it can stand in the name of a folder."""
+    text = f"{value:g}" if isinstance(value, float) else str(value)
+    return re.sub(r"[^\w.+-]+", "_", text).strip("_")

@@ -1,0 +1,161 @@
+"""The points of a study: named configurations, and what has become of each on disk.
+
+A study's folder holds `study.json`, the points with their configurations, and for each
+point a folder of its name with a run for every seed, `seed_0`, `seed_1`, ...
+"""
+
+import copy
+import importlib.util
+import json
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from sparsefl_jax.core.validate import closest
+from sparsefl_jax.runs import run_directory
+from sparsefl_jax.runs.config import defaults, fields
+from sparsefl_jax.system import files
+
+FILE = "study.json"
+
+
+class Point(NamedTuple):
+    """A configuration of a study; its seeds run one after another."""
+
+    name: str  # of its folder
+    config: Any  # a ConfigDict; `seed` and `seeds` say which seeds
+
+    @property
+    def seeds(self) -> range:
+        """Returns the seeds of the point."""
+        return range(self.config.seed, self.config.seed + self.config.seeds)
+
+    def of_seed(self, seed: int):
+        """Returns the configuration of one seed's run."""
+        config = copy.deepcopy(self.config)
+        config.seed, config.seeds = seed, 1
+        return config
+
+
+class State(NamedTuple):
+    """How far a point has come."""
+
+    done: int  # seeds
+    failed: str = ""  # the reason, in one line
+    running: bool = False
+
+
+def load(path: str) -> list[Point]:
+    """Returns the points that a Python file's `get_study` names.
+
+    Args:
+      path: FILE or FILE:ARGUMENT; the argument, '' by default, goes to `get_study`,
+        which returns a list of pairs of a name and a configuration.
+
+    Raises:
+      ValueError: there is no such file, or it returns something else.
+
+    Example:
+      >>> load("studies/no_such.py")
+      Traceback (most recent call last):
+      ValueError: --study=studies/no_such.py: there is no such file; studies/ holds five_methods.py
+    """  # noqa: E501
+    name, _, argument = path.partition(":")
+    file = Path(name)
+    if not file.is_file():
+        there = sorted(p.name for p in file.parent.glob("*.py"))
+        near = closest(file.name, there) or there
+        hint = f"{file.parent}/ holds {', '.join(near)}" if near else "no study there"
+        raise ValueError(f"--study={name}: there is no such file; {hint}")
+    spec = importlib.util.spec_from_file_location(f"_study_{file.stem}", file)
+    module = importlib.util.module_from_spec(spec)
+    with files.blaming(file):
+        spec.loader.exec_module(module)
+        points = [Point(*pair) for pair in module.get_study(argument)]
+    check(points)
+    return points
+
+
+def check(points: Sequence[Point]) -> None:
+    """Refuses points that cannot be told apart, and configurations that are not valid.
+
+    Raises:
+      ValueError: names the point.
+    """
+    if not points:
+        raise ValueError("the study has no points, expected at least one")
+    names = [point.name for point in points]
+    for point in points:
+        if not re.fullmatch(r"[\w][\w.,=+-]*", str(point.name)):
+            raise ValueError(
+                f"a point is called {point.name!r}, expected letters, digits and _.,=+-"
+                " as it names a folder"
+            )
+        if names.count(point.name) > 1:
+            raise ValueError(f"two points are called {point.name!r}")
+        try:
+            fields.check(point.config)
+        except ValueError as error:
+            raise ValueError(f"point {point.name!r}: {error}") from None
+
+
+def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
+    """Writes the study's file, or refuses a study that changes a run that has begun.
+
+    Args:
+      workdir: the study's folder, created if absent.
+      points: all of it.
+      shown: what the pages need beside, such as whether runs may be unlike.
+
+    Raises:
+      ValueError: a folder holds the run of another configuration.
+    """
+    for point in points:
+        for seed in point.seeds:
+            folder = workdir / point.name / f"seed_{seed}"
+            if (folder / "config.json").exists():
+                kept = run_directory.read_config(folder)
+                if differs := run_directory.difference(kept, point.of_seed(seed)):
+                    raise ValueError(
+                        f"{folder} holds a run of another configuration: {differs}; "
+                        "expected another --workdir, or the folder to be removed"
+                    )
+    workdir.mkdir(parents=True, exist_ok=True)
+    told = {p.name: run_directory.plain(p.config) for p in points}
+    files.write_text(workdir / FILE, json.dumps(shown | {"points": told}, indent=2))
+
+
+def read(workdir: str | Path) -> tuple[list[Point], dict]:
+    """Returns the points of a study's folder and what its pages need beside.
+
+    Raises:
+      ValueError: the folder holds no study, or its file is damaged.
+    """
+    from ml_collections import config_dict
+
+    path = Path(workdir) / FILE
+    if not path.exists():
+        raise ValueError(f"workdir={str(workdir)!r}, expected the folder of a study")
+    told = files.read_json(path, {"points": {}})
+    with files.blaming(path):
+        base = defaults.default_config().to_dict()
+        return [
+            Point(name, config_dict.ConfigDict(base | values))
+            for name, values in told.pop("points").items()
+        ], told
+
+
+def state(workdir: Path, point: Point) -> State:
+    """Returns how far a point has come, by its files."""
+    folders = [workdir / point.name / f"seed_{seed}" for seed in point.seeds]
+    done = sum((folder / "summary.json").exists() for folder in folders)
+    reason = failure(workdir, point.name)
+    said = reason.read_text().strip() if reason.exists() else ""
+    running = any(run_directory.in_use(folder) for folder in folders)
+    return State(done, said, running)
+
+
+def failure(workdir: Path, name: str) -> Path:
+    """Returns the file that says why a point failed."""
+    return workdir / "failed" / f"{name}.txt"

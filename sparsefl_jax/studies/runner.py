@@ -1,0 +1,328 @@
+"""Runs what is missing of a study, and keeps its page and its progress up to date.
+
+The points run one after another in this process, or side by side in processes or jobs
+of their own. What a point came to stands in its folder alone, so that a study that is
+started again sees what is left, whoever ran the rest.
+"""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import jax
+
+from sparsefl_jax import report
+from sparsefl_jax.core.formats import format_percent, format_seconds
+from sparsefl_jax.core.validate import at_least, one_line
+from sparsefl_jax.runs import experiment, run_directory
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.studies.points import Point
+from sparsefl_jax.system import files, interrupt
+
+_POLL = 0.2  # seconds between looks at processes and jobs
+# What runs have to share to be compared; see also `report.write_comparison`.
+_SHARED = ("dataset", "num_classes", "num_clients", "partition", "partition_seed")
+_SHARED += ("test_split", "val_fraction", "metric")
+
+
+def run(
+    points: Sequence[Point],
+    workdir: str | Path,
+    *,
+    jobs: int = 1,
+    submit: Callable | None = None,
+    unlike: bool = False,
+    show: bool = True,
+) -> dict[str, on_disk.State]:
+    """Runs the points of a study that have not ended.
+
+    A point that fails costs only itself: the others run, and the failed one is tried
+    again when the study is started again.
+
+    Args:
+      points: the study.
+      workdir: its folder, created if absent. If it holds the study already, what is
+        missing runs.
+      jobs: points at a time, each in a process of its own with its share of the cores;
+        1 runs them in this process.
+      submit: `(names) -> jobs`, which runs all points elsewhere, see `launchers`; a job
+        has `done()`, `cancel()`, and `fate()`, which says how it ended.
+      unlike: whether the runs may differ in data, partition or metric.
+      show: whether to print the progress.
+
+    Returns:
+      The states of all points, by name.
+
+    Raises:
+      ValueError: a point cannot run, or the runs cannot be compared; before any runs.
+      interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    at_least("jobs", jobs, 1)
+    workdir = Path(workdir)
+    on_disk.check(points)
+    if not unlike:
+        _check_alike(points)
+    on_disk.write(workdir, points, {"unlike": unlike})
+    missing = [point for point in points if not _complete(workdir, point)]
+    for point in missing:
+        with _naming(point):
+            experiment.build(point.of_seed(point.seeds[0]), started=True)
+    say = _say if show else lambda text: None
+    say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
+    if submit is None and jobs == 1:
+        _in_this_process(workdir, points, missing, say)
+    else:
+        start, at_once = submit, len(points)
+        if start is None:
+            start, at_once = _processes(workdir, jobs), jobs
+        _elsewhere(workdir, points, missing, start, say, at_once)
+    _write_page(workdir, points, say)
+    return {point.name: on_disk.state(workdir, point) for point in points}
+
+
+def run_point(workdir: str | Path, name: str) -> None:
+    """Runs the seeds of a point that have not ended; notes why any fails.
+
+    Args:
+      workdir: the study's folder.
+      name: of the point.
+
+    Raises:
+      ValueError: there is no such study or point.
+      interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    workdir = Path(workdir)
+    points, _ = on_disk.read(workdir)
+    found = [point for point in points if point.name == name]
+    if not found:
+        raise ValueError(f"{workdir} has no point {name!r}")
+    for _ in _seeds(workdir, found[0]):
+        pass
+
+
+def _seeds(workdir: Path, point: Point) -> Iterator[dict]:
+    """Runs the seeds that have not ended; yields their summaries."""
+    noted = on_disk.failure(workdir, point.name)
+    noted.unlink(missing_ok=True)
+    reasons = []
+    for seed in point.seeds:
+        folder, config = workdir / point.name / f"seed_{seed}", point.of_seed(seed)
+        if _ended(folder, config):
+            continue
+        begun = (folder / "config.json").exists()
+        try:
+            yield experiment.run(config, folder, resume=begun, progress=False)
+        except Exception as error:  # whatever it is, the other points go on
+            if isinstance(error, interrupt.StoppedError):
+                raise
+            reasons.append(f"seed {seed}: {one_line(error)}")
+            noted.parent.mkdir(exist_ok=True)
+            trace = "" if isinstance(error, ValueError) else traceback.format_exc()
+            files.write_text(noted, "\n".join([*reasons, trace]))
+
+
+def _ended(folder: Path, config) -> bool:
+    """Tells whether a run has ended as its configuration asks."""
+    if not (folder / "summary.json").exists():
+        return False
+    return not run_directory.differences(run_directory.read_config(folder), config)
+
+
+def _complete(workdir: Path, point: Point) -> bool:
+    return all(
+        _ended(workdir / point.name / f"seed_{seed}", point.of_seed(seed))
+        for seed in point.seeds
+    )
+
+
+def _in_this_process(workdir, points, missing, say) -> None:
+    for point in missing:
+        for summary in _seeds(workdir, point):
+            say(_result(point, summary))
+        reason = on_disk.state(workdir, point).failed
+        if reason:
+            say(f"{point.name} failed: {reason.splitlines()[0]}")
+        jax.clear_caches()  # the next point has programs of its own
+        say(progress(workdir, points))
+        _write_page(workdir, points, say)
+
+
+def _elsewhere(workdir, points, missing, start, say, at_once: int) -> None:
+    """Runs points in processes or jobs, `at_once` of them."""
+    waiting, running = list(missing), {}
+    with interrupt.listening("asking the points to end after this segment") as stopped:
+        while waiting or running:
+            # Another process may run a point, such as one that a killed study left.
+            free = [p for p in waiting if not on_disk.state(workdir, p).running]
+            if chosen := free[: at_once - len(running)]:
+                waiting = [point for point in waiting if point not in chosen]
+                jobs = start([point.name for point in chosen])
+                running |= {p.name: (p, j) for p, j in zip(chosen, jobs, strict=True)}
+            for name, (point, job) in list(running.items()):
+                if job.done():
+                    del running[name]
+                    _note_loss(workdir, point, job)
+                    say(_ending(workdir, point))
+                    say(progress(workdir, points))
+                    _write_page(workdir, points, say)
+            if number := stopped():
+                for _, job in running.values():
+                    job.cancel()
+                while not all(job.done() for _, job in running.values()):
+                    time.sleep(_POLL)
+                raise interrupt.StoppedError("the study has stopped", number)
+            time.sleep(_POLL)
+
+
+def _note_loss(workdir: Path, point: Point, job) -> None:
+    """Notes why a point has neither ended nor said why, such as a kill."""
+    note = on_disk.failure(workdir, point.name)
+    if not _complete(workdir, point) and not note.exists():
+        note.parent.mkdir(exist_ok=True)
+        files.write_text(note, f"{job.fate()}\n")
+
+
+def _ending(workdir: Path, point: Point) -> str:
+    state = on_disk.state(workdir, point)
+    if state.failed:
+        return f"{point.name} failed: {state.failed.splitlines()[0]}"
+    last = workdir / point.name / f"seed_{point.seeds[-1]}"
+    return _result(point, report.read_summary(last))
+
+
+def _result(point: Point, summary: dict) -> str:
+    """Describes what a run came to in one line."""
+    model = next(iter(summary.get("accuracy", {}).values()), {})
+    accuracy = format_percent(model.get("final"))
+    took = format_seconds(summary.get("seconds"))
+    return f"{point.name}, seed {summary.get('seed')}: {accuracy} in {took}"
+
+
+class _Process:
+    """A point that runs in a process of its own."""
+
+    def __init__(self, workdir: Path, name: str, cores: Sequence[int]):
+        self.cores, folder = cores, workdir / "logs"
+        folder.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "sparsefl_jax.studies", str(workdir), name]
+        command += ["--cores", ",".join(map(str, cores))]
+        with open(folder / f"{name}.txt", "ab") as log:
+            # In a session of its own, so that Ctrl-C reaches it through us alone.
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def done(self) -> bool:
+        return self.process.poll() is not None
+
+    def cancel(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+
+    def fate(self) -> str:
+        code = self.process.returncode
+        return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+
+
+def _processes(workdir: Path, jobs: int) -> Callable:
+    """Returns a function that starts points on the cores that are free."""
+    cores = sorted(os.sched_getaffinity(0))
+    shares = [cores[i::jobs] or cores for i in range(jobs)]
+    running: list[_Process] = []
+
+    def start(names: list[str]) -> list[_Process]:
+        for name in names:
+            taken = [job.cores for job in running if not job.done()]
+            free = [share for share in shares if share not in taken] or shares
+            running.append(_Process(workdir, name, free[0]))
+        return running[-len(names) :]
+
+    return start
+
+
+def progress(workdir: Path, points: Sequence[Point]) -> str:
+    """Returns how far a study has come, in one line.
+
+    Args:
+      workdir: the study's folder.
+      points: all of them.
+    """
+    states = [on_disk.state(workdir, point) for point in points]
+    done = sum(s.done == len(p.seeds) for s, p in zip(states, points, strict=True))
+    failed, running = (
+        sum(bool(getattr(s, name)) for s in states) for name in ("failed", "running")
+    )
+    seconds = [
+        report.read_summary(folder.parent).get("seconds")
+        for folder in workdir.glob("*/seed_*/summary.json")
+    ]
+    seconds = [s for s in seconds if s]
+    left = sum(len(p.seeds) for p in points) - sum(s.done for s in states)
+    parts = [f"{done} of {len(points)} points done"]
+    parts += [f"{running} running"] if running else []
+    parts += [f"{failed} failed"] if failed else []
+    if seconds and left:
+        hours = left * sum(seconds) / len(seconds)
+        parts.append(f"{format_seconds(hours)} of computing left")
+    return ", ".join(parts)
+
+
+def _write_page(workdir: Path, points: Sequence[Point], say: Callable) -> None:
+    """Writes the comparison of all runs that have been evaluated so far."""
+    _, shown = on_disk.read(workdir)
+    status, folders = [], []
+    for point in points:
+        state = on_disk.state(workdir, point)
+        said = state.failed.splitlines()[0] if state.failed else ""
+        told = (
+            f"failed: {said}" if said else f"{state.done} of {len(point.seeds)} seeds"
+        )
+        done = state.done == len(point.seeds)
+        status.append((point.name, "done" if done and not said else told))
+        if any((workdir / point.name).glob("seed_*/metrics.jsonl")):
+            folders.append(workdir / point.name)
+    if not folders:
+        return
+    try:
+        report.write_comparison(
+            folders,
+            workdir,
+            unlike=shown.get("unlike", False),
+            title=workdir.resolve().name,
+            status=status,
+        )
+    except (ValueError, OSError) as error:
+        say(f"the page cannot be written: {one_line(error)}")
+
+
+def _check_alike(points: Sequence[Point]) -> None:
+    """Refuses points that differ in what a comparison has to share."""
+    first = points[0]
+    for point in points[1:]:
+        pairs = run_directory.differences(first.config, point.config)
+        for name, (there, here) in pairs.items():
+            if name.partition(".")[0] in _SHARED:
+                raise ValueError(
+                    f"{name} is {there!r} in point {first.name!r} and {here!r} in "
+                    f"{point.name!r}, expected the same, or --unlike to compare them "
+                    "all the same"
+                )
+
+
+@contextlib.contextmanager
+def _naming(point: Point) -> Iterator[None]:
+    """Names the point in what cannot run."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"point {point.name!r}: {one_line(error)}") from None
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
