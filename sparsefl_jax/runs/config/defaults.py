@@ -26,7 +26,8 @@ def default_config():
     `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
     finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
     `until` ends a run early: with the first round after which it has cost `gbit` or
-    `pflop`, or the first evaluation that reaches `accuracy`. In `observe_rounds` of the
+    `pflop`, or the first evaluation that reaches `accuracy`. `fit` sets `num_rounds`
+    before the run to what `gbit` or `pflop` pay for, see `runs.fit`. In `observe_rounds` of the
     main stage the masks that clients send are kept. `sinks` log beside `metrics.jsonl`.
     """
     from ml_collections import config_dict
@@ -82,6 +83,11 @@ def default_config():
             gbit=config_dict.placeholder(float),
             pflop=config_dict.placeholder(float),
             accuracy=config_dict.placeholder(float),
+        ),
+        fit=config_dict.create(
+            gbit=config_dict.placeholder(float),
+            pflop=config_dict.placeholder(float),
+            pilot=config_dict.placeholder(int),
         ),
         checkpoint_minutes=10.0,
         observe_rounds=(),

@@ -93,7 +93,7 @@ def _known(section: str, fields, allowed) -> None:
 
 def _check_section(field: str, section: dict, default) -> None:
     """Checks the values of a section; None counts as not set."""
-    named = field not in ("until", "server_optimizer") and (section or default)
+    named = field not in ("until", "fit", "server_optimizer") and (section or default)
     if named and section.get("name") is None:
         raise ValueError(f"{field}.name is missing")
     kinds = _arguments(field, section.get("name"))
@@ -166,9 +166,10 @@ def _check_ranges(config) -> None:
     for field, least in _LEAST.items():
         if config[field] is not None:
             at_least(field, config[field], least)
-    for name, value in config.until.items():
-        if value is not None:
-            above(f"until.{name}", value, 0)
+    for section in ("until", "fit"):
+        for name, value in config[section].items():
+            if value is not None:
+                above(f"{section}.{name}", value, 0)
     if config.memory_gb is not None:
         above("memory_gb", config.memory_gb, 0)
     if config.seed + config.seeds > 2**31:
