@@ -225,6 +225,37 @@ def pack(parts: Sequence[np.ndarray]) -> Rows:
     return Rows(index, size)
 
 
+def padded(data: FederatedData, widths: tuple[int, int, int]) -> FederatedData:
+    """Pads the clients' tables, so that runs on other splits have the same shapes.
+
+    Padding changes no result: valid rows come first, and their order in an epoch does
+    not depend on the width of the table.
+
+    Args:
+      data: a `FederatedData`.
+      widths: the columns of `train`, `val` and `test`, at least those that they have.
+
+    Example:
+      >>> x, y = np.zeros((8, 2), np.float32), np.arange(8) % 2
+      >>> data = from_arrays(x, y, x_test=x, y_test=y, partition=[[0, 2], [1, 3, 5]])
+      >>> padded(data, (4, 1, 6)).train.index.tolist()
+      [[0, 2, 0, 0], [1, 3, 5, 0]]
+    """
+
+    def wider(rows: Rows, width: int) -> Rows:
+        missing = width - rows.index.shape[1]
+        return rows._replace(index=np.pad(rows.index, ((0, 0), (0, missing))))
+
+    train, val, test = map(wider, (data.train, data.val, data.test), widths)
+    return data._replace(train=train, val=val, test=test)
+
+
+def widths(data: FederatedData) -> tuple[int, int, int]:
+    """Returns the columns of the tables `train`, `val` and `test`."""
+    train, val, test = (r.index.shape[1] for r in (data.train, data.val, data.test))
+    return train, val, test
+
+
 def _check(val_fraction, test_split, test_fraction):
     in_range("val_fraction", val_fraction, "[0, 1)")
     if test_fraction is not None:
