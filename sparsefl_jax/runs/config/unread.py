@@ -54,14 +54,14 @@ def check_data(config, data) -> None:
         )
 
 
-def check_stages(config, stages, model, data) -> None:
+def check_stages(config, stages, model, traced) -> None:
     """Refuses epochs or a mask of the first stage that no later step reads.
 
     Raises:
       ValueError: in one line.
     """
     epochs = config.first_stage.get("epochs") or 1
-    if epochs > 1 and not checks.reads_epochs(stages[0], model, data):
+    if epochs > 1 and not checks.reads_epochs(traced[0]):
         raise ValueError(
             f"first_stage.epochs={epochs} is read by nothing here: "
             f"{config.first_stage.name!r} takes the batches of one epoch, expected 1"
