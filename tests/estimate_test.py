@@ -93,8 +93,7 @@ def test_fedavg_and_memory_by_hand(world):
 
 def test_padding_to_the_longest_of_a_chunk(world):
     data, model, parts = world
-    plan = plan_of(Setup([stage(sfl.fedavg(*parts), 1, 6)], model, data, chunk=3)
-    )
+    plan = plan_of(Setup([stage(sfl.fedavg(*parts), 1, 6)], model, data, chunk=3))
     # Sorted 70 41 33 | 24 20 12: every client as long as the first of its three.
     slots = 3 * (72 + 24)
     assert plan["stages"][0]["flops_executed"] == 6 * KERNELS * 2 * slots
