@@ -21,7 +21,7 @@ from benchmarks.workload import Workload
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.sparsity import trees
-from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire import ledger
 
 DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 HEAD = (
@@ -42,11 +42,10 @@ def masked(model, density: float) -> sfl.SparseModel:
 def record(one: workload.Round, log) -> dict:
     """Returns the ledger's record of a round."""
     (traced,) = checks.run(Setup([one.stage], one.model, one.data))
-    layouts = {"down": packets.layout(traced.down), "up": packets.layout(traced.up)}
     names = trees.layer_paths(jax.tree.map(lambda m: m > 0, one.model.macs))
     log = jax.tree.map(lambda v: v[0], jax.device_get(log._replace(masks=())))
     return ledger.round_record(
-        log, layouts, one.model.macs, names, one.stage.batch_size
+        log, traced.layouts, one.model.macs, names, one.stage.batch_size
     )
 
 

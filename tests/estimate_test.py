@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs.plan import describe, formatting
+from sparsefl_jax.runs.plan import checks, describe, formatting
 from sparsefl_jax.runs.setup import Setup
 
 SIZES = (12, 20, 33, 41, 70, 24)
@@ -34,6 +34,10 @@ def stage(method, rounds, cohort=3, **kwargs):
     return sfl.Stage(method, rounds, cohort, 2, BATCH, **kwargs)
 
 
+def plan_of(setup, key=None):
+    return describe.describe(setup, checks.run(setup), key)
+
+
 def mean(run, index, key):
     train = [r for r in run.metrics if r["phase"] == "train" and r["stage"] == index]
     return sum(r[key] for r in train) / len(train)
@@ -46,7 +50,7 @@ def test_two_stages_as_they_run(world, key):
         stage(sfl.pdst(*parts, density=0.2), 2),
         stage(sfl.spdst(*parts), 6),
     ]
-    plan = describe.describe(Setup(stages, model, data, eval_every=6), key=key)
+    plan = plan_of(Setup(stages, model, data, eval_every=6), key=key)
     run = sfl.run(key, stages, model, data, eval_every=6)
     for index, told in enumerate(plan["stages"]):
         for name in ("flops_dense", "flops_executed"):  # of the very cohorts
@@ -54,7 +58,7 @@ def test_two_stages_as_they_run(world, key):
         for name in ("bits_down", "bits_up"):
             low, high = told[name]
             assert 0.9 * low <= mean(run, index, name) <= 1.1 * high
-        assert told["flops"] == pytest.approx(mean(run, index, "flops"), rel=0.1)
+        assert mean(run, index, "flops") <= told["flops_most"]
     gbit = run.metrics[-1]["gbit_cumulative"]
     low, high = plan["total"]["gbit"]
     assert 0.95 * low <= gbit <= 1.05 * high
@@ -64,10 +68,10 @@ def test_two_stages_as_they_run(world, key):
 def test_fedavg_and_memory_by_hand(world):
     data, model, parts = world
     method = sfl.fedavg(*parts, keep_optimizer=True)
-    plan = describe.describe(Setup([stage(method, 4, 6)], model, data))
+    plan = plan_of(Setup([stage(method, 4, 6)], model, data))
     (told,) = plan["stages"]
     assert told["bits_down"] == told["bits_up"] == 2 * [6 * 32 * DENSE]
-    assert told["masked"] == 0 and told["flops"] is None  # nothing comes under a mask
+    assert told["masked"] == 0  # nothing comes under a mask
     assert told["flops_dense"] == 6 * KERNELS * 2 * sum(SIZES)  # everyone, two epochs
     sorts = 2 * sum(-(-n // BATCH) for n in SIZES) * DENSE * np.log2(DENSE + 1)
     assert told["flops_most"] == pytest.approx(told["flops_dense"] + sorts)
@@ -89,38 +93,29 @@ def test_fedavg_and_memory_by_hand(world):
 
 def test_padding_to_the_longest_of_a_chunk(world):
     data, model, parts = world
-    plan = describe.describe(
-        Setup([stage(sfl.fedavg(*parts), 1, 6)], model, data, chunk=3)
-    )
+    plan = plan_of(Setup([stage(sfl.fedavg(*parts), 1, 6)], model, data, chunk=3))
     # Sorted 70 41 33 | 24 20 12: every client as long as the first of its three.
     slots = 3 * (72 + 24)
     assert plan["stages"][0]["flops_executed"] == 6 * KERNELS * 2 * slots
 
 
-@pytest.mark.slow
-def test_a_mask_that_stays_is_known_and_one_that_changes_is_not(world, key):
+def test_a_mask_that_stays_is_known_and_one_that_changes_is_not(world):
     data, model, parts = world
     dense, whole = 32 * (DENSE - KERNELS), 32 * DENSE + KERNELS
+    slack = 5 * np.sqrt(KERNELS * 0.2 * 0.8) + 1
     told = {}
     for name in ("pdst", "nst"):
         method = getattr(sfl, name)(*parts, density=0.2)
-        plan = describe.describe(Setup([stage(method, 12)], model, data), key=key)
-        (told[name],) = plan["stages"]
-        run = sfl.run(key, [stage(method, 1)], model, data)
-        alive = run.metrics[0]["entries_down"]["weights"] / 3  # the run's very mask
-        assert told[name]["density"] == pytest.approx(alive / KERNELS, rel=1e-6)
-        first = 32 * alive + dense
-        if name == "pdst":
-            pair = [3 * first, 3 * (first + KERNELS)]
-            assert told[name]["bits_down"] == told[name]["bits_up"] == pair
-    low, high = (first + 11 * dense) / 12, (first + KERNELS + 11 * whole) / 12
-    assert told["nst"]["bits_down"] == pytest.approx([3 * low, 3 * high])
-    # Positions go up where a client's mask is not the one that it got.
+        (told[name],) = plan_of(Setup([stage(method, 12)], model, data))["stages"]
+    most = 32 * (0.2 * KERNELS + slack) + dense + KERNELS
+    for name in ("bits_down", "bits_up"):
+        assert told["pdst"][name] == pytest.approx([3 * dense, 3 * most], abs=3 * 33)
+    assert told["pdst"]["density"] == pytest.approx(0.2)
+    # The union of masks that clients choose may be whole.
+    assert told["nst"]["bits_down"] == [3 * dense, 3 * whole]
     assert told["nst"]["bits_up"] == [3 * dense, 3 * whole]
     leaves = INPUTS * WIDTH, WIDTH * CLASSES, WIDTH, CLASSES
     assert told["nst"]["memory"]["clients"] == 6 * sum(-(-n // 8) for n in leaves)
-    assert told["pdst"]["flops"] < 0.5 * told["pdst"]["flops_dense"]
-    assert told["nst"]["flops"] is None
 
 
 @pytest.mark.slow
@@ -128,14 +123,14 @@ def test_a_schedule_and_a_first_stage_tell_the_density(world, key):
     data, model, parts = world
     # Of 3 rounds the second one ends with 1 - 0.9 (1 - (1/2)^2) of the entries.
     method = sfl.fedsparsify_global(*parts, density=0.1, rounds=3, power=2.0)
-    (told,) = describe.describe(Setup([stage(method, 3)], model, data))["stages"]
+    (told,) = plan_of(Setup([stage(method, 3)], model, data))["stages"]
     shares = np.array([1, 1, 1 - 0.9 * (1 - 0.25)])
     slack = 5 * np.sqrt(DENSE * shares * (1 - shares)) + 1
     most = 3 * np.mean(32 * np.minimum(DENSE * shares + slack, DENSE)) + 3 * DENSE
     assert told["bits_down"][1] == pytest.approx(most, abs=3 * 33)
     assert told["density"] == pytest.approx(shares.mean())
     first = stage(sfl.snip(*parts, density=0.1), 1, 1)
-    told = describe.describe(Setup([first, stage(sfl.spdst(*parts), 4)], model, data))
+    told = plan_of(Setup([first, stage(sfl.spdst(*parts), 4)], model, data))
     mask, frozen = told["stages"]
     assert mask["bits_up"] == [KERNELS, KERNELS]
     assert frozen["density"] == pytest.approx(0.1)
@@ -148,42 +143,15 @@ def test_a_schedule_and_a_first_stage_tell_the_density(world, key):
 
 def test_a_share_that_is_none_is_refused(world):
     data, model, parts = world
-    method = sfl.nst(*parts, density=0.2)._replace(alive=lambda round: 2 * round)
+    method = sfl.nst(*parts, density=0.2)._replace(alive=lambda round, start: 2 * round)
     with pytest.raises(ValueError, match=r"alive\(1\) is 2.0, expected in \[0, 1\]"):
-        describe.describe(Setup([stage(method, 3)], model, data))
-
-
-@pytest.mark.slow
-def test_clients_hold_what_their_budgets_allow(world):
-    data, model, parts = world
-    budgets = np.repeat([0.25, 0.5], 3).astype(np.float32)
-    method = sfl.hetero_spdst(*parts, densities=(0.25, 0.5))
-    mask = sfl.sensitivity(*parts, density=0.5)
-    sampler = sfl.data.stratified_sampler(budgets, 2)
-    stages = [stage(mask, 1), stage(method, 3, 2, sampler=sampler)]
-    told = describe.describe(Setup(stages, model, data, budgets=budgets))["stages"][1]
-    assert told["density"] == pytest.approx(0.375, rel=0.05)
-
-
-def test_known_times_are_told_and_others_are_called_estimates(world):
-    data, model, parts = world
-    stages = [stage(sfl.fedavg(*parts), 10)]
-    each = {"compile_seconds": 7.5, "seconds_per_round": 0.25}
-    plan = describe.describe(Setup(stages, model, data), known={"stages": [each]})
-    assert plan["total"]["seconds"] == [10.0, 10.0]
-    text = formatting.text(plan)
-    assert "7.5 s" in text and "estimated" not in text
-    # Of a configuration whose stages were others, nothing is known.
-    plan = describe.describe(Setup(stages, model, data), known={"stages": [each, each]})
-    low, high = plan["stages"][0]["seconds_per_round"]
-    assert high / low == pytest.approx(2.4 / 0.2)
-    assert "estimated" in formatting.text(plan)
+        plan_of(Setup([stage(method, 3)], model, data))
 
 
 def test_text_has_a_column_for_each_stage(world):
     data, model, parts = world
     stages = [stage(sfl.fedavg(*parts), 3), stage(sfl.fedavg(*parts), 5)]
-    lines = formatting.text(describe.describe(Setup(stages, model, data))).splitlines()
+    lines = formatting.text(plan_of(Setup(stages, model, data))).splitlines()
     (rounds,) = [line for line in lines if line.startswith("rounds")]
     assert rounds.split()[-4:] == ["3,", "3", "5,", "3"]
     assert any("8 rounds" in line for line in lines)

@@ -66,32 +66,17 @@ def test_loads(kept, name):
     assert about["format"] == 1 and about["checksums"].keys() > {"models"}
 
 
-def test_loads_personal_models(kept):
-    run = kept("spafl")
-    models = sfl.load_clients(run, [0, 7])
-    kernels = np.fromfile(next(run.glob("clients/*/1.bin")), np.float32)
-    for client, model in zip((0, 7), models, strict=True):
-        personal, mine = model["personal"], kernels.reshape(8, 6, 16)[client]
-        mask = personal.mask["fc1"]["kernel"]
-        assert mask.any() and np.array_equal(
-            personal.params["fc1"]["kernel"][mask], mine[mask]
-        )
-
-
 @pytest.mark.parametrize(
     ("name", "how"),
-    [("spdst", {}), ("spafl", {"client": 3}), ("fedavg/seed_1", {"best": True})],
+    [("spdst", {}), ("fedavg/seed_1", {"best": True})],
 )
 def test_exports(kept, name, how):
     pytest.importorskip("safetensors", reason="needs the extra [export]")
     run = kept(name)
     path, _ = sfl.export_run(run, **how)
     model = sfl.load_sparse(path).sparse
-    if "client" in how:
-        (whole,) = sfl.load_clients(run, [how["client"]])[0].values()
-    else:
-        found = sfl.load_run(run)
-        (whole,) = (found.best.models if how else found.models).values()
+    found = sfl.load_run(run)
+    (whole,) = (found.best.models if how else found.models).values()
     np.testing.assert_array_equal(
         model.params["fc1"]["kernel"], whole.params["fc1"]["kernel"]
     )

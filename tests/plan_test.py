@@ -88,7 +88,7 @@ def check(config):
     parts = experiment.build(config)
     key = jax.random.key(config.seed)
     setup = parts.setup
-    plan = describe.describe(setup, key=key)
+    plan = describe.describe(*parts, key=key)
     how = {"budgets": setup.budgets, "eval_every": ROUNDS}
     run = loop.run(key, setup.stages, setup.model, setup.data, **how)
     train = [r for r in run.metrics if r["phase"] == "train"]

@@ -20,7 +20,6 @@ from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger
-from sparsefl_jax.wire import packets as codec
 
 STILL = local.make_optimizer("sgd", learning_rate=0.0)
 
@@ -117,8 +116,7 @@ def simulator(
     rounds = np.arange(number, dtype=np.int32)
     ids = np.tile(np.arange(clients, dtype=np.int32), (number, 1))
 
-    traced = checks.trace(stage, shapes(model), data)
-    layouts = dict(zip(("down", "up"), map(codec.layout, traced[:2]), strict=True))
+    layouts = checks.trace(stage, shapes(model), data).layouts
 
     def run(initial):
         state = initial_state.start(key, plan, initial, people)

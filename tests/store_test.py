@@ -273,9 +273,13 @@ def test_the_plan_tells_where_rows_are_and_what_they_take(world):
     data, model, parts = world
     stages = [sfl.Stage(METHODS["nst"](*parts), 4, COHORT)]
     row = sum(-(-n // 8) for n in LEAVES)
-    told = {
-        where: describe.describe(Setup(stages, model, data, client_store=where))
+    setups = {
+        where: Setup(stages, model, data, client_store=where)
         for where in ("host", "device")
+    }
+    told = {
+        where: describe.describe(setup, checks.run(setup))
+        for where, setup in setups.items()
     }
     (here,), (there,) = told["host"]["stages"], told["device"]["stages"]
     assert here["client_store"] == {"where": "host", "bytes": 7 * row, "working": 4}

@@ -1,6 +1,5 @@
 """Settings without effect are refused; another method drops old arguments."""
 
-import json
 import sys
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 from absl import flags
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs import cli, experiment, loop, run_directory
+from sparsefl_jax.runs import cli, experiment, loop
 from sparsefl_jax.runs.config import build, defaults, fields, registry, rename, unread
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
@@ -154,71 +153,6 @@ def test_a_tier_without_a_client_is_refused(tmp_path):
     config = tiny_config(tmp_path)
     config.budgets = ((0.5, 0.01), (1.0, 0.99))
     refused(lambda: build.build_budgets(config), "but none has 0.5")
-
-
-def test_a_kept_run_forgets_what_it_did_not_read(tmp_path):
-    config = tiny_config(tmp_path)
-    config.first_stage, config.algorithm = {}, {"name": "fedavg"}
-    told = defaults.complete(config).to_dict() | {"density": 0.5}
-    told["partition"]["alpha"], told["model"]["norm"] = 0.1, "batch"
-    (tmp_path / "config.json").write_text(json.dumps(told))
-    kept = run_directory.read_config(tmp_path)
-    fields.check(kept)
-    assert kept.density is None and kept.model.widths == [16]
-    assert kept.partition.to_dict() == {"name": "iid"}
-    assert run_directory.difference(kept, config) == ""
-
-
-RELEASED = {"divisor": "kernel", "reset": "previous"}
-
-
-@pytest.mark.parametrize(
-    ("old", "variant"),
-    [
-        ({}, "paper"),
-        ({"clamp": True, "ste": "identity"}, "paper"),
-        (RELEASED | {"warmup": True}, "release_fashion_mnist"),
-        (RELEASED | {"ste": "window"}, "release_cifar10"),
-        (RELEASED | {"ste": "window", "warmup": True}, "release_cifar100"),
-        ({"reset": "previous", "ste": "window", "extract": False}, "release_cifar10"),
-        (
-            {"reset": "previous", "warmup": True, "thresholds_only": True},
-            "release_fashion_mnist",
-        ),
-    ],
-    ids=str,
-)
-def test_a_kept_run_of_spafl_has_the_variant_that_its_arguments_were(
-    tmp_path, old, variant
-):
-    config = tiny_config(tmp_path)
-    config.first_stage = {}
-    told = config.to_dict()
-    before = {"divisor": "inputs", "ste": "identity", "reset": "same", "warmup": False}
-    told["algorithm"] = SPAFL | before | {"clamp": False} | old
-    (tmp_path / "config.json").write_text(json.dumps(told))
-    kept = run_directory.read_config(tmp_path)
-    new = {key: value for key, value in old.items() if key not in before}
-    config.algorithm = SPAFL | {"clamp": False, "variant": variant} | new
-    assert kept.algorithm.to_dict() == config.algorithm.to_dict()
-    fields.check(kept)
-    build.build_stages(kept, network("mlp"))
-    # A checkpoint holds a configuration as well, by the old names.
-    told = json.loads(json.dumps(told))
-    assert run_directory.difference(told, config) == ""
-    assert told["algorithm"]["divisor"] in ("inputs", "kernel")
-
-
-def test_a_kept_run_of_no_variant_is_refused_in_one_line(tmp_path):
-    told = tiny_config(tmp_path).to_dict()
-    told["algorithm"] = SPAFL | {"divisor": "inputs", "reset": "previous"}
-    (tmp_path / "config.json").write_text(json.dumps(told))
-    kept = run_directory.read_config(tmp_path)
-    refused(
-        lambda: build.build_stages(kept, network("mlp")),
-        "algorithm.spafl argument='divisor', expected one of alpha, charge_delta, "
-        "clamp, extract, keep_optimizer, prunable, thresholds_only, variant",
-    )
 
 
 def given(monkeypatch, line: str):

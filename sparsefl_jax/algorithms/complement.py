@@ -120,7 +120,7 @@ def complement(
         summand,
         aggregate,
         deploy,
-        alive=lambda round: density,
+        alive=lambda round, start: density if round else 1.0,
     )
 
 

@@ -96,8 +96,8 @@ def fedsparsify_global(
         mask = jax.tree.map(jnp.logical_and, mask, old.mask)
         return _next(round, server, SparseModel(params, mask, stats)), {}
 
-    def alive(round):
-        return 1 - schedule[min(round, rounds) - 1]
+    def alive(round, start):
+        return 1 - schedule[min(round, rounds) - 1] if round else start
 
     return frozen._replace(init=init, aggregate=aggregate, alive=alive)
 
@@ -170,7 +170,9 @@ def fedsparsify_local(
         )
         return _next(round, server, SparseModel(params, mask, stats)), {}
 
-    def alive(round):
+    def alive(round, start):
+        if not round:
+            return start
         most = 2 if merge == "majority" else jnp.inf  # times the density of a client
         return min(1.0, most * (1 - schedule[min(round, rounds) - 1]))
 

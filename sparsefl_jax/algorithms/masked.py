@@ -94,7 +94,16 @@ def spdst(
         del key
         return {"global": server.model}
 
-    return Algorithm(init, broadcast, update, summand, aggregate, deploy, init_client)
+    return Algorithm(
+        init,
+        broadcast,
+        update,
+        summand,
+        aggregate,
+        deploy,
+        init_client,
+        alive=lambda round, start: start,
+    )
 
 
 def pdst(
@@ -132,7 +141,7 @@ def pdst(
         mask = masks.bernoulli(key, start.params, layers, select)
         return frozen.init(key, start._replace(mask=mask))
 
-    return frozen._replace(init=init)
+    return frozen._replace(init=init, alive=lambda round, start: density)
 
 
 def within(start: SparseModel, select: PyTree) -> SparseModel:

@@ -206,5 +206,5 @@ def one_shot(
         contribute,
         aggregate,
         deploy,
-        alive=lambda round: density,
+        alive=lambda round, start: density,
     )

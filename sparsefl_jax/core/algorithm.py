@@ -117,7 +117,7 @@ class Personalize(Protocol):
 class Alive(Protocol):
     """Returns an upper bound of the density after a number of rounds."""
 
-    def __call__(self, round: int) -> float: ...
+    def __call__(self, round: int, start: float) -> float: ...
 
 
 class Sampler(Protocol):
@@ -152,11 +152,11 @@ class Algorithm(NamedTuple):
         default clients keep nothing.
       personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's
         personal models, the first of which is the headline; None where there are none.
-      alive: optional, `(round: int) -> float` in [0, 1]. An upper bound, computed from
-        the method's arguments alone, of the share of entries that are alive once
-        `round` rounds of the stage are done (from 1): in the masks of the next downlink
-        and in the model that the stage hands on. The plan reads it; without it the plan
-        knows the first masks, and whether they stay, but no later ones.
+      alive: optional, `(round: int, start: float) -> float` in [0, 1]. An upper bound,
+        computed from the method's arguments and the share `start` that is alive where
+        the stage starts, of the share of entries that are alive once `round` rounds of
+        the stage are done (from 0): in the masks of the next downlink and in the model
+        that the stage hands on. The plan reads it; without it masks may be dense.
     """
 
     init: Init

@@ -30,7 +30,7 @@ from sparsefl_jax.runs.config.build import (
     build_model,
     build_stages,
 )
-from sparsefl_jax.runs.plan import checks, describe, formatting, timings
+from sparsefl_jax.runs.plan import checks, describe, formatting
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
@@ -74,7 +74,7 @@ def build(config, started: bool = False) -> Parts:
         observe_rounds=config.observe_rounds,
     )
     traced = checks.run(setup)
-    unread.check_stages(config, stages, model, data)
+    unread.check_stages(config, stages, model, traced)
     if config.init_from is not None and not started:
         key, _ = keys.of_run(jax.random.key(config.seed))
         initial = results.start_from(config.init_from, config.init_what, key, model)
@@ -97,13 +97,7 @@ def plan(config, parts: Parts, compiled: bool = False) -> str:
     if compiled:
         with Programs(*parts) as programs:
             memories = [programs.of(stage).memory for stage in stages]
-    told = describe.describe(
-        parts.setup,
-        known=timings.recall(timings.digest(config)),
-        key=jax.random.key(config.seed),
-        traced=parts.traced,
-        memories=memories,
-    )
+    told = describe.describe(*parts, key=jax.random.key(config.seed), memories=memories)
     lines = [formatting.text(told)]
     if config.seeds > 1:
         lines.append(f"All this {config.seeds} times, once for each seed.")

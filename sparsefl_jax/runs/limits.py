@@ -15,7 +15,6 @@ import numpy as np
 from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.wire import ledger
-from sparsefl_jax.wire import packets as codec
 
 _SLACK = 1e-6  # what rounding may add to a cost, as a share
 
@@ -59,8 +58,7 @@ def most(setup: Setup, stage: int, traced) -> Most:
       traced: one round of that by shape, as `checks.run` gives it.
     """
     one, model, data = setup.stages[stage], setup.model, setup.data
-    packets = traced.down, traced.up
-    bits = sum(traffic_estimate.most_bits(codec.layout(each)) for each in packets)
+    bits = traffic_estimate.most_bits(traced.layouts)
     sizes = np.sort(np.asarray(data.train.size, np.int64))[-one.cohort_size :]
     steps = int(np.sum(-(-sizes // one.batch_size)))
     weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))

@@ -27,7 +27,7 @@ from sparsefl_jax.simulation import (
 )
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import processes
-from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire import ledger
 
 SNAPSHOTS = 50  # masks of the server that are told of a stage, at most
 
@@ -279,8 +279,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
 def _account(one: _Stage, layers, logs, count: int, at: Snapshot):
     """Returns the records of `count` rounds, the next snapshot, and any failure."""
     names = trees.layer_paths(layers)
-    traced, batch_size = one.traced, one.stage.batch_size
-    layouts = {"down": packets.layout(traced.down), "up": packets.layout(traced.up)}
+    layouts, batch_size = one.traced.layouts, one.stage.batch_size
     records = []
     for i in range(count):
         log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))

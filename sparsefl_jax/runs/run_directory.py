@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparsefl_jax.runs.config import unread
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.system import files
 
@@ -36,8 +35,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     named = {"name": files.TEXT}
     fields = files.read_json(path, {"algorithm": named, "model": named})
     with files.blaming(path):
-        config = config_dict.ConfigDict(default_config().to_dict() | fields)
-        return unread.forget(config)
+        return config_dict.ConfigDict(default_config().to_dict() | fields)
 
 
 @contextlib.contextmanager
@@ -111,8 +109,7 @@ def differences(old, new) -> dict[str, tuple]:
       >>> differences({"num_rounds": 4, "seed": 1}, {"num_rounds": 8, "seed": 1})
       {'num_rounds': (4, 8)}
     """
-    configs = (unread.renamed(plain(c)) for c in (default_config(), old, new))
-    default, old, new = map(flatten, configs)
+    default, old, new = (flatten(plain(c)) for c in (default_config(), old, new))
     pairs = {
         name: tuple(c.get(name, default.get(name)) for c in (old, new))
         for name in sorted(old | new)

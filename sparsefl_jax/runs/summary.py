@@ -9,12 +9,11 @@ import jax
 
 from sparsefl_jax import report
 from sparsefl_jax.runs.loop import Best, Snapshot
-from sparsefl_jax.runs.plan import timings
 from sparsefl_jax.system import files, hardware, provenance
 
 
 def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> dict:
-    """Writes the `summary.json` of a run that has ended, and keeps what it took.
+    """Writes the `summary.json` of a run that has ended.
 
     Args:
       config: the configuration.
@@ -32,8 +31,6 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
     facts["rounds"] = about["position"]["rounds"]
     if about["lost"]:
         facts["lost"] = about["lost"]
-    else:
-        timings.remember(timings.digest(config), timings.measured(segments))
     took = [
         {
             "chunk": memory(index).chunk,

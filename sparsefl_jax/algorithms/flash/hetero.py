@@ -191,7 +191,15 @@ def _hetero(
             models[f"d{density}"] = aggregated._replace(params=params, mask=mask)
         return models
 
-    return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
+    return Algorithm(
+        init,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        deploy,
+        alive=lambda round, start: max(start, float(tiers[-1])),
+    )
 
 
 def _ranked(key: Key, whole: Changing, moving: bool, select: PyTree) -> PyTree:

@@ -91,7 +91,7 @@ def jmwst(
         contribute,
         aggregate,
         deploy=both,
-        alive=lambda round: density,
+        alive=lambda round, start: density if round else start,
     )
 
 

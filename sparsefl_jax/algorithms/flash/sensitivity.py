@@ -91,8 +91,8 @@ def sensitivity(
         del key
         return {"initial": server.model}
 
-    def alive(round):
-        del round  # at least one entry of a group stays
+    def alive(round, start):
+        del round, start  # at least one entry of a group stays
         return min(1.0, density + (1 / group if group else 0.0))
 
     return Algorithm(

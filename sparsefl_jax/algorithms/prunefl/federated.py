@@ -140,4 +140,5 @@ def prunefl(
         update=update,
         contribute=contribute,
         aggregate=aggregate,
+        alive=lambda round, start: max(max_density, start),
     )

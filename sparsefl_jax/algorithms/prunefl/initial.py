@@ -116,5 +116,8 @@ def prunefl_initial(
         return Server(new, since), {}
 
     return frozen._replace(
-        update=update, contribute=summand_with_mask, aggregate=aggregate
+        update=update,
+        contribute=summand_with_mask,
+        aggregate=aggregate,
+        alive=None,
     )

@@ -8,14 +8,11 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
-from sparsefl_jax.algorithms.spafl.variants import VARIANTS
 from sparsefl_jax.data import leaf, samples
 from sparsefl_jax.runs.config import defaults, registry
 from sparsefl_jax.runs.plan import checks
 
 _DENSITIES = ("density", "max_density")  # arguments that can refer to `density`
-# Arguments of SpaFL's clients before they had `variant`, with their defaults.
-_SPAFL = {"divisor": "inputs", "ste": "identity", "reset": "same", "warmup": False}
 
 
 def check(config) -> None:
@@ -54,14 +51,14 @@ def check_data(config, data) -> None:
         )
 
 
-def check_stages(config, stages, model, data) -> None:
+def check_stages(config, stages, model, traced) -> None:
     """Refuses epochs or a mask of the first stage that no later step reads.
 
     Raises:
       ValueError: in one line.
     """
     epochs = config.first_stage.get("epochs") or 1
-    if epochs > 1 and not checks.reads_epochs(stages[0], model, data):
+    if epochs > 1 and not checks.reads_epochs(traced[0]):
         raise ValueError(
             f"first_stage.epochs={epochs} is read by nothing here: "
             f"{config.first_stage.name!r} takes the batches of one epoch, expected 1"
@@ -72,61 +69,6 @@ def check_stages(config, stages, model, data) -> None:
             f"first_stage.name={config.first_stage.name!r}: its mask is read by "
             f"nothing here, as {config.algorithm.name!r} starts from one of its own"
         )
-
-
-def forget(config):
-    """Drops the fields of an older run that were set and never read.
-
-    Older versions left arguments behind where a name was changed, and a density where
-    the method has none. Arguments that have new names since get them, see `renamed`.
-
-    Example:
-      >>> config = defaults.default_config()
-      >>> config.density, config.partition = 0.1, {"name": "iid", "alpha": 0.1}
-      >>> forget(config).density, config.partition.to_dict()
-      (None, {'name': 'iid'})
-    """
-    with config.unlocked(), config.ignore_type():
-        config.algorithm = renamed(config.to_dict())["algorithm"]
-    for field in ("model", "partition"):
-        table, section = registry.TABLES[field], config[field]
-        if section.get("name") in table:
-            own = registry.arguments(table[section.name])
-            others = set().union(*map(registry.arguments, table.values()))
-            for key in (others - own.keys()) & set(section):
-                del section[key]
-    if config.density not in densities(config).values():
-        with config.ignore_type():
-            config.density = None
-    return config
-
-
-def renamed(fields: dict) -> dict:
-    """Returns a kept configuration with `variant` instead of the arguments it replaced.
-
-    A combination that no variant has stays, for the method to refuse.
-
-    Args:
-      fields: a configuration as plain values.
-
-    Example:
-      >>> kept = {"name": "local_only", "ste": "window", "reset": "previous"}
-      >>> renamed({"algorithm": kept})
-      {'algorithm': {'name': 'local_only', 'variant': 'release_cifar10'}}
-    """
-    section = fields.get("algorithm", {})
-    thresholds = section.get("name") in ("spafl", "local_only")
-    if not thresholds or not _SPAFL.keys() & section.keys():
-        return fields
-    old = {key: section.get(key, default) for key, default in _SPAFL.items()}
-    moves = section["name"] == "spafl" and section.get("extract", True)
-    if not moves or section.get("thresholds_only"):  # no eq. (13), so no divisor
-        old.pop("divisor")
-    for name, variant in VARIANTS.items():
-        if old.items() <= variant._asdict().items():
-            rest = {key: v for key, v in section.items() if key not in _SPAFL}
-            return fields | {"algorithm": rest | {"variant": name}}
-    return fields
 
 
 def densities(config) -> dict:

@@ -10,31 +10,30 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.algorithm import Algorithm, target
-from sparsefl_jax.core.types import Batches, ClientInfo, Context, PyTree, SparseModel
+from sparsefl_jax.core.algorithm import Algorithm, Stage, target
+from sparsefl_jax.core.reads import reads
+from sparsefl_jax.core.types import Batches, ClientInfo, Context, Key, SparseModel
 from sparsefl_jax.data.batching import steps_per_epoch
-from sparsefl_jax.runs.plan import memory
+from sparsefl_jax.data.federated import FederatedData
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.runs.plan import traffic_estimate
+from sparsefl_jax.runs.plan.memory import Memory, by_shape
 from sparsefl_jax.runs.setup import Setup, check, check_metric, check_observed
 from sparsefl_jax.sparsity import masks
-
-
-class ClientWork(NamedTuple):
-    """A client's part of a round by shape; arguments that clients share come first."""
-
-    function: Callable  # (*shared, *own) -> (down, up, summand, ...)
-    shared: tuple  # round, steps, server
-    own: tuple  # key, row, round of the last part, facts, samples, their order
+from sparsefl_jax.wire import packets
 
 
 class Traced(NamedTuple):
     """One round of a stage by shape."""
 
     start: SparseModel  # what it starts from
-    down: PyTree  # dict[str, Packet] of jax.ShapeDtypeStruct
-    up: PyTree
+    layouts: dict[str, dict[str, packets.Layout]]  # of the messages 'down' and 'up'
+    facts: tuple[dict[str, traffic_estimate.Facts], ...]  # of the same messages
     model: SparseModel  # what it hands on
-    memory: memory.Memory  # before compilation
-    work: ClientWork  # of one client
+    reads_budget: bool  # whether a client's part depends on its budget
+    client: Callable  # a client's part of a round: *arguments -> (down, up, ...)
+    arguments: tuple  # key, context, server, row, and the fields of `Batches`
+    memory: Memory | None = None  # before compilation
 
 
 def run(setup: Setup) -> list[Traced]:
@@ -51,17 +50,13 @@ def run(setup: Setup) -> list[Traced]:
         memory.
     """
     check(setup)
-    model, data, budgets = setup.model, setup.data, setup.budgets
-    shapes = jax.eval_shape(lambda key: initial_model(key, model), jax.random.key(0))
-    traced, unread = [], budgets is not None
+    shapes, traced = initial_shapes(setup.model), []
     for stage in setup.stages:
-        down, up, deployed, work = trace(stage, shapes, data)
-        unread = unread and not _reads_budget(stage.algorithm, work)
-        needed = memory.by_shape(setup, stage, shapes)
-        traced.append(Traced(shapes, down, up, deployed, needed, work))
-        shapes = deployed
+        one = trace(stage, shapes, setup.data)
+        traced.append(one._replace(memory=by_shape(setup, stage, shapes)))
+        shapes = one.model
     check_metric(setup)
-    if unread:
+    if setup.budgets is not None and not any(one.reads_budget for one in traced):
         raise ValueError(
             "budgets are read by nothing here, expected none, or a method that reads "
             "ctx.client.budget (fjord, heterofl, hetero_jmwst, hetero_spdst)"
@@ -70,16 +65,13 @@ def run(setup: Setup) -> list[Traced]:
     return traced
 
 
-def trace(stage, model: SparseModel, data):
+def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
     """Traces one client's round and the server's by shape; computes nothing.
 
     Args:
-      stage: a `Stage`.
-      model: what the stage starts from, arrays or shapes.
-      data: a `FederatedData`.
-
-    Returns:
-      What travels down and up, what is deployed, and the `ClientWork`.
+      stage: the stage.
+      model: what it starts from, arrays or shapes.
+      data: the samples.
 
     Raises:
       ValueError: whatever the model, the optimizer, the method and the sampler refuse.
@@ -87,11 +79,18 @@ def trace(stage, model: SparseModel, data):
     method, rows = stage.algorithm, data.train.index.shape[1]
     steps = int(steps_per_epoch(rows, stage.batch_size, stage.drop_last))
     order = (stage.epochs, steps, stage.batch_size)
-    shape, key, ctx = jax.ShapeDtypeStruct, jax.random.key(0), example_context()
+    shape, key = jax.ShapeDtypeStruct, jax.random.key(0)
+    facts = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
+    ctx = Context(jnp.int32(0), jnp.int32(-1), facts)
 
     def before(key, model):
         server = method.init(key, model)
         return server, method.init_client(key, server, ctx.client)
+
+    def client(key, ctx, server, row, *batches):
+        down = method.broadcast(key, ctx, server)
+        up, row, metrics = method.update(key, ctx, down, row, Batches(*batches))
+        return down, up, method.contribute(ctx, up), row, metrics
 
     def after(key, server, total):
         server, _ = method.aggregate(key, ctx.round, server, total)
@@ -105,81 +104,47 @@ def trace(stage, model: SparseModel, data):
                 f"{stage.cohort_size} ids"
             )
     server, row = jax.eval_shape(before, key, model)
-    samples = (
+    batches = Batches(
         shape((rows, *data.x.shape[1:]), data.x.dtype),
         shape((rows, *data.y.shape[1:]), jnp.int32),
         shape(order, jnp.int32),
         shape(order, jnp.float32),
+        jnp.int32(steps),
     )
-    work = ClientWork(
-        jax.jit(client_function(method)),  # is traced only once
-        (ctx.round, jnp.int32(steps), server),
-        (key, row, ctx.last_round, ctx.client, *samples),
+    arguments = key, ctx, server, row, *batches
+    traced = jax.jit(client).trace(*arguments)
+    down, up, total, *_ = traced.out_info
+    total = jax.tree.map(lambda v: v.update(weak_type=False), total)
+    return Traced(
+        model,
+        {"down": packets.layout(down), "up": packets.layout(up)},
+        traffic_estimate.facts(traced),
+        jax.eval_shape(after, key, server, total),
+        reads(traced.jaxpr, arguments)[1].client.budget,
+        client,
+        arguments,
     )
-    down, up, total, *_ = jax.eval_shape(work.function, *work.shared, *work.own)
-    return down, up, jax.eval_shape(after, key, server, total), work
 
 
-def client_function(method: Algorithm) -> Callable:
-    """Returns one client's part of a round as `ClientWork` holds it, for tracing."""
-
-    def function(round, steps, server, key, row, last_round, info, *samples):
-        ctx = Context(round, last_round, info)
-        down = method.broadcast(key, ctx, server)
-        batches = Batches(*samples, steps)
-        up, row, metrics = method.update(key, ctx, down, row, batches)
-        return down, up, method.contribute(ctx, up), row, metrics
-
-    return function
-
-
-def _reads_budget(method, work: ClientWork) -> bool:
-    """Tells whether a client's part of a round fails without its budget."""
+def reads_epochs(traced: Traced) -> bool:
+    """Tells whether a method reads more than the first epoch of its batches."""
 
     def without(*args):
-        args = [*args]
-        args[6] = args[6]._replace(budget=object())
-        return client_function(method)(*args)
-
-    return not _passes(without, work)
-
-
-def reads_epochs(stage, model, data) -> bool:
-    """Tells whether a method reads more than the first epoch of its batches.
-
-    Args:
-      stage: a `Stage`.
-      model: a `Model`.
-      data: a `FederatedData`.
-    """
-    shapes = jax.eval_shape(lambda key: initial_model(key, model), jax.random.key(0))
-    *_, work = trace(stage, shapes, data)
-
-    def without(*args):
-        *args, order, weight = args
-        first = _FirstEpoch(order), _FirstEpoch(weight)
-        return client_function(stage.algorithm)(*args, *first)
-
-    return not _passes(without, work)
-
-
-def reads_mask(method, model) -> bool:
-    """Tells whether a method reads the mask that it starts from.
-
-    Args:
-      method: an `Algorithm`.
-      model: a `Model`.
-    """
-
-    def without(key):
-        sparse = initial_model(key, model)
-        return method.init(key, sparse._replace(mask=object()))
+        *others, order, weight, steps = args
+        return traced.client(*others, _FirstEpoch(order), _FirstEpoch(weight), steps)
 
     try:
-        jax.eval_shape(without, jax.random.key(0))
-    except Exception:  # whatever it does with it, be it to hand it on
+        jax.eval_shape(without, *traced.arguments)
+    except Exception:  # whatever is done with what is missing
         return True
     return False
+
+
+def reads_mask(method: Algorithm, model: Model) -> bool:
+    """Tells whether a method reads the mask that it starts from."""
+    arguments = jax.random.key(0), initial_shapes(model)
+    traced = jax.make_jaxpr(method.init)(*arguments)
+    return any(jax.tree.leaves(reads(traced, arguments)[1].mask))
 
 
 class _FirstEpoch:
@@ -195,22 +160,12 @@ class _FirstEpoch:
         return self.values[at]
 
 
-def _passes(function, work: ClientWork) -> bool:
-    """Tells whether a client's part of a round can still be traced."""
-    try:
-        jax.eval_shape(function, *work.shared, *work.own)
-    except Exception:  # whatever is done with what is missing
-        return False
-    return True
-
-
-def initial_model(key, model) -> SparseModel:
+def initial_model(key: Key, model: Model) -> SparseModel:
     """Returns a fresh network with nothing pruned."""
     params, stats = model.init(key)
     return SparseModel(params, masks.full(params), stats)
 
 
-def example_context() -> Context:
-    """Returns the context of client 0 in round 0."""
-    client = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1.0))
-    return Context(jnp.int32(0), jnp.int32(-1), client)
+def initial_shapes(model: Model) -> SparseModel:
+    """Returns the shapes of a fresh network."""
+    return jax.eval_shape(lambda key: initial_model(key, model), jax.random.key(0))

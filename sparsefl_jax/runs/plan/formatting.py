@@ -53,12 +53,6 @@ def _columns(stages: list[dict]) -> list[str]:
     def flops(key):
         return lambda s: format_si(s[key], "FLOP")
 
-    def at_masks(stage):
-        most = f"at most {format_si(stage['flops_most'], 'FLOP')}"
-        if stage["flops"] is None:
-            return most
-        return f"about {format_si(stage['flops'], 'FLOP')}, {most}"
-
     def memory(part):
         return lambda s: format_si(s["memory"][part], "B")
 
@@ -69,19 +63,22 @@ def _columns(stages: list[dict]) -> list[str]:
             f"{s['epochs']}, {s['batch_size']}, {s['chunk']}"
         ),
         "weights under a mask": lambda s: format_si(s["masked"]),
-        "of these alive": lambda s: f"{s['density']:.3g}" if s["masked"] else "-",
+        "of these alive": lambda s: _share(s["density"]) if s["masked"] else "-",
         "a round: down": bits("bits_down"),
         "         up": bits("bits_up"),
-        "         at the masks": at_masks,
+        "         at the masks": lambda s: f"at most {flops('flops_most')(s)}",
         "         dense": flops("flops_dense"),
         "         executed": flops("flops_executed"),
         "         time": lambda s: _span(s["seconds_per_round"], format_seconds),
-        "compilation": lambda s: format_seconds(s["compile_seconds"]),
         "all clients' rows": lambda s: _rows(s["client_store"]),
         **{f"memory: {k}": memory(k) for k in stages[0]["memory"]},
     }
     rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
     return align(rows)
+
+
+def _share(density: float) -> str:
+    return f"at most {density:.3g}" if density < 1 else "unknown"
 
 
 def _memory(stages: list[dict], total: dict) -> str:
@@ -122,10 +119,9 @@ def _notes(stages: list[dict]) -> list[str]:
             "Memory: without the working set, which is known once a stage is compiled; "
             "--dry_run compiles all stages."
         )
-    if any(stage["time_from"] != "measured" for stage in stages):
-        low, high = SHARES
-        notes.append(
-            f"Time: estimated at {high:g} to {low:g} of the matmul rate, compilation "
-            "not included."
-        )
+    low, high = SHARES
+    notes.append(
+        f"Time: estimated at {high:g} to {low:g} of the matmul rate, compilation "
+        "not included."
+    )
     return notes
