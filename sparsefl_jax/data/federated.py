@@ -225,7 +225,7 @@ def pack(parts: Sequence[np.ndarray]) -> Rows:
     return Rows(index, size)
 
 
-def padded(data: FederatedData, widths: tuple[int, int, int]) -> FederatedData:
+def padded(data: FederatedData, widths: Sequence[int]) -> FederatedData:
     """Pads the clients' tables, so that runs on other splits have the same shapes.
 
     Padding changes no result: valid rows come first, and their order in an epoch does
@@ -233,7 +233,7 @@ def padded(data: FederatedData, widths: tuple[int, int, int]) -> FederatedData:
 
     Args:
       data: a `FederatedData`.
-      widths: the columns of `train`, `val` and `test`, at least those that they have.
+      widths: the columns of `train`, `val` and `test`, at least the largest client's.
 
     Example:
       >>> x, y = np.zeros((8, 2), np.float32), np.arange(8) % 2
@@ -243,8 +243,9 @@ def padded(data: FederatedData, widths: tuple[int, int, int]) -> FederatedData:
     """
 
     def wider(rows: Rows, width: int) -> Rows:
-        missing = width - rows.index.shape[1]
-        return rows._replace(index=np.pad(rows.index, ((0, 0), (0, missing))))
+        index = rows.index[:, :width]
+        missing = width - index.shape[1]
+        return rows._replace(index=np.pad(index, ((0, 0), (0, missing))))
 
     train, val, test = map(wider, (data.train, data.val, data.test), widths)
     return data._replace(train=train, val=val, test=test)

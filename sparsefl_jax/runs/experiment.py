@@ -6,6 +6,7 @@ The files are described in `docs/runs.md`.
 import copy
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -14,8 +15,10 @@ import jax
 from sparsefl_jax import report
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import Key
+from sparsefl_jax.data import federated
 from sparsefl_jax.runs import (
     checkpoint,
+    fit,
     loop,
     recording,
     results,
@@ -43,18 +46,22 @@ class Parts(NamedTuple):
     traced: list[checks.Traced]
 
 
-def build(config, started: bool = False) -> Parts:
+def build(
+    config, started: bool = False, widths: tuple[int, int, int] | None = None
+) -> Parts:
     """Builds what a configuration names; refuses what cannot run.
 
     Args:
       config: as `defaults.default_config` makes it.
       started: whether there is a checkpoint, so that `init_from` is not needed.
+      widths: to which clients' tables are padded, see `federated.padded`.
 
     Raises:
       ValueError: in one line, before any compilation.
     """
     fields.check(config)
     data = build_data(config)
+    data = data if widths is None else federated.padded(data, widths)
     unread.check_data(config, data)
     model = build_model(config, data)
     fields.check_densities(config, model)
@@ -82,6 +89,25 @@ def build(config, started: bool = False) -> Parts:
             results.check_kept(stages[0].algorithm, initial, config.init_what)
         setup = setup._replace(initial=initial)
     return Parts(setup, traced)
+
+
+def widths_of(configs: Sequence) -> tuple[int, int, int] | None:
+    """Returns the widths of clients' tables that serve all of some configurations.
+
+    Runs of the same widths share their compiled programs. Splits differ by seed.
+
+    Args:
+      configs: configurations that differ in their seed.
+
+    Returns:
+      The columns of `train`, `val` and `test`; None if all have the same anyway.
+    """
+    if len(configs) < 2 or configs[0].partition_seed is not None:
+        return None
+    train, val, test = zip(
+        *(federated.widths(build_data(config)) for config in configs), strict=True
+    )
+    return max(train), max(val), max(test)
 
 
 def plan(config, parts: Parts, compiled: bool = False) -> str:
@@ -112,9 +138,10 @@ def run(
     workdir,
     *,
     resume: bool = False,
-    progress: bool = True,
+    progress: bool | str = True,
     extend_at_final: bool = False,
     accept_lost_records: bool = False,
+    widths: tuple[int, int, int] | None = None,
 ) -> dict:
     """Runs a configuration and writes its files to `workdir`.
 
@@ -127,11 +154,12 @@ def run(
       resume: whether to go on with the run that `workdir` holds; else it holds none.
         `config` may differ in what `workdir.FREE` and `workdir.LATER` name.
       progress: whether to show the plan and a progress bar, or lines where there is no
-        terminal.
+        terminal; 'rounds' leaves out the plan.
       extend_at_final: whether a resumed run may have more rounds although its method's
         own schedule has ended.
       accept_lost_records: whether to go on from a checkpoint although logs from before
         it are not whole.
+      widths: to which clients' tables are padded, see `widths_of`; no result changes.
 
     Returns:
       The summary, as `summary.json` has it.
@@ -150,17 +178,23 @@ def run(
     }
     if any(may.values()) and not resume:
         raise ValueError(f"{max(may, key=may.get)}=True, expected resume=True with it")
+    config, said = fit.settled(config, workdir if resume else None, build)
+    if said and progress and processes.leads():
+        print(said, file=sys.stderr)
     if config.seeds > 1:
         return _run_seeds(config, workdir, resume, progress, may)
     processes.check_same("the configuration", config.to_json_best_effort())
-    parts = None if resume else build(config)  # refuses before anything is written
+    parts = (
+        None if resume else build(config, widths=widths)
+    )  # refuses before anything is written
     if not processes.leads():
-        return _follow(config, parts, Path(workdir), extend_at_final)
+        return _follow(config, parts, Path(workdir), extend_at_final, widths)
     with run_directory.claimed(workdir, config, resume) as path:
         found = resumption.find(path, config, **may)
         processes.lead([found.done, found.saved is not None])
         if not found.done:
-            parts = parts or build(found.config, started=found.saved is not None)
+            started = found.saved is not None
+            parts = parts or build(found.config, started, widths)
             return processes.lead(_run(found, parts, path, progress))
         if progress:
             print(*found.said, sep="\n", end="\n" * bool(found.said), file=sys.stderr)
@@ -179,11 +213,13 @@ def _run_seeds(config, workdir, resume: bool, progress: bool, may: dict) -> dict
     for seed in range(config.seed, config.seed + config.seeds):
         singles.append(copy.deepcopy(config))
         singles[-1].seed, singles[-1].seeds = seed, 1
+    widths = widths_of(singles)
     if not resume:
         build(singles[0])  # refuses before anything is written
     if not processes.leads():
         for single in singles:
-            run(single, Path(workdir) / f"seed_{single.seed}", resume=True, **may)
+            path = Path(workdir) / f"seed_{single.seed}"
+            run(single, path, resume=True, widths=widths, **may)
         return processes.lead()
     with run_directory.claimed(workdir, config, resume) as root:
         begun = {
@@ -198,8 +234,8 @@ def _run_seeds(config, workdir, resume: bool, progress: bool, may: dict) -> dict
         told = []
         for single in singles:
             path, there = root / f"seed_{single.seed}", begun[single.seed]
-            how = may if there else {}
-            told.append(run(single, path, resume=there, progress=progress, **how))
+            how = {"progress": progress, "widths": widths} | (may if there else {})
+            told.append(run(single, path, resume=there, **how))
         both = summary.over_seeds(told)
         files.write_text(root / "summary.json", json.dumps(both, indent=2))
         report.plot_comparison(report.read_groups([root]), root / "comparison")
@@ -213,7 +249,7 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
     key, here = jax.random.key(config.seed), provenance.facts(chunks)
     at, data = resumption.start(saved, parts.setup.stages, parts.setup.data)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
-    if progress:
+    if progress and (saved or progress != "rounds"):
         said = resumption.describe(saved, here) if saved else plan(config, parts)
         if saved is None and (path / "metrics.jsonl").exists():
             said = f"{said}\nno checkpoint was saved here: it begins again"
@@ -234,7 +270,9 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
         return _simulate(key, parts, at, recorder, message)
 
 
-def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> dict:
+def _follow(
+    config, parts: Parts | None, path: Path, extend_at_final: bool, widths
+) -> dict:
     """Runs the same rounds on every other process, without writing files."""
     done, begun = processes.lead()
     if done:
@@ -244,7 +282,7 @@ def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> d
     if begun:
         found = resumption.settle(config, saved, extend_at_final)
         config, saved = found.config, found.saved
-    parts = parts or build(config, started=begun)
+    parts = parts or build(config, begun, widths)
     at, _ = resumption.start(saved, parts.setup.stages, parts.setup.data)
     message = "asking all processes to end after this segment"
     _simulate(key, parts, at, recording.Recorder(), message)

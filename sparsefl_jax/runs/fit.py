@@ -10,11 +10,12 @@ import copy
 import functools
 import math
 from collections.abc import Callable
+from pathlib import Path
 from typing import NamedTuple
 
 import jax
 
-from sparsefl_jax.runs import loop
+from sparsefl_jax.runs import loop, run_directory
 from sparsefl_jax.runs.plan import describe
 
 _MOST = 1_000_000  # rounds
@@ -31,6 +32,29 @@ class Planned(NamedTuple):
 def wanted(config) -> dict[str, float]:
     """Returns the budgets of a configuration, by 'gbit' and 'pflop'."""
     return {name: v for name in ("gbit", "pflop") if (v := config.fit.get(name))}
+
+
+def settled(config, workdir: str | Path | None, build: Callable) -> tuple:
+    """Returns a configuration whose number of rounds its budget has set.
+
+    Args:
+      config: a configuration.
+      workdir: of the run that goes on, which keeps its number; None: it begins.
+      build: `(config) -> Parts`, see `experiment.build`.
+
+    Returns:
+      The configuration, and a line that says what was found, or ''.
+
+    Raises:
+      ValueError: as `fitted` does.
+    """
+    if not wanted(config):
+        return config, ""
+    if workdir is None:
+        return fitted(config, build)
+    kept = run_directory.read_config(workdir)
+    same = kept.fit.to_dict() == config.fit.to_dict()
+    return (_of(config, kept.num_rounds) if same else config), ""
 
 
 def fitted(config, build: Callable) -> tuple:

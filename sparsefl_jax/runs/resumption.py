@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import jax
 
+from sparsefl_jax.data import federated
 from sparsefl_jax.runs import checkpoint, run_directory
 from sparsefl_jax.runs.loop import Snapshot
 from sparsefl_jax.system import log_lines, processes
@@ -201,6 +202,8 @@ def start(saved: checkpoint.Saved | None, stages, data) -> tuple[Snapshot, dict]
 def fingerprint(data) -> dict[str, int]:
     """Computes a checksum of every field of a `FederatedData` except its name.
 
+    Clients' tables count without their padding.
+
     Example:
       >>> from sparsefl_jax import data
       >>> x, y = [[0.0], [1.0]], [0, 1]
@@ -210,7 +213,8 @@ def fingerprint(data) -> dict[str, int]:
       >>> [name for name in old if old[name] != new[name]]
       ['num_classes']
     """
-    fields = data._asdict().items()
+    bare = federated.padded(data, [max(1, rows.size.max()) for rows in data[-3:]])
+    fields = bare._asdict().items()
     return {k: checkpoint.checksum(v) for k, v in fields if k != "name"}
 
 

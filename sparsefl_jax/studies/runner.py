@@ -20,7 +20,7 @@ import jax
 from sparsefl_jax import report
 from sparsefl_jax.core.formats import format_percent, format_seconds
 from sparsefl_jax.core.validate import at_least, one_line
-from sparsefl_jax.runs import experiment, run_directory
+from sparsefl_jax.runs import experiment, fit, run_directory
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
 from sparsefl_jax.system import files, interrupt
@@ -66,6 +66,7 @@ def run(
     at_least("jobs", jobs, 1)
     workdir = Path(workdir)
     on_disk.check(points)
+    points = [_fitted(workdir, point) for point in points]
     if not unlike:
         _check_alike(points)
     on_disk.write(workdir, points, {"unlike": unlike})
@@ -84,6 +85,15 @@ def run(
         _elsewhere(workdir, points, missing, start, say, at_once)
     _write_page(workdir, points, say)
     return {point.name: on_disk.state(workdir, point) for point in points}
+
+
+def _fitted(workdir: Path, point: Point) -> Point:
+    """Returns a point with the number of rounds that its budget pays for."""
+    first = workdir / point.name / f"seed_{point.seeds[0]}"
+    begun = first if (first / "config.json").exists() else None
+    with _naming(point):
+        config, _ = fit.settled(point.config, begun, experiment.build)
+    return point._replace(config=config)
 
 
 def run_point(workdir: str | Path, name: str) -> None:
@@ -111,13 +121,16 @@ def _seeds(workdir: Path, point: Point) -> Iterator[dict]:
     noted = on_disk.failure(workdir, point.name)
     noted.unlink(missing_ok=True)
     reasons = []
+    widths = experiment.widths_of([point.of_seed(seed) for seed in point.seeds])
     for seed in point.seeds:
         folder, config = workdir / point.name / f"seed_{seed}", point.of_seed(seed)
         if _ended(folder, config):
             continue
         begun = (folder / "config.json").exists()
         try:
-            yield experiment.run(config, folder, resume=begun, progress=False)
+            yield experiment.run(
+                config, folder, resume=begun, progress="rounds", widths=widths
+            )
         except Exception as error:  # whatever it is, the other points go on
             if isinstance(error, interrupt.StoppedError):
                 raise
@@ -142,7 +155,8 @@ def _complete(workdir: Path, point: Point) -> bool:
 
 
 def _in_this_process(workdir, points, missing, say) -> None:
-    for point in missing:
+    for number, point in enumerate(missing, start=1):
+        say(f"point {number} of {len(missing)}: {point.name}")
         for summary in _seeds(workdir, point):
             say(_result(point, summary))
         reason = on_disk.state(workdir, point).failed

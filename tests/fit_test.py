@@ -1,0 +1,85 @@
+"""The number of rounds that a budget pays for, by hand."""
+
+import json
+
+import pytest
+
+from sparsefl_jax.runs import experiment, fit
+from sparsefl_jax.runs.config import methods
+from sparsefl_jax.runs.config.defaults import complete, default_config
+
+WEIGHTS = 784 * 16 + 16 + 16 * 10 + 10  # of the MLP below
+ROUND = 2 * 3 * 32 * WEIGHTS / 1e9  # Gbit: both ways, 3 clients, float32
+
+
+def config(method="fedavg", density=None):
+    """Returns a small configuration on embedded images."""
+    config = default_config()
+    config.dataset, config.model.name = "fashion_mnist_sample", "mlp"
+    config.num_clients, config.cohort_size, config.num_rounds = 10, 3, 2
+    config = complete(config)
+    config.model.widths = (16,)
+    return methods.choose(config, method, density)
+
+
+@pytest.mark.parametrize("rounds", [0.5, 1, 7.99, 8, 5000.5])
+def test_a_dense_budget_pays_for_whole_rounds(rounds):
+    """Dense models cost the same in every round."""
+    asked = config()
+    asked.fit.gbit = rounds * ROUND
+    if rounds < 1:
+        with pytest.raises(ValueError, match="does not pay for one round"):
+            fit.fitted(asked, experiment.build)
+        return
+    found, said = fit.fitted(asked, experiment.build)
+    assert found.num_rounds == int(rounds)
+    assert "by the exact plan" in said
+
+
+def test_a_bound_is_refused_without_a_pilot():
+    """The plan cannot know what JMWST's votes will cost."""
+    asked = config("jmwst", 0.1)
+    asked.fit.gbit = 0.01
+    with pytest.raises(ValueError, match=r"fit\.gbit=0\.01: .*expected fit\.pilot=N"):
+        fit.fitted(asked, experiment.build)
+    asked.fit.gbit, asked.fit.pflop = None, 1.0
+    with pytest.raises(ValueError, match=r"fit\.pflop=1: .*expected fit\.pilot=N"):
+        fit.fitted(asked, experiment.build)
+
+
+def test_a_pilot_needs_a_budget():
+    """A pilot alone would have no effect."""
+    asked = config()
+    asked.fit.pilot = 3
+    with pytest.raises(ValueError, match=r"fit\.pilot=3"):
+        experiment.build(asked)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method", ["pdst", "fedsparsify_global", "jmwst"])
+def test_a_run_spends_its_budget(method, tmp_path):
+    """A fitted run costs at most a little more, and one more round would not fit."""
+    asked = config(method, 0.2)
+    asked.fit.gbit, asked.fit.pilot = 12 * ROUND, 4
+    summary = experiment.run(asked, tmp_path / "run", progress=False)
+    kept = json.loads((tmp_path / "run/config.json").read_text())
+    rounds = kept["num_rounds"]
+    spent = [s["bits_up"] + s["bits_down"] for s in summary["stages"]]
+    assert 12 < rounds == summary["stages"][-1]["rounds"]
+    # a pilot counts the positions that clients get at first
+    assert 0.92 < sum(spent) / (12 * ROUND * 1e9) < 1.05
+    if "rounds" in kept["algorithm"]:  # its schedule spans the run
+        assert kept["algorithm"]["rounds"] == rounds
+
+
+def test_a_run_that_goes_on_keeps_its_rounds(tmp_path):
+    """Started again, a budget is not measured again."""
+    asked = config()
+    asked.fit.gbit = 3 * ROUND
+    folder = tmp_path / "run"
+    folder.mkdir()
+    begun = config()
+    begun.fit.gbit, begun.num_rounds = 3 * ROUND, 77
+    (folder / "config.json").write_text(begun.to_json_best_effort())
+    found, _ = fit.settled(asked, folder, build=None)
+    assert found.num_rounds == 77
