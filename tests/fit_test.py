@@ -72,14 +72,12 @@ def test_a_run_spends_its_budget(method, tmp_path):
         assert kept["algorithm"]["rounds"] == rounds
 
 
-def test_a_run_that_goes_on_keeps_its_rounds(tmp_path):
-    """Started again, a budget is not measured again."""
-    asked = config()
-    asked.fit.gbit = 3 * ROUND
-    folder = tmp_path / "run"
-    folder.mkdir()
-    begun = config()
-    begun.fit.gbit, begun.num_rounds = 3 * ROUND, 77
-    (folder / "config.json").write_text(begun.to_json_best_effort())
-    found, _ = fit.settled(asked, folder, build=None)
-    assert found.num_rounds == 77
+def test_a_run_that_goes_on_keeps_its_rounds():
+    """Started again, a budget is not measured again; another budget is."""
+    asked, begun = config(), config()
+    asked.fit.gbit = begun.fit.gbit = 3 * ROUND
+    begun.num_rounds, begun.fit.by = 77, "pilot"
+    assert fit.kept(asked, begun).num_rounds == 77
+    assert fit.fitted(begun, build=None) == (begun, "")
+    asked.fit.gbit = 4 * ROUND
+    assert fit.kept(asked, begun) is None

@@ -178,8 +178,11 @@ def run(
     }
     if any(may.values()) and not resume:
         raise ValueError(f"{max(may, key=may.get)}=True, expected resume=True with it")
-    config, said = fit.settled(config, workdir if resume else None, build)
-    if said and progress and processes.leads():
+    if resume:
+        config = fit.kept(config, run_directory.read_config(workdir)) or config
+    else:
+        config, said = fit.fitted(config, build)
+    if not resume and said and progress and processes.leads():
         print(said, file=sys.stderr)
     if config.seeds > 1:
         return _run_seeds(config, workdir, resume, progress, may)

@@ -10,7 +10,6 @@ import copy
 import functools
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import NamedTuple
 
 import jax
@@ -30,31 +29,23 @@ class Planned(NamedTuple):
 
 
 def wanted(config) -> dict[str, float]:
-    """Returns the budgets of a configuration, by 'gbit' and 'pflop'."""
+    """Returns the budgets that are still to set the rounds, by 'gbit' and 'pflop'."""
+    if config.fit.get("by") is not None:
+        return {}
     return {name: v for name in ("gbit", "pflop") if (v := config.fit.get(name))}
 
 
-def settled(config, workdir: str | Path | None, build: Callable) -> tuple:
-    """Returns a configuration whose number of rounds its budget has set.
+def kept(config, old):
+    """Returns a configuration with the rounds that its budget set before, or None.
 
     Args:
       config: a configuration.
-      workdir: of the run that goes on, which keeps its number; None: it begins.
-      build: `(config) -> Parts`, see `experiment.build`.
-
-    Returns:
-      The configuration, and a line that says what was found, or ''.
-
-    Raises:
-      ValueError: as `fitted` does.
+      old: one that `fitted` returned.
     """
-    if not wanted(config):
-        return config, ""
-    if workdir is None:
-        return fitted(config, build)
-    kept = run_directory.read_config(workdir)
-    same = kept.fit.to_dict() == config.fit.to_dict()
-    return (_of(config, kept.num_rounds) if same else config), ""
+    if not wanted(config) or old.fit.get("by") is None:
+        return None
+    same = _of(config, old.num_rounds, old.fit.by)
+    return None if run_directory.differences(old, same) else same
 
 
 def fitted(config, build: Callable) -> tuple:
@@ -100,13 +91,16 @@ def fitted(config, build: Callable) -> tuple:
         raise ValueError(f"{told} does not pay for one round of the run")
     pilot = f"a pilot of {config.fit.pilot} rounds"
     source = pilot if inexact else "the exact plan"
-    return _of(config, rounds), f"{told} pays for {rounds} rounds, by {source}"
+    config = _of(config, rounds, "pilot" if inexact else "plan")
+    return config, f"{told} pays for {rounds} rounds, by {source}"
 
 
-def _of(config, rounds: int):
-    """Returns the configuration with another number of rounds of the main stage."""
+def _of(config, rounds: int, by: str | None = None):
+    """Returns the configuration with another number of rounds, and what set it."""
     config = copy.deepcopy(config)
     config.num_rounds = rounds
+    with config.ignore_type():
+        config.fit.by = by
     return config
 
 

@@ -66,15 +66,15 @@ def run(
     at_least("jobs", jobs, 1)
     workdir = Path(workdir)
     on_disk.check(points)
-    points = [_fitted(workdir, point) for point in points]
     if not unlike:
         _check_alike(points)
+    say = _say if show else lambda text: None
+    points = _fitted(points, workdir, say)
     on_disk.write(workdir, points, {"unlike": unlike})
     missing = [point for point in points if not _complete(workdir, point)]
     for point in missing:
         with _naming(point):
             experiment.build(point.of_seed(point.seeds[0]), started=True)
-    say = _say if show else lambda text: None
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
     if submit is None and jobs == 1:
         _in_this_process(workdir, points, missing, say)
@@ -87,13 +87,20 @@ def run(
     return {point.name: on_disk.state(workdir, point) for point in points}
 
 
-def _fitted(workdir: Path, point: Point) -> Point:
-    """Returns a point with the number of rounds that its budget pays for."""
-    first = workdir / point.name / f"seed_{point.seeds[0]}"
-    begun = first if (first / "config.json").exists() else None
-    with _naming(point):
-        config, _ = fit.settled(point.config, begun, experiment.build)
-    return point._replace(config=config)
+def _fitted(points: Sequence[Point], workdir: Path, say: Callable) -> list[Point]:
+    """Returns the points with the numbers of rounds that their budgets pay for."""
+    there = (workdir / on_disk.FILE).exists()
+    old = {p.name: p.config for p in on_disk.read(workdir)[0]} if there else {}
+    found = []
+    for point in points:
+        config = fit.kept(point.config, old[point.name]) if point.name in old else None
+        if config is None:
+            with _naming(point):
+                config, said = fit.fitted(point.config, experiment.build)
+            if said:
+                say(f"{point.name}: {said}")
+        found.append(point._replace(config=config))
+    return found
 
 
 def run_point(workdir: str | Path, name: str) -> None:

@@ -168,8 +168,10 @@ def _check_ranges(config) -> None:
             at_least(field, config[field], least)
     for section in ("until", "fit"):
         for name, value in config[section].items():
-            if value is not None:
+            if value is not None and name != "by":
                 above(f"{section}.{name}", value, 0)
+    if config.fit.get("by") is not None:
+        one_of("fit.by", config.fit.by, ("plan", "pilot"))
     if config.memory_gb is not None:
         above("memory_gb", config.memory_gb, 0)
     if config.seed + config.seeds > 2**31:
