@@ -3,10 +3,10 @@
 The files are described in `docs/runs.md`.
 """
 
-import copy
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -30,10 +30,22 @@ from sparsefl_jax.runs.config.build import (
     build_model,
     build_stages,
 )
+from sparsefl_jax.runs.config.plain import plain, replaced, values
 from sparsefl_jax.runs.plan import checks, describe, formatting
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
+
+
+class Job(NamedTuple):
+    """A run as it was asked for; the arguments of `run`."""
+
+    config: SimpleNamespace  # as `plain.values` returns it
+    path: Path
+    resume: bool
+    progress: bool
+    extend_at_final: bool
+    accept_lost_records: bool
 
 
 class Parts(NamedTuple):
@@ -54,6 +66,10 @@ def build(config, started: bool = False) -> Parts:
       ValueError: in one line, before any compilation.
     """
     fields.check(config)
+    return _build(values(config), started)
+
+
+def _build(config: SimpleNamespace, started: bool = False) -> Parts:
     data = build_data(config)
     unread.check_data(config, data)
     model = build_model(config, data)
@@ -144,63 +160,71 @@ def run(
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     fields.check(config)
-    may = {
-        "extend_at_final": extend_at_final,
-        "accept_lost_records": accept_lost_records,
-    }
-    if any(may.values()) and not resume:
-        raise ValueError(f"{max(may, key=may.get)}=True, expected resume=True with it")
-    if config.seeds > 1:
-        return _run_seeds(config, workdir, resume, progress, may)
-    processes.check_same("the configuration", config.to_json_best_effort())
-    parts = None if resume else build(config)  # refuses before anything is written
+    files.check_name("workdir", workdir)
+    how = resume, progress, extend_at_final, accept_lost_records
+    job = Job(values(config), Path(workdir), *how)
+    for name in ("extend_at_final", "accept_lost_records"):
+        if getattr(job, name) and not resume:
+            raise ValueError(f"{name}=True, expected resume=True with it")
+    return _run_seeds(job) if job.config.seeds > 1 else _run_one(job)
+
+
+def _run_one(job: Job) -> dict:
+    """Runs a configuration with one seed."""
+    config, path = job.config, job.path
+    processes.check_same("the configuration", plain(config))
+    parts = None if job.resume else _build(config)  # refuses before it writes
     if not processes.leads():
-        return _follow(config, parts, Path(workdir), extend_at_final)
-    with run_directory.claimed(workdir, config, resume) as path:
-        found = resumption.find(path, config, **may)
+        return _follow(job, parts)
+    with run_directory.claimed(path, config, job.resume):
+        found = _find(job)
         processes.lead([found.done, found.saved is not None])
         if not found.done:
-            parts = parts or build(found.config, started=found.saved is not None)
-            return processes.lead(_run(found, parts, path, progress))
-        if progress:
+            parts = parts or _build(found.config, started=found.saved is not None)
+            return processes.lead(_run(found, parts, path, job.progress))
+        if job.progress:
             print(*found.said, sep="\n", end="\n" * bool(found.said), file=sys.stderr)
         if not (path / "report.html").exists():
             recording.draw(path)
         return processes.lead(report.read_summary(path))
 
 
-def _run_seeds(config, workdir, resume: bool, progress: bool, may: dict) -> dict:
+def _find(job: Job) -> resumption.Found:
+    may = job.extend_at_final, job.accept_lost_records
+    return resumption.find(job.path, job.config, *may)
+
+
+def _run_seeds(job: Job) -> dict:
     """Runs one seed after another in directories of their own; averages them."""
-    singles, changed = [], {}
-    if resume:
-        old = run_directory.read_config(workdir)
-        config, said = resumption.planned(config, run_directory.plain(old))
+    config, changed = job.config, {}
+    if job.resume:
+        old = run_directory.read_config(job.path)
+        config, _ = resumption.planned(config, plain(old))
         changed = run_directory.differences(old, config)
-    for seed in range(config.seed, config.seed + config.seeds):
-        singles.append(copy.deepcopy(config))
-        singles[-1].seed, singles[-1].seeds = seed, 1
-    if not resume:
-        build(singles[0])  # refuses before anything is written
+    singles = [
+        job._replace(
+            config=replaced(config, seed=seed, seeds=1),
+            path=job.path / f"seed_{seed}",
+        )
+        for seed in range(config.seed, config.seed + config.seeds)
+    ]
+    if not job.resume:
+        _build(singles[0].config)  # refuses before anything is written
     if not processes.leads():
         for single in singles:
-            run(single, Path(workdir) / f"seed_{single.seed}", resume=True, **may)
+            _run_one(single._replace(resume=True))
         return processes.lead()
-    with run_directory.claimed(workdir, config, resume) as root:
-        begun = {
-            single.seed: (root / f"seed_{single.seed}/config.json").exists()
+    with run_directory.claimed(job.path, config, job.resume) as root:
+        singles = [
+            single._replace(resume=(single.path / "config.json").exists())
             for single in singles
-        }
-        for single in singles:
-            if changed and begun[single.seed]:  # all are asked before any goes on
-                resumption.find(root / f"seed_{single.seed}", single, **may)
-        if changed:
+        ]
+        if changed:  # all are asked before any goes on
+            for single in singles:
+                if single.resume:
+                    _find(single)
             run_directory.amend(root, config)
-        told = []
-        for single in singles:
-            path, there = root / f"seed_{single.seed}", begun[single.seed]
-            how = may if there else {}
-            told.append(run(single, path, resume=there, progress=progress, **how))
-        both = summary.over_seeds(told)
+        both = summary.over_seeds([_run_one(single) for single in singles])
         files.write_text(root / "summary.json", json.dumps(both, indent=2))
         report.plot_comparison(report.read_groups([root]), root / "comparison")
     return processes.lead(both)
@@ -221,7 +245,7 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
     about = before | {
         "machine": here,
         "commit": before.get("commit", here["commit"]),
-        "config": run_directory.plain(config),
+        "config": plain(config),
         "data": data,
         "lost": [*before.get("lost", ()), *found.lost],
     }
@@ -234,17 +258,17 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
         return _simulate(key, parts, at, recorder, message)
 
 
-def _follow(config, parts: Parts | None, path: Path, extend_at_final: bool) -> dict:
+def _follow(job: Job, parts: Parts | None) -> dict:
     """Runs the same rounds on every other process, without writing files."""
     done, begun = processes.lead()
     if done:
         return processes.lead()
-    key = jax.random.key(config.seed)
-    saved = checkpoint.read(path, key) if begun else None
+    config, saved, key = job.config, None, jax.random.key(job.config.seed)
     if begun:
-        found = resumption.settle(config, saved, extend_at_final)
+        saved = checkpoint.read(job.path, key)
+        found = resumption.settle(config, saved, job.extend_at_final)
         config, saved = found.config, found.saved
-    parts = parts or build(config, started=begun)
+    parts = parts or _build(config, started=begun)
     at, _ = resumption.start(saved, parts.setup.stages, parts.setup.data)
     message = "asking all processes to end after this segment"
     _simulate(key, parts, at, recording.Recorder(), message)

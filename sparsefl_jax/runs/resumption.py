@@ -6,13 +6,14 @@ evaluation interval and the end of the run may change: more rounds extend its la
 stage, and schedules keep the horizon that they were planned for.
 """
 
-import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
 
 from sparsefl_jax.runs import checkpoint, run_directory
+from sparsefl_jax.runs.config.plain import replaced
 from sparsefl_jax.runs.loop import Snapshot
 from sparsefl_jax.system import log_lines, processes
 
@@ -21,7 +22,7 @@ class Found(NamedTuple):
     """The contents of a run's directory."""
 
     done: bool  # nothing is left to run
-    config: object  # ConfigDict with which the run continues
+    config: SimpleNamespace  # with which the run continues
     saved: checkpoint.Saved | None  # the checkpoint; None to begin
     said: list[str]  # lines on what differs from an ordinary continuation
     lost: list[str]  # lines on what is missing from its logs
@@ -37,7 +38,7 @@ def find(
 
     Args:
       path: the directory, with a `config.json`.
-      config: the `ConfigDict` with which the run is to continue.
+      config: with which the run is to continue, as `plain.values` returns it.
       extend_at_final: whether it may have more rounds although its method's schedule
         has ended.
       accept_lost_records: whether it may continue although its logs are incomplete.
@@ -97,7 +98,7 @@ def settle(config, saved: checkpoint.Saved, extend_at_final: bool = False) -> Fo
     own = config.algorithm.get("rounds")
     if now > before and own is not None and own <= before and not extend_at_final:
         raise ValueError(
-            f"num_rounds={now}: the schedule of {config.algorithm.name} has ended, "
+            f"num_rounds={now}: the schedule of {config.algorithm['name']} has ended, "
             f"algorithm.rounds={own}, expected --extend_at_final to stay at its end"
         )
     changed = run_directory.differences(old, config)
@@ -114,12 +115,15 @@ def settle(config, saved: checkpoint.Saved, extend_at_final: bool = False) -> Fo
     return Found(False, config, saved._replace(snapshot=at), said, [])
 
 
-def planned(config, old: dict) -> tuple:
+def planned(config, old: dict) -> tuple[SimpleNamespace, list[str]]:
     """Fixes the fields that would follow a changed `num_rounds` at their old values.
 
+    A first stage that has as many rounds as the run keeps its old ones, and a learning
+    rate that decays over the run its old horizon.
+
     Args:
-      config: the `ConfigDict` with which a run continues.
-      old: its configuration so far, as `run_directory.plain` returns it.
+      config: the configuration with which a run continues.
+      old: its configuration so far, as `plain` returns it.
 
     Returns:
       The configuration with these fields set, and lines that report them.
@@ -127,34 +131,22 @@ def planned(config, old: dict) -> tuple:
     Raises:
       ValueError: in one line, if the configuration sets one of them otherwise.
     """
-    config = copy.deepcopy(config)
-    _keep_first_stage(config, old)
-    return config, _keep_horizon(config, old)
-
-
-def _keep_first_stage(config, old: dict) -> None:
-    """Keeps the old rounds of a first stage that has as many as the run."""
-    if not config.first_stage:
-        return
-    before = old["first_stage"].get("num_rounds") or old["num_rounds"]
-    now = config.first_stage.get("num_rounds")
-    if now is not None and now != before:
-        raise ValueError(
-            f"first_stage.num_rounds={now}, expected {before}, as the run began with"
-        )
-    if config.num_rounds != before:
-        with config.ignore_type(), config.unlocked():
-            config.first_stage.num_rounds = before
-
-
-def _keep_horizon(config, old: dict) -> list[str]:
-    """Keeps the old horizon of a learning rate that decays over the run."""
+    if config.first_stage:
+        before = old["first_stage"].get("num_rounds") or old["num_rounds"]
+        now = config.first_stage.get("num_rounds")
+        if now is not None and now != before:
+            raise ValueError(
+                f"first_stage.num_rounds={now}, expected {before}, as the run began "
+                "with"
+            )
+        if config.num_rounds != before:
+            first = config.first_stage | {"num_rounds": before}
+            config = replaced(config, first_stage=first)
     if config.final_learning_rate is None or config.lr_decay is not None:
-        return []
+        return config, []
     before = old["lr_horizon"] or old["num_rounds"]
     if config.lr_horizon is None and config.num_rounds != before:
-        config.lr_horizon = before
-        return [
+        return replaced(config, lr_horizon=before), [
             f"the learning rate keeps its schedule over {before} rounds, and falls "
             f"below final_learning_rate={config.final_learning_rate:g} after them; "
             "lr_horizon gives it another"
@@ -162,7 +154,7 @@ def _keep_horizon(config, old: dict) -> list[str]:
     now = config.lr_horizon or config.num_rounds
     if now != before and config.num_rounds == old["num_rounds"]:
         raise ValueError(f"lr_horizon={now}, expected {before}, as the run began with")
-    return []
+    return config, []
 
 
 def _lifted(old: dict, config, at: Snapshot) -> bool:
