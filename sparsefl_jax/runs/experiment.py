@@ -283,7 +283,7 @@ def _simulate(
         interrupt.listening(message) as interrupted,
         Programs(*parts, at.stage, recorder.waiting) as programs,
     ):
-        for segment in () if at.ended_by else loop.go_on(key, *parts, programs, at):
+        for segment in () if at.ended_by else loop.go_on(key, programs, at):
             due = recorder.record(segment)
             if segment.snapshot is None:
                 continue

@@ -68,7 +68,7 @@ def describe(
     initial, planned, share = setup.initial, [], 1.0
     if initial is not None:
         share = float(masks.density(initial.mask, masks.prunable(model.macs, ("*",))))
-    weights = sum(p.size for p in jax.tree.leaves(traced[0].start.params))
+    weights = sum(p.size for p in jax.tree.leaves(traced[0].model.params))
     for index, stage in enumerate(setup.stages):
         memory = memories[index] if memories else traced[index].memory
         plan = placement.make_plan(stage, {}, devices, memory.chunk)
