@@ -160,7 +160,6 @@ def run(
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     fields.check(config)
-    files.check_name("workdir", workdir)
     how = resume, progress, extend_at_final, accept_lost_records
     job = Job(values(config), Path(workdir), *how)
     for name in ("extend_at_final", "accept_lost_records"):

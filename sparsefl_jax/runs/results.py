@@ -181,13 +181,7 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
     old = target(models)
     fresh = checks.initial_model(key, model)
     kinds = [
-        dict(
-            zip(
-                trees.leaf_paths(tree),
-                map(jnp.shape, jax.tree.leaves(tree)),
-                strict=True,
-            )
-        )
+        {path: jnp.shape(leaf) for path, leaf in trees.by_path(tree).items()}
         for tree in (old, fresh)
     ]
     for path in kinds[0] | kinds[1]:
