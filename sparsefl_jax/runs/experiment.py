@@ -234,7 +234,7 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
     config, saved = found.config, found.saved
     chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
     key, here = jax.random.key(config.seed), provenance.facts(chunks)
-    at, data = resumption.start(saved, parts.setup.stages, parts.setup.data)
+    at, data = resumption.start(saved, parts.setup.data)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if progress:
         said = resumption.describe(saved, here) if saved else plan(config, parts)
@@ -268,7 +268,7 @@ def _follow(job: Job, parts: Parts | None) -> dict:
         found = resumption.settle(config, saved, job.extend_at_final)
         config, saved = found.config, found.saved
     parts = parts or _build(config, started=begun)
-    at, _ = resumption.start(saved, parts.setup.stages, parts.setup.data)
+    at, _ = resumption.start(saved, parts.setup.data)
     message = "asking all processes to end after this segment"
     _simulate(key, parts, at, recording.Recorder(), message)
     return processes.lead()

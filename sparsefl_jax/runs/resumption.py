@@ -166,27 +166,31 @@ def _lifted(old: dict, config, at: Snapshot) -> bool:
     return limit is None or limit > spent
 
 
-def start(saved: checkpoint.Saved | None, stages, data) -> tuple[Snapshot, dict]:
+def start(saved: checkpoint.Saved | None, data) -> tuple[Snapshot, dict]:
     """Returns where a run begins or continues, the same for all processes.
 
     Args:
       saved: the checkpoint, if there is one.
-      stages: those of the run.
       data: a `FederatedData`.
 
     Returns:
       The snapshot, and the data's fingerprint, which a checkpoint keeps.
 
     Raises:
-      ValueError: in one line: the data are not those of the checkpoint, its stage or
-        round does not exist in the run, or processes differ.
+      ValueError: in one line: the data are not those of the checkpoint, or processes
+        differ.
     """
     at = saved.snapshot if saved else Snapshot(0, 0, None, 0, 0.0)
     found = fingerprint(data)
     processes.check_same("the checkpoint", [at.stage, at.round, at.bits])
     processes.check_same("the data set", found)
-    if saved:
-        _check(saved, stages, found)
+    old = saved.about["data"] if saved else found
+    changed = [name for name in old | found if old.get(name) != found.get(name)]
+    if changed:
+        raise ValueError(
+            f"the data set is not that of the checkpoint: {', '.join(changed)} "
+            "changed, expected the arrays and the partition that the run began with"
+        )
     return at, found
 
 
@@ -204,25 +208,6 @@ def fingerprint(data) -> dict[str, int]:
     """
     fields = data._asdict().items()
     return {k: checkpoint.checksum(v) for k, v in fields if k != "name"}
-
-
-def _check(saved: checkpoint.Saved, stages, data: dict[str, int]) -> None:
-    """Refuses other data, and a stage or round that the run does not have."""
-    old = saved.about["data"]
-    changed = [name for name in old | data if old.get(name) != data.get(name)]
-    if changed:
-        raise ValueError(
-            f"the data set is not that of the checkpoint: {', '.join(changed)} "
-            "changed, expected the arrays and the partition that the run began with"
-        )
-    at = saved.snapshot
-    lengths = [stage.num_rounds for stage in stages]
-    there = 0 <= at.stage < len(lengths) and 0 <= at.round <= lengths[at.stage]
-    if not there or at.bits < 0 or not 0 <= at.flops < float("inf"):
-        raise ValueError(
-            f"the checkpoint stands at stage {at.stage}, round {at.round}, {at.bits} "
-            f"bits and {at.flops} FLOPs, expected a place in stages of {lengths} rounds"
-        )
 
 
 def describe(saved: checkpoint.Saved, now: dict) -> str:
