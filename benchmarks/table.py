@@ -30,6 +30,7 @@ from sparsefl_jax import report  # noqa: E402
 from sparsefl_jax.core.validate import one_line  # noqa: E402
 from sparsefl_jax.runs import experiment, run_directory  # noqa: E402
 from sparsefl_jax.runs.config import defaults  # noqa: E402
+from sparsefl_jax.runs.config.plain import flatten, plain  # noqa: E402
 from sparsefl_jax.system import files, interrupt  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
@@ -104,7 +105,7 @@ def same(old, new) -> bool:
     Fields and arguments that the old run lacks have their defaults.
     """
     default, old, new = (
-        run_directory.flatten(json.loads(config.to_json_best_effort()))
+        flatten(plain(config))
         for config in (defaults.default_config(), defaults.complete(old), new)
     )
     return all(

@@ -200,3 +200,24 @@ def test_absent_data_set_names_three_ways_out(tmp_path):
     assert done.returncode == 2
     for way in ("--prepare=cifar10", "TFDS_DATA_DIR", ":mini"):
         assert way in line
+
+
+def test_below_the_door_a_configuration_has_plain_values(tmp_path, monkeypatch):
+    config, seen = tiny_config(tmp_path), []
+
+    def types(value):
+        inner = value.values() if isinstance(value, dict) else value
+        each = inner if isinstance(value, dict | tuple) else ()
+        return {type(value)}.union(*map(types, each))
+
+    def stop(config):
+        seen.append(types(vars(config)))
+        raise ValueError("seen")
+
+    monkeypatch.setattr(experiment, "build_data", stop)
+    for go in (experiment.build, lambda c: experiment.run(c, tmp_path / "run")):
+        with pytest.raises(ValueError, match="^seen$"):
+            go(config)
+    plain = {bool, int, float, str, dict, tuple, type(None)}
+    assert len(seen) == 2 and all(found <= plain for found in seen)
+    assert not (tmp_path / "run").exists()

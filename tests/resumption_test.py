@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import zlib
 
 import numpy as np
 import pytest
@@ -18,7 +17,7 @@ from sparsefl_jax.runs import (
     resumption,
     run_directory,
 )
-from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.config import build, defaults, plain
 from sparsefl_jax.system import interrupt
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
@@ -118,11 +117,10 @@ def test_another_partition_is_refused_by_its_tables(finished):
     data = build.build_data(config)
     moved = data._replace(train=data.train._replace(index=data.train.index[::-1]))
     saved = checkpoint.read(finished)
-    stages = build.build_stages(config, network("mlp"))
-    at, _ = resumption.start(saved, stages, data)
+    at, _ = resumption.start(saved, data)
     assert (at.stage, at.round) == (0, 4)
     with pytest.raises(ValueError, match="checkpoint: train changed"):
-        resumption.start(saved, stages, moved)
+        resumption.start(saved, moved)
 
 
 def test_an_edited_configuration_is_refused_by_its_field(run):
@@ -149,9 +147,9 @@ def settle(tmp_path):
                 config.update_from_flattened_dict({"lr_horizon": None} | began)
         new.update_from_flattened_dict(now)
         at = {"stage": 0, "round": 2, "state": None, "bits": 10**9, "flops": 0.0} | at
-        about = {"config": run_directory.plain(old)}
+        about = {"config": plain.plain(old)}
         saved = checkpoint.Saved(loop.Snapshot(**at), {}, about)
-        return resumption.settle(new, saved, extend_at_final)
+        return resumption.settle(plain.values(new), saved, extend_at_final)
 
     return asked
 
@@ -178,7 +176,7 @@ def test_what_was_planned_over_the_rounds_of_old_stays(settle):
 
     first = {"first_stage": {"name": "sensitivity", "density": 0.5}}
     found = settle(first, {"num_rounds": 8})
-    assert found.config.first_stage.num_rounds == 4
+    assert found.config.first_stage["num_rounds"] == 4
     stages = build.build_stages(found.config, network("mlp"))
     assert [stage.num_rounds for stage in stages] == [4, 8]
     with pytest.raises(ValueError, match="first_stage.num_rounds=8, expected 4"):
@@ -274,24 +272,6 @@ def test_what_a_checkpoint_tells_is_under_a_checksum(run, change):
     path.write_text(json.dumps(about | change))
     with pytest.raises(ValueError, match="checkpoint is damaged: a checksum differs$"):
         checkpoint.read(run)
-
-
-@pytest.mark.parametrize(
-    "change", [{"bits": -1}, {"stage": 1}, {"stage": -1}, {"round": 5}, {"flops": -1.0}]
-)
-def test_a_place_that_is_not_planned_is_refused(run, change):
-    path, about = about_of(run)
-    about |= change
-    del about["checksum"]
-    about["checksum"] = zlib.crc32(json.dumps(about, sort_keys=True).encode())
-    path.write_text(json.dumps(about))
-    (run / "summary.json").unlink()
-    before = files(run)
-    with pytest.raises(
-        ValueError, match=r"expected a place in stages of \[4\] rounds$"
-    ):
-        resume(run)
-    assert files(run) == before
 
 
 def test_overrides_alone_change_the_configuration_of_the_run(run, monkeypatch):

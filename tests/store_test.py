@@ -258,14 +258,20 @@ def test_segments_divide_what_must_fall_on_their_ends(
 ):
     data, model, parts = world
     stage = sfl.Stage(METHODS["nst"](*parts), rounds, COHORT)
-    plan = placement.make_plan(stage, {})
     monkeypatch.setattr(store, "most_rounds", lambda *_: fitting)
     clients = {"w": jax.ShapeDtypeStruct((7, 25), np.float32)}
-    setup = Setup([stage], model, data, eval_every=every, client_store="host")
-    paced = segment_lengths.pace(setup, plan, clients, observed)
+    setup = Setup(
+        [stage],
+        model,
+        data,
+        eval_every=every,
+        client_store="host",
+        observe_rounds=observed,
+    )
+    paced = segment_lengths.pace(setup, 0, clients)
     assert paced == (length, rows, "host")
     setup = setup._replace(client_store="device")
-    paced = segment_lengths.pace(setup, plan, clients, observed)
+    paced = segment_lengths.pace(setup, 0, clients)
     assert paced.working is None and paced.where == "device"
 
 

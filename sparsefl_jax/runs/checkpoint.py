@@ -188,7 +188,7 @@ def _checksum_of(about: dict) -> int:
 def checksum(tree: PyTree) -> int:
     """Computes a CRC-32 over all leaves and their paths."""
     total = 0
-    for path, leaf in zip(trees.leaf_paths(tree), jax.tree.leaves(tree), strict=True):
+    for path, leaf in trees.by_path(tree).items():
         leaf = np.asarray(leaf)
         head = f"{path} {leaf.dtype} {leaf.shape}".encode()
         total = zlib.crc32(np.ascontiguousarray(leaf), zlib.crc32(head, total))
@@ -232,7 +232,7 @@ def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:
     """Returns the leaves by path, without empty ones, which orbax refuses."""
-    leaves = zip(trees.leaf_paths(tree), jax.tree.leaves(tree), strict=True)
+    leaves = trees.by_path(tree).items()
     return {path: np.asarray(leaf) for path, leaf in leaves if leaf.size}
 
 
@@ -243,26 +243,22 @@ def _unflat(flat: dict, shapes) -> PyTree:
     """
     left = [name for name, part in shapes._asdict().items() if part is None]
     flat = {p: leaf for p, leaf in flat.items() if p.split("/")[0] not in left}
-    paths, (leaves, treedef) = trees.leaf_paths(shapes), jax.tree.flatten(shapes)
-    full = {p: leaf for p, leaf in zip(paths, leaves, strict=True) if leaf.size}
-    kinds = [
-        {path: (leaf.shape, leaf.dtype) for path, leaf in tree.items()}
+    full = trees.by_path(shapes)
+    there, here = (
+        {path: (leaf.shape, leaf.dtype) for path, leaf in tree.items() if leaf.size}
         for tree in (flat, full)
+    )
+    for path in there | here:
+        if there.get(path) != here.get(path):
+            raise ValueError(
+                f"the checkpoint does not fit this run: {path} is {there.get(path)}, "
+                f"expected {here.get(path)}"
+            )
+    leaves = [
+        flat[path] if path in flat else np.zeros(leaf.shape, leaf.dtype)
+        for path, leaf in full.items()
     ]
-    if kinds[0] != kinds[1]:
-        other = next(
-            p for p in kinds[0] | kinds[1] if kinds[0].get(p) != kinds[1].get(p)
-        )
-        raise ValueError(
-            f"the checkpoint does not fit this run: {other} is {kinds[0].get(other)}, "
-            f"expected {kinds[1].get(other)}"
-        )
-    empty = {
-        p: np.zeros(v.shape, v.dtype)
-        for p, v in zip(paths, leaves, strict=True)
-        if not v.size
-    }
-    return jax.tree.unflatten(treedef, [(flat | empty)[path] for path in paths])
+    return jax.tree.unflatten(jax.tree.structure(shapes), leaves)
 
 
 def _nested(models: dict[str, SparseModel]) -> dict:

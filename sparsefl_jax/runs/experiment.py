@@ -3,11 +3,11 @@
 The files are described in `docs/runs.md`.
 """
 
-import copy
 import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
@@ -33,10 +33,23 @@ from sparsefl_jax.runs.config.build import (
     build_model,
     build_stages,
 )
+from sparsefl_jax.runs.config.plain import plain, replaced, values
 from sparsefl_jax.runs.plan import checks, describe, formatting
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
+
+
+class Job(NamedTuple):
+    """A run as it was asked for; the arguments of `run`."""
+
+    config: SimpleNamespace  # as `plain.values` returns it
+    path: Path
+    resume: bool
+    progress: bool | str
+    extend_at_final: bool
+    accept_lost_records: bool
+    widths: tuple[int, int, int] | None
 
 
 class Parts(NamedTuple):
@@ -46,20 +59,23 @@ class Parts(NamedTuple):
     traced: list[checks.Traced]
 
 
-def build(
-    config, started: bool = False, widths: tuple[int, int, int] | None = None
-) -> Parts:
+def build(config, started: bool = False) -> Parts:
     """Builds what a configuration names; refuses what cannot run.
 
     Args:
       config: as `defaults.default_config` makes it.
       started: whether there is a checkpoint, so that `init_from` is not needed.
-      widths: to which clients' tables are padded, see `federated.padded`.
 
     Raises:
       ValueError: in one line, before any compilation.
     """
     fields.check(config)
+    return _build(values(config), started)
+
+
+def _build(
+    config: SimpleNamespace, started: bool = False, widths: Sequence[int] | None = None
+) -> Parts:
     data = build_data(config)
     data = data if widths is None else federated.padded(data, widths)
     unread.check_data(config, data)
@@ -105,7 +121,7 @@ def widths_of(configs: Sequence) -> tuple[int, int, int] | None:
     if len(configs) < 2 or configs[0].partition_seed is not None:
         return None
     train, val, test = zip(
-        *(federated.widths(build_data(config)) for config in configs), strict=True
+        *(federated.widths(build_data(values(c))) for c in configs), strict=True
     )
     return max(train), max(val), max(test)
 
@@ -172,74 +188,81 @@ def run(
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     fields.check(config)
-    may = {
-        "extend_at_final": extend_at_final,
-        "accept_lost_records": accept_lost_records,
-    }
-    if any(may.values()) and not resume:
-        raise ValueError(f"{max(may, key=may.get)}=True, expected resume=True with it")
     if resume:
         config = fit.kept(config, run_directory.read_config(workdir)) or config
     else:
         config, said = fit.fitted(config, build)
-    if not resume and said and progress and processes.leads():
-        print(said, file=sys.stderr)
-    if config.seeds > 1:
-        return _run_seeds(config, workdir, resume, progress, may)
-    processes.check_same("the configuration", config.to_json_best_effort())
-    parts = (
-        None if resume else build(config, widths=widths)
-    )  # refuses before anything is written
+        if said and progress and processes.leads():
+            print(said, file=sys.stderr)
+    how = resume, progress, extend_at_final, accept_lost_records, widths
+    job = Job(values(config), Path(workdir), *how)
+    for name in ("extend_at_final", "accept_lost_records"):
+        if getattr(job, name) and not resume:
+            raise ValueError(f"{name}=True, expected resume=True with it")
+    return _run_seeds(job) if job.config.seeds > 1 else _run_one(job)
+
+
+def _run_one(job: Job) -> dict:
+    """Runs a configuration with one seed."""
+    config, path = job.config, job.path
+    processes.check_same("the configuration", plain(config))
+    parts = None
+    if not job.resume:  # refuses before anything is written
+        parts = _build(config, widths=job.widths)
     if not processes.leads():
-        return _follow(config, parts, Path(workdir), extend_at_final, widths)
-    with run_directory.claimed(workdir, config, resume) as path:
-        found = resumption.find(path, config, **may)
+        return _follow(job, parts)
+    with run_directory.claimed(path, config, job.resume):
+        found = _find(job)
         processes.lead([found.done, found.saved is not None])
         if not found.done:
             started = found.saved is not None
-            parts = parts or build(found.config, started, widths)
-            return processes.lead(_run(found, parts, path, progress))
-        if progress:
+            parts = parts or _build(found.config, started, job.widths)
+            return processes.lead(_run(found, parts, path, job.progress))
+        if job.progress:
             print(*found.said, sep="\n", end="\n" * bool(found.said), file=sys.stderr)
         if not (path / "report.html").exists():
             recording.draw(path)
         return processes.lead(report.read_summary(path))
 
 
-def _run_seeds(config, workdir, resume: bool, progress: bool, may: dict) -> dict:
+def _find(job: Job) -> resumption.Found:
+    may = job.extend_at_final, job.accept_lost_records
+    return resumption.find(job.path, job.config, *may)
+
+
+def _run_seeds(job: Job) -> dict:
     """Runs one seed after another in directories of their own; averages them."""
-    singles, changed = [], {}
-    if resume:
-        old = run_directory.read_config(workdir)
-        config, said = resumption.planned(config, run_directory.plain(old))
+    config, changed = job.config, {}
+    if job.resume:
+        old = run_directory.read_config(job.path)
+        config, _ = resumption.planned(config, plain(old))
         changed = run_directory.differences(old, config)
-    for seed in range(config.seed, config.seed + config.seeds):
-        singles.append(copy.deepcopy(config))
-        singles[-1].seed, singles[-1].seeds = seed, 1
-    widths = widths_of(singles)
-    if not resume:
-        build(singles[0])  # refuses before anything is written
+    singles = [
+        job._replace(
+            config=replaced(config, seed=seed, seeds=1),
+            path=job.path / f"seed_{seed}",
+        )
+        for seed in range(config.seed, config.seed + config.seeds)
+    ]
+    widths = widths_of([single.config for single in singles])
+    singles = [single._replace(widths=widths) for single in singles]
+    if not job.resume:
+        _build(singles[0].config)  # refuses before anything is written
     if not processes.leads():
         for single in singles:
-            path = Path(workdir) / f"seed_{single.seed}"
-            run(single, path, resume=True, widths=widths, **may)
+            _run_one(single._replace(resume=True))
         return processes.lead()
-    with run_directory.claimed(workdir, config, resume) as root:
-        begun = {
-            single.seed: (root / f"seed_{single.seed}/config.json").exists()
+    with run_directory.claimed(job.path, config, job.resume) as root:
+        singles = [
+            single._replace(resume=(single.path / "config.json").exists())
             for single in singles
-        }
-        for single in singles:
-            if changed and begun[single.seed]:  # all are asked before any goes on
-                resumption.find(root / f"seed_{single.seed}", single, **may)
-        if changed:
+        ]
+        if changed:  # all are asked before any goes on
+            for single in singles:
+                if single.resume:
+                    _find(single)
             run_directory.amend(root, config)
-        told = []
-        for single in singles:
-            path, there = root / f"seed_{single.seed}", begun[single.seed]
-            how = {"progress": progress, "widths": widths} | (may if there else {})
-            told.append(run(single, path, resume=there, **how))
-        both = summary.over_seeds(told)
+        both = summary.over_seeds([_run_one(single) for single in singles])
         files.write_text(root / "summary.json", json.dumps(both, indent=2))
         report.plot_comparison(report.read_groups([root]), root / "comparison")
     return processes.lead(both)
@@ -250,7 +273,7 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
     config, saved = found.config, found.saved
     chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
     key, here = jax.random.key(config.seed), provenance.facts(chunks)
-    at, data = resumption.start(saved, parts.setup.stages, parts.setup.data)
+    at, data = resumption.start(saved, parts.setup.data)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if progress and (saved or progress != "rounds"):
         said = resumption.describe(saved, here) if saved else plan(config, parts)
@@ -260,7 +283,7 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
     about = before | {
         "machine": here,
         "commit": before.get("commit", here["commit"]),
-        "config": run_directory.plain(config),
+        "config": plain(config),
         "data": data,
         "lost": [*before.get("lost", ()), *found.lost],
     }
@@ -273,20 +296,18 @@ def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> d
         return _simulate(key, parts, at, recorder, message)
 
 
-def _follow(
-    config, parts: Parts | None, path: Path, extend_at_final: bool, widths
-) -> dict:
+def _follow(job: Job, parts: Parts | None) -> dict:
     """Runs the same rounds on every other process, without writing files."""
     done, begun = processes.lead()
     if done:
         return processes.lead()
-    key = jax.random.key(config.seed)
-    saved = checkpoint.read(path, key) if begun else None
+    config, saved, key = job.config, None, jax.random.key(job.config.seed)
     if begun:
-        found = resumption.settle(config, saved, extend_at_final)
+        saved = checkpoint.read(job.path, key)
+        found = resumption.settle(config, saved, job.extend_at_final)
         config, saved = found.config, found.saved
-    parts = parts or build(config, begun, widths)
-    at, _ = resumption.start(saved, parts.setup.stages, parts.setup.data)
+    parts = parts or _build(config, begun, job.widths)
+    at, _ = resumption.start(saved, parts.setup.data)
     message = "asking all processes to end after this segment"
     _simulate(key, parts, at, recording.Recorder(), message)
     return processes.lead()
@@ -300,7 +321,7 @@ def _simulate(
         interrupt.listening(message) as interrupted,
         Programs(*parts, at.stage, recorder.waiting) as programs,
     ):
-        for segment in () if at.ended_by else loop.go_on(key, *parts, programs, at):
+        for segment in () if at.ended_by else loop.go_on(key, programs, at):
             due = recorder.record(segment)
             if segment.snapshot is None:
                 continue

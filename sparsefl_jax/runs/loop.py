@@ -154,29 +154,22 @@ def segments(
 def _compiling(key: Key, setup: Setup, traced: list, at: Snapshot | None):
     """Yields the segments of a run whose stages are compiled on the way."""
     with Programs(setup, traced, at.stage if at else 0) as programs:
-        yield from go_on(key, setup, traced, programs, at)
+        yield from go_on(key, programs, at)
 
 
-def go_on(
-    key: Key,
-    setup: Setup,
-    traced: list[checks.Traced],
-    programs: Programs,
-    at: Snapshot | None = None,
-) -> Iterator[Segment]:
+def go_on(key: Key, programs: Programs, at: Snapshot | None = None):
     """Runs a setup segment by segment, from its start or from where it stood.
 
     Args:
       key: the root of all randomness.
-      setup: the run.
-      traced: what `checks.run` gave for it.
-      programs: its stages, compiled.
+      programs: the run, and its stages, compiled.
       at: where to go on; None: from the start.
 
     Yields, raises: as `segments` does.
     """
     if at is not None and at.ended_by:
         raise ValueError(f"resume: the run has ended, by {at.ended_by}")
+    setup = programs.setup
     init_key, run_key = keys.of_run(key)
     sparse = setup.initial
     if sparse is None:
@@ -190,35 +183,27 @@ def go_on(
         devices=setup.devices,
     )
     while at.stage < len(setup.stages):
-        one = _Stage(setup, at.stage, traced[at.stage], programs, evaluation)
         key = keys.of_stage(run_key, at.stage)
         with memory.explained(programs.of(at.stage).memory, at.stage):
-            at, models = yield from _rounds(key, one, sparse, at)
+            judge = evaluation(setup.stages[at.stage])
+            at, models = yield from _rounds(key, programs, judge, sparse, at)
         if at.ended_by:
             return
         sparse = target(models)
         at = at._replace(stage=at.stage + 1, round=0, state=None)
 
 
-class _Stage(NamedTuple):
-    """A stage of a run, and all that its segments depend on."""
-
-    setup: Setup
-    index: int
-    traced: checks.Traced
-    programs: Programs
-    evaluation: Callable  # stage -> the evaluation of its states
-
-    @property
-    def stage(self) -> Stage:
-        """Returns the stage itself."""
-        return self.setup.stages[self.index]
-
-
-def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
+def _rounds(
+    key: Key,
+    programs: Programs,
+    evaluation: Callable,
+    sparse: SparseModel,
+    at: Snapshot,
+):
     """Yields a `Segment` every few rounds; returns the last snapshot and the models."""
-    setup, stage, data = one.setup, one.stage, one.setup.data
-    plan, pace, segment, *_ = one.programs.of(at.stage)
+    setup, traced = programs.setup, programs.traced[at.stage]
+    stage, data = setup.stages[at.stage], setup.data
+    plan, pace, segment, *_ = programs.of(at.stage)
     observed, length = setup.observed(at.stage), pace.length
     population = placement.make_population(plan, data, setup.budgets)
     state = initial_state.start(
@@ -229,8 +214,7 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
     else:
         segment = store.on_host(segment, plan.mesh, pace.working)
     draw = cohorts.drawing(key, stage, len(data.train.size))
-    most = limits.most(setup, at.stage, one.traced)
-    evaluation, seen = one.evaluation(stage), None
+    most, seen = limits.most(setup, at.stage, traced), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
     own = keys.of_round(key, keys.EVALUATION, at.round)
     models = stage.algorithm.deploy(own, state.server)
@@ -246,19 +230,19 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
         )
         rounds, ids = later, following
         logs = processes.fetch(logs)
-        records, at, failure = _account(one, plan.layers, logs, count, at)
+        records, at, failure = _account(setup, traced, plan.layers, logs, count, at)
         most = limits.updated(most, records)
         own = keys.of_round(key, keys.EVALUATION, at.round)
         models = stage.algorithm.deploy(own, state.server)
         seen = None if seen is None else [*seen, *logs.ids[:count].ravel()]
         evaluated = None
-        if not failure and _due(one, at):
+        if not failure and _due(setup, at):
             evaluated, filters = evaluation(own, state, models, seen)
             seen = []
-            evals, at, failure = _judge(one, at, evaluated, models)
+            evals, at, failure = _judge(setup, at, evaluated, models)
             records += evals
-        one.programs.begin(at.stage + 1)
-        one.programs.check()
+        programs.begin(at.stage + 1)
+        programs.check()
         if failure:
             yield Segment(records, None, {}, {})
             raise FloatingPointError(failure)
@@ -276,16 +260,14 @@ def _rounds(key: Key, one: _Stage, sparse: SparseModel, at: Snapshot):
     return at, models
 
 
-def _account(one: _Stage, layers, logs, count: int, at: Snapshot):
+def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
     """Returns the records of `count` rounds, the next snapshot, and any failure."""
-    names = trees.layer_paths(layers)
-    layouts, batch_size = one.traced.layouts, one.stage.batch_size
+    how = traced.layouts, setup.model.macs, trees.layer_paths(layers)
+    batch_size = setup.stages[at.stage].batch_size
     records = []
     for i in range(count):
         log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))
-        record = ledger.round_record(
-            log, layouts, one.setup.model.macs, names, batch_size
-        )
+        record = ledger.round_record(log, *how, batch_size)
         at = at._replace(
             round=at.round + 1,
             bits=at.bits + record["bits_up"] + record["bits_down"],
@@ -306,21 +288,21 @@ def _failure(round: int, record: dict, log) -> str:
     return f"{what} in round {round} of clients {clients.tolist()}"
 
 
-def _due(one: _Stage, at: Snapshot) -> bool:
+def _due(setup: Setup, at: Snapshot) -> bool:
     """Tells whether to evaluate: at the interval, or where a stage or run ends."""
-    done = at.round == one.stage.num_rounds
-    over = any(limits.reached(one.setup.limits, at.spent).values())
-    return done or over or at.round % one.setup.eval_every == 0
+    done = at.round == setup.stages[at.stage].num_rounds
+    over = any(limits.reached(setup.limits, at.spent).values())
+    return done or over or at.round % setup.eval_every == 0
 
 
-def _judge(one: _Stage, at: Snapshot, record: dict, models: dict):
+def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
     """Applies an evaluation to the run; returns what `_account` returns."""
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
-    over = limits.reached(one.setup.limits, at.spent)
-    if one.setup.is_last(at.stage):
-        done = at.round == one.stage.num_rounds
-        accuracy = one.setup.limits.accuracy or math.inf
+    over = limits.reached(setup.limits, at.spent)
+    if setup.is_last(at.stage):
+        done = at.round == setup.stages[at.stage].num_rounds
+        accuracy = setup.limits.accuracy or math.inf
         over |= {"accuracy": record["accuracy"] >= accuracy, "rounds": done}
         at = at._replace(best=_better(at, record, models))
     at = at._replace(ended_by=next((name for name in over if over[name]), ""))

@@ -10,11 +10,10 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax.runs import segment_lengths
 from sparsefl_jax.runs.plan import checks, memory, timings
 from sparsefl_jax.runs.segment_lengths import Pace
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import initial_state, placement, round_program
+from sparsefl_jax.simulation import placement, round_program
 from sparsefl_jax.system import processes
 
 
@@ -51,7 +50,7 @@ class Programs:
         waiting: Callable | None = None,
     ):
         self._waiting = waiting or (lambda stage, stages, seconds, program: None)
-        self._setup, self._traced = setup, traced
+        self.setup, self.traced = setup, traced
         self._programs: dict[int, Program] = {}
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "compilation")
         self._futures: dict[int, concurrent.futures.Future] = {}
@@ -66,7 +65,7 @@ class Programs:
 
     def begin(self, stage: int) -> None:
         """Begins to compile a stage in the thread, if there is such a stage."""
-        known = stage in self._futures or stage >= len(self._traced)
+        known = stage in self._futures or stage >= len(self.traced)
         if not known and not processes.several():
             self._futures[stage] = self._pool.submit(self._compile, stage)
 
@@ -77,7 +76,7 @@ class Programs:
           ValueError: it does not fit the memory.
         """
         if stage not in self._programs:
-            begin, stages = time.time(), len(self._traced)
+            begin, stages = time.time(), len(self.traced)
             self.begin(stage)
             with timings.waiting():
                 if stage not in self._futures:
@@ -97,11 +96,11 @@ class Programs:
 
     def memory(self, stage: int) -> memory.Memory:
         """Returns the memory of a stage, by shape alone if it is not compiled."""
-        return self._programs.get(stage, self._traced[stage]).memory
+        return self._programs.get(stage, self.traced[stage]).memory
 
     def _compile(self, stage: int) -> None:
-        traced = self._traced[stage]
-        self._programs[stage] = compile_stage(self._setup, stage, traced)
+        traced = self.traced[stage]
+        self._programs[stage] = compile_stage(self.setup, stage, traced)
 
 
 def compile_stage(setup: Setup, index: int, traced: checks.Traced) -> Program:
@@ -116,23 +115,19 @@ def compile_stage(setup: Setup, index: int, traced: checks.Traced) -> Program:
       ValueError: it does not fit, however small the chunk.
     """
     stage, strict = setup.stages[index], setup.memory_gb is not None
-    observed = setup.observed(index)
     devices = placement.stage_devices(stage, setup.devices)
     # Chunk and pace are by the memory of process 0, which may not be that of another.
     limit, chunk = processes.lead(
         [memory.budget(setup.memory_gb, devices), traced.memory.chunk]
     )
+    pace = Pace(*processes.lead(traced.pace))
+    layers = jax.tree.map(lambda m: m > 0, setup.model.macs)
     while True:
-        begin = time.time()
-        layers = jax.tree.map(lambda m: m > 0, setup.model.macs)
-        plan = placement.make_plan(stage, layers, devices, chunk, bool(observed))
-        state = initial_state.shapes(
-            stage.algorithm, traced.start, placement.client_info(setup.data)
-        )
-        pace = segment_lengths.pace(setup, plan, state.clients, observed)
-        pace = Pace(*processes.lead(pace))
+        begin, observed = time.time(), bool(setup.observed(index))
+        plan = placement.make_plan(stage, layers, devices, chunk, observed)
         segment = round_program.make_segment(plan)
-        compiled = segment.lower(*_arguments(setup, plan, pace, state)).compile()
+        shapes = _arguments(setup, plan, pace, traced.state)
+        compiled = segment.lower(*shapes).compile()
         needed = traced.memory._replace(chunk=plan.chunk)
         needed = memory.of_program(needed, compiled, len(devices))
         if limit is not None:

@@ -14,6 +14,7 @@ from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, run_directory
 from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.plain import flatten
 from sparsefl_jax.runs.loop import Best
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import (
@@ -54,15 +55,20 @@ def load_run(run: str | Path) -> Result:
         ...
       ValueError: workdir='no/such/run', expected the directory of a run
     """
-    run = Path(run)
+    config, saved = _read(run, state=False)
+    metrics = arrays(read_records(Path(run) / "metrics.jsonl"))
+    return Result(config, metrics, saved.models, saved.snapshot.best)
+
+
+def _read(run: str | Path, state: bool = True) -> tuple[Any, checkpoint.Saved]:
+    """Reads the configuration and the checkpoint of a run, or refuses it."""
     config = run_directory.read_config(run)
     if config.get("seeds", 1) > 1:
         raise ValueError(f"run={str(run)!r} holds several seeds, expected {run}/seed_N")
-    saved = checkpoint.read(run, state=False)
+    saved = checkpoint.read(Path(run), state=state)
     if saved is None:
         raise ValueError(f"run={str(run)!r} has no checkpoint yet")
-    metrics = arrays(read_records(run / "metrics.jsonl"))
-    return Result(config, metrics, saved.models, saved.snapshot.best)
+    return config, saved
 
 
 def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
@@ -84,16 +90,10 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
         ...
       ValueError: workdir='no/such/run', expected the directory of a run
     """
-    config = run_directory.read_config(run)
-    saved = checkpoint.read(Path(run))
-    if saved is None:
-        raise ValueError(f"run={str(run)!r} has no checkpoint yet")
+    config, saved = _read(run)
     with files.blaming(Path(run) / "config.json"):
         data = build.build_data(config)
-        model, budgets = (
-            build.build_model(config, data),
-            build.build_budgets(config),
-        )
+        model, budgets = build.build_model(config, data), build.build_budgets(config)
         stages = build.build_stages(config, model, budgets)
         algorithm = stages[saved.snapshot.stage].algorithm
     if algorithm.personalize is None:
@@ -102,7 +102,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     for index in clients:
         if not 0 <= index < len(info.index):
             raise ValueError(f"clients={index}, expected ids below {len(info.index)}")
-    sparse = jax.eval_shape(lambda key: checks.initial_model(key, model), key)
+    sparse = checks.initial_shapes(model)
     shapes = initial_state.shapes(algorithm, sparse, info)
     nothing = placement.State(*(None for _ in placement.State._fields))
     state = saved.snapshot.state(
@@ -138,7 +138,7 @@ def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
     """
     told = {}
     for phase in ("train", "eval"):
-        flat = [run_directory.flatten(r) for r in records if r["phase"] == phase]
+        flat = [flatten(r) for r in records if r["phase"] == phase]
         names = dict.fromkeys(name for r in flat for name in r)
         words = {"phase"} | {n for n in names if n.startswith("assumed.")}
         names = [name for name in names if name not in words]
@@ -174,20 +174,14 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
     name = f"init_from={str(run)!r}"
     if not (Path(run) / "summary.json").exists():
         raise ValueError(f"{name}, expected the directory of a finished run")
-    models = load_run(run).models
+    models = _read(run, state=False)[1].models
     if "newcomer" in models and what != "mask":
         told = "has no trained model at its server, expected init_what='mask'"
         raise ValueError(f"{name} {told}")
     old = target(models)
     fresh = checks.initial_model(key, model)
     kinds = [
-        dict(
-            zip(
-                trees.leaf_paths(tree),
-                map(jnp.shape, jax.tree.leaves(tree)),
-                strict=True,
-            )
-        )
+        {path: jnp.shape(leaf) for path, leaf in trees.by_path(tree).items()}
         for tree in (old, fresh)
     ]
     for path in kinds[0] | kinds[1]:

@@ -6,14 +6,15 @@ evaluation interval and the end of the run may change: more rounds extend its la
 stage, and schedules keep the horizon that they were planned for.
 """
 
-import copy
 from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
 
 from sparsefl_jax.data import federated
 from sparsefl_jax.runs import checkpoint, run_directory
+from sparsefl_jax.runs.config.plain import replaced
 from sparsefl_jax.runs.loop import Snapshot
 from sparsefl_jax.system import log_lines, processes
 
@@ -22,7 +23,7 @@ class Found(NamedTuple):
     """The contents of a run's directory."""
 
     done: bool  # nothing is left to run
-    config: object  # ConfigDict with which the run continues
+    config: SimpleNamespace  # with which the run continues
     saved: checkpoint.Saved | None  # the checkpoint; None to begin
     said: list[str]  # lines on what differs from an ordinary continuation
     lost: list[str]  # lines on what is missing from its logs
@@ -38,7 +39,7 @@ def find(
 
     Args:
       path: the directory, with a `config.json`.
-      config: the `ConfigDict` with which the run is to continue.
+      config: with which the run is to continue, as `plain.values` returns it.
       extend_at_final: whether it may have more rounds although its method's schedule
         has ended.
       accept_lost_records: whether it may continue although its logs are incomplete.
@@ -98,7 +99,7 @@ def settle(config, saved: checkpoint.Saved, extend_at_final: bool = False) -> Fo
     own = config.algorithm.get("rounds")
     if now > before and own is not None and own <= before and not extend_at_final:
         raise ValueError(
-            f"num_rounds={now}: the schedule of {config.algorithm.name} has ended, "
+            f"num_rounds={now}: the schedule of {config.algorithm['name']} has ended, "
             f"algorithm.rounds={own}, expected --extend_at_final to stay at its end"
         )
     changed = run_directory.differences(old, config)
@@ -115,12 +116,15 @@ def settle(config, saved: checkpoint.Saved, extend_at_final: bool = False) -> Fo
     return Found(False, config, saved._replace(snapshot=at), said, [])
 
 
-def planned(config, old: dict) -> tuple:
+def planned(config, old: dict) -> tuple[SimpleNamespace, list[str]]:
     """Fixes the fields that would follow a changed `num_rounds` at their old values.
 
+    A first stage that has as many rounds as the run keeps its old ones, and a learning
+    rate that decays over the run its old horizon.
+
     Args:
-      config: the `ConfigDict` with which a run continues.
-      old: its configuration so far, as `run_directory.plain` returns it.
+      config: the configuration with which a run continues.
+      old: its configuration so far, as `plain` returns it.
 
     Returns:
       The configuration with these fields set, and lines that report them.
@@ -128,34 +132,22 @@ def planned(config, old: dict) -> tuple:
     Raises:
       ValueError: in one line, if the configuration sets one of them otherwise.
     """
-    config = copy.deepcopy(config)
-    _keep_first_stage(config, old)
-    return config, _keep_horizon(config, old)
-
-
-def _keep_first_stage(config, old: dict) -> None:
-    """Keeps the old rounds of a first stage that has as many as the run."""
-    if not config.first_stage:
-        return
-    before = old["first_stage"].get("num_rounds") or old["num_rounds"]
-    now = config.first_stage.get("num_rounds")
-    if now is not None and now != before:
-        raise ValueError(
-            f"first_stage.num_rounds={now}, expected {before}, as the run began with"
-        )
-    if config.num_rounds != before:
-        with config.ignore_type(), config.unlocked():
-            config.first_stage.num_rounds = before
-
-
-def _keep_horizon(config, old: dict) -> list[str]:
-    """Keeps the old horizon of a learning rate that decays over the run."""
+    if config.first_stage:
+        before = old["first_stage"].get("num_rounds") or old["num_rounds"]
+        now = config.first_stage.get("num_rounds")
+        if now is not None and now != before:
+            raise ValueError(
+                f"first_stage.num_rounds={now}, expected {before}, as the run began "
+                "with"
+            )
+        if config.num_rounds != before:
+            first = config.first_stage | {"num_rounds": before}
+            config = replaced(config, first_stage=first)
     if config.final_learning_rate is None or config.lr_decay is not None:
-        return []
+        return config, []
     before = old["lr_horizon"] or old["num_rounds"]
     if config.lr_horizon is None and config.num_rounds != before:
-        config.lr_horizon = before
-        return [
+        return replaced(config, lr_horizon=before), [
             f"the learning rate keeps its schedule over {before} rounds, and falls "
             f"below final_learning_rate={config.final_learning_rate:g} after them; "
             "lr_horizon gives it another"
@@ -163,7 +155,7 @@ def _keep_horizon(config, old: dict) -> list[str]:
     now = config.lr_horizon or config.num_rounds
     if now != before and config.num_rounds == old["num_rounds"]:
         raise ValueError(f"lr_horizon={now}, expected {before}, as the run began with")
-    return []
+    return config, []
 
 
 def _lifted(old: dict, config, at: Snapshot) -> bool:
@@ -175,27 +167,31 @@ def _lifted(old: dict, config, at: Snapshot) -> bool:
     return limit is None or limit > spent
 
 
-def start(saved: checkpoint.Saved | None, stages, data) -> tuple[Snapshot, dict]:
+def start(saved: checkpoint.Saved | None, data) -> tuple[Snapshot, dict]:
     """Returns where a run begins or continues, the same for all processes.
 
     Args:
       saved: the checkpoint, if there is one.
-      stages: those of the run.
       data: a `FederatedData`.
 
     Returns:
       The snapshot, and the data's fingerprint, which a checkpoint keeps.
 
     Raises:
-      ValueError: in one line: the data are not those of the checkpoint, its stage or
-        round does not exist in the run, or processes differ.
+      ValueError: in one line: the data are not those of the checkpoint, or processes
+        differ.
     """
     at = saved.snapshot if saved else Snapshot(0, 0, None, 0, 0.0)
     found = fingerprint(data)
     processes.check_same("the checkpoint", [at.stage, at.round, at.bits])
     processes.check_same("the data set", found)
-    if saved:
-        _check(saved, stages, found)
+    old = saved.about["data"] if saved else found
+    changed = [name for name in old | found if old.get(name) != found.get(name)]
+    if changed:
+        raise ValueError(
+            f"the data set is not that of the checkpoint: {', '.join(changed)} "
+            "changed, expected the arrays and the partition that the run began with"
+        )
     return at, found
 
 
@@ -216,25 +212,6 @@ def fingerprint(data) -> dict[str, int]:
     bare = federated.padded(data, [max(1, rows.size.max()) for rows in data[-3:]])
     fields = bare._asdict().items()
     return {k: checkpoint.checksum(v) for k, v in fields if k != "name"}
-
-
-def _check(saved: checkpoint.Saved, stages, data: dict[str, int]) -> None:
-    """Refuses other data, and a stage or round that the run does not have."""
-    old = saved.about["data"]
-    changed = [name for name in old | data if old.get(name) != data.get(name)]
-    if changed:
-        raise ValueError(
-            f"the data set is not that of the checkpoint: {', '.join(changed)} "
-            "changed, expected the arrays and the partition that the run began with"
-        )
-    at = saved.snapshot
-    lengths = [stage.num_rounds for stage in stages]
-    there = 0 <= at.stage < len(lengths) and 0 <= at.round <= lengths[at.stage]
-    if not there or at.bits < 0 or not 0 <= at.flops < float("inf"):
-        raise ValueError(
-            f"the checkpoint stands at stage {at.stage}, round {at.round}, {at.bits} "
-            f"bits and {at.flops} FLOPs, expected a place in stages of {lengths} rounds"
-        )
 
 
 def describe(saved: checkpoint.Saved, now: dict) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.runs.config.plain import flatten, plain
 from sparsefl_jax.system import files
 
 # Fields that change a run's results by rounding at most. The place of the data is one
@@ -44,7 +45,7 @@ def claimed(workdir: str | Path, config, resume: bool) -> Iterator[Path]:
 
     Args:
       workdir: created if absent, unless the run is resumed.
-      config: the `ConfigDict` of the run.
+      config: the configuration.
       resume: whether the directory must hold the same run already.
 
     Raises:
@@ -57,9 +58,7 @@ def claimed(workdir: str | Path, config, resume: bool) -> Iterator[Path]:
     with _locked(workdir):
         _check(workdir, config, resume)  # what another process wrote in between
         if not (workdir / "config.json").exists():
-            files.write_text(
-                workdir / "config.json", config.to_json_best_effort(indent=2)
-            )
+            _write_config(workdir, config)
         yield workdir
 
 
@@ -88,8 +87,8 @@ def difference(old, new) -> str:
     """Names the first field that differs and may not change in a run; '' if none.
 
     Args:
-      old: a configuration, a `ConfigDict` or as `plain` returns it. A field that one
-        of the two lacks, because it was added since, has its default there.
+      old: a configuration, as `plain` takes it. A field that one of the two lacks,
+        because it was added since, has its default there.
       new: another.
 
     Example:
@@ -117,13 +116,6 @@ def differences(old, new) -> dict[str, tuple]:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
-def plain(config) -> dict:
-    """Returns a configuration as JSON holds it."""
-    if isinstance(config, dict):
-        return config
-    return json.loads(config.to_json_best_effort())
-
-
 def amend(workdir: Path, config) -> None:
     """Prepares a run's directory for continuing with a configuration.
 
@@ -134,23 +126,11 @@ def amend(workdir: Path, config) -> None:
     for name in ("summary.json", "report.html"):  # in this order: a kill may come
         (workdir / name).unlink(missing_ok=True)
     if differences(read_config(workdir), config):
-        files.write_text(workdir / "config.json", config.to_json_best_effort(indent=2))
+        _write_config(workdir, config)
 
 
-def flatten(fields: dict, prefix: str = "") -> dict:
-    """Flattens nested sections into one dictionary of dotted names.
-
-    Example:
-      >>> flatten({"a": 1, "b": {"c": 2}})
-      {'a': 1, 'b.c': 2}
-    """
-    flat = {}
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
+def _write_config(workdir: Path, config) -> None:
+    files.write_text(workdir / "config.json", json.dumps(plain(config), indent=2))
 
 
 @contextlib.contextmanager

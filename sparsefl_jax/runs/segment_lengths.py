@@ -1,7 +1,6 @@
 """How a stage is cut into segments."""
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -25,12 +24,7 @@ class Pace(NamedTuple):
     where: str  # rows live: 'device', 'host' or 'disk'
 
 
-def pace(
-    setup: Setup,
-    plan: placement.Plan,
-    rows: PyTree,
-    observe_rounds: Sequence[int] = (),
-) -> Pace:
+def pace(setup: Setup, index: int, rows: PyTree) -> Pace:
     """Cuts a stage into segments of some seconds whose rows fit the devices.
 
     Their length divides the stage, the evaluation interval and the observed rounds, so
@@ -38,12 +32,12 @@ def pace(
 
     Args:
       setup: the run.
-      plan: of the stage.
+      index: which of its stages.
       rows: all clients', arrays or shapes.
-      observe_rounds: of this stage.
     """
     model, data, memory_gb = setup.model, setup.data, setup.memory_gb
-    stage, devices = plan.stage, list(plan.mesh.devices.flat)
+    stage = setup.stages[index]
+    devices = placement.stage_devices(stage, setup.devices)
     samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
     flops = 6.0 * ledger.macs_per_sample(model.macs) * samples
     seconds = flops / (GUESSED_RATE.get(devices[0].platform, 5e10) * len(devices))
@@ -52,7 +46,7 @@ def pace(
     where = store.chosen(setup.client_store, rows, memory, len(devices))
     if where != "device":
         most = min(most, store.most_rounds(rows, stage.cohort_size, memory))
-    common = math.gcd(stage.num_rounds, setup.eval_every, *observe_rounds)
+    common = math.gcd(stage.num_rounds, setup.eval_every, *setup.observed(index))
     length = max(d for d in range(1, common + 1) if common % d == 0 and d <= most)
     size = len(data.train.size), stage.cohort_size, length, len(devices)
     working = None if where == "device" else store.working_size(*size)

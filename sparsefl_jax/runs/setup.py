@@ -7,10 +7,10 @@ import numpy as np
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.core.validate import typed
+from sparsefl_jax.core.validate import at_least, typed
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.simulation import evaluate, store
+from sparsefl_jax.simulation import store
 
 
 class Limits(NamedTuple):
@@ -86,13 +86,13 @@ def check(setup: Setup) -> None:
         raise ValueError("stages=[], expected at least one")
     for stage in setup.stages:
         for name in ("num_rounds", "cohort_size", "epochs", "batch_size"):
-            _at_least_one(name, getattr(stage, name))
+            _whole(name, getattr(stage, name))
         if stage.cohort_size > num_clients:
             raise ValueError(
                 f"cohort_size={stage.cohort_size}, expected at most the number of "
                 f"clients, {num_clients}"
             )
-    _at_least_one("eval_every", setup.eval_every)
+    _whole("eval_every", setup.eval_every)
     chunk = setup.chunk
     if chunk != "auto" and not (str(chunk).isdecimal() and int(chunk) >= 1):
         raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
@@ -113,19 +113,9 @@ def check_observed(observe_rounds: Sequence[int], num_rounds: int) -> None:
         )
 
 
-def check_metric(setup: Setup) -> None:
-    """Refuses a metric that the data cannot give; traces the methods' models.
-
-    Raises:
-      ValueError: in one line.
-    """
-    evaluate.check_metric(setup.metric, setup.stages, setup.model, setup.data)
-
-
-def _at_least_one(name: str, value: int) -> None:
+def _whole(name: str, value: int) -> None:
     typed(name, value, int)
-    if value < 1:
-        raise ValueError(f"{name}={value}, expected at least 1")
+    at_least(name, value, 1)
 
 
 def _check_budgets(budgets: np.ndarray | None, num_clients: int) -> None:

@@ -67,14 +67,14 @@ def summarize(
     evals = [r for r in metrics if r["phase"] == "eval"]
     evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
     names = [config.first_stage["name"]] if config.first_stage else []
-    names = [*names, config.algorithm.name]
+    names = [*names, config.algorithm["name"]]
     took = list(took) or [{} for _ in names[: metrics[-1]["stage"] + 1]]
     rounds = about.get("rounds", len(train))
     return {
-        "method": config.algorithm.name,
-        "model": config.model.name,
+        "method": config.algorithm["name"],
+        "model": config.model["name"],
         "dataset": config.dataset,
-        "partition": config.partition.name,
+        "partition": config.partition["name"],
         "seed": config.seed,
         "rounds": rounds,
         "stages": [

@@ -64,12 +64,10 @@ def uplink_masks(uplink: Message, shapes: PyTree, layers: PyTree) -> Array:
     """
     sent = {}
     for packet in uplink.values():
-        paths = trees.leaf_paths(packet.mask)
-        sent |= dict(zip(paths, jax.tree.leaves(packet.mask), strict=True))
-    leaves, treedef = jax.tree.flatten(shapes)
+        sent |= trees.by_path(packet.mask)
     mask = [
         sent[path] if path in sent and sent[path].shape == leaf.shape
         else jnp.ones(leaf.shape, bool)
-        for path, leaf in zip(trees.leaf_paths(shapes), leaves, strict=True)
+        for path, leaf in trees.by_path(shapes).items()
     ]  # fmt: skip
-    return pack(jax.tree.unflatten(treedef, mask), layers)
+    return pack(jax.tree.unflatten(jax.tree.structure(shapes), mask), layers)

@@ -15,6 +15,7 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.algorithm import Algorithm, Stage
+from sparsefl_jax.core.reads import reads
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import per_sample
@@ -54,11 +55,8 @@ def _shapes(algorithm, model):
 
 def _lasting(algorithm, shapes) -> bool:
     """Tells whether a client's models depend on its own state alone."""
-    key, server, client, info = shapes
-    jaxpr = jax.make_jaxpr(algorithm.personalize)(key, server, client, info).jaxpr
-    shared = {id(v) for v in jaxpr.invars[: 1 + len(jax.tree.leaves(server))]}
-    used = [*jaxpr.outvars, *(v for eqn in jaxpr.eqns for v in eqn.invars)]
-    return not any(id(v) in shared for v in used)
+    read = reads(jax.make_jaxpr(algorithm.personalize)(*shapes), shapes)
+    return not any(jax.tree.leaves(read[:2]))  # neither the key nor the server
 
 
 def make_judge(

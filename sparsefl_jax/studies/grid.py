@@ -7,8 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sparsefl_jax.core.validate import closest
-from sparsefl_jax.runs import run_directory
-from sparsefl_jax.runs.config import methods, registry, rename
+from sparsefl_jax.runs.config import methods, plain, registry, rename
 from sparsefl_jax.studies.points import Point
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -129,7 +128,7 @@ def _set(config, field: str, value) -> bool:
     if key == "name" and section in registry.TABLES:
         rename.switch(config, section, value)
         return True
-    known = run_directory.flatten(config.to_dict())
+    known = plain.flatten(config.to_dict())
     if field not in known:
         if section in ("algorithm", "first_stage"):
             return False  # another method's argument

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from sparsefl_jax.core.validate import closest
 from sparsefl_jax.runs import run_directory
-from sparsefl_jax.runs.config import defaults, fields
+from sparsefl_jax.runs.config import defaults, fields, plain
 from sparsefl_jax.system import files
 
 FILE = "study.json"
@@ -122,7 +122,7 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
                         "expected another --workdir, or the folder to be removed"
                     )
     workdir.mkdir(parents=True, exist_ok=True)
-    told = {p.name: run_directory.plain(p.config) for p in points}
+    told = {p.name: plain.plain(p.config) for p in points}
     files.write_text(workdir / FILE, json.dumps(shown | {"points": told}, indent=2))
 
 

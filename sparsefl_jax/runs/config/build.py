@@ -149,7 +149,7 @@ def build_budgets(config):
 def build_stages(config, model, budgets=None) -> list[Stage]:
     """Builds the stages: `first_stage` if there is one, then the main stage."""
     optimizer, stages, sampler = build_optimizer(config), [], None
-    main = {key: config[key] for key in registry.STAGE}
+    main = {key: getattr(config, key) for key in registry.STAGE}
     if config.first_stage:
         name, settings = _settings(config.first_stage)
         chosen = main | {
@@ -189,7 +189,7 @@ def _settings(section) -> tuple[Any, dict[str, Any]]:
     """Returns the name of a section and its arguments; lists become tuples."""
     settings = {
         key: tuple(value) if isinstance(value, list) else value
-        for key, value in section.to_dict().items()
+        for key, value in section.items()
         if value is not None
     }
     return settings.pop("name"), settings

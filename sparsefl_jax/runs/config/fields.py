@@ -156,7 +156,7 @@ def check_densities(config, model) -> None:
             least = np.min(section.get(key) or 1.0)
             if int(least * size) < 1:
                 raise ValueError(
-                    f"{section.name}: {key}={least:g}, expected at least "
+                    f"{section['name']}: {key}={least:g}, expected at least "
                     f"{1 / size:.2g} to leave one of {size} weights"
                 )
 

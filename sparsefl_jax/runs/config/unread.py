@@ -61,23 +61,24 @@ def check_stages(config, stages, model, traced) -> None:
     if epochs > 1 and not checks.reads_epochs(traced[0]):
         raise ValueError(
             f"first_stage.epochs={epochs} is read by nothing here: "
-            f"{config.first_stage.name!r} takes the batches of one epoch, expected 1"
+            f"{config.first_stage['name']!r} takes the batches of one epoch, expected 1"
         )
     masked = any(field.startswith("first_stage") for field in densities(config))
     if masked and not checks.reads_mask(stages[1].algorithm, model):
         raise ValueError(
-            f"first_stage.name={config.first_stage.name!r}: its mask is read by "
-            f"nothing here, as {config.algorithm.name!r} starts from one of its own"
+            f"first_stage.name={config.first_stage['name']!r}: its mask is read by "
+            f"nothing here, as {config.algorithm['name']!r} starts from one of its own"
         )
 
 
 def densities(config) -> dict:
     """Returns the densities that `density` may set, by field."""
+    sections = {"first_stage": config.first_stage, "algorithm": config.algorithm}
     return {
-        f"{section}.{key}": config[section][key]
-        for section in ("first_stage", "algorithm")
+        f"{name}.{key}": section[key]
+        for name, section in sections.items()
         for key in _DENSITIES
-        if config[section].get(key) is not None
+        if section.get(key) is not None
     }
 
 

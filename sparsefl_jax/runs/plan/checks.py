@@ -16,9 +16,12 @@ from sparsefl_jax.core.types import Batches, ClientInfo, Context, Key, SparseMod
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.runs import segment_lengths
 from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.runs.plan.memory import Memory, by_shape
-from sparsefl_jax.runs.setup import Setup, check, check_metric, check_observed
+from sparsefl_jax.runs.setup import Setup, check, check_observed
+from sparsefl_jax.simulation import initial_state, placement
+from sparsefl_jax.simulation.evaluate import check_metric
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import packets
 
@@ -26,13 +29,14 @@ from sparsefl_jax.wire import packets
 class Traced(NamedTuple):
     """One round of a stage by shape."""
 
-    start: SparseModel  # what it starts from
     layouts: dict[str, dict[str, packets.Layout]]  # of the messages 'down' and 'up'
     facts: tuple[dict[str, traffic_estimate.Facts], ...]  # of the same messages
     model: SparseModel  # what it hands on
     reads_budget: bool  # whether a client's part depends on its budget
     client: Callable  # a client's part of a round: *arguments -> (down, up, ...)
     arguments: tuple  # key, context, server, row, and the fields of `Batches`
+    state: placement.State | None = None  # of all clients
+    pace: segment_lengths.Pace | None = None
     memory: Memory | None = None  # before compilation
 
 
@@ -51,11 +55,15 @@ def run(setup: Setup) -> list[Traced]:
     """
     check(setup)
     shapes, traced = initial_shapes(setup.model), []
-    for stage in setup.stages:
+    info = placement.client_info(setup.data, setup.budgets)
+    for index, stage in enumerate(setup.stages):
         one = trace(stage, shapes, setup.data)
-        traced.append(one._replace(memory=by_shape(setup, stage, shapes)))
+        state = initial_state.shapes(stage.algorithm, shapes, info)
+        pace = segment_lengths.pace(setup, index, state.clients)
+        memory = by_shape(setup, stage, state, pace)
+        traced.append(one._replace(state=state, pace=pace, memory=memory))
         shapes = one.model
-    check_metric(setup)
+    check_metric(setup.metric, setup.stages, setup.model, setup.data)
     if setup.budgets is not None and not any(one.reads_budget for one in traced):
         raise ValueError(
             "budgets are read by nothing here, expected none, or a method that reads "
@@ -116,7 +124,6 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
     down, up, total, *_ = traced.out_info
     total = jax.tree.map(lambda v: v.update(weak_type=False), total)
     return Traced(
-        model,
         {"down": packets.layout(down), "up": packets.layout(up)},
         traffic_estimate.facts(traced),
         jax.eval_shape(after, key, server, total),

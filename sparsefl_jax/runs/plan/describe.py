@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core import keys
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
@@ -68,16 +69,17 @@ def describe(
     initial, planned, share = setup.initial, [], 1.0
     if initial is not None:
         share = float(masks.density(initial.mask, masks.prunable(model.macs, ("*",))))
-    weights = sum(p.size for p in jax.tree.leaves(traced[0].start.params))
+    weights = sum(p.size for p in jax.tree.leaves(traced[0].model.params))
     for index, stage in enumerate(setup.stages):
         memory = memories[index] if memories else traced[index].memory
-        plan = placement.make_plan(stage, {}, devices, memory.chunk)
-        samples = _samples(keys.of_stage(run_key, index), plan, data)
+        samples = _samples(keys.of_stage(run_key, index), stage, memory.chunk, data)
         traffic = traffic_estimate.expect(stage, share, traced[index])
         share = traffic.share
-        each = _stage(setup, plan, weights, samples, traffic)
+        each = _stage(setup, stage, weights, samples, traffic)
         each |= {"memory": memory.parts(), "client_store": memory.client_store}
-        each["seconds_per_round"] = _seconds(each, plan, rate, len(devices))
+        each["chunk"] = memory.chunk
+        part = len(placement.stage_devices(stage, devices)) / len(devices)
+        each["seconds_per_round"] = _seconds(each, rate * part, rate)
         planned.append(each)
     sizes = np.asarray(data.train.size)
     return {
@@ -103,33 +105,34 @@ def describe(
     }
 
 
-def _samples(key: Key, plan: placement.Plan, data: FederatedData) -> _Samples:
+def _samples(key: Key, stage: Stage, chunk: int, data: FederatedData) -> _Samples:
     """Counts the samples of a round; draws the run's own cohorts if it has the key."""
-    stage, sizes = plan.stage, np.asarray(data.train.size)
+    sizes = np.asarray(data.train.size)
     rounds = min(stage.num_rounds, max(1, _DRAWS // len(sizes)))
 
     draw = cohorts.drawing(key, stage, len(sizes))
     ids = draw(np.arange(rounds, dtype=np.int32))
     # As in `placement.deal`: the largest first, a block as long as its first.
     ordered = -np.sort(-sizes[ids], axis=1)
-    longest = ordered[:, :: plan.chunk]
+    longest = ordered[:, ::chunk]
     steps = -(-longest // stage.batch_size)
-    executed = plan.chunk * stage.batch_size * float(steps.sum(1).mean())
+    executed = chunk * stage.batch_size * float(steps.sum(1).mean())
     own = float(ordered.sum(1).mean())
     each = float((-(-ordered // stage.batch_size)).sum(1).mean())
     return _Samples(*(stage.epochs * v for v in (own, each, executed)))
 
 
-def _stage(setup: Setup, plan, weights: int, samples: _Samples, traffic) -> dict:
+def _stage(
+    setup: Setup, stage: Stage, weights: int, samples: _Samples, traffic
+) -> dict:
     """Returns all figures of a stage but memory and time."""
-    stage, macs = plan.stage, setup.model.macs
+    macs = setup.model.macs
     dense = ledger.macs_per_sample(macs)
     return {
         "rounds": stage.num_rounds,
         "cohort": stage.cohort_size,
         "epochs": stage.epochs,
         "batch_size": stage.batch_size,
-        "chunk": plan.chunk,
         "masked": traffic.masked,
         "density": traffic.density,
         "bits_down": traffic.down,
@@ -143,13 +146,13 @@ def _stage(setup: Setup, plan, weights: int, samples: _Samples, traffic) -> dict
     }
 
 
-def _seconds(stage: dict, plan, rate: float, devices: int) -> list[float]:
-    """Bounds the seconds of a round and its share of evaluations by the matmul rate."""
-    training = stage["flops_executed"] / (rate * plan.mesh.size / devices)
+def _seconds(stage: dict, training_rate: float, rate: float) -> list[float]:
+    """Bounds the seconds of a round and its share of evaluations by matmul rates."""
     evaluations = stage["evaluations"] / stage["rounds"]
-    evaluation = stage["flops_evaluation"] * evaluations / rate
+    seconds = stage["flops_executed"] / training_rate
+    seconds += stage["flops_evaluation"] * evaluations / rate
     slow, fast = SHARES
-    return [(training + evaluation) / fast, (training + evaluation) / slow]
+    return [seconds / fast, seconds / slow]
 
 
 def _total(stages: list[dict]) -> dict:

@@ -13,10 +13,9 @@ import jax
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.runs import segment_lengths
+from sparsefl_jax.runs.segment_lengths import Pace
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import initial_state, placement, store
+from sparsefl_jax.simulation import placement, store
 from sparsefl_jax.system import hardware
 
 FILL = 0.9  # of an accelerator's memory; the rest is for what no program counts
@@ -57,7 +56,7 @@ class Memory(NamedTuple):
         return sum(self.fixed.values()) + int(share * (self.working_set or 0))
 
 
-def by_shape(setup: Setup, stage: Stage, start: SparseModel) -> Memory:
+def by_shape(setup: Setup, stage: Stage, state: placement.State, pace: Pace) -> Memory:
     """Computes the memory of a stage before it is compiled.
 
     The chunk is the one asked for. 'auto' is 1 where the memory has no limit, as on
@@ -67,20 +66,18 @@ def by_shape(setup: Setup, stage: Stage, start: SparseModel) -> Memory:
     Args:
       setup: the run.
       stage: one of its stages.
-      start: what the stage starts from, arrays or shapes.
+      state: the shapes of its state.
+      pace: of its segments.
 
     Raises:
       ValueError: the parts do not fit, whatever the working set takes.
     """
-    data, info = setup.data, placement.client_info(setup.data, setup.budgets)
-    plan = placement.make_plan(stage, {}, setup.devices, 1)
-    devices = list(plan.mesh.devices.flat)
-    state = initial_state.shapes(stage.algorithm, start, info)
-    pace = segment_lengths.pace(setup, plan, state.clients)
+    data, num_clients = setup.data, len(setup.data.train.size)
+    devices = placement.stage_devices(stage, setup.devices)
     rows = store.num_bytes(state.clients)
     clients = store.device_bytes(state.clients, len(devices))
     if pace.working is not None:  # the next segment's are fetched while one runs
-        clients = 2 * pace.working * (rows // info.index.size)
+        clients = 2 * pace.working * (rows // num_clients)
     population = data.x.nbytes + data.y.nbytes + data.train.index.nbytes
     share = -(-stage.cohort_size // len(devices))
     limit = budget(setup.memory_gb, devices)
@@ -89,7 +86,7 @@ def by_shape(setup: Setup, stage: Stage, start: SparseModel) -> Memory:
         chunk = 1 if limit is None else share
     memory = Memory(
         fixed={
-            "population": len(devices) * (population + 12 * info.index.size),
+            "population": len(devices) * (population + 12 * num_clients),
             "test set": data.x_test.nbytes + data.y_test.nbytes,
             "clients": clients,
             "server": len(devices) * store.num_bytes(state.server),

@@ -1,0 +1,58 @@
+"""A configuration as plain values, which is all that a run knows of it."""
+
+import json
+from types import SimpleNamespace
+from typing import Any
+
+
+def plain(config: Any) -> dict:
+    """Returns a configuration as JSON holds it, with tuples for lists.
+
+    Args:
+      config: a `ConfigDict`, the result of `values`, or a dictionary.
+
+    Example:
+      >>> plain({"prunable": ["*kernel"]})
+      {'prunable': ('*kernel',)}
+    """
+    config = vars(config) if isinstance(config, SimpleNamespace) else config
+    known = isinstance(config, dict)
+    text = json.dumps(config) if known else config.to_json_best_effort()
+    return _with_tuples(json.loads(text))
+
+
+def values(config: Any) -> SimpleNamespace:
+    """Returns a configuration with a plain value for each field; sections are dicts."""
+    return SimpleNamespace(**plain(config))
+
+
+def replaced(config: SimpleNamespace, **fields: Any) -> SimpleNamespace:
+    """Returns a copy of `values` with other values of some fields.
+
+    Example:
+      >>> replaced(SimpleNamespace(seed=1, seeds=3), seeds=1)
+      namespace(seed=1, seeds=1)
+    """
+    return SimpleNamespace(**vars(config) | fields)
+
+
+def flatten(fields: dict, prefix: str = "") -> dict:
+    """Flattens nested sections into one dictionary of dotted names.
+
+    Example:
+      >>> flatten({"a": 1, "b": {"c": 2}})
+      {'a': 1, 'b.c': 2}
+    """
+    flat = {}
+    for name, value in fields.items():
+        if isinstance(value, dict):
+            flat |= flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _with_tuples(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _with_tuples(item) for key, item in value.items()}
+    return tuple(map(_with_tuples, value)) if isinstance(value, list) else value
