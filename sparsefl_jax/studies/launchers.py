@@ -2,6 +2,7 @@
 
 import ast
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -14,7 +15,8 @@ from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.studies import processes
 from sparsefl_jax.system import hardware, interrupt
 
-_LOOK = 15.0  # seconds between looks at SLURM's queue
+_COMMA = re.compile(r",(?![^(\[{]*[)\]}])")  # outside brackets
+_LOOK = 10.0  # seconds between looks at SLURM's queue
 _LOCAL = {"timeout_min": 60 * 24 * 30}  # submitit would end local jobs after 2 minutes
 
 
@@ -97,8 +99,8 @@ def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
     Args:
       launcher: 'slurm', or 'local' for processes on this machine, all at once.
       workdir: the study's folder; the jobs' logs go to its `jobs`.
-      options: parameters of submitit's executor, `timeout_min=60,slurm_partition=gpu`.
-        SLURM needs a limit of time.
+      options: parameters of submitit's executor, `timeout_min=60,slurm_partition=gpu`;
+        values are Python literals, or else text. SLURM needs a limit of time.
 
     Raises:
       ValueError: submitit is missing, SLURM is, or an option is refused.
@@ -159,9 +161,9 @@ def _without_ctrl_c() -> Iterator[None]:
 
 def _parse(options: str) -> dict:
     parameters = {}
-    for part in filter(None, options.split(",")):
-        name, equals, value = part.partition("=")
-        if not equals or "=" in value or not name:
+    for part in filter(None, _COMMA.split(options)):
+        name, _, value = part.partition("=")
+        if not (name and value) or "=" in value and value[0] not in "[({":
             raise ValueError(f"--launcher_options has {part!r}, expected NAME=VALUE")
         try:
             parameters[name] = ast.literal_eval(value)

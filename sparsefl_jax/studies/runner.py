@@ -234,8 +234,9 @@ def progress(workdir: Path, points: Sequence[Point]) -> str:
     """
     states = [on_disk.state(workdir, point) for point in points]
     done = sum(s.done == len(p.seeds) for s, p in zip(states, points, strict=True))
-    failed, running = (
-        sum(bool(getattr(s, name)) for s in states) for name in ("failed", "running")
+    failed = sum(bool(s.failed) for s in states)
+    running = sum(
+        s.running and s.done < len(p.seeds) for s, p in zip(states, points, strict=True)
     )
     seconds = [
         report.read_summary(folder.parent).get("seconds")
