@@ -302,7 +302,12 @@ def _naming(point: Point) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"point {point.name!r}: {one_line(error)}") from None
+        raise ValueError(f"point {point.name!r}: {one_line(error)}") from error
+    except Exception as error:  # a method of one's own may raise any
+        raise ValueError(
+            f"point {point.name!r}: {type(error).__name__}: {one_line(error)} "
+            "(SPARSEFL_DEBUG=1 shows where)"
+        ) from error
 
 
 def _say(text: str) -> None:
