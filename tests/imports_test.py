@@ -23,6 +23,7 @@ FOLDERS = (
     "runs",
     "export",
     "testing",
+    "studies",
 )
 PACKAGE = "sparsefl_jax"
 

@@ -35,3 +35,7 @@ __all__ = [
     "summary_table",
     "write_page",
 ]
+
+
+def write_comparison(run_dirs, out, **_):
+    (out / "report.html").write_text("\n".join(map(str, run_dirs)))

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -55,7 +56,7 @@ def claimed(workdir: str | Path, config, resume: bool) -> Iterator[Path]:
     workdir = Path(workdir)
     _check(workdir, config, resume)
     workdir.mkdir(parents=True, exist_ok=True)
-    with _locked(workdir):
+    with locked(workdir):
         _check(workdir, config, resume)  # what another process wrote in between
         if not (workdir / "config.json").exists():
             _write_config(workdir, config)
@@ -134,17 +135,31 @@ def _write_config(workdir: Path, config) -> None:
 
 
 @contextlib.contextmanager
-def _locked(workdir: Path) -> Iterator[None]:
-    """Holds a lock that the system releases with the process, however it ends."""
+def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
+    """Holds a lock that the system releases with the process, however it ends.
+
+    Args:
+      workdir: a folder; its file `lock` is the lock.
+      wait: the time to try, in seconds; `in_use` may hold a free lock for a moment.
+
+    Raises:
+      ValueError: another process holds it.
+    """
     import fcntl
 
+    until = time.monotonic() + wait
     with open(workdir / "lock", "a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise ValueError(
-                f"workdir={str(workdir)!r} is in use by a run that still goes on"
-            ) from None
+        while True:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    raise ValueError(
+                        f"workdir={str(workdir)!r} is in use by a run that still goes "
+                        "on"
+                    ) from None
+                time.sleep(0.05)
         yield
 
 
@@ -153,7 +168,7 @@ def in_use(workdir: Path) -> bool:
     if not (workdir / "lock").exists():
         return False
     try:
-        with _locked(workdir):
+        with locked(workdir, wait=0):
             return False
     except ValueError:
         return True

@@ -16,7 +16,7 @@ def main() -> int:
     parser.add_argument("point", help="the name of the point")
     parser.add_argument("--cores", help="cores to run on, such as 0,1 (default: all)")
     arguments = parser.parse_args()
-    if arguments.cores:
+    if arguments.cores and hasattr(os, "sched_setaffinity"):  # Linux only
         os.sched_setaffinity(0, map(int, arguments.cores.split(",")))
     hardware.use_cpu_cores()
     hardware.keep_compilations()

@@ -92,7 +92,9 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
             for field, value in taken.items()
             if len(axes[field]) > 1 or field == "algorithm.name"
         )
-        points.setdefault(name or config.algorithm.name, point)
+        same = points.setdefault(name or config.algorithm.name, point)
+        if run_directory.differences(same, point):
+            raise ValueError(f"--sweep: two points are both called {name!r}")
     if unread := [name for name in axes if name not in used]:
         raise ValueError(f"--sweep: {unread[0]} is read by none of the methods")
     return [Point(*pair) for pair in points.items()]

@@ -1,21 +1,43 @@
 """Runs the points of a study as jobs of a cluster, by submitit (extra `cluster`)."""
 
 import ast
-from collections.abc import Callable
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+
+from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.studies import processes
+from sparsefl_jax.system import hardware, interrupt
+
+_COMMA = re.compile(r",(?![^(\[{]*[)\]}])")  # outside brackets
+_LOOK = 10.0  # seconds between looks at SLURM's queue
+_LOCAL = {"timeout_min": 60 * 24 * 30}  # submitit would end local jobs after 2 minutes
 
 
 class _RunPoint:
     """Runs a point; a job that is preempted is queued again and resumes."""
 
     def __call__(self, workdir: str, name: str) -> None:
-        from sparsefl_jax.system import hardware
-
         hardware.use_cpu_cores()
         hardware.keep_compilations()
         from sparsefl_jax.studies import runner
 
-        runner.run_point(workdir, name)
+        requeue = signal.getsignal(signal.SIGUSR2)  # of submitit
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which submitit ignores
+        try:
+            runner.run_point(workdir, name)
+        except interrupt.StoppedError as error:
+            if error.code == 128 + signal.SIGUSR2 and callable(requeue):
+                requeue(signal.SIGUSR2, None)
+            # Not an `Exception`, which submitit would write down as the job's result,
+            # even if SLURM runs the job again.
+            sys.exit(error.code)
 
     def checkpoint(self, workdir: str, name: str):
         """Returns what submitit queues again after a preemption."""
@@ -24,34 +46,64 @@ class _RunPoint:
         return submitit.helpers.DelayedSubmission(self, workdir, name)
 
 
+class _Queue:
+    """The user's jobs in SLURM's queue, looked at every `_LOOK` seconds.
+
+    submitit asks SLURM's accounting, which need not be there.
+    """
+
+    def __init__(self):
+        self.looks = [frozenset(), frozenset()]  # the last two, to outlast slow disks
+        self.time = None
+
+    def holds(self, job_id: str) -> bool:
+        if self.time is None or time.monotonic() > self.time + _LOOK:
+            command = ["squeue", "--me", "--noheader", "--array", "--format=%i"]
+            found = subprocess.run(command, capture_output=True, text=True)
+            if found.returncode:
+                return True  # the controller may be away for a while
+            now = frozenset(found.stdout.split())
+            self.looks = [self.looks[1] if self.time else now, now]
+            self.time = time.monotonic()
+        return any(job_id in look for look in self.looks)
+
+
 class _Job:
     """A job of submitit."""
 
-    def __init__(self, job):
-        self.job = job
+    def __init__(self, job, queue: _Queue | None):
+        self.job, self.queue = job, queue
 
     def done(self) -> bool:
-        return self.job.done()
+        if self.queue is None:
+            return self.job.done()
+        has_result = self.job.paths.result_pickle.exists()
+        return has_result or not self.queue.holds(self.job.job_id)
 
     def cancel(self) -> None:
-        self.job.cancel()
+        if self.queue is None:  # its SIGINT would leave the run one second
+            os.kill(int(self.job.job_id), signal.SIGTERM)
+        else:
+            self.job.cancel(check=False)
 
     def fate(self) -> str:
-        error = self.job.exception() or "it ended without a result"
-        lines = str(error).strip().splitlines()
-        return f"job {self.job.job_id}: {lines[-1] if lines else 'ended'}"
+        log = self.job.paths.stderr
+        text = log.read_text(errors="replace") if log.exists() else ""
+        last = ([line for line in text.splitlines() if line.strip()] or [""])[-1]
+        return f"job {self.job.job_id} ended: {last or 'without a word'} (see {log})"
 
 
 def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
     """Returns `(names) -> jobs`, which submits points as an array of jobs.
 
     Args:
-      launcher: 'slurm', or 'local' for processes on this machine.
+      launcher: 'slurm', or 'local' for processes on this machine, all at once.
       workdir: the study's folder; the jobs' logs go to its `jobs`.
-      options: parameters of submitit's executor, `timeout_min=60,slurm_partition=gpu`.
+      options: parameters of submitit's executor, `timeout_min=60,slurm_partition=gpu`;
+        values are Python literals, or else text. SLURM needs a limit of time.
 
     Raises:
-      ValueError: submitit is missing, SLURM is, or it refuses an option.
+      ValueError: submitit is missing, SLURM is, or an option is refused.
 
     Example:
       >>> submitting("slurm", Path("a"), "timeout_min=x=1")
@@ -65,24 +117,53 @@ def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
         raise ValueError(
             f"--launcher={launcher} needs submitit: pip install -e '.[cluster]'"
         ) from None
-    try:
-        executor = submitit.AutoExecutor(folder=workdir / "jobs", cluster=launcher)
-        executor.update_parameters(name="study", **parameters)
-    except Exception as error:  # submitit has errors of many kinds
-        raise ValueError(f"--launcher={launcher}: {error}") from None
+    if launcher == "slurm" and not {"timeout_min", "slurm_time"} & parameters.keys():
+        raise ValueError(
+            "--launcher=slurm has no limit of time, expected "
+            "--launcher_options=timeout_min=MINUTES; a point that takes longer is "
+            "queued again and goes on"
+        )
+    parameters = (_LOCAL if launcher == "local" else {}) | parameters
+    folder = workdir.resolve()
+    with _refusing(launcher):
+        executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=launcher)
+        executor.update_parameters(**{"name": "study"} | parameters)
+    queue = _Queue() if launcher == "slurm" else None
 
     def submit(names):
-        folders = [str(workdir.resolve())] * len(names)
-        return [_Job(j) for j in executor.map_array(_RunPoint(), folders, names)]
+        folders = [str(folder)] * len(names)
+        with _refusing(launcher), processes.importable(), _without_ctrl_c():
+            jobs = executor.map_array(_RunPoint(), folders, names)
+        return [_Job(job, queue) for job in jobs]
 
     return submit
 
 
+@contextmanager
+def _refusing(launcher: str) -> Iterator[None]:
+    """Turns what submitit refuses, in errors of many kinds, into one line."""
+    try:
+        yield
+    except Exception as error:
+        raise ValueError(f"--launcher={launcher}: {one_line(error)}") from None
+
+
+@contextmanager
+def _without_ctrl_c() -> Iterator[None]:
+    """Leaves Ctrl-C to the study: processes started here inherit what is blocked."""
+    ours = {signal.SIGINT, signal.SIGHUP}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, ours)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
 def _parse(options: str) -> dict:
     parameters = {}
-    for part in filter(None, options.split(",")):
-        name, equals, value = part.partition("=")
-        if not equals or "=" in value or not name:
+    for part in filter(None, _COMMA.split(options)):
+        name, _, value = part.partition("=")
+        if not (name and value) or "=" in value and value[0] not in "[({":
             raise ValueError(f"--launcher_options has {part!r}, expected NAME=VALUE")
         try:
             parameters[name] = ast.literal_eval(value)

@@ -123,7 +123,13 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
                     )
     workdir.mkdir(parents=True, exist_ok=True)
     told = {p.name: plain.plain(p.config) for p in points}
-    files.write_text(workdir / FILE, json.dumps(shown | {"points": told}, indent=2))
+    with writing(workdir):
+        files.write_text(workdir / FILE, json.dumps(shown | {"points": told}, indent=2))
+
+
+def writing(workdir: Path):
+    """Holds the lock of the files that belong to no point, such as the page."""
+    return run_directory.locked(workdir, wait=60)
 
 
 def read(workdir: str | Path) -> tuple[list[Point], dict]:
@@ -152,7 +158,7 @@ def state(workdir: Path, point: Point) -> State:
     done = sum((folder / "summary.json").exists() for folder in folders)
     reason = failure(workdir, point.name)
     said = reason.read_text().strip() if reason.exists() else ""
-    running = any(run_directory.in_use(folder) for folder in folders)
+    running = run_directory.in_use(workdir / point.name)
     return State(done, said, running)
 
 

@@ -6,9 +6,6 @@ started again sees what is left, whoever ran the rest.
 """
 
 import contextlib
-import os
-import signal
-import subprocess
 import sys
 import time
 import traceback
@@ -22,6 +19,7 @@ from sparsefl_jax.core.formats import format_percent, format_seconds
 from sparsefl_jax.core.validate import at_least, one_line
 from sparsefl_jax.runs import experiment, fit, run_directory
 from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.studies import processes
 from sparsefl_jax.studies.points import Point
 from sparsefl_jax.system import files, interrupt
 
@@ -81,9 +79,9 @@ def run(
     else:
         start, at_once = submit, len(points)
         if start is None:
-            start, at_once = _processes(workdir, jobs), jobs
+            start, at_once = processes.starting(workdir, jobs), jobs
         _elsewhere(workdir, points, missing, start, say, at_once)
-    _write_page(workdir, points, say)
+    _write_page(workdir, say)
     return {point.name: on_disk.state(workdir, point) for point in points}
 
 
@@ -124,27 +122,35 @@ def run_point(workdir: str | Path, name: str) -> None:
 
 
 def _seeds(workdir: Path, point: Point) -> Iterator[dict]:
-    """Runs the seeds that have not ended; yields their summaries."""
-    noted = on_disk.failure(workdir, point.name)
-    noted.unlink(missing_ok=True)
-    reasons = []
-    widths = experiment.widths_of([point.of_seed(seed) for seed in point.seeds])
-    for seed in point.seeds:
-        folder, config = workdir / point.name / f"seed_{seed}", point.of_seed(seed)
-        if _ended(folder, config):
-            continue
-        begun = (folder / "config.json").exists()
+    """Runs the seeds that have not ended; yields their summaries.
+
+    Nothing runs if another process runs the point.
+    """
+    (workdir / point.name).mkdir(exist_ok=True)
+    with contextlib.ExitStack() as stack:
         try:
-            yield experiment.run(
-                config, folder, resume=begun, progress="rounds", widths=widths
-            )
-        except Exception as error:  # whatever it is, the other points go on
-            if isinstance(error, interrupt.StoppedError):
+            stack.enter_context(run_directory.locked(workdir / point.name))
+        except ValueError:
+            return
+        noted, reasons = on_disk.failure(workdir, point.name), []
+        noted.unlink(missing_ok=True)
+        widths = experiment.widths_of([point.of_seed(seed) for seed in point.seeds])
+        for seed in point.seeds:
+            folder, config = workdir / point.name / f"seed_{seed}", point.of_seed(seed)
+            if _ended(folder, config):
+                continue
+            begun = (folder / "config.json").exists()
+            try:
+                yield experiment.run(
+                    config, folder, resume=begun, progress="rounds", widths=widths
+                )
+            except interrupt.StoppedError:
                 raise
-            reasons.append(f"seed {seed}: {one_line(error)}")
-            noted.parent.mkdir(exist_ok=True)
-            trace = "" if isinstance(error, ValueError) else traceback.format_exc()
-            files.write_text(noted, "\n".join([*reasons, trace]))
+            except Exception as error:  # whatever it is, the other points go on
+                reasons.append(f"seed {seed}: {one_line(error)}")
+                noted.parent.mkdir(exist_ok=True)
+                trace = "" if isinstance(error, ValueError) else traceback.format_exc()
+                files.write_text(noted, "\n".join([*reasons, trace]))
 
 
 def _ended(folder: Path, config) -> bool:
@@ -162,16 +168,26 @@ def _complete(workdir: Path, point: Point) -> bool:
 
 
 def _in_this_process(workdir, points, missing, say) -> None:
-    for number, point in enumerate(missing, start=1):
-        say(f"point {number} of {len(missing)}: {point.name}")
+    waiting = list(missing)
+    while waiting:
+        # Another process may run a point, such as one that a killed study left.
+        free = [p for p in waiting if not on_disk.state(workdir, p).running]
+        if not free:
+            time.sleep(_POLL)
+            continue
+        point = free[0]
+        say(f"point {1 + len(missing) - len(waiting)} of {len(missing)}: {point.name}")
         for summary in _seeds(workdir, point):
             say(_result(point, summary))
-        reason = on_disk.state(workdir, point).failed
-        if reason:
-            say(f"{point.name} failed: {reason.splitlines()[0]}")
+        state = on_disk.state(workdir, point)
+        if state.running:
+            continue  # another process was faster
+        waiting.remove(point)
+        if state.failed:
+            say(f"{point.name} failed: {state.failed.splitlines()[0]}")
         jax.clear_caches()  # the next point has programs of its own
         say(progress(workdir, points))
-        _write_page(workdir, points, say)
+        _write_page(workdir, say)
 
 
 def _elsewhere(workdir, points, missing, start, say, at_once: int) -> None:
@@ -179,19 +195,24 @@ def _elsewhere(workdir, points, missing, start, say, at_once: int) -> None:
     waiting, running = list(missing), {}
     with interrupt.listening("asking the points to end after this segment") as stopped:
         while waiting or running:
-            # Another process may run a point, such as one that a killed study left.
             free = [p for p in waiting if not on_disk.state(workdir, p).running]
             if chosen := free[: at_once - len(running)]:
                 waiting = [point for point in waiting if point not in chosen]
+                chosen = [p for p in chosen if not _complete(workdir, p)]
+            if chosen:
                 jobs = start([point.name for point in chosen])
                 running |= {p.name: (p, j) for p, j in zip(chosen, jobs, strict=True)}
             for name, (point, job) in list(running.items()):
-                if job.done():
-                    del running[name]
-                    _note_loss(workdir, point, job)
-                    say(_ending(workdir, point))
-                    say(progress(workdir, points))
-                    _write_page(workdir, points, say)
+                if not job.done():
+                    continue
+                del running[name]
+                if on_disk.state(workdir, point).running:
+                    waiting.append(point)  # another process was faster
+                    continue
+                _note_loss(workdir, point, job)
+                say(_ending(workdir, point))
+                say(progress(workdir, points))
+                _write_page(workdir, say)
             if number := stopped():
                 for _, job in running.values():
                     job.cancel()
@@ -225,48 +246,6 @@ def _result(point: Point, summary: dict) -> str:
     return f"{point.name}, seed {summary.get('seed')}: {accuracy} in {took}"
 
 
-class _Process:
-    """A point that runs in a process of its own."""
-
-    def __init__(self, workdir: Path, name: str, cores: Sequence[int]):
-        self.cores, folder = cores, workdir / "logs"
-        folder.mkdir(exist_ok=True)
-        command = [sys.executable, "-m", "sparsefl_jax.studies", str(workdir), name]
-        command += ["--cores", ",".join(map(str, cores))]
-        with open(folder / f"{name}.txt", "ab") as log:
-            # In a session of its own, so that Ctrl-C reaches it through us alone.
-            self.process = subprocess.Popen(
-                command, stdout=log, stderr=log, start_new_session=True
-            )
-
-    def done(self) -> bool:
-        return self.process.poll() is not None
-
-    def cancel(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
-
-    def fate(self) -> str:
-        code = self.process.returncode
-        return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
-
-
-def _processes(workdir: Path, jobs: int) -> Callable:
-    """Returns a function that starts points on the cores that are free."""
-    cores = sorted(os.sched_getaffinity(0))
-    shares = [cores[i::jobs] or cores for i in range(jobs)]
-    running: list[_Process] = []
-
-    def start(names: list[str]) -> list[_Process]:
-        for name in names:
-            taken = [job.cores for job in running if not job.done()]
-            free = [share for share in shares if share not in taken] or shares
-            running.append(_Process(workdir, name, free[0]))
-        return running[-len(names) :]
-
-    return start
-
-
 def progress(workdir: Path, points: Sequence[Point]) -> str:
     """Returns how far a study has come, in one line.
 
@@ -276,8 +255,9 @@ def progress(workdir: Path, points: Sequence[Point]) -> str:
     """
     states = [on_disk.state(workdir, point) for point in points]
     done = sum(s.done == len(p.seeds) for s, p in zip(states, points, strict=True))
-    failed, running = (
-        sum(bool(getattr(s, name)) for s in states) for name in ("failed", "running")
+    failed = sum(bool(s.failed) for s in states)
+    running = sum(
+        s.running and s.done < len(p.seeds) for s, p in zip(states, points, strict=True)
     )
     seconds = [
         report.read_summary(folder.parent).get("seconds")
@@ -294,9 +274,9 @@ def progress(workdir: Path, points: Sequence[Point]) -> str:
     return ", ".join(parts)
 
 
-def _write_page(workdir: Path, points: Sequence[Point], say: Callable) -> None:
+def _write_page(workdir: Path, say: Callable) -> None:
     """Writes the comparison of all runs that have been evaluated so far."""
-    _, shown = on_disk.read(workdir)
+    points, shown = on_disk.read(workdir)
     status, folders = [], []
     for point in points:
         state = on_disk.state(workdir, point)
@@ -311,13 +291,14 @@ def _write_page(workdir: Path, points: Sequence[Point], say: Callable) -> None:
     if not folders:
         return
     try:
-        report.write_comparison(
-            folders,
-            workdir,
-            unlike=shown.get("unlike", False),
-            title=workdir.resolve().name,
-            status=status,
-        )
+        with on_disk.writing(workdir):
+            report.write_comparison(
+                folders,
+                workdir,
+                unlike=shown.get("unlike", False),
+                title=workdir.resolve().name,
+                status=status,
+            )
     except (ValueError, OSError) as error:
         say(f"the page cannot be written: {one_line(error)}")
 
@@ -342,7 +323,12 @@ def _naming(point: Point) -> Iterator[None]:
     try:
         yield
     except ValueError as error:
-        raise ValueError(f"point {point.name!r}: {one_line(error)}") from None
+        raise ValueError(f"point {point.name!r}: {one_line(error)}") from error
+    except Exception as error:  # a method of one's own may raise any
+        raise ValueError(
+            f"point {point.name!r}: {type(error).__name__}: {one_line(error)} "
+            "(SPARSEFL_DEBUG=1 shows where)"
+        ) from error
 
 
 def _say(text: str) -> None:

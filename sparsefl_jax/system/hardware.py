@@ -37,8 +37,7 @@ def use_cpu_cores(count: int | None = None) -> None:
       >>> use_cpu_cores()  # doctest: +SKIP
     """
     if count is None:
-        affinity = getattr(os, "sched_getaffinity", None)  # Linux only
-        count = len(affinity(0)) if affinity else os.cpu_count()
+        count = len(cores())
     at_least("count", count, 1)
     flags = os.environ.get("XLA_FLAGS", "").split()
     names = {flag.partition("=")[0] for flag in flags}
@@ -53,6 +52,12 @@ def use_cpu_cores(count: int | None = None) -> None:
         # Two long runs hung at a collective. A debugger showed in one of them that all
         # 32 slots of a device's queue were taken, so it never reached the collective.
         jax.config.update("jax_cpu_enable_async_dispatch", False)
+
+
+def cores() -> list[int]:
+    """Returns the numbers of the CPU cores that this process may use."""
+    affinity = getattr(os, "sched_getaffinity", None)  # Linux only
+    return sorted(affinity(0)) if affinity else list(range(os.cpu_count() or 1))
 
 
 def _started() -> bool:

@@ -1,4 +1,4 @@
-"""Handles Ctrl-C, SIGTERM and SIGHUP: the first ends a run, the second exits at once.
+"""Handles the signals that end a run: the first saves it, the second exits at once.
 
 Python runs its signal handlers in the main thread between two instructions, and so not
 while XLA compiles or computes. Therefore a thread listens on the pipe that the
@@ -12,7 +12,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# SIGUSR2 is what clusters send some time before they end a job, if asked to.
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 
 
 class StoppedError(Exception):

@@ -1,0 +1,83 @@
+"""Runs the points of a study in processes, each on its share of the cores."""
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from sparsefl_jax.system import hardware
+
+_ROOT = Path(__file__).parents[2]
+
+
+class _Process:
+    """A point that runs in a process of its own."""
+
+    def __init__(self, workdir: Path, name: str, cores: Sequence[int]):
+        self.cores, folder = cores, workdir / "logs"
+        folder.mkdir(exist_ok=True)
+        command = [sys.executable, "-m", "sparsefl_jax.studies", str(workdir), name]
+        command += ["--cores", ",".join(map(str, cores))]
+        with open(folder / f"{name}.txt", "ab") as log, importable():
+            # In a session of its own, so that Ctrl-C reaches it through us alone.
+            self.process = subprocess.Popen(
+                command, stdout=log, stderr=log, start_new_session=True
+            )
+
+    def done(self) -> bool:
+        return self.process.poll() is not None
+
+    def cancel(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self.process.send_signal(signal.SIGTERM)
+
+    def fate(self) -> str:
+        code = self.process.returncode
+        return f"killed by signal {-code}" if code < 0 else f"ended with code {code}"
+
+
+def starting(workdir: Path, jobs: int) -> Callable:
+    """Returns `(names) -> processes`, which starts points on the cores that are free.
+
+    Args:
+      workdir: the study's folder; the logs go to its `logs`.
+      jobs: points at a time. Each gets its share of the cores, and all of them if
+        there are more points than cores.
+    """
+    shares = shared(hardware.cores(), jobs)
+    running: list[_Process] = []
+
+    def start(names: list[str]) -> list[_Process]:
+        for name in names:
+            taken = [job.cores for job in running if not job.done()]
+            free = [share for share in shares if share not in taken] or shares
+            running.append(_Process(workdir, name, free[0]))
+        return running[-len(names) :]
+
+    return start
+
+
+def shared(cores: Sequence[int], jobs: int) -> list[Sequence[int]]:
+    """Deals cores to jobs.
+
+    Example:
+      >>> shared([0, 1, 2, 5], 2), shared([3], 2)
+      ([[0, 2], [1, 5]], [[3], [3]])
+    """
+    return [cores[i::jobs] or cores for i in range(jobs)]
+
+
+@contextlib.contextmanager
+def importable() -> Iterator[None]:
+    """Lets processes find this package from any folder."""
+    old = os.environ.get("PYTHONPATH")
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), old]))
+    try:
+        yield
+    finally:
+        os.environ.pop("PYTHONPATH")
+        if old is not None:
+            os.environ["PYTHONPATH"] = old

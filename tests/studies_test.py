@@ -1,0 +1,386 @@
+"""Studies: what is refused, what a failure costs, and who runs which point."""
+
+import contextlib
+import os
+import sys
+import threading
+
+import pytest
+
+from sparsefl_jax.algorithms import ALGORITHMS
+from sparsefl_jax.runs import experiment, recording, run_directory
+from sparsefl_jax.runs.config import methods
+from sparsefl_jax.studies import __main__ as one_point
+from sparsefl_jax.studies import grid, launchers, processes, runner
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.studies.points import Point, State
+from tests.refusals import refused
+from tests.tiny import tiny_config
+from tests.tiny_study import points, write_study
+
+
+@pytest.fixture
+def study(tmp_path, monkeypatch):
+    """Returns the points of a study whose runs take no plots."""
+    monkeypatch.setattr(recording, "draw", lambda path: None)
+    write_study(tmp_path)
+    return points(tmp_path)
+
+
+@pytest.fixture
+def ran(monkeypatch):
+    """Replaces runs by their files; returns the names of those that ran, in order."""
+    names = []
+
+    def run(config, workdir, resume, progress):
+        assert resume == (workdir / "config.json").exists()
+        names.append(f"{workdir.parent.name}/{workdir.name}")
+        with run_directory.claimed(workdir, config, resume):
+            (workdir / "summary.json").write_text('{"seconds": 2.0}')
+        return {"seed": config.seed, "seconds": 2.0}
+
+    monkeypatch.setattr(experiment, "run", run)
+    monkeypatch.setattr(experiment, "build", lambda config, started: None)
+    return names
+
+
+ALL = ["fedavg/seed_0", "fedavg/seed_1", "fedprox/seed_0", "fedprox/seed_1"]
+
+
+def test_a_point_that_diverges_costs_only_itself(study, tmp_path, capsys):
+    first, second = study
+    for point in study:
+        point.config.seeds = 1
+    with first.config.ignore_type():
+        first.config.optimizer.learning_rate = 1e30
+    states = runner.run(study, tmp_path / "out")
+    reason = states["fedavg"].failed.splitlines()[0]
+    assert "loss" in reason and states["fedavg"].done == 0
+    assert states["fedprox"] == State(1)
+    said = capsys.readouterr().err.splitlines()
+    assert f"fedavg failed: {reason}" in said
+    assert said[-1].startswith("1 of 2 points done, 1 failed")
+
+
+def test_every_seed_that_fails_is_named(study, tmp_path, ran, monkeypatch):
+    runs = experiment.run
+
+    def run(config, workdir, **options):
+        if config.algorithm.name == "fedavg":
+            raise FloatingPointError(f"seed {config.seed}\nis bad")
+        return runs(config, workdir, **options)
+
+    monkeypatch.setattr(experiment, "run", run)
+    states = runner.run(study, tmp_path / "out", show=False)
+    reasons = states["fedavg"].failed.splitlines()
+    assert reasons[:2] == ["seed 0: seed 0 is bad", "seed 1: seed 1 is bad"]
+    assert "Traceback" in states["fedavg"].failed and states["fedprox"] == State(2)
+    monkeypatch.setattr(experiment, "run", runs)
+    states = runner.run(study, tmp_path / "out", show=False)  # tried again
+    assert states == {"fedavg": State(2), "fedprox": State(2)}
+    assert ran == [*ALL[2:], *ALL[:2]]
+
+
+def failing(model, optimizer, error: str = "ValueError"):
+    """A method that cannot be traced."""
+    if error == "TypeError":
+        return model + optimizer
+    raise ValueError("no such\nmethod")
+
+
+@pytest.mark.parametrize(
+    "error, said", [("ValueError", "no such"), ("TypeError", "TypeError: can")]
+)
+def test_a_method_that_cannot_be_built_is_refused_at_once(study, tmp_path, error, said):
+    bad = study[1].config
+    with bad.unlocked(), bad.ignore_type():
+        bad.algorithm = {"name": "tests.studies_test:failing", "error": error}
+    refused(lambda: runner.run(study, tmp_path / "out", show=False), said)
+    with pytest.raises(ValueError, match="point 'fedprox'"):
+        runner.run(study, tmp_path / "out", show=False)
+    assert not list(tmp_path.glob("out/*/seed_*"))
+
+
+def test_what_is_missing_runs(study, tmp_path, ran, capsys):
+    out = tmp_path / "out"
+    runner.run(study[1:], out)
+    assert ran == ALL[2:]
+    runner.run(study, out)  # a point was added
+    assert ran == [*ALL[2:], *ALL[:2]]
+    runner.run(study, out)
+    assert len(ran) == 4
+    said = capsys.readouterr().err.splitlines()
+    assert f"study of 2 points, 1 to run, in {out}" in said
+    assert said[-1] == f"study of 2 points, 0 to run, in {out}"
+    study[0].config.num_rounds += 1  # which a run may
+    runner.run(study, out)
+    assert ran[4:] == ALL[:2]
+
+
+def test_the_line_of_progress(study, tmp_path, ran):
+    runner.run(study[:1], tmp_path, show=False)
+    (tmp_path / "failed").mkdir()
+    (tmp_path / "failed/fedprox.txt").write_text("seed 0: why")
+    # Two seeds have taken 4 s together, and two are left.
+    said = "1 of 2 points done, 1 failed, 4.0 s of computing left"
+    assert runner.progress(tmp_path, study) == said
+    (tmp_path / "fedprox").mkdir()
+    with run_directory.locked(tmp_path / "fedprox"):
+        assert "1 running, 1 failed" in runner.progress(tmp_path, study)
+    with run_directory.locked(tmp_path / "fedavg"):  # about to end
+        assert "running" not in runner.progress(tmp_path, study)
+
+
+def test_another_configuration_is_refused(study, tmp_path, ran):
+    runner.run(study, tmp_path / "out", show=False)
+    before = (tmp_path / "out/study.json").read_text()
+    study[1].config.optimizer.learning_rate = 0.5
+    said = "optimizer.learning_rate is 0.1 there and 0.5 here; expected another"
+    assert study[0].config.optimizer.learning_rate == 0.1
+    refused(lambda: runner.run(study, tmp_path / "out", show=False), said)
+    assert (tmp_path / "out/study.json").read_text() == before and len(ran) == 4
+
+
+def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkeypatch):
+    runs, both = experiment.run, threading.Barrier(2, timeout=30)
+
+    def run(config, workdir, **options):
+        if config.seed == 0:
+            both.wait()  # each study holds a point
+        return runs(config, workdir, **options)
+
+    monkeypatch.setattr(experiment, "run", run)
+    monkeypatch.setattr(runner, "_write_page", lambda workdir, say: None)
+    told = []
+
+    def go():
+        told.append(runner.run(study, tmp_path, show=False))
+
+    threads = [threading.Thread(target=go) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(ran) == ALL
+    assert told == [{"fedavg": State(2), "fedprox": State(2)}] * 2
+
+
+def test_a_look_at_a_lock_stops_no_run(tmp_path):
+    looking, seen = threading.Event(), threading.Event()
+
+    def look():
+        with run_directory.locked(tmp_path, wait=0):
+            looking.set()
+            seen.wait(0.3)
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    looking.wait()
+    with run_directory.locked(tmp_path):
+        assert run_directory.in_use(tmp_path)
+    thread.join()
+    assert not run_directory.in_use(tmp_path)
+
+
+class _Job:
+    """A job that ends at the second look, and does what it is told to."""
+
+    def __init__(self, act):
+        self.looks, self.act = 0, act
+
+    def done(self):
+        self.looks += 1
+        if self.looks == 2:
+            self.act()
+        return self.looks > 1
+
+    def fate(self):
+        return "it was shot"
+
+
+def test_a_job_that_is_lost_is_a_failure(study, tmp_path, ran, capsys):
+    begun = []
+
+    def submit(names):
+        begun.append(list(names))
+        acts = {"fedavg": lambda: None}
+        acts["fedprox"] = lambda: runner.run_point(tmp_path, "fedprox")
+        return [_Job(acts[name]) for name in names]
+
+    states = runner.run(study, tmp_path, submit=submit)
+    assert begun == [["fedavg", "fedprox"]]  # one array
+    assert states == {"fedavg": State(0, "it was shot"), "fedprox": State(2)}
+    assert "fedavg failed: it was shot" in capsys.readouterr().err
+
+
+def test_jobs_have_cores_of_their_own(study, tmp_path, ran, monkeypatch):
+    lines, alive = [], []
+
+    class Popen:
+        pid, returncode = 1, 0
+
+        def __init__(self, command, **options):
+            *_, workdir, self.name, flag, cores = command
+            assert flag == "--cores" and options["start_new_session"]
+            assert os.environ["PYTHONPATH"].startswith(str(processes._ROOT))
+            lines.append({*map(int, cores.split(","))})
+            assert not any(lines[-1] & other for other in alive), "cores overlap"
+            alive.append(lines[-1])
+            self.looks = 0
+
+        def poll(self):
+            self.looks += 1
+            if self.looks == 3:
+                alive.remove(lines[0 if self.name == "fedavg" else 1])
+                runner.run_point(tmp_path, self.name)
+            return 0 if self.looks > 2 else None
+
+    monkeypatch.setattr(processes.subprocess, "Popen", Popen)
+    monkeypatch.setattr(processes.hardware, "cores", lambda: [2, 3, 5, 7])
+    runner.run(study, tmp_path, jobs=2, show=False)
+    assert lines == [{2, 5}, {3, 7}]
+
+
+def test_a_process_keeps_to_its_cores(tmp_path, monkeypatch, capsys):
+    asked = []
+    monkeypatch.setattr(os, "sched_setaffinity", lambda *a: asked.append(a), False)
+    for name in ("use_cpu_cores", "keep_compilations"):
+        monkeypatch.setattr(f"sparsefl_jax.system.hardware.{name}", lambda: None)
+    monkeypatch.setattr(sys, "argv", ["x", str(tmp_path), "fedavg", "--cores", "1,3"])
+    assert one_point.main() == 2
+    assert [(pid, [*cores]) for pid, cores in asked] == [(0, [1, 3])]
+    said = capsys.readouterr().err
+    assert "expected the folder of a study" in said and said.count("\n") == 1
+
+
+NAMED = [  # axes, and the names that they make
+    ("algorithm.name=fedavg,jmwst", ["fedavg", "jmwst"]),
+    (
+        "density=.05,.1; algorithm.name=fedavg,pdst",
+        ["fedavg", "pdst-density=0.05", "pdst-density=0.1"],
+    ),
+    ("cohort_size=2,3; epochs=1", ["cohort_size=2", "cohort_size=3"]),
+    ("optimizer.learning_rate=1e-3", ["fedavg"]),
+    ("model.name=mlp,conv4", ["mlp", "conv4"]),
+    ("seed=3..5", ["fedavg"]),
+]
+
+
+@pytest.mark.parametrize("text, names", NAMED, ids=[text for text, _ in NAMED])
+def test_the_points_of_a_sweep(tmp_path, text, names):
+    write_study(tmp_path)
+    (base, *_) = points(tmp_path)
+    made = grid.sweep(base.config, text)
+    assert [point.name for point in made] == names
+    if text.startswith("seed"):
+        assert list(made[0].seeds) == [3, 4, 5]
+
+
+PARSED = [
+    ("a=1", {"a": [1]}),
+    (" a = x , 1e-3;b.c=(1,2),[3, 4];", {"a": ["x", 1e-3], "b.c": [(1, 2), [3, 4]]}),
+    ("seed=0..2,7", {"seed": [0, 1, 2, 7]}),
+    ("a=-1..1; b=None,True", {"a": [-1, 0, 1], "b": [None, True]}),
+    ("name=fedavg,spdst", {"name": ["fedavg", "spdst"]}),
+]
+UNPARSED = [
+    ("a", "--sweep has 'a', expected FIELD=VALUE"),
+    ("a=", "--sweep has 'a='"),
+    ("=1", "--sweep has '=1'"),
+    ("a=1;a=2", "'a' twice"),
+    (" ; ", "expected FIELD=VALUE"),
+]
+
+
+@pytest.mark.parametrize("text, axes", PARSED)
+def test_a_sweep_is_parsed(text, axes):
+    assert grid.parse(text) == axes
+
+
+@pytest.mark.parametrize("text, said", UNPARSED)
+def test_a_sweep_that_cannot_be_parsed(text, said):
+    refused(lambda: grid.parse(text), said)
+
+
+SWEPT = [
+    ("seed=0,2", "seeds without a gap"),
+    ("algorithm.nam=fedavg", "algorithm.nam is read by none"),
+    ("cohort_sise=3", "did you mean 'cohort_size'"),
+    ("density=0.1", "density is read by none"),
+    ("algorithm.name=fedag", "fedavg"),
+    ("optimizer.learning_rate=.10000001,.10000002", "both called 'learning_rate=0.1'"),
+]
+
+
+@pytest.mark.parametrize("text, said", SWEPT)
+def test_a_sweep_that_is_refused(tmp_path, text, said):
+    write_study(tmp_path)
+    (base, *_) = points(tmp_path)
+    refused(lambda: grid.sweep(base.config, text), said)
+
+
+@pytest.mark.parametrize("name", sorted({*ALGORITHMS, "snip", "grasp"}))
+def test_a_study_can_name_every_method(tmp_path, name):
+    config = tiny_config(tmp_path)
+    # Of FLASH's heterogeneous clients, whole numbers of 30, 30 and 40 % take part.
+    config.num_rounds, config.num_clients, config.cohort_size = 10, 10, 10
+    methods.choose(config, name, density=0.4)
+    on_disk.check([Point(name, config)])
+    parts = experiment.build(config)
+    assert len(parts.traced) == 1 + (config.first_stage.get("name") is not None)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", ".hidden"])
+def test_a_point_whose_name_is_no_folder(tmp_path, name):
+    write_study(tmp_path)
+    config = points(tmp_path)[0].config
+    refused(lambda: on_disk.check([Point(name, config)]), repr(name))
+
+
+def test_submitit_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    said = "--launcher=local needs submitit: pip install -e '.[cluster]'"
+    refused(lambda: launchers.submitting("local", tmp_path), said)
+
+
+OPTIONS = [
+    ("", {}),
+    (
+        "timeout_min=60,slurm_partition=gpu",
+        {"timeout_min": 60, "slurm_partition": "gpu"},
+    ),
+    (
+        "slurm_setup=['export A=1','b'],x=1",
+        {"slurm_setup": ["export A=1", "b"], "x": 1},
+    ),
+]
+
+
+@pytest.mark.parametrize("text, values", OPTIONS)
+def test_options_of_a_launcher(text, values):
+    assert launchers._parse(text) == values
+
+
+def test_slurm_s_queue(tmp_path, monkeypatch):
+    """A job is over once two looks have not found it, and not if none answers."""
+    program, clock = tmp_path / "squeue", [100.0]
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(launchers.time, "monotonic", lambda: clock[0])
+
+    def answers(text, code=0):
+        program.write_text(f"#!/bin/sh\nprintf '{text}'\nexit {code}\n")
+        program.chmod(0o755)
+        clock[0] += 60
+
+    queue = launchers._Queue()
+    answers("7_0\\n7_1\\n")
+    assert queue.holds("7_0") and queue.holds("7_1") and not queue.holds("7")
+    answers("7_1\\n")
+    assert queue.holds("7_0") and queue.holds("7_1")
+    answers("", code=1)
+    assert queue.holds("7_0")
+    answers("7_1\\n")
+    assert not queue.holds("7_0") and queue.holds("7_1")
+    with contextlib.suppress(OSError):
+        program.unlink()
+    assert queue.holds("7_1")  # too early for another look
