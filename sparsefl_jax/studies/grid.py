@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 from sparsefl_jax.core.validate import closest
+from sparsefl_jax.runs import run_directory
 from sparsefl_jax.runs.config import methods, plain, registry, rename
 from sparsefl_jax.studies.points import Point
 
