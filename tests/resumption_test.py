@@ -37,7 +37,7 @@ def undrawn():
     """Writes empty pages, because plots take most of a small run's time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "plot_run", lambda path: [])
-        patch.setattr(report, "plot_comparison", lambda groups, path: [])
+        patch.setattr(report, "write_comparison", lambda runs, out: [])
         page = lambda path: (path / "report.html").write_text("")  # noqa: E731
         patch.setattr(report, "write_page", page)
         yield

@@ -2,7 +2,7 @@
 
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.report.compare import comparison_csv, comparison_table
-from sparsefl_jax.report.comparison_page import write_comparison, write_groups
+from sparsefl_jax.report.comparison_page import write_comparison, write_comparison_page
 from sparsefl_jax.report.groups import Group, read_groups
 from sparsefl_jax.report.load import (
     Run,
@@ -29,6 +29,6 @@ __all__ = [
     "read_summary",
     "summary_table",
     "write_comparison",
-    "write_groups",
+    "write_comparison_page",
     "write_page",
 ]

@@ -149,7 +149,10 @@ def _csv_row(entry: Entry, model: str, spreads: dict[str, Spread]) -> dict:
     """Returns the columns that a group has without regard to the other groups."""
     group = entry.group
     row = {"run": group.name, "method": method_of(group.runs[0]), "model": model}
-    row |= {"n": len(group.runs), "seeds": " ".join(str(seed_of(r)) for r in group.runs)}
+    row |= {
+        "n": len(group.runs),
+        "seeds": " ".join(str(seed_of(r)) for r in group.runs),
+    }
     for name in ("rounds", *_PERCENT, *_AMOUNTS):
         row |= {name: spreads[name].mean, f"{name}_std": spreads[name].std}
     row |= {"assumed": " ".join(_assumed(group)), "label": entry.label}

@@ -80,7 +80,7 @@ def compare(
         for value in values:
             in_range(f"budget {name}", value, "(0, inf)")
     labels = _checked(labels, groups) if labels is not None else make_labels(groups)
-    reasons = likeness.unlike(groups) if groups else []
+    reasons = likeness.unlike(groups)
     entries = [
         Entry(
             group,

@@ -58,7 +58,7 @@ def curve_figure(comparison: Comparison, axis: Axis) -> Figure:
         _draw_bands(ax, comparison, bands, axis)
 
     caption = "Headline accuracy of the last stage; bands are one sample deviation."
-    return Figure(f"accuracy_by_{axis.name}", "Accuracy", caption, draw)
+    return Figure(f"accuracy_by_{axis.name}", "Accuracy over the run", caption, draw)
 
 
 def front_figure(comparison: Comparison, axis: Axis) -> Figure:
@@ -77,8 +77,9 @@ def front_figure(comparison: Comparison, axis: Axis) -> Figure:
         scale = _scale_costs(ax, [p.cost.mean for p in points], axis)
         _draw_front(ax, comparison, points, scale, axis.text)
 
-    caption = "Accuracy of the last round. Hollow: another line costs less for more."
-    return Figure(f"front_{axis.name}", "Front", caption, draw)
+    caption = "Last round. Hollow grey points are dominated by another."
+    caption += " Points further left and higher are better."
+    return Figure(f"front_{axis.name}", "Front: accuracy against cost", caption, draw)
 
 
 def density_figure(comparison: Comparison) -> Figure | None:
@@ -98,7 +99,7 @@ def density_figure(comparison: Comparison) -> Figure | None:
         _draw_front(ax, comparison, points, 100.0, format_percent)
 
     caption = "All parameters, last round. Small points: a method's other models."
-    return Figure("front_density", "Accuracy by density", caption, draw)
+    return Figure("front_density", "Front: accuracy against density", caption, draw)
 
 
 def clients_figures(comparison: Comparison) -> list[Figure]:

@@ -10,7 +10,7 @@ from sparsefl_jax.report.compare import comparison_csv
 from sparsefl_jax.report.comparison import MARK, Comparison, compare
 from sparsefl_jax.report.comparison_figures import Figure
 from sparsefl_jax.report.differences import make_labels
-from sparsefl_jax.report.groups import Group, read_groups
+from sparsefl_jax.report.groups import read_groups
 from sparsefl_jax.report.latex import latex_table
 from sparsefl_jax.report.likeness import refuse_unlike
 from sparsefl_jax.report.looks import looks
@@ -65,31 +65,28 @@ def write_comparison(
       Traceback (most recent call last):
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
     """
-    return write_groups(
-        read_groups(run_dirs),
-        Path(out),
-        labels=labels,
-        unlike=unlike,
-        budgets=budgets,
-        title=title,
-        status=status,
-    )
+    groups = read_groups(run_dirs)
+    if not unlike:
+        refuse_unlike(groups, labels or make_labels(groups))
+    comparison = compare(groups, labels, budgets)
+    return write_comparison_page(comparison, Path(out), title=title, status=status)
 
 
-def write_groups(
-    groups: Sequence[Group],
+def write_comparison_page(
+    comparison: Comparison,
     out: Path,
     *,
-    labels: Sequence[str] | None = None,
-    unlike: bool = False,
-    budgets: Mapping[str, Sequence[float]] | None = None,
     title: str = "",
     status: Sequence[tuple[str, str]] = (),
 ) -> list[Path]:
-    """Compares groups of runs as `write_comparison` does the runs of folders."""
-    if groups and not unlike:
-        refuse_unlike(groups, labels or make_labels(groups))
-    comparison = compare(groups, labels, budgets)
+    """Writes the files of a comparison, see `write_comparison`.
+
+    Raises:
+      ValueError: `out` holds a run, whose page would be lost.
+    """
+    if (out / "metrics.jsonl").exists():
+        raise ValueError(f"out={str(out)!r} holds a run, expected another folder")
+    groups = [entry.group for entry in comparison.entries]
     drawn = _figures(comparison)
     folder = out / "figures"
     folder.mkdir(parents=True, exist_ok=True)
@@ -99,7 +96,8 @@ def write_groups(
         "comparison.tex": latex_table(comparison),
         "methods.bib": bibtex(cited),
     }
-    paths = [write_svg(folder, f, comparison) for f in _unique(drawn)]
+    every = [figure for several in drawn.values() for figure in several]
+    paths = [write_svg(folder, figure, comparison) for figure in every]
     for name, content in files.items():
         write_text(out / name, content)
     page = _page(comparison, drawn, files, cited, title, status)
@@ -121,10 +119,6 @@ def _figures(comparison: Comparison) -> dict[str, list[Figure]]:
     density = figures.density_figure(comparison)
     others = ([density] if density else []) + figures.clients_figures(comparison)
     return drawn | {"": others}
-
-
-def _unique(drawn: Mapping[str, Sequence[Figure]]) -> list[Figure]:
-    return [figure for several in drawn.values() for figure in several]
 
 
 def _page(
@@ -184,7 +178,7 @@ def _title(comparison: Comparison) -> str:
     on = f" on {data}" if data and data != "differs" else ""
     if len(comparison.entries) == 1:
         return f"{comparison.entries[0].label}{on}"
-    return f"{len(comparison.entries)} ways to learn{on}"
+    return f"{len(comparison.entries)} configurations{on}"
 
 
 def _lede(comparison: Comparison) -> str:
@@ -193,8 +187,8 @@ def _lede(comparison: Comparison) -> str:
     parts = [known[name] for name in names if name in known]
     parts += [f"{known['clients']} clients"] if "clients" in known else []
     parts += [f"{known['rounds']} rounds"] if "rounds" in known else []
-    parts = [part for part in parts if "differs" not in part]
-    return " · ".join([*parts, f"accuracy: {known['metric']}"] if "metric" in known else parts)
+    parts += [f"accuracy: {known['metric']}"] if "metric" in known else []
+    return " · ".join(part for part in parts if "differs" not in part)
 
 
 def _unlike(comparison: Comparison) -> str:

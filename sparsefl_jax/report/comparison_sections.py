@@ -37,32 +37,33 @@ def names(comparison: Comparison) -> list[Cell]:
         running = any(map(evaluations.unfinished, entry.group.runs))
         badge = '<span class="badge">so far</span>' if running else ""
         label = f'<span title="{text(entry.group.name)}">{text(entry.label)}</span>'
-        cells.append(Cell(f"{swatch(look)}{label}{badge}"))
+        cells.append(Cell(f'<span class="line">{swatch(look)}{label}{badge}</span>'))
     return cells
 
 
 def results(comparison: Comparison) -> str:
     """Returns the table of accuracies, densities and total costs."""
-    shares: dict[Column, Callable] = {
-        Column("last", "%"): measures.last_accuracy,
-        Column("best", "%"): measures.best_accuracy,
-        Column("density", "%"): measures.density,
-        Column("clients p10", "%"): _of_clients("p10"),
-        Column("clients median", "%"): _of_clients("median"),
-    }
-    ranked = list(shares)[:2] + list(shares)[3:]
+    entries = comparison.entries
+
+    def ranked(of: Callable) -> list[Cell]:
+        return best_of([percent(measures.over_seeds(entry, of)) for entry in entries])
+
     columns: dict[Column, list[Cell]] = {LINE: names(comparison)}
-    columns[Column("seeds")] = [
-        Cell(str(n := len(entry.group.runs)), n) for entry in comparison.entries
+    columns[Column("seeds")] = [Cell(str(n := len(e.group.runs)), n) for e in entries]
+    columns[Column("last", "%")] = ranked(measures.last_accuracy)
+    columns[Column("best", "%")] = ranked(measures.best_accuracy)
+    columns[Column("density", "%")] = [
+        percent(measures.over_seeds(entry, measures.density)._replace(half=None))
+        for entry in entries
     ]
-    for column, of in shares.items():
-        found = [measures.over_seeds(entry, of) for entry in comparison.entries]
-        cells = list(map(percent, found))
-        if any(cell.value is not None for cell in cells):
-            columns[column] = best_of(cells) if column in ranked else cells
     for axis in comparison.axes:
-        columns[Column(axis.title)] = [_total(e, axis) for e in comparison.entries]
-    chosen = {evaluations.chosen_by(r) for e in comparison.entries for r in e.group.runs}
+        columns[Column(axis.title)] = [_total(entry, axis) for entry in entries]
+    for name in ("median", "p10"):
+        cells = ranked(_of_clients(name))
+        if any(cell.value is not None for cell in cells):
+            columns[Column(f"clients {name}", "%")] = cells
+    runs = [run for entry in entries for run in entry.group.runs]
+    chosen = set(map(evaluations.chosen_by, runs))
     by = " or the ".join(sorted(chosen))
     split = "split" if chosen == {"validation"} else "set"
     return section(
@@ -89,7 +90,7 @@ def budgets(comparison: Comparison, axis: Axis) -> str:
     columns: dict[Column, list[Cell]] = {LINE: names(comparison)}
     for budget in comparison.budgets[axis.name]:
         found = [measures.at_budget(e, axis, budget) for e in comparison.entries]
-        columns[Column(f"at {_amount(axis, budget)}", "%")] = best_of(
+        columns[Column(f"at {axis.budget(budget)}", "%")] = best_of(
             [
                 Cell(text(f.note), muted=True) if f.note else percent(f.accuracy)
                 for f in found
@@ -99,10 +100,10 @@ def budgets(comparison: Comparison, axis: Axis) -> str:
     if (budget := comparison.common_budget(axis)) is not None:
         areas = [measures.areas(entry, axis, budget) for entry in comparison.entries]
         cells = [percent(_complete(area)) for area in areas]
-        title = f"mean up to {_amount(axis, budget)}"
+        title = f"mean up to {axis.budget(budget)}"
         columns[Column(title, "%")] = best_of(cells)
         explained += (
-            f"Mean up to {_amount(axis, budget)}: the area under the accuracy, linear "
+            f"Mean up to {axis.budget(budget)}: the area under the accuracy, linear "
             "from 0 at no cost through every evaluation, divided by the budget."
         )
     rows = _rows(columns)
@@ -116,19 +117,17 @@ def contrasts(comparison: Comparison) -> str:
     if not others:
         return ""
     axis = comparison.axes[0]
-    budget = comparison.common_budget(axis)
+    area_to, budget = comparison.common_budget(axis), _best_reached(comparison, axis)
     wanted: dict[Column, Callable[[Entry], BySeed]] = {
         Column("last", "points"): lambda e: measures.by_seed(e, measures.last_accuracy),
         Column("best", "points"): lambda e: measures.by_seed(e, measures.best_accuracy),
     }
     if budget is not None:
-        where = _amount(axis, budget)
-        wanted[Column(f"at {where}", "points")] = lambda e: measures.accuracies_at(
-            e, axis, budget
-        )
-        wanted[Column(f"mean up to {where}", "points")] = lambda e: measures.areas(
-            e, axis, budget
-        )
+        column = Column(f"at {axis.budget(budget)}", "points")
+        wanted[column] = lambda e: measures.accuracies_at(e, axis, budget)
+    if area_to is not None:
+        column = Column(f"mean up to {axis.budget(area_to)}", "points")
+        wanted[column] = lambda e: measures.areas(e, axis, area_to)
     columns: dict[Column, list[Cell]] = {LINE: names(comparison)[1:]}
     columns[Column("pairs")] = [Cell(str(n := _pairs(first, e)), n) for e in others]
     for column, of in wanted.items():
@@ -208,7 +207,19 @@ def percent(found: Interval, sign: str = "") -> Cell:
     half = ""
     if found.half is not None:
         half = f' <span class="pm">± {100 * found.half:.1f}</span>'
-    return Cell(f"{100 * found.mean:{sign}.1f}{half}", found.mean)
+    mean = f"{100 * found.mean:{sign}.1f}".replace("-", "\N{MINUS SIGN}")
+    return Cell(f"{mean}{half}", found.mean)
+
+
+def _best_reached(comparison: Comparison, axis: Axis) -> float | None:
+    """Returns the budget at which most lines have an accuracy, the first among them."""
+    first, *others = comparison.entries
+
+    def has(entry: Entry, budget: float) -> bool:
+        return not measures.at_budget(entry, axis, budget).note
+
+    budgets = [b for b in comparison.budgets[axis.name] if has(first, b)]
+    return max(budgets, key=lambda b: sum(has(e, b) for e in others), default=None)
 
 
 def _difference(found: Interval) -> Cell:
@@ -239,10 +250,6 @@ def _of_clients(name: str) -> Callable:
         return (evals[-1].get("client_accuracy") or {}).get(name) if evals else None
 
     return value
-
-
-def _amount(axis: Axis, budget: float) -> str:
-    return axis.text(budget) if axis.unit else f"{budget:g} {axis.title}"
 
 
 def _rows(columns: dict[Column, list[Cell]]) -> list[list[Cell]]:
@@ -285,7 +292,7 @@ def overview(comparison: Comparison) -> list[tuple[str, str]]:
         rest = [
             f"{n.partition('.')[2].replace('_', ' ')} {v}"
             for n, v in fields.items()
-            if v not in (MISSING, "0", "float32")
+            if v not in (MISSING, "0", "False", "float32")
         ]
         return ", ".join([name, *rest])
 

@@ -37,14 +37,26 @@ class Axis(NamedTuple):
         """Formats a cost with its unit.
 
         Example:
-          >>> axis("gbit").text(0.4), axis("rounds").text(1200), axis("joule").text(2.5)
-          ('400 Mbit', '1200', '2.5 joule')
+          >>> axis("gbit").text(0.04), axis("rounds").text(1200), axis("joule").text(2)
+          ('40.0 Mbit', '1200', '2 joule')
         """
         if cost is None:
             return MISSING
         if not self.unit:
             return f"{cost:g}"
         return format_si(self.scale * cost, self.unit)
+
+    def budget(self, cost: float) -> str:
+        """Formats a round number with its unit.
+
+        Example:
+          >>> axis("gbit").budget(0.4), axis("rounds").budget(40)
+          ('400 Mbit', '40 rounds')
+        """
+        if not self.unit:
+            return f"{cost:g} {self.title}"
+        number, unit = self.text(cost).split(" ", 1)
+        return f"{float(number):g} {unit}"
 
 
 class Curve(NamedTuple):
@@ -72,7 +84,8 @@ def axes(runs: Sequence[Run]) -> list[Axis]:
     Example:
       >>> from pathlib import Path
       >>> record = dict(stage=0, round=1, gbit_cumulative=1.0, joule_cumulative=3.0)
-      >>> [axis.name for axis in axes([Run(Path("a"), [record], [], [0], {}, {}, None)])]
+      >>> run = Run(Path("a"), [record], [], [0], {}, {}, None)
+      >>> [axis.name for axis in axes([run])]
       ['gbit', 'joule', 'rounds']
     """
     columns = {

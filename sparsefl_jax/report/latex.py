@@ -50,7 +50,7 @@ def latex_table(comparison: Comparison) -> str:
     return "\n".join(
         [
             r"% \usepackage{booktabs}",
-            "% Means over seeds; numbers after the sign are 95 % intervals (Student's t).",
+            "% Means over seeds, with half of a 95 % interval (Student's t).",
             rf"\begin{{tabular}}{{{columns}}}",
             r"\toprule",
             *lines,

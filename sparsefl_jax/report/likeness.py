@@ -12,7 +12,7 @@ from sparsefl_jax.report.load import Run
 
 _SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summary
 _ROWS = ("train", "val", "test")
-# What decides on the two in a configuration, for runs without checksums or common seeds.
+# Fields that decide for runs without checksums or without a seed in common.
 _DATA_FIELDS = ("dataset", "num_classes", "scramble")
 _PARTITION_FIELDS = ("num_clients", "partition", "partition_seed", "test_split")
 _PARTITION_FIELDS += ("val_fraction",)
@@ -31,6 +31,8 @@ def unlike(groups: Sequence[Group]) -> list[str]:
     Returns:
       One text a group, such as "partition, metric"; '' if it is like the first.
     """
+    if not groups:
+        return []
     first, *others = groups
     return ["", *(", ".join(_differences(first, group)) for group in others)]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sparsefl_jax.report.groups import Group, method_of
 
-# Okabe and Ito's palette without yellow; colour-blind readers can tell its colours apart.
+# Okabe and Ito's palette for colour-blind readers, without its yellow.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "p", "<", ">", "h", "*")
 _DASHES = ((None, None), (5, 2), (1.5, 1.5), (6, 2, 1.5, 2), (9, 2), (3, 1, 1, 1, 1, 1))

@@ -71,9 +71,7 @@ def best_of(cells: Sequence[Cell]) -> list[Cell]:
     """Marks the cells with the largest value of a column."""
     values = [cell.value for cell in cells if cell.value is not None]
     top = max(values, default=None)
-    return [
-        cell._replace(best=len(values) > 1 and cell.value == top) for cell in cells
-    ]
+    return [cell._replace(best=len(values) > 1 and cell.value == top) for cell in cells]
 
 
 def note(content: str, kind: str = "note") -> str:
@@ -120,8 +118,11 @@ def swatch(look: Look) -> str:
     style = MarkerStyle(look.marker)
     path = style.get_path().transformed(style.get_transform())
     shapes = "".join(
-        f'<polygon points="{" ".join(f"{14 + 8 * x:.1f},{6 - 8 * y:.1f}" for x, y in p)}"/>'
-        for p in path.to_polygons(closed_only=False)
+        f'<polygon points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in polygon)}"/>'
+        for polygon in (
+            [(14 + 8 * x, 6 - 8 * y) for x, y in points]
+            for points in path.to_polygons(closed_only=False)
+        )
     )
     color = f"var(--line-{PALETTE.index(look.color)})"
     dashes = " ".join(f"{d:g}" for d in look.dashes if d is not None)

@@ -72,15 +72,19 @@ def inline(figure: Figure) -> str:
     text = re.sub(r" font-family: [^;]*;", "", text)
     text = re.sub(r"<style.*?</style>", "", text, flags=re.S)
     text = re.sub(r'<g id="tip:[^:"]*:([^"]*)">', r"<g><title>\1</title>", text)
-    text = re.sub(r'(<g|<path|<defs|<clipPath)( id="(?:figure|patch|axes|line2d|text|'
-                  r'matplotlib\.axis|xtick|ytick|FillBetween\w*)_?\d*")', r"\1", text)
+    text = re.sub(
+        r'(<g|<path|<defs|<clipPath)( id="(?:figure|patch|axes|line2d|text|'
+        r'matplotlib\.axis|xtick|ytick|FillBetween\w*)_?\d*")',
+        r"\1",
+        text,
+    )
     prefix = f"{figure.name}-"
     text = re.sub(r' id="', f' id="{prefix}', text)
     text = re.sub(r'(url\(|href=")#', rf"\1#{prefix}", text)
     label = html.escape(f"{figure.title}. {figure.caption}", quote=True)
-    head = f'<svg role="img" aria-label="{label}"'
-    text = re.sub(r'<svg( width="[^"]*"| height="[^"]*"| version="[^"]*")*', head, text, 1)
-    return re.sub(r' (width|height)="[\d.]+pt"', "", text, count=2)
+    view = re.search(r'viewBox="[^"]*"', text)[0]
+    head = f'<svg role="img" aria-label="{label}" {view}>'
+    return head + text[text.index(">") + 1 :]
 
 
 def _draw(figure: Figure, size: tuple, comparison: Comparison | None = None) -> str:

@@ -208,7 +208,7 @@ def _run_seeds(config, workdir, resume: bool, progress: bool, may: dict) -> dict
             told.append(run(single, path, resume=there, progress=progress, **how))
         both = summary.over_seeds(told)
         files.write_text(root / "summary.json", json.dumps(both, indent=2))
-        report.plot_comparison(report.read_groups([root]), root / "comparison")
+        report.write_comparison([root], root)
     return processes.lead(both)
 
 
