@@ -19,7 +19,8 @@ for (const table of document.querySelectorAll("table.sortable")) {
       const compare = (a, b) => {
         const [x, y] = [key(a), key(b)];
         if (x === null || y === null) return (x === null) - (y === null);
-        return sign * (words ? x.localeCompare(y, "en", { numeric: true }) : x - y);
+        const numbers = !words || !(isNaN(x) || isNaN(y));
+        return sign * (numbers ? x - y : x.localeCompare(y, "en"));
       };
       const body = table.tBodies[0];
       body.append(...[...body.rows].sort(compare));

@@ -148,20 +148,6 @@ def band(entry: Entry, name: str, value: Callable[[Record], float | None]) -> Ba
     return Band(x.mean(axis=1), y.mean(axis=1), deviation)
 
 
-def draw_legend(figure: Any, comparison: Comparison) -> None:
-    """Puts a legend of all lines below a figure, with a note on unlike runs."""
-    from matplotlib.lines import Line2D
-
-    styles = looks([entry.group for entry in comparison.entries])
-    handles = [
-        Line2D([], [], color=s.color, linestyle=s.linestyle, marker=s.marker, ms=5)
-        for s in styles
-    ]
-    labels = [legend_text(entry) for entry in comparison.entries]
-    columns = 1 if max(map(len, labels)) > 30 else 2
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns)
-
-
 def legend_text(entry: Entry) -> str:
     """Returns a line's label, with what makes the group unlike the first."""
     return f"{entry.label} other {entry.unlike}" if entry.unlike else entry.label

@@ -23,7 +23,7 @@ from sparsefl_jax.report.markup import (
     swatch,
     text,
 )
-from sparsefl_jax.report.svg import inline, write_svg
+from sparsefl_jax.report.svg import draw, draw_legend, inline, stacked
 from sparsefl_jax.report.table import made_with
 from sparsefl_jax.system.files import write_text
 
@@ -88,8 +88,7 @@ def write_comparison_page(
         raise ValueError(f"out={str(out)!r} holds a run, expected another folder")
     groups = [entry.group for entry in comparison.entries]
     drawn = _figures(comparison)
-    folder = out / "figures"
-    folder.mkdir(parents=True, exist_ok=True)
+    (out / "figures").mkdir(parents=True, exist_ok=True)
     cited = papers(groups)
     files = {
         "comparison.csv": comparison_csv(groups, comparison),
@@ -97,12 +96,18 @@ def write_comparison_page(
         "methods.bib": bibtex(cited),
     }
     every = [figure for several in drawn.values() for figure in several]
-    paths = [write_svg(folder, figure, comparison) for figure in every]
+    texts = {figure.name: draw(figure) for figure in every}
+    legend = draw_legend(comparison) if every else ""
+    inlined = {
+        axis: "".join(_figure(figure, texts[figure.name]) for figure in several)
+        for axis, several in drawn.items()
+    }
+    page = _page(comparison, inlined, files, cited, title, status)
+    files = {"report.html": page, **files}
+    files |= {f"figures/{n}.svg": stacked(t, legend) for n, t in texts.items()}
     for name, content in files.items():
         write_text(out / name, content)
-    page = _page(comparison, drawn, files, cited, title, status)
-    write_text(out / "report.html", page)
-    return [out / "report.html", *(out / name for name in files), *paths]
+    return [out / name for name in files]
 
 
 def _figures(comparison: Comparison) -> dict[str, list[Figure]]:
@@ -123,7 +128,7 @@ def _figures(comparison: Comparison) -> dict[str, list[Figure]]:
 
 def _page(
     comparison: Comparison,
-    drawn: Mapping[str, Sequence[Figure]],
+    drawn: Mapping[str, str],
     files: Mapping[str, str],
     cited: Sequence[Paper],
     title: str,
@@ -140,7 +145,7 @@ def _page(
         "</header>\n",
     ]
     if there:
-        rest = "".join(map(_figure, drawn.get("", ())))
+        rest = drawn.get("", "")
         body += [
             sections.results(comparison),
             section("At equal cost", _legend(comparison), _tabs(comparison, drawn)),
@@ -228,7 +233,7 @@ def _legend(comparison: Comparison) -> str:
     return f'<ul class="legend">{"".join(items)}</ul>\n'
 
 
-def _tabs(comparison: Comparison, drawn: Mapping[str, Sequence[Figure]]) -> str:
+def _tabs(comparison: Comparison, drawn: Mapping[str, str]) -> str:
     """Returns one panel for each axis of cost, of which one is shown at a time."""
     axes = [axis for axis in comparison.axes if axis.name in drawn]
     heads = [
@@ -238,7 +243,7 @@ def _tabs(comparison: Comparison, drawn: Mapping[str, Sequence[Figure]]) -> str:
     ]
     panels = [
         f'<div class="panel" id="panel-{i}"><div class="figures">'
-        f"{''.join(map(_figure, drawn[axis.name]))}</div>\n"
+        f"{drawn[axis.name]}</div>\n"
         f"{sections.budgets(comparison, axis)}</div>\n"
         for i, axis in enumerate(axes)
     ]
@@ -247,14 +252,14 @@ def _tabs(comparison: Comparison, drawn: Mapping[str, Sequence[Figure]]) -> str:
     return f'<div class="tabs">{"".join(heads)}\n{"".join(panels)}</div>\n'
 
 
-def _tab_style(drawn: Mapping[str, Sequence[Figure]]) -> str:
+def _tab_style(drawn: Mapping[str, str]) -> str:
     shown = [f"#axis-{i}:checked ~ #panel-{i}" for i in range(len(drawn))]
     return f"{', '.join(shown)} {{ display: block; }}\n" if shown else ""
 
 
-def _figure(figure: Figure) -> str:
+def _figure(figure: Figure, drawn: str) -> str:
     return (
-        f"<figure><h3>{text(figure.title)}</h3>{inline(figure)}"
+        f"<figure><h3>{text(figure.title)}</h3>{inline(figure, drawn)}"
         f"<figcaption>{text(figure.caption)}</figcaption></figure>\n"
     )
 

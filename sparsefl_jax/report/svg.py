@@ -3,13 +3,12 @@
 import html
 import io
 import re
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 from sparsefl_jax.report.comparison import Comparison
-from sparsefl_jax.report.comparison_figures import DOMINATED, Figure, draw_legend
-from sparsefl_jax.report.looks import PALETTE
-from sparsefl_jax.system.files import write_text
+from sparsefl_jax.report.comparison_figures import DOMINATED, Figure, legend_text
+from sparsefl_jax.report.looks import PALETTE, looks
 
 _INK, _GRID = "#1b1f23", "#d9dee3"
 _STYLE = {
@@ -34,34 +33,66 @@ _STYLE = {
     "xtick.color": _INK,
     "ytick.color": _INK,
 }
-SIZE = (4.9, 3.3)  # inches
-_FILE_SIZE = (4.9, 4.2)  # with its legend
+_WIDTH, _HEIGHT = 4.9, 3.3  # inches
+_MARGINS = {"left": 0.115, "right": 0.985, "bottom": 0.145, "top": 0.98}
+_Size = tuple[float, float]
 
 
-def write_svg(folder: Path, figure: Figure, comparison: Comparison) -> Path:
-    """Writes a figure with its legend as an SVG file.
+def draw(figure: Figure) -> str:
+    """Returns a figure without a legend as SVG, with tooltips in ids, see `tip`."""
 
-    Args:
-      folder: where the file goes.
-      figure: what to draw.
-      comparison: of the figure, for the legend.
+    def fill(canvas) -> None:
+        canvas.subplots_adjust(**_MARGINS)
+        figure.draw(canvas.subplots())
 
-    Returns:
-      The file written.
-    """
-    path = folder / f"{figure.name}.svg"
-    text = _draw(figure, _FILE_SIZE, comparison)
-    write_text(path, re.sub(r' id="tip:[^"]*"', "", text))
-    return path
+    return _draw(fill, (_WIDTH, _HEIGHT))
 
 
-def inline(figure: Figure) -> str:
-    """Returns a figure without a legend as an `<svg>` element for a page.
+def draw_legend(comparison: Comparison) -> str:
+    """Returns the legend of all figures of a comparison as SVG."""
+    labels = [legend_text(e).replace("$", r"\$") for e in comparison.entries]
+    columns = 1 if max(map(len, labels)) > 34 else 2
+    rows = -(-len(labels) // columns)
+    styles = looks([entry.group for entry in comparison.entries])
+
+    def fill(canvas) -> None:
+        from matplotlib.lines import Line2D
+
+        handles = [
+            Line2D([], [], color=s.color, linestyle=s.linestyle, marker=s.marker, ms=5)
+            for s in styles
+        ]
+        place = {"loc": "center left", "bbox_to_anchor": (0.09, 0.5)}
+        canvas.legend(handles, labels, ncols=columns, **place)
+
+    return _draw(fill, (_WIDTH, 0.12 + 0.18 * rows))
+
+
+def stacked(top: str, bottom: str) -> str:
+    """Returns two SVG texts of one width above each other, without tooltips."""
+    heights = [
+        float(re.search(r'viewBox="0 0 \S+ (\S+)"', s)[1]) for s in (top, bottom)
+    ]
+    total = f"{sum(heights):g}"
+    head = re.sub(r'height="[^"]*"', f'height="{total}pt"', top, count=1)
+    head = re.sub(r'viewBox="0 0 (\S+) \S+"', rf'viewBox="0 0 \1 {total}"', head)
+    inner = bottom[bottom.index("<svg") : bottom.rindex("</svg>")]
+    below = _prefixed(inner[inner.index(">") + 1 :], "legend-")
+    body = head[: head.rindex("</svg>")]
+    shift = f'<g transform="translate(0 {heights[0]:g})">'
+    return re.sub(r' id="tip:[^"]*"', "", f"{body}{shift}{below}</g>\n</svg>\n")
+
+
+def inline(figure: Figure, text: str) -> str:
+    """Returns a figure as an `<svg>` element for a page.
 
     Colours become the page's variables `--line-0` to `--line-6`, `--grid`, `--faint`
     and `currentColor`. Fonts are the page's. Lines and points have tooltips.
+
+    Args:
+      figure: for its name and its words.
+      text: as `draw` returned it.
     """
-    text = _draw(figure, SIZE)
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
@@ -78,25 +109,26 @@ def inline(figure: Figure) -> str:
         r"\1",
         text,
     )
-    prefix = f"{figure.name}-"
-    text = re.sub(r' id="', f' id="{prefix}', text)
-    text = re.sub(r'(url\(|href=")#', rf"\1#{prefix}", text)
+    text = _prefixed(text, f"{figure.name}-")
     label = html.escape(f"{figure.title}. {figure.caption}", quote=True)
     view = re.search(r'viewBox="[^"]*"', text)[0]
     head = f'<svg role="img" aria-label="{label}" {view}>'
     return head + text[text.index(">") + 1 :]
 
 
-def _draw(figure: Figure, size: tuple, comparison: Comparison | None = None) -> str:
+def _prefixed(text: str, prefix: str) -> str:
+    """Adds a prefix to all ids, so that several SVG texts can share a document."""
+    text = text.replace(' id="', f' id="{prefix}')
+    return re.sub(r'(url\(|href=")#', rf"\1#{prefix}", text)
+
+
+def _draw(fill: Callable[[Any], None], size: _Size) -> str:
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
     with matplotlib.rc_context(_STYLE):
-        canvas: Any = Canvas(figsize=size, layout="constrained")
-        canvas.get_layout_engine().set(w_pad=0.06, h_pad=0.06)
-        figure.draw(canvas.subplots())
-        if comparison is not None:
-            draw_legend(canvas, comparison)
+        canvas = Canvas(figsize=size)
+        fill(canvas)
         out = io.StringIO()
         canvas.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     return out.getvalue()
