@@ -95,7 +95,7 @@ def density_figure(comparison: Comparison) -> Figure | None:
     def draw(ax) -> None:
         ax.set_xlabel("density of the deployed model [%]")
         if min(densities) > 0 and max(densities) > _LOG_FROM * min(densities):
-            _logarithmic(ax)
+            ax.set_xscale("log")
         _draw_front(ax, comparison, points, 100.0, format_percent)
 
     caption = "All parameters, last round. Small points: a method's other models."
@@ -183,6 +183,8 @@ def _draw_bands(ax, comparison: Comparison, bands: Sequence[Band], axis: Axis) -
             ax.fill_between(x, y - spread, y + spread, **style)
     if ax.get_xscale() == "linear":
         ax.set_xlim(left=0)
+    else:
+        _label_powers(ax)
     if axis.name == "rounds":
         whole_numbers(ax.xaxis)
 
@@ -215,6 +217,8 @@ def _draw_front(
         name = f"{label} ({point.model})" if point.model else label
         values = f"{format_percent(point.accuracy.mean)} at {text(point.cost.mean)}"
         dot.set_gid(tip(f"point-{i}", f"{name}: {values}"))
+    if ax.get_xscale() == "log":
+        _label_powers(ax)
 
 
 def tip(name: str, text: str) -> str:
@@ -242,14 +246,16 @@ def _scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:
     power = round(np.log10(axis.scale * shown / float(number)) / 3)
     ax.set_xlabel(f"{axis.title} [{unit}]")
     if spread:
-        _logarithmic(ax)
+        ax.set_xscale("log")
     return axis.scale / 1000.0**power
 
 
-def _logarithmic(ax) -> None:
+def _label_powers(ax) -> None:
+    """Puts round numbers on a logarithmic axis, fewer of them if it is long."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    ax.set_xscale("log")
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=8))
+    low, high = ax.get_xlim()
+    several = high < 300 * low
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if several else (1,)))
     ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
     ax.xaxis.set_minor_formatter(NullFormatter())

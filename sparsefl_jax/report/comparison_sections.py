@@ -311,8 +311,7 @@ def overview(comparison: Comparison) -> list[tuple[str, str]]:
         "partition": named("partition"),
         "partition fingerprint": "differs" if "partition" in unlike else partitions,
         "clients": plain("num_clients"),
-        "a round": f"{plain('cohort_size')} clients, {plain('epochs')} epochs, "
-        f"batches of {plain('batch_size')}",
+        "a round": _a_round(*map(plain, ("cohort_size", "epochs", "batch_size"))),
         "rounds": plain("num_rounds"),
         "network": named("model"),
         "optimizer": named("optimizer"),
@@ -321,3 +320,11 @@ def overview(comparison: Comparison) -> list[tuple[str, str]]:
         "seeds": " ".join(map(str, prints)),
     }
     return [(name, value) for name, value in pairs.items() if value != MISSING]
+
+
+def _a_round(clients: str, epochs: str, batch: str) -> str:
+    if "differs" in (clients, epochs, batch):
+        return "differs"
+    if MISSING in (clients, epochs, batch):
+        return MISSING
+    return f"{clients} clients, {epochs} epochs, batches of {batch}"

@@ -25,6 +25,7 @@ _STYLE = {
     "grid.linewidth": 0.7,
     "legend.fontsize": 8.5,
     "legend.frameon": False,
+    "legend.handlelength": 3.0,
     "lines.linewidth": 1.7,
     "lines.markersize": 5,
     "svg.fonttype": "none",
@@ -34,7 +35,7 @@ _STYLE = {
     "ytick.color": _INK,
 }
 _WIDTH, _HEIGHT = 4.9, 3.3  # inches
-_MARGINS = {"left": 0.115, "right": 0.985, "bottom": 0.145, "top": 0.98}
+_MARGINS = {"left": 0.115, "right": 0.955, "bottom": 0.145, "top": 0.98}
 _Size = tuple[float, float]
 
 
@@ -51,7 +52,7 @@ def draw(figure: Figure) -> str:
 def draw_legend(comparison: Comparison) -> str:
     """Returns the legend of all figures of a comparison as SVG."""
     labels = [legend_text(e).replace("$", r"\$") for e in comparison.entries]
-    columns = 1 if max(map(len, labels)) > 34 else 2
+    columns = 1 if max(map(len, labels)) > 27 else 2
     rows = -(-len(labels) // columns)
     styles = looks([entry.group for entry in comparison.entries])
 
