@@ -9,6 +9,7 @@ import re
 import shutil
 import subprocess
 from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -218,6 +219,31 @@ def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys, undrawn)
 def undrawn(monkeypatch):
     """Leaves out the plots of the single runs, which have tests of their own."""
     monkeypatch.setattr(report, "plot_run", lambda path: [])
+
+
+def test_labels_are_one_a_folder(tmp_path):
+    runs = [write(tmp_path / f"s{s}", [(1, 0.5)], seed=s) for s in range(2)]
+    runs.append(write(tmp_path / "b", [(1, 0.5)], method="spafl"))
+    out = tmp_path / "out"
+    report.write_comparison(runs, out, labels=["one", "again", "other"])
+    rows = list(csv.DictReader((out / "comparison.csv").open()))
+    assert [(row["label"], row["n"]) for row in rows] == [("one", "2"), ("other", "1")]
+    for labels in (["one", "other"], ["same", "again", "same"]):
+        with pytest.raises(ValueError, match="labels="):
+            report.write_comparison(runs, out, labels=labels)
+
+
+def test_names_are_escaped(tmp_path):
+    one = write(tmp_path / "a & <b>", [(1, 0.5), (2, 0.6)], method=EVIL)
+    other = write(tmp_path / "c", [(1, 0.5), (2, 0.7)], method="$x$ $y", note=EVIL)
+    report.write_comparison([one, other], tmp_path / "out", title=EVIL)
+    text = (tmp_path / "out" / "report.html").read_text()
+    page = Sorted(text)
+    assert page.tags.count("script") == 1 and page.open == []
+    assert page.text.count(EVIL) >= 5 and "$x$ $y" in page.text
+    for path in (tmp_path / "out" / "figures").iterdir():
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+        assert EVIL in html.unescape(path.read_text())
 
 
 def test_main_takes_budgets(tmp_path, capsys, undrawn):

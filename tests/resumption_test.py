@@ -130,7 +130,7 @@ def test_padding_of_the_tables_changes_no_fingerprint():
 
 
 def test_the_summary_holds_the_fingerprint(finished):
-    summary = json.loads((finished / "run/summary.json").read_text())
+    summary = json.loads((finished / "summary.json").read_text())
     fields = {"x", "y", "x_test", "y_test", "mean", "std", "num_classes"}
     assert set(summary["data"]) == fields | {"train", "val", "test"}
 

@@ -11,7 +11,7 @@ from sparsefl_jax.report import costs
 from sparsefl_jax.report.comparison import Comparison, Entry
 from sparsefl_jax.report.costs import Axis
 from sparsefl_jax.report.equal_cost import on_front
-from sparsefl_jax.report.evaluations import final_evals
+from sparsefl_jax.report.evaluations import accuracy, final_evals
 from sparsefl_jax.report.figure import whole_numbers
 from sparsefl_jax.report.intervals import Interval, interval
 from sparsefl_jax.report.lines import finite
@@ -52,9 +52,7 @@ def curve_figure(comparison: Comparison, axis: Axis) -> Figure:
     """Returns the figure of the accuracy over a cost."""
 
     def draw(ax) -> None:
-        bands = [
-            band(e, axis.name, lambda r: r.get("accuracy")) for e in comparison.entries
-        ]
+        bands = [band(e, axis.name, accuracy) for e in comparison.entries]
         _draw_bands(ax, comparison, bands, axis)
 
     caption = "Headline accuracy of the last stage; bands are one sample deviation."
@@ -159,11 +157,11 @@ def _models(i: int, entry: Entry) -> list[Point]:
     points = []
     for j, name in enumerate(dict.fromkeys(n for models in last for n in models)):
         of_seeds = [models.get(name, {}) for models in last]
-        density, accuracy = (
+        found = [
             interval([m.get(key) for m in of_seeds]) for key in ("density", "accuracy")
-        )
-        if density.mean is not None and accuracy.mean is not None:
-            points.append(Point(i, density, accuracy, name if j else ""))
+        ]
+        if all(each.mean is not None for each in found):
+            points.append(Point(i, *found, name if j else ""))
     return points
 
 

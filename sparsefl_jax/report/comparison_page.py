@@ -10,9 +10,10 @@ from sparsefl_jax.report.compare import comparison_csv
 from sparsefl_jax.report.comparison import MARK, Comparison, compare
 from sparsefl_jax.report.comparison_figures import Figure
 from sparsefl_jax.report.differences import make_labels
-from sparsefl_jax.report.groups import read_groups
+from sparsefl_jax.report.groups import Group, read_groups
 from sparsefl_jax.report.latex import latex_table
 from sparsefl_jax.report.likeness import refuse_unlike
+from sparsefl_jax.report.load import run_folders
 from sparsefl_jax.report.looks import looks
 from sparsefl_jax.report.markup import (
     download,
@@ -43,7 +44,8 @@ def write_comparison(
     Args:
       run_dirs: folders of runs or of seeds, see `read_groups`.
       out: the folder of the files; created if absent.
-      labels: one for each group of runs; None to label them by what differs.
+      labels: one for each of `run_dirs`; None to label runs by what differs. Folders
+        that differ only in the seed are one line with the label of the first.
       unlike: whether to compare runs on other data, another partition or another
         metric than the first, which are then marked everywhere.
       budgets: costs by axis at which to compare accuracies, such as
@@ -66,10 +68,25 @@ def write_comparison(
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
     """
     groups = read_groups(run_dirs)
+    if labels is not None:
+        labels = _by_group(labels, run_dirs, groups)
     if not unlike:
         refuse_unlike(groups, labels or make_labels(groups))
     comparison = compare(groups, labels, budgets)
     return write_comparison_page(comparison, Path(out), title=title, status=status)
+
+
+def _by_group(labels: Sequence[str], run_dirs: Sequence, groups: Sequence[Group]):
+    """Returns the label of each group's first folder."""
+    if len(labels) != len(run_dirs):
+        raise ValueError(
+            f"labels={list(labels)!r}, expected {len(run_dirs)}, one for each folder"
+        )
+    named = {}
+    for label, run_dir in zip(labels, run_dirs, strict=True):
+        for folder in run_folders(run_dir):
+            named.setdefault(folder.resolve(), label)
+    return [named[group.runs[0].path.resolve()] for group in groups]
 
 
 def write_comparison_page(
