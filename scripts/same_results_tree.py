@@ -271,7 +271,7 @@ def _redirect(log: Path) -> None:
 def _draw_nothing() -> None:
     """Skips plots and pages, which would take longer than these runs."""
     report = found("report")
-    for name in ("plot_run", "write_page", "plot_comparison"):
+    for name in ("plot_run", "write_page", "write_comparison"):
         if hasattr(report, name):
             setattr(report, name, lambda *args, **kwargs: None)
 

@@ -5,23 +5,22 @@ import math
 import os
 import statistics
 
-import numpy as np
 import pytest
-from report_test import png_size, records, write_run
+from report_test import records, write_run
 
 from sparsefl_jax import report
 from sparsefl_jax.report import (
     comparison_csv,
+    comparison_figures,
     comparison_table,
-    curves,
-    plot_comparison,
+    costs,
     read_groups,
     read_run,
 )
 from sparsefl_jax.report.__main__ import main
-from sparsefl_jax.report.compare import training_pflop
+from sparsefl_jax.report.comparison import compare
 
-PLOTS = [f"compare_{name}.png" for name in ("rounds", "gbit", "flops", "clients")]
+FILES = {"report.html", "comparison.csv", "comparison.tex", "methods.bib", "figures"}
 
 
 def write_seed(folder, seed, gain=0.0, name="flash", seeds=1, rounds=6, **changes):
@@ -42,7 +41,7 @@ def write_seed(folder, seed, gain=0.0, name="flash", seeds=1, rounds=6, **change
 def rows_of(table):
     head, _, *rows = [
         [cell.strip() for cell in line.strip("|").split(" | ")]
-        for line in table.splitlines()
+        for line in table.partition("\n\n")[0].splitlines()
     ]
     return [dict(zip(head, row, strict=True)) for row in rows]
 
@@ -59,6 +58,7 @@ def test_runs_of_several_metrics_are_told_apart(tmp_path):
     assert first["model"] == "aggregated"
     rows = rows_of(comparison_table(read_groups(paths)))
     found = [row["model"] for row in rows if "aggregated" in row["model"]]
+    assert {row["run"] for row in rows} == {"a", "b †", "c"}
     assert found == [f"aggregated ({metric})" for metric in metrics.values()]
 
 
@@ -142,50 +142,22 @@ def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
     assert masked["best"] == f"{100 * evals[2]['models']['masked']['accuracy']:.2f} %"
 
 
-def test_an_empty_run_has_a_row_and_no_curve(tmp_path):
+def test_an_empty_run_has_a_row(tmp_path):
     empty = write_run(tmp_path / "b", [], summary=None)
     groups = read_groups([empty])
     (row,) = rows_of(comparison_table(groups))
     assert (row["method"], row["rounds"], row["accuracy"]) == ("flash", "0", "-")
-    assert plot_comparison(groups, tmp_path / "out") == []
 
 
 def test_training_flops_are_summed_where_they_are_not_logged(tmp_path):
     run = read_run(write_seed(tmp_path, 0))
     last = run.evals[-1]
     by_hand = sum(r["flops"] for r in run.train[:-2]) / 1e15
-    assert training_pflop(run, run.evals[-2]) == pytest.approx(by_hand)
-    assert training_pflop(run, last | {"pflop_cumulative": 7.0}) == 7.0
+    assert costs.cost(run, run.evals[-2], "pflop") == pytest.approx(by_hand)
+    assert costs.cost(run, last | {"pflop_cumulative": 7.0}, "pflop") == 7.0
 
 
-@pytest.mark.filterwarnings("error")
-def test_curves_are_means_over_the_rounds_that_all_seeds_have(tmp_path, monkeypatch):
-    gains = (0.0, 0.06)
-    paths = [write_seed(tmp_path / f"s{i}", i, g) for i, g in enumerate(gains)]
-    alone = write_seed(tmp_path / "alone", 0, name="fedavg", rounds=4)
-    written = (paths[1] / "metrics.jsonl").read_text().splitlines()
-    (paths[1] / "metrics.jsonl").write_text("\n".join(written[:-1]) + "\n")
-    drawn = []
-    monkeypatch.setattr(
-        curves, "_band", lambda ax, label, *xyd, **look: drawn.append((label, *xyd))
-    )
-    folder = tmp_path / "out"
-    made = plot_comparison(read_groups([*paths, alone]), folder)
-    assert [path.name for path in made] == PLOTS
-    by_round, by_gbit = drawn[0], drawn[2]
-    runs = [read_run(path) for path in paths]
-    values = np.array([[e["accuracy"] for e in r.evals[:3]] for r in runs])
-    traffic = np.array([[e["gbit_cumulative"] for e in r.evals[:3]] for r in runs])
-    assert by_round[0] == "s, 2 seeds" and drawn[1][0] == "alone"
-    assert by_round[1].tolist() == [2, 4, 6]  # the second seed lacks round 8
-    np.testing.assert_allclose(by_round[2], values.mean(axis=0))
-    np.testing.assert_allclose(by_round[3], values.std(axis=0, ddof=1))
-    np.testing.assert_allclose(by_gbit[1], traffic.mean(axis=0))
-    assert drawn[1][1].tolist() == [2, 4, 6] and not drawn[1][3].any()
-
-
-@pytest.mark.filterwarnings("error")
-def test_accuracy_by_sparsity_joins_the_runs_of_a_method(tmp_path):
+def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
     folders = []
     for name, density, gain in (("a", 0.2, 0.0), ("b", 0.1, -0.1), ("c", 1.0, 0.1)):
         path = write_seed(tmp_path / name, 0, gain, name="fedavg" if gain > 0 else "m")
@@ -197,15 +169,22 @@ def test_accuracy_by_sparsity_joins_the_runs_of_a_method(tmp_path):
         text = "".join(json.dumps(line) + "\n" for line in lines)
         (path / "metrics.jsonl").write_text(text)
         folders.append(path)
-    groups = read_groups(folders)
-    final = groups[0].runs[0].evals[-1]["accuracy"]
-    ((name, points),) = curves._by_sparsity(
-        groups
-    ).items()  # the dense one has no place
-    assert name == "m"
-    np.testing.assert_allclose(points, [(0.8, final, 0), (0.9, final - 0.1, 0)])
-    made = plot_comparison(groups, tmp_path / "out")
-    assert tmp_path / "out" / "compare_sparsity.png" in made
+    found = compare(read_groups(folders))
+    final = found.entries[0].group.runs[0].evals[-1]["accuracy"]
+    points = [
+        (point.entry, point.model, point.cost.mean, pytest.approx(point.accuracy.mean))
+        for i, entry in enumerate(found.entries)
+        for point in comparison_figures._models(i, entry)
+    ]
+    assert points == [
+        (0, "", 0.2, final),
+        (0, "masked", 0.05, final - 0.05),
+        (1, "", 0.1, final - 0.1),
+        (1, "masked", 0.05, final - 0.05),
+        (2, "", 1.0, final + 0.1),
+        (2, "masked", 0.05, final - 0.05),
+    ]
+    assert comparison_figures.density_figure(found).name == "front_density"
 
 
 @pytest.mark.filterwarnings("error")
@@ -215,20 +194,19 @@ def test_main_compares_several_runs_beside_the_first(tmp_path, capsys):
     out, err = capsys.readouterr()
     assert [row["n"] for row in rows_of(out)] == ["2", "2"]
     folder = tmp_path / "comparison"
-    assert {p.name for p in folder.iterdir()} == {*PLOTS, "comparison.csv"}
-    assert all(min(png_size(folder / name)) >= 600 for name in PLOTS)
-    for path in (*folder.iterdir(), *(p / "report.html" for p in paths)):
+    assert {p.name for p in folder.iterdir()} == FILES
+    files = [path for path in folder.rglob("*") if path.is_file()]
+    for path in (*files, *(p / "report.html" for p in paths)):
         assert f"wrote {path}\n" in err and path.stat().st_size
 
 
 def test_main_takes_seeds_a_folder_and_csv(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(report, "plot_run", lambda path: [])
-    monkeypatch.setattr(report, "plot_comparison", lambda groups, folder: [])
     for s in range(2):
         write_seed(tmp_path / "many" / f"seed_{s}", s, seeds=2)
     assert main([str(tmp_path / "many"), "--csv"]) == 0
     out, _ = capsys.readouterr()
-    made = tmp_path / "many" / "comparison" / "comparison.csv"
+    made = tmp_path / "many" / "comparison.csv"
     assert out == made.read_text() and out.startswith("run,method,model,n,seeds,")
     alone = tmp_path / "many" / "seed_0"
     assert main([str(alone), "--out", str(tmp_path / "x" / "y")]) == 0
@@ -266,5 +244,6 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
     (row, _) = rows_of(comparison_table(read_groups(paths)))
     assert "±" not in row["accuracy"] and row["n"] == "2"
     group = read_groups(paths)[0]
-    rounds, _, _ = curves._curve(group, curves._done, curves._accuracy)
-    assert rounds.tolist() == [2, 4, 6]
+    (entry,) = compare([group]).entries
+    band = comparison_figures.band(entry, "rounds", lambda r: r["accuracy"])
+    assert band.cost.tolist() == [4, 6]  # 2 is of the first stage

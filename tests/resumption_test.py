@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from sparsefl_jax import data as datasets
 from sparsefl_jax import report
 from sparsefl_jax.runs import (
     checkpoint,
@@ -36,7 +37,7 @@ def undrawn():
     """Writes empty pages, because plots take most of a small run's time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report, "plot_run", lambda path: [])
-        patch.setattr(report, "plot_comparison", lambda groups, path: [])
+        patch.setattr(report, "write_comparison", lambda runs, out: [])
         page = lambda path: (path / "report.html").write_text("")  # noqa: E731
         patch.setattr(report, "write_page", page)
         yield
@@ -110,6 +111,27 @@ def test_other_data_are_refused(run, name, change):
         with pytest.raises(ValueError, match=told):
             resume(run, fields=fields)
     assert files(run) == before
+
+
+def test_padding_of_the_tables_changes_no_fingerprint():
+    x, y = np.zeros((5, 2), np.float32), np.arange(5) % 2
+    parts = [[0, 3, 4], [1, 2]]
+    tables = datasets.from_arrays(x, y, x_test=x, y_test=y, partition=parts)
+    index, size = tables.train
+    padded = datasets.federated.Rows(np.pad(index, ((0, 0), (0, 4))), size)
+    old = resumption.fingerprint(tables)
+    assert resumption.fingerprint(tables._replace(train=padded)) == old
+    index = index.copy()
+    index[1, 1] = 1
+    changed = tables._replace(train=datasets.federated.Rows(index, size))
+    new = resumption.fingerprint(changed)
+    assert [name for name in old if old[name] != new[name]] == ["train"]
+
+
+def test_the_summary_holds_the_fingerprint(finished):
+    summary = json.loads((finished / "summary.json").read_text())
+    fields = {"x", "y", "x_test", "y_test", "mean", "std", "num_classes"}
+    assert set(summary["data"]) == fields | {"train", "val", "test"}
 
 
 def test_another_partition_is_refused_by_its_tables(finished):

@@ -55,7 +55,8 @@ def test_seeds_are_single_runs_and_their_mean(finished, config, tmp_path):
     (name,) = finals[0]
     finals = [f[name]["final"] for f in finals]
     assert told["seeds"] == [3, 4]
-    assert (finished / "comparison/compare_rounds.png").exists()
+    assert (finished / "report.html").exists()
+    assert (finished / "figures/accuracy_by_gbit.svg").exists()
     assert told["accuracy"][name]["final"] == pytest.approx(np.mean(finals))
     assert told["accuracy"][name]["final_std"] == pytest.approx(np.std(finals, ddof=1))
     files = [np.load(finished / f"seed_{s}/partition.npy") for s in (3, 4)]

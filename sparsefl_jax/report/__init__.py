@@ -1,13 +1,9 @@
 """Plots, tables and pages of finished runs; `python -m sparsefl_jax.report RUN...`."""
 
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.report.compare import (
-    Group,
-    comparison_csv,
-    comparison_table,
-    read_groups,
-)
-from sparsefl_jax.report.curves import plot_comparison
+from sparsefl_jax.report.compare import comparison_csv, comparison_table
+from sparsefl_jax.report.comparison_page import write_comparison, write_comparison_page
+from sparsefl_jax.report.groups import Group, read_groups
 from sparsefl_jax.report.load import (
     Run,
     read_lines,
@@ -25,7 +21,6 @@ __all__ = [
     "comparison_csv",
     "comparison_table",
     "format_si",
-    "plot_comparison",
     "plot_run",
     "read_groups",
     "read_lines",
@@ -33,9 +28,7 @@ __all__ = [
     "read_run",
     "read_summary",
     "summary_table",
+    "write_comparison",
+    "write_comparison_page",
     "write_page",
 ]
-
-
-def write_comparison(run_dirs, out, **_):
-    (out / "report.html").write_text("\n".join(map(str, run_dirs)))

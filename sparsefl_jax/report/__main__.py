@@ -8,16 +8,19 @@ from pathlib import Path
 from sparsefl_jax import report
 from sparsefl_jax.core.formats import say
 from sparsefl_jax.core.validate import one_line
-from sparsefl_jax.system.files import write_text
+from sparsefl_jax.report.comparison import compare
+from sparsefl_jax.report.differences import make_labels
+from sparsefl_jax.report.likeness import refuse_unlike
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Plots runs, writes their pages, compares them, and prints a table of all.
 
     The table goes to standard output, the names of the written files to standard error.
-    The comparison is `comparison.csv` and `compare_*.png` in the folder `--out`. By
-    default that is `comparison` in RUN if it is the only one and has several seeds, and
-    else beside the first RUN. A single run is compared only with `--out`.
+    The comparison is a page, `report.html`, with tables and figures beside it in the
+    folder `--out`, see `write_comparison`. By default that is RUN itself if it is the
+    only one and has several seeds, and else `comparison` beside the first RUN. A single
+    run is compared only with `--out`.
 
     Args:
       argv: the arguments; None for those of the command line.
@@ -40,35 +43,66 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--out",
         metavar="DIR",
         type=Path,
-        help="folder of comparison.csv and compare_*.png (default: 'comparison' beside"
-        " the first RUN, or in RUN if it is the only one and has several seeds)",
+        help="folder of the comparison (default: 'comparison' beside the first RUN, or"
+        " RUN itself if it is the only one and has several seeds)",
     )
     parser.add_argument(
         "--csv", action="store_true", help="print CSV instead of Markdown"
     )
+    parser.add_argument(
+        "--unlike",
+        action="store_true",
+        help="compare runs on other data, another partition or another metric too",
+    )
+    parser.add_argument(
+        "--budget",
+        action="append",
+        default=[],
+        metavar="COST=X,Y",
+        help="costs at which to compare accuracies, such as gbit=0.1,0.4 (repeatable)",
+    )
     arguments = parser.parse_args(argv)
     try:
-        _report(arguments.runs, arguments.out, arguments.csv)
+        _report(arguments, dict(map(_budget, arguments.budget)))
     except (ValueError, OSError) as error:
         print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     return 0
 
 
-def _report(names: Sequence[str], out: Path | None, as_csv: bool) -> None:
+def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> None:
+    names, out = arguments.runs, arguments.out
     groups = report.read_groups(names)
     runs = [run for group in groups for run in group.runs]
+    if not arguments.unlike:
+        refuse_unlike(groups, make_labels(groups))
+    comparison = compare(groups, budgets=budgets)
     for run in runs:
         _print_paths(*report.plot_run(run.path), report.write_page(run.path))
-    table = report.comparison_csv(groups)
     if len(runs) > 1 or out is not None:
         first = Path(names[0])
-        folder = out or (first if len(names) == 1 else first.parent) / "comparison"
-        folder.mkdir(parents=True, exist_ok=True)
-        write_text(folder / "comparison.csv", table)
-        plots = report.plot_comparison(groups, folder)
-        _print_paths(*plots, folder / "comparison.csv")
-    say(table.rstrip() if as_csv else report.comparison_table(groups))
+        folder = out or (first if len(names) == 1 else first.parent / "comparison")
+        _print_paths(*report.write_comparison_page(comparison, folder))
+    if arguments.csv:
+        say(report.comparison_csv(groups, comparison).rstrip())
+    else:
+        say(report.comparison_table(groups))
+
+
+def _budget(text: str) -> tuple[str, list[float]]:
+    """Reads a cost with its budgets.
+
+    Example:
+      >>> _budget("gbit=0.1,0.4")
+      ('gbit', [0.1, 0.4])
+    """
+    name, _, values = text.partition("=")
+    try:
+        return name, [float(value) for value in values.split(",")]
+    except ValueError:
+        raise ValueError(
+            f"--budget={text}, expected a cost and numbers, such as gbit=0.1,0.4"
+        ) from None
 
 
 def _print_paths(*paths: Path) -> None:

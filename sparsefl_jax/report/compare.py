@@ -1,26 +1,30 @@
-"""Compares runs in a table of means and deviations over groups of seeds."""
+"""Formats a comparison as a Markdown table and as CSV."""
 
 import csv
 import io
-import json
-import os
-import re
 import statistics
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 from sparsefl_jax.core.formats import MISSING, format_percent, format_si
+from sparsefl_jax.report import comparison as measures
+from sparsefl_jax.report import costs
 from sparsefl_jax.report.charge import assumptions
+from sparsefl_jax.report.comparison import Comparison, Entry, compare
+from sparsefl_jax.report.differences import differing, settings
+from sparsefl_jax.report.evaluations import (
+    accuracy,
+    best_eval,
+    chosen_by,
+    final_evals,
+    seed_of,
+    unfinished,
+)
+from sparsefl_jax.report.groups import Group, method_of
+from sparsefl_jax.report.intervals import Interval, interval
+from sparsefl_jax.report.likeness import metric
 from sparsefl_jax.report.lines import finite
-from sparsefl_jax.report.load import Record, Run, read_run, run_folders
-
-
-class Group(NamedTuple):
-    """Runs of one configuration that differ only in the seed."""
-
-    name: str
-    runs: list[Run]
+from sparsefl_jax.report.load import Run
 
 
 class Spread(NamedTuple):
@@ -35,49 +39,7 @@ _AMOUNTS = {"gbit": (1e9, "bit"), "pflop": (1e15, ""), "pflop_dense": (1e15, "")
 _HEAD = ["run", "method", "model", "n", "rounds", "accuracy", "best", "density"]
 _HEAD += ["clients p10", "clients median", "traffic", "FLOPs", "dense"]
 _TEXT_COLUMNS = 3
-
-
-def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
-    """Reads runs and groups those that differ only in the seed.
-
-    A folder whose `seed_*/` hold runs is a group by itself. Other runs form a group if
-    their `config.json` are equal except for `seed` and `seeds`. A repeated seed goes
-    into another group, because it is not a further sample.
-
-    Args:
-      run_dirs: folders of runs.
-
-    Returns:
-      The groups, in the order of their first runs. The name of a group is that of its
-      folder, or the common beginning of the names of its folders.
-
-    Raises:
-      ValueError: a folder cannot be read, see `run_folders` and `read_run`.
-
-    Example:
-      >>> read_groups(["no/such/run"])
-      Traceback (most recent call last):
-      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
-    """
-    members, folders, seen = {}, {}, set()
-    for run_dir in map(Path, run_dirs):
-        for folder in run_folders(run_dir):
-            if folder.resolve() in seen:
-                continue
-            seen.add(folder.resolve())
-            run = read_run(folder)
-            kind, seed = _kind(run, run_dir)
-            copy = 0
-            while seed in members.get((kind, copy), ()):
-                copy += 1
-            members.setdefault((kind, copy), {})[seed] = run
-            folders.setdefault((kind, copy), []).append(run_dir.resolve())
-    return [
-        Group(name, list(runs.values()))
-        for name, runs in zip(
-            _names(list(folders.values())), members.values(), strict=True
-        )
-    ]
+_FIRST = ["run", "method", "model", "n", "seeds", "rounds", "rounds_std"]
 
 
 def comparison_table(groups: Sequence[Group]) -> str:
@@ -89,40 +51,59 @@ def comparison_table(groups: Sequence[Group]) -> str:
     with the best `val_accuracy`, or, without a validation split, the best accuracy on
     the test set. The percentiles are those of the clients' accuracies with the headline
     model. Bits and FLOPs count the completed rounds, also of a run that has not ended.
+    The last columns are the fields of the configuration that differ, see `settings`.
 
     Args:
       groups: as `read_groups` returned them.
 
     Returns:
       A Markdown table, followed by the packets that a group leaves uncharged by
-      assumption, without a newline at the end.
+      assumption, and by what makes groups unlike the first one, without a newline at
+      the end.
 
     Example:
       >>> print(comparison_table([]).splitlines()[0][:44])
       | run | method | model | n | rounds | accura
     """
-    metrics = [_metric(group) for group in groups]
-    differ = len(set(metrics)) > 1
+    entries = compare(groups).entries
+    metrics = [metric(group) for group in groups]
+    differ, fields = len(set(metrics)) > 1, settings(groups)
     rows = [
-        _cells(group, f"{model} ({metric})" if differ else model, spreads)
-        for group, metric in zip(groups, metrics, strict=True)
-        for model, spreads in _rows(group)
+        _cells(entry, f"{model} ({metrics[i]})" if differ else model, spreads)
+        + [_escaped(values[i]) for values in fields.values()]
+        for i, entry in enumerate(entries)
+        for model, spreads in _rows(entry.group)
     ]
-    rule = ["---"] * _TEXT_COLUMNS + ["--:"] * (len(_HEAD) - _TEXT_COLUMNS)
-    lines = [f"| {' | '.join(row)} |" for row in [_HEAD, rule, *rows]]
+    head = [*_HEAD, *map(_escaped, fields)]
+    rule = ["---"] * _TEXT_COLUMNS + ["--:"] * (len(head) - _TEXT_COLUMNS)
+    lines = [f"| {' | '.join(row)} |" for row in [head, rule, *rows]]
     notes = [
-        f"{group.name}: {' '.join(assumed)}"
-        for group in groups
-        if (assumed := _assumed(group))
+        f"{entry.group.name}: {' '.join(assumed)}"
+        for entry in entries
+        if (assumed := _assumed(entry.group))
+    ]
+    notes += [
+        f"{measures.MARK} {entry.group.name}: another {entry.unlike} than "
+        f"{entries[0].group.name}."
+        for entry in entries
+        if entry.unlike
     ]
     return "\n".join(lines + ([""] if notes else []) + notes)
 
 
-def comparison_csv(groups: Sequence[Group]) -> str:
+def comparison_csv(
+    groups: Sequence[Group], comparison: Comparison | None = None
+) -> str:
     """Formats the same table as CSV: shares, Gbit and PFLOP, deviations as `*_std`.
+
+    Half the widths of 95 % intervals are `*_ci95`. `accuracy_at_gbit_0.4` is the
+    headline accuracy at that budget, empty with `*_note` if a run did not reach it, and
+    `area_gbit_0.4` the mean accuracy up to it, see `equal_cost`. Fields of the
+    configuration that differ between groups have columns of their dotted names.
 
     Args:
       groups: as `read_groups` returned them.
+      comparison: as `compare` made it of them; None for default labels and budgets.
 
     Returns:
       CSV with a head. Missing values are empty; seeds are separated by spaces.
@@ -131,17 +112,20 @@ def comparison_csv(groups: Sequence[Group]) -> str:
       >>> comparison_csv([]).split(",")[:6]
       ['run', 'method', 'model', 'n', 'seeds', 'rounds']
     """
-    quantities = ("rounds", *_PERCENT, *_AMOUNTS)
+    comparison = comparison or compare(groups)
+    fields, rows = differing(groups), []
+    for i, entry in enumerate(comparison.entries):
+        equal = _at_equal_cost(comparison, entry)
+        named = {name: values[i] for name, values in fields.items()}
+        for j, (model, spreads) in enumerate(_rows(entry.group)):
+            row = _csv_row(entry, model, spreads)
+            row |= equal if j == 0 else dict.fromkeys(equal, "")
+            rows.append(row | {n: v for n, v in named.items() if n not in row})
+    columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
-    out = csv.writer(text, lineterminator="\n")
-    columns = [column for q in quantities for column in (q, f"{q}_std")]
-    out.writerow(["run", "method", "model", "n", "seeds", *columns, "assumed"])
-    for group in groups:
-        seeds = " ".join(str(run.config.get("seed", MISSING)) for run in group.runs)
-        for model, spreads in _rows(group):
-            values = [x for q in quantities for x in spreads[q]]
-            head = [group.name, method_of(group.runs[0]), model, len(group.runs), seeds]
-            out.writerow([*head, *values, " ".join(_assumed(group))])
+    out = csv.DictWriter(text, columns or _FIRST, lineterminator="\n")
+    out.writeheader()
+    out.writerows(rows)
     return text.getvalue()
 
 
@@ -161,22 +145,44 @@ def spread(values: Sequence[float | None]) -> Spread:
     )
 
 
-def training_pflop(run: Run, record: Record) -> float:
-    """Returns the PFLOPs (1e15) of training at the masks up to a record's round."""
-    if record.get("pflop_cumulative") is not None:
-        return record["pflop_cumulative"]
-    end = (record["stage"], record["round"])
-    return sum(r["flops"] for r in run.train if (r["stage"], r["round"]) <= end) / 1e15
+def _csv_row(entry: Entry, model: str, spreads: dict[str, Spread]) -> dict:
+    """Returns the columns that a group has without regard to the other groups."""
+    group = entry.group
+    row = {"run": group.name, "method": method_of(group.runs[0]), "model": model}
+    row |= {
+        "n": len(group.runs),
+        "seeds": " ".join(str(seed_of(r)) for r in group.runs),
+    }
+    for name in ("rounds", *_PERCENT, *_AMOUNTS):
+        row |= {name: spreads[name].mean, f"{name}_std": spreads[name].std}
+    row |= {"assumed": " ".join(_assumed(group)), "label": entry.label}
+    row |= {"unlike": entry.unlike, "metric": metric(group)}
+    row |= {"unfinished": sum(map(unfinished, group.runs))}
+    row |= {"best_chosen_by": " ".join(sorted(set(map(chosen_by, group.runs))))}
+    for name, of in (("accuracy", _last), ("best", _best)):
+        row |= {f"{name}_ci95": interval([of(run, model) for run in group.runs]).half}
+    return row
 
 
-def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
-    """Returns a key that the runs of a group share, and the seed of this run."""
-    if run.path != run_dir:
-        return str(run_dir.resolve()), run.path.name
-    if not run.config:
-        return str(run_dir.resolve()), None
-    rest = {k: v for k, v in run.config.items() if k not in ("seed", "seeds")}
-    return json.dumps(rest, sort_keys=True), run.config.get("seed")
+def _at_equal_cost(comparison: Comparison, entry: Entry) -> dict:
+    """Returns the columns of the headline model at the comparison's budgets."""
+    row = {}
+    for axis in comparison.axes:
+        if axis.name not in ("rounds", *_AMOUNTS):
+            values = spread([costs.total(run, axis.name) for run in entry.group.runs])
+            row |= {axis.name: values.mean, f"{axis.name}_std": values.std}
+        for budget in comparison.budgets[axis.name]:
+            found = measures.at_budget(entry, axis, budget)
+            name = f"accuracy_at_{axis.name}_{budget:g}"
+            row |= _csv_interval(name, found.accuracy) | {f"{name}_note": found.note}
+        if (budget := comparison.common_budget(axis)) is not None:
+            area = interval(list(measures.areas(entry, axis, budget).values()))
+            row |= _csv_interval(f"area_{axis.name}_{budget:g}", area)
+    return row
+
+
+def _csv_interval(name: str, found: Interval) -> dict:
+    return {name: found.mean, f"{name}_ci95": found.half}
 
 
 def _assumed(group: Group) -> list[str]:
@@ -184,15 +190,9 @@ def _assumed(group: Group) -> list[str]:
     return list(dict.fromkeys(line for run in group.runs for line in assumptions(run)))
 
 
-def _metric(group: Group) -> str:
-    """Returns the metric of the last evaluations, 'pooled' or 'clients'."""
-    last = [run.evals[-1].get("metric") for run in group.runs if run.evals]
-    return ", ".join(sorted({metric or MISSING for metric in last})) or MISSING
-
-
 def _rows(group: Group) -> list[tuple[str, dict[str, Spread]]]:
     """Returns the quantities over the group's runs for each deployed model."""
-    final = [run.evals[-1] for run in group.runs if run.evals]
+    final = [evals[-1] for run in group.runs if (evals := final_evals(run))]
     models = list(dict.fromkeys(name for e in final for name in e["models"]))
     shared = _quantities(group, _totals)
     rows = []
@@ -209,42 +209,37 @@ def _quantities(group: Group, measure: Callable[[Run], dict]) -> dict[str, Sprea
 
 
 def _totals(run: Run) -> dict[str, float | None]:
-    last = [*run.train[-1:], *run.evals[-1:]]
-    rounds = max((run.starts[r["stage"]] + r["round"] for r in last), default=0)
-    return {
-        "rounds": rounds,
-        "gbit": max((r["gbit_cumulative"] for r in last), default=None),
-        "pflop": max((training_pflop(run, r) for r in last), default=None),
-        "pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15,
-    }
+    totals = {name: costs.total(run, name) for name in ("rounds", "gbit", "pflop")}
+    totals["rounds"] = totals["rounds"] or 0
+    return totals | {"pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15}
 
 
 def _of_model(run: Run, model: str) -> dict[str, float | None]:
-    evals = [e for e in run.evals if e["stage"] == run.evals[-1]["stage"]]
-    final = evals[-1]["models"].get(model, {}) if evals else {}
-    valid = [e for e in evals if finite(e["models"].get(model, {}).get("accuracy"))]
-    chosen = max(valid, key=lambda e: _choice(e, model), default=None)
-    return {
-        "accuracy": final.get("accuracy"),
-        "best": chosen["models"][model]["accuracy"] if chosen else None,
-        "density": final.get("density"),
-    }
+    evals = final_evals(run)
+    found = evals[-1]["models"].get(model, {}) if evals else {}
+    best = {"best": _best(run, model)}
+    return {name: found.get(name) for name in ("accuracy", "density")} | best
 
 
-def _choice(record: Record, model: str) -> tuple[bool, float]:
-    known = finite(record.get("val_accuracy"))
-    judged = record if known else record["models"][model]
-    return known, judged["val_accuracy" if known else "accuracy"]
+def _last(run: Run, model: str) -> float | None:
+    evals = final_evals(run)
+    return accuracy(evals[-1], model) if evals else None
+
+
+def _best(run: Run, model: str) -> float | None:
+    best = best_eval(run, model)
+    return accuracy(best, model) if best else None
 
 
 def _of_clients(run: Run, headline: bool) -> dict[str, float | None]:
-    clients = (run.evals[-1].get("client_accuracy") or {}) if run.evals else {}
+    evals = final_evals(run)
+    clients = (evals[-1].get("client_accuracy") or {}) if evals else {}
     names = ("p10", "median")
     return {f"client_{n}": clients.get(n) if headline else None for n in names}
 
 
-def _cells(group: Group, model: str, spreads: dict[str, Spread]) -> list[str]:
-    rounds = spreads["rounds"]
+def _cells(entry: Entry, model: str, spreads: dict[str, Spread]) -> list[str]:
+    group, rounds = entry.group, spreads["rounds"]
     shares = [format_percent(spreads[q].mean, 2, spreads[q].std) for q in _PERCENT]
     amounts = []
     for name, (scale, unit) in _AMOUNTS.items():
@@ -252,33 +247,9 @@ def _cells(group: Group, model: str, spreads: dict[str, Spread]) -> list[str]:
         mean = None if mean is None else scale * mean
         amounts.append(format_si(mean, unit, None if std is None else scale * std))
     count = f"{rounds.mean:g}" + (f" ± {rounds.std:.3g}" if rounds.std else "")
-    head = [_escaped(group.name), _escaped(method_of(group.runs[0])), _escaped(model)]
+    name = f"{group.name} {measures.MARK}" if entry.unlike else group.name
+    head = [_escaped(text) for text in (name, method_of(group.runs[0]), model)]
     return [*head, str(len(group.runs)), count, *shares, *amounts]
-
-
-def method_of(run: Run) -> str:
-    """Returns the name of a run's method; two stages are joined by a plus sign."""
-    configured = (run.config.get("algorithm") or {}).get("name") or MISSING
-    method = run.summary.get("method") or configured
-    first = (run.config.get("first_stage") or {}).get("name")
-    return f"{first} + {method}" if first else method
-
-
-def _names(folders: Sequence[Sequence[Path]]) -> list[str]:
-    """Names groups by their folders, or by the whole path if the name is not unique.
-
-    The name of several folders is what their names have in common.
-    """
-    names = []
-    for paths in folders:
-        # Whole words and numbers: a_10 and a_11 have `a` in common, not `a_1`.
-        parts = [re.findall(r"\d+|[^\W\d_]+|[\W_]", path.name) for path in paths]
-        common = "".join(os.path.commonprefix(parts)).rstrip("_-. ")
-        names.append(common or paths[0].name)
-    return [
-        name if names.count(name) == 1 else str(paths[0])
-        for name, paths in zip(names, folders, strict=True)
-    ]
 
 
 def _escaped(text: str) -> str:

@@ -64,6 +64,7 @@ _SUMMARY = {
     "client_accuracy?": {str: VALUE},
     "memory?": {str: VALUE},
     "versions?": {str: ANY},
+    "data?": {str: COUNT},
     "seeds?": [COUNT],
     "seconds?": NUMBER,
     "rounds_per_second?": NUMBER,

@@ -20,6 +20,7 @@
     memory          {estimated, devices, process}: bytes; the estimate of the largest
                     stage, and the measured peaks (None if devices do not report one)
     versions        {package: version}
+    data            {field: checksum} of the samples and of the tables of clients' rows
 
 With several seeds it holds `seeds`, a list of int, and `accuracy` holds the means over
 them, with the sample deviations `final_std` and `best_std`.

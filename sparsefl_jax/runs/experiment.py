@@ -264,7 +264,7 @@ def _run_seeds(job: Job) -> dict:
             run_directory.amend(root, config)
         both = summary.over_seeds([_run_one(single) for single in singles])
         files.write_text(root / "summary.json", json.dumps(both, indent=2))
-        report.plot_comparison(report.read_groups([root]), root / "comparison")
+        report.write_comparison([root], root)
     return processes.lead(both)
 
 

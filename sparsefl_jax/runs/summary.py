@@ -27,7 +27,9 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
     """
     metrics = report.read_records(folder / "metrics.jsonl")
     segments = report.read_lines(folder / "timing.jsonl")
-    facts = {k: about[k] for k in ("seconds", "commit")} | {"ended_by": at.ended_by}
+    facts = {k: about[k] for k in ("seconds", "commit", "data")} | {
+        "ended_by": at.ended_by
+    }
     facts["rounds"] = about["position"]["rounds"]
     if about["lost"]:
         facts["lost"] = about["lost"]

@@ -1,0 +1,105 @@
+"""Finds the papers of methods: entries of `methods.bib` by the methods' names."""
+
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from sparsefl_jax.report.groups import Group
+
+_FLASH, _SPAFL = "babakniya2023revisiting", "kim2024spafl"
+_FEDSPARSIFY, _PRUNEFL = "stripelis2022federated", "jiang2022model"
+# The key of each method's paper. Methods of one's own have none.
+PAPERS = {
+    "complement": "jiang2023complement",
+    "fedavg": "mcmahan2017communication",
+    "fedpm": "isik2023sparse",
+    "fedprox": "li2020federated",
+    "fedsparsify_global": _FEDSPARSIFY,
+    "fedsparsify_local": _FEDSPARSIFY,
+    "fjord": "horvath2021fjord",
+    "grasp": "wang2020picking",
+    "hetero_jmwst": _FLASH,
+    "hetero_spdst": _FLASH,
+    "heterofl": "diao2021heterofl",
+    "jmwst": _FLASH,
+    "local_only": _SPAFL,
+    "nst": _FLASH,
+    "pdst": _FLASH,
+    "pqsu": "xu2021accelerating",
+    "prunefl": _PRUNEFL,
+    "prunefl_initial": _PRUNEFL,
+    "sensitivity": _FLASH,
+    "snip": "lee2019snip",
+    "spafl": _SPAFL,
+    "spdst": _FLASH,
+}
+SERVER_OPTIMIZERS = "reddi2021adaptive"
+
+
+class Paper(NamedTuple):
+    """An entry of `methods.bib`."""
+
+    key: str
+    entry: str  # BibTeX
+    author: str  # "McMahan et al."
+    title: str
+    year: str
+
+
+def papers(groups: Sequence[Group]) -> list[Paper]:
+    """Returns the papers of the methods of runs, of their first stages too.
+
+    Args:
+      groups: as `read_groups` returned them.
+
+    Returns:
+      Each paper once, in the order of the methods.
+    """
+    keys = {}
+    for group in groups:
+        for run in group.runs[:1]:
+            config = run.config
+            sections = [config.get(s) or {} for s in ("first_stage", "algorithm")]
+            names = [section.get("name") for section in sections]
+            keys |= dict.fromkeys(PAPERS[n] for n in names if n in PAPERS)
+            if (config.get("server_optimizer") or {}).get("name"):
+                keys[SERVER_OPTIMIZERS] = None
+    known = entries()
+    return [known[key] for key in keys]
+
+
+def bibtex(found: Iterable[Paper]) -> str:
+    """Joins papers into the text of a BibTeX file.
+
+    Example:
+      >>> print(bibtex([entries()[PAPERS["snip"]]]).splitlines()[0])
+      @inproceedings{lee2019snip,
+    """
+    return "\n\n".join(paper.entry for paper in found) + "\n"
+
+
+def entries() -> dict[str, Paper]:
+    """Returns all entries of `methods.bib` by key."""
+    text = (Path(__file__).parent / "methods.bib").read_text(encoding="utf-8")
+    found = re.findall(r"^@\w+\{(\w+),\n.*?^\}", text, re.S | re.M)
+    texts = re.findall(r"^@\w+\{\w+,\n.*?^\}", text, re.S | re.M)
+    return {key: _paper(key, entry) for key, entry in zip(found, texts, strict=True)}
+
+
+def _paper(key: str, entry: str) -> Paper:
+    def field(name: str) -> str:
+        (value,) = re.findall(rf"^ *{name} *= \{{(.*)\}},$", entry, re.M)
+        return value
+
+    authors = [_plain(name.split(",")[0]) for name in field("author").split(" and ")]
+    if len(authors) == 2:
+        author = " and ".join(authors)
+    else:
+        author = authors[0] + (" et al." if len(authors) > 2 else "")
+    return Paper(key, entry, author, _plain(field("title")), field("year"))
+
+
+def _plain(text: str) -> str:
+    """Removes TeX's braces; the accents of the first authors are handled."""
+    return re.sub(r"[{}]", "", text.replace(r"\'a", "á"))

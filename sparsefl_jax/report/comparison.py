@@ -1,0 +1,188 @@
+"""Measures groups of runs by accuracy, costs and accuracy at equal cost."""
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from sparsefl_jax.core.formats import MISSING
+from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.report import costs, evaluations, likeness
+from sparsefl_jax.report.costs import Axis, Curve
+from sparsefl_jax.report.differences import make_labels
+from sparsefl_jax.report.equal_cost import (
+    SLACK,
+    accuracy_at,
+    default_budgets,
+    mean_accuracy,
+)
+from sparsefl_jax.report.groups import Group
+from sparsefl_jax.report.intervals import Interval, interval
+from sparsefl_jax.report.lines import finite
+from sparsefl_jax.report.load import Run
+
+MARK = "†"  # of a group that is unlike the first one
+BySeed = dict[Hashable, float | None]
+
+
+class Entry(NamedTuple):
+    """A group of runs in a comparison."""
+
+    group: Group
+    label: str  # unique; ends in MARK if the group is unlike the first
+    unlike: str  # in what, such as "partition, metric"; '' if in nothing
+    curves: dict[str, dict[Hashable, Curve]]  # by axis and seed
+
+
+class Comparison(NamedTuple):
+    """Groups of runs with the axes and budgets that they share."""
+
+    entries: list[Entry]
+    axes: list[Axis]
+    budgets: dict[str, list[float]]  # by axis, increasing; [] if there is none
+
+    def common_budget(self, axis: Axis) -> float | None:
+        """Returns the largest budget that all runs that cost anything have reached."""
+        ends = _ends(self.entries, axis)
+        limit = min(ends, default=0.0) * (1 + SLACK)
+        reached = [b for b in self.budgets[axis.name] if b <= limit]
+        return max(reached, default=None)
+
+
+class AtBudget(NamedTuple):
+    """The accuracy of a group at a budget."""
+
+    accuracy: Interval  # over seeds; of no seed if a run did not reach the budget
+    note: str  # why there is none, such as "ended at 310 Mbit"
+
+
+def compare(
+    groups: Sequence[Group],
+    labels: Sequence[str] | None = None,
+    budgets: Mapping[str, Sequence[float]] | None = None,
+) -> Comparison:
+    """Collects what a comparison shows.
+
+    Args:
+      groups: as `read_groups` returned them.
+      labels: one for each group, all different; None to label them by what differs.
+      budgets: costs by axis, in units of the records' columns, such as
+        `{"gbit": [0.1, 0.4]}`; other axes have default budgets.
+
+    Returns:
+      The comparison.
+
+    Raises:
+      ValueError: an axis does not exist, a budget is not positive, or the labels are
+        not as many as the groups, or not unique.
+    """
+    axes = costs.axes([run for group in groups for run in group.runs])
+    for name, values in (budgets or {}).items():
+        one_of("budget", name, [axis.name for axis in axes])
+        for value in values:
+            in_range(f"budget {name}", value, "(0, inf)")
+    labels = _checked(labels, groups) if labels is not None else make_labels(groups)
+    reasons = likeness.unlike(groups)
+    entries = [
+        Entry(
+            group,
+            f"{label} {MARK}" if reason else label,
+            reason,
+            {
+                axis.name: {
+                    evaluations.seed_of(run): costs.curve(run, axis.name)
+                    for run in group.runs
+                }
+                for axis in axes
+            },
+        )
+        for group, label, reason in zip(groups, labels, reasons, strict=True)
+    ]
+    chosen = {
+        axis.name: sorted(
+            (budgets or {}).get(axis.name)
+            or default_budgets(_ends(entries, axis), whole=axis.name == "rounds")
+        )
+        for axis in axes
+    }
+    return Comparison(entries, axes, chosen)
+
+
+def at_budget(entry: Entry, axis: Axis, budget: float) -> AtBudget:
+    """Returns the accuracy of a group's runs at a budget, if all of them reached it."""
+    values = accuracies_at(entry, axis, budget)
+    if values and all(map(finite, values.values())):
+        return AtBudget(interval(list(values.values())), "")
+    curves = [c for c in entry.curves[axis.name].values() if len(c.cost)]
+    ends = [float(curve.cost[-1]) for curve in curves if curve.cost[-1] < budget]
+    note = MISSING
+    if ends:
+        running = any(map(evaluations.unfinished, entry.group.runs))
+        note = f"{'so far' if running else 'ended'} at {axis.text(min(ends))}"
+    elif curves:
+        starts = [float(curve.cost[0]) for curve in curves]
+        note = f"begins at {axis.text(max(starts))}"
+    return AtBudget(interval([]), note)
+
+
+def accuracies_at(entry: Entry, axis: Axis, budget: float) -> BySeed:
+    """Returns each seed's accuracy at a budget; None where it did not reach it."""
+    curves = entry.curves[axis.name].items()
+    return {seed: accuracy_at(curve, budget) for seed, curve in curves}
+
+
+def areas(entry: Entry, axis: Axis, budget: float) -> BySeed:
+    """Returns each seed's mean accuracy over [0, budget], see `mean_accuracy`."""
+    curves = entry.curves[axis.name].items()
+    return {seed: mean_accuracy(curve, budget) for seed, curve in curves}
+
+
+def by_seed(entry: Entry, measure: Callable[[Run], float | None]) -> BySeed:
+    """Returns a quantity of each of a group's runs."""
+    return {evaluations.seed_of(run): measure(run) for run in entry.group.runs}
+
+
+def over_seeds(entry: Entry, measure: Callable[[Run], float | None]) -> Interval:
+    """Returns the interval of a quantity over a group's runs."""
+    return interval([measure(run) for run in entry.group.runs])
+
+
+def last_accuracy(run: Run) -> float | None:
+    """Returns the headline accuracy of the last evaluation of the last stage."""
+    evals = evaluations.final_evals(run)
+    return evaluations.accuracy(evals[-1]) if evals else None
+
+
+def best_accuracy(run: Run) -> float | None:
+    """Returns the headline accuracy of the best round, see `best_eval`."""
+    best = evaluations.best_eval(run)
+    return evaluations.accuracy(best) if best else None
+
+
+def density(run: Run) -> float | None:
+    """Returns the density of the model that was deployed last."""
+    evals = evaluations.final_evals(run)
+    model = next(iter(evals[-1]["models"].values()), {}) if evals else {}
+    value = model.get("density")
+    return value if finite(value) else None
+
+
+def _checked(labels: Sequence[str], groups: Sequence[Group]) -> list[str]:
+    if len(labels) != len(groups) or len(set(labels)) < len(labels):
+        raise ValueError(
+            f"labels={list(labels)!r}, expected {len(groups)} different texts, one for "
+            "each group of runs"
+        )
+    return list(labels)
+
+
+def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:
+    """Returns what each run had cost at its last evaluation, if anything.
+
+    Runs that have not ended count only if none has.
+    """
+    ended = [e for e in entries if not any(map(evaluations.unfinished, e.group.runs))]
+    return [
+        end
+        for entry in ended or entries
+        for curve in entry.curves[axis.name].values()
+        if len(curve.cost) and (end := float(curve.cost[-1])) > 0
+    ]

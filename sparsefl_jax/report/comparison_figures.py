@@ -1,0 +1,259 @@
+"""Draws a comparison: curves over each cost, fronts, and the spread over clients."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsefl_jax.core.formats import format_percent, format_si
+from sparsefl_jax.report import comparison as measures
+from sparsefl_jax.report import costs
+from sparsefl_jax.report.comparison import Comparison, Entry
+from sparsefl_jax.report.costs import Axis
+from sparsefl_jax.report.equal_cost import on_front
+from sparsefl_jax.report.evaluations import accuracy, final_evals
+from sparsefl_jax.report.figure import whole_numbers
+from sparsefl_jax.report.intervals import Interval, interval
+from sparsefl_jax.report.lines import finite
+from sparsefl_jax.report.load import Record
+from sparsefl_jax.report.looks import Look, looks
+
+DOMINATED = "#8a94a0"
+_LOG_FROM = 8.0  # how much the costs must differ for a logarithmic axis
+
+
+class Figure(NamedTuple):
+    """A figure of a comparison."""
+
+    name: str  # of its file, without suffix
+    title: str
+    caption: str
+    draw: Callable[[Any], None]  # on matplotlib axes
+
+
+class Band(NamedTuple):
+    """The mean of a group's runs at the rounds that all of them evaluated."""
+
+    cost: np.ndarray  # [n] float64, the mean over seeds
+    mean: np.ndarray  # [n] float64, of shares
+    deviation: np.ndarray  # [n] float64, over seeds; zeros for a single one
+
+
+class Point(NamedTuple):
+    """A deployed model in a front."""
+
+    entry: int  # the place of its group
+    cost: Interval
+    accuracy: Interval
+    model: str  # '' for the headline model
+
+
+def curve_figure(comparison: Comparison, axis: Axis) -> Figure:
+    """Returns the figure of the accuracy over a cost."""
+
+    def draw(ax) -> None:
+        bands = [band(e, axis.name, accuracy) for e in comparison.entries]
+        _draw_bands(ax, comparison, bands, axis)
+
+    caption = "Headline accuracy of the last stage; bands are one sample deviation."
+    return Figure(f"accuracy_by_{axis.name}", "Accuracy over the run", caption, draw)
+
+
+def front_figure(comparison: Comparison, axis: Axis) -> Figure:
+    """Returns the figure of the last accuracy against a cost, with its front."""
+    points = [
+        Point(
+            i,
+            measures.over_seeds(entry, lambda run: costs.total(run, axis.name)),
+            measures.over_seeds(entry, measures.last_accuracy),
+            "",
+        )
+        for i, entry in enumerate(comparison.entries)
+    ]
+
+    def draw(ax) -> None:
+        scale = _scale_costs(ax, [p.cost.mean for p in points], axis)
+        _draw_front(ax, comparison, points, scale, axis.text)
+
+    caption = "Last round. Hollow grey points are dominated by another."
+    caption += " Points further left and higher are better."
+    return Figure(f"front_{axis.name}", "Front: accuracy against cost", caption, draw)
+
+
+def density_figure(comparison: Comparison) -> Figure | None:
+    """Returns the figure of the accuracy against the density of the deployed models.
+
+    Returns None if all densities are the same.
+    """
+    points = [p for i, e in enumerate(comparison.entries) for p in _models(i, e)]
+    densities = [100 * p.cost.mean for p in points]
+    if not densities or max(densities) < 1.02 * min(densities):
+        return None
+
+    def draw(ax) -> None:
+        ax.set_xlabel("density of the deployed model [%]")
+        if min(densities) > 0 and max(densities) > _LOG_FROM * min(densities):
+            ax.set_xscale("log")
+        _draw_front(ax, comparison, points, 100.0, format_percent)
+
+    caption = "All parameters, last round. Small points: a method's other models."
+    return Figure("front_density", "Front: accuracy against density", caption, draw)
+
+
+def clients_figures(comparison: Comparison) -> list[Figure]:
+    """Returns the figures of the clients' median and 10th percentile, if recorded."""
+    titles = {"median": "Median of the clients", "p10": "10th percentile of clients"}
+    figures = []
+    for name, title in titles.items():
+
+        def value(record: Record, name=name) -> float | None:
+            return (record.get("client_accuracy") or {}).get(name)
+
+        bands = [band(entry, "rounds", value) for entry in comparison.entries]
+
+        def draw(ax, bands=bands) -> None:
+            _draw_bands(ax, comparison, bands, costs.axis("rounds"))
+
+        if any(len(each.cost) for each in bands):
+            caption = "Accuracy on each client's own test samples."
+            figures.append(Figure(f"clients_{name}", title, caption, draw))
+    return figures
+
+
+def band(entry: Entry, name: str, value: Callable[[Record], float | None]) -> Band:
+    """Returns the mean over seeds at the rounds that all of a group's runs evaluated.
+
+    Args:
+      entry: of the group.
+      name: of the axis of cost.
+      value: `(record of an evaluation) -> share or None`.
+
+    Returns:
+      The band, empty if the runs have no round in common.
+    """
+    by_round = [
+        {
+            costs.cost(run, r, "rounds"): (x, value(r))
+            for r in final_evals(run)
+            if finite(value(r)) and finite(x := costs.cost(run, r, name))
+        }
+        for run in entry.group.runs
+    ]
+    rounds = sorted(set(by_round[0]).intersection(*by_round[1:]))
+    points = np.array([[run[r] for run in by_round] for r in rounds], float)
+    x, y = np.moveaxis(points.reshape(-1, len(by_round), 2), -1, 0)
+    deviation = y.std(axis=1, ddof=1) if len(by_round) > 1 else np.zeros(len(y))
+    return Band(x.mean(axis=1), y.mean(axis=1), deviation)
+
+
+def legend_text(entry: Entry) -> str:
+    """Returns a line's label, with what makes the group unlike the first."""
+    return f"{entry.label} other {entry.unlike}" if entry.unlike else entry.label
+
+
+def _models(i: int, entry: Entry) -> list[Point]:
+    """Returns a point for each deployed model of a group, the headline first."""
+    last = [evals[-1]["models"] for r in entry.group.runs if (evals := final_evals(r))]
+    points = []
+    for j, name in enumerate(dict.fromkeys(n for models in last for n in models)):
+        of_seeds = [models.get(name, {}) for models in last]
+        found = [
+            interval([m.get(key) for m in of_seeds]) for key in ("density", "accuracy")
+        ]
+        if all(each.mean is not None for each in found):
+            points.append(Point(i, *found, name if j else ""))
+    return points
+
+
+def _draw_bands(ax, comparison: Comparison, bands: Sequence[Band], axis: Axis) -> None:
+    scale = _scale_costs(ax, [b.cost.max() for b in bands if len(b.cost)], axis)
+    styles = looks([entry.group for entry in comparison.entries])
+    for i, (entry, each, look) in enumerate(
+        zip(comparison.entries, bands, styles, strict=True)
+    ):
+        if not len(each.cost):
+            continue
+        x, y, spread = scale * each.cost, 100 * each.mean, 100 * each.deviation
+        line = _line(ax, x, y, look, len(x) <= 25)
+        line.set_gid(tip(f"line-{i}", entry.label))
+        if spread.any():
+            style = {"color": look.color, "alpha": 0.14, "linewidth": 0}
+            ax.fill_between(x, y - spread, y + spread, **style)
+    if ax.get_xscale() == "linear":
+        ax.set_xlim(left=0)
+    else:
+        _label_powers(ax)
+    if axis.name == "rounds":
+        whole_numbers(ax.xaxis)
+
+
+def _draw_front(
+    ax, comparison: Comparison, points: Sequence[Point], scale: float, text: Callable
+) -> None:
+    """Draws points with 95 % intervals, and a line through those of the front."""
+    points = [p for p in points if None not in (p.cost.mean, p.accuracy.mean)]
+    best = on_front([(p.cost.mean, p.accuracy.mean) for p in points])
+    styles = looks([entry.group for entry in comparison.entries])
+    front = [p for p, kept in zip(points, best, strict=True) if kept]
+    front = sorted((scale * p.cost.mean, 100 * p.accuracy.mean) for p in front)
+    if len(front) > 1:
+        ax.plot(*zip(*front, strict=True), color=DOMINATED, lw=1, zorder=1)
+    for i, (point, kept) in enumerate(zip(points, best, strict=True)):
+        look, label = styles[point.entry], comparison.entries[point.entry].label
+        color = look.color if kept else DOMINATED
+        x, y = scale * point.cost.mean, 100 * point.accuracy.mean
+        (dot,) = ax.plot(
+            x,
+            y,
+            marker=look.marker,
+            color=color,
+            markerfacecolor=color if kept else "none",
+            markersize=5 if point.model else 7.5,
+            linestyle="none",
+            zorder=3,
+        )
+        name = f"{label} ({point.model})" if point.model else label
+        values = f"{format_percent(point.accuracy.mean)} at {text(point.cost.mean)}"
+        dot.set_gid(tip(f"point-{i}", f"{name}: {values}"))
+    if ax.get_xscale() == "log":
+        _label_powers(ax)
+
+
+def tip(name: str, text: str) -> str:
+    """Returns an id that carries the text of a tooltip, see `svg.inline`."""
+    return f"tip:{name}:{text}"
+
+
+def _line(ax, x, y, look: Look, marked: bool):
+    style = {"color": look.color, "linestyle": look.linestyle, "markersize": 4.5}
+    marker = look.marker if marked else None
+    return ax.plot(x, y, marker=marker, **style)[0]
+
+
+def _scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:
+    """Labels the axis of a cost; returns what its values are multiplied by."""
+    ends = [end for end in ends if end is not None]
+    positive = [end for end in ends if end > 0]
+    ax.set_ylabel("accuracy [%]")
+    if not axis.unit or not positive:
+        ax.set_xlabel(axis.title if not axis.unit else f"{axis.title} [{axis.unit}]")
+        return 1.0
+    spread = max(positive) >= _LOG_FROM * min(positive) and len(positive) == len(ends)
+    shown = min(positive) if spread else max(positive)
+    number, unit = format_si(axis.scale * shown, axis.unit).split(" ")
+    power = round(np.log10(axis.scale * shown / float(number)) / 3)
+    ax.set_xlabel(f"{axis.title} [{unit}]")
+    if spread:
+        ax.set_xscale("log")
+    return axis.scale / 1000.0**power
+
+
+def _label_powers(ax) -> None:
+    """Puts round numbers on a logarithmic axis, fewer of them if it is long."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = ax.get_xlim()
+    several = high < 300 * low
+    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if several else (1,)))
+    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    ax.xaxis.set_minor_formatter(NullFormatter())

@@ -1,0 +1,298 @@
+"""Writes a comparison: one page that needs no network, tables and figures as files."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from sparsefl_jax.report import comparison_figures as figures
+from sparsefl_jax.report import comparison_sections as sections
+from sparsefl_jax.report.citations import Paper, bibtex, papers
+from sparsefl_jax.report.compare import comparison_csv
+from sparsefl_jax.report.comparison import MARK, Comparison, compare
+from sparsefl_jax.report.comparison_figures import Figure
+from sparsefl_jax.report.differences import make_labels
+from sparsefl_jax.report.groups import Group, read_groups
+from sparsefl_jax.report.latex import latex_table
+from sparsefl_jax.report.likeness import refuse_unlike
+from sparsefl_jax.report.load import run_folders
+from sparsefl_jax.report.looks import looks
+from sparsefl_jax.report.markup import (
+    download,
+    facts,
+    folded,
+    note,
+    section,
+    swatch,
+    text,
+)
+from sparsefl_jax.report.svg import draw, draw_legend, inline, stacked
+from sparsefl_jax.report.table import made_with
+from sparsefl_jax.system.files import write_text
+
+
+def write_comparison(
+    run_dirs: Sequence[str | Path],
+    out: str | Path,
+    *,
+    labels: Sequence[str] | None = None,
+    unlike: bool = False,
+    budgets: Mapping[str, Sequence[float]] | None = None,
+    title: str = "",
+    status: Sequence[tuple[str, str]] = (),
+) -> list[Path]:
+    """Compares runs on one page, also of runs that have not ended.
+
+    Args:
+      run_dirs: folders of runs or of seeds, see `read_groups`.
+      out: the folder of the files; created if absent.
+      labels: one for each of `run_dirs`; None to label runs by what differs. Folders
+        that differ only in the seed are one line with the label of the first.
+      unlike: whether to compare runs on other data, another partition or another
+        metric than the first, which are then marked everywhere.
+      budgets: costs by axis at which to compare accuracies, such as
+        `{"gbit": [0.1, 0.4]}`; None and other axes take theirs from the runs.
+      title: of the page; '' for one from the data set.
+      status: `(point, state)` rows for the top of the page; a state is 'done',
+        'running', 'missing' or 'failed: REASON'.
+
+    Returns:
+      The files written: `report.html`, `comparison.csv`, `comparison.tex`,
+      `methods.bib`, and `figures/*.svg`.
+
+    Raises:
+      ValueError: in one line: a folder cannot be read, runs are unlike, or an argument
+        does not fit the runs.
+
+    Example:
+      >>> write_comparison(["no/such/run"], "out")
+      Traceback (most recent call last):
+      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
+    """
+    groups = read_groups(run_dirs)
+    if labels is not None:
+        labels = _by_group(labels, run_dirs, groups)
+    if not unlike:
+        refuse_unlike(groups, labels or make_labels(groups))
+    comparison = compare(groups, labels, budgets)
+    return write_comparison_page(comparison, Path(out), title=title, status=status)
+
+
+def _by_group(labels: Sequence[str], run_dirs: Sequence, groups: Sequence[Group]):
+    """Returns the label of each group's first folder."""
+    if len(labels) != len(run_dirs):
+        raise ValueError(
+            f"labels={list(labels)!r}, expected {len(run_dirs)}, one for each folder"
+        )
+    named = {}
+    for label, run_dir in zip(labels, run_dirs, strict=True):
+        for folder in run_folders(run_dir):
+            named.setdefault(folder.resolve(), label)
+    return [named[group.runs[0].path.resolve()] for group in groups]
+
+
+def write_comparison_page(
+    comparison: Comparison,
+    out: Path,
+    *,
+    title: str = "",
+    status: Sequence[tuple[str, str]] = (),
+) -> list[Path]:
+    """Writes the files of a comparison, see `write_comparison`.
+
+    Raises:
+      ValueError: `out` holds a run, whose page would be lost.
+    """
+    if (out / "metrics.jsonl").exists():
+        raise ValueError(f"out={str(out)!r} holds a run, expected another folder")
+    groups = [entry.group for entry in comparison.entries]
+    drawn = _figures(comparison)
+    (out / "figures").mkdir(parents=True, exist_ok=True)
+    cited = papers(groups)
+    files = {
+        "comparison.csv": comparison_csv(groups, comparison),
+        "comparison.tex": latex_table(comparison),
+        "methods.bib": bibtex(cited),
+    }
+    every = [figure for several in drawn.values() for figure in several]
+    texts = {figure.name: draw(figure) for figure in every}
+    legend = draw_legend(comparison) if every else ""
+    inlined = {
+        axis: "".join(_figure(figure, texts[figure.name]) for figure in several)
+        for axis, several in drawn.items()
+    }
+    page = _page(comparison, inlined, files, cited, title, status)
+    files = {"report.html": page, **files}
+    files |= {f"figures/{n}.svg": stacked(t, legend) for n, t in texts.items()}
+    for name, content in files.items():
+        write_text(out / name, content)
+    return [out / name for name in files]
+
+
+def _figures(comparison: Comparison) -> dict[str, list[Figure]]:
+    """Returns the figures by axis, and those of densities and clients under ''."""
+    if not any(run.evals for e in comparison.entries for run in e.group.runs):
+        return {}
+    drawn = {
+        axis.name: [
+            figures.curve_figure(comparison, axis),
+            figures.front_figure(comparison, axis),
+        ]
+        for axis in comparison.axes
+    }
+    density = figures.density_figure(comparison)
+    others = ([density] if density else []) + figures.clients_figures(comparison)
+    return drawn | {"": others}
+
+
+def _page(
+    comparison: Comparison,
+    drawn: Mapping[str, str],
+    files: Mapping[str, str],
+    cited: Sequence[Paper],
+    title: str,
+    status: Sequence[tuple[str, str]],
+) -> str:
+    title = title or _title(comparison)
+    there = bool(comparison.entries)
+    body = [
+        f"<header><h1>{text(title)}</h1>\n",
+        note(_lede(comparison), "lede"),
+        sections.status_table(status),
+        _unlike(comparison),
+        _downloads(files) if there else "",
+        "</header>\n",
+    ]
+    if there:
+        rest = drawn.get("", "")
+        body += [
+            sections.results(comparison),
+            section("At equal cost", _legend(comparison), _tabs(comparison, drawn)),
+            section(
+                "Density and clients",
+                f'<div class="figures">{rest}</div>' if rest else "",
+            ),
+            sections.contrasts(comparison),
+            section("What the runs share", facts(sections.overview(comparison))),
+            sections.configurations(comparison),
+            sections.charges(comparison),
+            section("Papers of the methods", _cited(cited, files["methods.bib"])),
+            _footer(comparison),
+        ]
+    folder = Path(__file__).parent
+    style, script = (
+        (folder / name).read_text(encoding="utf-8")
+        for name in ("comparison.css", "comparison.js")
+    )
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'
+        f"<title>{text(title)}</title>\n<style>\n{style}{_tab_style(drawn)}</style>"
+        f"</head>\n<body><main>\n{''.join(body)}</main>\n<script>\n{script}</script>\n"
+        "</body></html>\n"
+    )
+
+
+def _title(comparison: Comparison) -> str:
+    if not comparison.entries:
+        return "No results yet"
+    known = dict(sections.overview(comparison))
+    data = Path(known.get("data set", "")).stem
+    on = f" on {data}" if data and data != "differs" else ""
+    if len(comparison.entries) == 1:
+        return f"{comparison.entries[0].label}{on}"
+    return f"{len(comparison.entries)} configurations{on}"
+
+
+def _lede(comparison: Comparison) -> str:
+    known = dict(sections.overview(comparison)) if comparison.entries else {}
+    names = ("partition", "network", "optimizer")
+    parts = [known[name] for name in names if name in known]
+    parts += [f"{known['clients']} clients"] if "clients" in known else []
+    parts += [f"{known['rounds']} rounds"] if "rounds" in known else []
+    parts += [f"accuracy: {known['metric']}"] if "metric" in known else []
+    return " · ".join(part for part in parts if "differs" not in part)
+
+
+def _unlike(comparison: Comparison) -> str:
+    found = [e for e in comparison.entries if e.unlike]
+    if not found:
+        return ""
+    names = "; ".join(f"{e.label} has another {e.unlike}" for e in found)
+    return note(
+        f"{MARK} These runs cannot be compared as they are: {names} than "
+        f"{comparison.entries[0].label}.",
+        "warn",
+    )
+
+
+def _downloads(files: Mapping[str, str]) -> str:
+    titles = {"comparison.csv": ("text/csv", "All numbers (CSV)")}
+    titles |= {"comparison.tex": ("text/x-tex", "Table (LaTeX)")}
+    titles |= {"methods.bib": ("text/x-bibtex", "Papers (BibTeX)")}
+    links = [
+        f"<li>{download(name, *_pair(titles[name], content))}</li>"
+        for name, content in files.items()
+    ]
+    return f'<ul class="files">{"".join(links)}</ul>\n'
+
+
+def _pair(kind_and_title: tuple[str, str], content: str) -> tuple[str, str, str]:
+    kind, title = kind_and_title
+    return kind, content, title
+
+
+def _legend(comparison: Comparison) -> str:
+    styles = looks([entry.group for entry in comparison.entries])
+    items = [
+        f"<li>{swatch(look)}{text(figures.legend_text(entry))}</li>"
+        for entry, look in zip(comparison.entries, styles, strict=True)
+    ]
+    return f'<ul class="legend">{"".join(items)}</ul>\n'
+
+
+def _tabs(comparison: Comparison, drawn: Mapping[str, str]) -> str:
+    """Returns one panel for each axis of cost, of which one is shown at a time."""
+    axes = [axis for axis in comparison.axes if axis.name in drawn]
+    heads = [
+        f'<input type="radio" name="axis" id="axis-{i}"{" checked" * (i == 0)}>'
+        f'<label for="axis-{i}">{text(axis.title)}</label>'
+        for i, axis in enumerate(axes)
+    ]
+    panels = [
+        f'<div class="panel" id="panel-{i}"><div class="figures">'
+        f"{drawn[axis.name]}</div>\n"
+        f"{sections.budgets(comparison, axis)}</div>\n"
+        for i, axis in enumerate(axes)
+    ]
+    if not axes:
+        return note("No run has been evaluated yet.")
+    return f'<div class="tabs">{"".join(heads)}\n{"".join(panels)}</div>\n'
+
+
+def _tab_style(drawn: Mapping[str, str]) -> str:
+    shown = [f"#axis-{i}:checked ~ #panel-{i}" for i in range(len(drawn))]
+    return f"{', '.join(shown)} {{ display: block; }}\n" if shown else ""
+
+
+def _figure(figure: Figure, drawn: str) -> str:
+    return (
+        f"<figure><h3>{text(figure.title)}</h3>{inline(figure, drawn)}"
+        f"<figcaption>{text(figure.caption)}</figcaption></figure>\n"
+    )
+
+
+def _cited(cited: Sequence[Paper], content: str) -> str:
+    items = [
+        f"<li>{text(p.author)}: {text(p.title)}, {text(p.year)}.</li>" for p in cited
+    ]
+    if not items:
+        return ""
+    entries = f"<pre>{text(content)}</pre>"
+    return f'<ul class="papers">{"".join(items)}</ul>\n{folded("BibTeX", entries)}'
+
+
+def _footer(comparison: Comparison) -> str:
+    runs = [run for entry in comparison.entries for run in entry.group.runs]
+    made = dict.fromkeys(made_with(run.summary) for run in runs)
+    lines = [line for line in made if line]
+    return f"<footer>{'<br>'.join(map(text, lines))}</footer>\n" if lines else ""

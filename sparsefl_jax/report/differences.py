@@ -1,0 +1,194 @@
+"""Finds in what the configurations of runs differ, and labels runs by it."""
+
+import collections
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sparsefl_jax.core.formats import MISSING
+from sparsefl_jax.report.groups import Group, method_of
+
+# Fields that tell runs of one configuration apart, or change no result.
+_IGNORED = ("seed", "seeds", "checkpoint_minutes", "chunk", "client_store", "data_dir")
+_IGNORED += ("memory_gb", "sinks", "writers")
+_NAMES = ("algorithm.name", "first_stage.name")  # which the label begins with
+_LONGEST = 28  # letters of a value in a label
+
+
+def fields(group: Group) -> dict[str, str]:
+    """Returns the configuration of a group's runs by dotted name, as text.
+
+    Example:
+      >>> from pathlib import Path
+      >>> from sparsefl_jax.report.load import Run
+      >>> config = {"seed": 1, "algorithm": {"name": "spdst", "density": 0.05}}
+      >>> fields(Group("a", [Run(Path("a"), [], [], [0], {}, config, None)]))
+      {'algorithm.name': 'spdst', 'algorithm.density': '0.05'}
+    """
+    return {
+        name: _text(value)
+        for name, value in _flatten(group.runs[0].config).items()
+        if name not in _IGNORED
+    }
+
+
+def differing(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """Returns every field whose value differs between groups, with all values.
+
+    Args:
+      groups: as `read_groups` returned them.
+
+    Returns:
+      `{field: [value of each group]}`. A group that lacks the field has "-".
+    """
+    configs = [fields(group) for group in groups]
+    names = dict.fromkeys(name for config in configs for name in config)
+    table = {name: [c.get(name, MISSING) for c in configs] for name in names}
+    return {name: values for name, values in table.items() if len(set(values)) > 1}
+
+
+def settings(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """Returns the fields that differ between groups that have them, with all values.
+
+    Arguments that only some methods have, with the same value for all of these, follow
+    from the method's name and are left out, as are the names of methods.
+
+    Returns:
+      As `differing` does.
+    """
+    configs = [fields(group) for group in groups]
+    return {
+        name: values
+        for name, values in differing(groups).items()
+        if len({c[name] for c in configs if name in c}) > 1 and name not in _NAMES
+    }
+
+
+def shared(groups: Sequence[Group]) -> dict[str, str]:
+    """Returns every field that has the same value in all groups."""
+    configs = [fields(group) for group in groups]
+    first, *rest = configs or [{}]
+    return {
+        name: value
+        for name, value in first.items()
+        if all(config.get(name) == value for config in rest)
+    }
+
+
+def make_labels(groups: Sequence[Group]) -> list[str]:
+    """Names groups by what differs: the method, the density, and what else it takes.
+
+    A label begins with the method, and with its first stage if that differs between
+    runs of the method. The density follows if it is not the same everywhere. Further
+    fields follow only where two labels would be the same; if there are none, the
+    folder's name does.
+
+    Args:
+      groups: as `read_groups` returned them.
+
+    Returns:
+      One label a group, all different, such as "spdst, density 0.05".
+    """
+    labels = _methods(groups)
+    columns = _columns(groups)
+    density = columns.pop("density", None)
+    if density:
+        labels = [_joined(*pair) for pair in zip(labels, density, strict=True)]
+    while columns and (twins := _twins(labels)):
+        name = max(columns, key=lambda n: _separated(columns[n], twins))
+        column = columns.pop(name)
+        if _separated(column, twins):
+            for twin in twins:
+                if len({column[i] for i in twin}) > 1:
+                    for i in twin:
+                        labels[i] = _joined(labels[i], column[i])
+    for twin in _twins(labels):
+        for i in twin:
+            labels[i] = f"{labels[i]}, {groups[i].name}"
+    return labels
+
+
+def _methods(groups: Sequence[Group]) -> list[str]:
+    """Returns the names of methods, with first stages where these differ."""
+    runs = [group.runs[0] for group in groups]
+    whole = [method_of(run) for run in runs]
+    short = [name.rpartition(" + ")[2] for name in whole]
+    stages = collections.defaultdict(set)
+    for name, with_stage in zip(short, whole, strict=True):
+        stages[name].add(with_stage)
+    return [
+        with_stage if len(stages[name]) > 1 else name
+        for name, with_stage in zip(short, whole, strict=True)
+    ]
+
+
+def _columns(groups: Sequence[Group]) -> dict[str, list[str]]:
+    """Returns words such as "density 0.05" for each field that differs and each group.
+
+    The same setting of a method and of its first stage is one field where they agree.
+    """
+    configs = [fields(group) for group in groups]
+    names = dict.fromkeys(name for config in configs for name in config)
+    merged = {}
+    for name in names:
+        if name in _NAMES:
+            continue
+        values = [config.get(name) for config in configs]
+        values = [None if value == MISSING else value for value in values]
+        short = name.rpartition(".")[2]
+        known = merged.get(short, values)
+        agree = all(
+            a == b or None in (a, b) for a, b in zip(known, values, strict=True)
+        )
+        key = short if agree else name
+        known = known if agree else values
+        merged[key] = [
+            b if a is None else a for a, b in zip(known, values, strict=True)
+        ]
+    return {
+        name: [None if v is None else _words(name, v) for v in values]
+        for name, values in merged.items()
+        if len(set(values)) > 1
+    }
+
+
+def _words(name: str, value: str) -> str:
+    words = name.replace("_", " ").replace(".", " ")
+    value = value if len(value) <= _LONGEST else f"{value[: _LONGEST - 1]}…"
+    return f"{words} {value}"
+
+
+def _joined(label: str, words: str | None) -> str:
+    return f"{label}, {words}" if words else label
+
+
+def _twins(labels: Sequence[str]) -> list[list[int]]:
+    """Returns the places of labels that are the same."""
+    places = collections.defaultdict(list)
+    for i, label in enumerate(labels):
+        places[label].append(i)
+    return [twin for twin in places.values() if len(twin) > 1]
+
+
+def _separated(column: Sequence[str | None], twins: Sequence[Sequence[int]]) -> int:
+    """Returns how many more labels would differ with the words of a column."""
+    return sum(len({column[i] for i in twin}) - 1 for twin in twins)
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat = {}
+    for name, value in config.items():
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{prefix}{name}.")
+        else:
+            flat[prefix + name] = value
+    return flat
+
+
+def _text(value: Any) -> str:
+    if value is None or value == [] or value == "":
+        return MISSING
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, list | tuple):
+        return " ".join(map(_text, value))
+    return str(value)

@@ -1,0 +1,61 @@
+"""Selects the evaluations whose accuracy counts: those of a run's last stage."""
+
+from sparsefl_jax.report.lines import finite
+from sparsefl_jax.report.load import Record, Run
+
+
+def final_evals(run: Run) -> list[Record]:
+    """Returns the evaluations of the last stage, in the order of the rounds.
+
+    Models of earlier stages are not results. A run that is still in its first stage has
+    none yet.
+
+    Example:
+      >>> from pathlib import Path
+      >>> evals = [dict(stage=0, round=1, models={}), dict(stage=1, round=1, models={})]
+      >>> run = Run(Path("a"), [], evals, [0, 1], {}, {}, None)
+      >>> [record["stage"] for record in final_evals(run)]
+      [1]
+    """
+    first = (run.config.get("first_stage") or {}).get("name")
+    last = max([bool(first), *(record["stage"] for record in run.evals)])
+    return [record for record in run.evals if record["stage"] == last]
+
+
+def accuracy(record: Record, model: str | None = None) -> float | None:
+    """Returns the accuracy of a deployed model, or the headline; None if not finite."""
+    if model is not None:
+        value = record["models"].get(model, {}).get("accuracy")
+    elif (value := record.get("accuracy")) is None:
+        value = next(iter(record["models"].values()), {}).get("accuracy")
+    return value if finite(value) else None
+
+
+def best_eval(run: Run, model: str | None = None) -> Record | None:
+    """Returns the evaluation of the best round of the last stage.
+
+    The validation split chooses it where there is one, and otherwise the test set.
+    """
+    valid = [r for r in final_evals(run) if accuracy(r, model) is not None]
+    return max(valid, key=lambda record: _choice(record, model), default=None)
+
+
+def chosen_by(run: Run) -> str:
+    """Returns 'validation' if that split chooses the best round, and else 'test'."""
+    known = [finite(record.get("val_accuracy")) for record in final_evals(run)]
+    return "validation" if any(known) else "test"
+
+
+def seed_of(run: Run) -> int | str:
+    """Returns a run's seed, or the name of its folder if that is unknown."""
+    return run.config.get("seed", run.path.resolve().name)
+
+
+def unfinished(run: Run) -> bool:
+    """Tells whether a run has not ended, so that its results are those so far."""
+    return not run.summary
+
+
+def _choice(record: Record, model: str | None) -> tuple[bool, float]:
+    known = finite(record.get("val_accuracy"))
+    return known, record["val_accuracy"] if known else accuracy(record, model)

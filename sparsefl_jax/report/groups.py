@@ -1,0 +1,96 @@
+"""Groups runs that differ only in the seed."""
+
+import json
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from sparsefl_jax.core.formats import MISSING
+from sparsefl_jax.report.load import Run, read_run, run_folders
+
+
+class Group(NamedTuple):
+    """Runs of one configuration that differ only in the seed."""
+
+    name: str
+    runs: list[Run]
+
+
+def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
+    """Reads runs and groups those that differ only in the seed.
+
+    A folder whose `seed_*/` hold runs is a group by itself. Other runs form a group if
+    their `config.json` are equal except for `seed` and `seeds`. A repeated seed goes
+    into another group, because it is not a further sample.
+
+    Args:
+      run_dirs: folders of runs.
+
+    Returns:
+      The groups, in the order of their first runs. The name of a group is that of its
+      folder, or the common beginning of the names of its folders.
+
+    Raises:
+      ValueError: a folder cannot be read, see `run_folders` and `read_run`.
+
+    Example:
+      >>> read_groups(["no/such/run"])
+      Traceback (most recent call last):
+      ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
+    """
+    members, folders, seen = {}, {}, set()
+    for run_dir in map(Path, run_dirs):
+        for folder in run_folders(run_dir):
+            if folder.resolve() in seen:
+                continue
+            seen.add(folder.resolve())
+            run = read_run(folder)
+            kind, seed = _kind(run, run_dir)
+            copy = 0
+            while seed in members.get((kind, copy), ()):
+                copy += 1
+            members.setdefault((kind, copy), {})[seed] = run
+            folders.setdefault((kind, copy), []).append(run_dir.resolve())
+    return [
+        Group(name, list(runs.values()))
+        for name, runs in zip(
+            _names(list(folders.values())), members.values(), strict=True
+        )
+    ]
+
+
+def method_of(run: Run) -> str:
+    """Returns the name of a run's method; two stages are joined by a plus sign."""
+    configured = (run.config.get("algorithm") or {}).get("name") or MISSING
+    method = run.summary.get("method") or configured
+    first = (run.config.get("first_stage") or {}).get("name")
+    return f"{first} + {method}" if first else method
+
+
+def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
+    """Returns a key that the runs of a group share, and the seed of this run."""
+    if run.path != run_dir:
+        return str(run_dir.resolve()), run.path.name
+    if not run.config:
+        return str(run_dir.resolve()), None
+    rest = {k: v for k, v in run.config.items() if k not in ("seed", "seeds")}
+    return json.dumps(rest, sort_keys=True), run.config.get("seed")
+
+
+def _names(folders: Sequence[Sequence[Path]]) -> list[str]:
+    """Names groups by their folders, or by the whole path if the name is not unique.
+
+    The name of several folders is what their names have in common.
+    """
+    names = []
+    for paths in folders:
+        # Whole words and numbers: a_10 and a_11 have `a` in common, not `a_1`.
+        parts = [re.findall(r"\d+|[^\W\d_]+|[\W_]", path.name) for path in paths]
+        common = "".join(os.path.commonprefix(parts)).rstrip("_-. ")
+        names.append(common or paths[0].name)
+    return [
+        name if names.count(name) == 1 else str(paths[0])
+        for name, paths in zip(names, folders, strict=True)
+    ]

@@ -1,0 +1,66 @@
+"""Estimates means over seeds with 95 % intervals of Student's t."""
+
+import math
+import statistics
+from collections.abc import Hashable, Mapping, Sequence
+from typing import NamedTuple
+
+from sparsefl_jax.report.lines import finite
+
+LEVEL = 0.95
+
+
+class Interval(NamedTuple):
+    """A mean over seeds, with half the width of its 95 % interval."""
+
+    mean: float | None  # None if no seed has a value
+    half: float | None  # None for fewer than two seeds
+    count: int
+
+
+def interval(values: Sequence[float | None]) -> Interval:
+    """Returns the mean of the finite values and its 95 % interval by Student's t.
+
+    Args:
+      values: one for each seed; None where a seed has none.
+
+    Returns:
+      The interval `mean ± half`, of n - 1 degrees of freedom.
+
+    Example:
+      >>> mean, half, count = interval([1.0, 3.0])  # 12.706 * sqrt(2) / sqrt(2)
+      >>> round(mean, 3), round(half, 3), count
+      (2.0, 12.706, 2)
+      >>> interval([5.0])
+      Interval(mean=5.0, half=None, count=1)
+    """
+    values = [value for value in values if finite(value)]
+    count = len(values)
+    if count < 2:
+        return Interval(values[0] if values else None, None, count)
+    from scipy.special import stdtrit
+
+    quantile = float(stdtrit(count - 1, (1 + LEVEL) / 2))
+    half = quantile * statistics.stdev(values) / math.sqrt(count)
+    return Interval(statistics.fmean(values), half, count)
+
+
+def paired(
+    one: Mapping[Hashable, float | None], other: Mapping[Hashable, float | None]
+) -> Interval:
+    """Returns the interval of the differences `one - other` over their common seeds.
+
+    What a seed does to both cancels, so that this interval is narrower than the two
+    means suggest.
+
+    Example:
+      >>> paired({0: 0.7, 1: 0.6}, {0: 0.5, 1: 0.4, 2: 0.9})
+      Interval(mean=0.2, half=0.0, count=2)
+    """
+    return interval(
+        [
+            one[seed] - other[seed]
+            for seed in one
+            if finite(one[seed]) and finite(other.get(seed))
+        ]
+    )

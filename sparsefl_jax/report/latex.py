@@ -1,0 +1,77 @@
+"""Formats a comparison as a LaTeX table."""
+
+from sparsefl_jax.report import comparison as measures
+from sparsefl_jax.report import costs
+from sparsefl_jax.report.comparison import Comparison, Entry
+from sparsefl_jax.report.intervals import Interval
+
+_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
+_SPECIAL |= {"^": r"\textasciicircum{}", measures.MARK: r"\dag{}", "…": r"\ldots{}"}
+_SPECIAL |= {letter: f"\\{letter}" for letter in "&%$#_{}"}
+
+
+def latex_table(comparison: Comparison) -> str:
+    r"""Formats accuracy, density and costs of every line as a `tabular`.
+
+    Args:
+      comparison: as `compare` made it.
+
+    Returns:
+      LaTeX for the package booktabs. Numbers are means with half the width of their
+      95 % intervals over seeds.
+
+    Example:
+      >>> print(latex_table(Comparison([], [], {})).splitlines()[2])
+      \begin{tabular}{lrrrr}
+    """
+    axes = [axis for axis in comparison.axes if axis.name != "rounds"]
+    budgets = [(axis, comparison.common_budget(axis)) for axis in axes[:1]]
+    budgets = [(axis, budget) for axis, budget in budgets if budget is not None]
+    head = ["", "seeds", r"last [\%]", r"best [\%]", r"density [\%]"]
+    head += [_escaped(axis.title) for axis in axes]
+    head += [rf"at {_escaped(axis.text(budget))} [\%]" for axis, budget in budgets]
+    lines = [" & ".join(head) + r" \\", r"\midrule"]
+    for entry in comparison.entries:
+        cells = [_escaped(entry.label), str(len(entry.group.runs))]
+        for of in (measures.last_accuracy, measures.best_accuracy, measures.density):
+            cells.append(_percent(measures.over_seeds(entry, of)))
+        for axis in axes:
+            cells.append(_escaped(axis.text(_total(entry, axis.name).mean)))
+        for axis, budget in budgets:
+            found = measures.at_budget(entry, axis, budget)
+            cells.append(_escaped(found.note) or _percent(found.accuracy))
+        lines.append(" & ".join(cells) + r" \\")
+    notes = [
+        f"% {_escaped(entry.label)} has another {entry.unlike} than the first line."
+        for entry in comparison.entries
+        if entry.unlike
+    ]
+    columns = "l" + "r" * (len(head) - 1)
+    return "\n".join(
+        [
+            r"% \usepackage{booktabs}",
+            "% Means over seeds, with half of a 95 % interval (Student's t).",
+            rf"\begin{{tabular}}{{{columns}}}",
+            r"\toprule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            *notes,
+            "",
+        ]
+    )
+
+
+def _total(entry: Entry, name: str) -> Interval:
+    return measures.over_seeds(entry, lambda run: costs.total(run, name))
+
+
+def _percent(found: Interval) -> str:
+    if found.mean is None:
+        return "--"
+    half = "" if found.half is None else rf" \pm {100 * found.half:.1f}"
+    return f"${100 * found.mean:.1f}{half}$"
+
+
+def _escaped(text: str) -> str:
+    return "".join(_SPECIAL.get(letter, letter) for letter in text)

@@ -1,0 +1,127 @@
+"""Tells whether runs can be compared: the same data, the same partition, one metric."""
+
+import json
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparsefl_jax.core.formats import MISSING
+from sparsefl_jax.report.evaluations import seed_of
+from sparsefl_jax.report.groups import Group
+from sparsefl_jax.report.load import Run
+
+_SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summary
+_ROWS = ("train", "val", "test")
+# Fields that decide for runs without checksums or without a seed in common.
+_DATA_FIELDS = ("dataset", "num_classes", "scramble")
+_PARTITION_FIELDS = ("num_clients", "partition", "partition_seed", "test_split")
+_PARTITION_FIELDS += ("val_fraction",)
+
+
+def unlike(groups: Sequence[Group]) -> list[str]:
+    """Names in what each group is unlike the first: data, partition, metric.
+
+    Partitions may differ from seed to seed, so runs of the same seed are compared, by
+    the checksums in their summaries and by their samples of each class and client.
+    Runs without a seed in common are compared by their configurations.
+
+    Args:
+      groups: as `read_groups` returned them.
+
+    Returns:
+      One text a group, such as "partition, metric"; '' if it is like the first.
+    """
+    if not groups:
+        return []
+    first, *others = groups
+    return ["", *(", ".join(_differences(first, group)) for group in others)]
+
+
+def refuse_unlike(groups: Sequence[Group], labels: Sequence[str]) -> None:
+    """Raises a ValueError that names the first group that is unlike the first.
+
+    Raises:
+      ValueError: in one line, with what differs.
+    """
+    for group, label, reason in zip(groups, labels, unlike(groups), strict=True):
+        if reason:
+            raise ValueError(
+                f"run {str(group.runs[0].path)!r} ({label}) has another {reason} than "
+                f"{str(groups[0].runs[0].path)!r} ({labels[0]}), expected the same; "
+                "--unlike (unlike=True) compares them all the same"
+            )
+
+
+def metric(group: Group) -> str:
+    """Returns the metric of the last evaluations, 'pooled' or 'clients'."""
+    last = [run.evals[-1].get("metric") for run in group.runs if run.evals]
+    return ", ".join(sorted({metric or MISSING for metric in last})) or MISSING
+
+
+def data_fingerprint(run: Run) -> str:
+    """Returns eight hexadecimal digits of a run's samples; "-" if not recorded."""
+    sums = run.summary.get("data", {})
+    return _digest([sums[name] for name in _SAMPLES if name in sums])
+
+
+def partition_fingerprint(run: Run) -> str:
+    """Returns eight hexadecimal digits of a run's partition; "-" if not recorded."""
+    sums = run.summary.get("data", {})
+    rows = [sums[name] for name in _ROWS if name in sums]
+    counts = [] if run.partition is None else run.partition.tolist()
+    return _digest(rows or counts)
+
+
+def _differences(one: Group, other: Group) -> list[str]:
+    ones = {seed_of(run): run for run in one.runs}
+    pairs = [(ones[s], run) for run in other.runs if (s := seed_of(run)) in ones]
+    found = []
+    if not all(_same_data(*pair) for pair in pairs or [(one.runs[0], other.runs[0])]):
+        found.append("data")
+    if pairs:
+        alike = all(_same_partition(*pair) for pair in pairs)
+    else:
+        alike = _same_fields(one.runs[0], other.runs[0], _PARTITION_FIELDS)
+    metrics = {metric(one), metric(other)} - {MISSING}
+    return found + ["partition"] * (not alike) + ["metric"] * (len(metrics) > 1)
+
+
+def _same_data(one: Run, other: Run) -> bool:
+    same = _same_sums(one, other, _SAMPLES)
+    same_name = _same_fields(one, other, _DATA_FIELDS)
+    # Without a common seed some splits move samples, so checksums prove no difference.
+    return same_name if same is None or seed_of(one) != seed_of(other) else same
+
+
+def _same_partition(one: Run, other: Run) -> bool:
+    same = _same_sums(one, other, _ROWS)
+    if same is not None:
+        return same
+    if one.partition is None or other.partition is None:
+        return _same_fields(one, other, _PARTITION_FIELDS)
+    counts = one.partition, other.partition
+    return counts[0].shape == counts[1].shape and bool((counts[0] == counts[1]).all())
+
+
+def _same_sums(one: Run, other: Run, names: Sequence[str]) -> bool | None:
+    """Compares checksums; None if a summary lacks them."""
+    sums = [[run.summary.get("data", {}).get(n) for n in names] for run in (one, other)]
+    return None if None in (*sums[0], *sums[1]) else sums[0] == sums[1]
+
+
+def _same_fields(one: Run, other: Run, names: Sequence[str]) -> bool:
+    def value(run: Run, name: str) -> str:
+        value = run.config.get(name)
+        if name == "dataset" and value is not None:
+            value = Path(str(value)).name
+        return json.dumps(value, sort_keys=True)
+
+    if not one.config or not other.config:
+        return True
+    return all(value(one, name) == value(other, name) for name in names)
+
+
+def _digest(values: Sequence) -> str:
+    if not values:
+        return MISSING
+    return f"{zlib.crc32(json.dumps(list(values)).encode()):08x}"

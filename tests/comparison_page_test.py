@@ -1,0 +1,366 @@
+"""The page of a comparison: what it shows, its files, and how a browser shows it."""
+
+import base64
+import csv
+import html
+import io
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from equal_cost_test import lines, write
+from report_page_test import EVIL, Page
+
+from sparsefl_jax import algorithms, report
+from sparsefl_jax.report import citations, comparison_figures, read_groups
+from sparsefl_jax.report.__main__ import main
+from sparsefl_jax.report.comparison import compare
+
+FILES = {"report.html", "comparison.csv", "comparison.tex", "methods.bib", "figures"}
+
+
+class Sorted(Page):
+    """A page's tags and tables; inputs and lines of SVG have no end tag."""
+
+    VOID = (*Page.VOID, "input", "link")
+
+    def handle_data(self, data):
+        self.text += data
+        if {"td", "th"} & set(self.open):
+            self.rows[-1][-1] += data
+
+
+def study(folder, seeds=2):
+    """Writes four lines of two seeds: two densities of SPDST, FedAvg, SpaFL."""
+    first = {"first_stage": {"name": "sensitivity", "density": 0.1}}
+    second = {"first_stage": {"name": "sensitivity", "density": 0.05}}
+    for name, method, scale, gain, config in (
+        ("dense", "fedavg", 10, 0.1, {}),
+        ("s10", "spdst", 2, 0.05, first),
+        ("s05", "spdst", 1, 0.0, second),
+        ("own", "spafl", 0.1, -0.2, {}),
+    ):
+        for seed in range(seeds):
+            points = [
+                (scale * n, 0.5 + gain + 0.06 * n + 0.01 * seed) for n in range(1, 5)
+            ]
+            more = {"client_accuracy": {"p10": 0.3, "median": 0.5, "mean": 0.5}}
+            records = list(lines(points, more=more, stage=int("first_stage" in config)))
+            records[0]["assumed"] = {"up/mask": "as the paper does"}
+            path = folder / name / f"seed_{seed}"
+            write(path, records, seed, method, dataset="mnist", **config)
+    return [folder / name for name in ("dense", "s10", "s05", "own")]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """Returns the folder of a study's comparison."""
+    folder = tmp_path_factory.mktemp("study")
+    status = [("dense", "done"), ("late", "running"), ("bad", f"failed: {EVIL}")]
+    written = report.write_comparison(study(folder), folder / "out", status=status)
+    assert {path.relative_to(folder / "out").parts[0] for path in written} == FILES
+    return folder / "out"
+
+
+def test_the_page_stands_alone(made):
+    text = (made / "report.html").read_text()
+    page = Sorted(text)
+    assert page.open == []
+    assert all(link.startswith(("data:", "#")) for link in page.links)
+    assert not re.search(r"https?://|@import|<link(?! rel=\"icon\")", text)
+    ids = re.findall(r' id="([^"]*)"', text)
+    assert len(ids) == len(set(ids))
+    for used in re.findall(r'(?:href="|url\()#([^")]*)', text):
+        assert used in ids
+    assert "script" in page.tags and EVIL not in text  # its own, not the reason's
+
+
+def test_the_page_shows_results_costs_and_differences(made):
+    page = Sorted((made / "report.html").read_text())
+    rows = [[cell.strip() for cell in row] for row in page.rows]
+    (dense, s10, *_) = [r for r in rows if r[0] in ("fedavg", "spdst, density 0.1")]
+    # 0.84 and 0.85: mean 84.5 %, half 12.706 * 0.5.
+    assert dense[:4] == ["fedavg", "2", "84.5 ± 6.4", "84.5 ± 6.4"]
+    assert dense[4:6] == ["25.0", "40.0 Gbit"] and s10[5] == "8.00 Gbit"
+    # The median cost is 6 Gbit; SPDST at 0.1 takes 2 Gbit a round.
+    heads, at = (rows.index(r) for r in rows if "at 6 Gbit %" in r), []
+    heads = rows[next(heads)]
+    at = [row[heads.index("at 6 Gbit %")] for row in rows if len(row) == len(heads)]
+    assert at[1:5] == ["begins at 10.0 Gbit", "73.5 ± 6.4", "ended at 4.00 Gbit"] + [
+        "ended at 400 Mbit"
+    ]
+    last = [r for r in rows if r[0] == "spafl"]
+    # Paired by seed the differences are the same in both: no width.
+    (difference,) = [r for r in last if r[2:3] == ["−30.0 ± 0.0"]]
+    assert difference[1] == "2"
+    for words in (
+        "Differences from fedavg",
+        "3 points: 1 done, 1 running, 1 failed",
+        EVIL,
+        "fedavg: Not charged: 'mask', up, in stage 0 (as the paper does).",
+        "first_stage.density",
+        "McMahan et al.",
+        "mnist",
+        "t is 12.7",
+    ):
+        assert words in page.text, words
+
+
+def test_the_files_are_in_the_page_too(made):
+    page = Sorted((made / "report.html").read_text())
+    held = [
+        base64.b64decode(link.split("base64,")[1]).decode()
+        for link in page.links
+        if "base64," in link
+    ]
+    names = ("comparison.csv", "comparison.tex", "methods.bib")
+    assert held == [(made / name).read_text() for name in names]
+    rows = list(csv.DictReader(io.StringIO(held[0])))
+    assert [row["label"] for row in rows][:2] == ["fedavg", "spdst, density 0.1"]
+    assert float(rows[1]["accuracy_at_gbit_6"]) == pytest.approx(0.735)
+    assert float(rows[1]["accuracy_ci95"]) == pytest.approx(0.0635310, rel=1e-5)
+    assert rows[0]["accuracy_at_gbit_0.2_note"] == "begins at 10.0 Gbit"
+
+
+def test_the_latex_table_is_whole_and_escaped(made, tmp_path):
+    text = (made / "comparison.tex").read_text()
+    body = text.split(r"\midrule")[1].split(r"\bottomrule")[0]
+    rows = [row.split(" & ") for row in body.strip().splitlines()]
+    assert len(rows) == 4 and len({len(row) for row in rows}) == 1
+    assert rows[0][:3] == ["fedavg", "2", r"$84.5 \pm 6.4$"]
+    path = write(tmp_path / "a_b", [(1, 0.5)], method="my_method%")
+    report.write_comparison([path], tmp_path / "out")
+    assert r"my\_method\%" in (tmp_path / "out" / "comparison.tex").read_text()
+
+
+def test_equal_comparisons_give_equal_files(made, tmp_path):
+    folder = made.parent
+    runs = [folder / name for name in ("dense", "s10", "s05", "own")]
+    status = [("dense", "done"), ("late", "running"), ("bad", f"failed: {EVIL}")]
+    report.write_comparison(runs, tmp_path, status=status)
+    for path in made.rglob("*.*"):
+        assert path.read_bytes() == (tmp_path / path.relative_to(made)).read_bytes()
+
+
+def test_figures_are_svg_files_with_a_legend(made):
+    names = {path.name for path in (made / "figures").iterdir()}
+    axes = ("gbit", "gbit_up", "gbit_down", "pflop", "rounds")
+    expected = {f"{kind}_{a}.svg" for kind in ("accuracy_by", "front") for a in axes}
+    assert names == expected | {"clients_median.svg", "clients_p10.svg"}  # one density
+    text = (made / "figures" / "front_gbit.svg").read_text()
+    assert "spdst, density 0.05" in html.unescape(text) and "tip:" not in text
+
+
+def test_a_folder_of_seeds_has_a_page_and_keeps_those_of_its_runs(
+    tmp_path, capsys, undrawn
+):
+    (folder, *_) = study(tmp_path)
+    assert main([str(folder)]) == 0
+    pages = {path.relative_to(folder) for path in folder.rglob("report.html")}
+    inner = {Path(f"seed_{s}/report.html") for s in (0, 1)}
+    assert pages == {Path("report.html")} | inner
+    said = capsys.readouterr()
+    assert f"wrote {folder}/report.html\n" in said.err
+    text = (folder / "report.html").read_text()
+    assert "<h1>fedavg on mnist</h1>" in text and "Differences from" not in text
+
+
+def test_runs_that_go_on_or_have_no_evaluation_are_marked(tmp_path):
+    running = write(tmp_path / "a", [(1, 0.5), (2, 0.6)], ended=False)
+    begun = write(tmp_path / "b", [(1, None)], method="spdst", ended=False)
+    ended = write(tmp_path / "c", [(1, 0.5), (4, 0.6)], method="fedpm")
+    report.write_comparison([running, begun, ended], tmp_path / "out")
+    page = Sorted((tmp_path / "out" / "report.html").read_text())
+    names = {row[0] for row in page.rows}
+    assert {"fedavgso far", "spdstso far", "fedpm"} <= names
+    report.write_comparison([begun], tmp_path / "none")
+    page = Sorted((tmp_path / "none" / "report.html").read_text())
+    assert "No run has been evaluated yet." in page.text
+    assert list((tmp_path / "none" / "figures").iterdir()) == []
+
+
+def test_a_page_of_a_study_that_has_no_run_yet(tmp_path):
+    written = report.write_comparison([], tmp_path, status=[("a", "missing")])
+    page = Sorted((tmp_path / "report.html").read_text())
+    assert "1 points: 1 missing" in page.text and len(written) == 4
+
+
+def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys, undrawn):
+    one = write(tmp_path / "one", [(1, 0.5), (2, 0.6)])
+    records = list(lines([(1, 0.5), (2, 0.6)], more={"metric": "clients"}))
+    other = write(tmp_path / "two", records, method="spafl")
+    out = tmp_path / "comparison"
+    assert main([str(one), str(other)]) == 2
+    error = capsys.readouterr().err.splitlines()
+    assert error[-1].startswith("error: ") and "--unlike" in error[-1]
+    assert not out.exists()
+    with pytest.raises(ValueError, match="another metric"):
+        report.write_comparison([one, other], out)
+    assert main([str(one), str(other), "--unlike"]) == 0
+    assert "| two † |" in capsys.readouterr().out
+    text = (out / "report.html").read_text()
+    tables = re.findall(r"<table.*?</table>", text, re.S)
+    named = [table for table in tables if "spafl" in table]
+    assert len(named) >= 6 and all("spafl †" in table for table in named)
+    assert "† These runs cannot be compared as they are" in text
+    legend = re.search(r'<ul class="legend">.*?</ul>', text, re.S)[0]
+    assert "spafl † other metric" in legend
+    for path in (out / "figures").iterdir():
+        assert "spafl † other metric" in html.unescape(path.read_text())
+    assert r"spafl \dag{}" in (out / "comparison.tex").read_text()
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Leaves out the plots of the single runs, which have tests of their own."""
+    monkeypatch.setattr(report, "plot_run", lambda path: [])
+
+
+def test_labels_are_one_a_folder(tmp_path):
+    runs = [write(tmp_path / f"s{s}", [(1, 0.5)], seed=s) for s in range(2)]
+    runs.append(write(tmp_path / "b", [(1, 0.5)], method="spafl"))
+    out = tmp_path / "out"
+    report.write_comparison(runs, out, labels=["one", "again", "other"])
+    rows = list(csv.DictReader((out / "comparison.csv").open()))
+    assert [(row["label"], row["n"]) for row in rows] == [("one", "2"), ("other", "1")]
+    for labels in (["one", "other"], ["same", "again", "same"]):
+        with pytest.raises(ValueError, match="labels="):
+            report.write_comparison(runs, out, labels=labels)
+
+
+def test_names_are_escaped(tmp_path):
+    one = write(tmp_path / "a & <b>", [(1, 0.5), (2, 0.6)], method=EVIL)
+    other = write(tmp_path / "c", [(1, 0.5), (2, 0.7)], method="$x$ $y", note=EVIL)
+    report.write_comparison([one, other], tmp_path / "out", title=EVIL)
+    text = (tmp_path / "out" / "report.html").read_text()
+    page = Sorted(text)
+    assert page.tags.count("script") == 1 and page.open == []
+    assert page.text.count(EVIL) >= 5 and "$x$ $y" in page.text
+    for path in (tmp_path / "out" / "figures").iterdir():
+        assert ElementTree.parse(path).getroot().tag.endswith("svg")
+        assert EVIL in html.unescape(path.read_text())
+
+
+def test_main_takes_budgets(tmp_path, capsys, undrawn):
+    runs = [str(path) for path in study(tmp_path, seeds=1)]
+    out = tmp_path / "x"
+    budgets = ["--budget", "gbit=3,8", "--budget", "rounds=2"]
+    assert main([*runs, "--csv", "--out", str(out), *budgets]) == 0
+    printed = capsys.readouterr().out
+    assert printed == (out / "comparison.csv").read_text()
+    (_, row, *_) = csv.DictReader(io.StringIO(printed))
+    # At 3 Gbit between the rounds at 2 and 4 Gbit: 0.61 and 0.67.
+    assert float(row["accuracy_at_gbit_3"]) == pytest.approx(0.64)
+    assert float(row["accuracy_at_rounds_2"]) == pytest.approx(0.67)
+    for wrong in ("gbit", "gbit=a", "gbit=1,", "furlong=1"):
+        assert main([*runs, "--budget", wrong]) == 2
+        assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_runs_own_page_is_never_replaced(tmp_path):
+    path = write(tmp_path / "a", [(1, 0.5)])
+    with pytest.raises(ValueError, match="out=.* holds a run"):
+        report.write_comparison([path], path)
+
+
+def test_curves_are_means_over_the_rounds_that_all_seeds_have(tmp_path):
+    for seed, points in enumerate(
+        [[(1, 0.2), (2, 0.4), (3, 0.9)], [(3, 0.4), (5, 0.8)]]
+    ):
+        write(tmp_path / "a" / f"seed_{seed}", points, seed)
+    (entry,) = compare(read_groups([tmp_path / "a"])).entries
+    band = comparison_figures.band(entry, "gbit", lambda r: r["accuracy"])
+    np.testing.assert_allclose(band.cost, [2, 3.5])
+    np.testing.assert_allclose(band.mean, [0.3, 0.6])
+    np.testing.assert_allclose(band.deviation, [0.02**0.5, 0.08**0.5])
+
+
+def test_every_method_has_its_paper():
+    assert set(citations.PAPERS) == set(algorithms.ALGORITHMS)
+    entries = citations.entries()
+    assert {*citations.PAPERS.values(), citations.SERVER_OPTIMIZERS} == set(entries)
+    text = (Path(citations.__file__).parent / "methods.bib").read_text()
+    assert text.count("\n@") + 1 == len(entries)
+    for paper in entries.values():
+        assert paper.entry.count("{") == paper.entry.count("}")
+        assert re.search(r"journal|booktitle", paper.entry)
+    authors = {p.author for p in entries.values()}
+    assert {"Jiang and Borcea", "Horváth et al.", "Lee et al."} <= authors
+
+
+PROBE = """
+const errors = [];
+window.addEventListener("error", (event) => errors.push(event.message));
+"""
+MEASURE = """
+const table = document.querySelector("table.sortable");
+const first = (row) => row.cells[0].innerText.trim();
+const order = () => [...table.tBodies[0].rows].map(first);
+const heads = [...table.tHead.rows[0].cells];
+const head = heads.find((cell) => cell.innerText.startsWith("last"));
+const found = {};
+found.before = order();
+head.querySelector("button").click();
+found.down = order();
+found.said = head.getAttribute("aria-sort");
+head.querySelector("button").click();
+found.up = order();
+heads[0].querySelector("button").click();
+found.names = order();
+found.sorts = heads.map((cell) => cell.getAttribute("aria-sort"));
+const panel = (i) => getComputedStyle(document.getElementById(`panel-${i}`)).display;
+found.panels = [panel(0), panel(1)];
+document.querySelector("label[for=axis-1]").click();
+found.panels.push(panel(0), panel(1));
+for (const input of document.querySelectorAll("details")) input.open = true;
+const inside = (element) => element.closest(".scroll, pre, svg");
+found.wide = [...document.querySelectorAll("body *")]
+  .filter((element) => !inside(element))
+  .filter((element) => element.getBoundingClientRect().right > innerWidth + 0.5)
+  .map((element) => element.outerHTML.slice(0, 80));
+found.scroll = document.documentElement.scrollWidth;
+found.inner = innerWidth;
+found.errors = errors;
+parent.document.body.insertAdjacentHTML("beforeend", "<pre id=found></pre>");
+parent.document.getElementById("found").textContent = JSON.stringify(found);
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("width", [360, 1200])
+def test_in_a_browser(made, tmp_path, width):
+    """A page in a frame as wide as a phone: headless windows cannot be that narrow."""
+    browser = shutil.which("chromium") or shutil.which("google-chrome")
+    if not browser:
+        pytest.skip("needs chromium")
+    page = (made / "report.html").read_text()
+    page = page.replace("<head>", f"<head><script>{PROBE}</script>", 1)
+    page = page.replace("</body>", f"<script>{MEASURE}</script></body>")
+    frame = html.escape(page, quote=True)
+    outer = tmp_path / "outer.html"
+    outer.write_text(
+        '<!DOCTYPE html><meta charset="utf-8"><body>'
+        f'<iframe width="{width}" height="900" srcdoc="{frame}"></iframe></body>'
+    )
+    command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu"]
+    command += ["--enable-logging=stderr", f"--user-data-dir={tmp_path / 'profile'}"]
+    command += ["--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom"]
+    done = subprocess.run(
+        [*command, outer.as_uri()], capture_output=True, text=True, timeout=120
+    )
+    assert "CONSOLE" not in done.stderr, done.stderr[-3000:]
+    text = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.S)[1]
+    found = json.loads(html.unescape(text))
+    dense, s10, s05, own = found["before"]
+    assert found["down"] == [dense, s10, s05, own] and found["said"] == "descending"
+    assert found["up"] == [own, s05, s10, dense]
+    assert found["names"] == [dense, own, s05, s10]
+    assert found["sorts"][0] == "ascending" and set(found["sorts"][1:]) == {"none"}
+    assert found["panels"] == ["block", "none", "none", "block"]
+    assert found["errors"] == [] and found["wide"] == []
+    assert found["scroll"] <= found["inner"] <= width

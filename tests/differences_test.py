@@ -1,0 +1,220 @@
+"""Labels by what differs, and the refusal of runs on unlike data."""
+
+import json
+
+import numpy as np
+import pytest
+from equal_cost_test import lines, write
+
+from sparsefl_jax.report import comparison_csv, comparison_table, read_groups
+from sparsefl_jax.report.comparison import compare
+from sparsefl_jax.report.differences import (
+    differing,
+    make_labels,
+    settings,
+    shared,
+)
+from sparsefl_jax.report.likeness import refuse_unlike, unlike
+
+POINTS = [(1, 0.5), (2, 0.6)]
+
+
+def groups_of(folder, *configs):
+    paths = []
+    for i, config in enumerate(configs):
+        config = dict(config)
+        algorithm = config.pop("algorithm")
+        seed = config.pop("seed", 0)
+        path = write(folder / f"run{i}", POINTS, seed, algorithm["name"])
+        fields = {"seed": seed, "algorithm": algorithm, **config}
+        (path / "config.json").write_text(json.dumps(fields))
+        paths.append(path)
+    return read_groups(paths)
+
+
+def a(name, **arguments):
+    return {"name": name, **arguments}
+
+
+def test_labels_are_methods_where_these_suffice(tmp_path):
+    groups = groups_of(
+        tmp_path,
+        {"algorithm": a("fedavg"), "num_rounds": 5},
+        {"algorithm": a("spafl", alpha=0.1), "num_rounds": 9},
+    )
+    assert make_labels(groups) == ["fedavg", "spafl"]
+
+
+def test_the_density_is_in_the_label_wherever_it_stands(tmp_path):
+    first = {"name": "sensitivity", "density": 0.05}
+    groups = groups_of(
+        tmp_path,
+        {"algorithm": a("fedavg")},
+        {"algorithm": a("spdst"), "first_stage": first},
+        {"algorithm": a("jmwst", density=0.05), "first_stage": first},
+        {
+            "algorithm": a("jmwst", density=0.1),
+            "first_stage": first | {"density": 0.1},
+        },
+    )
+    assert make_labels(groups) == [
+        "fedavg",
+        "spdst, density 0.05",
+        "jmwst, density 0.05",
+        "jmwst, density 0.1",
+    ]
+
+
+def test_the_first_stage_is_named_where_it_differs(tmp_path):
+    groups = groups_of(
+        tmp_path,
+        {"algorithm": a("spdst"), "first_stage": {"name": "snip"}},
+        {"algorithm": a("spdst"), "first_stage": {"name": "grasp"}},
+        {"algorithm": a("jmwst"), "first_stage": {"name": "grasp"}},
+    )
+    assert make_labels(groups) == ["snip + spdst", "grasp + spdst", "jmwst"]
+
+
+def test_labels_hold_what_tells_runs_of_a_method_apart_and_no_more(tmp_path):
+    rate = lambda x: {"learning_rate": x, "clip": 0.0}  # noqa: E731
+    groups = groups_of(
+        tmp_path,
+        {"algorithm": a("fedavg"), "optimizer": rate(0.1), "augment": []},
+        {"algorithm": a("fedavg"), "optimizer": rate(0.01), "augment": []},
+        {"algorithm": a("fedprox"), "optimizer": rate(0.3), "augment": ["flip"]},
+    )
+    labels = ["fedavg, learning rate 0.1", "fedavg, learning rate 0.01", "fedprox"]
+    assert make_labels(groups) == labels
+
+
+def test_equal_configurations_are_told_apart_by_their_folders(tmp_path):
+    for name in ("x", "y"):
+        write(tmp_path / name / "seed_0", POINTS)
+    groups = read_groups([tmp_path / "x", tmp_path / "y"])
+    assert make_labels(groups) == ["fedavg, x", "fedavg, y"]
+
+
+def test_fields_that_differ_and_fields_that_do_not(tmp_path):
+    groups = groups_of(
+        tmp_path,
+        {"algorithm": a("fedavg", mean=True), "seed": 0, "epochs": 2, "budgets": []},
+        {"algorithm": a("fedprox", mu=0.5), "seed": 1, "epochs": 3, "budgets": []},
+        {"algorithm": a("fedprox", mu=0.5), "seed": 1, "epochs": 3, "lr_decay": None},
+    )
+    assert differing(groups) == {
+        "algorithm.name": ["fedavg", "fedprox", "fedprox"],
+        "algorithm.mean": ["True", "-", "-"],
+        "epochs": ["2", "3", "3"],
+        "algorithm.mu": ["-", "0.5", "0.5"],
+    }
+    assert settings(groups) == {"epochs": ["2", "3", "3"]}
+    assert shared(groups) == {}
+    assert shared(groups[1:2]) == {
+        "algorithm.name": "fedprox",
+        "algorithm.mu": "0.5",
+        "epochs": "3",
+        "budgets": "-",
+    }
+
+
+def test_the_table_and_the_csv_have_columns_of_what_differs(tmp_path):
+    groups = groups_of(
+        tmp_path,
+        {"algorithm": a("fedavg"), "epochs": 2},
+        {"algorithm": a("fedprox", mu=0.5), "epochs": 3},
+    )
+    head, _, first, second = comparison_table(groups).splitlines()
+    assert head.endswith("| dense | epochs |")
+    assert first.endswith("| 2 |") and second.endswith("| 3 |")
+    head, first, second = comparison_csv(groups).splitlines()
+    assert head.endswith(",algorithm.name,epochs,algorithm.mu")
+    assert first.endswith(",fedavg,2,-") and second.endswith(",fedprox,3,0.5")
+    assert "run,method,model,n,seeds,rounds,rounds_std,accuracy," in head
+
+
+def test_given_labels_are_unique_and_one_a_group(tmp_path):
+    groups = groups_of(
+        tmp_path, {"algorithm": a("fedavg")}, {"algorithm": a("fedprox")}
+    )
+    assert [e.label for e in compare(groups, ["x", "y"]).entries] == ["x", "y"]
+    for labels in (["x"], ["x", "x"]):
+        with pytest.raises(ValueError, match="labels="):
+            compare(groups, labels)
+
+
+def change_summary(path, **fields):
+    (path / "summary.json").write_text(json.dumps({"method": "m", **fields}))
+
+
+def two(tmp_path, seeds=(0, 0)):
+    one = write(tmp_path / "one", POINTS, seeds[0])
+    return one, write(tmp_path / "two", POINTS, seeds[1], "spdst")
+
+
+def check(one, other, expected):
+    groups = read_groups([one, other])
+    assert unlike(groups) == ["", expected]
+    labels = make_labels(groups)
+    if not expected:
+        return refuse_unlike(groups, labels)
+    with pytest.raises(ValueError, match=f"another {expected} than") as raised:
+        refuse_unlike(groups, labels)
+    assert "\n" not in str(raised.value) and str(other) in str(raised.value)
+    return None
+
+
+def test_runs_of_another_metric_are_unlike(tmp_path):
+    one, other = two(tmp_path)
+    check(one, other, "")
+    records = list(lines(POINTS, more={"metric": "clients"}))
+    check(one, write(other, records, method="spdst"), "metric")
+
+
+SUMS = dict(x=1, y=2, x_test=3, y_test=4, num_classes=10, train=5, val=6, test=7)
+
+
+@pytest.mark.parametrize(
+    "changes, expected",
+    [
+        ({}, ""),
+        ({"x": 9}, "data"),
+        ({"y_test": 9}, "data"),
+        ({"test": 9}, "partition"),
+        ({"x": 9, "train": 9}, "data, partition"),
+    ],
+)
+def test_checksums_tell_data_and_partition_apart(tmp_path, changes, expected):
+    one, other = two(tmp_path)
+    change_summary(one, data=SUMS)
+    change_summary(other, data=SUMS | changes)
+    check(one, other, expected)
+
+
+def test_partitions_are_compared_seed_by_seed(tmp_path):
+    one, other = two(tmp_path)
+    counts = np.load(one / "partition.npy")
+    np.save(other / "partition.npy", counts[::-1])
+    check(one, other, "partition")
+    # Another seed may have another partition.
+    one, other = two(tmp_path / "seeds", seeds=(0, 1))
+    np.save(other / "partition.npy", counts[::-1])
+    check(one, other, "")
+
+
+def test_without_checksums_the_configuration_decides(tmp_path):
+    one = write(tmp_path / "one", POINTS, dataset="a/mnist.npz", num_clients=9)
+    same = write(tmp_path / "two", POINTS, 1, dataset="b/mnist.npz", num_clients=9)
+    check(one, same, "")
+    write(same, POINTS, 1, dataset="cifar", num_clients=8)
+    check(one, same, "data, partition")
+
+
+def test_unlike_runs_are_marked_in_table_and_csv(tmp_path):
+    one, other = two(tmp_path)
+    write(other, list(lines(POINTS, more={"metric": "clients"})), method="spdst")
+    groups = read_groups([one, other])
+    assert compare(groups).entries[1].label == "spdst †"
+    table = comparison_table(groups)
+    assert "| two † | spdst |" in table and "| one | fedavg |" in table
+    assert table.endswith("† two: another metric than one.")
+    assert ",spdst †,metric,clients," in comparison_csv(groups).splitlines()[2]

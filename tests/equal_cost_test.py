@@ -1,0 +1,218 @@
+"""Accuracy at equal cost, with numbers worked out by hand."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+from report_test import write_run
+
+from sparsefl_jax.report import comparison as measures
+from sparsefl_jax.report import costs, read_groups, read_run
+from sparsefl_jax.report.comparison import compare
+from sparsefl_jax.report.costs import Curve
+from sparsefl_jax.report.equal_cost import (
+    accuracy_at,
+    default_budgets,
+    mean_accuracy,
+    on_front,
+)
+from sparsefl_jax.report.intervals import interval, paired
+
+CURVE = Curve(np.array([1.0, 2.0, 4.0]), np.array([0.2, 0.6, 0.7]))
+
+
+def lines(points, stage=0, extra=(), more=None):
+    """Yields the records of rounds 1, 2, ... at these (Gbit, accuracy).
+
+    Each round sends 3 bits up and 5 down.
+    """
+    for number, (gbit, accuracy) in enumerate(points, start=1):
+        head = dict(stage=stage, round=number, gbit_cumulative=gbit) | dict(extra)
+        yield head | dict(
+            phase="train", flops=2e15, flops_dense=4e15, bits_up=3, bits_down=5
+        )
+        if accuracy is not None:
+            models = {"global": dict(accuracy=accuracy, density=0.25)}
+            evaluated = dict(phase="eval", models=models, accuracy=accuracy)
+            yield head | evaluated | dict(metric="pooled") | (more or {})
+
+
+def write(folder, points, seed=0, method="fedavg", ended=True, **config):
+    summary = {"method": method} if ended else None
+    records = points if isinstance(points[0], dict) else list(lines(points))
+    write_run(folder, [{"schema": 2}, *records], summary=summary)
+    fields = {"seed": seed, "algorithm": {"name": method}, **config}
+    (folder / "config.json").write_text(json.dumps(fields))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "budget, expected",
+    [(1.0, 0.2), (1.25, 0.3), (2.0, 0.6), (3.0, 0.65), (4.0, 0.7)],
+)
+def test_accuracy_is_linear_between_evaluations(budget, expected):
+    assert accuracy_at(CURVE, budget) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("budget", [0.0, 0.99, 4.01, 100.0])
+def test_nothing_is_extrapolated(budget):
+    assert accuracy_at(CURVE, budget) is None
+
+
+def test_a_budget_that_rounding_puts_behind_the_end_counts():
+    curve = Curve(np.array([0.1, 0.3]), np.array([0.5, 0.9]))
+    assert accuracy_at(curve, 0.1 + 0.2) == 0.9  # 0.30000000000000004
+    assert mean_accuracy(curve, 0.1 + 0.2) is not None
+
+
+def test_the_area_is_the_mean_up_to_the_budget():
+    # Triangle to the first point: 1 * 0.2 / 2; then 1 * 0.4, 2 * 0.65; over 4.
+    assert mean_accuracy(CURVE, 4.0) == pytest.approx((0.1 + 0.4 + 1.3) / 4)
+    # Up to 3 the last trapezoid is 1 * (0.6 + 0.65) / 2.
+    assert mean_accuracy(CURVE, 3.0) == pytest.approx((0.1 + 0.4 + 0.625) / 3)
+    assert mean_accuracy(CURVE, 0.5) == pytest.approx(0.05)
+    assert mean_accuracy(CURVE, 4.1) is None
+    free = Curve(np.array([0.0, 2.0]), np.array([0.4, 0.8]))
+    assert mean_accuracy(free, 2.0) == pytest.approx(0.6)
+    assert mean_accuracy(Curve(np.zeros(0), np.zeros(0)), 1.0) is None
+
+
+def test_default_budgets_are_round_and_within_the_costs():
+    assert default_budgets([1.0, 1.0]) == [0.5, 1.0]
+    assert default_budgets([0.083, 0.16, 1.514]) == [0.04, 0.08, 0.16, 1.2]
+    assert default_budgets([41, 40], whole=True) == [20, 40]
+    assert default_budgets([0.0, 0.0]) == default_budgets([]) == []
+    assert default_budgets([1, 1], whole=True) == [1]
+
+
+def test_the_front_leaves_out_what_another_point_dominates():
+    points = [(1, 0.5), (2, 0.5), (2, 0.8), (3, 0.7), (4, 0.9), (4, 0.9), (0, 0.1)]
+    assert on_front(points) == [True, False, True, False, True, True, True]
+
+
+def test_intervals_are_those_of_students_t():
+    # s = 0.02 * sqrt(2) / sqrt(2) ... by hand: t = 12.7062, s / sqrt(n) = 0.01.
+    found = interval([0.70, 0.72])
+    assert found.mean == pytest.approx(0.71)
+    assert found.half == pytest.approx(12.7062 * 0.01, rel=1e-5)
+    # Of 1, 2, 3: s = 1, t = 4.30265 for two degrees of freedom.
+    assert interval([1.0, 2.0, 3.0]).half == pytest.approx(4.30265 / math.sqrt(3))
+    # 2.77645 for four degrees; s of 0..4 is sqrt(2.5).
+    half = interval([0, 1, 2, 3, 4]).half
+    assert half == pytest.approx(2.776445 * math.sqrt(2.5 / 5), rel=1e-6)
+    assert interval([0.5, None, math.nan]) == (0.5, None, 1)
+    assert interval([None]) == (None, None, 0)
+
+
+def test_differences_are_paired_by_seed():
+    # Differences 0.1 and 0.3: mean 0.2, s = 0.1 * sqrt(2), so half is 12.7062 * 0.1.
+    one, other = {0: 0.6, 1: 0.9, 5: 0.0}, {1: 0.6, 0: 0.5, 7: 0.3}
+    found = paired(one, other)
+    assert found.mean == pytest.approx(0.2) and found.count == 2
+    assert found.half == pytest.approx(1.27062, rel=1e-5)
+    assert paired({0: 0.5}, {0: 0.75}) == (-0.25, None, 1)
+    assert paired({0: 0.5}, {1: 0.75}).mean is None
+    assert paired({0: None}, {0: 0.75}).count == 0
+
+
+def test_every_cumulative_column_is_an_axis(tmp_path):
+    extra = {"hours_cumulative": 0.5, "joule_cumulative": 7.0}
+    run = read_run(write(tmp_path, list(lines([(1.0, 0.5)], extra=extra))))
+    axes = costs.axes([run])
+    names = ["gbit", "gbit_up", "gbit_down", "pflop", "hours", "joule", "rounds"]
+    assert [axis.name for axis in axes] == names
+    assert axes[4].text(2.5) == "2.5 h" and axes[5].title == "joule"
+    assert costs.total(run, "joule") == 7.0
+
+
+def test_up_and_down_are_summed_over_all_stages(tmp_path):
+    first = list(lines([(1.0, 0.1), (2.0, 0.3)]))
+    second = list(lines([(3.0, 0.2), (4.0, None), (5.0, 0.6)], stage=1))
+    run = read_run(write(tmp_path, first + second))
+    # Five rounds of 3 bits up, 5 down and 2 PFLOP.
+    assert costs.total(run, "gbit_up") == pytest.approx(15e-9)
+    assert costs.total(run, "gbit_down") == pytest.approx(25e-9)
+    assert costs.total(run, "pflop") == 10 and costs.total(run, "rounds") == 5
+    curve = costs.curve(run, "gbit_up")  # of the last stage alone
+    np.testing.assert_allclose(curve.cost, [9e-9, 15e-9])
+    assert curve.accuracy.tolist() == [0.2, 0.6]
+    assert costs.curve(run, "rounds").cost.tolist() == [3, 5]
+
+
+def test_a_run_in_its_first_stage_has_no_result_yet(tmp_path):
+    path = write(tmp_path, [(1.0, 0.9)], first_stage={"name": "snip"}, ended=False)
+    assert not len(costs.curve(read_run(path), "gbit").cost)
+
+
+def groups_of(folder):
+    """Two seeds that reach 4 and 3 Gbit, and a cheap method that ends at 1."""
+    for seed, points in enumerate(
+        [[(1, 0.2), (2, 0.6), (4, 0.7)], [(1, 0.4), (3, 0.8)]]
+    ):
+        write(folder / "a" / f"seed_{seed}", points, seed)
+    write(folder / "b", [(0.5, 0.3), (1.0, 0.5)], method="spdst")
+    return read_groups([folder / "a", folder / "b"])
+
+
+def test_a_group_that_ended_before_the_budget_says_where(tmp_path):
+    found = compare(groups_of(tmp_path), budgets={"gbit": [3.5, 0.8, 2]})
+    (a, b), gbit = found.entries, found.axes[0]
+    assert found.budgets["gbit"] == [0.8, 2, 3.5]
+    # Seed 0 has 0.6 at 2 Gbit, seed 1 0.6; at 3.5 seed 1 had ended.
+    at = measures.at_budget(a, gbit, 2)
+    assert at.accuracy.mean == pytest.approx(0.6) and at.note == ""
+    assert at.accuracy.count == 2
+    at = measures.at_budget(a, gbit, 3.5)
+    assert at.accuracy.mean is None and at.note == "ended at 3.00 Gbit"
+    assert measures.at_budget(a, gbit, 0.8).note == "begins at 1.00 Gbit"
+    assert measures.at_budget(b, gbit, 0.8).accuracy.mean == pytest.approx(0.42)
+    assert measures.at_budget(b, gbit, 2).note == "ended at 1.00 Gbit"
+    assert found.common_budget(gbit) == 0.8
+    # Seed 0: 0.8 * 0.16 / 2 over 0.8; seed 1: 0.8 * 0.32 / 2 over 0.8.
+    areas = measures.areas(a, gbit, 0.8)
+    assert areas == {0: pytest.approx(0.08), 1: pytest.approx(0.16)}
+
+
+def test_a_run_that_goes_on_is_not_said_to_have_ended(tmp_path):
+    write(tmp_path / "a", [(1, 0.2), (2, 0.6)], ended=False)
+    write(tmp_path / "b", [(1, 0.2), (4, 0.6)], method="spdst")
+    found = compare(read_groups([tmp_path / "a", tmp_path / "b"]))
+    gbit = found.axes[0]
+    assert found.budgets["gbit"] == [2.0, 4.0]  # by the one that has ended
+    assert measures.at_budget(found.entries[0], gbit, 4).note == "so far at 2.00 Gbit"
+
+
+def test_a_method_that_costs_nothing_does_not_spoil_the_budgets(tmp_path):
+    write(tmp_path / "a", [(0, 0.2), (0, 0.6)], method="local_only")
+    write(tmp_path / "b", [(1, 0.2), (4, 0.6)])
+    found = compare(read_groups([tmp_path / "a", tmp_path / "b"]))
+    gbit = found.axes[0]
+    assert found.budgets["gbit"] == [2.0, 4.0] and found.common_budget(gbit) == 4.0
+    assert found.entries[0].curves["gbit"][0].accuracy.tolist() == [0.6]  # the last
+    assert measures.at_budget(found.entries[0], gbit, 2.0).note == "ended at 0 bit"
+
+
+@pytest.mark.parametrize(
+    "budgets, words",
+    [
+        ({"gbits": [1.0]}, "gbits"),
+        ({"gbit": [0.0]}, "budget gbit=0"),
+        ({"gbit": [math.inf]}, "budget gbit=inf"),
+    ],
+)
+def test_budgets_that_do_not_exist_are_refused(tmp_path, budgets, words):
+    with pytest.raises(ValueError, match=words):
+        compare(groups_of(tmp_path), budgets=budgets)
+
+
+def test_the_best_round_is_the_validation_splits_choice(tmp_path):
+    records = list(lines([(1, 0.5), (2, 0.7), (3, 0.6)]))
+    for record, score in zip(
+        [r for r in records if r["phase"] == "eval"], (0.4, 0.3, 0.5), strict=True
+    ):
+        record["val_accuracy"] = score
+    run = read_run(write(tmp_path / "a", records))
+    assert measures.best_accuracy(run) == 0.6 and measures.last_accuracy(run) == 0.6
+    run = read_run(write(tmp_path / "b", [(1, 0.5), (2, 0.7), (3, 0.6)]))
+    assert measures.best_accuracy(run) == 0.7 and measures.last_accuracy(run) == 0.6
