@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from absl import flags
 
-from examples import five_methods
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
@@ -145,14 +144,6 @@ def test_the_method_of_the_readme_learns_and_is_counted(key):
     assert first["bits_up"] == second["bits_up"] == 4 * 12 * 32
     assert first["bits_down"] == 4 * (12 * 32 + 10)
     assert second["bits_down"] == 4 * 12 * 32
-
-
-@pytest.mark.slow
-def test_the_picture_of_five_methods_is_drawn(tmp_path, capsys):
-    five_methods.main(tmp_path / "five.svg", rounds=3)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 5 and all(re.search(r"\d % +\d\.\d+ Gbit$", x) for x in lines)
-    assert (tmp_path / "five.svg").read_text().startswith("<?xml")
 
 
 COMMAND = re.compile(r"^(?:\S*/)?python3? (?:-m (\S+)|(launch\.py))(.*)", re.M)
