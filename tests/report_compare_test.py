@@ -172,7 +172,7 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
     found = compare(read_groups(folders))
     final = found.entries[0].group.runs[0].evals[-1]["accuracy"]
     points = [
-        (point.entry, point.model, point.cost.mean, pytest.approx(point.accuracy.mean))
+        (point.entry, point.model, point.cost, pytest.approx(point.accuracy))
         for i, entry in enumerate(found.entries)
         for point in comparison_figures._models(i, entry)
     ]
