@@ -133,6 +133,7 @@ def test_local_jobs_that_are_asked_to_end(unbroken, tmp_path):
     assert code == 130 and "the same command goes on" in output, output
     assert not _tasks(tmp_path) and not (tmp_path / "failed").exists()
     assert list(tmp_path.glob("fedavg/seed_0/checkpoint/*"))
+    assert not list(tmp_path.glob("*/seed_1"))  # nothing has run on
     code, output = ended(started(study, tmp_path, "--launcher=local", rounds=ROUNDS))
     assert code == 0, output
     assert records(tmp_path) == whole
@@ -197,6 +198,7 @@ def test_jobs_that_are_cancelled(unbroken, slurm, tmp_path):
     begun.send_signal(signal.SIGTERM)  # by the study
     code, output = ended(begun)
     assert code == 143 and not _queue(slurm), output
+    assert records(tmp_path) != whole
     code, output = ended(started(study, tmp_path, *flags, rounds=ROUNDS, **slurm))
     assert code == 0, output
     assert records(tmp_path) == whole

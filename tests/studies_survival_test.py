@@ -69,6 +69,7 @@ def test_asked_to_end_and_started_again(flags, signum, unbroken, tmp_path):
     assert code == 128 + signum and "the same command goes on" in output, output
     assert "Traceback" not in output and not _run_of(tmp_path / "out")
     assert list((tmp_path / "out").glob("fedavg/seed_0/checkpoint/*"))
+    assert not list((tmp_path / "out").glob("*/seed_1"))  # nothing has run on
     assert not (tmp_path / "out/failed").exists()
     code, output = ended(started(study, tmp_path / "out", *flags, rounds=ROUNDS))
     assert code == 0, output

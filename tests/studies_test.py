@@ -330,7 +330,7 @@ def test_a_study_can_name_every_method(tmp_path, name):
     assert len(parts.traced) == 1 + (config.first_stage.get("name") is not None)
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", ".hidden"])
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", ".hidden", "jobs", 201 * "a"])
 def test_a_point_whose_name_is_no_folder(tmp_path, name):
     write_study(tmp_path)
     config = points(tmp_path)[0].config
