@@ -193,13 +193,21 @@ def _in_this_process(workdir, points, missing, say) -> None:
 def _elsewhere(workdir, points, missing, start, say, at_once: int) -> None:
     """Runs points in processes or jobs, `at_once` of them."""
     waiting, running = list(missing), {}
+
+    def tell(point):
+        say(_ending(workdir, point))
+        say(progress(workdir, points))
+        _write_page(workdir, say)
+
     with interrupt.listening("asking the points to end after this segment") as stopped:
         while waiting or running:
             free = [p for p in waiting if not on_disk.state(workdir, p).running]
+            for point in [p for p in free if _complete(workdir, p)]:
+                free.remove(point)
+                waiting.remove(point)
+                tell(point)  # another process has run it
             if chosen := free[: at_once - len(running)]:
                 waiting = [point for point in waiting if point not in chosen]
-                chosen = [p for p in chosen if not _complete(workdir, p)]
-            if chosen:
                 jobs = start([point.name for point in chosen])
                 running |= {p.name: (p, j) for p, j in zip(chosen, jobs, strict=True)}
             for name, (point, job) in list(running.items()):
@@ -210,9 +218,7 @@ def _elsewhere(workdir, points, missing, start, say, at_once: int) -> None:
                     waiting.append(point)  # another process was faster
                     continue
                 _note_loss(workdir, point, job)
-                say(_ending(workdir, point))
-                say(progress(workdir, points))
-                _write_page(workdir, say)
+                tell(point)
             if number := stopped():
                 for _, job in running.values():
                     job.cancel()
