@@ -18,6 +18,7 @@ from sparsefl_jax import report
 from sparsefl_jax.core.formats import format_percent, format_seconds
 from sparsefl_jax.core.validate import at_least, one_line
 from sparsefl_jax.runs import experiment, fit, run_directory
+from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import processes
 from sparsefl_jax.studies.points import Point
@@ -67,12 +68,21 @@ def run(
     if not unlike:
         _check_alike(points)
     say = _say if show else lambda text: None
+    metrics = {}
+    for point in points:
+        with _naming(point):
+            setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
+        metric = evaluate.resolved(setup.metric, setup.stages)
+        metrics.setdefault(metric, point.name)
+    if len(metrics) > 1 and not unlike:
+        raise ValueError(
+            f"metric='auto' is 'pooled' in point {metrics['pooled']!r} and 'clients' in "
+            f"{metrics['clients']!r}, which keeps personal models, expected metric="
+            "'pooled' or 'clients' for all, or --unlike"
+        )
     points = _fitted(points, workdir, say)
     on_disk.write(workdir, points, {"unlike": unlike})
     missing = [point for point in points if not _complete(workdir, point)]
-    for point in missing:
-        with _naming(point):
-            experiment.build(point.of_seed(point.seeds[0]), started=True)
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
     if submit is None and jobs == 1:
         _in_this_process(workdir, points, missing, say)
