@@ -76,9 +76,9 @@ def run(
         metrics.setdefault(metric, point.name)
     if len(metrics) > 1 and not unlike:
         raise ValueError(
-            f"metric='auto' is 'pooled' in point {metrics['pooled']!r} and 'clients' in "
-            f"{metrics['clients']!r}, which keeps personal models, expected metric="
-            "'pooled' or 'clients' for all, or --unlike"
+            f"metric='auto' is 'pooled' in point {metrics['pooled']!r} and 'clients' "
+            f"in {metrics['clients']!r}, which has personal models; expected one metric "
+            "for all, or --unlike"
         )
     points = _fitted(points, workdir, say)
     on_disk.write(workdir, points, {"unlike": unlike})
