@@ -126,8 +126,7 @@ def amend(workdir: Path, config) -> None:
     """
     for name in ("summary.json", "report.html"):  # in this order: a kill may come
         (workdir / name).unlink(missing_ok=True)
-    if differences(read_config(workdir), config):
-        _write_config(workdir, config)
+    _write_config(workdir, config)
 
 
 def _write_config(workdir: Path, config) -> None:
