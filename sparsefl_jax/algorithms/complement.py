@@ -68,13 +68,11 @@ def complement(
     loss_fn, everything = local.objective(model), masks.everything(model.macs)
 
     def init(key, start):
-        del key
         params = masks.apply(start.params, start.mask)
         start = SparseModel(params, masks.full(params), start.stats)
         return Server(start, params, jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        del key
         return pack_down(ctx, server.model, server.since, everything, index=index)
 
     def update(key, ctx, downlink, client, batches):
@@ -89,7 +87,6 @@ def complement(
         return uplink, client, trained.metrics | _densities(sent)
 
     def aggregate(key, round, server, total):
-        del key
         old, first = server.model, round == 0
         zeros = jax.tree.map(jnp.zeros_like, old.params)
         # Round 0 replaces the model if any client sent one; later rounds add to it.
@@ -107,7 +104,6 @@ def complement(
         return Server(pruned, params, renewed(round, old.mask, mask, server.since)), {}
 
     def deploy(key, server):
-        del key
         whole = SparseModel(
             server.unpruned, masks.full(server.unpruned), server.model.stats
         )

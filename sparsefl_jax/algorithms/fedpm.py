@@ -92,11 +92,9 @@ def fedpm(
         )
 
     def init_client(key, server, info):
-        del key, info
         return local.init_optimizer(optimizer, server.scores, keep_optimizer)
 
     def broadcast(key, ctx, server):
-        del key, ctx
         return {
             "frozen": Packet(server.frozen, bits=0, assumed=assumed),
             "scores": Packet(server.scores),
@@ -130,12 +128,10 @@ def fedpm(
         return uplink, trained.opt_state, metrics
 
     def contribute(ctx, uplink):
-        del ctx
         values = {name: packet.values for name, packet in uplink.items()}
         return means.weighted_sum(values, jnp.float32(1))
 
     def aggregate(key, round, server, total):
-        del key, round
         old = {"mask": server.scores, "stats": server.stats}
         mean = means.weighted_mean(total, old)
         empty = total["weight"] == 0

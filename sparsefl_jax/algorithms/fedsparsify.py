@@ -88,7 +88,6 @@ def fedsparsify_global(
         return Server(_applied(start), jnp.int32(0), scores)
 
     def aggregate(key, round, server, total):
-        del key
         old = server.model
         params, stats = means.weighted_mean(total, (old.params, old.stats))
         scores = server.scores or jax.tree.map(jnp.abs, params)
@@ -144,7 +143,6 @@ def fedsparsify_local(
     select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
-        del key
         return Server(_applied(start), jnp.int32(0), {})
 
     def update(key, ctx, downlink, client, batches):
@@ -161,7 +159,6 @@ def fedsparsify_local(
         return summand_with_mask(ctx, uplink) | {"voters": jnp.float32(1)}
 
     def aggregate(key, round, server, total):
-        del key
         old, voters = server.model, total["voters"]
         params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
         least = voters / 2 if merge == "majority" else jnp.float32(1)

@@ -83,7 +83,6 @@ def fjord(
         return jnp.maximum(within - 1, 0)
 
     def init(key, start: SparseModel):
-        del key
         width.check(start)
         if any(jax.tree.leaves(is_static(start.stats))):
             raise ValueError("fjord: norm='static', expected 'batch' or None")
@@ -130,17 +129,14 @@ def fjord(
         return means.covered_sum(values, mask, weight(ctx.client))
 
     def aggregate(key, round, server, total):
-        del key, round
         mean = means.covered_mean(total, server._asdict())
         return Server(**mean), {}
 
     def deploy(key, server):
-        del key
         falling = range(len(rates) - 1, -1 if all_widths else len(rates) - 2, -1)
         return {f"w{rates[i]:g}": _cut(server, rates, i) for i in falling}
 
     def personalize(key, server, client, info):
-        del key, client
         return {"personal": _cut(server, rates, largest(info.budget))}
 
     required = (init, broadcast, update, contribute, aggregate, deploy)

@@ -69,15 +69,12 @@ def spdst(
     select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
-        del key
         return Server(within(start, select), jnp.int32(0))
 
     def init_client(key, server, info):
-        del key, info
         return local.init_optimizer(optimizer, server.model.params, keep_optimizer)
 
     def broadcast(key, ctx, server):
-        del key
         return pack_down(ctx, server.model, server.since, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
@@ -87,11 +84,9 @@ def spdst(
         return uplink, trained.opt_state, trained.metrics
 
     def aggregate(key, round, server, total):
-        del key, round
         return server._replace(model=averaged(server.model, total)), {}
 
     def deploy(key, server):
-        del key
         return {"global": server.model}
 
     return Algorithm(init, broadcast, update, summand, aggregate, deploy, init_client)

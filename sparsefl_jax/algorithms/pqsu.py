@@ -85,16 +85,13 @@ def pqsu(
     filters.shrinking(model.macs, prunable)  # refuses globs that match none
 
     def init(key, start: SparseModel):
-        del key
         mask = filters.largest(start.params, density, prunable)
         return SparseModel(masks.apply(start.params, mask), mask, start.stats)
 
     def init_client(key, server, info):
-        del key, server, info
         return Client(jnp.float32(jnp.inf)) if selective else EmptyState()
 
     def broadcast(key, ctx, server):
-        del key
         kept = filters.kept(server.mask, prunable)
         zeros = jax.tree.map(jnp.zeros_like, kept)
         new = is_new(ctx, jnp.int32(0))  # the mask has not changed since round 0
@@ -121,12 +118,10 @@ def pqsu(
         return means.weighted_sum((trained.params, trained.stats), counted)
 
     def aggregate(key, round, server, total):
-        del key, round
         params, stats = means.weighted_mean(total, (server.params, server.stats))
         return server._replace(params=params, stats=stats), {}
 
     def deploy(key, server):
-        del key
         return {"global": server}
 
     return Algorithm(

@@ -156,11 +156,9 @@ def one_shot(
         return top_k.largest_overall(scores, keep(size), select)
 
     def init(key, start: SparseModel):
-        del key
         return start
 
     def broadcast(key, ctx, server):
-        del key, ctx
         return {"params": Packet(server.params), "stats": Packet(server.stats)}
 
     def update(key, ctx, downlink, client, batches):
@@ -180,11 +178,9 @@ def one_shot(
         return uplink, client, {**sums, "work": work}
 
     def contribute(ctx, uplink):
-        del ctx
         return means.weighted_sum(uplink["mask"].mask, jnp.float32(1))
 
     def aggregate(key, round, server, total):
-        del round
         _, others = trees.split(server.params, select)
         lots = masks.uniform_scores(key, server.params, select)  # below one vote
         votes = jax.tree.map(jnp.add, trees.merge(total["sum"], others), lots)
@@ -196,7 +192,6 @@ def one_shot(
         return server._replace(mask=mask), {}
 
     def deploy(key, server):
-        del key
         return {"initial": server}
 
     return Algorithm(

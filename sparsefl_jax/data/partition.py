@@ -170,7 +170,6 @@ def shards(
       >>> [np.unique(labels[part]).tolist() for part in shards(labels, 10, k=2)][:3]
       [[0, 1], [0, 1], [2, 3]]
     """
-    del seed
     labels = _check(labels, num_clients)
     num_classes = len(np.unique(labels))
     if not 1 <= k <= num_classes:

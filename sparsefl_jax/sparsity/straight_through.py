@@ -39,7 +39,6 @@ def unit_step(d: Array, estimator: str = "identity") -> Array:
       >>> jax.grad(unit_step)(jnp.float32(-0.5)).item()
       1.0
     """
-    del estimator
     return (d > 0).astype(d.dtype)
 
 

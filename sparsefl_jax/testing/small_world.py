@@ -72,7 +72,6 @@ def tiny_model() -> Model:
         return x @ layer["kernel"] + layer["bias"][None]
 
     def apply(params, stats, x, *, train, weight=None, key=None):
-        del key
         hidden, mean = dense(params["fc1"], x), stats["mean"]
         if train:  # static branch
             valid = jnp.ones(x.shape[:1], bool) if weight is None else weight > 0

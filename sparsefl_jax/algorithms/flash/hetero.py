@@ -137,7 +137,6 @@ def _hetero(
         return Nested(whole, _ranked(key, whole, moving, select))
 
     def broadcast(key, ctx, server):
-        del key
         tier = tier_of(ctx)
         part = server.whole.model._replace(mask=held(server, tier, ctx.round))
         return pack_down(ctx, part, server.whole.since[tier], select, index=index)
@@ -182,7 +181,6 @@ def _hetero(
         return Nested(whole._replace(since=jnp.stack(since)), ranks), {}
 
     def deploy(key, server):
-        del key
         aggregated = server.whole.model
         models = {"aggregated": aggregated}
         for tier, density in enumerate(sorted(densities)):

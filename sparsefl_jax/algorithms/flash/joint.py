@@ -58,11 +58,9 @@ def jmwst(
     learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
-        del key
         return Changing(start, start.mask, jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        del key
         target = server.model._replace(mask=server.mask)
         return pack_down(ctx, target, server.since, select, index=index)
 
@@ -73,7 +71,6 @@ def jmwst(
         return uplink, client, found.metrics
 
     def aggregate(key, round, server, total):
-        del key
         mean = mean_on_union(server.model, total)
         mask = lax.cond(
             round % r_int == 0,
@@ -130,11 +127,9 @@ def nst(
         return Changing(start._replace(mask=mask), mask, jnp.int32(0))
 
     def init_client(key, server, info):
-        del key, info
         return server.mask
 
     def broadcast(key, ctx, server):
-        del key
         return pack_down(ctx, server.model, server.since, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
@@ -146,7 +141,6 @@ def nst(
         return uplink, found.model.mask, found.metrics
 
     def aggregate(key, round, server, total):
-        del key
         mean = mean_on_union(server.model, total)
         mask = voted_mask(server, mean, total, density, select)
         since = renewed(round, server.model.mask, mean.mask, server.since)

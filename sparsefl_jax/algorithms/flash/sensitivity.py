@@ -60,7 +60,6 @@ def sensitivity(
         return Server(start._replace(mask=mask), jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        del key
         return pack_down(ctx, server.model, server.since, select, index="bitmap")
 
     def update(key, ctx, downlink, client, batches):
@@ -70,7 +69,6 @@ def sensitivity(
         return {"density": Packet(layers)}, client, found.metrics
 
     def contribute(ctx, uplink):
-        del ctx
         return means.weighted_sum(uplink["density"].values, jnp.float32(1))
 
     def aggregate(key, round, server, total):
@@ -88,11 +86,9 @@ def sensitivity(
         return Server(old._replace(mask=mask), since), {}
 
     def deploy(key, server):
-        del key
         return {"initial": server.model}
 
-    def alive(round):
-        del round  # at least one entry of a group stays
+    def alive(round):  # at least one entry of a group stays
         return min(1.0, density + (1 / group if group else 0.0))
 
     return Algorithm(

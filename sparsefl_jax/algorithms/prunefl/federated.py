@@ -95,7 +95,6 @@ def prunefl(
     frozen = spdst(model, optimizer, prunable=prunable, index=index)
 
     def init_client(key, server, info):
-        del key, info
         return jax.tree.map(jnp.zeros_like, server.model.params)
 
     def update(key, ctx, downlink, client, batches):
@@ -125,7 +124,6 @@ def prunefl(
         }
 
     def aggregate(key, round, server, total):
-        del key
         old, squared = server.model, total["squared"]
         mean, due = averaged(old, total["mean"]), squared["weight"] > 0
         halvings = round.astype(jnp.float32) / half_life

@@ -110,7 +110,6 @@ def prunefl_initial(
         return uplink, client, metrics
 
     def aggregate(key, round, server, total):
-        del key
         new = mean_on_union(server.model, total)
         since = renewed(round, server.model.mask, new.mask, server.since)
         return Server(new, since), {}

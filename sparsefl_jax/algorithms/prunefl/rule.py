@@ -155,7 +155,6 @@ def summing(power: int = 1) -> optax.GradientTransformation:
         return jax.tree.map(jnp.zeros_like, params)
 
     def update(grads, total, params=None):
-        del params
         return grads, jax.tree.map(lambda t, g: t + g**power, total, grads)
 
     return optax.GradientTransformation(init, update)

@@ -54,19 +54,15 @@ def local_only(
     select = masks.prunable(model.macs, prunable)
 
     def init(key, start: SparseModel):
-        del key
         return start
 
     def init_client(key, server, info):
-        del key, info
         return client_training.start(server, select, optimizer, options)
 
     def broadcast(key, ctx, server):
-        del key, ctx, server
         return {}
 
     def update(key, ctx, downlink, client, batches):
-        del downlink
         client = client_training.revived(client)
         client, metrics = client_training.train(
             key, ctx, client, batches, loss_fn, optimizer, options
@@ -74,15 +70,12 @@ def local_only(
         return {}, client, metrics
 
     def contribute(ctx, uplink):
-        del ctx, uplink
         return ()
 
     def aggregate(key, round, server, total):
-        del key, round, total
         return server, {}
 
     def deploy(key, server):
-        del key
         return {"newcomer": server._replace(mask=masks.full(server.params))}
 
     return Algorithm(

@@ -180,7 +180,6 @@ def personalize(
     key: Key, server: PyTree, client: Client, info: ClientInfo
 ) -> dict[str, SparseModel]:
     """Returns a client's personal model: its weights where its filters are alive."""
-    del key, server, info
     params, thresholds = client.trained
     mask = straight_through.filter_masks(params, thresholds)
     model = SparseModel(masks.apply(params, mask), mask, client.stats)

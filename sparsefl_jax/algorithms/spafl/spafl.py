@@ -90,16 +90,13 @@ def spafl(
     select = masks.prunable(model.macs, prunable)
 
     def init(key, start: SparseModel):
-        del key
         thresholds = straight_through.zeros(start.params, select)
         return Server(start, thresholds, jax.tree.map(jnp.zeros_like, thresholds))
 
     def init_client(key, server, info):
-        del key, info
         return client_training.start(server.model, select, optimizer, options)
 
     def broadcast(key, ctx, server):
-        del key, ctx
         message = {"thresholds": Packet(server.thresholds)}
         if extract:
             free = {} if charge_delta else {"bits": 0, "assumed": UNCHARGED}
@@ -118,11 +115,9 @@ def spafl(
         return {"thresholds": Packet(client.trained.thresholds)}, client, metrics
 
     def contribute(ctx, uplink):
-        del ctx
         return means.weighted_sum(uplink["thresholds"].values, jnp.float32(1))
 
     def aggregate(key, round, server, total):
-        del key, round
         new = means.weighted_mean(total, server.thresholds)
         metrics = {f"threshold_mean/{path}": jnp.mean(t) for path, t in new.items()}
         metrics |= {f"threshold_max/{path}": jnp.max(t) for path, t in new.items()}
@@ -143,7 +138,6 @@ def spafl(
 
 def newcomer(key: Key, server: Server) -> dict[str, SparseModel]:
     """Returns the model of a client that joins now."""
-    del key
     params, _, stats = server.model
     mask = straight_through.filter_masks(params, server.thresholds)
     return {"newcomer": SparseModel(masks.apply(params, mask), mask, stats)}
