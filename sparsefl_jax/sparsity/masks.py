@@ -53,8 +53,7 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
         (excluded if pattern.startswith("!") else chosen).update(found)
     if not chosen - excluded:
         raise ValueError(f"patterns={patterns!r} leave no leaf, expected at least one.")
-    chosen = [p in chosen - excluded for p in paths]
-    return jax.tree.unflatten(jax.tree.structure(params), chosen)
+    return trees.map_by_path(lambda path, _: path in chosen - excluded, params)
 
 
 def everything(tree: PyTree) -> PyTree:

@@ -30,8 +30,7 @@ def has_score(params: PyTree) -> PyTree:
     """
     parts = [path.rpartition("/") for path in trees.leaf_paths(params)]
     layers = {layer for layer, _, name in parts if name == "kernel"}
-    chosen = [layer in layers for layer, _, _ in parts]
-    return jax.tree.unflatten(jax.tree.structure(params), chosen)
+    return trees.map_by_path(lambda path, _: path.rpartition("/")[0] in layers, params)
 
 
 def signed_constants(key: Key, params: PyTree) -> PyTree:

@@ -12,7 +12,6 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import local
 
 
 def local_only(
@@ -49,25 +48,22 @@ def local_only(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = local_only(model, optimizer, alpha=0.001)
     """
-    options = client_training.make_options(alpha, variant, clamp, False, keep_optimizer)
-    loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
+    begin, train = client_training.make_training(
+        model, optimizer, alpha, prunable, variant, clamp, keep_optimizer
+    )
 
     def init(key, start: SparseModel):
         return start
 
     def init_client(key, server, info):
-        return client_training.start(server, select, optimizer, options)
+        return begin(server)
 
     def broadcast(key, ctx, server):
         return {}
 
     def update(key, ctx, downlink, client, batches):
         client = client_training.revived(client)
-        client, metrics = client_training.train(
-            key, ctx, client, batches, loss_fn, optimizer, options
-        )
-        return {}, client, metrics
+        return {}, *train(key, ctx.round, client, batches)
 
     def contribute(ctx, uplink):
         return ()

@@ -12,11 +12,12 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.spafl import client_training
+from sparsefl_jax.algorithms.spafl.variants import VARIANTS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import means
 from sparsefl_jax.wire.packets import Packet
 
 UNCHARGED = "the paper does not charge how the thresholds moved"
@@ -81,20 +82,17 @@ def spafl(
       >>> method = spafl(model, optimizer, alpha=0.001, clamp=True)
       >>> released = spafl(model, optimizer, variant="release_cifar10")
     """
-    options = client_training.make_options(
-        alpha, variant, clamp, thresholds_only, keep_optimizer
-    )
-    divisor = options.variant.divisor
+    options = alpha, prunable, variant, clamp, keep_optimizer, thresholds_only
+    begin, train = client_training.make_training(model, optimizer, *options)
+    divisor = VARIANTS[variant].divisor
     extract = extract and not thresholds_only
-    loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
 
     def init(key, start: SparseModel):
-        thresholds = straight_through.zeros(start.params, select)
+        thresholds = begin(start).trained.thresholds
         return Server(start, thresholds, jax.tree.map(jnp.zeros_like, thresholds))
 
     def init_client(key, server, info):
-        return client_training.start(server.model, select, optimizer, options)
+        return begin(server.model)
 
     def broadcast(key, ctx, server):
         message = {"thresholds": Packet(server.thresholds)}
@@ -109,9 +107,7 @@ def spafl(
             params = moved_by_importance(params, downlink["delta"].values, divisor)
         received = client_training.Trained(params, downlink["thresholds"].values)
         client = client._replace(trained=received)
-        client, metrics = client_training.train(
-            key, ctx, client, batches, loss_fn, optimizer, options
-        )
+        client, metrics = train(key, ctx.round, client, batches)
         return {"thresholds": Packet(client.trained.thresholds)}, client, metrics
 
     def contribute(ctx, uplink):
@@ -165,16 +161,14 @@ def moved_by_importance(
       >>> moved_by_importance(w, {'w': jnp.array([0.5])})['w'].ravel().tolist()
       [0.25, -0.5]
     """
-    leaves, treedef = jax.tree.flatten(params)
 
     def moved(path, kernel):
         if path not in delta:
             return kernel
         axes = tuple(range(kernel.ndim - 1))
-        is_conv = kernel.ndim == 4
-        by_area = divisor == "kernel" and is_conv
+        by_area = divisor == "kernel" and kernel.ndim == 4
         n = math.prod(kernel.shape[:2] if by_area else kernel.shape[:-1])
         step = delta[path] * jnp.sign(jnp.sum(kernel, axes)) / n
         return kernel - straight_through.along_outputs(step, kernel)
 
-    return treedef.unflatten(map(moved, trees.leaf_paths(params), leaves))
+    return trees.map_by_path(moved, params)
