@@ -11,13 +11,13 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import spdst, summand_with_mask
+from sparsefl_jax.algorithms.masked import averaged, spdst, summand_with_mask
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k, trees
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 
 CRITERIA = ("magnitude", "random")
@@ -88,12 +88,11 @@ def fedsparsify_global(
         return Server(_applied(start), jnp.int32(0), scores)
 
     def aggregate(key, round, server, total):
-        old = server.model
-        params, stats = means.weighted_mean(total, (old.params, old.stats))
-        scores = server.scores or jax.tree.map(jnp.abs, params)
+        mean = averaged(server.model, total)
+        scores = server.scores or jax.tree.map(jnp.abs, mean.params)
         mask = _purge(scores, round, schedule, select)
-        mask = jax.tree.map(jnp.logical_and, mask, old.mask)
-        return _next(round, server, SparseModel(params, mask, stats)), {}
+        mask = jax.tree.map(jnp.logical_and, mask, mean.mask)
+        return _next(round, server, mean._replace(mask=mask)), {}
 
     def alive(round):
         return 1 - schedule[min(round, rounds) - 1]
@@ -159,13 +158,12 @@ def fedsparsify_local(
         return summand_with_mask(ctx, uplink) | {"voters": jnp.float32(1)}
 
     def aggregate(key, round, server, total):
-        old, voters = server.model, total["voters"]
-        params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
+        mean, voters = averaged(server.model, total["mean"]), total["voters"]
         least = voters / 2 if merge == "majority" else jnp.float32(1)
         mask = jax.tree.map(
-            lambda v, m: jnp.where(voters > 0, v >= least, m), total["masks"], old.mask
+            lambda v, m: jnp.where(voters > 0, v >= least, m), total["masks"], mean.mask
         )
-        return _next(round, server, SparseModel(params, mask, stats)), {}
+        return _next(round, server, mean._replace(mask=mask)), {}
 
     def alive(round):
         most = 2 if merge == "majority" else jnp.inf  # times the density of a client

@@ -156,15 +156,15 @@ def mean_on_union(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
       old: the model that stays if no client sent one.
       total: the sum of `summand_with_mask`.
     """
-    params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
+    mean = averaged(old, total["mean"])
     empty = total["mean"]["weight"] == 0
     union = jax.tree.map(
         lambda votes, m: jnp.where(empty, m, votes > 0), total["masks"], old.mask
     )
-    return SparseModel(params, union, stats)
+    return mean._replace(mask=union)
 
 
 def averaged(old: SparseModel, total: PyTree) -> SparseModel:
     """Returns the mean of the cohort's models, with the old mask."""
     params, stats = means.weighted_mean(total, (old.params, old.stats))
-    return SparseModel(params, old.mask, stats)
+    return old._replace(params=params, stats=stats)

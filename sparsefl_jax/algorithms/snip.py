@@ -85,13 +85,7 @@ def scored(model: Model, mode: str) -> Callable:
 
 
 def saliency(
-    loss_fn: Callable,
-    key: Key,
-    params: PyTree,
-    stats: PyTree,
-    x: Array,
-    y: Array,
-    weight: Array,
+    loss_fn: Callable, key: Key, params: PyTree, stats: PyTree, *batch: Array
 ) -> tuple[PyTree, dict[str, Array]]:
     """Computes |w dL/dw|, the change of the loss, to first order, if w is removed.
 
@@ -99,15 +93,13 @@ def saliency(
       loss_fn: as `local.objective` returns it.
       key: of dropout.
       params, stats: the model.
-      x: samples [B, ...].
-      y: labels [B].
-      weight: [B] float32, 0 for padded samples.
+      *batch: samples [B, ...], labels [B], and [B] float32, 0 for padded samples.
 
     Returns:
       The scores, a tree like `params`, and the sums of `loss_fn`.
     """
     gradient = jax.grad(loss_fn, argnums=1, has_aux=True)
-    grads, (_, sums) = gradient(key, params, stats, x, y, weight)
+    grads, (_, sums) = gradient(key, params, stats, *batch)
     return jax.tree.map(lambda g, w: jnp.abs(g * w), grads, params), sums
 
 

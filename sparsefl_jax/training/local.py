@@ -264,9 +264,14 @@ def train_epochs(
     state: LocalState,
     batches: Batches,
     *,
+    first: int = 0,
+    last: int | None = None,
     project: Callable = lambda params: params,
 ) -> LocalState:
-    """Runs all epochs of `batches`; arguments as in `train_steps`."""
+    """Runs epochs `first` to `last` (exclusive; None for all) of `batches`.
+
+    The other arguments are those of `train_steps`.
+    """
 
     def body(epoch, state):
         return train_steps(
@@ -282,7 +287,8 @@ def train_epochs(
             project=project,
         )
 
-    return lax.fori_loop(0, batches.order.shape[0], body, state)
+    last = batches.order.shape[0] if last is None else last
+    return lax.fori_loop(first, last, body, state)
 
 
 def train(

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 from sparsefl_jax.algorithms.masked import summand_with_mask
 from sparsefl_jax.core.algorithm import Message
 from sparsefl_jax.core.types import Array, Context, Key, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range, whole
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import unpack_model
@@ -20,17 +19,6 @@ class Changing(NamedTuple):
     model: SparseModel  # the aggregate; mask: the union of the last cohort's masks
     mask: PyTree  # bool, at the target density
     since: Array  # int32, first round that broadcasts it: shape=(), or one per density
-
-
-def check(*, density: float = 1.0, prune_rate: float = 0.0, r_int: int = 1) -> None:
-    """Refuses arguments outside their range.
-
-    Raises:
-      ValueError: names the argument, its value and what is allowed.
-    """
-    in_range("density", density, "(0, 1]")
-    in_range("prune_rate", prune_rate, "[0, 1]")
-    whole("r_int", r_int, 1)
 
 
 def summand(ctx: Context, uplink: Message, select: PyTree) -> dict[str, PyTree]:

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.common import Changing, check, target_mask
+from sparsefl_jax.algorithms.flash.common import Changing, target_mask
 from sparsefl_jax.algorithms.flash.surgery import sparse_learning
 from sparsefl_jax.algorithms.masked import KERNELS, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks
 from sparsefl_jax.training import local, means
@@ -97,7 +97,8 @@ def hetero_jmwst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = hetero_jmwst(model, optimizer, densities=(0.1, 0.2), r_int=5)
     """
-    check(r_int=r_int)
+    whole("r_int", r_int, 1)
+    in_range("prune_rate", prune_rate, "[0, 1]")
     return _hetero(
         model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,
@@ -112,7 +113,7 @@ def _hetero(
     if not densities:
         raise ValueError("densities=(), expected at least one")
     for density in densities:
-        check(density=density, prune_rate=rate, r_int=r_int or 1)
+        in_range("densities", density, "(0, 1]")
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"

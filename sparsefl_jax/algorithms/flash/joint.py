@@ -9,7 +9,6 @@ from jax import lax
 from sparsefl_jax.algorithms.flash.common import (
     Changing,
     both,
-    check,
     summand,
     voted_mask,
 )
@@ -17,6 +16,7 @@ from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.core.validate import whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
@@ -54,7 +54,7 @@ def jmwst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = jmwst(model, optimizer, density=0.1, r_int=5)
     """
-    check(r_int=r_int)
+    whole("r_int", r_int, 1)
     learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
 
     def init(key, start):

@@ -79,13 +79,7 @@ def prunefl(
     in_range("half_life", half_life, "(0, inf)")
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
-    reconfigure = make_rule(
-        select=select,
-        prune_rate=prune_rate,
-        layer_time=layer_time,
-        constant_time=constant_time,
-        max_density=max_density,
-    )
+    reconfigure = make_rule(select, prune_rate, layer_time, constant_time, max_density)
 
     def window(round):
         """Returns the reconfiguration that a round belongs to; round 0 to the first."""

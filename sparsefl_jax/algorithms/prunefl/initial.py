@@ -80,6 +80,7 @@ def prunefl_initial(
     in_range("start_accuracy", start_accuracy, "[0, 1]")
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
+    rule = make_rule(select, prune_rate, layer_time, constant_time, max_density)
     search = partial(
         prune,
         loss_fn=loss_fn,
@@ -88,13 +89,7 @@ def prunefl_initial(
         every=reconfigure_every,
         limit=max_iterations,
         start_accuracy=start_accuracy,
-        reconfigure=make_rule(
-            select=select,
-            prune_rate=prune_rate,
-            layer_time=layer_time,
-            constant_time=constant_time,
-            max_density=max_density,
-        ),
+        reconfigure=rule,
     )
 
     # Its init, broadcast and deploy also serve a mask that changes.

@@ -19,7 +19,6 @@ from sparsefl_jax.training import local
 
 
 def make_rule(
-    *,
     select: PyTree,
     prune_rate: float,
     layer_time: tuple[float, ...] | None,
