@@ -110,13 +110,7 @@ def complement(
         return {"global": server.model, "unpruned": whole}
 
     return Algorithm(
-        init,
-        broadcast,
-        update,
-        summand,
-        aggregate,
-        deploy,
-        alive=lambda round: density,
+        init, broadcast, update, summand, aggregate, deploy, alive=lambda _: density
     )
 
 

@@ -10,9 +10,10 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
+from sparsefl_jax.core.types import PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import supermask, trees
@@ -141,8 +142,10 @@ def fedpm(
             return jnp.where(empty, old, new)
 
         scores = jax.tree.map(score, mean["mask"], server.scores)
-        metrics = {"unanimous": _unanimous(mean["mask"])}
-        return Server(server.frozen, scores, mean["stats"]), metrics
+        votes, _ = ravel_pytree(mean["mask"])
+        unanimous = jnp.mean((votes == 0) | (votes == 1), dtype=jnp.float32)
+        server = Server(server.frozen, scores, mean["stats"])
+        return server, {"unanimous": unanimous}
 
     def deploy(key, server):
         params = supermask.draw(key, server.scores, server.frozen)
@@ -164,9 +167,3 @@ def _masked(loss_fn: Callable, frozen: PyTree) -> Callable:
         return loss, (stats, sums | {"alive": alive})
 
     return masked_loss
-
-
-def _unanimous(mean: PyTree) -> Array:
-    """Returns the share of entries on which all masks of a mean agree."""
-    votes = jnp.concatenate([v.reshape(-1) for v in jax.tree.leaves(mean)])
-    return jnp.mean((votes == 0) | (votes == 1), dtype=jnp.float32)

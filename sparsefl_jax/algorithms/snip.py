@@ -187,11 +187,5 @@ def one_shot(
         return {"initial": server}
 
     return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy,
-        alive=lambda round: density,
+        init, broadcast, update, contribute, aggregate, deploy, alive=lambda _: density
     )

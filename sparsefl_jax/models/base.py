@@ -205,7 +205,10 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
                 mutable=["batch_stats"] if train and stats else [],
             )
         new = changed.get("batch_stats", stats)
-        new = linen.keep_unless_valid(weight, new, stats) if train else new
+        if train and weight is not None:  # padding alone changes no statistics
+            new = jax.tree.map(
+                lambda n, o: jnp.where(jnp.any(weight > 0), n, o), new, stats
+            )
         return logits.astype(jnp.float32), new
 
     macs, stats = _count_macs(initialised)

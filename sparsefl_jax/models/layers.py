@@ -55,8 +55,8 @@ def conv(
         use_bias=bias,
         kernel_init=init,
         bias_init=bias_init or _torch_bias(size * size * x.shape[-1]),
-        conv_general_dilated=functools.partial(
-            convolution.conv_general_dilated, lowering=lowering
+        conv_general_dilated=lambda x, kernel, *_, **__: convolution.convolve(
+            x, kernel, stride=stride, pad=pad, lowering=lowering
         ),
         promote_dtype=_promote,
         name=name,
@@ -141,13 +141,13 @@ def max_pool(x: Array, size: int = 2, stride: int = 2) -> Array:
       x: [B, H, W, C].
       size: the side of the window; rows and columns beyond the last whole window are
         dropped.
-      stride: the step between windows.
+      stride: the step between windows, 1 or `size`.
 
     Returns:
       [B, (H - size) // stride + 1, (W - size) // stride + 1, C].
 
     Raises:
-      ValueError: the window is larger than the image.
+      ValueError: the window is larger than the image, or the stride is another one.
 
     Example:
       >>> max_pool(jnp.arange(9, dtype=jnp.float32).reshape(1, 3, 3, 1)).item()
@@ -155,19 +155,14 @@ def max_pool(x: Array, size: int = 2, stride: int = 2) -> Array:
     """
     if size > min(x.shape[1:3]):
         raise ValueError(f"size={size} is larger than the image {x.shape[1:3]}")
+    one_of("stride", stride, (1, size))
     if stride == 1:
         batch, height, width, channels = x.shape
         # Rows of W * C entries: both axes shift along contiguous memory.
         x = _sliding_max(x.reshape(batch, height, width * channels), size, 1, 1)
         x = _sliding_max(x, size, channels, 2)
         return x.reshape(batch, height - size + 1, width - size + 1, channels)
-    if stride == size:
-        return _disjoint_max(x, size)
-    for axis in (1, 2):
-        reach = (x.shape[axis] - size) // stride * stride + 1
-        views = [lax.slice_in_dim(x, i, i + reach, stride, axis) for i in range(size)]
-        x = functools.reduce(jnp.maximum, views)
-    return x
+    return _disjoint_max(x, size)
 
 
 def _windows(x: Array, size: int) -> Array:

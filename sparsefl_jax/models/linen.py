@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
-from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.types import Array
 
 # Arguments that are True in training, and those that are True in evaluation.
 TRAINING = ("train", "training", "is_training")
@@ -110,25 +110,14 @@ def without_padding(weight: Array | None) -> AbstractContextManager:
                 f"expected the {weight.size} samples of a batch along the first axis, "
                 "to leave out padded ones"
             )
-        valid = jnp.expand_dims(_valid_or_all(weight), range(1, x.ndim))
+        valid = weight > 0
+        valid = valid | ~jnp.any(valid)  # of padding alone the statistics are unused
+        valid = jnp.expand_dims(valid, range(1, x.ndim))
         given = kwargs.get("mask")
         mask = valid if given is None else valid & jnp.asarray(given, bool)
         return call(*args, **kwargs | {"mask": mask})
 
     return nn.intercept_methods(masked)
-
-
-def _valid_or_all(weight: Array) -> Array:
-    """Returns which samples are valid; all if none is, as the statistics are unused."""
-    valid = weight > 0
-    return valid | ~jnp.any(valid)
-
-
-def keep_unless_valid(weight: Array | None, new: PyTree, old: PyTree) -> PyTree:
-    """Returns the new statistics, or the old ones if the batch is all padding."""
-    if weight is None:
-        return new
-    return jax.tree.map(lambda n, o: jnp.where(jnp.any(weight > 0), n, o), new, old)
 
 
 def try_out(

@@ -132,7 +132,9 @@ def make_optimizer(
     """
     factory = _optax_factory(name)
     numbers = dict(learning_rate=learning_rate, weight_decay=weight_decay, clip=clip)
-    _check_numbers(numbers | kwargs)
+    for argument, value in (numbers | kwargs).items():
+        if isinstance(value, int | float):
+            in_range(argument, value, "[0, 1)" if argument in _DECAYS else "[0, inf)")
     if "weight_decay" in inspect.signature(factory).parameters:
         kwargs, weight_decay = kwargs | {"weight_decay": weight_decay}, 0.0
     before = [optax.clip_by_global_norm(clip)] if clip else []
@@ -153,13 +155,6 @@ def make_optimizer(
         reason = str(error).splitlines()[0]
         raise ValueError(f"optimizer.name={name!r}: {reason}") from None
     return optimizer
-
-
-def _check_numbers(arguments: dict) -> None:
-    """Refuses negative and infinite numbers, and decay rates of 1 or more."""
-    for name, value in arguments.items():
-        if isinstance(value, int | float):
-            in_range(name, value, "[0, 1)" if name in _DECAYS else "[0, inf)")
 
 
 def _optax_factory(name: str) -> Callable:

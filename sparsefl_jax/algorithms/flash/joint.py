@@ -82,13 +82,7 @@ def jmwst(
 
     contribute = partial(summand, select=select)
     return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy=both,
-        alive=lambda round: density,
+        init, broadcast, update, contribute, aggregate, both, alive=lambda _: density
     )
 
 

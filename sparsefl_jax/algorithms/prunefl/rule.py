@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import in_range
@@ -126,15 +127,10 @@ def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> P
         lambda pair: (pair[1], ratio(pair[1])),
         (jnp.float32(-1), ratio(jnp.float32(jnp.inf))),
     )
-    flat = jnp.concatenate([v.reshape(-1) for v in worth])
+    flat, unravel = ravel_pytree(worth)
     number = jnp.sum(flat > jnp.maximum(above, 0), dtype=jnp.int32)
     joined = top_k.top_k(flat, jnp.minimum(number, room))
-    ends = [sum(v.size for v in worth[: i + 1]) for i in range(len(worth) - 1)]
-    new = [
-        part.reshape(v.shape)
-        for part, v in zip(jnp.split(joined, ends), worth, strict=True)
-    ]
-    return trees.replace_layers(stay, select, new)
+    return trees.replace_layers(stay, select, unravel(joined))
 
 
 def summing(power: int = 1) -> optax.GradientTransformation:

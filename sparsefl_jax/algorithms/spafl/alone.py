@@ -7,7 +7,11 @@ out.
 
 from collections.abc import Sequence
 
-from sparsefl_jax.algorithms.spafl import client_training
+from sparsefl_jax.algorithms.spafl.client_training import (
+    make_training,
+    personalize,
+    revived,
+)
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models.base import Model
@@ -48,7 +52,7 @@ def local_only(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = local_only(model, optimizer, alpha=0.001)
     """
-    begin, train = client_training.make_training(
+    begin, train = make_training(
         model, optimizer, alpha, prunable, variant, clamp, keep_optimizer
     )
 
@@ -62,8 +66,7 @@ def local_only(
         return {}
 
     def update(key, ctx, downlink, client, batches):
-        client = client_training.revived(client)
-        return {}, *train(key, ctx.round, client, batches)
+        return {}, *train(key, ctx.round, revived(client), batches)
 
     def contribute(ctx, uplink):
         return ()
@@ -75,12 +78,5 @@ def local_only(
         return {"newcomer": server._replace(mask=masks.full(server.params))}
 
     return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy,
-        init_client,
-        client_training.personalize,
+        init, broadcast, update, contribute, aggregate, deploy, init_client, personalize
     )

@@ -11,10 +11,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.spafl import client_training
+from sparsefl_jax.algorithms.spafl.client_training import (
+    Trained,
+    make_training,
+    personalize,
+)
 from sparsefl_jax.algorithms.spafl.variants import VARIANTS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
 from sparsefl_jax.training import means
@@ -83,7 +87,7 @@ def spafl(
       >>> released = spafl(model, optimizer, variant="release_cifar10")
     """
     options = alpha, prunable, variant, clamp, keep_optimizer, thresholds_only
-    begin, train = client_training.make_training(model, optimizer, *options)
+    begin, train = make_training(model, optimizer, *options)
     divisor = VARIANTS[variant].divisor
     extract = extract and not thresholds_only
 
@@ -105,7 +109,7 @@ def spafl(
         params = client.trained.params
         if extract:
             params = moved_by_importance(params, downlink["delta"].values, divisor)
-        received = client_training.Trained(params, downlink["thresholds"].values)
+        received = Trained(params, downlink["thresholds"].values)
         client = client._replace(trained=received)
         client, metrics = train(key, ctx.round, client, batches)
         return {"thresholds": Packet(client.trained.thresholds)}, client, metrics
@@ -120,23 +124,14 @@ def spafl(
         delta = jax.tree.map(jnp.subtract, new, server.thresholds)
         return Server(server.model, new, delta), metrics
 
+    def deploy(key, server):  # the model of a client that joins now
+        params, _, stats = server.model
+        mask = straight_through.filter_masks(params, server.thresholds)
+        return {"newcomer": SparseModel(masks.apply(params, mask), mask, stats)}
+
     return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        newcomer,
-        init_client,
-        client_training.personalize,
+        init, broadcast, update, contribute, aggregate, deploy, init_client, personalize
     )
-
-
-def newcomer(key: Key, server: Server) -> dict[str, SparseModel]:
-    """Returns the model of a client that joins now."""
-    params, _, stats = server.model
-    mask = straight_through.filter_masks(params, server.thresholds)
-    return {"newcomer": SparseModel(masks.apply(params, mask), mask, stats)}
 
 
 def moved_by_importance(
