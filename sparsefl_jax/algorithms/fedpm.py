@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
@@ -88,9 +89,8 @@ def fedpm(
         if weights == "initial":  # static branch
             frozen = start.params
         scored, _ = trees.split(frozen, supermask.has_score(frozen))
-        return Server(
-            frozen, supermask.fill(score_key, scored, jax.random.normal), start.stats
-        )
+        scores = optax.tree.random_like(score_key, scored, jax.random.normal)
+        return Server(frozen, scores, start.stats)
 
     def init_client(key, server, info):
         return local.init_optimizer(optimizer, server.scores, keep_optimizer)

@@ -101,10 +101,8 @@ def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
     params, stats = jax.eval_shape(model.init, jax.random.key(0))
     for part, like in {"params": params, "mask": params, "stats": stats}.items():
         found, expected = (
-            dict(
-                zip(trees.leaf_paths(t), map(np.shape, jax.tree.leaves(t)), strict=True)
-            )
-            for t in (getattr(sparse, part), like)
+            {path: np.shape(leaf) for path, leaf in trees.by_path(tree).items()}
+            for tree in (getattr(sparse, part), like)
         )
         for path in found | expected:
             if found.get(path) != expected.get(path):

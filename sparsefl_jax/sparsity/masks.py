@@ -13,6 +13,7 @@ import fnmatch
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.sparsity import trees
@@ -158,9 +159,8 @@ def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:
       >>> uniform_scores(jax.random.key(0), {'w': jnp.zeros(3)}, {'w': True})['w'].shape
       (3,)
     """
-    shapes = [x.shape for x in trees.layers(params, select)]
-    keys = jax.random.split(key, len(shapes))
-    drawn = [jax.random.uniform(keys[i], s) for i, s in enumerate(shapes)]
+    chosen, uniform = trees.layers(params, select), jax.random.uniform
+    drawn = optax.tree.random_like(key, chosen, uniform, jnp.float32)
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
     return trees.replace_layers(blank, select, drawn)
 

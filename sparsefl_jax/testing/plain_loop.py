@@ -75,7 +75,8 @@ def delivered(message: Message) -> Message:
             mask = jax.tree.map(np.logical_not, mask)
         return dataclasses.replace(packet, values=values, mask=mask)
 
-    return {name: arrive(packet) for name, packet in jax.device_get(message).items()}
+    message = jax.device_get(message)
+    return jax.device_put({name: arrive(packet) for name, packet in message.items()})
 
 
 @once

@@ -185,10 +185,9 @@ def layout(message: Message) -> dict[str, Layout]:
     """
     layouts = {}
     for name, packet in message.items():
-        leaves = jax.tree.leaves(packet.values)
-        paths = trees.leaf_paths(packet.values)
-        shapes = [tuple(x.shape) for x in leaves]
-        for path, leaf in zip(paths, leaves, strict=True):
+        leaves = trees.by_path(packet.values)
+        paths, shapes = list(leaves), [tuple(x.shape) for x in leaves.values()]
+        for path, leaf in leaves.items():
             _check_width(f"{name}/{path}", leaf.dtype, packet.bits)
         masked = packet.mask is not None
         if masked:

@@ -1,7 +1,6 @@
 """hetero-FLASH: clients of different budgets on nested sub-masks (Algorithm 4)."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -10,7 +9,7 @@ import numpy as np
 from jax import lax
 
 from sparsefl_jax.algorithms.flash.common import Changing, target_mask
-from sparsefl_jax.algorithms.flash.surgery import sparse_learning
+from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
@@ -98,7 +97,6 @@ def hetero_jmwst(
       >>> method = hetero_jmwst(model, optimizer, densities=(0.1, 0.2), r_int=5)
     """
     whole("r_int", r_int, 1)
-    in_range("prune_rate", prune_rate, "[0, 1]")
     return _hetero(
         model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,
@@ -115,11 +113,8 @@ def _hetero(
     for density in densities:
         in_range("densities", density, "(0, 1]")
     loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"
-    learn = partial(
-        sparse_learning, loss_fn, select=select, prune_rate=rate, decay=decay
-    )
+    learn, select = learner(model, prunable, max(densities), rate, decay)
 
     def tier_of(ctx):
         """Returns the place of the largest density within the budget, at least 0."""
