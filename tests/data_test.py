@@ -41,10 +41,11 @@ def test_sample_is_balanced_and_small(name):
 def test_sample_equals_its_source(name, shared):
     import tensorflow_datasets as tfds
 
-    x, y, x_test, y_test = samples.read(f"{name}_sample")
+    data = samples.read(f"{name}_sample")
     with np.load(samples.FOLDER / f"{name}_sample.npz") as f:
         index = {split: f[f"index_{split}"] for split in ("train", "test")}
-    for split, images, labels in (("train", x, y), ("test", x_test, y_test)):
+    for split, suffix in (("train", ""), ("test", "_test")):
+        images, labels = data[f"x{suffix}"], data[f"y{suffix}"]
         source = tfds.data_source(
             name, split=split, data_dir=shared / "data" / "tfds", download=False
         )

@@ -262,12 +262,8 @@ def _check_kwargs(partition, parameters, kwargs):
         return
     allowed = [n for n in parameters if n not in ("labels", "num_clients", "seed")]
     for key in kwargs:
-        if key not in allowed:
-            name = getattr(partition, "__name__", "partition")
-            raise ValueError(
-                f"{key} is not an argument of {name}, "
-                f"expected one of {', '.join(allowed) or 'none'}"
-            )
+        name = getattr(partition, "__name__", "partition")
+        one_of(f"argument of {name}", key, allowed)
 
 
 def _checked_parts(parts, num_clients, num_samples):

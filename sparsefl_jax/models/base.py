@@ -275,7 +275,7 @@ def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:
     Raises:
       ValueError: there are more or fewer widths, or one is below 1.
     """
-    if len(widths) != count or min(widths) < 1:
+    if len(widths) != count or min(widths, default=1) < 1:
         raise ValueError(
             f"widths={tuple(widths)}, expected {count} numbers of at least 1"
         )

@@ -57,9 +57,6 @@ def build(
     one_of("model", name, MODELS)
     parameters = inspect.signature(MODELS[name]).parameters.values()
     allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    if unknown := [k for k in kwargs if k not in allowed]:
-        raise ValueError(
-            f"model {name!r} has no argument {unknown[0]!r}, expected one of "
-            f"{', '.join((*allowed, 'dtype'))}"
-        )
+    for argument in kwargs:
+        one_of(f"argument of model {name}", argument, (*allowed, "dtype"))
     return MODELS[name](num_classes, input_shape, **kwargs).computing(dtype)

@@ -79,7 +79,8 @@ def sensitivity(
         layers = layer_densities.recalibrate(mean, sizes, density)
         if group:  # static branch
             per_group = jnp.clip(jnp.round(layers * group), 1, group).astype(jnp.int32)
-            mask = n_of_m.random_n_of_m(key, old.params, per_group, group, select)
+            scores = masks.uniform_scores(key, old.params, select)
+            mask = n_of_m.n_of_m(scores, per_group, group, select)
         else:
             mask = masks.bernoulli(key, old.params, layers, select)
         since = renewed(round, old.mask, mask, server.since)

@@ -4,6 +4,7 @@ The result of the greedy rule is found without sorting, as the maximum of a rati
 sums: Dinkelbach, "On Nonlinear Fractional Programming", Management Science 1967.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
@@ -67,13 +68,11 @@ def make_rule(
     in_range("prune_rate", prune_rate, "[0, 1]")
     in_range("max_density", max_density, "(0, 1]")
     in_range("constant_time", constant_time, "[0, inf)")
-    if layer_time is not None and not all(0 < c < float("inf") for c in layer_time):
-        raise ValueError(f"layer_time={layer_time}, expected numbers above 0")
     layers = trees.layer_paths(select)
     times = (1.0,) * len(layers) if layer_time is None else layer_time
-    if len(times) != len(layers):
+    if len(times) != len(layers) or not all(0 < c < math.inf for c in times):
         raise ValueError(
-            f"layer_time={layer_time}, expected one number for each of "
+            f"layer_time={layer_time}, expected a number above 0 for each of "
             f"{', '.join(layers)}"
         )
 
