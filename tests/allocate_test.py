@@ -115,7 +115,9 @@ def test_ranks_go_by_score_or_by_lot(key):
     assert kept["a"].tolist() == [False, True, False, True] and kept["b"].all()
     half = {"a": jnp.arange(60) < 30, "b": jnp.ones(2, bool)}
     drawn = [
-        layer_densities.nested_ranks(jax.random.fold_in(key, i), half, select)["a"]
+        layer_densities.nested_ranks(
+            masks.uniform_scores(jax.random.fold_in(key, i), half, select), half, select
+        )["a"]
         for i in range(2)
     ]
     for ranks in drawn:
@@ -134,8 +136,9 @@ def test_nested_masks(key, by):
     draws = masks.uniform_scores(jax.random.fold_in(key, 2), params, select)
     whole = top_k.largest(draws, alive, select)
     scores = jax.tree.map(jnp.abs, params)
-    order = jax.random.fold_in(key, 3) if by == "random" else scores
-    ranks = layer_densities.nested_ranks(order, whole, select)
+    if by == "random":
+        scores = masks.uniform_scores(jax.random.fold_in(key, 3), whole, select)
+    ranks = layer_densities.nested_ranks(scores, whole, select)
 
     @jax.jit
     @jax.vmap

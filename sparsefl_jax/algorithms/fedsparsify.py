@@ -20,8 +20,6 @@ from sparsefl_jax.sparsity import masks, schedules, top_k, trees
 from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 
-CRITERIA = ("magnitude", "random")
-MERGES = ("majority", "average")
 ALL = ("*",)
 
 
@@ -74,30 +72,26 @@ def fedsparsify_global(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedsparsify_global(model, optimizer, density=0.1, rounds=200)
     """
-    one_of("criterion", criterion, CRITERIA)
-    schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
+    one_of("criterion", criterion, ("magnitude", "random"))
+    purge, left = _purging(model, density, rounds, frequency, power, prunable)
     frozen = spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
     )
-    select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
         scores = {}
         if criterion == "random":  # static branch
+            select = masks.prunable(model.macs, prunable)
             scores = masks.uniform_scores(key, start.params, select)
         return Server(_applied(start), jnp.int32(0), scores)
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total)
         scores = server.scores or jax.tree.map(jnp.abs, mean.params)
-        mask = _purge(scores, round, schedule, select)
-        mask = jax.tree.map(jnp.logical_and, mask, mean.mask)
+        mask = jax.tree.map(jnp.logical_and, purge(scores, round), mean.mask)
         return _next(round, server, mean._replace(mask=mask)), {}
 
-    def alive(round):
-        return 1 - schedule[min(round, rounds) - 1]
-
-    return frozen._replace(init=init, aggregate=aggregate, alive=alive)
+    return frozen._replace(init=init, aggregate=aggregate, alive=left)
 
 
 def fedsparsify_local(
@@ -133,13 +127,12 @@ def fedsparsify_local(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedsparsify_local(model, optimizer, density=0.1, rounds=200)
     """
-    one_of("merge", merge, MERGES)
-    schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
-    loss_fn = local.objective(model)
+    one_of("merge", merge, ("majority", "average"))
+    purge, left = _purging(model, density, rounds, frequency, power, prunable)
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     frozen = spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
     )
-    select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
         return Server(_applied(start), jnp.int32(0), {})
@@ -148,9 +141,7 @@ def fedsparsify_local(
         received, tx = unpack_model(downlink), optimizer(ctx.round)
         trained = local.train(key, loss_fn, tx, received, batches, opt_state=client)
         scores = jax.tree.map(jnp.abs, trained.model.params)
-        purged = trained.model._replace(
-            mask=_purge(scores, ctx.round, schedule, select)
-        )
+        purged = trained.model._replace(mask=purge(scores, ctx.round))
         uplink = pack_up(purged, received.mask, select, index=index)
         return uplink, trained.opt_state, trained.metrics
 
@@ -167,7 +158,7 @@ def fedsparsify_local(
 
     def alive(round):
         most = 2 if merge == "majority" else jnp.inf  # times the density of a client
-        return min(1.0, most * (1 - schedule[min(round, rounds) - 1]))
+        return min(1.0, most * left(round))
 
     return frozen._replace(
         init=init,
@@ -178,12 +169,19 @@ def fedsparsify_local(
     )
 
 
-def _purge(scores: PyTree, round, schedule, select: PyTree) -> PyTree:
-    """Returns the mask without the int(s n) lowest scores; ties are kept."""
-    size = int(trees.layer_sizes(scores, select).sum())
-    counts = jnp.asarray(schedules.alive(schedule, size))
-    count = counts[jnp.minimum(round, len(counts) - 1)]
-    return top_k.at_least(scores, count, select)
+def _purging(model, density, rounds, frequency, power, prunable):
+    """Returns a round's purge, and the share of entries that is left after it."""
+    schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
+    select = masks.prunable(model.macs, prunable)
+
+    def purge(scores, round):
+        """Returns the mask without the int(s n) lowest scores; ties are kept."""
+        size = int(trees.layer_sizes(scores, select).sum())
+        counts = jnp.asarray(schedules.alive(schedule, size))
+        count = counts[jnp.minimum(round, len(counts) - 1)]
+        return top_k.at_least(scores, count, select)
+
+    return purge, lambda round: 1 - schedule[min(round, rounds) - 1]
 
 
 def _next(round, server, new) -> Server:

@@ -21,8 +21,6 @@ from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_slice
 from sparsefl_jax.wire.packets import Packet
 
-DRAWS = ("batch", "round")
-
 
 class Server(NamedTuple):
     """The model, with normalisation statistics for each of W widths."""
@@ -72,8 +70,10 @@ def fjord(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fjord(model, optimizer, widths=(0.4, 0.5, 0.6), draw="round")
     """
-    rates, weight = _grid(widths), means.weigh(weighting)
-    one_of("draw", draw, DRAWS)
+    rates, weight = sorted(set(widths)), means.weigh(weighting)
+    if len(rates) != len(widths) or not rates or not 0 < rates[0] <= rates[-1] <= 1:
+        raise ValueError(f"widths={tuple(widths)}, expected different ones in (0, 1]")
+    one_of("draw", draw, ("batch", "round"))
     if distill and draw == "round":
         raise ValueError("distill=True, expected draw='batch', which has a teacher")
     local.objective(model)  # refuses an argument that is no model
@@ -141,14 +141,6 @@ def fjord(
 
     required = (init, broadcast, update, contribute, aggregate, deploy)
     return Algorithm(*required, personalize=personalize)
-
-
-def _grid(widths: Sequence[float]) -> list[float]:
-    """Returns the widths in rising order; refuses what is no grid."""
-    rates = sorted(set(widths))
-    if len(rates) != len(widths) or not rates or not 0 < rates[0] <= rates[-1] <= 1:
-        raise ValueError(f"widths={tuple(widths)}, expected different ones in (0, 1]")
-    return rates
 
 
 def _array(rates: list[float]) -> Array:

@@ -22,8 +22,6 @@ from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
-MODES = ("train", "inference")
-
 
 def snip(
     model: Model,
@@ -80,7 +78,7 @@ def scored(model: Model, mode: str) -> Callable:
     Raises:
       ValueError: the mode is unknown, or `model` is no `Model`.
     """
-    one_of("mode", mode, MODES)
+    one_of("mode", mode, ("train", "inference"))
     return local.objective(model, train=mode == "train")
 
 

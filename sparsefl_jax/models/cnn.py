@@ -84,6 +84,7 @@ class _Network(nn.Module):
     def __call__(self, x, train, weight=None):
         chain, num_convs = self.chain, len(self.chain.convs)
         bias = {"bias": chain.bias, "bias_init": chain.bias_init}
+        shared = {"init": chain.init, **bias}
         stats = {"train": train, "weight": weight}
         step_fns = {
             "relu": lambda x, name: nn.relu(x),
@@ -100,21 +101,12 @@ class _Network(nn.Module):
         steps = (*chain.convs, *chain.hidden)
         for i, (width, after) in enumerate(zip(self.widths, steps, strict=True), 1):
             if i <= num_convs:
-                x = layers.conv(
-                    x,
-                    width,
-                    chain.size,
-                    name=f"conv{i}",
-                    pad=chain.pad,
-                    init=chain.init,
-                    lowering=self.lowering,
-                    **bias,
-                )
+                window = {"pad": chain.pad, "lowering": self.lowering}
+                shape = width, chain.size
+                x = layers.conv(x, *shape, name=f"conv{i}", **window, **shared)
             else:
                 x = x.reshape(x.shape[0], -1)
-                x = layers.dense(
-                    x, width, name=f"fc{i - num_convs}", init=chain.init, **bias
-                )
+                x = layers.dense(x, width, name=f"fc{i - num_convs}", **shared)
             for step in after:
                 x = step_fns[step](x, f"bn{i}")
         name, init = f"fc{len(chain.hidden) + 1}", chain.head_init or chain.init

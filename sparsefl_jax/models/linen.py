@@ -148,14 +148,9 @@ def try_out(
 
     def train_and_evaluate(variables, x):
         def outputs(train):
+            keywords = {"weight": weight, "key": key if train else None}
             with _check_submodules(train):
-                logits, stats = apply(
-                    *variables,
-                    x,
-                    train=train,
-                    weight=weight,
-                    key=key if train else None,
-                )
+                logits, stats = apply(*variables, x, train=train, **keywords)
             if logits.shape[:1] != (3,):
                 raise ValueError(
                     f"{kind} turns 3 samples into {list(logits.shape)}, expected [3, C]"

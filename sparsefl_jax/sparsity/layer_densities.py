@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.sparsity import masks, trees
 
@@ -175,14 +175,14 @@ def nested_counts(mask: PyTree, select: PyTree, budget: Array | float) -> Array:
     return jnp.minimum(alive, floor_count(share * alive.astype(jnp.float32)))
 
 
-def nested_ranks(order: Key | PyTree, mask: PyTree, select: PyTree) -> PyTree:
+def nested_ranks(scores: PyTree, mask: PyTree, select: PyTree) -> PyTree:
     """Ranks the alive entries of each layer, so that masks of the first n nest.
 
     A method with frozen sub-masks ranks once; one that goes by magnitude, every round.
 
     Args:
-      order: a typed key for a random order, or a float tree of scores, of which the
-        largest comes first and ties go by index.
+      scores: float tree, of which the largest comes first and ties go by index; for a
+        random order, `masks.uniform_scores`.
       mask: bool tree, the largest model; its entries come before all others.
       select: tree of Python bools.
 
@@ -195,15 +195,11 @@ def nested_ranks(order: Key | PyTree, mask: PyTree, select: PyTree) -> PyTree:
       >>> nested_ranks(scores, alive, {'w': True})['w'].tolist()
       [1, 0, 2]
     """
-    if isinstance(order, jax.Array) and jnp.issubdtype(
-        order.dtype, jax.dtypes.prng_key
-    ):
-        order = masks.uniform_scores(order, mask, select)
     blank = jax.tree.map(lambda m: jnp.zeros(m.shape, jnp.int32), mask)
     ranks = [
         _ranks(s, m)
         for s, m in zip(
-            trees.layers(order, select), trees.layers(mask, select), strict=True
+            trees.layers(scores, select), trees.layers(mask, select), strict=True
         )
     ]
     return trees.replace_layers(blank, select, ranks)

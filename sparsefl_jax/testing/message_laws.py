@@ -5,14 +5,7 @@ import numpy as np
 
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
-from sparsefl_jax.testing.compare import (
-    check_bytes,
-    fail,
-    outside,
-    recount,
-    rows,
-    same,
-)
+from sparsefl_jax.testing.compare import check_bytes, fail, outside, recount, rows, same
 from sparsefl_jax.testing.small_world import World
 from sparsefl_jax.wire.charges import packet_bits
 from sparsefl_jax.wire.packets import Packet, layout

@@ -19,8 +19,6 @@ from sparsefl_jax.sparsity import layer_densities, masks
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
-SUBMASKS = ("frozen", "magnitude")
-
 
 class Nested(NamedTuple):
     """A server whose clients hold parts of its mask, the mask of the largest budget."""
@@ -107,7 +105,7 @@ def _hetero(
     model, optimizer, *, densities, submask, prunable, index, r_int, rate, decay
 ) -> Algorithm:
     """Builds both methods; `r_int` 0 freezes the largest mask."""
-    one_of("submask", submask, SUBMASKS)
+    one_of("submask", submask, ("frozen", "magnitude"))
     if not densities:
         raise ValueError("densities=(), expected at least one")
     for density in densities:
@@ -191,7 +189,8 @@ def _hetero(
 def _ranked(key: Key, whole: Changing, moving: bool, select: PyTree) -> PyTree:
     """Returns the order of alive entries: by magnitude if moving, else random."""
     if not moving:  # static branch
-        return layer_densities.nested_ranks(key, whole.mask, select)
+        lots = masks.uniform_scores(key, whole.mask, select)
+        return layer_densities.nested_ranks(lots, whole.mask, select)
     size = jax.tree.map(jnp.abs, whole.model.params)
     return layer_densities.nested_ranks(size, whole.model.mask, select)
 
@@ -211,14 +210,10 @@ def _part(
 
 def _covered_mean(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
     """Returns the mean over the clients that hold an entry; mask: their union."""
-    stats = means.weighted_mean(total["stats"], old.stats)
-    empty = total["stats"]["weight"] == 0
-    params, union = jax.tree.map(
-        lambda new, old: jnp.where(empty, old, new),
-        (
-            means.covered_mean(total["covered"], 0.0),
-            jax.tree.map(lambda w: w > 0, total["covered"]["weight"]),
-        ),
-        (old.params, old.mask),
+    covered, empty = total["covered"], total["stats"]["weight"] == 0
+    fill = jax.tree.map(lambda w: jnp.where(empty, w, 0.0), old.params)
+    union = jax.tree.map(
+        lambda w, m: jnp.where(empty, m, w > 0), covered["weight"], old.mask
     )
-    return SparseModel(params, union, stats)
+    stats = means.weighted_mean(total["stats"], old.stats)
+    return SparseModel(means.covered_mean(covered, fill), union, stats)

@@ -6,12 +6,7 @@ from functools import partial
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.common import (
-    Changing,
-    both,
-    summand,
-    voted_mask,
-)
+from sparsefl_jax.algorithms.flash.common import Changing, both, summand, voted_mask
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
