@@ -107,15 +107,9 @@ def fedpm(
         train_key, mask_key = jax.random.split(key)
         start = SparseModel(scores, None, downlink["stats"].values)
         zeros = jax.tree.map(lambda _: jnp.zeros((), jnp.float32), frozen)
-        trained = local.train(
-            train_key,
-            _masked(loss_fn, frozen),
-            optimizer(ctx.round),
-            start,
-            batches,
-            opt_state=client,
-            sums={"alive": zeros},
-        )
+        loss, tx = _masked(loss_fn, frozen), optimizer(ctx.round)
+        kept = {"opt_state": client, "sums": {"alive": zeros}}
+        trained = local.train(train_key, loss, tx, start, batches, **kept)
         metrics = dict(trained.metrics)
         alive = metrics.pop("alive")
         dense = local.dense_work(metrics["count"], frozen)

@@ -110,11 +110,10 @@ def fjord(
         if draw == "round":  # static branch
             place = downlink["width"].values.astype(jnp.int32)
         loss_fn = _ordered_dropout(model, rates, place, draw, distill)
+        tx = optimizer(ctx.round)
         start = SparseModel(params, mask, downlink["stats"].values)
         sums = {"seen": jnp.zeros((len(rates),), jnp.float32)}
-        trained = local.train(
-            key, loss_fn, optimizer(ctx.round), start, batches, sums=sums
-        )
+        trained = local.train(key, loss_fn, tx, start, batches, sums=sums)
         metrics = dict(trained.metrics)
         metrics["work"] = _work(metrics.pop("seen"), params, rates)
         uplink = {

@@ -111,19 +111,8 @@ def federate(
             f"val_fraction={val_fraction} holds no sample out of {len(parts)} clients "
             f"with at most {max(map(len, parts))}; give more, or 0"
         )
-    return FederatedData(
-        x=dataset.x,
-        y=dataset.y,
-        x_test=dataset.x_test,
-        y_test=dataset.y_test,
-        mean=dataset.mean,
-        std=dataset.std,
-        num_classes=dataset.num_classes,
-        name=dataset.name,
-        train=pack(train),
-        val=pack(val),
-        test=pack(test),
-    )
+    shared = {k: v for k, v in dataset._asdict().items() if k in FederatedData._fields}
+    return FederatedData(**shared, train=pack(train), val=pack(val), test=pack(test))
 
 
 def from_arrays(
@@ -169,15 +158,9 @@ def from_arrays(
       >>> from_arrays(x, y, num_clients=10).train.index.shape
       (10, 8)
     """
+    ids = {"users": users, "users_test": users_test}
     dataset = make_dataset(
-        x,
-        y,
-        x_test,
-        y_test,
-        num_classes=num_classes,
-        name=name,
-        users=users,
-        users_test=users_test,
+        x, y, x_test, y_test, num_classes=num_classes, name=name, **ids
     )
     test_split = test_split or ("within" if x_test is None else "partition")
     return federate(

@@ -196,13 +196,11 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
 
     def apply(params, stats, x, *, train, weight=None, key=None):
         variables = {"params": params} | ({"batch_stats": stats} if stats else {})
+        rngs = None if key is None else {"dropout": key}
+        options = {"rngs": rngs, "mutable": ["batch_stats"] if train and stats else []}
         with linen.without_padding(weight):
             logits, changed = module.apply(
-                variables,
-                x,
-                **arguments(train, weight),
-                rngs=None if key is None else {"dropout": key},
-                mutable=["batch_stats"] if train and stats else [],
+                variables, x, **arguments(train, weight), **options
             )
         new = changed.get("batch_stats", stats)
         if train and weight is not None:  # padding alone changes no statistics

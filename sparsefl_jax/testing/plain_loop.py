@@ -86,16 +86,10 @@ def batches_jit(world: World) -> Callable:
 
     def make(key, population, info):
         _, key, _ = keys.of_exchange(keys.of_client(key, info.index))
-        return batches(
-            key,
-            population.x,
-            population.y,
-            population.index[info.index],
-            info.num_examples,
-            epochs=stage.epochs,
-            batch_size=stage.batch_size,
-            num_steps=steps_per_epoch(info.num_examples, stage.batch_size),
-        )
+        x, y, index, _ = population
+        size, count = stage.batch_size, info.num_examples
+        options = {"epochs": stage.epochs, "num_steps": steps_per_epoch(count, size)}
+        return batches(key, x, y, index[info.index], count, batch_size=size, **options)
 
     return jax.jit(make)
 

@@ -59,13 +59,10 @@ def tiny_model() -> Model:
 
     def init(key):
         keys = jax.random.split(key, len(shapes))
-        params = {
-            name: {
-                "kernel": jax.random.normal(k, shape) / jnp.sqrt(float(shape[0])),
-                "bias": jnp.zeros(shape[-1:], jnp.float32),
-            }
-            for k, (name, shape) in zip(keys, shapes.items(), strict=True)
-        }
+        params = {}
+        for key, (name, shape) in zip(keys, shapes.items(), strict=True):
+            kernel = jax.random.normal(key, shape) / jnp.sqrt(float(shape[0]))
+            params[name] = {"kernel": kernel, "bias": jnp.zeros(shape[1:], jnp.float32)}
         return params, {"mean": jnp.zeros((HIDDEN,), jnp.float32)}
 
     def dense(layer, x):
@@ -136,11 +133,8 @@ def _population() -> placement.Population:
     index = np.full((len(SIZES), max(SIZES)), total, np.int32)
     for client, (size, end) in enumerate(zip(SIZES, np.cumsum(SIZES), strict=True)):
         index[client, :size] = np.arange(end - size, end)
-    info = ClientInfo(
-        np.arange(len(SIZES), dtype=np.int32),
-        np.array(SIZES, np.int32),
-        np.array(BUDGETS, np.float32),
-    )
+    ids, sizes = np.arange(len(SIZES), dtype=np.int32), np.array(SIZES, np.int32)
+    info = ClientInfo(ids, sizes, np.array(BUDGETS, np.float32))
     return placement.Population(x.astype(np.float32), y, index, info)
 
 
@@ -223,13 +217,8 @@ def through(
     state = jax.device_put(state, placement.shardings(plan(world), state))
     for round in rounds:
         ids = world.cohorts[round : round + 1]
-        state, _ = segment(world, 1, 1)(
-            world.key,
-            world.population,
-            state,
-            *_scanned(world, round, ids, None),
-            count=np.int32(1),
-        )
+        inputs = world.key, world.population, state, *_scanned(world, round, ids, None)
+        state, _ = segment(world, 1, 1)(*inputs, count=np.int32(1))
     return jax.device_get(state), world.shared["traces"]
 
 

@@ -269,18 +269,10 @@ def train_epochs(
     """
 
     def body(epoch, state):
-        return train_steps(
-            jax.random.fold_in(key, epoch),
-            loss_fn,
-            tx,
-            state,
-            batches,
-            epoch=epoch,
-            first=0,
-            last=own_steps(batches, epoch),
-            num_trips=batches.num_steps,
-            project=project,
-        )
+        span = {"last": own_steps(batches, epoch), "num_trips": batches.num_steps}
+        span |= {"epoch": epoch, "first": 0, "project": project}
+        step_key = jax.random.fold_in(key, epoch)
+        return train_steps(step_key, loss_fn, tx, state, batches, **span)
 
     last = batches.order.shape[0] if last is None else last
     return lax.fori_loop(first, last, body, state)

@@ -87,35 +87,26 @@ def sparse_learning(
 
     def surgery(training, carry, at, rate, when):
         def cut(training, carry):
+            key, (state, mask, work) = jax.random.fold_in(surgery_key, at), training
             params, mask, carry = regrow.prune_regrow(
-                jax.random.fold_in(surgery_key, at),
-                training.state.params,
-                training.mask,
-                rate,
-                select=select,
-                carry=carry,
+                key, state.params, mask, rate, select=select, carry=carry
             )
-            work = training.work._replace(extra=training.work.extra + sorting)
-            return Training(training.state._replace(params=params), mask, work), carry
+            work = work._replace(extra=work.extra + sorting)
+            return Training(state._replace(params=params), mask, work), carry
 
         return lax.cond(when, cut, lambda *same: same, training, carry)
 
     def part(training, epoch, first, last, num_trips):
+        before, mask, work = training
+        span = {"epoch": epoch, "first": first, "last": last, "num_trips": num_trips}
+        key = jax.random.fold_in(train_key, epoch)
+        project = partial(masks.apply, mask=mask)
         state = local.train_steps(
-            jax.random.fold_in(train_key, epoch),
-            loss_fn,
-            tx,
-            training.state,
-            batches,
-            epoch=epoch,
-            first=first,
-            last=last,
-            num_trips=num_trips,
-            project=partial(masks.apply, mask=training.mask),
+            key, loss_fn, tx, before, batches, project=project, **span
         )
-        count = state.sums["count"] - training.state.sums["count"]
-        work = jax.tree.map(jnp.add, training.work, local.work(count, training.mask))
-        return training._replace(state=state, work=work)
+        count = state.sums["count"] - before.sums["count"]
+        work = jax.tree.map(jnp.add, work, local.work(count, mask))
+        return Training(state, mask, work)
 
     def trained(training):
         params, stats, opt_state, sums = training.state
