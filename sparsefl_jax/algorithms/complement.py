@@ -88,14 +88,9 @@ def complement(
 
     def aggregate(key, round, server, total):
         old, first = server.model, round == 0
-        zeros = jax.tree.map(jnp.zeros_like, old.params)
         # Round 0 replaces the model if any client sent one; later rounds add to it.
-        stays, base = (
-            jax.tree.map(
-                lambda w, z, when=when: jnp.where(when, w, z), old.params, zeros
-            )
-            for when in (first, ~first)
-        )
+        stays = jax.tree.map(lambda w: jnp.where(first, w, 0.0), old.params)
+        base = jax.tree.map(lambda w: jnp.where(first, 0.0, w), old.params)
         mean, stats = means.weighted_mean(total, (stays, old.stats))
         ratio = jnp.where(first, 1.0, aggregation_ratio)
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)

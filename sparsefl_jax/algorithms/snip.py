@@ -174,11 +174,8 @@ def one_shot(
         _, others = trees.split(server.params, select)
         lots = masks.uniform_scores(key, server.params, select)  # below one vote
         votes = jax.tree.map(jnp.add, trees.merge(total["sum"], others), lots)
-        mask = jax.tree.map(
-            lambda new, old: jnp.where(total["weight"] > 0, new, old),
-            best(votes),
-            server.mask,
-        )
+        pair, any_sent = (best(votes), server.mask), total["weight"] > 0
+        mask = jax.tree.map(lambda new, old: jnp.where(any_sent, new, old), *pair)
         return server._replace(mask=mask), {}
 
     def deploy(key, server):

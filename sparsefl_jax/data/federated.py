@@ -184,13 +184,8 @@ def partition_counts(data: FederatedData) -> np.ndarray:
       array([[2, 0],
              [0, 3]])
     """
-    index, size = data.train
-    return np.stack(
-        [
-            np.bincount(data.y[rows[:n]], minlength=data.num_classes)
-            for rows, n in zip(index, size, strict=True)
-        ]
-    )
+    labels = [data.y[rows[:n]] for rows, n in zip(*data.train, strict=True)]
+    return np.stack([np.bincount(y, minlength=data.num_classes) for y in labels])
 
 
 def pack(parts: Sequence[np.ndarray]) -> Rows:

@@ -235,13 +235,7 @@ def natural(
     return [parts[i] for i in np.sort(chosen)]
 
 
-PARTITIONERS = {
-    "iid": iid,
-    "dirichlet": dirichlet,
-    "lda": lda,
-    "shards": shards,
-    "natural": natural,
-}
+PARTITIONERS = {f.__name__: f for f in (iid, dirichlet, lda, shards, natural)}
 
 
 def _check(labels, num_clients, min_samples=1):

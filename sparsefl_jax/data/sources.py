@@ -161,15 +161,8 @@ def make_dataset(
     return Dataset(x, y, x_test, y_test, num_classes, name, mean, std, **ids)
 
 
-_KEYS = {
-    "x": ("x", "x_train"),
-    "y": ("y", "y_train"),
-    "x_test": ("x_test",),
-    "y_test": ("y_test",),
-    "users": ("users",),
-    "users_test": ("users_test",),
-}
 _OPTIONAL = ("x_test", "y_test", "users", "users_test")
+_KEYS = {"x": ("x", "x_train"), "y": ("y", "y_train")} | {k: (k,) for k in _OPTIONAL}
 # The errors of NumPy and zipfile on files that are truncated, damaged or no archives.
 _UNREADABLE = (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError)
 _UNREADABLE += (BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError)

@@ -76,7 +76,8 @@ def compact(
         )
     sparse = jax.tree.map(np.asarray, sparse)
     _check_shapes(sparse, build(name, num_classes, input_shape, **kwargs), name)
-    sparse = sparse._replace(params=jax.tree.map(_masked, sparse.params, sparse.mask))
+    kept = jax.tree.map(lambda v, m: np.where(m, v, v.dtype.type(0)), *sparse[:2])
+    sparse = sparse._replace(params=kept)
     flat = SparseModel(*(traverse_util.flatten_dict(t, sep="/") for t in sparse))
     shrinking = links(sparse.params, kwargs.get("variant"))
     for link in shrinking:
@@ -110,10 +111,6 @@ def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
                     f"sparse.{part} holds {path} of shape {found.get(path)}, expected "
                     f"{expected.get(path)} as in model {name!r}"
                 )
-
-
-def _masked(value: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    return np.where(mask, value, 0).astype(value.dtype)
 
 
 def _statistics(stats: dict, link: Link) -> list[np.ndarray]:

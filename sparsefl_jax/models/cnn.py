@@ -136,14 +136,8 @@ def mnistnet(
     With `softmax_output` the network ends in a softmax, so cross-entropy applies a
     second one, as FLASH's official code does.
     """
-    return _build(
-        MNISTNET,
-        num_classes,
-        input_shape,
-        widths,
-        lowering,
-        softmax_output=softmax_output,
-    )
+    shape = num_classes, input_shape, widths
+    return _build(MNISTNET, *shape, lowering, softmax_output=softmax_output)
 
 
 def lenet5_caffe(

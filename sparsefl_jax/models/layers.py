@@ -47,21 +47,15 @@ def conv(
       bias_init: the bias' initialiser; None for PyTorch's, U(-1 / sqrt(fan_in),
         1 / sqrt(fan_in)).
     """
-    y = nn.Conv(
-        features,
-        (size, size),
-        strides=(stride, stride),
-        padding=((pad, pad), (pad, pad)),
-        use_bias=bias,
-        kernel_init=init,
-        bias_init=bias_init or _torch_bias(size * size * x.shape[-1]),
-        conv_general_dilated=lambda x, kernel, *_, **__: convolution.convolve(
+
+    def convolve(x, kernel, *_, **__):
+        return convolution.convolve(
             x, kernel, stride=stride, pad=pad, lowering=lowering
-        ),
-        promote_dtype=_promote,
-        name=name,
-    )(x)
-    return _rounded(y, x)
+        )
+
+    options = _options(bias, init, bias_init, size * size * x.shape[-1])
+    options |= {"conv_general_dilated": convolve, "name": name}
+    return _rounded(nn.Conv(features, (size, size), **options)(x), x)
 
 
 def dense(
@@ -74,17 +68,20 @@ def dense(
     bias_init: Callable | None = None,
 ) -> Array:
     """Applies a dense layer [B, I] -> [B, features]; arguments as in `conv`."""
-    bias_init = bias_init or _torch_bias(x.shape[-1])
-    y = nn.Dense(
-        features,
-        use_bias=bias,
-        kernel_init=init,
-        bias_init=bias_init,
-        dot_general=lambda x, kernel, *_, **__: _matmul(x, kernel),
-        promote_dtype=_promote,
-        name=name,
-    )(x)
-    return _rounded(y, x)
+
+    def dot_general(x, kernel, *_, **__):
+        return _matmul(x, kernel)
+
+    options = _options(bias, init, bias_init, x.shape[-1])
+    options |= {"dot_general": dot_general, "name": name}
+    return _rounded(nn.Dense(features, **options)(x), x)
+
+
+def _options(bias, init, bias_init, fan_in):
+    """Returns what convolutions and dense layers of linen have in common."""
+    bias_init = bias_init or _torch_bias(fan_in)
+    options = {"use_bias": bias, "kernel_init": init, "bias_init": bias_init}
+    return options | {"promote_dtype": _promote}
 
 
 def _promote(x, kernel, bias, dtype):

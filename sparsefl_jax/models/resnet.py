@@ -77,15 +77,11 @@ class _ResNet18(nn.Module):
         x = nn.relu(x)
         for stage in range(4):
             for block in range(2):
-                x = _Block(
-                    self.base * 2**stage,
-                    self.widths[2 * stage + block],
-                    2 if stage > 0 and block == 0 else 1,
-                    self.variant,
-                    self.norm,
-                    conv_args,
-                    name=f"layer{stage + 1}_block{block}",
-                )(x, train, weight)
+                shape = self.base * 2**stage, self.widths[2 * stage + block]
+                stride = 2 if stage > 0 and block == 0 else 1
+                options = self.variant, self.norm, conv_args
+                name = f"layer{stage + 1}_block{block}"
+                x = _Block(*shape, stride, *options, name=name)(x, train, weight)
         head = {"init": layers.torch_uniform}
         if flash:
             zeros = nn.initializers.zeros

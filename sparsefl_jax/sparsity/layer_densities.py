@@ -196,13 +196,8 @@ def nested_ranks(scores: PyTree, mask: PyTree, select: PyTree) -> PyTree:
       [1, 0, 2]
     """
     blank = jax.tree.map(lambda m: jnp.zeros(m.shape, jnp.int32), mask)
-    ranks = [
-        _ranks(s, m)
-        for s, m in zip(
-            trees.layers(scores, select), trees.layers(mask, select), strict=True
-        )
-    ]
-    return trees.replace_layers(blank, select, ranks)
+    pairs = zip(trees.layers(scores, select), trees.layers(mask, select), strict=True)
+    return trees.replace_layers(blank, select, [_ranks(*pair) for pair in pairs])
 
 
 def _ranks(scores: Array, mask: Array) -> Array:

@@ -193,13 +193,11 @@ def run(
     """
     placed = placement.shardings(plan(world, chunk, devices), state)
     ids = world.cohorts[first : first + count] if ids is None else ids
-    state, log = segment(world, chunk, devices)(
-        world.key if key is None else key,
-        world.population if population is None else population,
-        jax.device_put(state, placed),
-        *_scanned(world, first, ids, length),
-        count=np.int32(count),
-    )
+    key = world.key if key is None else key
+    population = world.population if population is None else population
+    inputs = jax.device_put(state, placed), *_scanned(world, first, ids, length)
+    program = segment(world, chunk, devices)
+    state, log = program(key, population, *inputs, count=np.int32(count))
     return jax.device_get((state, jax.tree.map(lambda v: v[:count], log)))
 
 

@@ -97,10 +97,9 @@ def prunefl(
         fresh = tx.init(received.params)
         trained = local.train(key, loss_fn, tx, received, batches, opt_state=fresh)
         goes_on = window(ctx.last_round) == window(ctx.round)
+        summed = trained.opt_state[0]
         squared = jax.tree.map(
-            lambda z, g: jnp.where(goes_on, z, jnp.zeros_like(z)) + g**2,
-            client,
-            trained.opt_state[0],
+            lambda z, g: jnp.where(goes_on, z, 0.0) + g**2, client, summed
         )
         uplink = pack_up(trained.model, received.mask, select, index=index)
         due = (ctx.round > 0) & (ctx.round % reconfigure_every == 0)

@@ -87,16 +87,9 @@ def prune(
         at = lax.cond(due, cut, lambda same: same, at)
         return at._replace(iteration=at.iteration + 1)
 
-    zero = jnp.zeros((), jnp.float32)
-    begin = Search(
-        local.start(tx, model),
-        model.mask,
-        work(zero, model.mask),
-        jnp.int32(0),
-        jnp.int32(limit),
-        zero,
-        jnp.int32(0),
-    )
+    zero, none = jnp.zeros((), jnp.float32), jnp.int32(0)
+    untrained = local.start(tx, model), model.mask, work(zero, model.mask)
+    begin = Search(*untrained, none, jnp.int32(limit), zero, none)
     return lax.while_loop(
         lambda at: (at.iteration < limit) & (at.settled < _PATIENCE), iterate, begin
     )
