@@ -100,9 +100,7 @@ def test_counts_forgive_the_last_place_only():
         assert int(layer_densities.ceil_count(share * jnp.float32(400))) == n
     assert int(layer_densities.floor_count(jnp.float32(2.999))) == 2
     assert int(layer_densities.ceil_count(jnp.float32(2.001))) == 3
-    assert (
-        layer_densities.layer_counts(jnp.array([0.5]), np.array([5])).dtype == jnp.int32
-    )
+    assert layer_densities.floor_count(jnp.array([2.5])).dtype == jnp.int32
 
 
 def test_ranks_go_by_score_or_by_lot(key):

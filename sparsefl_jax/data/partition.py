@@ -86,7 +86,7 @@ def dirichlet(
       (1000, True)
     """
     labels = _check(labels, num_clients, min_samples=min_samples)
-    _check_alpha(alpha)
+    in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     totals = np.bincount(labels)
     test = [] if labels_test is None else labels_test
@@ -130,7 +130,7 @@ def lda(
       [200, 200, 200, 200, 200]
     """
     labels = _check(labels, num_clients)
-    _check_alpha(alpha)
+    in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     stacks = by_class(labels, rng)
     left = np.array([len(stack) for stack in stacks])
@@ -254,11 +254,6 @@ def _check(labels, num_clients, min_samples=1):
             f"there are {len(labels)} samples"
         )
     return labels
-
-
-def _check_alpha(alpha):
-    """Refuses an alpha for which a sum of draws would overflow."""
-    in_range("alpha", alpha, "(0, 1e100]")
 
 
 def _distinct(classes, k):

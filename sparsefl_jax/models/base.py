@@ -72,7 +72,7 @@ class Model(NamedTuple):
           {'bias': 0, 'kernel': 12}
         """
         model = wrap(module, example)
-        linen.try_out(module, model.init, model.apply, _one(example))
+        linen.try_out(module, model.init, model.apply, example)
         return model
 
     def fitting(self, loss: Callable) -> "Model":
@@ -177,10 +177,10 @@ class Model(NamedTuple):
 
 def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
     """Wraps a linen module as `Model.from_flax` does, without running a test."""
-    arguments, sample = linen.arguments(module), _one(example)
+    arguments = linen.arguments(module)
 
     def initialised(key):
-        x = jnp.zeros(sample.shape, sample.dtype)
+        x = jnp.zeros((1, *example.shape[1:]), example.dtype)
         return module.init(key, x, **arguments(False))
 
     # jit drops the forward pass that linen's init runs. The rest runs once, and
@@ -211,11 +211,6 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
 
     macs, stats = _count_macs(initialised)
     return Model(init, apply, macs, any(jax.tree.leaves(is_static(stats))))
-
-
-def _one(example) -> jax.ShapeDtypeStruct:
-    """Returns the shape of a batch of one sample."""
-    return jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype)
 
 
 def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:

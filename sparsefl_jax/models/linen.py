@@ -7,6 +7,7 @@ must leave the padding out.
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -120,15 +121,13 @@ def without_padding(weight: Array | None) -> AbstractContextManager:
     return nn.intercept_methods(masked)
 
 
-def try_out(
-    module: nn.Module, init: Callable, apply: Callable, example: jax.ShapeDtypeStruct
-) -> None:
+def try_out(module: nn.Module, init: Callable, apply: Callable, example: Any) -> None:
     """Runs two samples and a padded one, and checks that the padding has no effect.
 
     Args:
       module: the module, named in errors.
       init, apply: those of its `Model`.
-      example: the shape and dtype of one sample, [1, ...].
+      example: a batch [B, ...], or its shape and dtype.
 
     Raises:
       ValueError: the module fails, or a padded sample changes the logits of valid ones

@@ -133,23 +133,6 @@ def recalibrate(
     return jnp.minimum(jnp.float32(1), ratio * densities)
 
 
-def layer_counts(densities: Array, sizes: Array) -> Array:
-    """Returns the entries of each layer at given densities, `int(d_l k_l)`.
-
-    Args:
-      densities: `[L]` float32; may be traced.
-      sizes: `[L]`, entries of each layer.
-
-    Returns:
-      `[L]` int32.
-
-    Example:
-      >>> layer_counts(jnp.array([.5, .1]), np.array([5, 30])).tolist()
-      [2, 3]
-    """
-    return floor_count(densities * np.asarray(sizes, np.float32))
-
-
 def nested_counts(mask: PyTree, select: PyTree, budget: Array | float) -> Array:
     """Returns a client's entries of each layer, by its budget (FLASH, Algorithm 4).
 

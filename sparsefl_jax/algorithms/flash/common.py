@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sparsefl_jax.algorithms.masked import summand_with_mask
 from sparsefl_jax.core.algorithm import Message
@@ -58,7 +59,8 @@ def target_mask(
     size = jax.tree.map(
         lambda w, m: jnp.where(m, jnp.abs(w), jnp.float32(-1)), model.params, model.mask
     )
-    return top_k.largest(size, layer_densities.layer_counts(layers, sizes), select)
+    counts = layer_densities.floor_count(layers * np.float32(sizes))
+    return top_k.largest(size, counts, select)
 
 
 def both(key: Key, server: Changing) -> dict[str, SparseModel]:
