@@ -6,6 +6,7 @@ TFDS's `data_source` needs only `array_record` and an image decoder.
 import contextlib
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,9 @@ def read(
         _check_prepared(name, builder, data_dir)
         image, label = _features(name, builder.info.features, "Image")
         folder = Path(str(builder.data_path))
-        arrays = cache.through(
-            builder.info.full_name,
-            folder,
-            [f for f in folder.iterdir() if f.is_file()],
-            lambda: _decode(name, builder, image, label),
-        )
+        files = [f for f in folder.iterdir() if f.is_file()]
+        decode = partial(_decode, name, builder, image, label)
+        arrays = cache.through(builder.info.full_name, folder, files, decode)
     return arrays, builder.info.features[label].num_classes
 
 

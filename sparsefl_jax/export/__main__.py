@@ -42,14 +42,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     arguments = parser.parse_args(argv)
     try:
-        path, sizes = export.export_run(
-            arguments.run,
-            arguments.out,
-            index=arguments.index,
-            name=arguments.model,
-            client=arguments.client,
-            best=arguments.best,
-        )
+        chosen = {"client": arguments.client, "best": arguments.best}
+        chosen |= {"index": arguments.index, "name": arguments.model}
+        path, sizes = export.export_run(arguments.run, arguments.out, **chosen)
     except (ValueError, OSError) as error:
         print(f"error: {cli.one_line(error)}", file=sys.stderr)
         return 2

@@ -111,18 +111,10 @@ def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> Wo
     mask = masks.bernoulli(jax.random.key(2), params, jnp.float32(0.5), layers)
     plain = (k for k, v in kwargs.items() if type(v) in (bool, int, float, str, tuple))
     arguments = "".join(f", {k}={kwargs[k]}" for k in plain)
-    return World(
-        getattr(factory, "__name__", str(factory)) + arguments,
-        algorithm,
-        stage,
-        SparseModel(params, mask, stats),
-        layers,
-        _population(),
-        cohorts,
-        jax.random.key(3),
-        thorough,
-        shared,
-    )
+    name, key = getattr(factory, "__name__", str(factory)), jax.random.key(3)
+    sparse, population = SparseModel(params, mask, stats), _population()
+    among = algorithm, stage, sparse, layers, population, cohorts
+    return World(name + arguments, *among, key, thorough, shared)
 
 
 def _population() -> placement.Population:
