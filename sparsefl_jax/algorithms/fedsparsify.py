@@ -73,10 +73,10 @@ def fedsparsify_global(
       >>> method = fedsparsify_global(model, optimizer, density=0.1, rounds=200)
     """
     one_of("criterion", criterion, ("magnitude", "random"))
-    purge, left = _purging(model, density, rounds, frequency, power, prunable)
     frozen = spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
     )
+    purge, left = _purging(model, density, rounds, frequency, power, prunable)
 
     def init(key, start):
         scores = {}
@@ -128,8 +128,8 @@ def fedsparsify_local(
       >>> method = fedsparsify_local(model, optimizer, density=0.1, rounds=200)
     """
     one_of("merge", merge, ("majority", "average"))
-    purge, left = _purging(model, density, rounds, frequency, power, prunable)
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+    purge, left = _purging(model, density, rounds, frequency, power, prunable)
     frozen = spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
     )
