@@ -77,7 +77,7 @@ def run(
     if len(metrics) > 1 and not unlike:
         raise ValueError(
             f"metric='auto' is 'pooled' in point {metrics['pooled']!r} and 'clients' "
-            f"in {metrics['clients']!r}, which has personal models; expected one metric "
+            f"in {metrics['clients']!r}, with personal models; expected one metric "
             "for all, or --unlike"
         )
     points = _fitted(points, workdir, say)

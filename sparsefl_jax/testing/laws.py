@@ -13,46 +13,27 @@ from collections.abc import Callable
 
 import jax
 
+from sparsefl_jax.testing import message_laws, round_laws, signature
 from sparsefl_jax.testing.compare import ContractError
-from sparsefl_jax.testing.message_laws import (
-    law_bytes,
-    law_fresh,
-    law_known,
-    law_wire,
-    law_zeros,
-)
-from sparsefl_jax.testing.round_laws import (
-    law_bystanders,
-    law_chunks,
-    law_jit,
-    law_order,
-    law_padding,
-    law_resume,
-    law_seeds,
-    law_segments,
-    law_start,
-    law_types,
-)
-from sparsefl_jax.testing.signature import law_signature
 from sparsefl_jax.testing.small_world import World, make_world
 
 LAWS: dict[str, Callable[[World], None]] = {
-    "signature": law_signature,
-    "types": law_types,
-    "start": law_start,
-    "wire": law_wire,
-    "known": law_known,
-    "chunks": law_chunks,
-    "segments": law_segments,
-    "jit": law_jit,
-    "order": law_order,
-    "padding": law_padding,
-    "bystanders": law_bystanders,
-    "zeros": law_zeros,
-    "bytes": law_bytes,
-    "fresh": law_fresh,
-    "seeds": law_seeds,
-    "resume": law_resume,
+    "signature": signature.law_signature,
+    "types": round_laws.law_types,
+    "start": round_laws.law_start,
+    "wire": message_laws.law_wire,
+    "known": message_laws.law_known,
+    "chunks": round_laws.law_chunks,
+    "segments": round_laws.law_segments,
+    "jit": round_laws.law_jit,
+    "order": round_laws.law_order,
+    "padding": round_laws.law_padding,
+    "bystanders": round_laws.law_bystanders,
+    "zeros": message_laws.law_zeros,
+    "bytes": message_laws.law_bytes,
+    "fresh": message_laws.law_fresh,
+    "seeds": round_laws.law_seeds,
+    "resume": round_laws.law_resume,
 }
 
 
