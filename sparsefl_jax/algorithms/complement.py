@@ -104,9 +104,8 @@ def complement(
         )
         return {"global": server.model, "unpruned": whole}
 
-    return Algorithm(
-        init, broadcast, update, summand, aggregate, deploy, alive=lambda _: density
-    )
+    required = (init, broadcast, update, summand, aggregate, deploy)
+    return Algorithm(*required, alive=lambda round: density)
 
 
 def _kept(w: Array, density: float) -> Array:

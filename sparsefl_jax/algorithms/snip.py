@@ -181,6 +181,5 @@ def one_shot(
     def deploy(key, server):
         return {"initial": server}
 
-    return Algorithm(
-        init, broadcast, update, contribute, aggregate, deploy, alive=lambda _: density
-    )
+    required = (init, broadcast, update, contribute, aggregate, deploy)
+    return Algorithm(*required, alive=lambda round: density)

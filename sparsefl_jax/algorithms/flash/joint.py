@@ -76,9 +76,8 @@ def jmwst(
         return Changing(mean, mask, since), {}
 
     contribute = partial(summand, select=select)
-    return Algorithm(
-        init, broadcast, update, contribute, aggregate, both, alive=lambda _: density
-    )
+    required = (init, broadcast, update, contribute, aggregate, both)
+    return Algorithm(*required, alive=lambda round: density)
 
 
 def nst(
