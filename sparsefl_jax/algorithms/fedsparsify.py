@@ -73,10 +73,10 @@ def fedsparsify_global(
       >>> method = fedsparsify_global(model, optimizer, density=0.1, rounds=200)
     """
     one_of("criterion", criterion, ("magnitude", "random"))
+    purge, left = _purging(model, density, rounds, frequency, power, prunable)
     frozen = spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
     )
-    purge, left = _purging(model, density, rounds, frequency, power, prunable)
 
     def init(key, start):
         scores = {}
@@ -131,8 +131,8 @@ def fedsparsify_local(
       >>> method = fedsparsify_local(model, optimizer, density=0.1, rounds=200)
     """
     one_of("merge", merge, ("majority", "average"))
-    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     purge, left = _purging(model, density, rounds, frequency, power, prunable)
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     frozen = spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
     )
@@ -177,6 +177,7 @@ def fedsparsify_local(
 def _purging(model, density, rounds, frequency, power, prunable):
     """Returns a round's purge, and the share of entries that is left after it."""
     schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
+    local.objective(model)  # refuses an argument that is no model
     select = masks.prunable(model.macs, prunable)
 
     def purge(scores, round):
