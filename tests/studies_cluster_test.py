@@ -193,8 +193,10 @@ def test_jobs_that_are_cancelled(unbroken, slurm, tmp_path):
     _slurm(slurm, "scancel", first)  # by somebody else
     code, output = ended(begun)
     assert code == 2 and "error: 1 of 2 points failed, first fedavg: job" in output
+    before = lines(tmp_path)
+    assert list(tmp_path.glob("fedavg/seed_0/checkpoint/*"))
     begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
-    until(begun, lambda: _queue(slurm))
+    until(begun, lambda: lines(tmp_path) > before)
     begun.send_signal(signal.SIGTERM)  # by the study
     code, output = ended(begun)
     assert code == 143 and not _queue(slurm), output
