@@ -10,26 +10,42 @@ from sparsefl_jax.runs import cli  # noqa: E402
 from sparsefl_jax.system import membership  # noqa: E402
 
 CONFIG = cli.define_config(flags.FLAGS)
-WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go.")
-RESUME = flags.DEFINE_bool("resume", False, "Go on with the run in --workdir.")
+FIELDS = cli.define_fields(flags.FLAGS)
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder for the run's files; by default a new one in runs/."
+)
+LIST = flags.DEFINE_bool(
+    "list", False, "List the methods, networks, data sets, partitions and files."
+)
+DRY_RUN = flags.DEFINE_bool(
+    "dry_run", False, "Print the plan (bits, FLOPs, memory, time) and train nothing."
+)
+RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
 EXTEND = flags.DEFINE_bool(
-    "extend_at_final", False, "More rounds though the method's own schedule has ended."
+    "extend_at_final",
+    False,
+    "With --resume: allow more rounds although the method's own schedule has ended.",
 )
 ACCEPT = flags.DEFINE_bool(
-    "accept_lost_records", False, "Resume though earlier lines of the logs are lost."
+    "accept_lost_records",
+    False,
+    "With --resume: continue although earlier lines of metrics.jsonl are lost.",
 )
-DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the plan, train nothing.")
-PREPARE = flags.DEFINE_string("prepare", None, "A TFDS data set to get and write.")
-LIST = flags.DEFINE_bool("list", False, "Name methods, models, data sets, configs.")
+PREPARE = flags.DEFINE_string(
+    "prepare", None, "Download this TFDS data set, and write it where runs find it."
+)
 DISTRIBUTED = flags.DEFINE_bool(
-    "distributed", False, "One of several processes, as a launcher or these flags tell."
+    "distributed",
+    False,
+    "Run as one of several processes; the launcher (SLURM, Open MPI, a TPU pod) or "
+    "the next three flags say which.",
 )
 COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
-PROCESSES = flags.DEFINE_integer("processes", None, "How many there are.")
+PROCESSES = flags.DEFINE_integer("processes", None, "Number of processes.")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "Index of this process, from 0.")
 WAIT_MINUTES = flags.DEFINE_float(
-    "wait_minutes", None, "How long to wait for the other processes (5)."
+    "wait_minutes", None, "Minutes to wait for the other processes, by default 5."
 )
-PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which one this is, from 0.")
 
 
 def main(argv):
@@ -37,7 +53,7 @@ def main(argv):
     logging.set_verbosity(logging.WARNING)
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
-    verbs = LIST, PREPARE, DRY_RUN, RESUME
+    verbs = LIST, FIELDS, PREPARE, DRY_RUN, RESUME
     cli.check_flags(
         {flag.name: flag.value for flag in verbs},
         {"config": CONFIG.value, "workdir": WORKDIR.value},
@@ -50,6 +66,8 @@ def main(argv):
         raise ValueError(f"--wait_minutes={wait:g} is read in several processes alone")
     if LIST.value:
         return print(cli.catalogue())
+    if FIELDS.value:
+        return cli.list_fields(FIELDS.value, CONFIG.value)
     if PREPARE.value:
         return cli.prepare(PREPARE.value)
     if DRY_RUN.value:

@@ -217,8 +217,11 @@ def test_main_compares_several_runs_beside_the_first(tmp_path, capsys):
     folder = tmp_path / "comparison"
     assert {p.name for p in folder.iterdir()} == {*PLOTS, "comparison.csv"}
     assert all(min(png_size(folder / name)) >= 600 for name in PLOTS)
-    for path in (*folder.iterdir(), *(p / "report.html" for p in paths)):
-        assert f"wrote {path}\n" in err and path.stat().st_size
+    made = [*folder.iterdir(), *(x for p in paths for x in p.glob("plots/*"))]
+    made += [p / "report.html" for p in paths]
+    assert all(path.stat().st_size for path in made)
+    places = ", ".join(map(str, [*paths, folder]))
+    assert err == f"wrote {len(made)} files: {places}\n"
 
 
 def test_main_takes_seeds_a_folder_and_csv(tmp_path, capsys, monkeypatch):

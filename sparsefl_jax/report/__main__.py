@@ -14,7 +14,7 @@ from sparsefl_jax.system.files import write_text
 def main(argv: Sequence[str] | None = None) -> int:
     """Plots runs, writes their pages, compares them, and prints a table of all.
 
-    The table goes to standard output, the names of the written files to standard error.
+    The table goes to standard output, the number of written files to standard error.
     The comparison is `comparison.csv` and `compare_*.png` in the folder `--out`. By
     default that is `comparison` in RUN if it is the only one and has several seeds, and
     else beside the first RUN. A single run is compared only with `--out`.
@@ -58,8 +58,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 def _report(names: Sequence[str], out: Path | None, as_csv: bool) -> None:
     groups = report.read_groups(names)
     runs = [run for group in groups for run in group.runs]
+    written = []
     for run in runs:
-        _print_paths(*report.plot_run(run.path), report.write_page(run.path))
+        written += [*report.plot_run(run.path), report.write_page(run.path)]
     table = report.comparison_csv(groups)
     if len(runs) > 1 or out is not None:
         first = Path(names[0])
@@ -67,13 +68,20 @@ def _report(names: Sequence[str], out: Path | None, as_csv: bool) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         write_text(folder / "comparison.csv", table)
         plots = report.plot_comparison(groups, folder)
-        _print_paths(*plots, folder / "comparison.csv")
+        written += [*plots, folder / "comparison.csv"]
+    print(f"wrote {len(written)} files: {_folders(written)}", file=sys.stderr)
     say(table.rstrip() if as_csv else report.comparison_table(groups))
 
 
-def _print_paths(*paths: Path) -> None:
-    for path in paths:
-        print(f"wrote {path}", file=sys.stderr)
+def _folders(paths: Sequence[Path]) -> str:
+    """Returns the folders of files, those of a run's plots as that of the run.
+
+    Example:
+      >>> _folders([Path("a/plots/x.png"), Path("a/report.html"), Path("b/c.csv")])
+      'a, b'
+    """
+    folders = (p.parent.parent if p.parent.name == "plots" else p.parent for p in paths)
+    return ", ".join(dict.fromkeys(map(str, folders)))
 
 
 if __name__ == "__main__":
