@@ -157,7 +157,7 @@ def test_laws_catch_a_broken_simulator():
         world.shared["segment", 1, 1] = damaged(by)
         with pytest.raises(laws.ContractError, match=f"law '{law}'"):
             laws.LAWS[law](world)
-    chunked = small_world.segment(world, 2, 1)
+    chunked = small_world.segment(world, 2, 2)
 
     def gossip(key, population, state, rounds, ids, count):
         rows = jnp.sum(jax.tree.leaves(state.clients)[0])
@@ -165,7 +165,7 @@ def test_laws_catch_a_broken_simulator():
         server = jax.tree.map(lambda v: v + 0 * rows, state.server)
         return state._replace(server=server), log
 
-    world.shared["segment", 2, 1] = gossip
+    world.shared["segment", 2, 2] = gossip
     with pytest.raises(laws.ContractError, match="law 'bystanders'"):
         laws.LAWS["bystanders"](world)
 
