@@ -90,7 +90,7 @@ def law_zeros(world: World) -> None:
 
 
 def law_bytes(world: World) -> None:
-    """Checks counted entries and bits against a recount and against decoded bytes."""
+    """Checks that counted entries and bits are those of a recount and of the bytes."""
     logs = small_world.path(world)[1]
     for round in range(2):
         for place, passing in enumerate(plain_loop.passings(world, round)):

@@ -43,12 +43,13 @@ def law_types(world: World) -> None:
 def law_start(world: World) -> None:
     """Checks that `init` and `init_client` depend on nothing but their arguments."""
     init_key, client_key = keys.of_start(world.key)
-    server = world.algorithm.init(init_key, world.model)
+    server = jax.jit(world.algorithm.init)(init_key, world.model)
+    init_client = jax.jit(world.algorithm.init_client)
     same(world, "start", "server", server, small_world.start(world).server)
     for index in range(len(small_world.SIZES)):
         info = rows(world.population.info, index)
         key = keys.of_client(client_key, index)
-        row = store.pack(world.algorithm.init_client(key, server, info))
+        row = store.pack(init_client(key, server, info))
         want = rows(small_world.start(world).clients, index)
         same(world, "start", f"client {index}", row, want)
 
@@ -56,7 +57,7 @@ def law_start(world: World) -> None:
 def law_chunks(world: World) -> None:
     """Checks that chunks of any size, on one device or two, compute the same."""
     states, _ = small_world.path(world)
-    most = min(2, len(jax.devices()))  # a cohort of three does not divide
+    most = _most()
     thorough = {(c, d) for c in (2, 3, 5) for d in (1, most)} | {(1, most)} - {(1, 1)}
     for chunk, devices in sorted(thorough) if world.thorough else ((2, most),):
         for round in range(2):
@@ -64,6 +65,11 @@ def law_chunks(world: World) -> None:
             got = small_world.run(world, states[round], round, **how)
             what = f"chunk={chunk}, {devices} devices"
             _same_rounds(world, "chunks", what, got, round)
+
+
+def _most() -> int:
+    """Returns the devices of the laws; a cohort of three does not divide by two."""
+    return min(2, len(jax.devices()))
 
 
 def law_segments(world: World) -> None:
@@ -77,11 +83,15 @@ def law_segments(world: World) -> None:
 
 
 def law_jit(world: World) -> None:
-    """Checks that a client's two steps and `aggregate` need no compilation."""
+    """Checks that a client's two steps and `aggregate` need no compilation.
+
+    They are called as a notebook would; a thorough world also runs the bodies of loops
+    operation by operation.
+    """
     place = world.cohorts[1].tolist().index(4)
     client = plain_loop.inputs(world, small_world.path(world)[0][1], 1, 4)
     total = plain_loop.server_inputs(world, 1)
-    with jax.disable_jit():
+    with jax.disable_jit(world.thorough):
         passing = plain_loop.client_by_wire(world)(*client)
         server = world.algorithm.aggregate(*total)
     same(world, "jit", "client: ", passing, plain_loop.passings(world, 1)[place])
@@ -118,11 +128,12 @@ def law_padding(world: World) -> None:
 
 def _soil(data: Batches) -> Batches:
     """Puts NaN into steps without samples, and 9 into padding beside samples."""
-    rows = data.x.shape[0]
-    x = data.x.at[rows - 2].set(9.0).at[rows - 1].set(jnp.nan)
-    alone = ~jnp.any(data.weight > 0, -1, keepdims=True)
-    order = jnp.where(alone, rows - 1, jnp.where(data.weight > 0, data.order, rows - 2))
-    return data._replace(x=x, order=order.astype(jnp.int32))
+    x, valid = np.array(data.x), np.asarray(data.weight) > 0
+    rows = len(x)
+    x[rows - 2], x[rows - 1] = 9, np.nan
+    alone = ~valid.any(-1, keepdims=True)
+    order = np.where(alone, rows - 1, np.where(valid, data.order, rows - 2))
+    return data._replace(x=x, order=order.astype(np.int32))
 
 
 def law_bystanders(world: World) -> None:
@@ -140,7 +151,9 @@ def law_bystanders(world: World) -> None:
         x[world.population.index[away]] = np.nan
         population = world.population._replace(x=x)
         old = old._replace(clients=_spoil(old.clients, away))
-        got, _ = small_world.run(world, old, round, chunk=2, population=population)
+        got, _ = small_world.run(
+            world, old, round, chunk=2, devices=_most(), population=population
+        )
         pair = ((s.server, rows(s.clients, ids)) for s in (got, new))
         same(world, "bystanders", "NaN in unsampled clients: ", *pair)
 

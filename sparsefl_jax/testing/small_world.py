@@ -106,13 +106,18 @@ def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> Wo
     cohorts = np.array(EVERYONE if thorough else COHORTS, np.int32)
     watched = algorithm._replace(aggregate=counted)
     stage = Stage(watched, *cohorts.shape, epochs=2 if thorough else 1, batch_size=4)
-    params, stats = model.init(jax.random.key(1))
     layers = jax.tree.map(lambda m: m > 0, model.macs)
-    mask = masks.bernoulli(jax.random.key(2), params, jnp.float32(0.5), layers)
+
+    @jax.jit  # one program instead of one for each operation
+    def begin(init_key, mask_key):
+        params, stats = model.init(init_key)
+        mask = masks.bernoulli(mask_key, params, jnp.float32(0.5), layers)
+        return SparseModel(params, mask, stats)
+
     plain = (k for k, v in kwargs.items() if type(v) in (bool, int, float, str, tuple))
     arguments = "".join(f", {k}={kwargs[k]}" for k in plain)
     name, key = getattr(factory, "__name__", str(factory)), jax.random.key(3)
-    sparse, population = SparseModel(params, mask, stats), _population()
+    sparse, population = begin(jax.random.key(1), jax.random.key(2)), _population()
     among = algorithm, stage, sparse, layers, population, cohorts
     return World(name + arguments, *among, key, thorough, shared)
 
@@ -190,7 +195,8 @@ def run(
     inputs = jax.device_put(state, placed), *_scanned(world, first, ids, length)
     program = segment(world, chunk, devices)
     state, log = program(key, population, *inputs, count=np.int32(count))
-    return jax.device_get((state, jax.tree.map(lambda v: v[:count], log)))
+    state, log = jax.device_get((state, log))
+    return state, jax.tree.map(lambda v: v[:count], log)
 
 
 def _scanned(world: World, first: int, ids, length: int | None) -> tuple:
