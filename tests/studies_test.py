@@ -1,7 +1,10 @@
 """Studies: what is refused, what a failure costs, and who runs which point."""
 
 import contextlib
+import fcntl
 import os
+import signal
+import subprocess
 import sys
 import threading
 
@@ -169,13 +172,15 @@ def test_a_look_at_a_lock_stops_no_run(tmp_path):
     looking, seen = threading.Event(), threading.Event()
 
     def look():
-        with run_directory.locked(tmp_path, wait=0):
+        with open(tmp_path / "lock", "a+") as file:
+            fcntl.flock(file, fcntl.LOCK_SH)  # as `in_use`, but for longer
             looking.set()
             seen.wait(0.3)
 
     thread = threading.Thread(target=look)
     thread.start()
     looking.wait()
+    assert not run_directory.in_use(tmp_path)  # others may look at once
     with run_directory.locked(tmp_path):
         assert run_directory.in_use(tmp_path)
     thread.join()
@@ -384,3 +389,13 @@ def test_slurm_s_queue(tmp_path, monkeypatch):
     with contextlib.suppress(OSError):
         program.unlink()
     assert queue.holds("7_1")  # too early for another look
+
+
+def test_ctrl_c_reaches_local_jobs_through_the_study_alone():
+    blocked = "import signal; print(*sorted(signal.pthread_sigmask(0, [])))"
+    command = [sys.executable, "-c", blocked]
+    said = []
+    with launchers._without_ctrl_c():
+        said.append(subprocess.check_output(command, text=True).split())
+    said.append(subprocess.check_output(command, text=True).split())
+    assert said == [[str(int(s)) for s in (signal.SIGHUP, signal.SIGINT)], []]
