@@ -164,8 +164,13 @@ def state(workdir: Path, point: Point) -> State:
     done = sum((folder / "summary.json").exists() for folder in folders)
     reason = failure(workdir, point.name)
     said = reason.read_text().strip() if reason.exists() else ""
-    running = run_directory.in_use(workdir / point.name)
+    running = done < len(folders) and held(workdir, point)
     return State(done, said, running)
+
+
+def held(workdir: Path, point: Point) -> bool:
+    """Tells whether a process holds a point, to run it."""
+    return run_directory.in_use(workdir / point.name)
 
 
 def failure(workdir: Path, name: str) -> Path:

@@ -181,7 +181,7 @@ def _in_this_process(workdir, points, missing, say) -> None:
     waiting = list(missing)
     while waiting:
         # Another process may run a point, such as one that a killed study left.
-        free = [p for p in waiting if not on_disk.state(workdir, p).running]
+        free = [p for p in waiting if not on_disk.held(workdir, p)]
         if not free:
             time.sleep(_POLL)
             continue
@@ -189,12 +189,11 @@ def _in_this_process(workdir, points, missing, say) -> None:
         say(f"point {1 + len(missing) - len(waiting)} of {len(missing)}: {point.name}")
         for summary in _seeds(workdir, point):
             say(_result(point, summary))
-        state = on_disk.state(workdir, point)
-        if state.running:
+        if on_disk.held(workdir, point):
             continue  # another process was faster
         waiting.remove(point)
-        if state.failed:
-            say(f"{point.name} failed: {state.failed.splitlines()[0]}")
+        if reason := on_disk.state(workdir, point).failed:
+            say(f"{point.name} failed: {reason.splitlines()[0]}")
         jax.clear_caches()  # the next point has programs of its own
         say(progress(workdir, points))
         _write_page(workdir, say)
@@ -211,7 +210,7 @@ def _elsewhere(workdir, points, missing, start, say, at_once: int) -> None:
 
     with interrupt.listening("asking the points to end after this segment") as stopped:
         while waiting or running:
-            free = [p for p in waiting if not on_disk.state(workdir, p).running]
+            free = [p for p in waiting if not on_disk.held(workdir, p)]
             for point in [p for p in free if _complete(workdir, p)]:
                 free.remove(point)
                 waiting.remove(point)
@@ -224,7 +223,7 @@ def _elsewhere(workdir, points, missing, start, say, at_once: int) -> None:
                 if not job.done():
                     continue
                 del running[name]
-                if on_disk.state(workdir, point).running:
+                if on_disk.held(workdir, point):
                     waiting.append(point)  # another process was faster
                     continue
                 _note_loss(workdir, point, job)
@@ -272,9 +271,7 @@ def progress(workdir: Path, points: Sequence[Point]) -> str:
     states = [on_disk.state(workdir, point) for point in points]
     done = sum(s.done == len(p.seeds) for s, p in zip(states, points, strict=True))
     failed = sum(bool(s.failed) for s in states)
-    running = sum(
-        s.running and s.done < len(p.seeds) for s, p in zip(states, points, strict=True)
-    )
+    running = sum(s.running for s in states)
     seconds = [
         report.read_summary(folder.parent).get("seconds")
         for folder in workdir.glob("*/seed_*/summary.json")
