@@ -40,18 +40,23 @@ def client_by_wire(world: World) -> Callable:
     A value that one program keeps for another is a tracer that no other program takes,
     and garbage arrives for a packet that is not sent.
     """
+    return by_wire(world, jax.jit)
+
+
+def by_wire(world: World, jit: Callable) -> Callable:
+    """Returns one client's part of a round, each of its programs as `jit` makes it."""
     algorithm = world.algorithm
 
-    @jax.jit
+    @jit
     def broadcast(key, ctx, server):
         return stable(algorithm.broadcast(key, ctx, server))
 
-    @jax.jit
+    @jit
     def update(key, ctx, down, row, data):
         up, row, metrics = algorithm.update(key, ctx, down, row, data)
         return stable(up), row, metrics
 
-    contribute = jax.jit(algorithm.contribute)
+    contribute = jit(algorithm.contribute)
 
     def run(key, round, server, row, last_round, info, data) -> Passing:
         ctx = Context(round, last_round, info)

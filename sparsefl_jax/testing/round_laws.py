@@ -92,7 +92,7 @@ def law_jit(world: World) -> None:
     client = plain_loop.inputs(world, small_world.path(world)[0][1], 1, 4)
     total = plain_loop.server_inputs(world, 1)
     with jax.disable_jit(world.thorough):
-        passing = plain_loop.client_by_wire(world)(*client)
+        passing = plain_loop.by_wire(world, lambda function: function)(*client)
         server = world.algorithm.aggregate(*total)
     same(world, "jit", "client: ", passing, plain_loop.passings(world, 1)[place])
     same(world, "jit", "aggregate: ", server, plain_loop.aggregate_jit(world)(*total))
