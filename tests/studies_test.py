@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -31,7 +32,7 @@ def ran(monkeypatch):
     """Replaces runs by their files; returns the names of those that ran, in order."""
     names = []
 
-    def run(config, workdir, resume, progress):
+    def run(config, workdir, resume, progress, widths):
         assert resume == (workdir / "config.json").exists()
         names.append(f"{workdir.parent.name}/{workdir.name}")
         with run_directory.claimed(workdir, config, resume):
@@ -39,7 +40,9 @@ def ran(monkeypatch):
         return {"seed": config.seed, "seconds": 2.0}
 
     monkeypatch.setattr(experiment, "run", run)
-    monkeypatch.setattr(experiment, "build", lambda config, started: None)
+    setup = SimpleNamespace(metric="pooled", stages=())
+    monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
+    monkeypatch.setattr(experiment, "widths_of", lambda configs: None)
     return names
 
 
