@@ -5,6 +5,7 @@ import pytest
 from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.runs import experiment
 from sparsefl_jax.runs.config import methods
+from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.studies import grid
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
@@ -87,6 +88,50 @@ def test_a_study_can_name_every_method(tmp_path, name):
     on_disk.check([Point(name, config)])
     parts = experiment.build(config)
     assert len(parts.traced) == 1 + (config.first_stage.get("name") is not None)
+
+
+def chosen(name, **fields):
+    """Returns a configuration of 20 rounds that becomes one of another method."""
+    config = default_config()
+    config.num_rounds = 20
+    for field, value in fields.items():
+        config[field] = value
+    return methods.choose(complete(config), name, density=0.2)
+
+
+def test_a_method_brings_what_its_paper_runs():
+    config = chosen("hetero_jmwst")
+    assert config.algorithm.densities == (0.1, pytest.approx(0.15), 0.2)
+    assert [share for _, share in config.budgets] == [0.3, 0.3, 0.4]
+    assert [budget for budget, _ in config.budgets] == list(config.algorithm.densities)
+    first = config.first_stage
+    assert (first.name, first.num_rounds, first.epochs) == ("sensitivity", 1, 10)
+    assert first.density == 0.2
+    config = chosen("grasp")
+    assert (config.algorithm.name, config.first_stage.name) == ("spdst", "grasp")
+    assert (config.first_stage.cohort_size, config.first_stage.num_rounds) == (1, 1)
+    config = chosen("pqsu")  # a fifth of the 20 rounds, and the rest
+    assert (config.first_stage.num_rounds, config.num_rounds) == (4, 16)
+    config = chosen("prunefl")
+    for section in (config.first_stage, config.algorithm):
+        assert (section.max_density, section.constant_time) == (0.2, 1e9)
+    config = chosen("fedsparsify_local")
+    config.num_rounds = 33
+    assert config.algorithm.rounds == 33  # the schedule spans the run
+    assert chosen("fedavg").density is None and not chosen("fedavg").first_stage
+
+
+def test_a_method_keeps_what_a_configuration_has_set():
+    own = {"name": "spdst", "prunable": ("fc*/kernel",), "keep_optimizer": True}
+    kept = {"name": "sensitivity", "epochs": 3, "density": 0.5}
+    config = chosen("jmwst", algorithm=own, first_stage=kept)
+    assert config.algorithm.prunable == ("fc*/kernel",)
+    assert (config.first_stage.epochs, config.first_stage.density) == (3, 0.2)
+    config = chosen("snip", algorithm=own, first_stage=kept)
+    assert config.first_stage.prunable == ("fc*/kernel",)
+    assert config.algorithm.keep_optimizer
+    same = chosen("spdst", algorithm=own, first_stage=kept)
+    assert same.first_stage.epochs == 3 and same.algorithm.keep_optimizer
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "..", "a b", ".hidden", "jobs", 201 * "a"])
