@@ -13,7 +13,7 @@ import pytest
 
 from sparsefl_jax.runs import experiment, recording, run_directory
 from sparsefl_jax.studies import __main__ as one_point
-from sparsefl_jax.studies import launchers, processes, runner
+from sparsefl_jax.studies import launchers, processes, progress, runner
 from sparsefl_jax.studies.points import State
 from tests.refusals import refused
 from tests.tiny_study import points, write_study
@@ -125,12 +125,12 @@ def test_the_line_of_progress(study, tmp_path, ran):
     (tmp_path / "failed/fedprox.txt").write_text("seed 0: why")
     # Two seeds have taken 4 s together, and two are left.
     said = "1 of 2 points done, 1 failed, 4.0 s of computing left"
-    assert runner.progress(tmp_path, study) == said
+    assert progress.line(tmp_path, study) == said
     (tmp_path / "fedprox").mkdir()
     with run_directory.locked(tmp_path / "fedprox"):
-        assert "1 running, 1 failed" in runner.progress(tmp_path, study)
+        assert "1 running, 1 failed" in progress.line(tmp_path, study)
     with run_directory.locked(tmp_path / "fedavg"):  # about to end
-        assert "running" not in runner.progress(tmp_path, study)
+        assert "running" not in progress.line(tmp_path, study)
 
 
 def test_another_configuration_is_refused(study, tmp_path, ran):
@@ -152,7 +152,7 @@ def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkey
         return runs(config, workdir, **options)
 
     monkeypatch.setattr(experiment, "run", run)
-    monkeypatch.setattr(runner, "_write_page", lambda workdir, say: None)
+    monkeypatch.setattr(progress, "write_page", lambda workdir, say: None)
     told = []
 
     def go():

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import jax
 
-from sparsefl_jax import report
-from sparsefl_jax.core.formats import format_percent, format_seconds
 from sparsefl_jax.core.validate import at_least, one_line
 from sparsefl_jax.runs import experiment, fit, run_directory
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.studies import points as on_disk
-from sparsefl_jax.studies import processes
+from sparsefl_jax.studies import processes, progress
 from sparsefl_jax.studies.points import Point
 from sparsefl_jax.system import files, interrupt
 
@@ -65,21 +64,14 @@ def run(
     at_least("jobs", jobs, 1)
     workdir = Path(workdir)
     on_disk.check(points)
-    if not unlike:
-        _check_alike(points)
     say = _say if show else lambda text: None
-    metrics = {}
+    setups = []
     for point in points:
         with _naming(point):
-            setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
-        metric = evaluate.resolved(setup.metric, setup.stages)
-        metrics.setdefault(metric, point.name)
-    if len(metrics) > 1 and not unlike:
-        raise ValueError(
-            f"metric='auto' is 'pooled' in point {metrics['pooled']!r} and 'clients' "
-            f"in {metrics['clients']!r}, with personal models; expected one metric "
-            "for all, or --unlike"
-        )
+            parts = experiment.build(point.of_seed(point.seeds[0]), started=True)
+        setups.append(parts[0])
+    if not unlike:
+        _check_alike(points, setups)
     points = _fitted(points, workdir, say)
     on_disk.write(workdir, points, {"unlike": unlike})
     missing = [point for point in points if not _complete(workdir, point)]
@@ -91,7 +83,7 @@ def run(
         if start is None:
             start, at_once = processes.starting(workdir, jobs), jobs
         _elsewhere(workdir, points, missing, start, say, at_once)
-    _write_page(workdir, say)
+    progress.write_page(workdir, say)
     return {point.name: on_disk.state(workdir, point) for point in points}
 
 
@@ -188,15 +180,15 @@ def _in_this_process(workdir, points, missing, say) -> None:
         point = free[0]
         say(f"point {1 + len(missing) - len(waiting)} of {len(missing)}: {point.name}")
         for summary in _seeds(workdir, point):
-            say(_result(point, summary))
+            say(progress.result(point, summary))
         if on_disk.held(workdir, point):
             continue  # another process was faster
         waiting.remove(point)
         if reason := on_disk.state(workdir, point).failed:
             say(f"{point.name} failed: {reason.splitlines()[0]}")
         jax.clear_caches()  # the next point has programs of its own
-        say(progress(workdir, points))
-        _write_page(workdir, say)
+        say(progress.line(workdir, points))
+        progress.write_page(workdir, say)
 
 
 def _elsewhere(workdir, points, missing, start, say, at_once: int) -> None:
@@ -204,9 +196,9 @@ def _elsewhere(workdir, points, missing, start, say, at_once: int) -> None:
     waiting, running = list(missing), {}
 
     def tell(point):
-        say(_ending(workdir, point))
-        say(progress(workdir, points))
-        _write_page(workdir, say)
+        say(progress.ending(workdir, point))
+        say(progress.line(workdir, points))
+        progress.write_page(workdir, say)
 
     with interrupt.listening("asking the points to end after this segment") as stopped:
         while waiting or running:
@@ -245,81 +237,10 @@ def _note_loss(workdir: Path, point: Point, job) -> None:
         files.write_text(note, f"{job.fate()}\n")
 
 
-def _ending(workdir: Path, point: Point) -> str:
-    state = on_disk.state(workdir, point)
-    if state.failed:
-        return f"{point.name} failed: {state.failed.splitlines()[0]}"
-    last = workdir / point.name / f"seed_{point.seeds[-1]}"
-    return _result(point, report.read_summary(last))
-
-
-def _result(point: Point, summary: dict) -> str:
-    """Describes what a run came to in one line."""
-    model = next(iter(summary.get("accuracy", {}).values()), {})
-    accuracy = format_percent(model.get("final"))
-    took = format_seconds(summary.get("seconds"))
-    return f"{point.name}, seed {summary.get('seed')}: {accuracy} in {took}"
-
-
-def progress(workdir: Path, points: Sequence[Point]) -> str:
-    """Returns how far a study has come, in one line.
-
-    Args:
-      workdir: the study's folder.
-      points: all of them.
-    """
-    states = [on_disk.state(workdir, point) for point in points]
-    done = sum(s.done == len(p.seeds) for s, p in zip(states, points, strict=True))
-    failed = sum(bool(s.failed) for s in states)
-    running = sum(s.running for s in states)
-    seconds = [
-        report.read_summary(folder.parent).get("seconds")
-        for folder in workdir.glob("*/seed_*/summary.json")
-    ]
-    seconds = [s for s in seconds if s]
-    left = sum(len(p.seeds) for p in points) - sum(s.done for s in states)
-    parts = [f"{done} of {len(points)} points done"]
-    parts += [f"{running} running"] if running else []
-    parts += [f"{failed} failed"] if failed else []
-    if seconds and left:
-        hours = left * sum(seconds) / len(seconds)
-        parts.append(f"{format_seconds(hours)} of computing left")
-    return ", ".join(parts)
-
-
-def _write_page(workdir: Path, say: Callable) -> None:
-    """Writes the comparison of all runs that have been evaluated so far."""
-    points, shown = on_disk.read(workdir)
-    status, folders = [], []
-    for point in points:
-        state = on_disk.state(workdir, point)
-        said = state.failed.splitlines()[0] if state.failed else ""
-        told = (
-            f"failed: {said}" if said else f"{state.done} of {len(point.seeds)} seeds"
-        )
-        done = state.done == len(point.seeds)
-        status.append((point.name, "done" if done and not said else told))
-        if any((workdir / point.name).glob("seed_*/metrics.jsonl")):
-            folders.append(workdir / point.name)
-    if not folders:
-        return
-    try:
-        with on_disk.writing(workdir):
-            report.write_comparison(
-                folders,
-                workdir,
-                unlike=shown.get("unlike", False),
-                title=workdir.resolve().name,
-                status=status,
-            )
-    except (ValueError, OSError) as error:
-        say(f"the page cannot be written: {one_line(error)}")
-
-
-def _check_alike(points: Sequence[Point]) -> None:
+def _check_alike(points: Sequence[Point], setups: Sequence[Setup]) -> None:
     """Refuses points that differ in what a comparison has to share."""
-    first = points[0]
-    for point in points[1:]:
+    first, metrics = points[0], {}
+    for point, setup in zip(points, setups, strict=True):
         pairs = run_directory.differences(first.config, point.config)
         for name, (there, here) in pairs.items():
             if name.partition(".")[0] in _SHARED:
@@ -328,6 +249,13 @@ def _check_alike(points: Sequence[Point]) -> None:
                     f"{point.name!r}, expected the same, or --unlike to compare them "
                     "all the same"
                 )
+        metrics[evaluate.resolved(setup.metric, setup.stages)] = point.name
+    if len(metrics) > 1:
+        raise ValueError(
+            f"metric='auto' is 'pooled' in point {metrics['pooled']!r} and 'clients' "
+            f"in {metrics['clients']!r}, with personal models; expected one metric "
+            "for all, or --unlike"
+        )
 
 
 @contextlib.contextmanager

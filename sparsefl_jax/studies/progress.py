@@ -1,0 +1,95 @@
+"""How far a study has come: lines for the terminal, and its page."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from sparsefl_jax import report
+from sparsefl_jax.core.formats import format_percent, format_seconds
+from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.studies.points import Point
+
+
+def ending(workdir: Path, point: Point) -> str:
+    """Describes what a point came to in one line.
+
+    Args:
+      workdir: the study's folder.
+      point: one that does not run any more.
+    """
+    state = on_disk.state(workdir, point)
+    if state.failed:
+        return f"{point.name} failed: {state.failed.splitlines()[0]}"
+    last = workdir / point.name / f"seed_{point.seeds[-1]}"
+    return result(point, report.read_summary(last))
+
+
+def result(point: Point, summary: dict) -> str:
+    """Describes what a run came to in one line.
+
+    Args:
+      point: the point of the run.
+      summary: of the run.
+    """
+    model = next(iter(summary.get("accuracy", {}).values()), {})
+    accuracy = format_percent(model.get("final"))
+    took = format_seconds(summary.get("seconds"))
+    return f"{point.name}, seed {summary.get('seed')}: {accuracy} in {took}"
+
+
+def line(workdir: Path, points: Sequence[Point]) -> str:
+    """Returns how far a study has come, in one line.
+
+    Args:
+      workdir: the study's folder.
+      points: all of them.
+    """
+    states = [on_disk.state(workdir, point) for point in points]
+    done = sum(s.done == len(p.seeds) for s, p in zip(states, points, strict=True))
+    failed = sum(bool(s.failed) for s in states)
+    running = sum(s.running for s in states)
+    seconds = [
+        report.read_summary(folder.parent).get("seconds")
+        for folder in workdir.glob("*/seed_*/summary.json")
+    ]
+    seconds = [s for s in seconds if s]
+    left = sum(len(p.seeds) for p in points) - sum(s.done for s in states)
+    parts = [f"{done} of {len(points)} points done"]
+    parts += [f"{running} running"] if running else []
+    parts += [f"{failed} failed"] if failed else []
+    if seconds and left:
+        hours = left * sum(seconds) / len(seconds)
+        parts.append(f"{format_seconds(hours)} of computing left")
+    return ", ".join(parts)
+
+
+def write_page(workdir: Path, say: Callable) -> None:
+    """Writes the comparison of all runs so far, with the states of all points.
+
+    Args:
+      workdir: the study's folder.
+      say: is called with a line if the page cannot be written.
+    """
+    points, shown = on_disk.read(workdir)
+    status, folders = [], []
+    for point in points:
+        state = on_disk.state(workdir, point)
+        told = "running" if state.running else "missing"
+        if state.done == len(point.seeds):
+            told = "done"
+        if state.failed:
+            told = f"failed: {state.failed.splitlines()[0]}"
+        status.append((point.name, told))
+        if any((workdir / point.name).glob("seed_*/metrics.jsonl")):
+            folders.append(workdir / point.name)
+    try:
+        with on_disk.writing(workdir):
+            report.write_comparison(
+                folders,
+                workdir,
+                unlike=shown.get("unlike", False),
+                title=workdir.resolve().name,
+                status=status,
+            )
+    except (ValueError, OSError) as error:
+        say(f"the page cannot be written: {one_line(error)}")
