@@ -52,7 +52,7 @@ OWNERS = {
     "algorithms/masked": "flash snip [spdst]",
     "algorithms/prunefl/": "prunefl [prunefl] [prunefl_initial]",
     "algorithms/spafl/": "spafl spafl_options [spafl]",
-    "algorithms/spafl/alone": "spafl [local_only]",
+    "algorithms/spafl/local_only": "spafl [local_only]",
     "simulation/placement": "simulate store",
     "simulation/round_program": "simulate",
     "sparsity/": "{}",

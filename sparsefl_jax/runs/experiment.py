@@ -18,7 +18,7 @@ from sparsefl_jax.core.types import Key
 from sparsefl_jax.data import federated
 from sparsefl_jax.runs import (
     checkpoint,
-    fit,
+    fit_rounds,
     loop,
     recording,
     results,
@@ -189,9 +189,9 @@ def run(
     """
     fields.check(config)
     if resume:
-        config = fit.kept(config, run_directory.read_config(workdir)) or config
+        config = fit_rounds.kept(config, run_directory.read_config(workdir)) or config
     else:
-        config, said = fit.fitted(config, build)
+        config, said = fit_rounds.fitted(config, build)
         if said and progress and processes.leads():
             print(said, file=sys.stderr)
     how = resume, progress, extend_at_final, accept_lost_records, widths

@@ -15,8 +15,8 @@ from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.algorithm import Algorithm, Stage
-from sparsefl_jax.core.reads import reads
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree, SparseModel
+from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import per_sample
 from sparsefl_jax.simulation import observed_masks, placement, store

@@ -15,7 +15,7 @@ from pathlib import Path
 import jax
 
 from sparsefl_jax.core.validate import at_least, one_line
-from sparsefl_jax.runs import experiment, fit, run_directory
+from sparsefl_jax.runs import experiment, fit_rounds, run_directory
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.studies import points as on_disk
@@ -93,10 +93,14 @@ def _fitted(points: Sequence[Point], workdir: Path, say: Callable) -> list[Point
     old = {p.name: p.config for p in on_disk.read(workdir)[0]} if there else {}
     found = []
     for point in points:
-        config = fit.kept(point.config, old[point.name]) if point.name in old else None
+        config = (
+            fit_rounds.kept(point.config, old[point.name])
+            if point.name in old
+            else None
+        )
         if config is None:
             with _naming(point):
-                config, said = fit.fitted(point.config, experiment.build)
+                config, said = fit_rounds.fitted(point.config, experiment.build)
             if said:
                 say(f"{point.name}: {said}")
         found.append(point._replace(config=config))

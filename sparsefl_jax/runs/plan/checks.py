@@ -11,8 +11,8 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm, Stage, target
-from sparsefl_jax.core.reads import reads
 from sparsefl_jax.core.types import Batches, ClientInfo, Context, Key, SparseModel
+from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sparsefl_jax.runs import experiment, fit
+from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs.config import methods
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
@@ -29,9 +29,9 @@ def test_a_dense_budget_pays_for_whole_rounds(rounds):
     asked.fit.gbit = rounds * ROUND
     if rounds < 1:
         with pytest.raises(ValueError, match="does not pay for one round"):
-            fit.fitted(asked, experiment.build)
+            fit_rounds.fitted(asked, experiment.build)
         return
-    found, said = fit.fitted(asked, experiment.build)
+    found, said = fit_rounds.fitted(asked, experiment.build)
     assert found.num_rounds == int(rounds)
     assert "by the exact plan" in said
 
@@ -41,10 +41,10 @@ def test_a_bound_is_refused_without_a_pilot():
     asked = config("jmwst", 0.1)
     asked.fit.gbit = 0.01
     with pytest.raises(ValueError, match=r"fit\.gbit=0\.01: .*expected fit\.pilot=N"):
-        fit.fitted(asked, experiment.build)
+        fit_rounds.fitted(asked, experiment.build)
     asked.fit.gbit, asked.fit.pflop = None, 1.0
     with pytest.raises(ValueError, match=r"fit\.pflop=1: .*expected fit\.pilot=N"):
-        fit.fitted(asked, experiment.build)
+        fit_rounds.fitted(asked, experiment.build)
 
 
 def test_a_pilot_needs_a_budget():
@@ -77,7 +77,7 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     asked, begun = config(), config()
     asked.fit.gbit = begun.fit.gbit = 3 * ROUND
     begun.num_rounds, begun.fit.by = 77, "pilot"
-    assert fit.kept(asked, begun).num_rounds == 77
-    assert fit.fitted(begun, build=None) == (begun, "")
+    assert fit_rounds.kept(asked, begun).num_rounds == 77
+    assert fit_rounds.fitted(begun, build=None) == (begun, "")
     asked.fit.gbit = 4 * ROUND
-    assert fit.kept(asked, begun) is None
+    assert fit_rounds.kept(asked, begun) is None
