@@ -27,10 +27,9 @@ def default_config():
     finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
     `until` ends a run early: with the first round after which it has cost `gbit` or
     `pflop`, or the first evaluation that reaches `accuracy`. `fit` sets `num_rounds`
-    before the run to what `gbit` or `pflop` pay for, see `runs.fit_rounds`, and notes `by`
-    what, 'plan' or 'pilot'. In
-    `observe_rounds` of the main stage the masks that clients send are kept. `sinks` log
-    beside `metrics.jsonl`.
+    before the run to what `gbit` or `pflop` pay for, see `runs.fit_rounds`,
+    and notes `by` what, 'plan' or 'pilot'. In `observe_rounds` of the main stage the
+    masks that clients send are kept. `sinks` log beside `metrics.jsonl`.
     """
     from ml_collections import config_dict
 
