@@ -15,6 +15,7 @@ from sparsefl_jax.data import federate, from_arrays
 from sparsefl_jax.export import export_run, load_sparse, save_sparse
 from sparsefl_jax.export.compact import compact
 from sparsefl_jax.models import Model
+from sparsefl_jax.runs.in_python import experiment
 from sparsefl_jax.runs.loop import Run, Segment, Snapshot, run, segments
 from sparsefl_jax.runs.results import load_clients, load_run
 from sparsefl_jax.runs.setup import Limits
@@ -40,6 +41,7 @@ __all__ = [
     "check_algorithm",
     "compact",
     "data",
+    "experiment",
     "export_run",
     "federate",
     "from_arrays",

@@ -15,6 +15,7 @@ from sparsefl_jax.core.validate import above, at_least, closest, in_range, one_o
 from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import defaults, registry, unread
+from sparsefl_jax.runs.config.plain import refuse_python
 from sparsefl_jax.runs.setup import check_observed
 from sparsefl_jax.simulation import store
 from sparsefl_jax.sparsity import masks, trees
@@ -65,6 +66,7 @@ def check(config) -> None:
     if not hasattr(config, "to_dict"):
         kind = type(config).__name__
         raise ValueError(f"the configuration is a {kind}, expected a ConfigDict")
+    refuse_python(config)
     values = config.to_dict()
     _known("", values, default)
     for field, usual in default.to_dict().items():
