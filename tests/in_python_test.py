@@ -1,23 +1,26 @@
 """`sfl.experiment`: from Python a run is what it is from the command line."""
 
-import json
+import contextlib
+import io
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
 
+import flax.linen as nn
 import jax
 import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import report
-from sparsefl_jax.runs import experiment, in_python, loop
+from sparsefl_jax.runs import experiment, loop
+from sparsefl_jax.runs.description import describe
+from sparsefl_jax.runs.run_directory import read_config
+from sparsefl_jax.runs.setup import Setup
 from tests.tiny import ctrl_c, tiny_config, write_images
 
-
-@pytest.fixture
-def data(tmp_path):
-    write_images(tmp_path / "tiny.npz", 240)
-    return sfl.federate(sfl.data.load(str(tmp_path / "tiny.npz")), "iid", 8)
-
-
+ROOT = Path(__file__).parent.parent
 MODEL = sfl.models.build("mlp", 4, (2, 3, 1), widths=(16,))
 
 
@@ -38,56 +41,70 @@ def equal(one, other):
     return jax.tree.leaves(same) and all(jax.tree.leaves(same))
 
 
+class Ended(NamedTuple):
+    """A run that has ended; `run` does it again."""
+
+    path: Path
+    data: sfl.data.federated.FederatedData
+    found: sfl.Run
+    said: str
+
+    def run(self, parts, model=MODEL, data=None, **settings):
+        settings = dict(workdir=self.path, eval_every=2, progress=False) | settings
+        return sfl.experiment(parts, model, data or self.data, **settings)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    folder, said = tmp_path_factory.mktemp("ended"), io.StringIO()
+    write_images(folder / "tiny.npz", 240)
+    data = sfl.federate(sfl.data.load(str(folder / "tiny.npz")), "iid", 8)
+    begun = Ended(folder / "run", data, None, "")
+    with contextlib.redirect_stderr(said):
+        found = begun.run(stages(), progress=True)
+    return begun._replace(found=found, said=said.getvalue())
+
+
 def test_files_change_no_result_and_an_ended_run_is_read_back(
-    data, tmp_path, monkeypatch, capfd
+    ended, monkeypatch, capfd
 ):
-    settings = dict(eval_every=2, seed=3)
-    pure = sfl.experiment(stages(), MODEL, data, progress=False, **settings)
-    assert capfd.readouterr() == ("", "")
-    folder = tmp_path / "run"
-    kept = sfl.experiment(stages(), MODEL, data, workdir=folder, **settings)
-    said = capfd.readouterr().err
-    assert "writing to" in said and "round 5/5" in said
+    assert "writing to" in ended.said and "round 5/5" in ended.said
+    pure = ended.run(stages(), workdir=None)
     monkeypatch.setattr(loop, "go_on", None)  # whatever trains now fails
-    again = sfl.experiment(stages(), MODEL, data, workdir=folder, **settings)
-    for run in (kept, again):
+    again = ended.run(stages())
+    for run in (ended.found, again):
         assert equal(run[:3], pure[:3]) and run.metrics == pure.metrics
-    assert {p.name for p in folder.iterdir()} >= {
+    assert capfd.readouterr() == ("", "")
+    assert {p.name for p in ended.path.iterdir()} >= {
         *("metrics.jsonl", "summary.json", "config.json", "checkpoint", "masks"),
         *("report.html", "plots", "partition.npy", "timing.jsonl"),
     }
-    summary = json.loads((folder / "summary.json").read_text())
+    summary = report.read_summary(ended.path)
     assert [stage["name"] for stage in summary["stages"]] == ["sensitivity", "spdst"]
-    assert summary["rounds"] == 5 and summary["seed"] == 3
-    read = sfl.load_run(folder)
+    assert summary["rounds"] == 5 and summary["seed"] == 0
+    read = sfl.load_run(ended.path)
     assert read.config.first_stage.density == 0.5
     assert read.config.algorithm.optimizer.learning_rate == 0.1
     assert equal(read.models, pure.models)
 
 
-def test_a_stopped_run_goes_on_with_the_same_call(data, tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
     def run(folder):
-        return sfl.experiment(
-            stages(), MODEL, data, workdir=folder, eval_every=1, progress=False
-        )
+        return ended.run(stages(), workdir=folder, eval_every=1)
 
     send, written = ctrl_c(monkeypatch), experiment.recording.recording
 
+    @contextlib.contextmanager
     def stopping(*args):
-        from contextlib import contextmanager
+        with written(*args) as recorder:
 
-        @contextmanager
-        def opened():
-            with written(*args) as recorder:
+            def record(segment):
+                if segment.snapshot[:2] == (1, 2):  # stage, round
+                    send()
+                return recorder.record(segment)
 
-                def record(segment):
-                    if segment.snapshot.stage == 1 and segment.snapshot.round == 2:
-                        send()
-                    return recorder.record(segment)
-
-                yield recorder._replace(record=record)
-
-        return opened()
+            yield recorder._replace(record=record)
 
     with monkeypatch.context() as patch:
         patch.setattr(experiment.recording, "recording", stopping)
@@ -99,28 +116,13 @@ def test_a_stopped_run_goes_on_with_the_same_call(data, tmp_path, monkeypatch):
     assert equal(stopped[:3], whole[:3]) and stopped.metrics == whole.metrics
 
 
-@pytest.fixture(scope="module")
-def ended(tmp_path_factory):
-    """Returns a function that runs into the folder of a run that has ended."""
-    folder = tmp_path_factory.mktemp("ended")
-    write_images(folder / "tiny.npz", 240)
-    data = sfl.federate(sfl.data.load(str(folder / "tiny.npz")), "iid", 8)
-
-    def run(parts, model=MODEL, data=data, **settings):
-        where = dict(workdir=folder / "run", progress=False)
-        return sfl.experiment(parts, model, data, **where, **settings)
-
-    run(stages())
-    return run
-
-
-class Wider(sfl.models.base.nn.Module):
+class Wider(nn.Module):
     """Another network."""
 
-    @sfl.models.base.nn.compact
+    @nn.compact
     def __call__(self, x):
         """Returns logits."""
-        return sfl.models.base.nn.Dense(4)(x.reshape(len(x), -1))
+        return nn.Dense(4)(x.reshape(len(x), -1))
 
 
 OTHER = sfl.Model.from_flax(Wider(), jax.ShapeDtypeStruct((1, 2, 3, 1), np.float32))
@@ -146,25 +148,22 @@ def test_another_setup_in_the_same_folder_is_refused_by_what_differs(
     ended, change, told
 ):
     with pytest.raises(ValueError, match=told) as error:
-        ended(**{"parts": stages()} | change)
+        ended.run(**{"parts": stages()} | change)
     assert "\n" not in str(error.value)
 
 
-def test_other_data_are_refused_for_more_rounds(ended, data):
-    changed = data._replace(x=data.x + 1)
+def test_other_data_are_refused_for_more_rounds(ended):
+    changed = ended.data._replace(x=ended.data.x + 1)
     with pytest.raises(ValueError, match="the data set is not that of the checkpoint"):
-        ended(stages(rounds=5), data=changed)
+        ended.run(stages(rounds=5), data=changed)
 
 
-def test_three_stages_are_described_and_run_and_more_rounds_extend_the_last(
-    data, tmp_path
-):
+@pytest.mark.slow
+def test_three_stages_run_and_more_rounds_extend_the_last(ended, tmp_path):
     def run(rounds):
         first, main = stages(rounds=rounds)
         middle = main._replace(num_rounds=2)
-        return sfl.experiment(
-            [first, middle, main], MODEL, data, workdir=tmp_path / "run", progress=False
-        )
+        return ended.run([first, middle, main], workdir=tmp_path / "run")
 
     run(1)
     longer = run(2)
@@ -175,6 +174,7 @@ def test_three_stages_are_described_and_run_and_more_rounds_extend_the_last(
     assert (last["stage"], last["round"]) == (2, 2)
 
 
+@pytest.mark.slow
 def test_seeds_have_data_of_their_own_and_a_page_beside_a_command_line_run(tmp_path):
     config = tiny_config(tmp_path)
     config.partition = {"name": "dirichlet", "alpha": 0.5}
@@ -205,23 +205,64 @@ def test_seeds_have_data_of_their_own_and_a_page_beside_a_command_line_run(tmp_p
     assert page
 
 
-def test_what_only_python_holds_is_not_built_from_the_folder(ended, capsys):
-    from sparsefl_jax.runs import cli
+def test_what_only_python_holds_is_not_built_from_the_folder(ended):
+    config = read_config(ended.path)
+    for build in (
+        lambda: sfl.load_clients(ended.path, [0]),
+        lambda: sfl.export_run(ended.path),
+        lambda: experiment.run(config, ended.path, resume=True),
+    ):
+        with pytest.raises(ValueError, match="was made by sfl.experiment"):
+            build()
 
-    del cli
-    folder = next(c.cell_contents for c in ended.__closure__ if c.cell_contents)
-    with pytest.raises(ValueError, match="made by sfl.experiment"):
-        sfl.load_clients(folder, [0])
+
+def test_what_is_no_setting_is_refused_with_and_without_files(ended, tmp_path):
+    for workdir, unknown in ((None, "sinks"), (tmp_path / "run", "learning_rate")):
+        with pytest.raises(TypeError, match=f"no setting '{unknown}'"):
+            ended.run(stages(), workdir=workdir, **{unknown: ()})
+    with pytest.raises(ValueError, match="sinks='tensorbord'"):
+        ended.run(stages(), workdir=tmp_path / "run", sinks=("tensorbord",))
+    with pytest.raises(ValueError, match="seeds=0"):
+        ended.run(stages(), seeds=0)
+    assert not (tmp_path / "run").exists()
 
 
-def test_the_description_tells_the_arguments_of_methods_and_the_derived_one():
-    def top(model, optimizer, share=0.1):
-        base = sfl.fedavg(model, optimizer, weighting="uniform")
+def top_share(model, optimizer, share=0.1, weighting="uniform"):
+    """A method derived from another, as the examples make one."""
+    base = sfl.fedavg(model, optimizer, weighting=weighting)
 
-        def update(*args):
-            return base.update(*args), share
+    def update(*args):
+        return base.update(*args), share
 
-        return base._replace(update=update)
+    return base._replace(update=update)
 
-    told = in_python.describe.__globals__["_method"](top(MODEL, rate()))
-    assert told["share"] == 0.1 and told["optimizer"]["factory"] == "sgd"
+
+def test_a_derived_method_is_told_by_its_own_name_and_arguments(ended):
+    def told(**arguments):
+        method = top_share(MODEL, rate(), **arguments)
+        setup = Setup([sfl.Stage(method, 1, 2)], MODEL, ended.data)
+        return describe(setup)["algorithm"]
+
+    usual = told()
+    assert usual["name"] == "top_share" and usual["share"] == 0.1
+    assert usual["optimizer"]["factory"] == "sgd"
+    assert told() == usual
+    assert told(weighting="examples") != usual  # which a function without a name makes
+
+
+@pytest.mark.slow
+def test_another_process_goes_on_with_the_same_run(ended):
+    code = f"""
+import sparsefl_jax as sfl
+from tests.in_python_test import MODEL, stages
+data = sfl.federate(sfl.data.load({str(ended.path.parent / "tiny.npz")!r}), "iid", 8)
+run = sfl.experiment(
+    stages(), MODEL, data, workdir={str(ended.path)!r}, eval_every=2, progress=False
+)
+print(run.metrics[-1]["accuracy"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == ended.found.metrics[-1]["accuracy"]
