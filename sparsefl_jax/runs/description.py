@@ -73,7 +73,7 @@ def described(value: Any) -> Any:
       >>> told["name"], told["factory"], told["learning_rate"]
       ('make_optimizer', 'sgd', 0.5)
       >>> described([0.1, 0.2]), described(np.zeros(3))
-      ((0.1, 0.2), 'ndarray a9f57ab4')
+      ((0.1, 0.2), 'ndarray 8d5333fc')
     """
     value = value.item() if isinstance(value, np.generic) else value
     if isinstance(value, _PLAIN):
