@@ -11,15 +11,30 @@ from sparsefl_jax.studies import command  # noqa: E402
 from sparsefl_jax.system import membership  # noqa: E402
 
 CONFIG = cli.define_config(flags.FLAGS)
-WORKDIR = flags.DEFINE_string("workdir", None, "Where the run's files go.")
-RESUME = flags.DEFINE_bool("resume", False, "Go on with the run in --workdir.")
+FIELDS = cli.define_fields(flags.FLAGS)
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder for the run's files; by default a new one in runs/."
+)
+LIST = flags.DEFINE_bool(
+    "list", False, "List the methods, networks, data sets, partitions and files."
+)
+DRY_RUN = flags.DEFINE_bool(
+    "dry_run", False, "Print the plan (bits, FLOPs, memory, time) and train nothing."
+)
+RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
 EXTEND = flags.DEFINE_bool(
-    "extend_at_final", False, "More rounds though the method's own schedule has ended."
+    "extend_at_final",
+    False,
+    "With --resume: allow more rounds although the method's own schedule has ended.",
 )
 ACCEPT = flags.DEFINE_bool(
-    "accept_lost_records", False, "Resume though earlier lines of the logs are lost."
+    "accept_lost_records",
+    False,
+    "With --resume: continue although earlier lines of metrics.jsonl are lost.",
 )
-DRY_RUN = flags.DEFINE_bool("dry_run", False, "Print the plan, train nothing.")
+PREPARE = flags.DEFINE_string(
+    "prepare", None, "Download this TFDS data set, and write it where runs find it."
+)
 STUDY = flags.DEFINE_string(
     "study", None, "A file in studies/: many runs, compared on one page in --workdir."
 )
@@ -30,23 +45,24 @@ JOBS = flags.DEFINE_integer("jobs", 1, "Points of a study that run at a time.")
 LAUNCHER = flags.DEFINE_enum(
     "launcher", None, ["local", "slurm"], "Runs each point of a study as a job."
 )
-LAUNCHER_OPTIONS = flags.DEFINE_string(
+OPTIONS = flags.DEFINE_string(
     "launcher_options", None, "For the jobs: timeout_min=60,slurm_partition=gpu, say."
 )
 UNLIKE = flags.DEFINE_bool(
     "unlike", False, "Compare runs on unlike data, partitions or metrics."
 )
-PREPARE = flags.DEFINE_string("prepare", None, "A TFDS data set to get and write.")
-LIST = flags.DEFINE_bool("list", False, "Name methods, models, data sets, configs.")
 DISTRIBUTED = flags.DEFINE_bool(
-    "distributed", False, "One of several processes, as a launcher or these flags tell."
+    "distributed",
+    False,
+    "Run as one of several processes; the launcher (SLURM, Open MPI, a TPU pod) or "
+    "the next three flags say which.",
 )
 COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
-PROCESSES = flags.DEFINE_integer("processes", None, "How many there are.")
+PROCESSES = flags.DEFINE_integer("processes", None, "Number of processes.")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "Index of this process, from 0.")
 WAIT_MINUTES = flags.DEFINE_float(
-    "wait_minutes", None, "How long to wait for the other processes (5)."
+    "wait_minutes", None, "Minutes to wait for the other processes, by default 5."
 )
-PROCESS_ID = flags.DEFINE_integer("process_id", None, "Which one this is, from 0.")
 
 
 def main(argv):
@@ -54,11 +70,17 @@ def main(argv):
     logging.set_verbosity(logging.WARNING)
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
-    verbs = LIST, PREPARE, DRY_RUN, RESUME, STUDY
+    verbs = LIST, FIELDS, PREPARE, DRY_RUN, RESUME, STUDY, SWEEP
     cli.check_flags(
         {flag.name: flag.value for flag in verbs},
         {"config": CONFIG.value, "workdir": WORKDIR.value},
     )
+    study = STUDY.value or SWEEP.value
+    alone, of_studies = (EXTEND, ACCEPT, DISTRIBUTED), (JOBS, LAUNCHER, OPTIONS, UNLIKE)
+    for flag in alone if study else of_studies:
+        if flag.present:
+            where = "in a study" if study else "without --study or --sweep"
+            raise ValueError(f"--{flag.name} is not read {where}")
     which = COORDINATOR.value, PROCESSES.value, PROCESS_ID.value
     wait = WAIT_MINUTES.value
     if DISTRIBUTED.value or which != (None, None, None):
@@ -67,9 +89,11 @@ def main(argv):
         raise ValueError(f"--wait_minutes={wait:g} is read in several processes alone")
     if LIST.value:
         return print(cli.catalogue())
+    if FIELDS.value:
+        return cli.list_fields(FIELDS.value, CONFIG.value)
     if PREPARE.value:
         return cli.prepare(PREPARE.value)
-    if STUDY.value or SWEEP.value:
+    if study:
         return command.run(
             STUDY.value,
             SWEEP.value,
@@ -78,7 +102,7 @@ def main(argv):
             jobs=JOBS.value,
             unlike=UNLIKE.value,
             launcher=LAUNCHER.value,
-            options=LAUNCHER_OPTIONS.value,
+            options=OPTIONS.value,
         )
     if DRY_RUN.value:
         return cli.dry_run(CONFIG.value)

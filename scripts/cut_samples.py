@@ -52,7 +52,7 @@ def main():
             ids = {i.encode() for i in exclude.get(split, ())}
             x, y, index = cut(source, per_class, exclude=ids)
             arrays |= {
-                f"x_{split}": samples.encode(x),
+                f"x_{split}": np.diff(x, axis=1, prepend=np.uint8(0)),
                 f"y_{split}": y,
                 f"index_{split}": index,
             }

@@ -6,55 +6,35 @@ Here are the methods and what a run needs; the namespaces `data`, `masks`, `mean
 
 __version__ = "0.1.0"
 
-from sparsefl_jax import data, models, testing, training
+from sparsefl_jax import data as data
+from sparsefl_jax import models as models
+from sparsefl_jax import testing as testing
+from sparsefl_jax import training as training
 from sparsefl_jax.algorithms import *  # noqa: F403
-from sparsefl_jax.algorithms import ALGORITHMS
-from sparsefl_jax.core.algorithm import Algorithm, Stage
-from sparsefl_jax.core.types import EmptyState, SparseModel, Work
-from sparsefl_jax.data import federate, from_arrays
-from sparsefl_jax.export import export_run, load_sparse, save_sparse
-from sparsefl_jax.export.compact import compact
-from sparsefl_jax.models import Model
-from sparsefl_jax.runs.in_python import experiment
-from sparsefl_jax.runs.loop import Run, Segment, Snapshot, run, segments
-from sparsefl_jax.runs.results import load_clients, load_run
-from sparsefl_jax.runs.setup import Limits
-from sparsefl_jax.sparsity import masks
-from sparsefl_jax.system.hardware import use_cpu_cores
-from sparsefl_jax.testing import check_algorithm
-from sparsefl_jax.training import means
-from sparsefl_jax.wire.packets import Packet
-
-__all__ = [
-    *ALGORITHMS,
-    "Algorithm",
-    "EmptyState",
-    "Limits",
-    "Model",
-    "Packet",
-    "Run",
-    "Segment",
-    "Snapshot",
-    "SparseModel",
-    "Stage",
-    "Work",
-    "check_algorithm",
-    "compact",
-    "data",
-    "experiment",
-    "export_run",
-    "federate",
-    "from_arrays",
-    "load_clients",
-    "load_run",
-    "load_sparse",
-    "masks",
-    "means",
-    "models",
-    "run",
-    "save_sparse",
-    "segments",
-    "testing",
-    "training",
-    "use_cpu_cores",
-]
+from sparsefl_jax.algorithms import ALGORITHMS as ALGORITHMS
+from sparsefl_jax.core.algorithm import Algorithm as Algorithm
+from sparsefl_jax.core.algorithm import Stage as Stage
+from sparsefl_jax.core.types import EmptyState as EmptyState
+from sparsefl_jax.core.types import SparseModel as SparseModel
+from sparsefl_jax.core.types import Work as Work
+from sparsefl_jax.data import federate as federate
+from sparsefl_jax.data import from_arrays as from_arrays
+from sparsefl_jax.export import export_run as export_run
+from sparsefl_jax.export import load_sparse as load_sparse
+from sparsefl_jax.export import save_sparse as save_sparse
+from sparsefl_jax.export.compact import compact as compact
+from sparsefl_jax.models import Model as Model
+from sparsefl_jax.runs.in_python import experiment as experiment
+from sparsefl_jax.runs.loop import Run as Run
+from sparsefl_jax.runs.loop import Segment as Segment
+from sparsefl_jax.runs.loop import Snapshot as Snapshot
+from sparsefl_jax.runs.loop import run as run
+from sparsefl_jax.runs.loop import segments as segments
+from sparsefl_jax.runs.results import load_clients as load_clients
+from sparsefl_jax.runs.results import load_run as load_run
+from sparsefl_jax.runs.setup import Limits as Limits
+from sparsefl_jax.sparsity import masks as masks
+from sparsefl_jax.system.hardware import use_cpu_cores as use_cpu_cores
+from sparsefl_jax.testing import check_algorithm as check_algorithm
+from sparsefl_jax.training import means as means
+from sparsefl_jax.wire.packets import Packet as Packet

@@ -23,7 +23,7 @@ PROTOCOLS = {
     "deploy": (algorithm.Deploy, "key server"),
     "init_client": (algorithm.InitClient, "key server info"),
     "personalize": (algorithm.Personalize, "key server client info"),
-    "alive": (algorithm.Alive, "round"),
+    "alive": (algorithm.Alive, "round start"),
 }
 
 

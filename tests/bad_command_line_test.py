@@ -25,8 +25,11 @@ LINES = [
     ([f"--config={MINI}", "--config.cohort_size=ten"], "cohort_size=ten"),
     ([f"--config={MINI}", "--config.cohort_size=2.5"], "cohort_size=2.5"),
     ([f"--config={MINI}", "--config.cohort_sise=3"], "did you mean 'cohort_size'"),
-    ([f"--config={MINI}", "--config.until.gbits=3"], "did you mean 'gbit'"),
-    ([f"--config={MINI}", "--config.algorithm.densty=3"], "no field 'densty'"),
+    ([f"--config={MINI}", "--config.until.gbits=3"], "did you mean 'until.gbit'"),
+    (
+        [f"--config={MINI}", "--config.algorithm.densty=3"],
+        "field 'algorithm.densty'",
+    ),
     ([f"--config={MINI}", "--config.seed.x=3"], "seed.x"),
     ([f"--config={MINI}", "--config.budgets=abc"], "budgets=('abc',)"),
     ([f"--config={MINI}", "--config.normalize=maybe"], "maybe"),

@@ -13,6 +13,7 @@ import sparsefl_jax as sfl
 from benchmarks import (
     cohort,
     compaction,
+    contract,
     density,
     measure,
     methods,
@@ -250,6 +251,13 @@ def test_every_method_can_be_timed(name):
     method = sfl.ALGORITHMS[name](model, optimizer, **kwargs)
     sparse = checks.initial_model(jax.random.key(0), model)
     checks.trace(sfl.Stage(method, 1, 4, 1, 8), sparse, data)
+
+
+def test_contract(tmp_path, monkeypatch):
+    told = written(contract, "contract", tmp_path, monkeypatch, "--only", "fedavg")
+    figures = told["fedavg"]
+    assert figures["repeats"] == 2 and figures["cpu_seconds"] > 0
+    assert 0 < figures["minimum_seconds"] <= figures["median_seconds"]
 
 
 def test_methods(tmp_path, monkeypatch):

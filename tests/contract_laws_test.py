@@ -1,6 +1,7 @@
 """Checks that every law fails on a method that breaks it."""
 
 import itertools
+import re
 
 import jax
 import jax.numpy as jnp
@@ -156,7 +157,7 @@ def test_laws_catch_a_broken_simulator():
         world.shared["segment", 1, 1] = damaged(by)
         with pytest.raises(laws.ContractError, match=f"law '{law}'"):
             laws.LAWS[law](world)
-    chunked = small_world.segment(world, 2, 1)
+    chunked = small_world.segment(world, 2, 2)
 
     def gossip(key, population, state, rounds, ids, count):
         rows = jnp.sum(jax.tree.leaves(state.clients)[0])
@@ -164,7 +165,7 @@ def test_laws_catch_a_broken_simulator():
         server = jax.tree.map(lambda v: v + 0 * rows, state.server)
         return state._replace(server=server), log
 
-    world.shared["segment", 2, 1] = gossip
+    world.shared["segment", 2, 2] = gossip
     with pytest.raises(laws.ContractError, match="law 'bystanders'"):
         laws.LAWS["bystanders"](world)
 
@@ -180,3 +181,41 @@ def test_check_algorithm_names_law_method_and_leaf():
 
     with pytest.raises(AssertionError, match=r"'types', half_precise.*mean.*bfloat16"):
         laws.check_algorithm(half_precise)
+
+
+def test_check_algorithm_shows_its_laws_and_says_that_all_hold(monkeypatch, capsys):
+    def law_one(world):
+        """Checks that one holds."""
+
+    def law_two(world):
+        """Checks bits.
+
+        More of it.
+        """
+
+    monkeypatch.setattr(laws, "LAWS", {"one": law_one, "two": law_two})
+    laws.check_algorithm(nst, density=0.5)
+    printed = capsys.readouterr()
+    lines = [re.sub(r"\d+\.\d s", "0.0 s", x) for x in printed.err.splitlines()]
+    assert printed.out == "" and lines == [
+        "one        one holds ... 0.0 s",
+        "two        bits ... 0.0 s",
+        "2 laws hold for nst, density=0.5, 0.0 s",
+    ]
+    laws.check_algorithm(nst, progress=False, density=0.5)
+    assert capsys.readouterr() == ("", "")
+
+    def law_broken(world):
+        """Checks that it is red."""
+        raise laws.ContractError("law 'broken'")
+
+    monkeypatch.setitem(laws.LAWS, "broken", law_broken)
+    with pytest.raises(laws.ContractError):
+        laws.check_algorithm(nst, density=0.5)
+    told = capsys.readouterr().err.splitlines()
+    assert told[-1] == "broken     it is red ... broken" and len(told) == 3
+
+
+def test_every_law_says_in_its_first_line_what_it_checks():
+    for name, law in laws.LAWS.items():
+        assert law.__doc__.startswith("Checks that "), name

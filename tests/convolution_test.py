@@ -2,7 +2,6 @@
 
 import functools
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -199,21 +198,6 @@ def test_parts_of_a_bfloat16_batch_are_added_in_float32():
     dw = jax.grad(lambda w: form(x, w).sum(dtype=jnp.float32))
     # 99 of each image: sums in bfloat16, with its 8 bits, would drift.
     assert (dw(kernel.astype(jnp.bfloat16)) == 32 * 99).all()
-
-
-@pytest.mark.parametrize("padding", ["SAME", "VALID", ((1, 2), (0, 1))])
-@pytest.mark.parametrize("options", [{}, {"feature_group_count": 3}, {"strides": 2}])
-def test_as_the_convolution_of_flax(padding, options):
-    x, _ = operands(4)
-    conv = functools.partial(nn.Conv, 6, (4, 4), padding=padding, **options)
-    mine = conv(conv_general_dilated=convolution.conv_general_dilated)
-
-    @quick_jit
-    def both(x):
-        params = mine.init(jax.random.key(0), x)
-        return mine.apply(params, x), conv().apply(params, x)
-
-    np.testing.assert_allclose(*both(x), atol=1e-5, rtol=1e-5)
 
 
 def test_unknown_lowering_is_one_line():

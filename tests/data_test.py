@@ -41,10 +41,11 @@ def test_sample_is_balanced_and_small(name):
 def test_sample_equals_its_source(name, shared):
     import tensorflow_datasets as tfds
 
-    x, y, x_test, y_test = samples.read(f"{name}_sample")
+    data = samples.read(f"{name}_sample")
     with np.load(samples.FOLDER / f"{name}_sample.npz") as f:
         index = {split: f[f"index_{split}"] for split in ("train", "test")}
-    for split, images, labels in (("train", x, y), ("test", x_test, y_test)):
+    for split, suffix in (("train", ""), ("test", "_test")):
+        images, labels = data[f"x{suffix}"], data[f"y{suffix}"]
         source = tfds.data_source(
             name, split=split, data_dir=shared / "data" / "tfds", download=False
         )
@@ -58,7 +59,9 @@ def test_sample_equals_its_source(name, shared):
 @given(st.integers(0, 2**31))
 def test_sample_encoding_is_lossless(seed):
     x = np.random.default_rng(seed).integers(0, 256, (3, 5, 4, 2), dtype=np.uint8)
-    np.testing.assert_array_equal(samples.decode(samples.encode(x)), x)
+    np.testing.assert_array_equal(
+        samples.decode(np.diff(x, axis=1, prepend=np.uint8(0))), x
+    )
 
 
 # --- arrays and files

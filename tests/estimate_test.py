@@ -141,6 +141,22 @@ def test_a_schedule_and_a_first_stage_tell_the_density(world, key):
         assert frozen[name] == pytest.approx([least, most], abs=3 * 33)
 
 
+def test_a_start_that_is_pruned_bounds_what_follows(world, key):
+    data, model, parts = world
+    start = checks.initial_model(key, model)
+    mask = jax.tree.map(np.array, start.mask)
+    mask["fc1"]["kernel"][:9] = False  # of 12 inputs three stay
+    alive = 3 * WIDTH + WIDTH * CLASSES
+    stages = [stage(sfl.spdst(*parts), 4)]
+    setup = Setup(stages, model, data, initial=start._replace(mask=mask))
+    (told,) = plan_of(setup)["stages"]
+    assert told["density"] == pytest.approx(alive / KERNELS)
+    share = alive / KERNELS
+    slack = 5 * np.sqrt(KERNELS * share * (1 - share)) + 1
+    most = 32 * (alive + slack) + 32 * (DENSE - KERNELS) + KERNELS
+    assert told["bits_up"][1] == pytest.approx(3 * most, abs=3 * 33)
+
+
 def test_a_share_that_is_none_is_refused(world):
     data, model, parts = world
     method = sfl.nst(*parts, density=0.2)._replace(alive=lambda round, start: 2 * round)

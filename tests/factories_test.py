@@ -68,7 +68,7 @@ def test_what_is_no_model_is_refused(name):
 def test_numbers_out_of_range_are_refused_and_the_ends_are_not(name, argument):
     wrong, right = NUMBERS[argument]
     for value in wrong:
-        said = "density=" if argument == "densities" and value else f"{argument}="
+        said = f"{argument}="
         refused(lambda v=value: make(name, **{argument: v}), said)
     for value in right:
         rounds = {"frequency": 1} if argument == "rounds" else {}

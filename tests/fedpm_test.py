@@ -100,7 +100,7 @@ def test_equal_leaves_have_signs_scores_and_draws_of_their_own(key):
     frozen = supermask.signed_constants(key, params)
     for found in (
         frozen,
-        supermask.fill(key, params, jax.random.normal),
+        fedpm(bare(params), None).init(key, SparseModel(params, params, {})).scores,
         supermask.draw(key, params, jax.tree.map(jnp.ones_like, params)),
     ):
         one, two = (found[layer]["kernel"] for layer in ("fc1", "fc2"))

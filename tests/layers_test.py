@@ -13,7 +13,7 @@ from sparsefl_jax.models import layers
 from tests.models_test import normal, quick_jit
 
 
-@pytest.mark.parametrize("size, stride", [(2, 2), (3, 1), (3, 2)])
+@pytest.mark.parametrize("size, stride", [(2, 2), (3, 3), (3, 1)])
 @pytest.mark.parametrize("side", [8, 9])
 def test_max_pool_equals_reduce_window(size, stride, side):
     x = normal(side, 2, side, side + 1, 3)
@@ -100,6 +100,8 @@ def test_the_loop_of_steps_updates_a_dense_kernel_in_place():
 def test_max_pool_larger_than_the_image():
     with pytest.raises(ValueError, match="size=3 is larger than the image"):
         layers.max_pool(jnp.ones((1, 2, 4, 1)), 3, 1)
+    with pytest.raises(ValueError, match="stride=2, expected one of 1, 3"):
+        layers.max_pool(jnp.ones((1, 4, 4, 1)), 3, 2)
 
 
 @partial(quick_jit, static_argnames="train")

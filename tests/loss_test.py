@@ -137,11 +137,6 @@ def arguments(factory):
     }
 
 
-def test_the_loss_of_a_model_as_it_was_once_made_is_told_what_to_pass():
-    with pytest.raises(ValueError, match=r"takes \(logits, targets, weight\); .*model"):
-        sfl.models.cross_entropy(sfl.testing.tiny_model())
-
-
 @pytest.mark.parametrize("name", sfl.ALGORITHMS)
 def test_a_function_in_the_models_place_is_told_what_to_pass(name):
     factory = sfl.ALGORITHMS[name]

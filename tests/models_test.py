@@ -220,7 +220,7 @@ def test_errors_are_one_line():
         ValueError, match="model='lenet'.*, expected one of mlp, mnistnet"
     ):
         build("lenet", *MNIST)
-    with pytest.raises(ValueError, match="no argument 'width', expected one of widths"):
+    with pytest.raises(ValueError, match="mlp='width' .did you mean 'widths'"):
         build("mlp", *MNIST, width=3)
     with pytest.raises(
         ValueError, match="variant='v2', expected one of postactivation"

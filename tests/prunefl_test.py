@@ -300,6 +300,6 @@ def test_a_time_for_every_layer(tmp_path):
     config = tiny_config(tmp_path)
     config.first_stage = {}
     config.algorithm = {"name": "prunefl", "layer_time": (1.0, 2.0, 3.0)}
-    with pytest.raises(ValueError, match="one number for each of .*fc1/kernel"):
+    with pytest.raises(ValueError, match="a number above 0 for each of .*fc1/kernel"):
         experiment.run(defaults.complete(config), tmp_path / "a", progress=False)
     assert not (tmp_path / "a" / "metrics.jsonl").exists()

@@ -172,7 +172,7 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
     found = compare(read_groups(folders))
     final = found.entries[0].group.runs[0].evals[-1]["accuracy"]
     points = [
-        (point.entry, point.model, point.cost.mean, pytest.approx(point.accuracy.mean))
+        (point.entry, point.model, point.cost, pytest.approx(point.accuracy))
         for i, entry in enumerate(found.entries)
         for point in comparison_figures._models(i, entry)
     ]
@@ -196,8 +196,10 @@ def test_main_compares_several_runs_beside_the_first(tmp_path, capsys):
     folder = tmp_path / "comparison"
     assert {p.name for p in folder.iterdir()} == FILES
     files = [path for path in folder.rglob("*") if path.is_file()]
-    for path in (*files, *(p / "report.html" for p in paths)):
-        assert f"wrote {path}\n" in err and path.stat().st_size
+    made = [*files, *(x for p in paths for x in p.glob("plots/*"))]
+    made += [p / "report.html" for p in paths]
+    assert all(path.stat().st_size for path in made)
+    assert err.startswith(f"wrote {len(made)} files: {paths[0]}, {paths[1]}, {folder}")
 
 
 def test_main_takes_seeds_a_folder_and_csv(tmp_path, capsys, monkeypatch):

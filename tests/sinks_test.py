@@ -16,7 +16,7 @@ import zlib
 import pytest
 
 from sparsefl_jax.report import read_lines
-from sparsefl_jax.runs import sinks
+from sparsefl_jax.runs import sinks, trackers
 
 REASON = "needs the extra [tensorboard]"
 
@@ -189,9 +189,19 @@ def test_unknown_sinks_and_absent_packages_are_one_line(tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="did you mean 'tensorboard'"):
         write(tmp_path, ["tensorbord"])
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=r"pip install 'sparsefl_jax\[tensorboard\]'$"):
-        write(tmp_path, ["tensorboard"])
+    for name in ("tensorboard", "wandb", "mlflow"):
+        with pytest.raises(ValueError, match=rf"pip install 'sparsefl_jax\[{name}\]'$"):
+            write(tmp_path, [name])
     assert not list(tmp_path.iterdir())
+
+
+def test_a_folder_of_a_sink_s_name_is_not_its_package(tmp_path, monkeypatch):
+    """W&B leaves a folder `wandb`, which Python imports as an empty package."""
+    (tmp_path / "wandb").mkdir()
+    monkeypatch.setattr(sys, "path", [str(tmp_path)])
+    monkeypatch.delitem(sys.modules, "wandb", raising=False)
+    with pytest.raises(ValueError, match=r"^sinks='wandb', expected wandb to be inst"):
+        sinks.check(["wandb"])
 
 
 @pytest.fixture
@@ -255,7 +265,7 @@ def test_tensorboard_shows_no_round_twice_after_a_resume(
 
 
 def test_tensorboard_on_a_full_disk_names_its_folder(tmp_path, scalars):
-    sink = sinks.TensorBoard(tmp_path)
+    sink = trackers.TensorBoard(tmp_path)
     with file_size_limit(64):
         with pytest.raises(OSError, match="tensorboard") as caught:
             sink.write(list(segments())[0], 1.0)
@@ -270,7 +280,7 @@ def test_tensorboard_needs_no_tensorflow(tmp_path):
     code = """
 import sys
 from pathlib import Path
-from sparsefl_jax.runs import sinks
+from sparsefl_jax.runs import sinks, trackers
 
 class Refuse:
     def find_spec(self, name, path=None, target=None):

@@ -7,8 +7,6 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import local_only, spafl
-from sparsefl_jax.algorithms.spafl import client_training
-from sparsefl_jax.algorithms.spafl.client_training import Trained
 from sparsefl_jax.algorithms.spafl.spafl import moved_by_importance
 from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
 from sparsefl_jax.sparsity import masks, straight_through
@@ -225,10 +223,18 @@ def test_the_warm_up_silences_round_0():
 
 
 def _penalty(variant, round):
-    options = client_training.make_options(1.0, variant, False, False, False)
-    loss = client_training.regularised(quiet_loss, jnp.int32(round), options)
-    trained = Trained({"w": jnp.ones((2, 3))}, {"w": jnp.zeros(3)})
-    return float(loss(None, trained, {}, None, None, jnp.ones(1))[0])
+    """Three times the slope of the penalty at 0, from one step of plain SGD."""
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.125)
+    settings = {"alpha": 1.0, "prunable": ("w",), "variant": variant}
+    method = local_only(model_of(quiet_loss, {"w": 1}), optimizer, **settings)
+    mask = {"w": jnp.ones((2, 3), bool)}
+    server = method.init(None, SparseModel({"w": jnp.ones((2, 3))}, mask, {}))
+    zero = jnp.zeros((1, 1, 1), jnp.int32)
+    data = Batches(jnp.zeros((1, 1)), zero[0, 0], zero, jnp.ones((1, 1, 1)), 1)
+    ctx = Context(jnp.int32(round), jnp.int32(-1), None)
+    client = method.init_client(None, server, None)
+    _, client, _ = method.update(jax.random.key(0), ctx, {}, client, data)
+    return float(client.trained.thresholds["w"].sum()) / 0.125
 
 
 def test_eq_13_needs_as_many_words_as_there_are_thresholds():

@@ -68,13 +68,11 @@ def complement(
     loss_fn, everything = local.objective(model), masks.everything(model.macs)
 
     def init(key, start):
-        del key
         params = masks.apply(start.params, start.mask)
         start = SparseModel(params, masks.full(params), start.stats)
         return Server(start, params, jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        del key
         return pack_down(ctx, server.model, server.since, everything, index=index)
 
     def update(key, ctx, downlink, client, batches):
@@ -89,16 +87,10 @@ def complement(
         return uplink, client, trained.metrics | _densities(sent)
 
     def aggregate(key, round, server, total):
-        del key
         old, first = server.model, round == 0
-        zeros = jax.tree.map(jnp.zeros_like, old.params)
         # Round 0 replaces the model if any client sent one; later rounds add to it.
-        stays, base = (
-            jax.tree.map(
-                lambda w, z, when=when: jnp.where(when, w, z), old.params, zeros
-            )
-            for when in (first, ~first)
-        )
+        stays = jax.tree.map(lambda w: jnp.where(first, w, 0.0), old.params)
+        base = jax.tree.map(lambda w: jnp.where(first, 0.0, w), old.params)
         mean, stats = means.weighted_mean(total, (stays, old.stats))
         ratio = jnp.where(first, 1.0, aggregation_ratio)
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
@@ -107,7 +99,6 @@ def complement(
         return Server(pruned, params, renewed(round, old.mask, mask, server.since)), {}
 
     def deploy(key, server):
-        del key
         whole = SparseModel(
             server.unpruned, masks.full(server.unpruned), server.model.stats
         )

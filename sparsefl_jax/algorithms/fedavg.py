@@ -61,15 +61,12 @@ def fedavg(
     server_tx = server_optimizer or optax.sgd(1.0)
 
     def init(key, start: SparseModel):
-        del key
         return Server(start.params, start.stats, server_tx.init(start.params))
 
     def init_client(key, server, info):
-        del key, info
         return local.init_optimizer(optimizer, server.params, keep_optimizer)
 
     def broadcast(key, ctx, server):
-        del key, ctx
         return {"params": Packet(server.params), "stats": Packet(server.stats)}
 
     def update(key, ctx, downlink, client, batches):
@@ -80,7 +77,6 @@ def fedavg(
         return means.weighted_sum(values, weight(ctx.client))
 
     def aggregate(key, round, server, total):
-        del key, round
         still = jax.tree.map(jnp.zeros_like, server.params)
         mean = means.weighted_mean(total, {"delta": still, "stats": server.stats})
         gradient = jax.tree.map(jnp.negative, mean["delta"])
@@ -89,7 +85,6 @@ def fedavg(
         return Server(params, mean["stats"], opt_state), {}
 
     def deploy(key, server):
-        del key
         mask = masks.full(server.params)
         return {"global": SparseModel(server.params, mask, server.stats)}
 

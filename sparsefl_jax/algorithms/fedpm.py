@@ -10,9 +10,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import optax
+from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
+from sparsefl_jax.core.types import PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import supermask, trees
@@ -87,16 +89,13 @@ def fedpm(
         if weights == "initial":  # static branch
             frozen = start.params
         scored, _ = trees.split(frozen, supermask.has_score(frozen))
-        return Server(
-            frozen, supermask.fill(score_key, scored, jax.random.normal), start.stats
-        )
+        scores = optax.tree.random_like(score_key, scored, jax.random.normal)
+        return Server(frozen, scores, start.stats)
 
     def init_client(key, server, info):
-        del key, info
         return local.init_optimizer(optimizer, server.scores, keep_optimizer)
 
     def broadcast(key, ctx, server):
-        del key, ctx
         return {
             "frozen": Packet(server.frozen, bits=0, assumed=assumed),
             "scores": Packet(server.scores),
@@ -108,15 +107,9 @@ def fedpm(
         train_key, mask_key = jax.random.split(key)
         start = SparseModel(scores, None, downlink["stats"].values)
         zeros = jax.tree.map(lambda _: jnp.zeros((), jnp.float32), frozen)
-        trained = local.train(
-            train_key,
-            _masked(loss_fn, frozen),
-            optimizer(ctx.round),
-            start,
-            batches,
-            opt_state=client,
-            sums={"alive": zeros},
-        )
+        loss, tx = _masked(loss_fn, frozen), optimizer(ctx.round)
+        kept = {"opt_state": client, "sums": {"alive": zeros}}
+        trained = local.train(train_key, loss, tx, start, batches, **kept)
         metrics = dict(trained.metrics)
         alive = metrics.pop("alive")
         dense = local.dense_work(metrics["count"], frozen)
@@ -130,12 +123,10 @@ def fedpm(
         return uplink, trained.opt_state, metrics
 
     def contribute(ctx, uplink):
-        del ctx
         values = {name: packet.values for name, packet in uplink.items()}
         return means.weighted_sum(values, jnp.float32(1))
 
     def aggregate(key, round, server, total):
-        del key, round
         old = {"mask": server.scores, "stats": server.stats}
         mean = means.weighted_mean(total, old)
         empty = total["weight"] == 0
@@ -145,8 +136,10 @@ def fedpm(
             return jnp.where(empty, old, new)
 
         scores = jax.tree.map(score, mean["mask"], server.scores)
-        metrics = {"unanimous": _unanimous(mean["mask"])}
-        return Server(server.frozen, scores, mean["stats"]), metrics
+        votes, _ = ravel_pytree(mean["mask"])
+        unanimous = jnp.mean((votes == 0) | (votes == 1), dtype=jnp.float32)
+        server = Server(server.frozen, scores, mean["stats"])
+        return server, {"unanimous": unanimous}
 
     def deploy(key, server):
         params = supermask.draw(key, server.scores, server.frozen)
@@ -168,9 +161,3 @@ def _masked(loss_fn: Callable, frozen: PyTree) -> Callable:
         return loss, (stats, sums | {"alive": alive})
 
     return masked_loss
-
-
-def _unanimous(mean: PyTree) -> Array:
-    """Returns the share of entries on which all masks of a mean agree."""
-    votes = jnp.concatenate([v.reshape(-1) for v in jax.tree.leaves(mean)])
-    return jnp.mean((votes == 0) | (votes == 1), dtype=jnp.float32)

@@ -45,13 +45,8 @@ def fedprox(
     """
     in_range("mu", mu, "[0, inf)")
     loss_fn = local.objective(model)
-    averaging = fedavg(
-        model,
-        optimizer,
-        server_optimizer=server_optimizer,
-        keep_optimizer=keep_optimizer,
-        weighting=weighting,
-    )
+    shared = {"keep_optimizer": keep_optimizer, "weighting": weighting}
+    averaging = fedavg(model, optimizer, server_optimizer=server_optimizer, **shared)
 
     def update(key, ctx, downlink, client, batches):
         anchor = downlink["params"].values

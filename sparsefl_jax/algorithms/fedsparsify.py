@@ -11,17 +11,15 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import spdst, summand_with_mask
+from sparsefl_jax.algorithms.masked import averaged, spdst, summand_with_mask
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k, trees
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 
-CRITERIA = ("magnitude", "random")
-MERGES = ("majority", "average")
 ALL = ("*",)
 
 
@@ -74,30 +72,27 @@ def fedsparsify_global(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedsparsify_global(model, optimizer, density=0.1, rounds=200)
     """
-    one_of("criterion", criterion, CRITERIA)
-    schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
+    one_of("criterion", criterion, ("magnitude", "random"))
+    purge, left = _purging(model, density, rounds, frequency, power, prunable)
     frozen = spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
     )
-    select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
         scores = {}
         if criterion == "random":  # static branch
+            select = masks.prunable(model.macs, prunable)
             scores = masks.uniform_scores(key, start.params, select)
         return Server(_applied(start), jnp.int32(0), scores)
 
     def aggregate(key, round, server, total):
-        del key
-        old = server.model
-        params, stats = means.weighted_mean(total, (old.params, old.stats))
-        scores = server.scores or jax.tree.map(jnp.abs, params)
-        mask = _purge(scores, round, schedule, select)
-        mask = jax.tree.map(jnp.logical_and, mask, old.mask)
-        return _next(round, server, SparseModel(params, mask, stats)), {}
+        mean = averaged(server.model, total)
+        scores = server.scores or jax.tree.map(jnp.abs, mean.params)
+        mask = jax.tree.map(jnp.logical_and, purge(scores, round), mean.mask)
+        return _next(round, server, mean._replace(mask=mask)), {}
 
     def alive(round, start):
-        return 1 - schedule[min(round, rounds) - 1] if round else start
+        return left(round) if round else start
 
     return frozen._replace(init=init, aggregate=aggregate, alive=alive)
 
@@ -135,25 +130,21 @@ def fedsparsify_local(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedsparsify_local(model, optimizer, density=0.1, rounds=200)
     """
-    one_of("merge", merge, MERGES)
-    schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
-    loss_fn = local.objective(model)
+    one_of("merge", merge, ("majority", "average"))
+    purge, left = _purging(model, density, rounds, frequency, power, prunable)
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     frozen = spdst(
         model, optimizer, prunable=prunable, index=index, keep_optimizer=keep_optimizer
     )
-    select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
-        del key
         return Server(_applied(start), jnp.int32(0), {})
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_model(downlink), optimizer(ctx.round)
         trained = local.train(key, loss_fn, tx, received, batches, opt_state=client)
         scores = jax.tree.map(jnp.abs, trained.model.params)
-        purged = trained.model._replace(
-            mask=_purge(scores, ctx.round, schedule, select)
-        )
+        purged = trained.model._replace(mask=purge(scores, ctx.round))
         uplink = pack_up(purged, received.mask, select, index=index)
         return uplink, trained.opt_state, trained.metrics
 
@@ -161,20 +152,18 @@ def fedsparsify_local(
         return summand_with_mask(ctx, uplink) | {"voters": jnp.float32(1)}
 
     def aggregate(key, round, server, total):
-        del key
-        old, voters = server.model, total["voters"]
-        params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
+        mean, voters = averaged(server.model, total["mean"]), total["voters"]
         least = voters / 2 if merge == "majority" else jnp.float32(1)
         mask = jax.tree.map(
-            lambda v, m: jnp.where(voters > 0, v >= least, m), total["masks"], old.mask
+            lambda v, m: jnp.where(voters > 0, v >= least, m), total["masks"], mean.mask
         )
-        return _next(round, server, SparseModel(params, mask, stats)), {}
+        return _next(round, server, mean._replace(mask=mask)), {}
 
     def alive(round, start):
         if not round:
             return start
         most = 2 if merge == "majority" else jnp.inf  # times the density of a client
-        return min(1.0, most * (1 - schedule[min(round, rounds) - 1]))
+        return min(1.0, most * left(round))
 
     return frozen._replace(
         init=init,
@@ -185,12 +174,20 @@ def fedsparsify_local(
     )
 
 
-def _purge(scores: PyTree, round, schedule, select: PyTree) -> PyTree:
-    """Returns the mask without the int(s n) lowest scores; ties are kept."""
-    size = int(trees.layer_sizes(scores, select).sum())
-    counts = jnp.asarray(schedules.alive(schedule, size))
-    count = counts[jnp.minimum(round, len(counts) - 1)]
-    return top_k.at_least(scores, count, select)
+def _purging(model, density, rounds, frequency, power, prunable):
+    """Returns a round's purge, and the share of entries that is left after it."""
+    schedule = schedules.polynomial(density, rounds, frequency=frequency, power=power)
+    local.objective(model)  # refuses an argument that is no model
+    select = masks.prunable(model.macs, prunable)
+
+    def purge(scores, round):
+        """Returns the mask without the int(s n) lowest scores; ties are kept."""
+        size = int(trees.layer_sizes(scores, select).sum())
+        counts = jnp.asarray(schedules.alive(schedule, size))
+        count = counts[jnp.minimum(round, len(counts) - 1)]
+        return top_k.at_least(scores, count, select)
+
+    return purge, lambda round: 1 - schedule[min(round, rounds) - 1]
 
 
 def _next(round, server, new) -> Server:

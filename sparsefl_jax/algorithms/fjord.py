@@ -21,8 +21,6 @@ from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_slice
 from sparsefl_jax.wire.packets import Packet
 
-DRAWS = ("batch", "round")
-
 
 class Server(NamedTuple):
     """The model, with normalisation statistics for each of W widths."""
@@ -72,8 +70,10 @@ def fjord(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fjord(model, optimizer, widths=(0.4, 0.5, 0.6), draw="round")
     """
-    rates, weight = _grid(widths), means.weigh(weighting)
-    one_of("draw", draw, DRAWS)
+    rates, weight = sorted(set(widths)), means.weigh(weighting)
+    if len(rates) != len(widths) or not rates or not 0 < rates[0] <= rates[-1] <= 1:
+        raise ValueError(f"widths={tuple(widths)}, expected different ones in (0, 1]")
+    one_of("draw", draw, ("batch", "round"))
     if distill and draw == "round":
         raise ValueError("distill=True, expected draw='batch', which has a teacher")
     local.objective(model)  # refuses an argument that is no model
@@ -83,7 +83,6 @@ def fjord(
         return jnp.maximum(within - 1, 0)
 
     def init(key, start: SparseModel):
-        del key
         width.check(start)
         if any(jax.tree.leaves(is_static(start.stats))):
             raise ValueError("fjord: norm='static', expected 'batch' or None")
@@ -111,11 +110,10 @@ def fjord(
         if draw == "round":  # static branch
             place = downlink["width"].values.astype(jnp.int32)
         loss_fn = _ordered_dropout(model, rates, place, draw, distill)
+        tx = optimizer(ctx.round)
         start = SparseModel(params, mask, downlink["stats"].values)
         sums = {"seen": jnp.zeros((len(rates),), jnp.float32)}
-        trained = local.train(
-            key, loss_fn, optimizer(ctx.round), start, batches, sums=sums
-        )
+        trained = local.train(key, loss_fn, tx, start, batches, sums=sums)
         metrics = dict(trained.metrics)
         metrics["work"] = _work(metrics.pop("seen"), params, rates)
         uplink = {
@@ -130,29 +128,18 @@ def fjord(
         return means.covered_sum(values, mask, weight(ctx.client))
 
     def aggregate(key, round, server, total):
-        del key, round
         mean = means.covered_mean(total, server._asdict())
         return Server(**mean), {}
 
     def deploy(key, server):
-        del key
         falling = range(len(rates) - 1, -1 if all_widths else len(rates) - 2, -1)
         return {f"w{rates[i]:g}": _cut(server, rates, i) for i in falling}
 
     def personalize(key, server, client, info):
-        del key, client
         return {"personal": _cut(server, rates, largest(info.budget))}
 
     required = (init, broadcast, update, contribute, aggregate, deploy)
     return Algorithm(*required, personalize=personalize)
-
-
-def _grid(widths: Sequence[float]) -> list[float]:
-    """Returns the widths in rising order; refuses what is no grid."""
-    rates = sorted(set(widths))
-    if len(rates) != len(widths) or not rates or not 0 < rates[0] <= rates[-1] <= 1:
-        raise ValueError(f"widths={tuple(widths)}, expected different ones in (0, 1]")
-    return rates
 
 
 def _array(rates: list[float]) -> Array:

@@ -93,10 +93,7 @@ def gradient_flow(
     key: Key,
     params: PyTree,
     stats: PyTree,
-    x: Array,
-    y: Array,
-    weight: Array,
-    *,
+    *batch: Array,
     select: PyTree,
     parts: int = 1,
 ) -> tuple[PyTree, dict[str, Array]]:
@@ -106,9 +103,7 @@ def gradient_flow(
       loss_fn: as `local.objective` returns it.
       key: of dropout.
       params, stats: the model.
-      x: samples [B, ...].
-      y: labels [B].
-      weight: [B] float32, 0 for padded samples.
+      *batch: samples [B, ...], labels [B], and [B] float32, 0 for padded samples.
       select: tree of Python bools, the leaves in which H and g are taken.
       parts: number of parts.
 
@@ -119,8 +114,8 @@ def gradient_flow(
 
     def total(params):
         losses = [
-            loss_fn(key, params, stats, x[i::parts], y[i::parts], weight[i::parts])
-            for i in range(min(parts, len(x)))
+            loss_fn(key, params, stats, *(v[i::parts] for v in batch))
+            for i in range(min(parts, len(batch[0])))
         ]
         loss, (_, sums) = jax.tree.map(lambda *v: sum(v), *losses)
         return loss, sums

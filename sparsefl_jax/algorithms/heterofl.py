@@ -64,13 +64,11 @@ def heterofl(
     local.objective(model)  # refuses an argument that is no model
 
     def init(key, start: SparseModel):
-        del key
         width.check(start)
         static, running = trees.split(start.stats, is_static(start.stats))
         return Server(start.params, running, static)
 
     def broadcast(key, ctx, server):
-        del key
         rate = ctx.client.budget
         mask = width.prefix(server.params, rate)
         of_stats = width.prefix_of_stats(server.stats, rate)
@@ -103,24 +101,20 @@ def heterofl(
         return uplink, client, trained.metrics
 
     def contribute(ctx, uplink):
-        del ctx
         sent = (uplink["params"], uplink["stats"])
         values, mask = [p.values for p in sent], [p.mask for p in sent]
         return means.covered_sum(values, mask, jnp.float32(1))
 
     def aggregate(key, round, server, total):
-        del key, round
         mean = means.covered_mean(total, [server.params, server.stats])
         return Server(*mean, server.static), {}
 
     def deploy(key, server):
-        del key
         stats = trees.merge(server.stats, server.static)
         mask = masks.full(server.params)
         return {"global": SparseModel(server.params, mask, stats)}
 
     def personalize(key, server, client, info):
-        del key, client
         stats = trees.merge(server.stats, server.static)
         mask = width.prefix(server.params, info.budget)
         return {"personal": SparseModel(masks.apply(server.params, mask), mask, stats)}

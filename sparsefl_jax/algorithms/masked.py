@@ -69,15 +69,12 @@ def spdst(
     select = masks.prunable(model.macs, prunable)
 
     def init(key, start):
-        del key
         return Server(within(start, select), jnp.int32(0))
 
     def init_client(key, server, info):
-        del key, info
         return local.init_optimizer(optimizer, server.model.params, keep_optimizer)
 
     def broadcast(key, ctx, server):
-        del key
         return pack_down(ctx, server.model, server.since, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
@@ -87,11 +84,9 @@ def spdst(
         return uplink, trained.opt_state, trained.metrics
 
     def aggregate(key, round, server, total):
-        del key, round
         return server._replace(model=averaged(server.model, total)), {}
 
     def deploy(key, server):
-        del key
         return {"global": server.model}
 
     return Algorithm(
@@ -170,15 +165,15 @@ def mean_on_union(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
       old: the model that stays if no client sent one.
       total: the sum of `summand_with_mask`.
     """
-    params, stats = means.weighted_mean(total["mean"], (old.params, old.stats))
+    mean = averaged(old, total["mean"])
     empty = total["mean"]["weight"] == 0
     union = jax.tree.map(
         lambda votes, m: jnp.where(empty, m, votes > 0), total["masks"], old.mask
     )
-    return SparseModel(params, union, stats)
+    return mean._replace(mask=union)
 
 
 def averaged(old: SparseModel, total: PyTree) -> SparseModel:
     """Returns the mean of the cohort's models, with the old mask."""
     params, stats = means.weighted_mean(total, (old.params, old.stats))
-    return SparseModel(params, old.mask, stats)
+    return old._replace(params=params, stats=stats)

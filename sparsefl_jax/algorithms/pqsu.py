@@ -5,16 +5,16 @@ Quantization and Selective Updating", IEEE Access 2021; as Jiang and Borcea run 
 "Complement Sparsification", AAAI 2023, https://arxiv.org/abs/2303.06237.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import optax
 
+from sparsefl_jax.algorithms.masked import averaged
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, Batches, EmptyState, Key, SparseModel
+from sparsefl_jax.core.types import Array, EmptyState, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import filters, masks, quantization
@@ -85,16 +85,13 @@ def pqsu(
     filters.shrinking(model.macs, prunable)  # refuses globs that match none
 
     def init(key, start: SparseModel):
-        del key
         mask = filters.largest(start.params, density, prunable)
         return SparseModel(masks.apply(start.params, mask), mask, start.stats)
 
     def init_client(key, server, info):
-        del key, server, info
         return Client(jnp.float32(jnp.inf)) if selective else EmptyState()
 
     def broadcast(key, ctx, server):
-        del key
         kept = filters.kept(server.mask, prunable)
         zeros = jax.tree.map(jnp.zeros_like, kept)
         new = is_new(ctx, jnp.int32(0))  # the mask has not changed since round 0
@@ -102,8 +99,14 @@ def pqsu(
         return _pack(server, "down" in DIRECTIONS[quantize]) | {"filters": positions}
 
     def update(key, ctx, downlink, client, batches):
-        received = _unpack(downlink)
-        state, loss = _train(key, loss_fn, optimizer(ctx.round), received, batches)
+        received, tx = _unpack(downlink), optimizer(ctx.round)
+        project = partial(masks.apply, mask=received.mask)
+        run = partial(local.train_epochs, key, loss_fn, tx, project=project)
+        last = batches.order.shape[0] - 1
+        before = run(local.start(tx, received), batches, last=last)
+        state = run(before, batches, first=last)
+        new = jax.tree.map(jnp.subtract, state.sums, before.sums)
+        loss = new["loss"] / jnp.maximum(new["count"], 1.0)
         sent = jnp.bool_(True)
         if selective:  # static branch
             sent = loss < client.loss
@@ -121,12 +124,9 @@ def pqsu(
         return means.weighted_sum((trained.params, trained.stats), counted)
 
     def aggregate(key, round, server, total):
-        del key, round
-        params, stats = means.weighted_mean(total, (server.params, server.stats))
-        return server._replace(params=params, stats=stats), {}
+        return averaged(server, total), {}
 
     def deploy(key, server):
-        del key
         return {"global": server}
 
     return Algorithm(
@@ -152,35 +152,3 @@ def _unpack(message: Message) -> SparseModel:
     if "grid" in message:
         values = quantization.dequantize(values, message["grid"].values)
     return SparseModel(masks.apply(values, mask), mask, message["stats"].values)
-
-
-def _train(
-    key: Key,
-    loss_fn: Callable,
-    tx: optax.GradientTransformation,
-    model: SparseModel,
-    batches: Batches,
-) -> tuple[local.LocalState, Array]:
-    """Trains within the mask; returns the state and the mean loss of the last epoch."""
-    project = partial(masks.apply, mask=model.mask)
-    state = local.start(tx, model)
-    last = batches.order.shape[0] - 1
-    if last:  # static branch
-        order, weight = batches.order[:last], batches.weight[:last]
-        earlier = batches._replace(order=order, weight=weight)
-        state = local.train_epochs(key, loss_fn, tx, state, earlier, project=project)
-    before = state.sums
-    state = local.train_steps(
-        jax.random.fold_in(key, last),
-        loss_fn,
-        tx,
-        state,
-        batches,
-        epoch=last,
-        first=0,
-        last=local.own_steps(batches, last),
-        num_trips=batches.num_steps,
-        project=project,
-    )
-    new = jax.tree.map(jnp.subtract, state.sums, before)
-    return state, new["loss"] / jnp.maximum(new["count"], 1.0)

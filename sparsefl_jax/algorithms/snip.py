@@ -22,8 +22,6 @@ from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
-MODES = ("train", "inference")
-
 
 def snip(
     model: Model,
@@ -80,18 +78,12 @@ def scored(model: Model, mode: str) -> Callable:
     Raises:
       ValueError: the mode is unknown, or `model` is no `Model`.
     """
-    one_of("mode", mode, MODES)
+    one_of("mode", mode, ("train", "inference"))
     return local.objective(model, train=mode == "train")
 
 
 def saliency(
-    loss_fn: Callable,
-    key: Key,
-    params: PyTree,
-    stats: PyTree,
-    x: Array,
-    y: Array,
-    weight: Array,
+    loss_fn: Callable, key: Key, params: PyTree, stats: PyTree, *batch: Array
 ) -> tuple[PyTree, dict[str, Array]]:
     """Computes |w dL/dw|, the change of the loss, to first order, if w is removed.
 
@@ -99,15 +91,13 @@ def saliency(
       loss_fn: as `local.objective` returns it.
       key: of dropout.
       params, stats: the model.
-      x: samples [B, ...].
-      y: labels [B].
-      weight: [B] float32, 0 for padded samples.
+      *batch: samples [B, ...], labels [B], and [B] float32, 0 for padded samples.
 
     Returns:
       The scores, a tree like `params`, and the sums of `loss_fn`.
     """
     gradient = jax.grad(loss_fn, argnums=1, has_aux=True)
-    grads, (_, sums) = gradient(key, params, stats, x, y, weight)
+    grads, (_, sums) = gradient(key, params, stats, *batch)
     return jax.tree.map(lambda g, w: jnp.abs(g * w), grads, params), sums
 
 
@@ -156,11 +146,9 @@ def one_shot(
         return top_k.largest_overall(scores, keep(size), select)
 
     def init(key, start: SparseModel):
-        del key
         return start
 
     def broadcast(key, ctx, server):
-        del key, ctx
         return {"params": Packet(server.params), "stats": Packet(server.stats)}
 
     def update(key, ctx, downlink, client, batches):
@@ -180,23 +168,17 @@ def one_shot(
         return uplink, client, {**sums, "work": work}
 
     def contribute(ctx, uplink):
-        del ctx
         return means.weighted_sum(uplink["mask"].mask, jnp.float32(1))
 
     def aggregate(key, round, server, total):
-        del round
         _, others = trees.split(server.params, select)
         lots = masks.uniform_scores(key, server.params, select)  # below one vote
         votes = jax.tree.map(jnp.add, trees.merge(total["sum"], others), lots)
-        mask = jax.tree.map(
-            lambda new, old: jnp.where(total["weight"] > 0, new, old),
-            best(votes),
-            server.mask,
-        )
+        pair, any_sent = (best(votes), server.mask), total["weight"] > 0
+        mask = jax.tree.map(lambda new, old: jnp.where(any_sent, new, old), *pair)
         return server._replace(mask=mask), {}
 
     def deploy(key, server):
-        del key
         return {"initial": server}
 
     return Algorithm(

@@ -128,7 +128,6 @@ class Sampler(Protocol):
 
 def no_client_state(key: Key, server: PyTree, info: ClientInfo) -> EmptyState:
     """Returns the state of a client that keeps nothing."""
-    del key, server, info
     return EmptyState()
 
 

@@ -18,8 +18,7 @@ COHORTS, START, CLIENTS, SERVER, EVALUATION = range(5)
 
 def of_run(key: Key) -> tuple[Key, Key]:
     """Returns the key of the first model and the key of all stages."""
-    initial, stages = jax.random.split(key)
-    return initial, stages
+    return tuple(jax.random.split(key))
 
 
 def of_stage(stages: Key, index: int) -> Key:
@@ -34,8 +33,7 @@ def of_cohorts(root: Key) -> Key:
 
 def of_start(root: Key) -> tuple[Key, Key]:
     """Returns the key of `init`, and the key of all calls of `init_client`."""
-    server, clients = jax.random.split(jax.random.fold_in(root, START))
-    return server, clients
+    return tuple(jax.random.split(jax.random.fold_in(root, START)))
 
 
 def of_round(root: Key, stream: int, round: int | Array) -> Key:
@@ -56,5 +54,4 @@ def of_client(key: Key, index: int | Array) -> Key:
 
 def of_exchange(client: Key) -> tuple[Key, Key, Key]:
     """Returns a client's keys of a round: of the downlink, batches and `update`."""
-    downlink, batches, update = jax.random.split(client, 3)
-    return downlink, batches, update
+    return tuple(jax.random.split(client, 3))

@@ -98,10 +98,5 @@ def batches(
     weight = jnp.arange(num_slots, dtype=jnp.int32) < used
     order = jnp.where(weight[None], order, 0).reshape(epochs, -1, batch_size)
     weight = jnp.broadcast_to(weight.astype(jnp.float32)[None], (epochs, num_slots))
-    return Batches(
-        x=x[index],
-        y=y[index],
-        order=order,
-        weight=weight.reshape(order.shape),
-        num_steps=num_steps,
-    )
+    weight = weight.reshape(order.shape)
+    return Batches(x[index], y[index], order, weight, num_steps)

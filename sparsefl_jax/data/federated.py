@@ -111,19 +111,8 @@ def federate(
             f"val_fraction={val_fraction} holds no sample out of {len(parts)} clients "
             f"with at most {max(map(len, parts))}; give more, or 0"
         )
-    return FederatedData(
-        x=dataset.x,
-        y=dataset.y,
-        x_test=dataset.x_test,
-        y_test=dataset.y_test,
-        mean=dataset.mean,
-        std=dataset.std,
-        num_classes=dataset.num_classes,
-        name=dataset.name,
-        train=pack(train),
-        val=pack(val),
-        test=pack(test),
-    )
+    shared = {k: v for k, v in dataset._asdict().items() if k in FederatedData._fields}
+    return FederatedData(**shared, train=pack(train), val=pack(val), test=pack(test))
 
 
 def from_arrays(
@@ -169,15 +158,9 @@ def from_arrays(
       >>> from_arrays(x, y, num_clients=10).train.index.shape
       (10, 8)
     """
+    ids = {"users": users, "users_test": users_test}
     dataset = make_dataset(
-        x,
-        y,
-        x_test,
-        y_test,
-        num_classes=num_classes,
-        name=name,
-        users=users,
-        users_test=users_test,
+        x, y, x_test, y_test, num_classes=num_classes, name=name, **ids
     )
     test_split = test_split or ("within" if x_test is None else "partition")
     return federate(
@@ -201,13 +184,8 @@ def partition_counts(data: FederatedData) -> np.ndarray:
       array([[2, 0],
              [0, 3]])
     """
-    index, size = data.train
-    return np.stack(
-        [
-            np.bincount(data.y[rows[:n]], minlength=data.num_classes)
-            for rows, n in zip(index, size, strict=True)
-        ]
-    )
+    labels = [data.y[rows[:n]] for rows, n in zip(*data.train, strict=True)]
+    return np.stack([np.bincount(y, minlength=data.num_classes) for y in labels])
 
 
 def pack(parts: Sequence[np.ndarray]) -> Rows:
@@ -294,12 +272,8 @@ def _check_kwargs(partition, parameters, kwargs):
         return
     allowed = [n for n in parameters if n not in ("labels", "num_clients", "seed")]
     for key in kwargs:
-        if key not in allowed:
-            name = getattr(partition, "__name__", "partition")
-            raise ValueError(
-                f"{key} is not an argument of {name}, "
-                f"expected one of {', '.join(allowed) or 'none'}"
-            )
+        name = getattr(partition, "__name__", "partition")
+        one_of(f"argument of {name}", key, allowed)
 
 
 def _checked_parts(parts, num_clients, num_samples):

@@ -86,7 +86,7 @@ def dirichlet(
       (1000, True)
     """
     labels = _check(labels, num_clients, min_samples=min_samples)
-    _check_alpha(alpha)
+    in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     totals = np.bincount(labels)
     test = [] if labels_test is None else labels_test
@@ -130,7 +130,7 @@ def lda(
       [200, 200, 200, 200, 200]
     """
     labels = _check(labels, num_clients)
-    _check_alpha(alpha)
+    in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     stacks = by_class(labels, rng)
     left = np.array([len(stack) for stack in stacks])
@@ -170,7 +170,6 @@ def shards(
       >>> [np.unique(labels[part]).tolist() for part in shards(labels, 10, k=2)][:3]
       [[0, 1], [0, 1], [2, 3]]
     """
-    del seed
     labels = _check(labels, num_clients)
     num_classes = len(np.unique(labels))
     if not 1 <= k <= num_classes:
@@ -236,13 +235,7 @@ def natural(
     return [parts[i] for i in np.sort(chosen)]
 
 
-PARTITIONERS = {
-    "iid": iid,
-    "dirichlet": dirichlet,
-    "lda": lda,
-    "shards": shards,
-    "natural": natural,
-}
+PARTITIONERS = {f.__name__: f for f in (iid, dirichlet, lda, shards, natural)}
 
 
 def _check(labels, num_clients, min_samples=1):
@@ -261,11 +254,6 @@ def _check(labels, num_clients, min_samples=1):
             f"there are {len(labels)} samples"
         )
     return labels
-
-
-def _check_alpha(alpha):
-    """Refuses an alpha for which a sum of draws would overflow."""
-    in_range("alpha", alpha, "(0, 1e100]")
 
 
 def _distinct(classes, k):

@@ -6,6 +6,7 @@ TFDS's `data_source` needs only `array_record` and an image decoder.
 import contextlib
 import logging
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,12 @@ from sparsefl_jax.core.validate import closest
 from sparsefl_jax.data import cache
 from sparsefl_jax.data.samples import SAMPLES
 
-ARRAYS = ("x", "y", "x_test", "y_test")
 _CHUNK = 1024
 
 
 def read(
     name: str, data_dir: str | Path | None = None
-) -> tuple[tuple[np.ndarray, ...], int]:
+) -> tuple[dict[str, np.ndarray], int]:
     """Reads a prepared image classification data set.
 
     Args:
@@ -30,8 +30,9 @@ def read(
         default.
 
     Returns:
-      `((x, y, x_test, y_test), num_classes)`: images [n, H, W, C] uint8 and labels [n]
-      int32 of the splits `train` and `test`, or `validation` if there is no `test`.
+      The arrays and the number of classes: `x` [n, H, W, C] uint8 and `y` [n] int32 of
+      the split `train`, `x_test` and `y_test` of `test`, or `validation` if there is no
+      `test`.
 
     Raises:
       ValueError: the data set is not prepared, or does not classify images.
@@ -41,14 +42,10 @@ def read(
         _check_prepared(name, builder, data_dir)
         image, label = _features(name, builder.info.features, "Image")
         folder = Path(str(builder.data_path))
-        arrays = cache.through(
-            builder.info.full_name,
-            folder,
-            [f for f in folder.iterdir() if f.is_file()],
-            lambda: _decode(name, builder, image, label),
-        )
-    num_classes = builder.info.features[label].num_classes
-    return tuple(arrays[a] for a in ARRAYS), num_classes
+        files = [f for f in folder.iterdir() if f.is_file()]
+        decode = partial(_decode, name, builder, image, label)
+        arrays = cache.through(builder.info.full_name, folder, files, decode)
+    return arrays, builder.info.features[label].num_classes
 
 
 def read_texts(
@@ -169,8 +166,8 @@ def _texts(builder, split, text, label):
 def _decode(name, builder, image, label):
     """Reads both splits into arrays."""
     test, *_ = _test_splits(name, builder)
-    arrays = []
-    for split in ("train", test):
+    arrays = {}
+    for split, suffix in (("train", ""), (test, "_test")):
         source = builder.as_data_source(split=split)
         x = np.empty((len(source), *builder.info.features[image].shape), np.uint8)
         y = np.empty(len(source), np.int32)
@@ -178,8 +175,8 @@ def _decode(name, builder, image, label):
             rows = range(start, min(start + _CHUNK, len(source)))
             for i, example in zip(rows, source.__getitems__(rows), strict=True):
                 x[i], y[i] = example[image], example[label]
-        arrays += [x, y]
-    return dict(zip(ARRAYS, arrays, strict=True))
+        arrays |= {f"x{suffix}": x, f"y{suffix}": y}
+    return arrays
 
 
 @contextlib.contextmanager

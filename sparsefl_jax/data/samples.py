@@ -12,45 +12,34 @@ FOLDER = Path(__file__).parent / "samples"
 SAMPLES = ("cifar10_sample", "fashion_mnist_sample")
 
 
-def encode(x: np.ndarray) -> np.ndarray:
-    """Encodes uint8 images [n, H, W, C] as differences from the row above, mod 256.
-
-    Example:
-      >>> encode(np.array([3, 1, 2], np.uint8).reshape(1, 3, 1, 1)).ravel().tolist()
-      [3, 254, 1]
-    """
-    return np.diff(x, axis=1, prepend=np.uint8(0))
-
-
 def decode(differences: np.ndarray) -> np.ndarray:
-    """Decodes the output of `encode` back into images [n, H, W, C] uint8.
+    """Decodes differences from the row above, mod 256, to images [n, H, W, C] uint8.
 
     Example:
-      >>> x = np.arange(12, dtype=np.uint8).reshape(1, 3, 2, 2)[:, ::-1]
-      >>> bool((decode(encode(x)) == x).all())
-      True
+      >>> decode(np.array([3, 254, 1], np.uint8).reshape(1, 3, 1, 1)).ravel().tolist()
+      [3, 1, 2]
     """
     return np.cumsum(differences, axis=1, dtype=np.uint8)
 
 
-def read(name: str) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def read(name: str) -> dict[str, np.ndarray]:
     """Reads an embedded sample.
 
     Args:
       name: one of `SAMPLES`.
 
     Returns:
-      `(x, y, x_test, y_test)`: images [n, H, W, C] uint8, labels [n] int32.
+      `x` [n, H, W, C] uint8, `y` [n] int32, `x_test` and `y_test`.
 
     Example:
-      >>> x, y, x_test, y_test = read("fashion_mnist_sample")
-      >>> x.shape, x_test.shape, np.bincount(y).tolist() == [200] * 10
-      ((2000, 28, 28, 1), (500, 28, 28, 1), True)
+      >>> data = read("fashion_mnist_sample")
+      >>> data["x"].shape, data["x_test"].shape, set(np.bincount(data["y"]).tolist())
+      ((2000, 28, 28, 1), (500, 28, 28, 1), {200})
     """
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as f:
-        return (
-            decode(f["x_train"]),
-            f["y_train"].astype(np.int32),
-            decode(f["x_test"]),
-            f["y_test"].astype(np.int32),
-        )
+        return {
+            "x": decode(f["x_train"]),
+            "y": f["y_train"].astype(np.int32),
+            "x_test": decode(f["x_test"]),
+            "y_test": f["y_test"].astype(np.int32),
+        }

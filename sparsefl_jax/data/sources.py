@@ -90,7 +90,7 @@ def load(
     name = title = str(name)
     users = _read_npz(writers, _WRITER_KEYS) if writers else {}
     if name in samples.SAMPLES:
-        arrays = dict(zip(prepared_tfds.ARRAYS, samples.read(name), strict=True))
+        arrays = samples.read(name)
     elif name.endswith(".npz"):
         arrays, title = _read_npz(name, _KEYS, _OPTIONAL), Path(name).stem
     elif Path(name).is_absolute() or leaf.find(name):
@@ -98,7 +98,6 @@ def load(
     else:
         arrays, known = prepared_tfds.read(name, data_dir)
         num_classes = known if num_classes is None else num_classes
-        arrays = dict(zip(prepared_tfds.ARRAYS, arrays, strict=True))
     return make_dataset(**arrays | users, num_classes=num_classes, name=title)
 
 
@@ -162,15 +161,8 @@ def make_dataset(
     return Dataset(x, y, x_test, y_test, num_classes, name, mean, std, **ids)
 
 
-_KEYS = {
-    "x": ("x", "x_train"),
-    "y": ("y", "y_train"),
-    "x_test": ("x_test",),
-    "y_test": ("y_test",),
-    "users": ("users",),
-    "users_test": ("users_test",),
-}
 _OPTIONAL = ("x_test", "y_test", "users", "users_test")
+_KEYS = {"x": ("x", "x_train"), "y": ("y", "y_train")} | {k: (k,) for k in _OPTIONAL}
 # The errors of NumPy and zipfile on files that are truncated, damaged or no archives.
 _UNREADABLE = (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError)
 _UNREADABLE += (BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError)

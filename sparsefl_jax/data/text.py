@@ -121,12 +121,8 @@ def hashed(texts: Sequence[str], num_features: int) -> np.ndarray:
     except ImportError:
         install = "scikit-learn: pip install 'sparsefl_jax[hashing]'"
         raise ValueError(f"--hash needs {install}") from None
-    vectorizer = HashingVectorizer(
-        n_features=num_features,
-        analyzer="char_wb",
-        ngram_range=(3, 4),
-        dtype=np.float32,
-    )
+    runs = {"analyzer": "char_wb", "ngram_range": (3, 4)}
+    vectorizer = HashingVectorizer(n_features=num_features, dtype=np.float32, **runs)
     return vectorizer.transform(texts).toarray()
 
 
@@ -156,10 +152,9 @@ def load_encoder(folder: str | Path) -> tuple[Any, Any]:
         install = "torch and transformers: pip install 'sparsefl_jax[text]'"
         raise ValueError(f"--encoder needs {install} ({error})") from None
     try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(
-            folder, local_files_only=True
-        )
-        model = transformers.AutoModel.from_pretrained(folder, local_files_only=True)
+        read = {"local_files_only": True}
+        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **read)
+        model = transformers.AutoModel.from_pretrained(folder, **read)
     except Exception as error:  # noqa: BLE001  damaged files raise many types
         reason = " ".join(str(error).split())
         raise ValueError(f"encoder={str(folder)!r} cannot be used: {reason}") from None
@@ -197,13 +192,9 @@ def embed(
     order = np.argsort([len(text) for text in texts], kind="stable")
     parts = []
     for start in tqdm(range(0, len(texts), batch_size), disable=not show):
-        tokens = tokenizer(
-            [texts[i] for i in order[start : start + batch_size]],
-            padding=True,
-            truncation=True,
-            max_length=max_length,
-            return_tensors="pt",
-        )
+        chosen = [texts[i] for i in order[start : start + batch_size]]
+        cut = {"padding": True, "truncation": True, "max_length": max_length}
+        tokens = tokenizer(chosen, return_tensors="pt", **cut)
         parts.append(np.asarray(model(**tokens).last_hidden_state[:, 0], np.float32))
     return np.concatenate(parts)[np.argsort(order)]
 
@@ -246,12 +237,9 @@ def _parser():
     add("--data_dir", help="folder of TFDS data sets (default: TFDS_DATA_DIR)")
     add("--batch_size", type=int, default=64, help="texts at a time (default: 64)")
     features = parser.add_mutually_exclusive_group(required=True)
-    features.add_argument(
-        "--encoder", metavar="DIR", type=Path, help="folder of a Hugging Face encoder"
-    )
-    features.add_argument(
-        "--hash", metavar="N", type=int, help="hash runs of letters to N features"
-    )
+    add = features.add_argument
+    add("--encoder", metavar="DIR", type=Path, help="folder of a Hugging Face encoder")
+    add("--hash", metavar="N", type=int, help="hash runs of letters to N features")
     return parser
 
 
@@ -263,14 +251,9 @@ def _convert(arguments) -> str:
     if not arguments.out.parent.is_dir():
         raise ValueError(f"out={str(arguments.out)!r}, expected a folder that exists")
     if arguments.encoder:
+        options = {"batch_size": arguments.batch_size, "show": True}
         tokenizer, model = load_encoder(arguments.encoder)
-        features = partial(
-            embed,
-            tokenizer=tokenizer,
-            model=model,
-            batch_size=arguments.batch_size,
-            show=True,
-        )
+        features = partial(embed, tokenizer=tokenizer, model=model, **options)
         origin = f"first token of {arguments.encoder.resolve().name}"
     else:
         features = partial(hashed, num_features=arguments.hash)
@@ -293,13 +276,8 @@ def _read(arguments) -> tuple[Texts, Texts | None]:
     if Path(arguments.source).suffix in _TABLES:
         if None in columns[:2]:
             raise ValueError("--text and --label are needed for a CSV file")
-        table = read_table(
-            arguments.source,
-            *columns,
-            header=not arguments.no_header,
-            encoding=arguments.encoding,
-        )
-        return table, None
+        options = {"header": not arguments.no_header, "encoding": arguments.encoding}
+        return read_table(arguments.source, *columns, **options), None
     if any(columns):
         raise ValueError(
             f"source={arguments.source!r} has no columns to name; a CSV file ends in "

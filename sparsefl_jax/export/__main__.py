@@ -28,41 +28,23 @@ def main(argv: Sequence[str] | None = None) -> int:
         description="Write the model that a run deploys as a safetensors file, packed"
         " as on the network, for sparsefl_jax.load_sparse, and print its sizes.",
     )
-    parser.add_argument("run", metavar="RUN", help="folder of a run")
-    parser.add_argument(
-        "-o",
-        "--out",
-        metavar="FILE",
-        type=Path,
-        help="default: model.safetensors or client_K.safetensors in RUN",
-    )
-    parser.add_argument(
-        "--index",
-        default="bitmap",
-        choices=export.INDEXES,
-        help="code of the positions; none writes plain float32 tensors with zeros",
-    )
-    parser.add_argument(
-        "--model",
-        metavar="NAME",
-        help="name of a deployed model (default: that at the target density)",
-    )
-    parser.add_argument(
-        "--client", metavar="K", type=int, help="id of a client, for its own model"
-    )
-    parser.add_argument(
+    add = parser.add_argument
+    add("run", metavar="RUN", help="folder of a run")
+    default = "model.safetensors or client_K.safetensors in RUN"
+    add("-o", "--out", metavar="FILE", type=Path, help=f"default: {default}")
+    codes = "code of the positions; none writes plain float32 tensors with zeros"
+    add("--index", default="bitmap", choices=export.INDEXES, help=codes)
+    names = "name of a deployed model (default: that at the target density)"
+    add("--model", metavar="NAME", help=names)
+    add("--client", metavar="K", type=int, help="id of a client, for its own model")
+    add(
         "--best", action="store_true", help="model of the best evaluation, not the last"
     )
     arguments = parser.parse_args(argv)
     try:
-        path, sizes = export.export_run(
-            arguments.run,
-            arguments.out,
-            index=arguments.index,
-            name=arguments.model,
-            client=arguments.client,
-            best=arguments.best,
-        )
+        chosen = {"client": arguments.client, "best": arguments.best}
+        chosen |= {"index": arguments.index, "name": arguments.model}
+        path, sizes = export.export_run(arguments.run, arguments.out, **chosen)
     except (ValueError, OSError) as error:
         print(f"error: {cli.one_line(error)}", file=sys.stderr)
         return 2

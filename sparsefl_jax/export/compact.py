@@ -76,7 +76,8 @@ def compact(
         )
     sparse = jax.tree.map(np.asarray, sparse)
     _check_shapes(sparse, build(name, num_classes, input_shape, **kwargs), name)
-    sparse = sparse._replace(params=jax.tree.map(_masked, sparse.params, sparse.mask))
+    kept = jax.tree.map(lambda v, m: np.where(m, v, v.dtype.type(0)), *sparse[:2])
+    sparse = sparse._replace(params=kept)
     flat = SparseModel(*(traverse_util.flatten_dict(t, sep="/") for t in sparse))
     shrinking = links(sparse.params, kwargs.get("variant"))
     for link in shrinking:
@@ -101,10 +102,8 @@ def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
     params, stats = jax.eval_shape(model.init, jax.random.key(0))
     for part, like in {"params": params, "mask": params, "stats": stats}.items():
         found, expected = (
-            dict(
-                zip(trees.leaf_paths(t), map(np.shape, jax.tree.leaves(t)), strict=True)
-            )
-            for t in (getattr(sparse, part), like)
+            {path: np.shape(leaf) for path, leaf in trees.by_path(tree).items()}
+            for tree in (getattr(sparse, part), like)
         )
         for path in found | expected:
             if found.get(path) != expected.get(path):
@@ -112,10 +111,6 @@ def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
                     f"sparse.{part} holds {path} of shape {found.get(path)}, expected "
                     f"{expected.get(path)} as in model {name!r}"
                 )
-
-
-def _masked(value: np.ndarray, mask: np.ndarray) -> np.ndarray:
-    return np.where(mask, value, 0).astype(value.dtype)
 
 
 def _statistics(stats: dict, link: Link) -> list[np.ndarray]:

@@ -211,20 +211,17 @@ def _checked(sparse: SparseModel) -> SparseModel:
     if _shapes(sparse.params) != _shapes(sparse.mask):
         raise ValueError("mask has other leaves than params, expected the same shapes")
     for part, tree in sparse._asdict().items():
-        paths, leaves = trees.leaf_paths(tree), jax.tree.leaves(tree)
-        dtype = np.dtype(bool if part == "mask" else np.float32)
-        for path, leaf in zip(paths, leaves, strict=True):
+        leaves, dtype = trees.by_path(tree), np.dtype("?" if part == "mask" else "f4")
+        for path, leaf in leaves.items():
             if leaf.dtype != dtype:
                 raise ValueError(f"{part}/{path} is {leaf.dtype}, expected {dtype}")
-        nested = _nest(dict(zip(paths, leaves, strict=True)))
-        if jax.tree.structure(nested) != jax.tree.structure(tree):
+        if jax.tree.structure(_nest(leaves)) != jax.tree.structure(tree):
             raise ValueError(f"{part} is not a nested dict, expected one of arrays")
     return sparse
 
 
 def _shapes(tree: PyTree) -> dict[str, list[int]]:
-    leaves = zip(trees.leaf_paths(tree), jax.tree.leaves(tree), strict=True)
-    return {path: list(leaf.shape) for path, leaf in leaves}
+    return {path: list(leaf.shape) for path, leaf in trees.by_path(tree).items()}
 
 
 def _nest(flat: dict[str, Any]) -> dict:
@@ -234,19 +231,17 @@ def _nest(flat: dict[str, Any]) -> dict:
 
 def _packets(sparse: SparseModel, index: str) -> dict[str, codec.Packet]:
     """Returns a packet for each tensor of the file, by its name."""
+    params, masks, stats = map(trees.by_path, sparse)
     packets = {}
-    leaves = map(jax.tree.leaves, (sparse.params, sparse.mask))
-    for path, leaf, mask in zip(trees.leaf_paths(sparse.params), *leaves, strict=True):
+    for path, mask in masks.items():
+        leaf = params[path]
         if index != "none":
             packets[f"params/{path}"] = codec.Packet(leaf, mask, index=index)
             continue
         packets[f"params/{path}"] = codec.Packet(np.where(mask, leaf, np.float32(0)))
         if not mask.all():
             packets[f"mask/{path}"] = codec.Packet(mask, bits=1)
-    stats = jax.tree.leaves(sparse.stats)
-    for path, leaf in zip(trees.leaf_paths(sparse.stats), stats, strict=True):
-        packets[f"stats/{path}"] = codec.Packet(leaf)
-    return packets
+    return packets | {f"stats/{path}": codec.Packet(v) for path, v in stats.items()}
 
 
 def _stored(packet: codec.Packet) -> np.ndarray:

@@ -72,7 +72,7 @@ class Model(NamedTuple):
           {'bias': 0, 'kernel': 12}
         """
         model = wrap(module, example)
-        linen.try_out(module, model.init, model.apply, _one(example))
+        linen.try_out(module, model.init, model.apply, example)
         return model
 
     def fitting(self, loss: Callable) -> "Model":
@@ -177,10 +177,10 @@ class Model(NamedTuple):
 
 def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
     """Wraps a linen module as `Model.from_flax` does, without running a test."""
-    arguments, sample = linen.arguments(module), _one(example)
+    arguments = linen.arguments(module)
 
     def initialised(key):
-        x = jnp.zeros(sample.shape, sample.dtype)
+        x = jnp.zeros((1, *example.shape[1:]), example.dtype)
         return module.init(key, x, **arguments(False))
 
     # jit drops the forward pass that linen's init runs. The rest runs once, and
@@ -196,25 +196,21 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
 
     def apply(params, stats, x, *, train, weight=None, key=None):
         variables = {"params": params} | ({"batch_stats": stats} if stats else {})
+        rngs = None if key is None else {"dropout": key}
+        options = {"rngs": rngs, "mutable": ["batch_stats"] if train and stats else []}
         with linen.without_padding(weight):
             logits, changed = module.apply(
-                variables,
-                x,
-                **arguments(train, weight),
-                rngs=None if key is None else {"dropout": key},
-                mutable=["batch_stats"] if train and stats else [],
+                variables, x, **arguments(train, weight), **options
             )
         new = changed.get("batch_stats", stats)
-        new = linen.keep_unless_valid(weight, new, stats) if train else new
+        if train and weight is not None:  # padding alone changes no statistics
+            new = jax.tree.map(
+                lambda n, o: jnp.where(jnp.any(weight > 0), n, o), new, stats
+            )
         return logits.astype(jnp.float32), new
 
     macs, stats = _count_macs(initialised)
     return Model(init, apply, macs, any(jax.tree.leaves(is_static(stats))))
-
-
-def _one(example) -> jax.ShapeDtypeStruct:
-    """Returns the shape of a batch of one sample."""
-    return jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype)
 
 
 def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
@@ -272,7 +268,7 @@ def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:
     Raises:
       ValueError: there are more or fewer widths, or one is below 1.
     """
-    if len(widths) != count or min(widths) < 1:
+    if len(widths) != count or min(widths, default=1) < 1:
         raise ValueError(
             f"widths={tuple(widths)}, expected {count} numbers of at least 1"
         )

@@ -11,15 +11,8 @@ from typing import NamedTuple
 import flax.linen as nn
 
 from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.models import layers
 from sparsefl_jax.models.base import Model, check_widths, image_model
-from sparsefl_jax.models.layers import (
-    BatchNorm,
-    conv,
-    dense,
-    max_pool,
-    norm,
-    torch_uniform,
-)
 
 ZEROS = nn.initializers.zeros
 
@@ -37,7 +30,7 @@ class Chain(NamedTuple):
     size: int = 3  # height and width of the kernels
     pad: int = 0
     bias: bool = True
-    init: Callable = torch_uniform
+    init: Callable = layers.torch_uniform
     head_init: Callable | None = None  # None for `init`
     bias_init: Callable | None = None  # None for PyTorch's default
 
@@ -91,16 +84,16 @@ class _Network(nn.Module):
     def __call__(self, x, train, weight=None):
         chain, num_convs = self.chain, len(self.chain.convs)
         bias = {"bias": chain.bias, "bias_init": chain.bias_init}
+        shared = {"init": chain.init, **bias}
+        stats = {"train": train, "weight": weight}
         step_fns = {
             "relu": lambda x, name: nn.relu(x),
-            "pool": lambda x, name: max_pool(x),
-            "slide": lambda x, name: max_pool(x, 3, 1),
-            "norm": lambda x, name: norm(
-                x, self.norm, name=name, train=train, weight=weight
-            ),
-            "keras_norm": lambda x, name: BatchNorm(
+            "pool": lambda x, name: layers.max_pool(x),
+            "slide": lambda x, name: layers.max_pool(x, 3, 1),
+            "norm": lambda x, name: layers.norm(x, self.norm, name=name, **stats),
+            "keras_norm": lambda x, name: layers.BatchNorm(
                 momentum=0.99, epsilon=1e-3, name=name
-            )(x, train=train, weight=weight),
+            )(x, **stats),
             "dropout": lambda x, name: nn.Dropout(
                 self.dropout, deterministic=not train
             )(x),
@@ -108,23 +101,16 @@ class _Network(nn.Module):
         steps = (*chain.convs, *chain.hidden)
         for i, (width, after) in enumerate(zip(self.widths, steps, strict=True), 1):
             if i <= num_convs:
-                x = conv(
-                    x,
-                    width,
-                    chain.size,
-                    name=f"conv{i}",
-                    pad=chain.pad,
-                    init=chain.init,
-                    lowering=self.lowering,
-                    **bias,
-                )
+                window = {"pad": chain.pad, "lowering": self.lowering}
+                shape = width, chain.size
+                x = layers.conv(x, *shape, name=f"conv{i}", **window, **shared)
             else:
                 x = x.reshape(x.shape[0], -1)
-                x = dense(x, width, name=f"fc{i - num_convs}", init=chain.init, **bias)
+                x = layers.dense(x, width, name=f"fc{i - num_convs}", **shared)
             for step in after:
                 x = step_fns[step](x, f"bn{i}")
         name, init = f"fc{len(chain.hidden) + 1}", chain.head_init or chain.init
-        x = dense(x, self.num_classes, name=name, init=init, **bias)
+        x = layers.dense(x, self.num_classes, name=name, init=init, **bias)
         return nn.softmax(x) if self.softmax_output else x
 
 
@@ -150,14 +136,8 @@ def mnistnet(
     With `softmax_output` the network ends in a softmax, so cross-entropy applies a
     second one, as FLASH's official code does.
     """
-    return _build(
-        MNISTNET,
-        num_classes,
-        input_shape,
-        widths,
-        lowering,
-        softmax_output=softmax_output,
-    )
+    shape = num_classes, input_shape, widths
+    return _build(MNISTNET, *shape, lowering, softmax_output=softmax_output)
 
 
 def lenet5_caffe(

@@ -9,9 +9,8 @@ both gradients each use one of the forms of `lowerings.py`. No form wins everywh
 import functools
 import json
 import math
-from collections.abc import Sequence
 from importlib import resources
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -127,40 +126,6 @@ def _checked(lowering: str | Lowering) -> Lowering:
         one_of("lowering", name, lowerings.NAMES)
     at_least("lowering.images", lowering.images, 0)
     return lowering
-
-
-def conv_general_dilated(
-    x: Array,
-    kernel: Array,
-    strides: Sequence[int],
-    padding: str | Sequence[tuple[int, int]],
-    *,
-    lowering: str | Lowering = "auto",
-    precision: Any = None,
-    **kwargs: Any,
-) -> Array:
-    """Calls `convolve` through the signature that `flax.linen.Conv` expects.
-
-    `jax.lax.conv_general_dilated` takes over what `convolve` does not cover: groups,
-    dilation, kernels or strides that are not square, and a given precision.
-    """
-    ones = (None, 1, (1, 1))
-    dilated = any(kwargs.get(k) not in ones for k in ("lhs_dilation", "rhs_dilation"))
-    square = kernel.ndim == 4 and kernel.shape[0] == kernel.shape[1]
-    grouped = kwargs.get("feature_group_count", 1) != 1
-    if dilated or grouped or not square or len(set(strides)) > 1 or precision:
-        return lax.conv_general_dilated(
-            x, kernel, strides, padding, precision=precision, **kwargs
-        )
-    if isinstance(padding, str):
-        padding = lax.padtype_to_pads(
-            x.shape[1:3], kernel.shape[:2], strides, padding.upper()
-        )
-    pads = {p for side in padding for p in side}
-    if len(pads) > 1:  # an even kernel or an odd stride under SAME
-        x = jnp.pad(x, ((0, 0), *padding, (0, 0)))
-        pads = {0}
-    return convolve(x, kernel, stride=strides[0], pad=pads.pop(), lowering=lowering)
 
 
 @functools.cache

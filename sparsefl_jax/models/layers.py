@@ -47,21 +47,15 @@ def conv(
       bias_init: the bias' initialiser; None for PyTorch's, U(-1 / sqrt(fan_in),
         1 / sqrt(fan_in)).
     """
-    y = nn.Conv(
-        features,
-        (size, size),
-        strides=(stride, stride),
-        padding=((pad, pad), (pad, pad)),
-        use_bias=bias,
-        kernel_init=init,
-        bias_init=bias_init or _torch_bias(size * size * x.shape[-1]),
-        conv_general_dilated=functools.partial(
-            convolution.conv_general_dilated, lowering=lowering
-        ),
-        promote_dtype=_promote,
-        name=name,
-    )(x)
-    return _rounded(y, x)
+
+    def convolve(x, kernel, *_, **__):
+        return convolution.convolve(
+            x, kernel, stride=stride, pad=pad, lowering=lowering
+        )
+
+    options = _options(bias, init, bias_init, size * size * x.shape[-1])
+    options |= {"conv_general_dilated": convolve, "name": name}
+    return _rounded(nn.Conv(features, (size, size), **options)(x), x)
 
 
 def dense(
@@ -74,17 +68,20 @@ def dense(
     bias_init: Callable | None = None,
 ) -> Array:
     """Applies a dense layer [B, I] -> [B, features]; arguments as in `conv`."""
-    bias_init = bias_init or _torch_bias(x.shape[-1])
-    y = nn.Dense(
-        features,
-        use_bias=bias,
-        kernel_init=init,
-        bias_init=bias_init,
-        dot_general=lambda x, kernel, *_, **__: _matmul(x, kernel),
-        promote_dtype=_promote,
-        name=name,
-    )(x)
-    return _rounded(y, x)
+
+    def dot_general(x, kernel, *_, **__):
+        return _matmul(x, kernel)
+
+    options = _options(bias, init, bias_init, x.shape[-1])
+    options |= {"dot_general": dot_general, "name": name}
+    return _rounded(nn.Dense(features, **options)(x), x)
+
+
+def _options(bias, init, bias_init, fan_in):
+    """Returns what convolutions and dense layers of linen have in common."""
+    bias_init = bias_init or _torch_bias(fan_in)
+    options = {"use_bias": bias, "kernel_init": init, "bias_init": bias_init}
+    return options | {"promote_dtype": _promote}
 
 
 def _promote(x, kernel, bias, dtype):
@@ -141,13 +138,13 @@ def max_pool(x: Array, size: int = 2, stride: int = 2) -> Array:
       x: [B, H, W, C].
       size: the side of the window; rows and columns beyond the last whole window are
         dropped.
-      stride: the step between windows.
+      stride: the step between windows, 1 or `size`.
 
     Returns:
       [B, (H - size) // stride + 1, (W - size) // stride + 1, C].
 
     Raises:
-      ValueError: the window is larger than the image.
+      ValueError: the window is larger than the image, or the stride is another one.
 
     Example:
       >>> max_pool(jnp.arange(9, dtype=jnp.float32).reshape(1, 3, 3, 1)).item()
@@ -155,19 +152,14 @@ def max_pool(x: Array, size: int = 2, stride: int = 2) -> Array:
     """
     if size > min(x.shape[1:3]):
         raise ValueError(f"size={size} is larger than the image {x.shape[1:3]}")
+    one_of("stride", stride, (1, size))
     if stride == 1:
         batch, height, width, channels = x.shape
         # Rows of W * C entries: both axes shift along contiguous memory.
         x = _sliding_max(x.reshape(batch, height, width * channels), size, 1, 1)
         x = _sliding_max(x, size, channels, 2)
         return x.reshape(batch, height - size + 1, width - size + 1, channels)
-    if stride == size:
-        return _disjoint_max(x, size)
-    for axis in (1, 2):
-        reach = (x.shape[axis] - size) // stride * stride + 1
-        views = [lax.slice_in_dim(x, i, i + reach, stride, axis) for i in range(size)]
-        x = functools.reduce(jnp.maximum, views)
-    return x
+    return _disjoint_max(x, size)
 
 
 def _windows(x: Array, size: int) -> Array:

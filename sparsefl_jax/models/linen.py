@@ -7,6 +7,7 @@ must leave the padding out.
 import inspect
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
-from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.types import Array
 
 # Arguments that are True in training, and those that are True in evaluation.
 TRAINING = ("train", "training", "is_training")
@@ -110,7 +111,9 @@ def without_padding(weight: Array | None) -> AbstractContextManager:
                 f"expected the {weight.size} samples of a batch along the first axis, "
                 "to leave out padded ones"
             )
-        valid = jnp.expand_dims(_valid_or_all(weight), range(1, x.ndim))
+        valid = weight > 0
+        valid = valid | ~jnp.any(valid)  # of padding alone the statistics are unused
+        valid = jnp.expand_dims(valid, range(1, x.ndim))
         given = kwargs.get("mask")
         mask = valid if given is None else valid & jnp.asarray(given, bool)
         return call(*args, **kwargs | {"mask": mask})
@@ -118,28 +121,13 @@ def without_padding(weight: Array | None) -> AbstractContextManager:
     return nn.intercept_methods(masked)
 
 
-def _valid_or_all(weight: Array) -> Array:
-    """Returns which samples are valid; all if none is, as the statistics are unused."""
-    valid = weight > 0
-    return valid | ~jnp.any(valid)
-
-
-def keep_unless_valid(weight: Array | None, new: PyTree, old: PyTree) -> PyTree:
-    """Returns the new statistics, or the old ones if the batch is all padding."""
-    if weight is None:
-        return new
-    return jax.tree.map(lambda n, o: jnp.where(jnp.any(weight > 0), n, o), new, old)
-
-
-def try_out(
-    module: nn.Module, init: Callable, apply: Callable, example: jax.ShapeDtypeStruct
-) -> None:
+def try_out(module: nn.Module, init: Callable, apply: Callable, example: Any) -> None:
     """Runs two samples and a padded one, and checks that the padding has no effect.
 
     Args:
       module: the module, named in errors.
       init, apply: those of its `Model`.
-      example: the shape and dtype of one sample, [1, ...].
+      example: a batch [B, ...], or its shape and dtype.
 
     Raises:
       ValueError: the module fails, or a padded sample changes the logits of valid ones
@@ -159,14 +147,9 @@ def try_out(
 
     def train_and_evaluate(variables, x):
         def outputs(train):
+            keywords = {"weight": weight, "key": key if train else None}
             with _check_submodules(train):
-                logits, stats = apply(
-                    *variables,
-                    x,
-                    train=train,
-                    weight=weight,
-                    key=key if train else None,
-                )
+                logits, stats = apply(*variables, x, train=train, **keywords)
             if logits.shape[:1] != (3,):
                 raise ValueError(
                     f"{kind} turns 3 samples into {list(logits.shape)}, expected [3, C]"

@@ -12,7 +12,7 @@ SUMS = ("loss", "correct", "count")
 
 
 def cross_entropy(
-    logits: Array, targets: Array | None = None, weight: Array | None = None
+    logits: Array, targets: Array, weight: Array
 ) -> tuple[Array, dict[str, Array]]:
     """Returns the mean softmax cross-entropy of a batch's valid samples.
 
@@ -26,20 +26,12 @@ def cross_entropy(
       `loss`, `correct` (samples whose largest logit is that of the most likely class)
       and `count`.
 
-    Raises:
-      ValueError: targets or weight are missing.
-
     Example:
       >>> logits = jnp.array([[0.0, 0.0], [9.0, 1.0]])
       >>> loss, sums = cross_entropy(logits, jnp.array([0, 1]), jnp.array([1.0, 0.0]))
       >>> round(loss.item(), 3), sums["count"].item()
       (0.693, 1.0)
     """
-    if targets is None or weight is None:  # an old call, `cross_entropy(model)`
-        raise ValueError(
-            "cross_entropy takes (logits, targets, weight); a method takes the model, "
-            "as in fedavg(model, optimizer)"
-        )
     if targets.ndim == logits.ndim:  # static branch
         losses = optax.losses.softmax_cross_entropy(logits, targets)
         labels = jnp.argmax(targets, -1)

@@ -82,11 +82,8 @@ def _patches(x, size, stride, pad):
     """Returns the patches [B, h, w, size * size * I] of x [B, H, W, I]."""
     x = jnp.pad(x, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
     h, w = ((n - size) // stride * stride + 1 for n in x.shape[1:3])
-    views = [
-        x[:, i : i + h : stride, j : j + w : stride]
-        for i in range(size)
-        for j in range(size)
-    ]
+    sides = range(size)
+    views = [x[:, i : i + h : stride, j : j + w : stride] for i in sides for j in sides]
     return jnp.concatenate(views, -1)
 
 

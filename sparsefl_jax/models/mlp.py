@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import flax.linen as nn
 
-from sparsefl_jax.models.base import Model, image_model
+from sparsefl_jax.models.base import Model, check_widths, image_model
 from sparsefl_jax.models.layers import dense
 
 
@@ -46,6 +46,5 @@ def sa(
 
 
 def _mlp(num_classes, input_shape, widths, init_fn):
-    if any(width < 1 for width in widths):
-        raise ValueError(f"widths={tuple(widths)}, expected at least 1 each")
-    return image_model(_MLP(num_classes, tuple(widths), init_fn), input_shape)
+    widths = check_widths(widths, len(widths))
+    return image_model(_MLP(num_classes, widths, init_fn), input_shape)

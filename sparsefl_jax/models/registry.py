@@ -4,36 +4,24 @@ import inspect
 from typing import Any
 
 from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.models import cnn, mlp, resnet, vgg
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.models.cnn import (
-    conv4,
-    fedsparsify_cnn,
-    femnist_cnn,
-    ic,
-    lenet5_caffe,
-    mnistnet,
-    simple_cnn,
-    small_cnn,
-)
-from sparsefl_jax.models.mlp import mlp, sa
-from sparsefl_jax.models.resnet import resnet18
-from sparsefl_jax.models.vgg import vgg16
 
 MODELS = {
     factory.__name__: factory
     for factory in (
-        mlp,
-        mnistnet,
-        lenet5_caffe,
-        conv4,
-        ic,
-        fedsparsify_cnn,
-        sa,
-        femnist_cnn,
-        simple_cnn,
-        small_cnn,
-        resnet18,
-        vgg16,
+        mlp.mlp,
+        cnn.mnistnet,
+        cnn.lenet5_caffe,
+        cnn.conv4,
+        cnn.ic,
+        cnn.fedsparsify_cnn,
+        mlp.sa,
+        cnn.femnist_cnn,
+        cnn.simple_cnn,
+        cnn.small_cnn,
+        resnet.resnet18,
+        vgg.vgg16,
     )
 }
 
@@ -69,9 +57,6 @@ def build(
     one_of("model", name, MODELS)
     parameters = inspect.signature(MODELS[name]).parameters.values()
     allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    if unknown := [k for k in kwargs if k not in allowed]:
-        raise ValueError(
-            f"model {name!r} has no argument {unknown[0]!r}, expected one of "
-            f"{', '.join((*allowed, 'dtype'))}"
-        )
+    for argument in kwargs:
+        one_of(f"argument of model {name}", argument, (*allowed, "dtype"))
     return MODELS[name](num_classes, input_shape, **kwargs).computing(dtype)

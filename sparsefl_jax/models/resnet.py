@@ -4,6 +4,8 @@ He et al., CVPR 2016, arXiv:1512.03385. The pre-activation blocks are those of
 arXiv:1603.05027, as in SpaFL's official code.
 """
 
+from functools import partial
+
 import flax.linen as nn
 
 from sparsefl_jax.core.validate import at_least, one_of
@@ -27,10 +29,10 @@ class _Block(nn.Module):
 
     @nn.compact
     def __call__(self, x, train, weight):
+        norm = partial(layers.norm, kind=self.norm, train=train, weight=weight)
+
         def norm_relu(x, name):
-            kind = self.norm
-            x = layers.norm(x, kind, name=name, train=train, weight=weight)
-            return nn.relu(x)
+            return nn.relu(norm(x, name=name))
 
         def conv(x, size, name, stride=1, features=self.features):
             return layers.conv(
@@ -50,12 +52,9 @@ class _Block(nn.Module):
             y = norm_relu(conv(y, 3, "conv1", self.stride, self.inner), "bn2")
             return conv(y, 3, "conv2") + shortcut
         y = norm_relu(conv(x, 3, "conv1", self.stride, self.inner), "bn1")
-        y = conv(y, 3, "conv2")
-        y = layers.norm(y, self.norm, name="bn2", train=train, weight=weight)
+        y = norm(conv(y, 3, "conv2"), name="bn2")
         if changes:
-            x = conv(x, 1, "shortcut", self.stride)
-            name = "shortcut_bn"
-            x = layers.norm(x, self.norm, name=name, train=train, weight=weight)
+            x = norm(conv(x, 1, "shortcut", self.stride), name="shortcut_bn")
         return nn.relu(y + x)
 
 
@@ -78,21 +77,15 @@ class _ResNet18(nn.Module):
         x = nn.relu(x)
         for stage in range(4):
             for block in range(2):
-                x = _Block(
-                    self.base * 2**stage,
-                    self.widths[2 * stage + block],
-                    2 if stage > 0 and block == 0 else 1,
-                    self.variant,
-                    self.norm,
-                    conv_args,
-                    name=f"layer{stage + 1}_block{block}",
-                )(x, train, weight)
+                shape = self.base * 2**stage, self.widths[2 * stage + block]
+                stride = 2 if stage > 0 and block == 0 else 1
+                options = self.variant, self.norm, conv_args
+                name = f"layer{stage + 1}_block{block}"
+                x = _Block(*shape, stride, *options, name=name)(x, train, weight)
         head = {"init": layers.torch_uniform}
         if flash:
-            head = {
-                "init": nn.initializers.normal(0.01),
-                "bias_init": nn.initializers.zeros,
-            }
+            zeros = nn.initializers.zeros
+            head = {"init": nn.initializers.normal(0.01), "bias_init": zeros}
         return layers.dense(x.mean((1, 2)), self.num_classes, name="fc", **head)
 
 

@@ -16,7 +16,7 @@ from sparsefl_jax.report.likeness import refuse_unlike
 def main(argv: Sequence[str] | None = None) -> int:
     """Plots runs, writes their pages, compares them, and prints a table of all.
 
-    The table goes to standard output, the names of the written files to standard error.
+    The table goes to standard output, the number of written files to standard error.
     The comparison is a page, `report.html`, with tables and figures beside it in the
     folder `--out`, see `write_comparison`. By default that is RUN itself if it is the
     only one and has several seeds, and else `comparison` beside the first RUN. A single
@@ -77,12 +77,14 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
     if not arguments.unlike:
         refuse_unlike(groups, make_labels(groups))
     comparison = compare(groups, budgets=budgets)
+    written = []
     for run in runs:
-        _print_paths(*report.plot_run(run.path), report.write_page(run.path))
+        written += [*report.plot_run(run.path), report.write_page(run.path)]
     if len(runs) > 1 or out is not None:
         first = Path(names[0])
         folder = out or (first if len(names) == 1 else first.parent / "comparison")
-        _print_paths(*report.write_comparison_page(comparison, folder))
+        written += report.write_comparison_page(comparison, folder)
+    print(f"wrote {len(written)} files: {_folders(written)}", file=sys.stderr)
     if arguments.csv:
         say(report.comparison_csv(groups, comparison).rstrip())
     else:
@@ -105,9 +107,16 @@ def _budget(text: str) -> tuple[str, list[float]]:
         ) from None
 
 
-def _print_paths(*paths: Path) -> None:
-    for path in paths:
-        print(f"wrote {path}", file=sys.stderr)
+def _folders(paths: Sequence[Path]) -> str:
+    """Returns the folders of files; plots and figures count as their run's.
+
+    Example:
+      >>> _folders([Path("a/plots/x.png"), Path("a/report.html"), Path("b/c.csv")])
+      'a, b'
+    """
+    drawn = ("plots", "figures")
+    folders = (p.parents[p.parent.name in drawn] for p in paths)
+    return ", ".join(dict.fromkeys(map(str, folders)))
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from sparsefl_jax.report.costs import Axis
 from sparsefl_jax.report.equal_cost import on_front
 from sparsefl_jax.report.evaluations import accuracy, final_evals
 from sparsefl_jax.report.figure import whole_numbers
-from sparsefl_jax.report.intervals import Interval, interval
+from sparsefl_jax.report.intervals import interval
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Record
 from sparsefl_jax.report.looks import Look, looks
@@ -43,8 +43,8 @@ class Point(NamedTuple):
     """A deployed model in a front."""
 
     entry: int  # the place of its group
-    cost: Interval
-    accuracy: Interval
+    cost: float  # the mean over seeds
+    accuracy: float
     model: str  # '' for the headline model
 
 
@@ -61,18 +61,15 @@ def curve_figure(comparison: Comparison, axis: Axis) -> Figure:
 
 def front_figure(comparison: Comparison, axis: Axis) -> Figure:
     """Returns the figure of the last accuracy against a cost, with its front."""
-    points = [
-        Point(
-            i,
-            measures.over_seeds(entry, lambda run: costs.total(run, axis.name)),
-            measures.over_seeds(entry, measures.last_accuracy),
-            "",
-        )
-        for i, entry in enumerate(comparison.entries)
-    ]
+    points = []
+    for i, entry in enumerate(comparison.entries):
+        cost = measures.over_seeds(entry, lambda run: costs.total(run, axis.name)).mean
+        accuracy = measures.over_seeds(entry, measures.last_accuracy).mean
+        if cost is not None and accuracy is not None:
+            points.append(Point(i, cost, accuracy, ""))
 
     def draw(ax) -> None:
-        scale = _scale_costs(ax, [p.cost.mean for p in points], axis)
+        scale = _scale_costs(ax, [p.cost for p in points], axis)
         _draw_front(ax, comparison, points, scale, axis.text)
 
     caption = "Last round. Hollow grey points are dominated by another."
@@ -86,7 +83,7 @@ def density_figure(comparison: Comparison) -> Figure | None:
     Returns None if all densities are the same.
     """
     points = [p for i, e in enumerate(comparison.entries) for p in _models(i, e)]
-    densities = [100 * p.cost.mean for p in points]
+    densities = [100 * p.cost for p in points]
     if not densities or max(densities) < 1.02 * min(densities):
         return None
 
@@ -157,11 +154,12 @@ def _models(i: int, entry: Entry) -> list[Point]:
     points = []
     for j, name in enumerate(dict.fromkeys(n for models in last for n in models)):
         of_seeds = [models.get(name, {}) for models in last]
-        found = [
-            interval([m.get(key) for m in of_seeds]) for key in ("density", "accuracy")
-        ]
-        if all(each.mean is not None for each in found):
-            points.append(Point(i, *found, name if j else ""))
+        density, accuracy = (
+            interval([m.get(key) for m in of_seeds]).mean
+            for key in ("density", "accuracy")
+        )
+        if density is not None and accuracy is not None:
+            points.append(Point(i, density, accuracy, name if j else ""))
     return points
 
 
@@ -190,18 +188,17 @@ def _draw_bands(ax, comparison: Comparison, bands: Sequence[Band], axis: Axis) -
 def _draw_front(
     ax, comparison: Comparison, points: Sequence[Point], scale: float, text: Callable
 ) -> None:
-    """Draws points with 95 % intervals, and a line through those of the front."""
-    points = [p for p in points if None not in (p.cost.mean, p.accuracy.mean)]
-    best = on_front([(p.cost.mean, p.accuracy.mean) for p in points])
+    """Draws points, and a line through those of the front."""
+    best = on_front([(p.cost, p.accuracy) for p in points])
     styles = looks([entry.group for entry in comparison.entries])
     front = [p for p, kept in zip(points, best, strict=True) if kept]
-    front = sorted((scale * p.cost.mean, 100 * p.accuracy.mean) for p in front)
+    front = sorted((scale * p.cost, 100 * p.accuracy) for p in front)
     if len(front) > 1:
         ax.plot(*zip(*front, strict=True), color=DOMINATED, lw=1, zorder=1)
     for i, (point, kept) in enumerate(zip(points, best, strict=True)):
         look, label = styles[point.entry], comparison.entries[point.entry].label
         color = look.color if kept else DOMINATED
-        x, y = scale * point.cost.mean, 100 * point.accuracy.mean
+        x, y = scale * point.cost, 100 * point.accuracy
         (dot,) = ax.plot(
             x,
             y,
@@ -213,7 +210,7 @@ def _draw_front(
             zorder=3,
         )
         name = f"{label} ({point.model})" if point.model else label
-        values = f"{format_percent(point.accuracy.mean)} at {text(point.cost.mean)}"
+        values = f"{format_percent(point.accuracy)} at {text(point.cost)}"
         dot.set_gid(tip(f"point-{i}", f"{name}: {values}"))
     if ax.get_xscale() == "log":
         _label_powers(ax)

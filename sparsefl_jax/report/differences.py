@@ -121,7 +121,7 @@ def _methods(groups: Sequence[Group]) -> list[str]:
     ]
 
 
-def _columns(groups: Sequence[Group]) -> dict[str, list[str]]:
+def _columns(groups: Sequence[Group]) -> dict[str, list[str | None]]:
     """Returns words such as "density 0.05" for each field that differs and each group.
 
     The same setting of a method and of its first stage is one field where they agree.

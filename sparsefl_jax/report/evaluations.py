@@ -58,4 +58,4 @@ def unfinished(run: Run) -> bool:
 
 def _choice(record: Record, model: str | None) -> tuple[bool, float]:
     known = finite(record.get("val_accuracy"))
-    return known, record["val_accuracy"] if known else accuracy(record, model)
+    return known, record["val_accuracy"] if known else accuracy(record, model) or 0.0

@@ -57,10 +57,7 @@ def paired(
       >>> paired({0: 0.7, 1: 0.6}, {0: 0.5, 1: 0.4, 2: 0.9})
       Interval(mean=0.2, half=0.0, count=2)
     """
+    pairs = [(value, other.get(seed)) for seed, value in one.items()]
     return interval(
-        [
-            one[seed] - other[seed]
-            for seed in one
-            if finite(one[seed]) and finite(other.get(seed))
-        ]
+        [a - b for a, b in pairs if a is not None and b is not None]  # NaN stays NaN
     )

@@ -12,15 +12,17 @@ from sparsefl_jax.core import formats
 from sparsefl_jax.core.validate import closest, one_line
 
 CONFIGS = Path(__file__).parents[2] / "configs"
+EVERYTHING = "all"  # the value of `--fields` without one
 
 
 def check_flags(verbs: dict, others: dict) -> None:
     """Refuses flags that would be ignored beside another one.
 
     Args:
-      verbs: values by name, of `list`, `prepare`, `dry_run` and `resume`, of which one
-        at most can be given.
-      others: values by name, which the first two do not read.
+      verbs: values by name, of `list`, `fields`, `prepare`, `dry_run` and `resume`, of
+        which one at most can be given.
+      others: values by name, which the first three do not read; `fields` reads
+        `config`.
 
     Raises:
       ValueError: names both.
@@ -33,8 +35,9 @@ def check_flags(verbs: dict, others: dict) -> None:
     """
     given = [name for name, value in verbs.items() if value]
     unread = given[1:]
-    if {"list", "prepare"} & set(given):
-        unread += [name for name, value in others.items() if value is not None]
+    if {"list", "fields", "prepare"} & set(given):
+        also = {"config"} if given[0] == "fields" else set()
+        unread += [name for name in others.keys() - also if others[name] is not None]
     if unread:
         raise ValueError(
             f"--{unread[0]} is not read beside --{given[0]}, expected one without the "
@@ -103,6 +106,15 @@ def prepare(name: str) -> None:
     print(get(name))
 
 
+def list_fields(section: str, config) -> None:
+    """Prints the fields of a section, or of all for `EVERYTHING`."""
+    from sparsefl_jax.runs.config import reference
+    from sparsefl_jax.runs.config.rename import settle
+
+    config = config if config is None else settle(config)
+    formats.say(reference.listing("" if section == EVERYTHING else section, config))
+
+
 def catalogue() -> str:
     """Lists methods, models, data sets, partitioners and configurations, one a line."""
     from sparsefl_jax import algorithms, data, models
@@ -128,8 +140,25 @@ def catalogue() -> str:
     return "\n".join(lines)
 
 
-def _unknown_field(error: Exception) -> str:
-    """Turns ml_collections' message about a misspelt field into a sentence."""
+def _unknown_field(error: Exception, config, argv: list[str]) -> str:
+    """Turns ml_collections' message about a misspelt field into a sentence.
+
+    Args:
+      error: what it raised.
+      config: what `--config` names, if it could be read.
+      argv: the command line, in which the field stands unless the file has it.
+    """
+    from sparsefl_jax.runs.config import guess
+
+    for arg in argv:
+        found = re.match(r"--?config\.([\w.]+)", arg)
+        section, parts = config, found[1].split(".") if found else []
+        for depth, part in enumerate(parts, 1):
+            if not hasattr(section, "to_dict"):
+                break
+            if part not in section:
+                return guess.unknown_field(".".join(parts[:depth]), section)
+            section = section[part]
     text = one_line(error)  # at times a repr of a repr
     found = re.fullmatch(
         r"\W*(\w+)\W*(?:Did you mean \W*(\w+).*)?", text.replace(r"\n", " ")
@@ -158,18 +187,46 @@ def define_config(values):
     from sparsefl_jax.runs.config import rename
 
     class Parser(config_flags.ConfigFileFlagParser):
+        config = None  # the last that was read, for messages
+
         def parse(self, path):
             _check_file(path)
             own = path.endswith(".json")
-            config = _config_of(path) if own else super().parse(path)
+            self.config = _config_of(path) if own else super().parse(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
-            rename.follow(config, _sections(argv))
-            return config
+            rename.follow(self.config, _sections(argv))
+            return self.config
 
-    told = "A file in configs/."
+    told = "A file in configs/ with a variant of it, or the config.json of a run."
     holder = config_flags.DEFINE_config_file("config", None, told, flag_values=values)
     values["config"].parser = Parser("config")
     return holder
+
+
+def define_fields(values):
+    """Defines the flag `--fields`, alone or with a section as its value.
+
+    Args:
+      values: absl's `FlagValues`.
+
+    Returns:
+      What holds the section once the flags are parsed, `EVERYTHING` for all.
+    """
+    from absl import flags
+
+    class Parser(flags.ArgumentParser):
+        syntactic_help = "a section, a method, a network or a partition"
+
+        def parse(self, argument):
+            if argument == "false":
+                raise ValueError("expected --fields or --fields=SECTION")
+            return EVERYTHING if argument in ("true", "") else argument
+
+    told = "List every field with its type, default and meaning; or those of a SECTION."
+    flag = flags.Flag(
+        Parser(), flags.ArgumentSerializer(), "fields", None, told, boolean=True
+    )
+    return flags.DEFINE_flag(flag, values)
 
 
 def _config_of(path: str):
@@ -238,12 +295,18 @@ def _check_file(path: str) -> None:
 def guarded(app, flags, main) -> None:
     """Runs `main` under absl; prints the user's mistakes as one line.
 
+    Modules are found in the current folder too, wherever `launch.py` is.
     `SPARSEFL_DEBUG=1` lets every exception through with its traceback.
 
     Args:
       app, flags: absl's modules.
       main: takes the arguments that are not flags.
     """
+    sys.path.append(os.getcwd())  # last, so that nothing there replaces a package
+    if {"--help", "-help", "-h", "-?"} & set(sys.argv[1:]):
+        from sparsefl_jax.runs import help_text
+
+        return formats.say(help_text.text(flags.FLAGS, sys.argv[0]))
     if os.environ.get("SPARSEFL_DEBUG"):
         return app.run(main)
     from sparsefl_jax.system import membership
@@ -252,7 +315,8 @@ def guarded(app, flags, main) -> None:
         try:
             return flags.FLAGS(_with_config(argv))
         except (KeyError, AttributeError) as error:  # a field that is not there
-            refuse(_unknown_field(error))
+            parser = getattr(flags.FLAGS["config"], "parser", None)
+            refuse(_unknown_field(error, getattr(parser, "config", None), argv))
         except Exception as error:  # absl and ml_collections raise many kinds here
             refuse(error)
 

@@ -38,7 +38,7 @@ def recording(
 
     Args:
       workdir: the run's directory, claimed.
-      config: of the run, a `ConfigDict`.
+      config: of the run, as `plain.values` returns it.
       key: the root of its randomness.
       setup: of the run.
       at: where it begins or continues.

@@ -126,8 +126,7 @@ def amend(workdir: Path, config) -> None:
     """
     for name in ("summary.json", "report.html"):  # in this order: a kill may come
         (workdir / name).unlink(missing_ok=True)
-    if differences(read_config(workdir), config):
-        _write_config(workdir, config)
+    _write_config(workdir, config)
 
 
 def _write_config(workdir: Path, config) -> None:
@@ -149,26 +148,31 @@ def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
 
     until = time.monotonic() + wait
     with open(workdir / "lock", "a") as file:
-        while True:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    raise ValueError(
-                        f"workdir={str(workdir)!r} is in use by a run that still goes "
-                        "on"
-                    ) from None
-                time.sleep(0.05)
+        while not _try(file, fcntl.LOCK_EX):
+            if time.monotonic() >= until:
+                raise ValueError(
+                    f"workdir={str(workdir)!r} is in use by a run that still goes on"
+                )
+            time.sleep(0.05)
         yield
 
 
 def in_use(workdir: Path) -> bool:
     """Tells whether a process runs in a directory now."""
+    import fcntl
+
     if not (workdir / "lock").exists():
         return False
+    with open(workdir / "lock", "a+") as file:  # shared with others who look
+        return not _try(file, fcntl.LOCK_SH)
+
+
+def _try(file, kind: int) -> bool:
+    """Locks a file until it is closed, unless another process has locked it."""
+    import fcntl
+
     try:
-        with locked(workdir, wait=0):
-            return False
-    except ValueError:
-        return True
+        fcntl.flock(file, kind | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

@@ -10,11 +10,11 @@ import io
 import json
 import math
 import os
-import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from sparsefl_jax.runs import trackers
 from sparsefl_jax.runs.config.registry import lookup
 from sparsefl_jax.system import log_lines
 from sparsefl_jax.system.files import naming
@@ -72,7 +72,7 @@ class JsonLines:
 
         `compile_seconds` of the segment's time went into compiling.
         """
-        rounds = _num_rounds(records)
+        rounds = trackers.num_rounds(records)
         line = {
             "stage": records[-1]["stage"],
             "round": records[-1]["round"],
@@ -106,68 +106,12 @@ class JsonLines:
         self._timing.close()
 
 
-class TensorBoard:
-    """Event files in `tensorboard/`: every number of a record as a scalar.
-
-    The tag is `train/loss` or `eval/client_accuracy/p10`, the step counts rounds over
-    all stages. Lists by client are left out.
-
-    Args:
-      workdir: an existing directory.
-      position: as in `JsonLines`; TensorBoard is told to hide the rounds behind it.
-
-    Raises:
-      OSError: a write failed, with the name of the folder.
-    """
-
-    def __init__(self, workdir: Path, position: dict | None = None):
-        # Not SummaryWriter, whose thread loses on a kill what it has been given, and
-        # its errors always.
-        from tensorboardX.event_file_writer import EventsWriter
-        from tensorboardX.proto.event_pb2 import Event, SessionLog
-
-        self._rounds = position["rounds"] if position else 0
-        self._folder = workdir / "tensorboard"
-        self._folder.mkdir(exist_ok=True)
-        # Files are read in the order of their names; the suffix tells those of one
-        # second apart.
-        prefix, suffix = str(self._folder / "events"), f".{self._rounds:09d}"
-        start = SessionLog(status=SessionLog.START)
-        with naming(self._folder):
-            self._writer = EventsWriter(prefix, suffix)
-            self._writer.write_event(Event(step=self._rounds + 1, session_log=start))
-
-    def write(self, records: list[dict], seconds: float) -> None:
-        """Appends the scalars of one segment."""
-        del seconds
-        from tensorboardX.proto.event_pb2 import Event
-        from tensorboardX.proto.summary_pb2 import Summary
-
-        with naming(self._folder):
-            for record in records:
-                self._rounds += _num_rounds([record])
-                numbers = {k: v for k, v in record.items() if k not in _COUNTERS}
-                scalars = [
-                    Summary.Value(tag=tag, simple_value=value)
-                    for tag, value in _scalars(numbers, record["phase"])
-                ]
-                event = Event(
-                    step=self._rounds,
-                    wall_time=time.time(),
-                    summary=Summary(value=scalars),
-                )
-                self._writer.write_event(event)
-            self._writer.flush()
-
-    def close(self) -> None:
-        """Closes the event file."""
-        with naming(self._folder):
-            self._writer.close()
-
-
-SINKS: dict[str, Callable[[Path, dict | None], Sink]] = {"tensorboard": TensorBoard}
-_MODULES = {"tensorboard": "tensorboardX"}  # from the extra of the sink's name
-_COUNTERS = ("stage", "round")  # what the step stands for
+SINKS: dict[str, Callable[[Path, dict | None], Sink]] = {
+    "tensorboard": trackers.TensorBoard,
+    "wandb": trackers.WeightsAndBiases,
+    "mlflow": trackers.MLflow,
+}
+_MODULES = {"tensorboard": "tensorboardX"}  # others have the name of the sink
 
 
 class Sinks(NamedTuple):
@@ -193,12 +137,13 @@ def check(names: Sequence[str]) -> None:
       >>> check(["tensorbord"])
       Traceback (most recent call last):
       ValueError: sinks='tensorbord' (did you mean 'tensorboard'?), expected one of
-      tensorboard
+      mlflow, tensorboard, wandb
     """
     for name in names:
         lookup("sinks", name, SINKS)
-        module = _MODULES.get(name)
-        if module and importlib.util.find_spec(module) is None:
+        module = _MODULES.get(name, name)
+        found = importlib.util.find_spec(module)
+        if found is None or found.origin is None:  # W&B leaves folders `wandb`
             raise ValueError(
                 f"sinks={name!r}, expected {module} to be installed: "
                 f"pip install 'sparsefl_jax[{name}]'"
@@ -257,10 +202,6 @@ def open_sinks(
         yield Sinks(write, files.position)
 
 
-def _num_rounds(records: list[dict]) -> int:
-    return sum(record["phase"] == "train" for record in records)
-
-
 def _line(record: dict) -> str:
     try:
         return json.dumps(record, allow_nan=False) + "\n"
@@ -275,15 +216,6 @@ def _nulled(value):
     if isinstance(value, list):
         return [_nulled(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _scalars(value, tag: str) -> Iterator[tuple[str, float]]:
-    """Returns all numbers of nested dictionaries by path."""
-    if isinstance(value, dict):
-        for key, item in value.items():
-            yield from _scalars(item, f"{tag}/{key}")
-    elif isinstance(value, int | float):
-        yield tag, float(value)
 
 
 def _append(file, text: bytes) -> None:

@@ -211,18 +211,24 @@ def check_metric(
         clients keep models whose statistics have to come from all samples.
     """
     one_of("metric", metric, METRICS)
-    personalized = any(stage.algorithm.personalize is not None for stage in stages)
     kept = any(personal.kept(stage.algorithm, model) for stage in stages)
     if model.static_stats and kept and metric != "pooled":
         raise ValueError(
             "norm='static', expected another for a method whose clients keep models"
         )
-    by_client = metric == "clients" or (metric == "auto" and personalized)
-    if by_client and not data.test.size.any():
+    if resolved(metric, stages) == "clients" and not data.test.size.any():
         raise ValueError(
             f"metric={metric!r}, expected clients with test samples of their own, but "
             "there are none: choose another test_split"
         )
+
+
+def resolved(metric: str, stages: Sequence[Stage]) -> str:
+    """Returns the metric that a run uses, 'pooled' or 'clients' for 'auto'."""
+    if metric != "auto":
+        return metric
+    personal_models = any(stage.algorithm.personalize is not None for stage in stages)
+    return "clients" if personal_models else "pooled"
 
 
 def _validation(data) -> Samples:

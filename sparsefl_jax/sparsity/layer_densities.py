@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.sparsity import masks, trees
 
@@ -133,23 +133,6 @@ def recalibrate(
     return jnp.minimum(jnp.float32(1), ratio * densities)
 
 
-def layer_counts(densities: Array, sizes: Array) -> Array:
-    """Returns the entries of each layer at given densities, `int(d_l k_l)`.
-
-    Args:
-      densities: `[L]` float32; may be traced.
-      sizes: `[L]`, entries of each layer.
-
-    Returns:
-      `[L]` int32.
-
-    Example:
-      >>> layer_counts(jnp.array([.5, .1]), np.array([5, 30])).tolist()
-      [2, 3]
-    """
-    return floor_count(densities * np.asarray(sizes, np.float32))
-
-
 def nested_counts(mask: PyTree, select: PyTree, budget: Array | float) -> Array:
     """Returns a client's entries of each layer, by its budget (FLASH, Algorithm 4).
 
@@ -175,14 +158,14 @@ def nested_counts(mask: PyTree, select: PyTree, budget: Array | float) -> Array:
     return jnp.minimum(alive, floor_count(share * alive.astype(jnp.float32)))
 
 
-def nested_ranks(order: Key | PyTree, mask: PyTree, select: PyTree) -> PyTree:
+def nested_ranks(scores: PyTree, mask: PyTree, select: PyTree) -> PyTree:
     """Ranks the alive entries of each layer, so that masks of the first n nest.
 
     A method with frozen sub-masks ranks once; one that goes by magnitude, every round.
 
     Args:
-      order: a typed key for a random order, or a float tree of scores, of which the
-        largest comes first and ties go by index.
+      scores: float tree, of which the largest comes first and ties go by index; for a
+        random order, `masks.uniform_scores`.
       mask: bool tree, the largest model; its entries come before all others.
       select: tree of Python bools.
 
@@ -195,18 +178,9 @@ def nested_ranks(order: Key | PyTree, mask: PyTree, select: PyTree) -> PyTree:
       >>> nested_ranks(scores, alive, {'w': True})['w'].tolist()
       [1, 0, 2]
     """
-    if isinstance(order, jax.Array) and jnp.issubdtype(
-        order.dtype, jax.dtypes.prng_key
-    ):
-        order = masks.uniform_scores(order, mask, select)
     blank = jax.tree.map(lambda m: jnp.zeros(m.shape, jnp.int32), mask)
-    ranks = [
-        _ranks(s, m)
-        for s, m in zip(
-            trees.layers(order, select), trees.layers(mask, select), strict=True
-        )
-    ]
-    return trees.replace_layers(blank, select, ranks)
+    pairs = zip(trees.layers(scores, select), trees.layers(mask, select), strict=True)
+    return trees.replace_layers(blank, select, [_ranks(*pair) for pair in pairs])
 
 
 def _ranks(scores: Array, mask: Array) -> Array:

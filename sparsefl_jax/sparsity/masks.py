@@ -13,6 +13,7 @@ import fnmatch
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.sparsity import trees
@@ -53,8 +54,7 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
         (excluded if pattern.startswith("!") else chosen).update(found)
     if not chosen - excluded:
         raise ValueError(f"patterns={patterns!r} leave no leaf, expected at least one.")
-    chosen = [p in chosen - excluded for p in paths]
-    return jax.tree.unflatten(jax.tree.structure(params), chosen)
+    return trees.map_by_path(lambda path, _: path in chosen - excluded, params)
 
 
 def everything(tree: PyTree) -> PyTree:
@@ -159,9 +159,8 @@ def uniform_scores(key: Key, params: PyTree, select: PyTree) -> PyTree:
       >>> uniform_scores(jax.random.key(0), {'w': jnp.zeros(3)}, {'w': True})['w'].shape
       (3,)
     """
-    shapes = [x.shape for x in trees.layers(params, select)]
-    keys = jax.random.split(key, len(shapes))
-    drawn = [jax.random.uniform(keys[i], s) for i, s in enumerate(shapes)]
+    chosen, uniform = trees.layers(params, select), jax.random.uniform
+    drawn = optax.tree.random_like(key, chosen, uniform, jnp.float32)
     blank = jax.tree.map(lambda x: jnp.zeros(x.shape, jnp.float32), params)
     return trees.replace_layers(blank, select, drawn)
 

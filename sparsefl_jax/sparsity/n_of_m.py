@@ -14,8 +14,7 @@ import math
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.types import Array, Key, PyTree
-from sparsefl_jax.core.validate import whole
+from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.sparsity import masks, top_k, trees
 
 
@@ -24,8 +23,8 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
 
     Args:
       scores: float tree, kernels `[..., O]`; ties go to the lowest input.
-      n: alive entries of a group, 1 <= n <= m, or one number per layer, `[L]` int32,
-        which may be traced and is not checked.
+      n: alive entries of a group, 1 <= n <= m, or one number per layer, `[L]` int32;
+        may be traced and is not checked.
       m: entries of a group.
       select: tree of Python bools.
 
@@ -33,16 +32,13 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
       A bool tree, True on the leaves that are not selected.
 
     Raises:
-      ValueError: n and m do not fit each other, or a selected leaf has fewer than m
-        inputs.
+      ValueError: a selected leaf has fewer than m inputs.
 
     Example:
       >>> w = jnp.array([[1.], [4.], [3.], [2.]])
       >>> n_of_m({'w': w}, 2, 4, {'w': True})['w'][:, 0].tolist()
       [False, True, True, False]
     """
-    if isinstance(n, int):
-        whole("n", n, 1, m)
     leaves = trees.layers(scores, select)
     for path, leaf in zip(trees.layer_paths(select), leaves, strict=True):
         inputs = math.prod(leaf.shape[:-1]) if leaf.ndim > 1 else 0
@@ -51,32 +47,6 @@ def n_of_m(scores: PyTree, n: int | Array, m: int, select: PyTree) -> PyTree:
     per_layer = jnp.broadcast_to(jnp.asarray(n, jnp.int32), (len(leaves),))
     kept = [_n_of_m(x, per_layer[i], m) for i, x in enumerate(leaves)]
     return masks.total(scores, select, kept)
-
-
-def random_n_of_m(
-    key: Key, params: PyTree, n: int | Array, m: int, select: PyTree
-) -> PyTree:
-    """Draws a mask with n alive entries in every group of m inputs; see `n_of_m`.
-
-    Args:
-      key: a typed key, split over the layers.
-      params: a tree of arrays or shapes.
-      n: alive entries of a group, as in `n_of_m`.
-      m: entries of a group.
-      select: tree of Python bools.
-
-    Returns:
-      A bool tree, True on the leaves that are not selected.
-
-    Raises:
-      ValueError: as `n_of_m`.
-
-    Example:
-      >>> w = {'w': jnp.zeros((8, 3))}
-      >>> int(random_n_of_m(jax.random.key(0), w, 1, 4, {'w': True})['w'].sum())
-      6
-    """
-    return n_of_m(masks.uniform_scores(key, params, select), n, m, select)
 
 
 def _n_of_m(scores: Array, n: Array, m: int) -> Array:

@@ -140,12 +140,8 @@ def prune_regrow(
 
 def _shares(weights: list, alive: list, count: Array) -> Array:
     """Returns the normalised mean alive magnitude of each layer, [L]; 0 if empty."""
-    total = jnp.stack(
-        [
-            jnp.sum(jnp.where(m, jnp.abs(w), jnp.zeros_like(w)))
-            for w, m in zip(weights, alive, strict=True)
-        ]
-    )
+    pairs = zip(weights, alive, strict=True)
+    total = jnp.stack([jnp.sum(jnp.abs(w), where=m) for w, m in pairs])
     mean = total / jnp.maximum(count, 1).astype(jnp.float32)
     norm = jnp.sum(mean)
     return mean / jnp.where(norm > 0, norm, jnp.float32(1))

@@ -7,7 +7,6 @@ Source: Kim et al., "SpaFL", NeurIPS 2024, https://arxiv.org/abs/2406.00431, eq.
 """
 
 import functools
-from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
@@ -39,7 +38,6 @@ def unit_step(d: Array, estimator: str = "identity") -> Array:
       >>> jax.grad(unit_step)(jnp.float32(-0.5)).item()
       1.0
     """
-    del estimator
     return (d > 0).astype(d.dtype)
 
 
@@ -178,7 +176,7 @@ def prune(
         alive = unit_step(importance(kernel) - thresholds[path], estimator)
         return kernel * along_outputs(alive, kernel)
 
-    return _map_with_path(prune_leaf, params)
+    return trees.map_by_path(prune_leaf, params)
 
 
 def filter_masks(params: PyTree, thresholds: dict[str, Array]) -> PyTree:
@@ -204,7 +202,7 @@ def filter_masks(params: PyTree, thresholds: dict[str, Array]) -> PyTree:
         alive = importance(leaf) > thresholds[path]
         return jnp.broadcast_to(along_outputs(alive, leaf), leaf.shape)
 
-    return _map_with_path(mask_of, params)
+    return trees.map_by_path(mask_of, params)
 
 
 def zeros(params: PyTree, select: PyTree) -> dict[str, Array]:
@@ -223,9 +221,3 @@ def zeros(params: PyTree, select: PyTree) -> dict[str, Array]:
     """
     chosen = zip(trees.layer_paths(select), trees.layers(params, select), strict=True)
     return {path: jnp.zeros(kernel.shape[-1:], jnp.float32) for path, kernel in chosen}
-
-
-def _map_with_path(function: Callable, tree: PyTree) -> PyTree:
-    """Maps `function(path, leaf)` over a tree."""
-    mapped = [function(path, leaf) for path, leaf in trees.by_path(tree).items()]
-    return jax.tree.unflatten(jax.tree.structure(tree), mapped)

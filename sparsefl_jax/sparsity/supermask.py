@@ -6,10 +6,11 @@ al., ICLR 2023, https://arxiv.org/abs/2209.15328, for the constants and the grad
 """
 
 import math
-from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.sparsity import trees
@@ -30,8 +31,7 @@ def has_score(params: PyTree) -> PyTree:
     """
     parts = [path.rpartition("/") for path in trees.leaf_paths(params)]
     layers = {layer for layer, _, name in parts if name == "kernel"}
-    chosen = [layer in layers for layer, _, _ in parts]
-    return jax.tree.unflatten(jax.tree.structure(params), chosen)
+    return trees.map_by_path(lambda path, _: path.rpartition("/")[0] in layers, params)
 
 
 def signed_constants(key: Key, params: PyTree) -> PyTree:
@@ -131,7 +131,8 @@ def draw(key: Key, scores: PyTree, frozen: PyTree) -> PyTree:
       [0.0, 1.0]
     """
     weights, rest = trees.split(frozen, has_score(frozen))
-    kept = jax.tree.map(keep, fill(key, weights, _uniform), scores, weights)
+    uniform = optax.tree.random_like(key, weights, _uniform)
+    kept = jax.tree.map(keep, uniform, scores, weights)
     return trees.merge(kept, rest)
 
 
@@ -148,28 +149,7 @@ def mask_of(params: PyTree) -> PyTree:
     )
 
 
-def fill(key: Key, tree: PyTree, sample: Callable) -> PyTree:
-    """Fills a tree with samples, with one key for each leaf.
-
-    Args:
-      key: a typed key, split over the leaves.
-      tree: a tree of arrays or shapes.
-      sample: `(key, shape) -> array`.
-
-    Returns:
-      A tree like `tree`.
-
-    Example:
-      >>> fill(jax.random.key(0), {'w': jnp.ones(3)}, jax.random.uniform)['w'].shape
-      (3,)
-    """
-    leaves, treedef = jax.tree.flatten(tree)
-    keys = jax.random.split(key, len(leaves))
-    drawn = [sample(k, leaf.shape) for k, leaf in zip(keys, leaves, strict=True)]
-    return jax.tree.unflatten(treedef, drawn)
-
-
-def _uniform(key: Key, shape: tuple[int, ...]) -> Array:
+def _uniform(key: Key, shape: tuple[int, ...], dtype: Any) -> Array:
     """Draws from (0, 1) on a grid of 2^-16, because drawing takes much of a step."""
-    drawn = jax.random.bits(key, shape, jnp.uint16).astype(jnp.float32)
+    drawn = jax.random.bits(key, shape, jnp.uint16).astype(dtype)
     return (drawn + 0.5) / 65536

@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-import numpy as np
+from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.sparsity import masks, trees
@@ -74,7 +74,7 @@ def at_least(scores: PyTree, k: Array | int, select: PyTree) -> PyTree:
       ([True, True], [True, True])
     """
     keys = [_ordered(x) for x in trees.layers(scores, select)]
-    flat = jnp.concatenate([x.reshape(-1) for x in keys])
+    flat, _ = ravel_pytree(keys)
     k = jnp.clip(jnp.asarray(k, jnp.int32), 1, flat.size)
     threshold = _kth_largest(flat, k)
     return masks.total(scores, select, [x >= threshold for x in keys])
@@ -117,8 +117,5 @@ def largest_overall(scores: PyTree, count: Array | int, select: PyTree) -> PyTre
       >>> mask['a'].tolist(), mask['b'].tolist()
       ([False, True], [True, False])
     """
-    chosen = trees.layers(scores, select)
-    kept = top_k(jnp.concatenate([x.reshape(-1) for x in chosen]), count)
-    parts = jnp.split(kept, np.cumsum([x.size for x in chosen])[:-1])
-    cut = [part.reshape(x.shape) for part, x in zip(parts, chosen, strict=True)]
-    return masks.total(scores, select, cut)
+    flat, unravel = ravel_pytree(trees.layers(scores, select))
+    return masks.total(scores, select, unravel(top_k(flat, count)))

@@ -5,6 +5,7 @@ in tree order, are the *layers*, and arrays over them are `[L]`.
 """
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -38,6 +39,17 @@ def by_path(tree: PyTree) -> dict[str, Any]:
       {'conv1/bias': 2, 'conv1/kernel': 1}
     """
     return dict(zip(leaf_paths(tree), jax.tree.leaves(tree), strict=True))
+
+
+def map_by_path(function: Callable, tree: PyTree) -> PyTree:
+    """Maps `function(path, leaf)` over a tree.
+
+    Example:
+      >>> map_by_path(lambda path, leaf: path, {'conv1': {'kernel': 1, 'bias': 2}})
+      {'conv1': {'bias': 'conv1/bias', 'kernel': 'conv1/kernel'}}
+    """
+    mapped = map(function, leaf_paths(tree), jax.tree.leaves(tree))
+    return jax.tree.unflatten(jax.tree.structure(tree), mapped)
 
 
 def layers(tree: PyTree, select: PyTree) -> list:

@@ -193,9 +193,8 @@ def check(model: SparseModel) -> None:
     """
     prefix_of_stats(model.stats, 1.0)
     counted = {_module(path) for path in trees.leaf_paths(model.stats)}
-    for path, known in zip(
-        trees.leaf_paths(model.params), _read(model.params), strict=True
-    ):
+    leaves = zip(trees.leaf_paths(model.params), _read(model.params), strict=True)
+    for path, known in leaves:
         if known.role == "norm" and _module(path) not in counted:
             raise ValueError(
                 f"width slicing: {_module(path)!r} normalises without statistics of "

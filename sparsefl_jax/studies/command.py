@@ -42,12 +42,16 @@ def run(
         raise ValueError(f"--jobs={jobs} has no effect with --launcher={launcher}")
     if options and not launcher:
         raise ValueError("--launcher_options has no effect without --launcher")
+    import jax
+
     from sparsefl_jax import report
     from sparsefl_jax.runs.config.rename import settle
     from sparsefl_jax.studies import grid, launchers, points, runner
     from sparsefl_jax.system import hardware, interrupt
 
     hardware.keep_compilations()
+    if launcher or jobs > 1:  # leaves the memory of accelerators to the points
+        jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(settle(config), swept)
     submit = None
     if launcher:

@@ -18,6 +18,7 @@ from sparsefl_jax.runs.config import defaults, fields, plain
 from sparsefl_jax.system import files
 
 FILE = "study.json"
+_TAKEN = (FILE, "failed", "jobs", "lock", "logs", "report.html")
 
 
 class Point(NamedTuple):
@@ -87,10 +88,15 @@ def check(points: Sequence[Point]) -> None:
         raise ValueError("the study has no points, expected at least one")
     names = [point.name for point in points]
     for point in points:
-        if not re.fullmatch(r"[\w][\w.,=+-]*", str(point.name)):
+        if not re.fullmatch(r"\w[\w.,=+-]{,199}", str(point.name)):
             raise ValueError(
-                f"a point is called {point.name!r}, expected letters, digits and _.,=+-"
-                " as it names a folder"
+                f"a point is called {point.name!r}, expected at most 200 letters, "
+                "digits and _.,=+- as it names a folder"
+            )
+        if point.name in _TAKEN:
+            raise ValueError(
+                f"a point is called {point.name!r}, expected another name than the "
+                "study's own files have"
             )
         if names.count(point.name) > 1:
             raise ValueError(f"two points are called {point.name!r}")
@@ -158,8 +164,13 @@ def state(workdir: Path, point: Point) -> State:
     done = sum((folder / "summary.json").exists() for folder in folders)
     reason = failure(workdir, point.name)
     said = reason.read_text().strip() if reason.exists() else ""
-    running = run_directory.in_use(workdir / point.name)
+    running = done < len(folders) and held(workdir, point)
     return State(done, said, running)
+
+
+def held(workdir: Path, point: Point) -> bool:
+    """Tells whether a process holds a point, to run it."""
+    return run_directory.in_use(workdir / point.name)
 
 
 def failure(workdir: Path, name: str) -> Path:

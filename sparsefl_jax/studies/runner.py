@@ -18,6 +18,7 @@ from sparsefl_jax import report
 from sparsefl_jax.core.formats import format_percent, format_seconds
 from sparsefl_jax.core.validate import at_least, one_line
 from sparsefl_jax.runs import experiment, fit, run_directory
+from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import processes
 from sparsefl_jax.studies.points import Point
@@ -67,12 +68,21 @@ def run(
     if not unlike:
         _check_alike(points)
     say = _say if show else lambda text: None
+    metrics = {}
+    for point in points:
+        with _naming(point):
+            setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
+        metric = evaluate.resolved(setup.metric, setup.stages)
+        metrics.setdefault(metric, point.name)
+    if len(metrics) > 1 and not unlike:
+        raise ValueError(
+            f"metric='auto' is 'pooled' in point {metrics['pooled']!r} and 'clients' "
+            f"in {metrics['clients']!r}, with personal models; expected one metric "
+            "for all, or --unlike"
+        )
     points = _fitted(points, workdir, say)
     on_disk.write(workdir, points, {"unlike": unlike})
     missing = [point for point in points if not _complete(workdir, point)]
-    for point in missing:
-        with _naming(point):
-            experiment.build(point.of_seed(point.seeds[0]), started=True)
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
     if submit is None and jobs == 1:
         _in_this_process(workdir, points, missing, say)
@@ -171,7 +181,7 @@ def _in_this_process(workdir, points, missing, say) -> None:
     waiting = list(missing)
     while waiting:
         # Another process may run a point, such as one that a killed study left.
-        free = [p for p in waiting if not on_disk.state(workdir, p).running]
+        free = [p for p in waiting if not on_disk.held(workdir, p)]
         if not free:
             time.sleep(_POLL)
             continue
@@ -179,12 +189,11 @@ def _in_this_process(workdir, points, missing, say) -> None:
         say(f"point {1 + len(missing) - len(waiting)} of {len(missing)}: {point.name}")
         for summary in _seeds(workdir, point):
             say(_result(point, summary))
-        state = on_disk.state(workdir, point)
-        if state.running:
+        if on_disk.held(workdir, point):
             continue  # another process was faster
         waiting.remove(point)
-        if state.failed:
-            say(f"{point.name} failed: {state.failed.splitlines()[0]}")
+        if reason := on_disk.state(workdir, point).failed:
+            say(f"{point.name} failed: {reason.splitlines()[0]}")
         jax.clear_caches()  # the next point has programs of its own
         say(progress(workdir, points))
         _write_page(workdir, say)
@@ -193,26 +202,32 @@ def _in_this_process(workdir, points, missing, say) -> None:
 def _elsewhere(workdir, points, missing, start, say, at_once: int) -> None:
     """Runs points in processes or jobs, `at_once` of them."""
     waiting, running = list(missing), {}
+
+    def tell(point):
+        say(_ending(workdir, point))
+        say(progress(workdir, points))
+        _write_page(workdir, say)
+
     with interrupt.listening("asking the points to end after this segment") as stopped:
         while waiting or running:
-            free = [p for p in waiting if not on_disk.state(workdir, p).running]
+            free = [p for p in waiting if not on_disk.held(workdir, p)]
+            for point in [p for p in free if _complete(workdir, p)]:
+                free.remove(point)
+                waiting.remove(point)
+                tell(point)  # another process has run it
             if chosen := free[: at_once - len(running)]:
                 waiting = [point for point in waiting if point not in chosen]
-                chosen = [p for p in chosen if not _complete(workdir, p)]
-            if chosen:
                 jobs = start([point.name for point in chosen])
                 running |= {p.name: (p, j) for p, j in zip(chosen, jobs, strict=True)}
             for name, (point, job) in list(running.items()):
                 if not job.done():
                     continue
                 del running[name]
-                if on_disk.state(workdir, point).running:
+                if on_disk.held(workdir, point):
                     waiting.append(point)  # another process was faster
                     continue
                 _note_loss(workdir, point, job)
-                say(_ending(workdir, point))
-                say(progress(workdir, points))
-                _write_page(workdir, say)
+                tell(point)
             if number := stopped():
                 for _, job in running.values():
                     job.cancel()
@@ -256,9 +271,7 @@ def progress(workdir: Path, points: Sequence[Point]) -> str:
     states = [on_disk.state(workdir, point) for point in points]
     done = sum(s.done == len(p.seeds) for s, p in zip(states, points, strict=True))
     failed = sum(bool(s.failed) for s in states)
-    running = sum(
-        s.running and s.done < len(p.seeds) for s, p in zip(states, points, strict=True)
-    )
+    running = sum(s.running for s in states)
     seconds = [
         report.read_summary(folder.parent).get("seconds")
         for folder in workdir.glob("*/seed_*/summary.json")

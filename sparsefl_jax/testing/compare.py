@@ -106,12 +106,9 @@ def check_bytes(world: World, what: str, packet: packets.Packet, bits: int) -> N
         fail(world, "bytes", f"{what} takes {len(data)} bytes, counted are {bits} bits")
     blank = jax.tree.map(np.zeros_like, (packet.values, packet.mask))
     positions_travel = packet.index in POSITIONS
-    receiver = replace(
-        packet,
-        values=blank[0] if packet.bits else packet.values,
-        mask=blank[1] if packet.fresh and positions_travel else packet.mask,
-    )
-    found = streams.decode(data, receiver)
+    values = blank[0] if packet.bits else packet.values
+    mask = blank[1] if packet.fresh and positions_travel else packet.mask
+    found = streams.decode(data, replace(packet, values=values, mask=mask))
     if packet.sent:  # static branch
         same(world, "bytes", what, found.values, packet.values, tolerance=0.0)
         same(world, "bytes", f"{what} mask", found.mask, packet.mask)

@@ -9,58 +9,46 @@ bit has no rounds to grow in. "Equal" is 1e-6 of the largest entry, or of 1 if t
 more, and exact for integers and masks.
 """
 
+import functools
+import inspect
+import sys
+import time
 from collections.abc import Callable
 
 import jax
 
+from sparsefl_jax.core.formats import format_seconds
+from sparsefl_jax.testing import message_laws, round_laws, signature
 from sparsefl_jax.testing.compare import ContractError
-from sparsefl_jax.testing.message_laws import (
-    law_bytes,
-    law_fresh,
-    law_known,
-    law_wire,
-    law_zeros,
-)
-from sparsefl_jax.testing.round_laws import (
-    law_bystanders,
-    law_chunks,
-    law_jit,
-    law_order,
-    law_padding,
-    law_resume,
-    law_seeds,
-    law_segments,
-    law_start,
-    law_types,
-)
-from sparsefl_jax.testing.signature import law_signature
 from sparsefl_jax.testing.small_world import World, make_world
 
 LAWS: dict[str, Callable[[World], None]] = {
-    "signature": law_signature,
-    "types": law_types,
-    "start": law_start,
-    "wire": law_wire,
-    "known": law_known,
-    "chunks": law_chunks,
-    "segments": law_segments,
-    "jit": law_jit,
-    "order": law_order,
-    "padding": law_padding,
-    "bystanders": law_bystanders,
-    "zeros": law_zeros,
-    "bytes": law_bytes,
-    "fresh": law_fresh,
-    "seeds": law_seeds,
-    "resume": law_resume,
+    "signature": signature.law_signature,
+    "types": round_laws.law_types,
+    "start": round_laws.law_start,
+    "wire": message_laws.law_wire,
+    "known": message_laws.law_known,
+    "chunks": round_laws.law_chunks,
+    "segments": round_laws.law_segments,
+    "jit": round_laws.law_jit,
+    "order": round_laws.law_order,
+    "padding": round_laws.law_padding,
+    "bystanders": round_laws.law_bystanders,
+    "zeros": message_laws.law_zeros,
+    "bytes": message_laws.law_bytes,
+    "fresh": message_laws.law_fresh,
+    "seeds": round_laws.law_seeds,
+    "resume": round_laws.law_resume,
 }
 
 
-def check_algorithm(factory: Callable, **kwargs) -> None:
-    """Checks a method against all laws; takes seconds, most of it compilation.
+def check_algorithm(factory: Callable, *, progress: bool = True, **kwargs) -> None:
+    """Checks a method against all laws; takes seconds, most of them compilation.
 
     Args:
       factory: `factory(model, optimizer, **kwargs) -> Algorithm`.
+      progress: whether to print each law with its seconds, and at the end that all
+        hold, to standard error.
       **kwargs: of the factory.
 
     Raises:
@@ -71,15 +59,35 @@ def check_algorithm(factory: Callable, **kwargs) -> None:
       >>> def silent(model, optimizer):
       ...     whole = fedavg(model, optimizer)
       ...     return whole._replace(update=lambda *args: (*whole.update(*args)[:2], {}))
-      >>> check_algorithm(silent)
+      >>> check_algorithm(silent, progress=False)
       Traceback (most recent call last):
       sparsefl_jax.testing.compare.ContractError: law 'types', silent: the metrics of
       `update` lack 'correct'
     """
+    begin = time.perf_counter()
     world = make_world(factory, kwargs)
+    say = functools.partial(print, file=sys.stderr, flush=True) if progress else _quiet
     for name, law in LAWS.items():
+        say(f"{name:10} {_checked(law)} ...", end=" ")
+        law_begin = time.perf_counter()
         try:
             law(world)
-        except jax.errors.UnexpectedTracerError as error:
+        except Exception as error:
+            say("broken")
+            if not isinstance(error, jax.errors.UnexpectedTracerError):
+                raise
             what = "a function uses what another one computed and did not return"
             raise ContractError(f"law '{name}', {world.name}: {what}") from error
+        say(f"{time.perf_counter() - law_begin:.1f} s")
+    seconds = format_seconds(time.perf_counter() - begin)
+    say(f"{len(LAWS)} laws hold for {world.name}, {seconds}")
+
+
+def _checked(law: Callable) -> str:
+    """Returns what a law checks, from its docstring."""
+    first = inspect.getdoc(law).splitlines()[0]
+    return first.removeprefix("Checks ").removeprefix("that ").removesuffix(".")
+
+
+def _quiet(*args, **kwargs) -> None:
+    """Prints nothing."""

@@ -1,20 +1,11 @@
 """The laws of what travels: messages are all that passes, and are charged correctly."""
 
-from collections.abc import Iterator
-
 import jax
 import numpy as np
 
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
-from sparsefl_jax.testing.compare import (
-    check_bytes,
-    fail,
-    outside,
-    recount,
-    rows,
-    same,
-)
+from sparsefl_jax.testing.compare import check_bytes, fail, outside, recount, rows, same
 from sparsefl_jax.testing.small_world import World
 from sparsefl_jax.wire.charges import packet_bits
 from sparsefl_jax.wire.packets import Packet, layout
@@ -77,10 +68,13 @@ def law_zeros(world: World) -> None:
 
     A deployed model is 0 there, or holds what `init` received.
     """
-    for round, way, name, packet in _packets(world):
-        if packet.mask is not None:
-            where = f"{way}[{name!r}] of round {round}"
-            outside(world, where, packet.values, packet.mask)
+    for round in range(len(world.cohorts)):
+        for passing in plain_loop.passings(world, round):
+            for way in ("down", "up"):
+                for name, packet in getattr(passing, way).items():
+                    if packet.mask is not None:
+                        where = f"{way}[{name!r}] of round {round}"
+                        outside(world, where, packet.values, packet.mask)
     state, info = small_world.path(world)[0][-1], rows(world.population.info, 0)
     row = plain_loop.inputs(world, state, 0, 0)[3]
     method, start = world.algorithm, jax.device_get(world.model)
@@ -96,7 +90,7 @@ def law_zeros(world: World) -> None:
 
 
 def law_bytes(world: World) -> None:
-    """Checks counted entries and bits against a recount and against decoded bytes."""
+    """Checks that counted entries and bits are those of a recount and of the bytes."""
     logs = small_world.path(world)[1]
     for round in range(2):
         for place, passing in enumerate(plain_loop.passings(world, round)):
@@ -150,12 +144,3 @@ def _paid_once(world, where: str, way: str, message, held: list, kept: bool) -> 
 def _mask_bytes(packet: Packet) -> list[bytes]:
     """Returns a packet's mask in a form that `==` compares."""
     return [leaf.tobytes() for leaf in jax.tree.leaves(packet.mask)]
-
-
-def _packets(world: World) -> Iterator[tuple[int, str, str, Packet]]:
-    """Yields round, direction, name and packet of all that travels."""
-    for round in range(len(world.cohorts)):
-        for passing in plain_loop.passings(world, round):
-            for way in ("down", "up"):
-                for name, packet in getattr(passing, way).items():
-                    yield round, way, name, packet

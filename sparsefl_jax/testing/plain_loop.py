@@ -6,22 +6,15 @@ is not sent.
 """
 
 import dataclasses
-import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.core.types import (
-    Array,
-    Batches,
-    ClientInfo,
-    Context,
-    Key,
-    PyTree,
-)
+from sparsefl_jax.core.types import Context, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.simulation import placement, store
 from sparsefl_jax.testing.small_world import World, data_of, once, path
@@ -38,45 +31,32 @@ class Passing(NamedTuple):
     metrics: dict
 
 
-def client(
-    world: World,
-    key: Key,
-    round: Array,
-    server: PyTree,
-    row: PyTree,
-    last_round: Array,
-    info: ClientInfo,
-    data: Batches,
-) -> Passing:
-    """Computes one client's part of a round, as `core.algorithm` defines it."""
-    algorithm = world.algorithm
-    ctx = Context(round, last_round, info)
-    down_key, _, update_key = keys.of_exchange(keys.of_client(key, info.index))
-    down = algorithm.broadcast(down_key, ctx, server)
-    up, row, metrics = algorithm.update(update_key, ctx, down, row, data)
-    summand = algorithm.contribute(ctx, up)
-    return Passing(stable(down), stable(up), summand, row, metrics)
-
-
 @once
 def client_by_wire(world: World) -> Callable:
-    """Compiles `client` as three programs, between which only messages pass.
+    """Compiles one client's part of a round, `run(*inputs) -> Passing`.
+
+    It is three programs, between which only messages pass.
 
     A value that one program keeps for another is a tracer that no other program takes,
     and garbage arrives for a packet that is not sent.
     """
+    return by_wire(world, jax.jit)
+
+
+def by_wire(world: World, jit: Callable) -> Callable:
+    """Returns one client's part of a round, each of its programs as `jit` makes it."""
     algorithm = world.algorithm
 
-    @jax.jit
+    @jit
     def broadcast(key, ctx, server):
         return stable(algorithm.broadcast(key, ctx, server))
 
-    @jax.jit
+    @jit
     def update(key, ctx, down, row, data):
         up, row, metrics = algorithm.update(key, ctx, down, row, data)
         return stable(up), row, metrics
 
-    contribute = jax.jit(algorithm.contribute)
+    contribute = jit(algorithm.contribute)
 
     def run(key, round, server, row, last_round, info, data) -> Passing:
         ctx = Context(round, last_round, info)
@@ -100,7 +80,8 @@ def delivered(message: Message) -> Message:
             mask = jax.tree.map(np.logical_not, mask)
         return dataclasses.replace(packet, values=values, mask=mask)
 
-    return {name: arrive(packet) for name, packet in jax.device_get(message).items()}
+    message = jax.device_get(message)
+    return jax.device_put({name: arrive(packet) for name, packet in message.items()})
 
 
 @once
@@ -110,16 +91,10 @@ def batches_jit(world: World) -> Callable:
 
     def make(key, population, info):
         _, key, _ = keys.of_exchange(keys.of_client(key, info.index))
-        return batches(
-            key,
-            population.x,
-            population.y,
-            population.index[info.index],
-            info.num_examples,
-            epochs=stage.epochs,
-            batch_size=stage.batch_size,
-            num_steps=steps_per_epoch(info.num_examples, stage.batch_size),
-        )
+        x, y, index, _ = population
+        size, count = stage.batch_size, info.num_examples
+        options = {"epochs": stage.epochs, "num_steps": steps_per_epoch(count, size)}
+        return batches(key, x, y, index[info.index], count, batch_size=size, **options)
 
     return jax.jit(make)
 
@@ -131,7 +106,7 @@ def inputs(
     index: int,
     other: bool = False,
 ) -> tuple:
-    """Returns the arguments of `client` for one client in a round."""
+    """Returns the arguments of `client_by_wire` for one client in a round."""
     info = jax.tree.map(lambda v: v[index], world.population.info)
     key = keys.of_round(world.key, keys.CLIENTS, round)
     shapes = jax.eval_shape(world.algorithm.init_client, key, state.server, info)
@@ -156,17 +131,10 @@ def total(passings: list[Passing]) -> PyTree:
     return jax.tree.map(lambda *v: sum(v), *(p.summand for p in passings))
 
 
-def aggregate(
-    world: World, key: Key, round: Array, server: PyTree, total: PyTree
-) -> tuple[PyTree, dict]:
-    """Computes the server's part of a round."""
-    return world.algorithm.aggregate(key, round, server, total)
-
-
 @once
 def aggregate_jit(world: World) -> Callable:
     """Compiles `aggregate` of this world."""
-    return jax.jit(functools.partial(aggregate, world))
+    return jax.jit(world.algorithm.aggregate)
 
 
 def server_inputs(world: World, round: int) -> tuple:
@@ -178,17 +146,11 @@ def server_inputs(world: World, round: int) -> tuple:
 
 def loop_round(world: World, round: int) -> tuple[PyTree, dict, PyTree]:
     """Computes a round: the server, the server's metrics, all clients' rows."""
-    rows = path(world)[0][round].clients
+    rows, ids = path(world)[0][round].clients, world.cohorts[round]
     out = aggregate_jit(world)(*server_inputs(world, round))
-    for index, passing in zip(
-        world.cohorts[round], passings(world, round), strict=True
-    ):
-        row = jax.device_get(store.pack(passing.client))
+    for index, passing in zip(ids, passings(world, round), strict=True):
+        row = store.pack(passing.client)
         rows = jax.tree.map(
-            lambda old, new, i=index: np.concatenate(
-                [old[:i], new[None], old[i + 1 :]]
-            ),
-            rows,
-            row,
+            lambda v, r, i=index: jnp.asarray(v).at[i].set(r), rows, row
         )
     return *jax.device_get(out), rows

@@ -34,6 +34,9 @@ def law_signature(world: World) -> None:
     _arrays(world, "update: metrics", metrics)
     summand = _returned(method.contribute, ctx, up)
     total = _arrays(world, "contribute", summand)
+    for path, leaf in leaves(total):
+        if leaf.dtype != jnp.float32:
+            fail(world, "signature", f"summand{path} is {leaf.dtype}, expected float32")
     answer = _returned(method.aggregate, key, jnp.int32(0), server, total)
     answer = _several(world, "aggregate", ("server", "metrics"), answer, last=dict)
     _arrays(world, "aggregate", answer, or_numbers=True)

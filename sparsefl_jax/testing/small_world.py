@@ -59,20 +59,16 @@ def tiny_model() -> Model:
 
     def init(key):
         keys = jax.random.split(key, len(shapes))
-        params = {
-            name: {
-                "kernel": jax.random.normal(k, shape) / jnp.sqrt(float(shape[0])),
-                "bias": jnp.zeros(shape[-1:], jnp.float32),
-            }
-            for k, (name, shape) in zip(keys, shapes.items(), strict=True)
-        }
+        params = {}
+        for key, (name, shape) in zip(keys, shapes.items(), strict=True):
+            kernel = jax.random.normal(key, shape) / jnp.sqrt(float(shape[0]))
+            params[name] = {"kernel": kernel, "bias": jnp.zeros(shape[1:], jnp.float32)}
         return params, {"mean": jnp.zeros((HIDDEN,), jnp.float32)}
 
     def dense(layer, x):
         return x @ layer["kernel"] + layer["bias"][None]
 
     def apply(params, stats, x, *, train, weight=None, key=None):
-        del key
         hidden, mean = dense(params["fc1"], x), stats["mean"]
         if train:  # static branch
             valid = jnp.ones(x.shape[:1], bool) if weight is None else weight > 0
@@ -110,23 +106,20 @@ def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> Wo
     cohorts = np.array(EVERYONE if thorough else COHORTS, np.int32)
     watched = algorithm._replace(aggregate=counted)
     stage = Stage(watched, *cohorts.shape, epochs=2 if thorough else 1, batch_size=4)
-    params, stats = model.init(jax.random.key(1))
     layers = jax.tree.map(lambda m: m > 0, model.macs)
-    mask = masks.bernoulli(jax.random.key(2), params, jnp.float32(0.5), layers)
+
+    @jax.jit  # one program instead of one for each operation
+    def begin(init_key, mask_key):
+        params, stats = model.init(init_key)
+        mask = masks.bernoulli(mask_key, params, jnp.float32(0.5), layers)
+        return SparseModel(params, mask, stats)
+
     plain = (k for k, v in kwargs.items() if type(v) in (bool, int, float, str, tuple))
     arguments = "".join(f", {k}={kwargs[k]}" for k in plain)
-    return World(
-        getattr(factory, "__name__", str(factory)) + arguments,
-        algorithm,
-        stage,
-        SparseModel(params, mask, stats),
-        layers,
-        _population(),
-        cohorts,
-        jax.random.key(3),
-        thorough,
-        shared,
-    )
+    name, key = getattr(factory, "__name__", str(factory)), jax.random.key(3)
+    sparse, population = begin(jax.random.key(1), jax.random.key(2)), _population()
+    among = algorithm, stage, sparse, layers, population, cohorts
+    return World(name + arguments, *among, key, thorough, shared)
 
 
 def _population() -> placement.Population:
@@ -137,11 +130,8 @@ def _population() -> placement.Population:
     index = np.full((len(SIZES), max(SIZES)), total, np.int32)
     for client, (size, end) in enumerate(zip(SIZES, np.cumsum(SIZES), strict=True)):
         index[client, :size] = np.arange(end - size, end)
-    info = ClientInfo(
-        np.arange(len(SIZES), dtype=np.int32),
-        np.array(SIZES, np.int32),
-        np.array(BUDGETS, np.float32),
-    )
+    ids, sizes = np.arange(len(SIZES), dtype=np.int32), np.array(SIZES, np.int32)
+    info = ClientInfo(ids, sizes, np.array(BUDGETS, np.float32))
     return placement.Population(x.astype(np.float32), y, index, info)
 
 
@@ -200,14 +190,13 @@ def run(
     """
     placed = placement.shardings(plan(world, chunk, devices), state)
     ids = world.cohorts[first : first + count] if ids is None else ids
-    state, log = segment(world, chunk, devices)(
-        world.key if key is None else key,
-        world.population if population is None else population,
-        jax.device_put(state, placed),
-        *_scanned(world, first, ids, length),
-        count=np.int32(count),
-    )
-    return jax.device_get((state, jax.tree.map(lambda v: v[:count], log)))
+    key = world.key if key is None else key
+    population = world.population if population is None else population
+    inputs = jax.device_put(state, placed), *_scanned(world, first, ids, length)
+    program = segment(world, chunk, devices)
+    state, log = program(key, population, *inputs, count=np.int32(count))
+    state, log = jax.device_get((state, log))
+    return state, jax.tree.map(lambda v: v[:count], log)
 
 
 def _scanned(world: World, first: int, ids, length: int | None) -> tuple:
@@ -224,13 +213,8 @@ def through(
     state = jax.device_put(state, placement.shardings(plan(world), state))
     for round in rounds:
         ids = world.cohorts[round : round + 1]
-        state, _ = segment(world, 1, 1)(
-            world.key,
-            world.population,
-            state,
-            *_scanned(world, round, ids, None),
-            count=np.int32(1),
-        )
+        inputs = world.key, world.population, state, *_scanned(world, round, ids, None)
+        state, _ = segment(world, 1, 1)(*inputs, count=np.int32(1))
     return jax.device_get(state), world.shared["traces"]
 
 

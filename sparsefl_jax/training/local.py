@@ -132,7 +132,9 @@ def make_optimizer(
     """
     factory = _optax_factory(name)
     numbers = dict(learning_rate=learning_rate, weight_decay=weight_decay, clip=clip)
-    _check_numbers(numbers | kwargs)
+    for argument, value in (numbers | kwargs).items():
+        if isinstance(value, int | float):
+            in_range(argument, value, "[0, 1)" if argument in _DECAYS else "[0, inf)")
     if "weight_decay" in inspect.signature(factory).parameters:
         kwargs, weight_decay = kwargs | {"weight_decay": weight_decay}, 0.0
     before = [optax.clip_by_global_norm(clip)] if clip else []
@@ -153,13 +155,6 @@ def make_optimizer(
         reason = str(error).splitlines()[0]
         raise ValueError(f"optimizer.name={name!r}: {reason}") from None
     return optimizer
-
-
-def _check_numbers(arguments: dict) -> None:
-    """Refuses negative and infinite numbers, and decay rates of 1 or more."""
-    for name, value in arguments.items():
-        if isinstance(value, int | float):
-            in_range(name, value, "[0, 1)" if name in _DECAYS else "[0, inf)")
 
 
 def _optax_factory(name: str) -> Callable:
@@ -264,25 +259,23 @@ def train_epochs(
     state: LocalState,
     batches: Batches,
     *,
+    first: int = 0,
+    last: int | None = None,
     project: Callable = lambda params: params,
 ) -> LocalState:
-    """Runs all epochs of `batches`; arguments as in `train_steps`."""
+    """Runs epochs `first` to `last` (exclusive; None for all) of `batches`.
+
+    The other arguments are those of `train_steps`.
+    """
 
     def body(epoch, state):
-        return train_steps(
-            jax.random.fold_in(key, epoch),
-            loss_fn,
-            tx,
-            state,
-            batches,
-            epoch=epoch,
-            first=0,
-            last=own_steps(batches, epoch),
-            num_trips=batches.num_steps,
-            project=project,
-        )
+        span = {"last": own_steps(batches, epoch), "num_trips": batches.num_steps}
+        span |= {"epoch": epoch, "first": 0, "project": project}
+        step_key = jax.random.fold_in(key, epoch)
+        return train_steps(step_key, loss_fn, tx, state, batches, **span)
 
-    return lax.fori_loop(0, batches.order.shape[0], body, state)
+    last = batches.order.shape[0] if last is None else last
+    return lax.fori_loop(first, last, body, state)
 
 
 def train(

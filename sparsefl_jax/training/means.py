@@ -92,12 +92,9 @@ def covered_sum(tree: PyTree, mask: PyTree, weight: Array) -> dict[str, PyTree]:
     """
     weight = jnp.asarray(weight).astype(jnp.float32)
     zero = jnp.float32(0)
-    return {
-        "sum": jax.tree.map(
-            lambda x, m: jnp.where(m, _scale(x, weight), zero), tree, mask
-        ),
-        "weight": jax.tree.map(lambda m: jnp.where(m, weight, zero), mask),
-    }
+    held = jax.tree.map(lambda m: jnp.where(m, weight, zero), mask)
+    total = jax.tree.map(lambda x, m: jnp.where(m, _scale(x, weight), zero), tree, mask)
+    return {"sum": total, "weight": held}
 
 
 def covered_mean(total: dict[str, PyTree], fill: PyTree | float) -> PyTree:

@@ -73,8 +73,9 @@ def packet_bits(layout: Layout, count: Count) -> Bits:
     sent, fresh = np.asarray(count.sent, np.int64), np.asarray(count.fresh, np.int64)
     values = layout.bits * entries.sum(-1)
     if layout.index == "entropy":
-        ones = np.asarray(count.ones, np.int64)
-        values = _entropy_values(entries.sum(-1), ones.sum(-1))
+        n, ones = entries.sum(-1), np.asarray(count.ones, np.int64).sum(-1)
+        header = np.frexp(n.astype(np.float64))[1].astype(np.int64)  # w(n + 1)
+        values = header + np.ceil(entropy_bits(n, ones)).astype(np.int64)
     values = sent * values
     positions = np.zeros_like(values)
     if layout.masked and layout.index in POSITIONS:
@@ -103,9 +104,3 @@ def entropy_bits(n: np.ndarray | int, ones: np.ndarray | int) -> np.ndarray:
         share = np.where(k > 0, k, 1.0) / np.where(k > 0, n, 1.0)
         total = total - k * np.log2(share)
     return total
-
-
-def _entropy_values(n: np.ndarray, ones: np.ndarray) -> np.ndarray:
-    """Returns the bits of the count of ones and of the values; int64."""
-    header = np.frexp(n.astype(np.float64))[1].astype(np.int64)  # w(n + 1)
-    return header + np.ceil(entropy_bits(n, ones)).astype(np.int64)

@@ -78,11 +78,9 @@ def unpack_model(message: Message) -> SparseModel:
       [1.0, 0.0]
     """
     weights, dense = message["weights"], message["dense"].values
-    return SparseModel(
-        trees.merge(weights.values, dense),
-        trees.merge(weights.mask, masks.full(dense)),
-        message["stats"].values,
-    )
+    mask = trees.merge(weights.mask, masks.full(dense))
+    params = trees.merge(weights.values, dense)
+    return SparseModel(params, mask, message["stats"].values)
 
 
 def pack_slice(values: PyTree, mask: PyTree) -> Packet:

@@ -118,14 +118,12 @@ def stable(message: Message) -> Message:
       >>> stable({'w': Packet(jnp.zeros(3))})['w'].sent.dtype
       dtype('bool')
     """
-    return {
-        name: dataclasses.replace(
-            packet,
-            fresh=jnp.asarray(packet.fresh, jnp.bool_),
-            sent=jnp.asarray(packet.sent, jnp.bool_),
-        )
-        for name, packet in message.items()
-    }
+
+    def with_arrays(packet):
+        fresh, sent = (jnp.asarray(v, jnp.bool_) for v in (packet.fresh, packet.sent))
+        return dataclasses.replace(packet, fresh=fresh, sent=sent)
+
+    return {name: with_arrays(packet) for name, packet in message.items()}
 
 
 def count(message: Message) -> dict[str, Count]:
@@ -185,10 +183,9 @@ def layout(message: Message) -> dict[str, Layout]:
     """
     layouts = {}
     for name, packet in message.items():
-        leaves = jax.tree.leaves(packet.values)
-        paths = trees.leaf_paths(packet.values)
-        shapes = [tuple(x.shape) for x in leaves]
-        for path, leaf in zip(paths, leaves, strict=True):
+        leaves = trees.by_path(packet.values)
+        paths, shapes = list(leaves), [tuple(x.shape) for x in leaves.values()]
+        for path, leaf in leaves.items():
             _check_width(f"{name}/{path}", leaf.dtype, packet.bits)
         masked = packet.mask is not None
         if masked:
@@ -199,13 +196,9 @@ def layout(message: Message) -> dict[str, Layout]:
                     f"mask of packet {name!r} has shapes {found} at"
                     f" {trees.leaf_paths(packet.mask)}, expected {shapes} at {paths}."
                 )
+        named = tuple(paths), tuple(shapes)
         layouts[name] = Layout(
-            tuple(paths),
-            tuple(shapes),
-            packet.bits,
-            packet.index,
-            masked,
-            packet.assumed,
+            *named, packet.bits, packet.index, masked, packet.assumed
         )
     return layouts
 

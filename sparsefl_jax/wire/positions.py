@@ -65,13 +65,9 @@ def write_positions(index: str, mask: np.ndarray) -> np.ndarray:
     rows, columns = _rows_by_columns(mask.shape)
     matrix = mask.reshape(columns, rows).T
     starts = np.concatenate([[0], np.cumsum(matrix.sum(1))])
-    return np.concatenate(
-        [
-            write(nnz, header),
-            write(starts, int(_pointer_width(nnz)[0])),
-            write(np.nonzero(matrix)[1], width),
-        ]
-    )
+    pointers = write(starts, int(_pointer_width(nnz)[0]))
+    entries = write(np.nonzero(matrix)[1], width)
+    return np.concatenate([write(nnz, header), pointers, entries])
 
 
 def read_positions(

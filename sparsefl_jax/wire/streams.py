@@ -96,12 +96,9 @@ def decode(data: bytes, like: Packet) -> Packet:
         values.append(out)
         found.append(mask)
     treedef = jax.tree.structure(like.values)
-    masked = like.mask is not None
-    return dataclasses.replace(
-        like,
-        values=jax.tree.unflatten(treedef, values),
-        mask=jax.tree.unflatten(treedef, found) if masked else None,
-    )
+    mask = None if like.mask is None else jax.tree.unflatten(treedef, found)
+    values = jax.tree.unflatten(treedef, values)
+    return dataclasses.replace(like, values=values, mask=mask)
 
 
 def _leaves(packet: Packet, known: bool = True) -> list:

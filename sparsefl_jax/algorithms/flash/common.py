@@ -4,11 +4,11 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sparsefl_jax.algorithms.masked import summand_with_mask
 from sparsefl_jax.core.algorithm import Message
 from sparsefl_jax.core.types import Array, Context, Key, PyTree, SparseModel
-from sparsefl_jax.core.validate import in_range, whole
 from sparsefl_jax.sparsity import layer_densities, masks, top_k, trees
 from sparsefl_jax.training import means
 from sparsefl_jax.wire.messages import unpack_model
@@ -20,17 +20,6 @@ class Changing(NamedTuple):
     model: SparseModel  # the aggregate; mask: the union of the last cohort's masks
     mask: PyTree  # bool, at the target density
     since: Array  # int32, first round that broadcasts it: shape=(), or one per density
-
-
-def check(*, density: float = 1.0, prune_rate: float = 0.0, r_int: int = 1) -> None:
-    """Refuses arguments outside their range.
-
-    Raises:
-      ValueError: names the argument, its value and what is allowed.
-    """
-    in_range("density", density, "(0, 1]")
-    in_range("prune_rate", prune_rate, "[0, 1]")
-    whole("r_int", r_int, 1)
 
 
 def summand(ctx: Context, uplink: Message, select: PyTree) -> dict[str, PyTree]:
@@ -70,12 +59,12 @@ def target_mask(
     size = jax.tree.map(
         lambda w, m: jnp.where(m, jnp.abs(w), jnp.float32(-1)), model.params, model.mask
     )
-    return top_k.largest(size, layer_densities.layer_counts(layers, sizes), select)
+    counts = layer_densities.floor_count(layers * np.float32(sizes))
+    return top_k.largest(size, counts, select)
 
 
 def both(key: Key, server: Changing) -> dict[str, SparseModel]:
     """Returns the aggregate, denser than the target, and the aggregate cut to it."""
-    del key
     params = masks.apply(server.model.params, server.mask)
     cut = server.model._replace(params=params, mask=server.mask)
     return {"aggregated": server.model, "masked": cut}

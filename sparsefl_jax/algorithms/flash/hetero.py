@@ -1,7 +1,6 @@
 """hetero-FLASH: clients of different budgets on nested sub-masks (Algorithm 4)."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -9,18 +8,16 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.common import Changing, check, target_mask
-from sparsefl_jax.algorithms.flash.surgery import sparse_learning
+from sparsefl_jax.algorithms.flash.common import Changing, target_mask
+from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
-
-SUBMASKS = ("frozen", "magnitude")
 
 
 class Nested(NamedTuple):
@@ -97,7 +94,7 @@ def hetero_jmwst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = hetero_jmwst(model, optimizer, densities=(0.1, 0.2), r_int=5)
     """
-    check(r_int=r_int)
+    whole("r_int", r_int, 1)
     return _hetero(
         model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,
@@ -108,17 +105,14 @@ def _hetero(
     model, optimizer, *, densities, submask, prunable, index, r_int, rate, decay
 ) -> Algorithm:
     """Builds both methods; `r_int` 0 freezes the largest mask."""
-    one_of("submask", submask, SUBMASKS)
+    one_of("submask", submask, ("frozen", "magnitude"))
     if not densities:
         raise ValueError("densities=(), expected at least one")
     for density in densities:
-        check(density=density, prune_rate=rate, r_int=r_int or 1)
+        in_range("densities", density, "(0, 1]")
     loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"
-    learn = partial(
-        sparse_learning, loss_fn, select=select, prune_rate=rate, decay=decay
-    )
+    learn, select = learner(model, prunable, max(densities), rate, decay)
 
     def tier_of(ctx):
         """Returns the place of the largest density within the budget, at least 0."""
@@ -137,7 +131,6 @@ def _hetero(
         return Nested(whole, _ranked(key, whole, moving, select))
 
     def broadcast(key, ctx, server):
-        del key
         tier = tier_of(ctx)
         part = server.whole.model._replace(mask=held(server, tier, ctx.round))
         return pack_down(ctx, part, server.whole.since[tier], select, index=index)
@@ -182,7 +175,6 @@ def _hetero(
         return Nested(whole._replace(since=jnp.stack(since)), ranks), {}
 
     def deploy(key, server):
-        del key
         aggregated = server.whole.model
         models = {"aggregated": aggregated}
         for tier, density in enumerate(sorted(densities)):
@@ -205,7 +197,8 @@ def _hetero(
 def _ranked(key: Key, whole: Changing, moving: bool, select: PyTree) -> PyTree:
     """Returns the order of alive entries: by magnitude if moving, else random."""
     if not moving:  # static branch
-        return layer_densities.nested_ranks(key, whole.mask, select)
+        lots = masks.uniform_scores(key, whole.mask, select)
+        return layer_densities.nested_ranks(lots, whole.mask, select)
     size = jax.tree.map(jnp.abs, whole.model.params)
     return layer_densities.nested_ranks(size, whole.model.mask, select)
 
@@ -225,14 +218,10 @@ def _part(
 
 def _covered_mean(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
     """Returns the mean over the clients that hold an entry; mask: their union."""
-    stats = means.weighted_mean(total["stats"], old.stats)
-    empty = total["stats"]["weight"] == 0
-    params, union = jax.tree.map(
-        lambda new, old: jnp.where(empty, old, new),
-        (
-            means.covered_mean(total["covered"], 0.0),
-            jax.tree.map(lambda w: w > 0, total["covered"]["weight"]),
-        ),
-        (old.params, old.mask),
+    covered, empty = total["covered"], total["stats"]["weight"] == 0
+    fill = jax.tree.map(lambda w: jnp.where(empty, w, 0.0), old.params)
+    union = jax.tree.map(
+        lambda w, m: jnp.where(empty, m, w > 0), covered["weight"], old.mask
     )
-    return SparseModel(params, union, stats)
+    stats = means.weighted_mean(total["stats"], old.stats)
+    return SparseModel(means.covered_mean(covered, fill), union, stats)

@@ -6,17 +6,12 @@ from functools import partial
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.common import (
-    Changing,
-    both,
-    check,
-    summand,
-    voted_mask,
-)
+from sparsefl_jax.algorithms.flash.common import Changing, both, summand, voted_mask
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.core.validate import whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
@@ -54,15 +49,13 @@ def jmwst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = jmwst(model, optimizer, density=0.1, r_int=5)
     """
-    check(r_int=r_int)
+    whole("r_int", r_int, 1)
     learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
 
     def init(key, start):
-        del key
         return Changing(start, start.mask, jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        del key
         target = server.model._replace(mask=server.mask)
         return pack_down(ctx, target, server.since, select, index=index)
 
@@ -73,7 +66,6 @@ def jmwst(
         return uplink, client, found.metrics
 
     def aggregate(key, round, server, total):
-        del key
         mean = mean_on_union(server.model, total)
         mask = lax.cond(
             round % r_int == 0,
@@ -130,11 +122,9 @@ def nst(
         return Changing(start._replace(mask=mask), mask, jnp.int32(0))
 
     def init_client(key, server, info):
-        del key, info
         return server.mask
 
     def broadcast(key, ctx, server):
-        del key
         return pack_down(ctx, server.model, server.since, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
@@ -146,7 +136,6 @@ def nst(
         return uplink, found.model.mask, found.metrics
 
     def aggregate(key, round, server, total):
-        del key
         mean = mean_on_union(server.model, total)
         mask = voted_mask(server, mean, total, density, select)
         since = renewed(round, server.model.mask, mean.mask, server.since)

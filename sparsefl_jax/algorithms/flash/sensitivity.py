@@ -60,7 +60,6 @@ def sensitivity(
         return Server(start._replace(mask=mask), jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        del key
         return pack_down(ctx, server.model, server.since, select, index="bitmap")
 
     def update(key, ctx, downlink, client, batches):
@@ -70,7 +69,6 @@ def sensitivity(
         return {"density": Packet(layers)}, client, found.metrics
 
     def contribute(ctx, uplink):
-        del ctx
         return means.weighted_sum(uplink["density"].values, jnp.float32(1))
 
     def aggregate(key, round, server, total):
@@ -81,18 +79,17 @@ def sensitivity(
         layers = layer_densities.recalibrate(mean, sizes, density)
         if group:  # static branch
             per_group = jnp.clip(jnp.round(layers * group), 1, group).astype(jnp.int32)
-            mask = n_of_m.random_n_of_m(key, old.params, per_group, group, select)
+            scores = masks.uniform_scores(key, old.params, select)
+            mask = n_of_m.n_of_m(scores, per_group, group, select)
         else:
             mask = masks.bernoulli(key, old.params, layers, select)
         since = renewed(round, old.mask, mask, server.since)
         return Server(old._replace(mask=mask), since), {}
 
     def deploy(key, server):
-        del key
         return {"initial": server.model}
 
-    def alive(round, start):
-        del round, start  # at least one entry of a group stays
+    def alive(round, start):  # at least one entry of a group stays
         return min(1.0, density + (1 / group if group else 0.0))
 
     return Algorithm(

@@ -10,8 +10,8 @@ import numpy as np
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms.flash.common import check
 from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
+from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, regrow, trees
 from sparsefl_jax.training import local
@@ -23,37 +23,6 @@ class Training(NamedTuple):
     state: local.LocalState
     mask: PyTree  # bool
     work: Work
-
-
-def begin(tx: optax.GradientTransformation, model: SparseModel) -> Training:
-    """Returns the state before the first step."""
-    zero = jnp.zeros((), jnp.float32)
-    work = local.work(zero, model.mask)
-    state = local.start(tx, model)
-    return Training(state, model.mask, work)
-
-
-def steps(
-    key: Key,
-    loss_fn: Callable,
-    tx: optax.GradientTransformation,
-    training: Training,
-    batches: Batches,
-    **span: int | Array,
-) -> Training:
-    """Trains within the mask; `span` gives the steps, see `local.train_steps`."""
-    state = local.train_steps(
-        key,
-        loss_fn,
-        tx,
-        training.state,
-        batches,
-        project=partial(masks.apply, mask=training.mask),
-        **span,
-    )
-    count = state.sums["count"] - training.state.sums["count"]
-    work = jax.tree.map(jnp.add, training.work, local.work(count, training.mask))
-    return training._replace(state=state, work=work)
 
 
 def learner(
@@ -68,7 +37,8 @@ def learner(
     Raises:
       ValueError: an argument is out of range, or `model` is no `Model`.
     """
-    check(density=density, prune_rate=prune_rate)
+    in_range("density", density, "(0, 1]")
+    in_range("prune_rate", prune_rate, "[0, 1]")
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     rate = {"prune_rate": prune_rate, "decay": prune_rate_decay}
     learn = partial(sparse_learning, loss_fn, select=select, density=density, **rate)
@@ -117,38 +87,35 @@ def sparse_learning(
 
     def surgery(training, carry, at, rate, when):
         def cut(training, carry):
+            key, (state, mask, work) = jax.random.fold_in(surgery_key, at), training
             params, mask, carry = regrow.prune_regrow(
-                jax.random.fold_in(surgery_key, at),
-                training.state.params,
-                training.mask,
-                rate,
-                select=select,
-                carry=carry,
+                key, state.params, mask, rate, select=select, carry=carry
             )
-            work = training.work._replace(extra=training.work.extra + sorting)
-            return Training(training.state._replace(params=params), mask, work), carry
+            work = work._replace(extra=work.extra + sorting)
+            return Training(state._replace(params=params), mask, work), carry
 
         return lax.cond(when, cut, lambda *same: same, training, carry)
 
     def part(training, epoch, first, last, num_trips):
-        return steps(
-            jax.random.fold_in(train_key, epoch),
-            loss_fn,
-            tx,
-            training,
-            batches,
-            epoch=epoch,
-            first=first,
-            last=last,
-            num_trips=num_trips,
+        before, mask, work = training
+        span = {"epoch": epoch, "first": first, "last": last, "num_trips": num_trips}
+        key = jax.random.fold_in(train_key, epoch)
+        project = partial(masks.apply, mask=mask)
+        state = local.train_steps(
+            key, loss_fn, tx, before, batches, project=project, **span
         )
+        count = state.sums["count"] - before.sums["count"]
+        work = jax.tree.map(jnp.add, work, local.work(count, mask))
+        return Training(state, mask, work)
 
     def trained(training):
         params, stats, opt_state, sums = training.state
         model = SparseModel(params, training.mask, stats)
         return local.Trained(model, opt_state, {**sums, "work": training.work})
 
-    training, num_steps = begin(tx, model), local.own_steps(batches, 0)
+    none = local.work(jnp.zeros((), jnp.float32), model.mask)
+    training = Training(local.start(tx, model), model.mask, none)
+    num_steps = local.own_steps(batches, 0)
     carry = regrow.start_carry(model.params, select, density)
     if epochs == 1:  # static branch
         half, shared = num_steps // 2 + 1, batches.num_steps // 2 + 1

@@ -79,13 +79,7 @@ def prunefl(
     in_range("half_life", half_life, "(0, inf)")
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
-    reconfigure = make_rule(
-        select=select,
-        prune_rate=prune_rate,
-        layer_time=layer_time,
-        constant_time=constant_time,
-        max_density=max_density,
-    )
+    reconfigure = make_rule(select, prune_rate, layer_time, constant_time, max_density)
 
     def window(round):
         """Returns the reconfiguration that a round belongs to; round 0 to the first."""
@@ -95,7 +89,6 @@ def prunefl(
     frozen = spdst(model, optimizer, prunable=prunable, index=index)
 
     def init_client(key, server, info):
-        del key, info
         return jax.tree.map(jnp.zeros_like, server.model.params)
 
     def update(key, ctx, downlink, client, batches):
@@ -104,10 +97,9 @@ def prunefl(
         fresh = tx.init(received.params)
         trained = local.train(key, loss_fn, tx, received, batches, opt_state=fresh)
         goes_on = window(ctx.last_round) == window(ctx.round)
+        summed = trained.opt_state[0]
         squared = jax.tree.map(
-            lambda z, g: jnp.where(goes_on, z, jnp.zeros_like(z)) + g**2,
-            client,
-            trained.opt_state[0],
+            lambda z, g: jnp.where(goes_on, z, 0.0) + g**2, client, summed
         )
         uplink = pack_up(trained.model, received.mask, select, index=index)
         due = (ctx.round > 0) & (ctx.round % reconfigure_every == 0)
@@ -125,7 +117,6 @@ def prunefl(
         }
 
     def aggregate(key, round, server, total):
-        del key
         old, squared = server.model, total["squared"]
         mean, due = averaged(old, total["mean"]), squared["weight"] > 0
         halvings = round.astype(jnp.float32) / half_life

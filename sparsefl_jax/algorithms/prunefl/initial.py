@@ -5,13 +5,7 @@ from functools import partial
 
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import (
-    KERNELS,
-    Server,
-    mean_on_union,
-    spdst,
-    summand_with_mask,
-)
+from sparsefl_jax.algorithms import masked
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
 from sparsefl_jax.algorithms.prunefl.search import prune
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
@@ -35,7 +29,7 @@ def prunefl_initial(
     layer_time: tuple[float, ...] | None = None,
     constant_time: float = 0.0,
     max_density: float = 1.0,
-    prunable: Sequence[str] = KERNELS,
+    prunable: Sequence[str] = masked.KERNELS,
     index: str = "bitmap",
 ) -> Algorithm:
     """PruneFL's initial pruning: one client trains and prunes within one round.
@@ -80,6 +74,7 @@ def prunefl_initial(
     in_range("start_accuracy", start_accuracy, "[0, 1]")
     loss_fn = local.objective(model)
     select = masks.prunable(model.macs, prunable)
+    rule = make_rule(select, prune_rate, layer_time, constant_time, max_density)
     search = partial(
         prune,
         loss_fn=loss_fn,
@@ -88,17 +83,11 @@ def prunefl_initial(
         every=reconfigure_every,
         limit=max_iterations,
         start_accuracy=start_accuracy,
-        reconfigure=make_rule(
-            select=select,
-            prune_rate=prune_rate,
-            layer_time=layer_time,
-            constant_time=constant_time,
-            max_density=max_density,
-        ),
+        reconfigure=rule,
     )
 
     # Its init, broadcast and deploy also serve a mask that changes.
-    frozen = spdst(model, optimizer, prunable=prunable, index=index)
+    frozen = masked.spdst(model, optimizer, prunable=prunable, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)
@@ -110,14 +99,13 @@ def prunefl_initial(
         return uplink, client, metrics
 
     def aggregate(key, round, server, total):
-        del key
-        new = mean_on_union(server.model, total)
+        new = masked.mean_on_union(server.model, total)
         since = renewed(round, server.model.mask, new.mask, server.since)
-        return Server(new, since), {}
+        return masked.Server(new, since), {}
 
     return frozen._replace(
         update=update,
-        contribute=summand_with_mask,
+        contribute=masked.summand_with_mask,
         aggregate=aggregate,
         alive=None,
     )

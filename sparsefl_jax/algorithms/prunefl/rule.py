@@ -4,12 +4,14 @@ The result of the greedy rule is found without sorting, as the maximum of a rati
 sums: Dinkelbach, "On Nonlinear Fractional Programming", Management Science 1967.
 """
 
+import math
 from collections.abc import Callable
 
 import jax
 import jax.numpy as jnp
 import optax
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import in_range
@@ -19,7 +21,6 @@ from sparsefl_jax.training import local
 
 
 def make_rule(
-    *,
     select: PyTree,
     prune_rate: float,
     layer_time: tuple[float, ...] | None,
@@ -67,13 +68,11 @@ def make_rule(
     in_range("prune_rate", prune_rate, "[0, 1]")
     in_range("max_density", max_density, "(0, 1]")
     in_range("constant_time", constant_time, "[0, inf)")
-    if layer_time is not None and not all(0 < c < float("inf") for c in layer_time):
-        raise ValueError(f"layer_time={layer_time}, expected numbers above 0")
     layers = trees.layer_paths(select)
     times = (1.0,) * len(layers) if layer_time is None else layer_time
-    if len(times) != len(layers):
+    if len(times) != len(layers) or not all(0 < c < math.inf for c in times):
         raise ValueError(
-            f"layer_time={layer_time}, expected one number for each of "
+            f"layer_time={layer_time}, expected a number above 0 for each of "
             f"{', '.join(layers)}"
         )
 
@@ -127,15 +126,10 @@ def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> P
         lambda pair: (pair[1], ratio(pair[1])),
         (jnp.float32(-1), ratio(jnp.float32(jnp.inf))),
     )
-    flat = jnp.concatenate([v.reshape(-1) for v in worth])
+    flat, unravel = ravel_pytree(worth)
     number = jnp.sum(flat > jnp.maximum(above, 0), dtype=jnp.int32)
     joined = top_k.top_k(flat, jnp.minimum(number, room))
-    ends = [sum(v.size for v in worth[: i + 1]) for i in range(len(worth) - 1)]
-    new = [
-        part.reshape(v.shape)
-        for part, v in zip(jnp.split(joined, ends), worth, strict=True)
-    ]
-    return trees.replace_layers(stay, select, new)
+    return trees.replace_layers(stay, select, unravel(joined))
 
 
 def summing(power: int = 1) -> optax.GradientTransformation:
@@ -155,7 +149,6 @@ def summing(power: int = 1) -> optax.GradientTransformation:
         return jax.tree.map(jnp.zeros_like, params)
 
     def update(grads, total, params=None):
-        del params
         return grads, jax.tree.map(lambda t, g: t + g**power, total, grads)
 
     return optax.GradientTransformation(init, update)

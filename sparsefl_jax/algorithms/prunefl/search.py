@@ -49,20 +49,14 @@ def prune(
     sorting = jnp.float32(size * np.log2(size + 1))
     steps = jnp.minimum(local.own_steps(batches, 0), num_batches)
     shared = jnp.minimum(batches.num_steps, num_batches)
+    span = {"epoch": 0, "first": 0, "last": steps, "num_trips": shared}
     tx = optax.chain(summing(2), tx)
 
     def train(at: Search) -> Search:
+        step_key = jax.random.fold_in(key, at.iteration)
+        project = partial(masks.apply, mask=at.mask)
         state = local.train_steps(
-            jax.random.fold_in(key, at.iteration),
-            loss_fn,
-            tx,
-            at.state,
-            batches,
-            epoch=0,
-            first=0,
-            last=steps,
-            num_trips=shared,
-            project=partial(masks.apply, mask=at.mask),
+            step_key, loss_fn, tx, at.state, batches, project=project, **span
         )
         seen = jax.tree.map(jnp.subtract, state.sums, at.state.sums)
         good = seen["correct"] >= start_accuracy * jnp.maximum(seen["count"], 1)
@@ -93,16 +87,9 @@ def prune(
         at = lax.cond(due, cut, lambda same: same, at)
         return at._replace(iteration=at.iteration + 1)
 
-    zero = jnp.zeros((), jnp.float32)
-    begin = Search(
-        local.start(tx, model),
-        model.mask,
-        work(zero, model.mask),
-        jnp.int32(0),
-        jnp.int32(limit),
-        zero,
-        jnp.int32(0),
-    )
+    zero, none = jnp.zeros((), jnp.float32), jnp.int32(0)
+    untrained = local.start(tx, model), model.mask, work(zero, model.mask)
+    begin = Search(*untrained, none, jnp.int32(limit), zero, none)
     return lax.while_loop(
         lambda at: (at.iteration < limit) & (at.settled < _PATIENCE), iterate, begin
     )

@@ -7,12 +7,15 @@ out.
 
 from collections.abc import Sequence
 
-from sparsefl_jax.algorithms.spafl import client_training
+from sparsefl_jax.algorithms.spafl.client_training import (
+    make_training,
+    personalize,
+    revived,
+)
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.training import local
 
 
 def local_only(
@@ -49,49 +52,31 @@ def local_only(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = local_only(model, optimizer, alpha=0.001)
     """
-    options = client_training.make_options(alpha, variant, clamp, False, keep_optimizer)
-    loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
+    begin, train = make_training(
+        model, optimizer, alpha, prunable, variant, clamp, keep_optimizer
+    )
 
     def init(key, start: SparseModel):
-        del key
         return start
 
     def init_client(key, server, info):
-        del key, info
-        return client_training.start(server, select, optimizer, options)
+        return begin(server)
 
     def broadcast(key, ctx, server):
-        del key, ctx, server
         return {}
 
     def update(key, ctx, downlink, client, batches):
-        del downlink
-        client = client_training.revived(client)
-        client, metrics = client_training.train(
-            key, ctx, client, batches, loss_fn, optimizer, options
-        )
-        return {}, client, metrics
+        return {}, *train(key, ctx.round, revived(client), batches)
 
     def contribute(ctx, uplink):
-        del ctx, uplink
         return ()
 
     def aggregate(key, round, server, total):
-        del key, round, total
         return server, {}
 
     def deploy(key, server):
-        del key
         return {"newcomer": server._replace(mask=masks.full(server.params))}
 
     return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy,
-        init_client,
-        client_training.personalize,
+        init, broadcast, update, contribute, aggregate, deploy, init_client, personalize
     )

@@ -11,12 +11,17 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.spafl import client_training
+from sparsefl_jax.algorithms.spafl.client_training import (
+    Trained,
+    make_training,
+    personalize,
+)
+from sparsefl_jax.algorithms.spafl.variants import VARIANTS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import means
 from sparsefl_jax.wire.packets import Packet
 
 UNCHARGED = "the paper does not charge how the thresholds moved"
@@ -81,25 +86,19 @@ def spafl(
       >>> method = spafl(model, optimizer, alpha=0.001, clamp=True)
       >>> released = spafl(model, optimizer, variant="release_cifar10")
     """
-    options = client_training.make_options(
-        alpha, variant, clamp, thresholds_only, keep_optimizer
-    )
-    divisor = options.variant.divisor
+    options = alpha, prunable, variant, clamp, keep_optimizer, thresholds_only
+    begin, train = make_training(model, optimizer, *options)
+    divisor = VARIANTS[variant].divisor
     extract = extract and not thresholds_only
-    loss_fn = local.objective(model)
-    select = masks.prunable(model.macs, prunable)
 
     def init(key, start: SparseModel):
-        del key
-        thresholds = straight_through.zeros(start.params, select)
+        thresholds = begin(start).trained.thresholds
         return Server(start, thresholds, jax.tree.map(jnp.zeros_like, thresholds))
 
     def init_client(key, server, info):
-        del key, info
-        return client_training.start(server.model, select, optimizer, options)
+        return begin(server.model)
 
     def broadcast(key, ctx, server):
-        del key, ctx
         message = {"thresholds": Packet(server.thresholds)}
         if extract:
             free = {} if charge_delta else {"bits": 0, "assumed": UNCHARGED}
@@ -110,43 +109,29 @@ def spafl(
         params = client.trained.params
         if extract:
             params = moved_by_importance(params, downlink["delta"].values, divisor)
-        received = client_training.Trained(params, downlink["thresholds"].values)
+        received = Trained(params, downlink["thresholds"].values)
         client = client._replace(trained=received)
-        client, metrics = client_training.train(
-            key, ctx, client, batches, loss_fn, optimizer, options
-        )
+        client, metrics = train(key, ctx.round, client, batches)
         return {"thresholds": Packet(client.trained.thresholds)}, client, metrics
 
     def contribute(ctx, uplink):
-        del ctx
         return means.weighted_sum(uplink["thresholds"].values, jnp.float32(1))
 
     def aggregate(key, round, server, total):
-        del key, round
         new = means.weighted_mean(total, server.thresholds)
         metrics = {f"threshold_mean/{path}": jnp.mean(t) for path, t in new.items()}
         metrics |= {f"threshold_max/{path}": jnp.max(t) for path, t in new.items()}
         delta = jax.tree.map(jnp.subtract, new, server.thresholds)
         return Server(server.model, new, delta), metrics
 
+    def deploy(key, server):  # the model of a client that joins now
+        params, _, stats = server.model
+        mask = straight_through.filter_masks(params, server.thresholds)
+        return {"newcomer": SparseModel(masks.apply(params, mask), mask, stats)}
+
     return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        newcomer,
-        init_client,
-        client_training.personalize,
+        init, broadcast, update, contribute, aggregate, deploy, init_client, personalize
     )
-
-
-def newcomer(key: Key, server: Server) -> dict[str, SparseModel]:
-    """Returns the model of a client that joins now."""
-    del key
-    params, _, stats = server.model
-    mask = straight_through.filter_masks(params, server.thresholds)
-    return {"newcomer": SparseModel(masks.apply(params, mask), mask, stats)}
 
 
 def moved_by_importance(
@@ -171,16 +156,14 @@ def moved_by_importance(
       >>> moved_by_importance(w, {'w': jnp.array([0.5])})['w'].ravel().tolist()
       [0.25, -0.5]
     """
-    leaves, treedef = jax.tree.flatten(params)
 
     def moved(path, kernel):
         if path not in delta:
             return kernel
         axes = tuple(range(kernel.ndim - 1))
-        is_conv = kernel.ndim == 4
-        by_area = divisor == "kernel" and is_conv
+        by_area = divisor == "kernel" and kernel.ndim == 4
         n = math.prod(kernel.shape[:2] if by_area else kernel.shape[:-1])
         step = delta[path] * jnp.sign(jnp.sum(kernel, axes)) / n
         return kernel - straight_through.along_outputs(step, kernel)
 
-    return treedef.unflatten(map(moved, trees.leaf_paths(params), leaves))
+    return trees.map_by_path(moved, params)

@@ -11,10 +11,10 @@ import jax
 import numpy as np
 import optax
 
-from sparsefl_jax.core.validate import above, at_least, closest, in_range, one_of, typed
+from sparsefl_jax.core.validate import above, at_least, in_range, one_of, typed
 from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.runs import sinks
-from sparsefl_jax.runs.config import defaults, registry, unread
+from sparsefl_jax.runs.config import defaults, guess, registry, unread
 from sparsefl_jax.runs.config.plain import refuse_python
 from sparsefl_jax.runs.setup import check_observed
 from sparsefl_jax.simulation import store
@@ -64,8 +64,8 @@ def check(config) -> None:
     """
     default = defaults.default_config()
     if not hasattr(config, "to_dict"):
-        kind = type(config).__name__
-        raise ValueError(f"the configuration is a {kind}, expected a ConfigDict")
+        found = type(config).__name__
+        raise ValueError(f"the configuration is a {found}, expected a ConfigDict")
     refuse_python(config)
     values = config.to_dict()
     _known("", values, default)
@@ -76,21 +76,17 @@ def check(config) -> None:
             typed(field, values[field], dict)
             _check_section(field, values[field], default[field])
         elif values[field] is not None or usual is not None:
-            kind = _TUPLES.get(field, default.get_type(field))
-            typed(field, values[field], kind)
+            typed(field, values[field], kind(field))
     _check_ranges(config)
     unread.check(config)
 
 
-def _known(section: str, fields, allowed) -> None:
+def _known(section: str, names, allowed) -> None:
     """Refuses a name that is not allowed; suggests the nearest one."""
-    for name in fields:
+    for name in names:
         if name not in allowed:
-            registry.refuse_unread(section[:-1], fields, name)
-            near = closest(name, allowed)
-            there = f"there are {', '.join(sorted(allowed))}"
-            hint = f"did you mean {near[0]!r}?" if near else there
-            raise ValueError(f"the configuration has no field {section}{name}; {hint}")
+            registry.refuse_unread(section[:-1], names, name)
+            raise ValueError(guess.unknown_field(section + name, allowed))
 
 
 def _check_section(field: str, section: dict, default) -> None:
@@ -98,17 +94,21 @@ def _check_section(field: str, section: dict, default) -> None:
     named = field not in ("until", "fit", "server_optimizer") and (section or default)
     if named and section.get("name") is None:
         raise ValueError(f"{field}.name is missing")
-    kinds = _arguments(field, section.get("name"))
-    kinds |= {name: default.get_type(name) for name in default}
+    known = kinds(field, section.get("name"))
     if field not in ("algorithm", "first_stage"):  # a factory knows best what it lacks
-        _known(f"{field}.", section, kinds)
+        _known(f"{field}.", section, known)
     for name, value in section.items():
         if value is not None:
-            typed(f"{field}.{name}", value, kinds.get(name, object))
+            typed(f"{field}.{name}", value, known.get(name, object))
 
 
-def _arguments(field: str, name: str | None) -> dict:
-    """Returns the type of each argument that a section may hold beside its name."""
+def parameters(field: str, name: str | None) -> dict[str, inspect.Parameter]:
+    """Returns the arguments that a section may hold beside its name.
+
+    Args:
+      field: the section.
+      name: the entry that it names, if any.
+    """
     found = {}
     if name is not None:
         typed(f"{field}.name", name, str)
@@ -119,13 +119,24 @@ def _arguments(field: str, name: str | None) -> dict:
         found.pop("schedule")
     elif field in registry.TABLES and name is not None:
         found |= registry.arguments(registry.factory(field, name))
-    kinds = {key: _kind(parameter) for key, parameter in found.items()}
+    return found
+
+
+def kinds(field: str, name: str | None) -> dict:
+    """Returns the type of each argument that a section may hold, and of its name."""
+    found = {key: _kind(p) for key, p in parameters(field, name).items()}
+    usual = defaults.default_config()
     if field == "first_stage":
-        usual = defaults.default_config()
-        kinds |= {key: type(usual[key]) for key in registry.STAGE}
+        found["name"] = str
+        found |= {key: type(usual[key]) for key in registry.STAGE}
     if field == "partition":
-        kinds["test_fraction"] = float
-    return kinds
+        found["test_fraction"] = float
+    return found | {key: usual[field].get_type(key) for key in usual[field]}
+
+
+def kind(field: str):
+    """Returns the type of a field that is no section."""
+    return _TUPLES.get(field, defaults.default_config().get_type(field))
 
 
 def _kind(parameter):

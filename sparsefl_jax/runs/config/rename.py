@@ -7,7 +7,7 @@ method says what becomes of it.
 
 import inspect
 
-from sparsefl_jax.runs.config import defaults, registry, unread
+from sparsefl_jax.runs.config import defaults, fields, registry, unread
 
 NONE = "none"  # as the name of a first stage: there is none
 
@@ -106,7 +106,7 @@ def follow(config, given: dict[str, dict[str, str]]) -> None:
     Raises:
       ValueError: in one line.
     """
-    tables = registry.TABLES
+    tables, every = registry.TABLES, given
     given = {field: told for field, told in given.items() if field in tables}
     if names := {f: told["name"] for f, told in given.items() if "name" in told}:
         rename(config, names)
@@ -115,6 +115,21 @@ def follow(config, given: dict[str, dict[str, str]]) -> None:
         for key in told.keys() - set(section) if section.get("name") else ():
             named = told | {"name": section.name}
             registry.refuse_unread(field, named, key)
+    _admit(config, every)
+
+
+def _admit(config, given: dict[str, dict[str, str]]) -> None:
+    """Adds arguments that sections may hold and do not, so that they can be set."""
+    from ml_collections import config_dict
+
+    for field, told in given.items():
+        section = config.get(field)
+        if not hasattr(section, "to_dict") or not section.get("name"):
+            continue
+        known = fields.kinds(field, told.get("name", section.name))
+        with config.unlocked():
+            for key in (told.keys() & known.keys()) - set(section):
+                section[key] = config_dict.placeholder(object)
 
 
 def settle(config):

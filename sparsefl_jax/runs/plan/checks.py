@@ -5,7 +5,7 @@ an optimizer and a method cannot do together fails there, in milliseconds.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import segment_lengths
 from sparsefl_jax.runs.plan import traffic_estimate
-from sparsefl_jax.runs.plan.memory import Memory, by_shape
+from sparsefl_jax.runs.plan.memory import by_shape
 from sparsefl_jax.runs.setup import Setup, check, check_observed
 from sparsefl_jax.simulation import initial_state, placement
 from sparsefl_jax.simulation.evaluate import check_metric
@@ -37,7 +37,7 @@ class Traced(NamedTuple):
     arguments: tuple  # key, context, server, row, and the fields of `Batches`
     state: placement.State | None = None  # of all clients
     pace: segment_lengths.Pace | None = None
-    memory: Memory | None = None  # before compilation
+    memory: Any = None  # `Memory`, before compilation
 
 
 def run(setup: Setup) -> list[Traced]:

@@ -21,7 +21,6 @@ from sparsefl_jax.runs.plan import checks, timings, traffic_estimate
 from sparsefl_jax.runs.plan.memory import Memory
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import placement
-from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
 
@@ -66,9 +65,9 @@ def describe(
     devices = list(setup.devices or jax.devices())
     big = devices[0].platform != "cpu"
     rate = timings.matmul_rate(8192 if big else 1024, 0.3, devices, model.dtype)
-    initial, planned, share = setup.initial, [], 1.0
-    if initial is not None:
-        share = float(masks.density(initial.mask, masks.prunable(model.macs, ("*",))))
+    planned, share = [], 1.0
+    if setup.initial is not None:
+        share = traffic_estimate.share_alive(setup.initial, traced[0])
     weights = sum(p.size for p in jax.tree.leaves(traced[0].model.params))
     for index, stage in enumerate(setup.stages):
         memory = memories[index] if memories else traced[index].memory

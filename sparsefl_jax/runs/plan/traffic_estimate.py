@@ -14,7 +14,8 @@ import numpy as np
 from jax.extend.core import Literal
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.types import PyTree
+from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import packet_bits
 
@@ -53,8 +54,9 @@ def expect(stage: Stage, start: float, traced) -> Traffic:
     """
     came, went = traced.facts
     alive = [_alive(stage, t, start) for t in range(stage.num_rounds + 1)]
+    shares, rounds = np.unique(alive[:-1], return_counts=True)
     bits = {"down": [], "up": []}
-    for share in alive[:-1]:
+    for share in shares.tolist():
         for way, facts in (("down", came), ("up", went)):
             each = [
                 _bits(packet, facts[name], share if facts[name].mask_of else 1.0)
@@ -62,7 +64,7 @@ def expect(stage: Stage, start: float, traced) -> Traffic:
             ]
             bits[way].append([sum(pair) for pair in zip(*each, strict=True)])
     means = {
-        way: (stage.cohort_size * np.mean(pairs, 0)).tolist()
+        way: (stage.cohort_size * np.average(pairs, 0, rounds)).tolist()
         for way, pairs in bits.items()
     }
     under = [p for p in traced.layouts["down"].values() if p.masked]
@@ -73,6 +75,20 @@ def expect(stage: Stage, start: float, traced) -> Traffic:
         share=alive[-1],
         assumed=packets.assumptions(traced.layouts),
     )
+
+
+def share_alive(start: SparseModel, traced) -> float:
+    """Returns the share of entries alive where a stage starts, of those under a mask.
+
+    Args:
+      start: the model, whose leaves go by the names that packets give them.
+      traced: one round of the stage by shape, as `checks.run` gives it.
+    """
+    kept, sent = trees.by_path(start.mask), traced.layouts["down"].values()
+    paths = [path for packet in sent if packet.masked for path in packet.paths]
+    under = [kept[path] for path in paths if path in kept]
+    alive = sum(int(np.sum(mask)) for mask in under)
+    return alive / sum(mask.size for mask in under) if under else 1.0
 
 
 def most_bits(layouts: dict[str, dict[str, packets.Layout]]) -> int:

@@ -1,0 +1,64 @@
+"""Guesses which field of a configuration was meant by a name that it does not have."""
+
+from collections.abc import Iterable
+
+from sparsefl_jax.core.validate import closest
+from sparsefl_jax.runs.config import defaults
+
+
+def unknown_field(name: str, allowed: Iterable[str]) -> str:
+    """Returns the refusal of a field: what was meant, and what there is.
+
+    Args:
+      name: the field, with its section and a dot if it is in one.
+      allowed: the names that the section has, or the configuration.
+
+    Example:
+      >>> print(unknown_field("lr", ["seed", "epochs"]))
+      the configuration has no field 'lr'; did you mean 'optimizer.learning_rate'? it
+      has epochs, seed
+    """
+    section, _, leaf = name.rpartition(".")
+    guess = _guess(section, leaf, sorted(allowed))
+    hint = f"did you mean {guess!r}? " if guess else ""
+    there = f"{section or 'it'} has {', '.join(sorted(allowed))}"
+    return f"the configuration has no field {name!r}; {hint}{there}"
+
+
+def _guess(section: str, leaf: str, allowed: list[str]) -> str | None:
+    """Returns the field that was probably meant, the section's own before others."""
+    prefix = f"{section}." if section else ""
+    own = {prefix + name: name for name in allowed}
+    others = _everywhere()
+    for fields, meant in (
+        (others, lambda name: name == leaf),
+        (own, lambda name: _initials(name) == leaf),
+        (others, lambda name: _initials(name) == leaf),
+        (own, lambda name: name in closest(leaf, allowed)),
+        (own, lambda name: leaf in name.split("_")),
+        (others, lambda name: name in closest(leaf, others.values(), cutoff=0.8)),
+    ):
+        if found := [path for path, name in fields.items() if meant(name)]:
+            return found[0]
+    return None
+
+
+def _everywhere() -> dict[str, str]:
+    """Returns the last part of every field by dotted name; those of sections last."""
+    plain, nested = {}, {}
+    for name, value in defaults.default_config().items():
+        if hasattr(value, "to_dict"):
+            nested |= {f"{name}.{key}": key for key in value}
+        else:
+            plain[name] = name
+    return plain | nested
+
+
+def _initials(name: str) -> str:
+    """Returns the first letters of a name's words.
+
+    Example:
+      >>> _initials("learning_rate")
+      'lr'
+    """
+    return "".join(word[0] for word in name.split("_"))

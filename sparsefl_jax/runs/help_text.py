@@ -1,0 +1,54 @@
+"""The text of `launch.py --help`: what a user needs first; absl's own follows it."""
+
+import textwrap
+
+from sparsefl_jax.runs.config import defaults
+
+_INDENT = 34
+
+_HEAD = """\
+Runs a method of sparse federated learning as a configuration describes it.
+
+  python launch.py --list
+  python launch.py --config=configs/flash_cifar10.py:mini --workdir=runs/a
+  python launch.py --resume --workdir=runs/a
+"""
+
+
+def text(values, program: str) -> str:
+    """Returns the help of a program.
+
+    Args:
+      values: absl's `FlagValues`, with the program's flags defined.
+      program: its path.
+    """
+    config = defaults.default_config()
+    sections = [name for name in config if hasattr(config[name], "to_dict")]
+    lines = [_HEAD, "Configuration:"]
+    for flag, told in {
+        "--config=FILE[:VARIANT]": values["config"].help,
+        "--config.FIELD=VALUE": "Change a field, such as num_rounds or seeds.",
+        "--config.SECTION.FIELD=VALUE": "Change a field of a section, such as "
+        f"algorithm.name. The sections are {', '.join(sections)}.",
+        "--fields[=SECTION]": values["fields"].help + " Beside --config, with its "
+        "values; --fields=algorithm has the arguments of its method.",
+    }.items():
+        lines.append(_row(flag, told))
+    lines += ["", "Other flags:"]
+    for flag in values.get_key_flags_for_module(program):
+        if flag.name not in ("config", "fields"):
+            value = "" if flag.boolean else f"={flag.parser.flag_type().upper()}"
+            lines.append(_row(f"--{flag.name}{value}", flag.help))
+    lines += ["", "--helpfull lists the flags of absl and JAX too."]
+    return "\n".join(lines)
+
+
+def _row(flag: str, told: str) -> str:
+    """Returns a flag and its help, indented.
+
+    Example:
+      >>> _row("--list", "Name all methods.")
+      '  --list                          Name all methods.'
+    """
+    head = f"  {flag}".ljust(_INDENT - 1) + " "
+    return textwrap.fill(told, 88, initial_indent=head, subsequent_indent=" " * _INDENT)

@@ -1,0 +1,310 @@
+"""Logs of a run by other tools: TensorBoard, Weights & Biases, MLflow.
+
+Each is a `sinks.Sink` whose package, an extra, is imported where it is used. The step
+is the number of rounds over all stages. A run of W&B or MLflow has the configuration,
+every number of the records and, once it has ended, the summary. Its id stands in the
+folder, so that a run that is resumed goes on in it.
+"""
+
+import contextlib
+import json
+import os
+import re
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.system import files
+from sparsefl_jax.system.files import naming
+
+PROJECT = "sparsefl_jax"  # unless the tool's own environment variable names another
+_COUNTERS = ("stage", "round")  # what TensorBoard's step stands for
+
+
+class TensorBoard:
+    """Event files in `tensorboard/`: every number of a record as a scalar.
+
+    The tag is `train/loss` or `eval/client_accuracy/p10`, the step counts rounds over
+    all stages. Lists by client are left out.
+
+    Args:
+      workdir: an existing directory.
+      position: as in `sinks.JsonLines`; TensorBoard is told to hide the rounds behind
+        it.
+
+    Raises:
+      OSError: a write failed, with the name of the folder.
+    """
+
+    def __init__(self, workdir: Path, position: dict | None = None):
+        # Not SummaryWriter, whose thread loses on a kill what it has been given, and
+        # its errors always.
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import Event, SessionLog
+
+        self._rounds = position["rounds"] if position else 0
+        self._folder = workdir / "tensorboard"
+        self._folder.mkdir(exist_ok=True)
+        # Files are read in the order of their names; the suffix tells those of one
+        # second apart.
+        prefix, suffix = str(self._folder / "events"), f".{self._rounds:09d}"
+        start = SessionLog(status=SessionLog.START)
+        with naming(self._folder):
+            self._writer = EventsWriter(prefix, suffix)
+            self._writer.write_event(Event(step=self._rounds + 1, session_log=start))
+
+    def write(self, records: list[dict], seconds: float) -> None:
+        """Appends the scalars of one segment."""
+        del seconds
+        from tensorboardX.proto.event_pb2 import Event
+        from tensorboardX.proto.summary_pb2 import Summary
+
+        with naming(self._folder):
+            for record in records:
+                self._rounds += num_rounds([record])
+                numbers = {k: v for k, v in record.items() if k not in _COUNTERS}
+                values = [
+                    Summary.Value(tag=tag, simple_value=value)
+                    for tag, value in scalars(numbers, record["phase"])
+                ]
+                event = Event(
+                    step=self._rounds,
+                    wall_time=time.time(),
+                    summary=Summary(value=values),
+                )
+                self._writer.write_event(event)
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Closes the event file."""
+        with naming(self._folder):
+            self._writer.close()
+
+
+class WeightsAndBiases:
+    """A run of Weights & Biases, by default of the project `sparsefl_jax`.
+
+    W&B's own environment variables apply (`WANDB_MODE=offline`, `WANDB_PROJECT`,
+    `WANDB_ENTITY`); its files are in `wandb/`. The runs of several seeds are a group.
+
+    Args:
+      workdir: an existing directory.
+      position: where to go on, which `wandb.json` knows itself.
+
+    Raises:
+      OSError: W&B refuses the run, or what is logged.
+    """
+
+    def __init__(self, workdir: Path, position: dict | None = None):
+        import wandb
+
+        self._kept = _Kept(workdir, "wandb", position)
+        with _blaming("wandb"):
+            group, name = names(workdir)
+            self._run = wandb.init(
+                project=os.environ.get("WANDB_PROJECT", PROJECT),
+                dir=workdir,
+                id=self._kept.id,
+                resume="allow",
+                reinit="create_new",
+                name=name,
+                group=group,
+                settings=wandb.Settings(console="off"),
+            )
+            self._run.config.update(_read(workdir, "config"), allow_val_change=True)
+            self._kept.begin(self._run.id)
+
+    def write(self, records: list[dict], seconds: float) -> None:
+        """Logs one row for each round of a segment."""
+        with _blaming("wandb"):
+            for step, row in self._kept.rows(records, seconds):
+                self._run.log(row, step=step, commit=True)
+        self._kept.done()
+
+    def close(self) -> None:
+        """Ends the process of W&B; a run that has ended also gets its summary."""
+        summary = _read(self._kept.workdir, "summary")
+        with _blaming("wandb"):
+            self._run.summary.update(summary)
+            self._run.finish(exit_code=0 if summary else 1)
+
+
+class MLflow:
+    """A run of MLflow, by default in the experiment `sparsefl_jax`.
+
+    MLflow's own environment variables apply (`MLFLOW_TRACKING_URI`,
+    `MLFLOW_EXPERIMENT_NAME`); its default is `mlflow.db` in the current folder. Fields
+    of the configuration are parameters, and those that a resumed run has changed are
+    tags `resumed.FIELD`; the numbers of the summary are metrics `summary/...`. The runs
+    of several seeds share the tag `group`.
+
+    Args:
+      workdir: an existing directory.
+      position: where to go on, which `mlflow.json` knows itself.
+
+    Raises:
+      OSError: MLflow refuses the run, or what is logged.
+    """
+
+    def __init__(self, workdir: Path, position: dict | None = None):
+        from mlflow import MlflowClient
+
+        self._kept = _Kept(workdir, "mlflow", position)
+        with _blaming("mlflow"):
+            self._client = MlflowClient()
+            if self._kept.id is None:
+                group, name = names(workdir)
+                run = self._client.create_run(
+                    self._experiment(),
+                    run_name=name,
+                    tags={"group": group} if group else {},
+                )
+                self._kept.begin(run.info.run_id)
+            run = self._client.get_run(self._kept.id)
+            self._client.update_run(self._kept.id, status="RUNNING")
+            self._write_config(run.data.params)
+
+    def _experiment(self) -> str:
+        name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
+        found = self._client.get_experiment_by_name(name)
+        return found.experiment_id if found else self._client.create_experiment(name)
+
+    def _write_config(self, old: dict[str, str]) -> None:
+        """Logs the fields that are new, and as tags those that have changed."""
+        from mlflow.entities import Param, RunTag
+
+        now = {k: str(v) for k, v in flat(_read(self._kept.workdir, "config"))}
+        params = [Param(k, v) for k, v in now.items() if k not in old]
+        tags = [RunTag(f"resumed.{k}", v) for k, v in now.items() if old.get(k, v) != v]
+        for first in range(0, len(params), 100):  # MLflow takes no more at once
+            self._client.log_batch(self._kept.id, params=params[first : first + 100])
+        self._client.log_batch(self._kept.id, tags=tags)
+
+    def _log(self, rows: list[tuple[int, dict]]) -> None:
+        from mlflow.entities import Metric
+
+        now = int(1000 * time.time())
+        metrics = [
+            Metric(re.sub(r"[^\w\-. :/]", "_", key), value, now, step)
+            for step, row in rows
+            for key, value in row.items()
+        ]
+        for first in range(0, len(metrics), 1000):  # MLflow takes no more at once
+            self._client.log_batch(self._kept.id, metrics[first : first + 1000])
+
+    def write(self, records: list[dict], seconds: float) -> None:
+        """Logs the metrics of one segment."""
+        with _blaming("mlflow"):
+            self._log(list(self._kept.rows(records, seconds)))
+        self._kept.done()
+
+    def close(self) -> None:
+        """Ends the run; one that has ended also gets its summary."""
+        summary = _read(self._kept.workdir, "summary")
+        with _blaming("mlflow"):
+            if summary:
+                self._log([(self._kept.rounds, dict(scalars(summary, "summary")))])
+                for key, value in summary.items():
+                    if isinstance(value, str):
+                        self._client.set_tag(self._kept.id, f"summary.{key}", value)
+            status = "FINISHED" if summary else "KILLED"
+            self._client.set_terminated(self._kept.id, status)
+
+
+class _Kept:
+    """`NAME.json` in a run's folder: the tool's id of the run, and its logged rounds.
+
+    Rounds that were logged after the last checkpoint come again when a killed run is
+    resumed, with the same values; they are left out.
+    """
+
+    def __init__(self, workdir: Path, name: str, position: dict | None):
+        self.workdir, self._path = workdir, workdir / f"{name}.json"
+        self.id, self._logged = None, 0
+        self.rounds = position["rounds"] if position else 0
+        if self._path.exists():
+            pattern = {"id": files.TEXT, "rounds": files.COUNT}
+            told = files.read_json(self._path, pattern)
+            self.id, self._logged = told["id"], told["rounds"]
+
+    def begin(self, id: str) -> None:
+        """Keeps the id of a run."""
+        self.id = id
+        self._write()
+
+    def rows(self, records: list[dict], seconds: float) -> Iterator[tuple[int, dict]]:
+        """Yields step and scalars of every round that has not been logged."""
+        rows: dict[int, dict] = {}
+        for record in records:
+            self.rounds += num_rounds([record])
+            row = rows.setdefault(self.rounds, {"stage": float(record["stage"])})
+            numbers = {k: v for k, v in record.items() if k not in _COUNTERS}
+            row |= scalars(numbers, record["phase"])
+        rows[self.rounds]["seconds"] = seconds
+        yield from ((step, row) for step, row in rows.items() if step > self._logged)
+
+    def done(self) -> None:
+        """Keeps that all rounds so far are logged."""
+        if self.rounds > self._logged:
+            self._logged = self.rounds
+            self._write()
+
+    def _write(self) -> None:
+        told = {"id": self.id, "rounds": self._logged}
+        files.write_text(self._path, json.dumps(told))
+
+
+def names(workdir: Path) -> tuple[str | None, str]:
+    """Returns the group of a run and its name: seeds of one folder are a group.
+
+    Example:
+      >>> names(Path("runs/a/seed_3")), names(Path("runs/a"))
+      (('a', 'a/seed_3'), (None, 'a'))
+    """
+    folder = Path(os.path.abspath(workdir))
+    if re.fullmatch(r"seed_\d+", folder.name):
+        group = folder.parent.name
+        return group, f"{group}/{folder.name}"
+    return None, folder.name
+
+
+def num_rounds(records: list[dict]) -> int:
+    """Counts the rounds of some records."""
+    return sum(record["phase"] == "train" for record in records)
+
+
+def scalars(value, tag: str) -> Iterator[tuple[str, float]]:
+    """Yields all numbers of nested dictionaries by path."""
+    for path, item in flat(value, f"{tag}/", "/"):
+        if isinstance(item, int | float):
+            yield path, float(item)
+
+
+def flat(value: dict, prefix: str = "", dot: str = ".") -> Iterator[tuple]:
+    """Yields the values of nested dictionaries by path.
+
+    Example:
+      >>> list(flat({"a": {"b": 1}, "c": 2}))
+      [('a.b', 1), ('c', 2)]
+    """
+    for key, item in value.items():
+        if isinstance(item, dict):
+            yield from flat(item, f"{prefix}{key}{dot}", dot)
+        else:
+            yield f"{prefix}{key}", item
+
+
+def _read(workdir: Path, name: str) -> dict:
+    """Returns `NAME.json` of a run, {} if it is not there."""
+    path = workdir / f"{name}.json"
+    return files.read_json(path) if path.exists() else {}
+
+
+@contextlib.contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    """Turns every error of a tool into an OSError of one line."""
+    try:
+        yield
+    except Exception as error:  # each tool has kinds of its own
+        raise OSError(f"sinks={name!r}: {one_line(error)}") from error

@@ -1,0 +1,204 @@
+"""What the command line tells: its help, the fields, what a wrong field meant."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from absl import flags
+
+from sparsefl_jax.runs import cli, help_text, run_directory
+from sparsefl_jax.runs.config import defaults, guess, lines, reference, registry
+from tests.refusals import ROOT, launched
+from tests.tiny import tiny_config
+
+MINI = "configs/flash_cifar10.py:mini"
+ENTRIES = [(field, name) for field, t in registry.TABLES.items() for name in t]
+
+
+def rows(text):
+    """Reads the rows of a listing: name, type, default, line."""
+    cells = (line.split("  ") for line in text.splitlines())
+    return {c[0]: [x.strip() for x in c[1:] if x.strip()] for c in cells if len(c) > 2}
+
+
+def test_every_field_has_a_line():
+    told = run_directory.flatten(defaults.default_config().to_dict())
+    assert not told.keys() - lines.LINES.keys()
+    listed = rows(reference.listing())
+    assert told.keys() - listed.keys() == set()
+    assert all(0 < len(line) < 70 for line in lines.LINES.values())
+
+
+def test_no_line_is_about_a_field_that_is_gone():
+    config = defaults.default_config()
+    allowed = set(run_directory.flatten(config.to_dict()))
+    for field in ("algorithm", "first_stage", "model", "partition"):
+        for name in registry.TABLES[field]:
+            allowed |= {f"{field}.{key}" for key in reference.lines(field, name)}
+    for key in reference.lines("server_optimizer", None):
+        allowed.add(f"server_optimizer.{key}")
+    assert not lines.LINES.keys() - allowed
+
+
+@pytest.mark.parametrize("field, name", ENTRIES, ids=str)
+def test_every_argument_of_every_entry_has_a_line(field, name):
+    told = reference.lines(field, name)
+    assert told and all(told.values()), [key for key in told if not told[key]]
+
+
+def test_a_listing_has_types_defaults_and_lines():
+    listed = rows(reference.listing())
+    assert listed["num_rounds"] == ["int", "100", "rounds of the main stage"]
+    assert listed["optimizer.learning_rate"][:2] == ["float", "0.1"]
+    assert listed["until.gbit"][:2] == ["float", "None"]
+    assert listed["observe_rounds"][0] == "tuple of int"
+    assert listed["algorithm.weighting"][:2] == ["str", "'examples'"]  # of fedavg
+    assert listed["model.widths"][:2] == ["tuple of int", "(16, 32, 64, 64)"]
+
+
+def test_a_section_lists_what_its_name_takes_and_what_is_set(tmp_path):
+    config = tiny_config(tmp_path)
+    config.algorithm = {"name": "fedprox", "mu": 0.5}
+    told = reference.listing("algorithm", config)
+    assert told.startswith("fedprox: FedAvg whose local loss has the term mu / 2")
+    mu = rows(told)["algorithm.mu"]
+    line = "strength of the proximal term, finite and at least 0 (here 0.5)"
+    assert mu == ["float", "0.01", line]
+    assert set(rows(told)) == {
+        f"algorithm.{name}" for name in ("name", "mu", "keep_optimizer", "weighting")
+    }
+    assert rows(reference.listing("pqsu"))["algorithm.density"][1] == "required"
+    own = reference.listing("tests.tiny:a_method")
+    assert rows(own)["algorithm.strength"]
+    with pytest.raises(ValueError, match=r"^--fields=fedprx \(did you mean 'fedprox'"):
+        reference.listing("fedprx")
+
+
+def flag_values():
+    values = flags.FlagValues()
+    return values, cli.define_config(values), cli.define_fields(values)
+
+
+@pytest.mark.parametrize(
+    "argument, section",
+    [("--fields", cli.EVERYTHING), ("--fields=until", "until"), ("--config=x", None)],
+)
+def test_fields_is_a_flag_with_or_without_a_section(argument, section, monkeypatch):
+    values, _, held = flag_values()
+    argv = ["launch.py", argument.replace("=x", f"={ROOT}/{MINI}")]
+    monkeypatch.setattr(sys, "argv", argv)
+    values(argv)
+    assert held.value == section
+    with pytest.raises(flags.Error, match="expected --fields or --fields=SECTION"):
+        values(["launch.py", "--nofields"])
+
+
+def test_fields_reads_the_configuration_and_no_folder():
+    cli.check_flags({"fields": "all"}, {"config": "a", "workdir": None})
+    with pytest.raises(ValueError, match="^--workdir is not read beside --fields"):
+        cli.check_flags({"fields": "all"}, {"config": "a", "workdir": "b"})
+
+
+def test_help_begins_with_what_a_user_needs():
+    values, *_ = flag_values()
+    flags.DEFINE_bool("so", False, "Do so.", flag_values=values, module_name="main.py")
+    flags.DEFINE_integer("n", 1, "How many.", flag_values=values, module_name="main.py")
+    told = help_text.text(values, "main.py")
+    head = [line.split("  ")[1] for line in told.splitlines() if line[:4] == "  --"]
+    assert head == [
+        "--config=FILE[:VARIANT]",
+        "--config.FIELD=VALUE",
+        "--config.SECTION.FIELD=VALUE",
+        "--fields[=SECTION]",
+        "--so",
+        "--n=INT",
+    ]
+    for section in ("algorithm", "optimizer", "until", "--helpfull"):
+        assert section in told
+    assert max(map(len, told.splitlines())) <= 88
+
+
+GUESSES = [
+    ("lr", "optimizer.learning_rate"),
+    ("optimizer.lr", "optimizer.learning_rate"),
+    ("momentum", "optimizer.momentum"),
+    ("bs", "batch_size"),
+    ("rounds", "num_rounds"),
+    ("clients", "num_clients"),
+    ("accuracy", "until.accuracy"),
+    ("model.widht", "model.widths"),
+    ("optimzer", "optimizer"),
+]
+
+
+@pytest.mark.parametrize("given, meant", GUESSES)
+def test_an_unknown_field_is_guessed_and_the_others_listed(
+    monkeypatch, capsys, given, meant
+):
+    arguments = [f"--config={MINI}", f"--config.{given}=1"]
+    code, err = launched(monkeypatch, capsys, arguments)
+    said = f"error: the configuration has no field {given!r}; did you mean {meant!r}? "
+    assert code == 2 and err.startswith(said) and err.count("\n") == 1
+    section = given.rpartition(".")[0]
+    there = {"optimizer": "optimizer has clip, learning_rate, momentum, name, "}
+    there |= {
+        "model": "model has dtype, lowering, name, widths",
+        "": "it has algorithm",
+    }
+    there["until"] = "until has accuracy, gbit, pflop"
+    assert err.removeprefix(said).startswith(there[section])
+
+
+def test_a_name_like_no_other_is_not_guessed():
+    told = guess.unknown_field("until.xyzzy", ["gbit", "accuracy"])
+    said = "the configuration has no field 'until.xyzzy'; until has accuracy, gbit"
+    assert told == said
+
+
+def test_arguments_that_a_section_may_hold_can_be_set(monkeypatch):
+    values, config, _ = flag_values()
+    argv = ["launch.py", f"--config={ROOT}/configs/fedprox_cifar10.py"]
+    argv += ["--config.optimizer.nesterov=True", "--config.partition.test_fraction=.1"]
+    monkeypatch.setattr(sys, "argv", argv)
+    values(argv)
+    assert config.value.optimizer.nesterov is True
+    assert config.value.partition.test_fraction == 0.1
+
+
+METHOD = """
+from sparsefl_jax.algorithms import fedavg
+
+def mine(model, optimizer, *, strength=1.0):
+    '''Averages.
+
+    Args:
+      strength: how much.
+    '''
+    return fedavg(model, optimizer)
+"""
+
+
+def test_a_method_in_the_current_folder_is_found(tmp_path):
+    """launch.py is elsewhere; without its folder Python would not find the module."""
+    (tmp_path / "my_module.py").write_text(METHOD)
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+    command = [sys.executable, ROOT / "launch.py", f"--config={ROOT / MINI},fedavg"]
+    command += ["--config.algorithm.name=my_module:mine", "--fields=algorithm"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("my_module:mine: Averages.\n")
+    assert rows(done.stdout)["algorithm.strength"] == ["float", "1.0", "how much"]
+
+
+def test_launch_explains_itself():
+    """`--help` in a process: absl's own comes with --helpfull."""
+    command = [sys.executable, "launch.py", "--help"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0 and done.stderr == ""
+    assert done.stdout.startswith("Runs a method of sparse federated learning")
+    for flag in ("--config=FILE", "--fields[=SECTION]", "--workdir=", "--helpfull"):
+        assert flag in done.stdout
+    assert "--logtostderr" not in done.stdout

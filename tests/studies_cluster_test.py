@@ -1,0 +1,240 @@
+"""Studies as jobs of submitit: on this machine, and on a SLURM of one node."""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from sparsefl_jax.studies import launchers
+from tests.launches import ROOT, close
+from tests.launches import records as records_of
+from tests.refusals import refused
+from tests.tiny import tiny_config
+from tests.tiny_study import ended, lines, records, started, until, write_study
+
+pytest.importorskip("submitit", reason="needs the extra 'cluster'")
+ROUNDS = 400
+SCRIPT = ROOT / "scripts/one_node_slurm.sh"
+LIMIT = "--launcher_options=timeout_min=60"
+BAD = [
+    ("local", "timeout_mn=10", "timeout_mn"),
+    ("local", "timeout_min=soon", "timeout_min"),
+    ("local", "nodes=2", "one node"),
+    ("slurm", "", "expected --launcher_options=timeout_min=MINUTES"),
+    ("slurm", "timeout_min=5,slurm_prtition=gpu", "prtition"),
+]
+
+
+@pytest.mark.parametrize("launcher, options, said", BAD)
+def test_options_that_are_refused(launcher, options, said, tmp_path, monkeypatch):
+    (tmp_path / "srun").write_text("")
+    (tmp_path / "srun").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    submit = lambda: launchers.submitting(launcher, tmp_path, options)  # noqa: E731
+    refused(submit, said)
+
+
+def test_no_slurm(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    submit = lambda: launchers.submitting("slurm", tmp_path, "timeout_min=1")  # noqa: E731
+    refused(submit, 'Could not detect "srun"')
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory):
+    """Returns the file of a study, and its records from a single process."""
+    folder = tmp_path_factory.mktemp("unbroken")
+    study = write_study(folder)
+    code, output = ended(started(study, folder / "out", rounds=ROUNDS))
+    assert code == 0, output
+    return study, records(folder / "out")
+
+
+def _free_ports() -> int:
+    """Returns the first of two ports that are free now."""
+    while True:
+        with socket.socket() as one, socket.socket() as other:
+            one.bind(("", 0))
+            port = one.getsockname()[1]
+            try:
+                other.bind(("", port + 1))
+                return port
+            except OSError:
+                continue
+
+
+@pytest.fixture(scope="module")
+def slurm(tmp_path_factory):
+    """Returns the environment of a SLURM of one node with four CPUs."""
+    if missing := [p for p in ("munged", "slurmctld", "slurmd") if not shutil.which(p)]:
+        pytest.skip(f"no {missing[0]}: apt-get install slurm-wlm munge")
+    if os.geteuid():
+        pytest.skip("SLURM's daemons need root")
+    folder = tmp_path_factory.mktemp("slurm")
+    environment = {**os.environ, "PORT": str(_free_ports())}
+    start = [SCRIPT, "start", folder]
+    try:
+        done = subprocess.run(start, env=environment, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        yield {"SLURM_CONF": str(folder / "slurm.conf")}
+    finally:
+        subprocess.run([SCRIPT, "stop", folder], check=True)
+
+
+def _queue(environment) -> list[str]:
+    """Returns the jobs in SLURM's queue."""
+    command = ["squeue", "--noheader", "--array", "--format=%i"]
+    found = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True
+    )
+    return sorted(found.stdout.split())
+
+
+def _slurm(environment, *command) -> None:
+    subprocess.run(command, env={**os.environ, **environment}, check=True)
+
+
+def _tasks(workdir: Path) -> list[int]:
+    """Returns the processes of local jobs that run points."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = path.read_bytes().decode().split("\0")
+        except OSError:
+            continue
+        if "submitit.core._submit" in words and str(workdir / "jobs") in words:
+            found.append(int(path.parent.name))
+    return found
+
+
+@pytest.mark.slow
+def test_local_jobs(unbroken, tmp_path):
+    study, whole = unbroken
+    flags = "--launcher=local", LIMIT
+    code, output = ended(started(study, tmp_path, *flags, rounds=ROUNDS))
+    assert code == 0, output
+    assert "study of 2 points, 2 to run" in output and "2 of 2 points done" in output
+    assert len(list((tmp_path / "jobs").glob("*_0_log.err"))) == 2
+    assert records(tmp_path) == whole
+
+
+@pytest.mark.slow
+def test_local_jobs_that_are_asked_to_end(unbroken, tmp_path):
+    study, whole = unbroken
+    asked = started(study, tmp_path, "--launcher=local", rounds=ROUNDS)
+    until(asked, lambda: lines(tmp_path) > 5)
+    os.killpg(asked.pid, signal.SIGINT)  # as a terminal does
+    code, output = ended(asked)
+    assert code == 130 and "the same command goes on" in output, output
+    assert not _tasks(tmp_path) and not (tmp_path / "failed").exists()
+    assert list(tmp_path.glob("fedavg/seed_0/checkpoint/*"))
+    assert not list(tmp_path.glob("*/seed_1"))  # nothing has run on
+    code, output = ended(started(study, tmp_path, "--launcher=local", rounds=ROUNDS))
+    assert code == 0, output
+    assert records(tmp_path) == whole
+
+
+@pytest.mark.slow
+def test_local_jobs_that_are_preempted(unbroken, tmp_path):
+    study, whole = unbroken
+    begun = started(study, tmp_path, "--launcher=local", rounds=ROUNDS)
+    until(begun, lambda: lines(tmp_path) > 5)
+    for pid in _tasks(tmp_path):
+        os.kill(pid, signal.SIGUSR2)
+    code, output = ended(begun)
+    assert code == 0, output
+    logs = [path.read_text() for path in (tmp_path / "jobs").glob("*_log.err")]
+    assert any("preempted" in log and "ending after this" in log for log in logs)
+    assert records(tmp_path) == whole
+
+
+@pytest.mark.slow
+def test_an_array_of_slurm(unbroken, slurm, tmp_path):
+    study, whole = unbroken
+    flags = "--launcher=slurm", f"{LIMIT},cpus_per_task=2"
+    begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
+    until(begun, lambda: lines(tmp_path) > 5)
+    first, second = _queue(slurm)
+    assert first.removesuffix("_0") == second.removesuffix("_1")
+    code, output = ended(begun)
+    assert code == 0 and "2 of 2 points done" in output, output
+    assert (tmp_path / f"jobs/{first}_0_log.err").exists()
+    assert records(tmp_path) == whole
+
+
+@pytest.mark.slow
+def test_jobs_that_slurm_preempts_go_on(unbroken, slurm, tmp_path):
+    study, whole = unbroken
+    flags = "--launcher=slurm", LIMIT
+    begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
+    until(begun, lambda: lines(tmp_path) > 5)
+    first, second = _queue(slurm)
+    _slurm(slurm, "scancel", "--signal=USR2", first)  # as before the limit of time
+    _slurm(slurm, "scontrol", "requeue", second)
+    code, output = ended(begun)
+    assert code == 0 and "failed" not in output, output
+    log = (tmp_path / f"jobs/{first}_0_log.err").read_text()
+    assert "ending after this segment" in log and "Requeued job" in log
+    assert records(tmp_path) == whole
+
+
+@pytest.mark.slow
+def test_jobs_that_are_cancelled(unbroken, slurm, tmp_path):
+    study, whole = unbroken
+    flags = "--launcher=slurm", LIMIT
+    begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
+    until(begun, lambda: lines(tmp_path) > 5)
+    first, _ = _queue(slurm)
+    _slurm(slurm, "scancel", first)  # by somebody else
+    code, output = ended(begun)
+    assert code == 2 and "error: 1 of 2 points failed, first fedavg: job" in output
+    before = lines(tmp_path)
+    assert list(tmp_path.glob("fedavg/seed_0/checkpoint/*"))
+    begun = started(study, tmp_path, *flags, rounds=ROUNDS, **slurm)
+    until(begun, lambda: lines(tmp_path) > before)
+    begun.send_signal(signal.SIGTERM)  # by the study
+    code, output = ended(begun)
+    assert code == 143 and not _queue(slurm), output
+    assert records(tmp_path) != whole
+    code, output = ended(started(study, tmp_path, *flags, rounds=ROUNDS, **slurm))
+    assert code == 0, output
+    assert records(tmp_path) == whole
+
+
+CONFIG = """
+from pathlib import Path
+from ml_collections import config_dict
+
+def get_config(arg=""):
+    text = Path(__file__).with_name("config.json").read_text()
+    return config_dict.ConfigDict(__import__("json").loads(text))
+"""
+
+
+@pytest.mark.slow
+def test_srun_starts_the_processes_of_a_run(slurm, tmp_path):
+    config = tiny_config(tmp_path)
+    (tmp_path / "config.json").write_text(config.to_json_best_effort())
+    (tmp_path / "config.py").write_text(CONFIG)
+    command = [sys.executable, "launch.py", f"--config={tmp_path}/config.py"]
+    outputs = []
+    for name, before, after in [
+        ("one", [], []),
+        ("two", ["srun", "-n", "2"], ["--distributed"]),
+    ]:
+        done = subprocess.run(
+            [*before, *command, f"--workdir={tmp_path}/{name}", *after],
+            cwd=ROOT,
+            env={**os.environ, **slurm},
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+        outputs.append(done.stdout)
+    assert "with  2 x cpu" in outputs[0] and "with  4 x cpu" in outputs[1]
+    assert close(records_of(tmp_path / "one"), records_of(tmp_path / "two"))

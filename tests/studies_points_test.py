@@ -1,0 +1,96 @@
+"""The points of a study: what a sweep makes, how they are called, what is refused."""
+
+import pytest
+
+from sparsefl_jax.algorithms import ALGORITHMS
+from sparsefl_jax.runs import experiment
+from sparsefl_jax.runs.config import methods
+from sparsefl_jax.studies import grid
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.studies.points import Point
+from tests.refusals import refused
+from tests.tiny import tiny_config
+from tests.tiny_study import points, write_study
+
+NAMED = [  # axes, and the names that they make
+    ("algorithm.name=fedavg,jmwst", ["fedavg", "jmwst"]),
+    (
+        "density=.05,.1; algorithm.name=fedavg,pdst",
+        ["fedavg", "pdst-density=0.05", "pdst-density=0.1"],
+    ),
+    ("cohort_size=2,3; epochs=1", ["cohort_size=2", "cohort_size=3"]),
+    ("optimizer.learning_rate=1e-3", ["fedavg"]),
+    ("model.name=mlp,conv4", ["mlp", "conv4"]),
+    ("seed=3..5", ["fedavg"]),
+]
+
+
+@pytest.mark.parametrize("text, names", NAMED, ids=[text for text, _ in NAMED])
+def test_the_points_of_a_sweep(tmp_path, text, names):
+    write_study(tmp_path)
+    (base, *_) = points(tmp_path)
+    made = grid.sweep(base.config, text)
+    assert [point.name for point in made] == names
+    if text.startswith("seed"):
+        assert list(made[0].seeds) == [3, 4, 5]
+
+
+PARSED = [
+    ("a=1", {"a": [1]}),
+    (" a = x , 1e-3;b.c=(1,2),[3, 4];", {"a": ["x", 1e-3], "b.c": [(1, 2), [3, 4]]}),
+    ("seed=0..2,7", {"seed": [0, 1, 2, 7]}),
+    ("a=-1..1; b=None,True", {"a": [-1, 0, 1], "b": [None, True]}),
+    ("name=fedavg,spdst", {"name": ["fedavg", "spdst"]}),
+]
+UNPARSED = [
+    ("a", "--sweep has 'a', expected FIELD=VALUE"),
+    ("a=", "--sweep has 'a='"),
+    ("=1", "--sweep has '=1'"),
+    ("a=1;a=2", "'a' twice"),
+    (" ; ", "expected FIELD=VALUE"),
+]
+
+
+@pytest.mark.parametrize("text, axes", PARSED)
+def test_a_sweep_is_parsed(text, axes):
+    assert grid.parse(text) == axes
+
+
+@pytest.mark.parametrize("text, said", UNPARSED)
+def test_a_sweep_that_cannot_be_parsed(text, said):
+    refused(lambda: grid.parse(text), said)
+
+
+SWEPT = [
+    ("seed=0,2", "seeds without a gap"),
+    ("algorithm.nam=fedavg", "algorithm.nam is read by none"),
+    ("cohort_sise=3", "did you mean 'cohort_size'"),
+    ("density=0.1", "density is read by none"),
+    ("algorithm.name=fedag", "fedavg"),
+    ("optimizer.learning_rate=.10000001,.10000002", "both called 'learning_rate=0.1'"),
+]
+
+
+@pytest.mark.parametrize("text, said", SWEPT)
+def test_a_sweep_that_is_refused(tmp_path, text, said):
+    write_study(tmp_path)
+    (base, *_) = points(tmp_path)
+    refused(lambda: grid.sweep(base.config, text), said)
+
+
+@pytest.mark.parametrize("name", sorted({*ALGORITHMS, "snip", "grasp"}))
+def test_a_study_can_name_every_method(tmp_path, name):
+    config = tiny_config(tmp_path)
+    # Of FLASH's heterogeneous clients, whole numbers of 30, 30 and 40 % take part.
+    config.num_rounds, config.num_clients, config.cohort_size = 10, 10, 10
+    methods.choose(config, name, density=0.4)
+    on_disk.check([Point(name, config)])
+    parts = experiment.build(config)
+    assert len(parts.traced) == 1 + (config.first_stage.get("name") is not None)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", ".hidden", "jobs", 201 * "a"])
+def test_a_point_whose_name_is_no_folder(tmp_path, name):
+    write_study(tmp_path)
+    config = points(tmp_path)[0].config
+    refused(lambda: on_disk.check([Point(name, config)]), repr(name))
