@@ -1,7 +1,9 @@
 """`sfl.experiment`: from Python a run is what it is from the command line."""
 
 import contextlib
+import inspect
 import io
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -266,3 +268,18 @@ print(run.metrics[-1]["accuracy"])
     )
     assert done.returncode == 0, done.stderr
     assert float(done.stdout) == ended.found.metrics[-1]["accuracy"]
+
+
+@pytest.mark.parametrize("name", sfl.ALGORITHMS)
+def test_every_method_is_described_by_its_name(name, ended):
+    needed = dict(density=0.5, rounds=5)
+    factory = sfl.ALGORITHMS[name]
+    given = inspect.signature(factory).parameters
+    needed = {k: v for k, v in needed.items() if k in given}
+    method = factory(MODEL, rate(), **needed)
+    told = describe(Setup([sfl.Stage(method, 1, 2)], MODEL, ended.data))
+    assert told["algorithm"]["name"] == name
+    text = json.dumps(told)
+    again = factory(MODEL, rate(), **needed)
+    again = describe(Setup([sfl.Stage(again, 1, 2)], MODEL, ended.data))
+    assert json.dumps(again) == text
