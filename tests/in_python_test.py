@@ -177,7 +177,9 @@ def test_three_stages_run_and_more_rounds_extend_the_last(ended, tmp_path):
 
 
 @pytest.mark.slow
-def test_seeds_have_data_of_their_own_and_a_page_beside_a_command_line_run(tmp_path):
+def test_seeds_have_data_of_their_own_and_a_page_beside_a_command_line_run(
+    tmp_path, monkeypatch
+):
     config = tiny_config(tmp_path)
     config.partition = {"name": "dirichlet", "alpha": 0.5}
     config.seeds, config.eval_every = 2, 4
@@ -187,20 +189,19 @@ def test_seeds_have_data_of_their_own_and_a_page_beside_a_command_line_run(tmp_p
     def data(seed):
         return sfl.federate(dataset, "dirichlet", 8, alpha=0.5, seed=seed)
 
-    found = sfl.experiment(
-        stages(),
-        MODEL,
-        data,
-        workdir=tmp_path / "python",
-        seeds=2,
-        eval_every=4,
-        progress=False,
-    )
+    def run():
+        where = dict(workdir=tmp_path / "python", seeds=2, eval_every=4)
+        return sfl.experiment(stages(), MODEL, data, progress=False, **where)
+
+    found = run()
     assert [len(run.metrics) for run in found] == [7, 7]
     assert found[0].metrics != found[1].metrics
     assert (tmp_path / "python" / "report.html").exists()
     both = report.read_summary(tmp_path / "python")
     assert both["seeds"] == [0, 1]
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "go_on", None)
+        assert [run.metrics for run in run()] == [run.metrics for run in found]
     # Of the same seed both ways have the same data and partition, so they compare.
     folders = [tmp_path / "command", tmp_path / "python"]
     page = report.write_comparison(folders, tmp_path / "both")
@@ -224,6 +225,8 @@ def test_what_is_no_setting_is_refused_with_and_without_files(ended, tmp_path):
             ended.run(stages(), workdir=workdir, **{unknown: ()})
     with pytest.raises(ValueError, match="sinks='tensorbord'"):
         ended.run(stages(), workdir=tmp_path / "run", sinks=("tensorbord",))
+    with pytest.raises(ValueError, match="name='mine', expected a workdir"):
+        ended.run(stages(), workdir=None, name="mine")
     with pytest.raises(ValueError, match="seeds=0"):
         ended.run(stages(), seeds=0)
     assert not (tmp_path / "run").exists()

@@ -84,6 +84,8 @@ def experiment(
     whole("seed", seed, 0, 2**31 - seeds)
     read = data if callable(data) else lambda seed: data
     if workdir is None:
+        if name is not None:
+            raise ValueError(f"name={name!r}, expected a workdir whose pages show it")
         first = make(stages, model, read(seed), **settings)
         found = [
             _pure(first._replace(data=read(s)), s, progress)
