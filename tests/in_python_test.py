@@ -86,7 +86,7 @@ def test_files_change_no_result_and_an_ended_run_is_read_back(
     assert summary["rounds"] == 5 and summary["seed"] == 0
     read = sfl.load_run(ended.path)
     assert read.config.first_stage.density == 0.5
-    assert read.config.algorithm.optimizer.learning_rate == 0.1
+    assert read.config.optimizer.learning_rate == 0.1
     assert equal(read.models, pure.models)
 
 
@@ -136,7 +136,7 @@ OTHER = sfl.Model.from_flax(Wider(), jax.ShapeDtypeStruct((1, 2, 3, 1), np.float
         (dict(parts=stages(0.25)), "first_stage.density is 0.5 there and 0.25 here"),
         (
             dict(parts=stages(optimizer=rate(0.2))),
-            "algorithm.optimizer.learning_rate is 0.1 there and 0.2 here",
+            "optimizer.learning_rate is 0.1 there and 0.2 here",
         ),
         (dict(seed=1), "seed is 0 there and 1 here"),
         (dict(metric="pooled"), "metric is 'auto' there and 'pooled' here"),
@@ -246,11 +246,12 @@ def test_a_derived_method_is_told_by_its_own_name_and_arguments(ended):
     def told(**arguments):
         method = top_share(MODEL, rate(), **arguments)
         setup = Setup([sfl.Stage(method, 1, 2)], MODEL, ended.data)
-        return describe(setup)["algorithm"]
+        return describe(setup)
 
     usual = told()
-    assert usual["name"] == "top_share" and usual["share"] == 0.1
-    assert usual["optimizer"]["factory"] == "sgd"
+    method, optimizer = usual["algorithm"], usual["optimizer"]
+    assert method["name"] == "top_share" and method["share"] == 0.1
+    assert optimizer["name"] == "sgd" and optimizer["learning_rate"] == 0.1
     assert told() == usual
     assert told(weighting="examples") != usual  # which a function without a name makes
 

@@ -42,15 +42,16 @@ def describe(setup: Setup, name: str | None = None) -> dict:
     """
     *earlier, (main, numbers) = map(_stage, setup.stages)
     sections = [method | more for method, more in earlier]
+    optimizer = main.pop("optimizer", {})
     return {
         "source": PYTHON,
         "dataset": setup.data.name,
-        "num_classes": setup.data.num_classes,
         "num_clients": len(setup.data.train.size),
         "partition": {"name": PYTHON},
         "partition_seed": None,
         "model": _model(setup.model),
         "algorithm": main | ({} if name is None else {"name": name}),
+        "optimizer": optimizer if isinstance(optimizer, dict) else {"name": optimizer},
         "first_stage": sections[0] if sections else {},
         "middle_stages": {str(i): s for i, s in enumerate(sections) if i},
         **numbers,
@@ -70,8 +71,8 @@ def described(value: Any) -> Any:
     Example:
       >>> from sparsefl_jax.training import make_optimizer
       >>> told = described(make_optimizer("sgd", learning_rate=0.5))
-      >>> told["name"], told["factory"], told["learning_rate"]
-      ('make_optimizer', 'sgd', 0.5)
+      >>> told["name"], told["learning_rate"]
+      ('sgd', 0.5)
       >>> described([0.1, 0.2]), described(np.zeros(3))
       ((0.1, 0.2), 'ndarray 8d5333fc')
     """
@@ -83,6 +84,8 @@ def described(value: Any) -> Any:
     function = inspect.unwrap(value) if callable(value) else value
     if isinstance(function, _FUNCTIONS):
         name, inside = _name(function), _arguments(_captured(function))
+        if name == "make_optimizer":  # as a configuration names it
+            name = inside.pop("factory")
         return {"name": name} | inside if inside else name
     if isinstance(value, dict) and all(isinstance(v, _PLAIN) for v in value.values()):
         return dict(value)
