@@ -12,7 +12,7 @@ import pytest
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
-from sparsefl_jax.runs import experiment, loop
+from sparsefl_jax.runs import experiment, loop, source
 from sparsefl_jax.runs.config import build, defaults, rename
 from sparsefl_jax.testing.small_world import tiny_model
 from tests.tiny import tiny_config
@@ -214,7 +214,7 @@ def test_below_the_door_a_configuration_has_plain_values(tmp_path, monkeypatch):
         seen.append(types(vars(config)))
         raise ValueError("seen")
 
-    monkeypatch.setattr(experiment, "build_data", stop)
+    monkeypatch.setattr(source, "build_data", stop)
     for go in (experiment.build, lambda c: experiment.run(c, tmp_path / "run")):
         with pytest.raises(ValueError, match="^seen$"):
             go(config)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.snip import one_shot, scored
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
@@ -76,7 +76,7 @@ def grasp(
     softened = model._replace(apply=apply) if temperature != 1 else model
     loss_fn = scored(softened, mode)
     parts = 2 if halves else 1
-    return one_shot(
+    algorithm = one_shot(
         partial(gradient_flow, loss_fn, select=select, parts=parts),
         # n - int(n (1 - d)) is ceil(n d); the rounding removes the error of n d.
         keep=lambda size: math.ceil(round(size * density, 6)),
@@ -86,6 +86,7 @@ def grasp(
         first_samples=first_samples,
         index=index,
     )
+    return named("grasp", algorithm)
 
 
 def gradient_flow(

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
@@ -61,7 +61,7 @@ def snip(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = snip(model, optimizer, density=0.1, prunable=("*",))
     """
-    return one_shot(
+    algorithm = one_shot(
         partial(saliency, scored(model, mode)),
         keep=lambda size: round(size * density),
         passes=1,
@@ -70,6 +70,7 @@ def snip(
         first_samples=first_samples,
         index=index,
     )
+    return named("snip", algorithm)
 
 
 def scored(model: Model, mode: str) -> Callable:

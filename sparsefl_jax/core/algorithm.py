@@ -182,6 +182,19 @@ def target(models: Mapping[str, Any]) -> Any:
     return models.get("global", list(models.values())[-1])
 
 
+def named(name: str, algorithm: Algorithm) -> Algorithm:
+    """Returns an algorithm whose functions say that `name` made them.
+
+    For a factory that leaves it to a common one to define the functions: records of a
+    run call a method by the factory that made it.
+    """
+    for function in algorithm:
+        made, _, own = getattr(function, "__qualname__", "").partition(".<locals>.")
+        if made and own:
+            function.__qualname__ = f"{name}.<locals>.{own}"
+    return algorithm
+
+
 class Stage(NamedTuple):
     """A number of rounds under one algorithm; a run is a sequence of stages.
 

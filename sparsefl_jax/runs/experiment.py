@@ -13,7 +13,6 @@ from typing import NamedTuple
 import jax
 
 from sparsefl_jax import report
-from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.data import federated
 from sparsefl_jax.runs import (
@@ -21,42 +20,33 @@ from sparsefl_jax.runs import (
     fit_rounds,
     loop,
     recording,
-    results,
     resumption,
     run_directory,
     summary,
 )
-from sparsefl_jax.runs.config import fields, unread
-from sparsefl_jax.runs.config.build import (
-    build_budgets,
-    build_data,
-    build_model,
-    build_stages,
-)
+from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.plain import plain, replaced, values
-from sparsefl_jax.runs.plan import checks, describe, formatting
+from sparsefl_jax.runs.plan import describe, formatting
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.setup import Limits, Setup
+from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source, assemble
 from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
 
 
 class Job(NamedTuple):
-    """A run as it was asked for; the arguments of `run`."""
+    """A run as it was asked for; mostly the arguments of `run`."""
 
     config: SimpleNamespace  # as `plain.values` returns it
     path: Path
     resume: bool
-    progress: bool | str
-    extend_at_final: bool
-    accept_lost_records: bool
-    widths: tuple[int, int, int] | None
+    progress: bool | str = True
+    extend_at_final: bool = False
+    accept_lost_records: bool = False
+    widths: tuple[int, int, int] | None = None
+    source: Source = CONFIGURATION
 
-
-class Parts(NamedTuple):
-    """What a configuration builds."""
-
-    setup: Setup
-    traced: list[checks.Traced]
+    def build(self, config: SimpleNamespace, started: bool = False) -> Parts:
+        """Builds what runs, with the configuration that the run goes on with."""
+        return assemble(self.source, config, started, self.widths)
 
 
 def build(config, started: bool = False) -> Parts:
@@ -70,50 +60,19 @@ def build(config, started: bool = False) -> Parts:
       ValueError: in one line, before any compilation.
     """
     fields.check(config)
-    return _build(values(config), started)
+    return assemble(CONFIGURATION, values(config), started)
 
 
-def _build(
-    config: SimpleNamespace, started: bool = False, widths: Sequence[int] | None = None
-) -> Parts:
-    data = build_data(config)
-    data = data if widths is None else federated.padded(data, widths)
-    unread.check_data(config, data)
-    model = build_model(config, data)
-    fields.check_densities(config, model)
-    budgets = build_budgets(config)
-    stages = build_stages(config, model, budgets)
-    setup = Setup(
-        stages,
-        model,
-        data,
-        eval_every=config.eval_every,
-        chunk=config.chunk,
-        budgets=budgets,
-        metric=config.metric,
-        client_store=config.client_store,
-        memory_gb=config.memory_gb,
-        until=Limits(**config.until),
-        observe_rounds=config.observe_rounds,
-    )
-    traced = checks.run(setup)
-    unread.check_stages(config, stages, model, traced)
-    if config.init_from is not None and not started:
-        key, _ = keys.of_run(jax.random.key(config.seed))
-        initial = results.start_from(config.init_from, config.init_what, key, model)
-        if config.init_what != "weights":
-            results.check_kept(stages[0].algorithm, initial, config.init_what)
-        setup = setup._replace(initial=initial)
-    return Parts(setup, traced)
-
-
-def widths_of(configs: Sequence) -> tuple[int, int, int] | None:
+def widths_of(
+    configs: Sequence, source: Source = CONFIGURATION
+) -> tuple[int, int, int] | None:
     """Returns the widths of clients' tables that serve all of some configurations.
 
     Runs of the same widths share their compiled programs. Splits differ by seed.
 
     Args:
       configs: configurations that differ in their seed.
+      source: of their data.
 
     Returns:
       The columns of `train`, `val` and `test`; None if all have the same anyway.
@@ -121,7 +80,7 @@ def widths_of(configs: Sequence) -> tuple[int, int, int] | None:
     if len(configs) < 2 or configs[0].partition_seed is not None:
         return None
     train, val, test = zip(
-        *(federated.widths(build_data(values(c))) for c in configs), strict=True
+        *(federated.widths(source.data(values(c))) for c in configs), strict=True
     )
     return max(train), max(val), max(test)
 
@@ -199,6 +158,11 @@ def run(
     for name in ("extend_at_final", "accept_lost_records"):
         if getattr(job, name) and not resume:
             raise ValueError(f"{name}=True, expected resume=True with it")
+    return perform(job)
+
+
+def perform(job: Job) -> dict:
+    """Runs what was asked for; returns and raises what `run` does."""
     return _run_seeds(job) if job.config.seeds > 1 else _run_one(job)
 
 
@@ -208,7 +172,7 @@ def _run_one(job: Job) -> dict:
     processes.check_same("the configuration", plain(config))
     parts = None
     if not job.resume:  # refuses before anything is written
-        parts = _build(config, widths=job.widths)
+        parts = job.build(config)
     if not processes.leads():
         return _follow(job, parts)
     with run_directory.claimed(path, config, job.resume):
@@ -216,7 +180,7 @@ def _run_one(job: Job) -> dict:
         processes.lead([found.done, found.saved is not None])
         if not found.done:
             started = found.saved is not None
-            parts = parts or _build(found.config, started, job.widths)
+            parts = parts or job.build(found.config, started)
             return processes.lead(_run(found, parts, path, job.progress))
         if job.progress:
             print(*found.said, sep="\n", end="\n" * bool(found.said), file=sys.stderr)
@@ -244,10 +208,10 @@ def _run_seeds(job: Job) -> dict:
         )
         for seed in range(config.seed, config.seed + config.seeds)
     ]
-    widths = widths_of([single.config for single in singles])
+    widths = widths_of([single.config for single in singles], job.source)
     singles = [single._replace(widths=widths) for single in singles]
     if not job.resume:
-        _build(singles[0].config)  # refuses before anything is written
+        singles[0].build(singles[0].config)  # refuses before anything is written
     if not processes.leads():
         for single in singles:
             _run_one(single._replace(resume=True))
@@ -306,7 +270,7 @@ def _follow(job: Job, parts: Parts | None) -> dict:
         saved = checkpoint.read(job.path, key)
         found = resumption.settle(config, saved, job.extend_at_final)
         config, saved = found.config, found.saved
-    parts = parts or _build(config, begun, job.widths)
+    parts = parts or job.build(config, begun)
     at, _ = resumption.start(saved, parts.setup.data)
     message = "asking all processes to end after this segment"
     _simulate(key, parts, at, recording.Recorder(), message)

@@ -17,7 +17,7 @@ from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.limits import Cost
 from sparsefl_jax.runs.plan import checks, memory
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.simulation import (
     evaluate,
     initial_state,
@@ -141,13 +141,7 @@ def segments(
       FloatingPointError: if a loss or a weight is not finite; names round and clients.
         A `Segment` without a snapshot holds the records before that round.
     """
-    unknown = sorted(set(settings) - set(Setup._fields))
-    if unknown:
-        raise TypeError(
-            f"segments() has no setting {unknown[0]!r}, expected of "
-            f"{', '.join(Setup._fields[3:])}"
-        )
-    setup = Setup(stages, model, data, **settings)
+    setup = make(stages, model, data, **settings)
     return _compiling(key, setup, checks.run(setup), resume)
 
 

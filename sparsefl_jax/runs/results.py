@@ -15,8 +15,9 @@ from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, run_directory
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.plain import flatten
-from sparsefl_jax.runs.loop import Best
+from sparsefl_jax.runs.loop import Best, Run
 from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import (
     disk_store,
     initial_state,
@@ -98,24 +99,15 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
         algorithm = stages[saved.snapshot.stage].algorithm
     if algorithm.personalize is None:
         raise ValueError(f"run={str(run)!r} has no personal models")
-    info, key = placement.client_info(data, budgets), jax.random.key(config.seed)
+    setup = Setup(stages, model, data, budgets=budgets)
+    key, info = jax.random.key(config.seed), placement.client_info(data, budgets)
     for index in clients:
         if not 0 <= index < len(info.index):
             raise ValueError(f"clients={index}, expected ids below {len(info.index)}")
-    sparse = checks.initial_shapes(model)
-    shapes = initial_state.shapes(algorithm, sparse, info)
-    nothing = placement.State(*(None for _ in placement.State._fields))
-    state = saved.snapshot.state(
-        nothing._replace(server=shapes.server, clients=shapes.clients)
-    )
+    state = _state(saved, setup, key, clients)
     everyone = state.clients
     stage_key = keys.of_stage(keys.of_run(key)[1], saved.snapshot.stage)
     deploy_key = keys.of_round(stage_key, keys.EVALUATION, saved.snapshot.round)
-    if isinstance(everyone, disk_store.Saved):
-        wanted = everyone.only(clients)
-        parts = stage_key, algorithm, info, shapes.clients, 1, wanted.first
-        everyone = initial_state.on_disk(*parts)
-        everyone.load(wanted)
 
     def deploy(index):
         taken = [store.take(v, np.array([index])) for v in (everyone, info)]
@@ -125,6 +117,45 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
         return algorithm.personalize(own, state.server, store.unpack(row, like), mine)
 
     return [jax.tree.map(np.asarray, deploy(index)) for index in clients]
+
+
+def read_back(run: str | Path, setup: Setup, seed: int) -> Run:
+    """Reads what `loop.run` returned for a run that has ended.
+
+    Args:
+      run: the directory.
+      setup: of the run.
+      seed: of the run.
+    """
+    _, saved = _read(run)
+    state = _state(saved, setup, jax.random.key(seed))
+    parts = jax.tree.map(jnp.asarray, (state.server, saved.models))
+    clients = state.clients
+    if not isinstance(clients, disk_store.Rows):
+        clients = jax.tree.map(jnp.asarray, clients)
+    metrics = read_records(Path(run) / "metrics.jsonl")
+    return Run(parts[0], clients, parts[1], metrics)
+
+
+def _state(saved: checkpoint.Saved, setup: Setup, key: Key, clients=None):
+    """Returns the state of a checkpoint: the server's, and clients' rows, or all."""
+    stage = saved.snapshot.stage
+    algorithm, model = setup.stages[stage].algorithm, checks.initial_shapes(setup.model)
+    info = placement.client_info(setup.data, setup.budgets)
+    shapes = initial_state.shapes(algorithm, model, info)
+    nothing = placement.State(*(None for _ in placement.State._fields))
+    state = saved.snapshot.state(
+        nothing._replace(server=shapes.server, clients=shapes.clients)
+    )
+    rows = state.clients
+    if not isinstance(rows, disk_store.Saved):
+        return state
+    rows = rows if clients is None else rows.only(clients)
+    stage_key = keys.of_stage(keys.of_run(key)[1], stage)
+    parts = stage_key, algorithm, info, shapes.clients, 1, rows.first
+    everyone = initial_state.on_disk(*parts)
+    everyone.load(rows)
+    return state._replace(clients=everyone)
 
 
 def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:

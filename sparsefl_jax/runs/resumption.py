@@ -14,7 +14,7 @@ import jax
 
 from sparsefl_jax.data import federated
 from sparsefl_jax.runs import checkpoint, run_directory
-from sparsefl_jax.runs.config.plain import replaced
+from sparsefl_jax.runs.config.plain import replaced, stages
 from sparsefl_jax.runs.loop import Snapshot
 from sparsefl_jax.system import log_lines, processes
 
@@ -111,7 +111,7 @@ def settle(config, saved: checkpoint.Saved, extend_at_final: bool = False) -> Fo
     said = [f"from here on {', '.join(changed)}"] * bool(changed) + said
     if at.ended_by and _lifted(old, config, at):
         at = at._replace(ended_by="")
-        if at.stage == bool(config.first_stage) and at.round == config.num_rounds:
+        if at.stage == len(stages(config)) - 1 and at.round == config.num_rounds:
             at = at._replace(ended_by="rounds")
     return Found(False, config, saved._replace(snapshot=at), said, [])
 

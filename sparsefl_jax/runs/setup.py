@@ -75,6 +75,23 @@ class Setup(NamedTuple):
         return self.until or Limits()
 
 
+def make(
+    stages: Sequence[Stage], model: Model, data: FederatedData, **settings
+) -> Setup:
+    """Returns a `Setup`; `settings` are its other fields.
+
+    Raises:
+      TypeError: there is no such setting.
+    """
+    unknown = sorted(set(settings) - set(Setup._fields))
+    if unknown:
+        raise TypeError(
+            f"a run has no setting {unknown[0]!r}, expected of "
+            f"{', '.join(Setup._fields[3:])}"
+        )
+    return Setup(stages, model, data, **settings)
+
+
 def check(setup: Setup) -> None:
     """Refuses numbers out of range and parts that do not fit each other.
 

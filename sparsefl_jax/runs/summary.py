@@ -8,6 +8,7 @@ from pathlib import Path
 import jax
 
 from sparsefl_jax import report
+from sparsefl_jax.runs.config import plain
 from sparsefl_jax.runs.loop import Best, Snapshot
 from sparsefl_jax.system import files, hardware, provenance
 
@@ -68,8 +69,7 @@ def summarize(
     train = [r for r in metrics if r["phase"] == "train"]
     evals = [r for r in metrics if r["phase"] == "eval"]
     evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
-    names = [config.first_stage["name"]] if config.first_stage else []
-    names = [*names, config.algorithm["name"]]
+    names = [section["name"] for section in plain.stages(config)]
     took = list(took) or [{} for _ in names[: metrics[-1]["stage"] + 1]]
     rounds = about.get("rounds", len(train))
     return {

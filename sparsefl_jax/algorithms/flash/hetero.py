@@ -11,7 +11,7 @@ from jax import lax
 from sparsefl_jax.algorithms.flash.common import Changing, target_mask
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, within
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
@@ -55,10 +55,11 @@ def hetero_spdst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = hetero_spdst(model, optimizer, densities=(0.1, 0.2))
     """
-    return _hetero(
+    algorithm = _hetero(
         model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=0, rate=0.0, decay=False,
     )  # fmt: skip
+    return named("hetero_spdst", algorithm)
 
 
 def hetero_jmwst(
@@ -95,10 +96,11 @@ def hetero_jmwst(
       >>> method = hetero_jmwst(model, optimizer, densities=(0.1, 0.2), r_int=5)
     """
     whole("r_int", r_int, 1)
-    return _hetero(
+    algorithm = _hetero(
         model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,
     )  # fmt: skip
+    return named("hetero_jmwst", algorithm)
 
 
 def _hetero(

@@ -15,6 +15,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.validate import above, in_range
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs.config import registry
+from sparsefl_jax.runs.config.plain import refuse_python
 from sparsefl_jax.training import local
 
 
@@ -83,6 +84,7 @@ def build_optimizer(config):
 
 def build_data(config):
     """Builds the federated data of a configuration."""
+    refuse_python(config)
     dataset = datasets.load(
         config.dataset,
         data_dir=config.data_dir,

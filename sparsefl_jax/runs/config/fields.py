@@ -15,6 +15,7 @@ from sparsefl_jax.core.validate import above, at_least, in_range, one_of, typed
 from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import defaults, guess, registry, unread
+from sparsefl_jax.runs.config.plain import refuse_python
 from sparsefl_jax.runs.setup import check_observed
 from sparsefl_jax.simulation import store
 from sparsefl_jax.sparsity import masks, trees
@@ -65,6 +66,7 @@ def check(config) -> None:
     if not hasattr(config, "to_dict"):
         found = type(config).__name__
         raise ValueError(f"the configuration is a {found}, expected a ConfigDict")
+    refuse_python(config)
     values = config.to_dict()
     _known("", values, default)
     for field, usual in default.to_dict().items():

@@ -4,6 +4,8 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
+PYTHON = "python"  # the `source` of a run that `sfl.experiment` was given the parts of
+
 
 def plain(config: Any) -> dict:
     """Returns a configuration as JSON holds it, with tuples for lists.
@@ -34,6 +36,31 @@ def replaced(config: SimpleNamespace, **fields: Any) -> SimpleNamespace:
       namespace(seed=1, seeds=1)
     """
     return SimpleNamespace(**vars(config) | fields)
+
+
+def stages(config: Any) -> list[dict]:
+    """Returns the section of each stage, in order.
+
+    Example:
+      >>> main, first = {"name": "spdst"}, {"name": "sensitivity"}
+      >>> stages(SimpleNamespace(algorithm=main, first_stage=first))
+      [{'name': 'sensitivity'}, {'name': 'spdst'}]
+    """
+    middle = getattr(config, "middle_stages", {}).values()
+    return [s for s in (config.first_stage, *middle, config.algorithm) if s]
+
+
+def refuse_python(config: Any) -> None:
+    """Refuses a configuration that describes parts which exist in Python only.
+
+    Raises:
+      ValueError: in one line.
+    """
+    if getattr(config, "source", None) == PYTHON:
+        raise ValueError(
+            "source='python': this run was made by sfl.experiment, which goes on with "
+            "it if called again; a configuration cannot build it"
+        )
 
 
 def flatten(fields: dict, prefix: str = "") -> dict:

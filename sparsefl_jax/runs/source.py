@@ -1,0 +1,93 @@
+"""What a run is made of, and where it comes from: a configuration, or Python."""
+
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import NamedTuple
+
+import jax
+
+from sparsefl_jax.core import keys
+from sparsefl_jax.data import federated
+from sparsefl_jax.runs import results
+from sparsefl_jax.runs.config import fields, unread
+from sparsefl_jax.runs.config.build import (
+    build_budgets,
+    build_data,
+    build_model,
+    build_stages,
+)
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import Limits, Setup
+
+
+class Parts(NamedTuple):
+    """A run, and its stages as traced."""
+
+    setup: Setup
+    traced: list[checks.Traced]
+
+
+class Source(NamedTuple):
+    """Where the parts of a run come from; both read `config`, as `plain.values` has it.
+
+    Attributes:
+      data: `(config) -> FederatedData`.
+      parts: `(config, data, started) -> Parts`; `started` says whether there is a
+        checkpoint, so that `init_from` is not needed.
+    """
+
+    data: Callable
+    parts: Callable
+
+
+def assemble(
+    source: Source,
+    config: SimpleNamespace,
+    started: bool = False,
+    widths: Sequence[int] | None = None,
+) -> Parts:
+    """Builds a run, with clients' tables of given widths; refuses what cannot run.
+
+    Raises:
+      ValueError: in one line, before any compilation.
+    """
+    data = source.data(config)
+    data = data if widths is None else federated.padded(data, widths)
+    return source.parts(config, data, started)
+
+
+def _data(config: SimpleNamespace):
+    return build_data(config)
+
+
+def _parts(config: SimpleNamespace, data, started: bool) -> Parts:
+    unread.check_data(config, data)
+    model = build_model(config, data)
+    fields.check_densities(config, model)
+    budgets = build_budgets(config)
+    stages = build_stages(config, model, budgets)
+    setup = Setup(
+        stages,
+        model,
+        data,
+        eval_every=config.eval_every,
+        chunk=config.chunk,
+        budgets=budgets,
+        metric=config.metric,
+        client_store=config.client_store,
+        memory_gb=config.memory_gb,
+        until=Limits(**config.until),
+        observe_rounds=config.observe_rounds,
+    )
+    traced = checks.run(setup)
+    unread.check_stages(config, stages, model, traced)
+    if config.init_from is not None and not started:
+        key, _ = keys.of_run(jax.random.key(config.seed))
+        initial = results.start_from(config.init_from, config.init_what, key, model)
+        if config.init_what != "weights":
+            results.check_kept(stages[0].algorithm, initial, config.init_what)
+        setup = setup._replace(initial=initial)
+    return Parts(setup, traced)
+
+
+CONFIGURATION = Source(_data, _parts)

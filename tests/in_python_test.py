@@ -1,0 +1,289 @@
+"""`sfl.experiment`: from Python a run is what it is from the command line."""
+
+import contextlib
+import inspect
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax import report
+from sparsefl_jax.runs import experiment, loop
+from sparsefl_jax.runs.description import describe
+from sparsefl_jax.runs.run_directory import read_config
+from sparsefl_jax.runs.setup import Setup
+from tests.tiny import ctrl_c, tiny_config, write_images
+
+ROOT = Path(__file__).parent.parent
+MODEL = sfl.models.build("mlp", 4, (2, 3, 1), widths=(16,))
+
+
+def rate(value=0.1):
+    return sfl.training.make_optimizer("sgd", learning_rate=value)
+
+
+def stages(density=0.5, rounds=4, optimizer=None):
+    """Two stages; clients keep the state of their optimizer in the second."""
+    optimizer = optimizer or rate()
+    first = sfl.sensitivity(MODEL, optimizer, density=density)
+    main = sfl.spdst(MODEL, optimizer, keep_optimizer=True)
+    return [sfl.Stage(first, 1, 2), sfl.Stage(main, rounds, 3, batch_size=8)]
+
+
+def equal(one, other):
+    same = jax.tree.map(lambda a, b: np.array_equal(a, b), one, other)
+    return jax.tree.leaves(same) and all(jax.tree.leaves(same))
+
+
+class Ended(NamedTuple):
+    """A run that has ended; `run` does it again."""
+
+    path: Path
+    data: sfl.data.federated.FederatedData
+    found: sfl.Run
+    said: str
+
+    def run(self, parts, model=MODEL, data=None, **settings):
+        settings = dict(workdir=self.path, eval_every=2, progress=False) | settings
+        return sfl.experiment(parts, model, data or self.data, **settings)
+
+
+@pytest.fixture(scope="module")
+def ended(tmp_path_factory):
+    folder, said = tmp_path_factory.mktemp("ended"), io.StringIO()
+    write_images(folder / "tiny.npz", 240)
+    data = sfl.federate(sfl.data.load(str(folder / "tiny.npz")), "iid", 8)
+    begun = Ended(folder / "run", data, None, "")
+    with contextlib.redirect_stderr(said):
+        found = begun.run(stages(), progress=True)
+    return begun._replace(found=found, said=said.getvalue())
+
+
+def test_files_change_no_result_and_an_ended_run_is_read_back(
+    ended, monkeypatch, capfd
+):
+    assert "writing to" in ended.said and "round 5/5" in ended.said
+    pure = ended.run(stages(), workdir=None)
+    monkeypatch.setattr(loop, "go_on", None)  # whatever trains now fails
+    again = ended.run(stages())
+    for run in (ended.found, again):
+        assert equal(run[:3], pure[:3]) and run.metrics == pure.metrics
+    assert capfd.readouterr() == ("", "")
+    assert {p.name for p in ended.path.iterdir()} >= {
+        *("metrics.jsonl", "summary.json", "config.json", "checkpoint", "masks"),
+        *("report.html", "plots", "partition.npy", "timing.jsonl"),
+    }
+    summary = report.read_summary(ended.path)
+    assert [stage["name"] for stage in summary["stages"]] == ["sensitivity", "spdst"]
+    assert summary["rounds"] == 5 and summary["seed"] == 0
+    read = sfl.load_run(ended.path)
+    assert read.config.first_stage.density == 0.5
+    assert read.config.optimizer.learning_rate == 0.1
+    assert equal(read.models, pure.models)
+
+
+@pytest.mark.slow
+def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
+    def run(folder):
+        return ended.run(stages(), workdir=folder, eval_every=1)
+
+    send, written = ctrl_c(monkeypatch), experiment.recording.recording
+
+    @contextlib.contextmanager
+    def stopping(*args):
+        with written(*args) as recorder:
+
+            def record(segment):
+                if segment.snapshot[:2] == (1, 2):  # stage, round
+                    send()
+                return recorder.record(segment)
+
+            yield recorder._replace(record=record)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(experiment.recording, "recording", stopping)
+        with pytest.raises(experiment.interrupt.StoppedError):
+            run(tmp_path / "stopped")
+    assert not (tmp_path / "stopped" / "summary.json").exists()
+    stopped = run(tmp_path / "stopped")
+    whole = run(tmp_path / "whole")
+    assert equal(stopped[:3], whole[:3]) and stopped.metrics == whole.metrics
+
+
+class Wider(nn.Module):
+    """Another network."""
+
+    @nn.compact
+    def __call__(self, x):
+        """Returns logits."""
+        return nn.Dense(4)(x.reshape(len(x), -1))
+
+
+OTHER = sfl.Model.from_flax(Wider(), jax.ShapeDtypeStruct((1, 2, 3, 1), np.float32))
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (dict(parts=stages(0.25)), "first_stage.density is 0.5 there and 0.25 here"),
+        (
+            dict(parts=stages(optimizer=rate(0.2))),
+            "optimizer.learning_rate is 0.1 there and 0.2 here",
+        ),
+        (dict(seed=1), "seed is 0 there and 1 here"),
+        (dict(metric="pooled"), "metric is 'auto' there and 'pooled' here"),
+        (dict(model=OTHER), "model.fingerprint is "),
+        (dict(name="mine"), "algorithm.name is 'spdst' there and 'mine' here"),
+        (dict(parts=stages()[1:]), "first_stage"),
+        (dict(parts=stages(rounds=3)), "num_rounds=3, expected at least the 4 "),
+    ],
+)
+def test_another_setup_in_the_same_folder_is_refused_by_what_differs(
+    ended, change, told
+):
+    with pytest.raises(ValueError, match=told) as error:
+        ended.run(**{"parts": stages()} | change)
+    assert "\n" not in str(error.value)
+
+
+def test_other_data_are_refused_for_more_rounds(ended):
+    changed = ended.data._replace(x=ended.data.x + 1)
+    with pytest.raises(ValueError, match="the data set is not that of the checkpoint"):
+        ended.run(stages(rounds=5), data=changed)
+
+
+@pytest.mark.slow
+def test_three_stages_run_and_more_rounds_extend_the_last(ended, tmp_path):
+    def run(rounds):
+        first, main = stages(rounds=rounds)
+        middle = main._replace(num_rounds=2)
+        return ended.run([first, middle, main], workdir=tmp_path / "run")
+
+    run(1)
+    longer = run(2)
+    summary = report.read_summary(tmp_path / "run")
+    assert [s["name"] for s in summary["stages"]] == ["sensitivity", "spdst", "spdst"]
+    assert [s["rounds"] for s in summary["stages"]] == [1, 2, 2]
+    last = longer.metrics[-1]
+    assert (last["stage"], last["round"]) == (2, 2)
+
+
+@pytest.mark.slow
+def test_seeds_have_data_of_their_own_and_a_page_beside_a_command_line_run(
+    tmp_path, monkeypatch
+):
+    config = tiny_config(tmp_path)
+    config.partition = {"name": "dirichlet", "alpha": 0.5}
+    config.seeds, config.eval_every = 2, 4
+    experiment.run(config, tmp_path / "command", progress=False)
+    dataset = sfl.data.load(config.dataset)
+
+    def data(seed):
+        return sfl.federate(dataset, "dirichlet", 8, alpha=0.5, seed=seed)
+
+    def run():
+        where = dict(workdir=tmp_path / "python", seeds=2, eval_every=4)
+        return sfl.experiment(stages(), MODEL, data, progress=False, **where)
+
+    found = run()
+    assert [len(run.metrics) for run in found] == [7, 7]
+    assert found[0].metrics != found[1].metrics
+    assert (tmp_path / "python" / "report.html").exists()
+    both = report.read_summary(tmp_path / "python")
+    assert both["seeds"] == [0, 1]
+    with monkeypatch.context() as patch:
+        patch.setattr(loop, "go_on", None)
+        assert [run.metrics for run in run()] == [run.metrics for run in found]
+    # Of the same seed both ways have the same data and partition, so they compare.
+    folders = [tmp_path / "command", tmp_path / "python"]
+    page = report.write_comparison(folders, tmp_path / "both")
+    assert page
+
+
+def test_what_only_python_holds_is_not_built_from_the_folder(ended):
+    config = read_config(ended.path)
+    for build in (
+        lambda: sfl.load_clients(ended.path, [0]),
+        lambda: sfl.export_run(ended.path),
+        lambda: experiment.run(config, ended.path, resume=True),
+    ):
+        with pytest.raises(ValueError, match="was made by sfl.experiment"):
+            build()
+
+
+def test_what_is_no_setting_is_refused_with_and_without_files(ended, tmp_path):
+    for workdir, unknown in ((None, "sinks"), (tmp_path / "run", "learning_rate")):
+        with pytest.raises(TypeError, match=f"no setting '{unknown}'"):
+            ended.run(stages(), workdir=workdir, **{unknown: ()})
+    with pytest.raises(ValueError, match="sinks='tensorbord'"):
+        ended.run(stages(), workdir=tmp_path / "run", sinks=("tensorbord",))
+    with pytest.raises(ValueError, match="name='mine', expected a workdir"):
+        ended.run(stages(), workdir=None, name="mine")
+    with pytest.raises(ValueError, match="seeds=0"):
+        ended.run(stages(), seeds=0)
+    assert not (tmp_path / "run").exists()
+
+
+def top_share(model, optimizer, share=0.1, weighting="uniform"):
+    """A method derived from another, as the examples make one."""
+    base = sfl.fedavg(model, optimizer, weighting=weighting)
+
+    def update(*args):
+        return base.update(*args), share
+
+    return base._replace(update=update)
+
+
+def test_a_derived_method_is_told_by_its_own_name_and_arguments(ended):
+    def told(**arguments):
+        method = top_share(MODEL, rate(), **arguments)
+        setup = Setup([sfl.Stage(method, 1, 2)], MODEL, ended.data)
+        return describe(setup)
+
+    usual = told()
+    method, optimizer = usual["algorithm"], usual["optimizer"]
+    assert method["name"] == "top_share" and method["share"] == 0.1
+    assert optimizer["name"] == "sgd" and optimizer["learning_rate"] == 0.1
+    assert told() == usual
+    assert told(weighting="examples") != usual  # which a function without a name makes
+
+
+@pytest.mark.slow
+def test_another_process_goes_on_with_the_same_run(ended):
+    code = f"""
+import sparsefl_jax as sfl
+from tests.in_python_test import MODEL, stages
+data = sfl.federate(sfl.data.load({str(ended.path.parent / "tiny.npz")!r}), "iid", 8)
+run = sfl.experiment(
+    stages(), MODEL, data, workdir={str(ended.path)!r}, eval_every=2, progress=False
+)
+print(run.metrics[-1]["accuracy"])
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert float(done.stdout) == ended.found.metrics[-1]["accuracy"]
+
+
+@pytest.mark.parametrize("name", sfl.ALGORITHMS)
+def test_every_method_is_described_by_its_name(name, ended):
+    needed = dict(density=0.5, rounds=5)
+    factory = sfl.ALGORITHMS[name]
+    given = inspect.signature(factory).parameters
+    needed = {k: v for k, v in needed.items() if k in given}
+    method = factory(MODEL, rate(), **needed)
+    told = describe(Setup([sfl.Stage(method, 1, 2)], MODEL, ended.data))
+    assert told["algorithm"]["name"] == name
+    text = json.dumps(told)
+    again = factory(MODEL, rate(), **needed)
+    again = describe(Setup([sfl.Stage(again, 1, 2)], MODEL, ended.data))
+    assert json.dumps(again) == text
