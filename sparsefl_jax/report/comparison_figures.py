@@ -12,13 +12,12 @@ from sparsefl_jax.report.comparison import Comparison, Entry
 from sparsefl_jax.report.costs import Axis
 from sparsefl_jax.report.equal_cost import on_front
 from sparsefl_jax.report.evaluations import accuracy, final_evals
-from sparsefl_jax.report.figure import whole_numbers
+from sparsefl_jax.report.figure import FAINT, whole_numbers
 from sparsefl_jax.report.intervals import interval
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Record
 from sparsefl_jax.report.looks import Look, looks
 
-DOMINATED = "#8a94a0"
 _LOG_FROM = 8.0  # how much the costs must differ for a logarithmic axis
 
 
@@ -194,10 +193,10 @@ def _draw_front(
     front = [p for p, kept in zip(points, best, strict=True) if kept]
     front = sorted((scale * p.cost, 100 * p.accuracy) for p in front)
     if len(front) > 1:
-        ax.plot(*zip(*front, strict=True), color=DOMINATED, lw=1, zorder=1)
+        ax.plot(*zip(*front, strict=True), color=FAINT, lw=1, zorder=1)
     for i, (point, kept) in enumerate(zip(points, best, strict=True)):
         look, label = styles[point.entry], comparison.entries[point.entry].label
-        color = look.color if kept else DOMINATED
+        color = look.color if kept else FAINT
         x, y = scale * point.cost, 100 * point.accuracy
         (dot,) = ax.plot(
             x,
