@@ -293,7 +293,7 @@ def test_a_plot_on_a_full_disk_is_named(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(Figure, "savefig", full)
     shutil.copytree(finished, tmp_path / "run")
     assert "No space left on device: '" in (line := refusal("report", tmp_path / "run"))
-    assert "accuracy_by_round.png" in line and line.count("\n") == 1
+    assert "accuracy_by_round.svg" in line and line.count("\n") == 1
 
 
 def test_a_folder_whose_name_is_no_text_here_is_refused(tmp_path):

@@ -68,7 +68,7 @@ def front_figure(comparison: Comparison, axis: Axis) -> Figure:
             points.append(Point(i, cost, accuracy, ""))
 
     def draw(ax) -> None:
-        scale = _scale_costs(ax, [p.cost for p in points], axis)
+        scale = scale_costs(ax, [p.cost for p in points], axis)
         _draw_front(ax, comparison, points, scale, axis.text)
 
     caption = "Last round. Hollow grey points are dominated by another."
@@ -163,7 +163,7 @@ def _models(i: int, entry: Entry) -> list[Point]:
 
 
 def _draw_bands(ax, comparison: Comparison, bands: Sequence[Band], axis: Axis) -> None:
-    scale = _scale_costs(ax, [b.cost.max() for b in bands if len(b.cost)], axis)
+    scale = scale_costs(ax, [b.cost.max() for b in bands if len(b.cost)], axis)
     styles = looks([entry.group for entry in comparison.entries])
     for i, (entry, each, look) in enumerate(
         zip(comparison.entries, bands, styles, strict=True)
@@ -226,8 +226,17 @@ def _line(ax, x, y, look: Look, marked: bool):
     return ax.plot(x, y, marker=marker, **style)[0]
 
 
-def _scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:
-    """Labels the axis of a cost; returns what its values are multiplied by."""
+def scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:
+    """Labels the axes of a cost and an accuracy, with logarithmic costs if they differ.
+
+    Args:
+      ax: matplotlib axes.
+      ends: the last cost of each line, in units of the column.
+      axis: of the cost.
+
+    Returns:
+      What costs are multiplied by to be drawn.
+    """
     ends = [end for end in ends if end is not None]
     positive = [end for end in ends if end > 0]
     ax.set_ylabel("accuracy [%]")

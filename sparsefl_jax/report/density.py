@@ -4,15 +4,18 @@ A density is the share of alive entries: over the leaves that the method may pru
 configurations ask for it, over all kernels, or over all parameters of a model.
 """
 
+import re
 from fnmatch import fnmatchcase
 from typing import Any
 
+from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.core.formats import MISSING, format_percent
-from sparsefl_jax.report.lines import finite
+from sparsefl_jax.report.lines import finite, short
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.report.masks import read_masks
 
 _SECTIONS = ("algorithm", "first_stage")
+_LEAVES = ("kernel", "bias")
 
 
 def asked(run: Run) -> dict[str, float]:
@@ -43,78 +46,80 @@ def prunable(run: Run) -> tuple[str, list[str]]:
 def density_rows(run: Run) -> list[list[str]]:
     """Returns the last density of each layer, of the prunable ones, and of all.
 
+    Args:
+      run: the records.
+
     Returns:
-      A head, then a row for each layer of the target model, their totals, and one for
+      A head, then a row for each layer of the server's model, their totals, and one for
       each deployed model; [] if nothing is known.
     """
-    last = run.train[-1] if run.train else {}
-    by_layer = last.get("layer_density") or {}
+    by_layer = (run.train[-1].get("layer_density") if run.train else None) or {}
     kept = read_masks(run.path)
     sizes = dict(zip(kept.names, kept.sizes, strict=True)) if kept else {}
     _, globs = prunable(run)
-    chosen = [name for name in by_layer if selected(name, globs)]
-    rows = [
-        _row(
-            name,
-            sizes.get(name),
-            "not pruned" if globs and name not in chosen else "",
-            value,
-        )
-        for name, value in by_layer.items()
-    ]
-    if chosen and all(name in sizes for name in chosen):
-        total = sum(sizes[name] for name in chosen)
-        alive = [by_layer[name] * sizes[name] for name in chosen]
-        reached = sum(alive) / total if total and all(map(finite, alive)) else None
-        rows.append(_row("prunable kernels", total, _target(run), reached))
-    if finite(last.get("density")):
-        whole = (
-            sum(sizes[name] for name in by_layer)
-            if set(by_layer) <= set(sizes)
-            else None
-        )
-        rows.append(_row("all kernels", whole, "", last["density"]))
-    for name, model in (run.evals[-1]["models"] if run.evals else {}).items():
-        count = None
-        if finite(model.get("parameters")) and model.get("density"):
-            count = round(model["parameters"] / model["density"])
+    chosen = {n: v for n, v in by_layer.items() if selected(n, globs)}
+    # Globs such as `*` prune biases too, so what they ask for is of all parameters.
+    leaves = [f"{n.rpartition('/')[0]}/{leaf}" for n in by_layer for leaf in _LEAVES]
+    every = bool(leaves) and all(selected(leaf, globs) for leaf in leaves)
+    rows = []
+    for name, value in by_layer.items():
+        left_out = "not pruned" if globs and name not in chosen else ""
+        rows.append(_row(short(name), sizes.get(name), left_out, value))
+    if chosen and not every:
+        rows.append(_together("prunable kernels", chosen, sizes, _target(run)))
+    if by_layer:
+        rows.append(_together("all kernels", by_layer, sizes))
+    models = run.evals[-1]["models"] if run.evals else {}
+    for name, model in models.items():
+        asks = every and name == _server_model(run)
+        density, alive = model.get("density"), model.get("parameters")
+        count = round(alive / density) if finite(alive) and density else None
         what = f"all parameters of {name}"
-        rows.append(_row(what, count, "", model.get("density")))
-        if finite(model.get("layer_density")):
-            what = f"unweighted mean over the layers of {name}"
+        rows.append(_row(what, count, _target(run) * asks, density))
+        if "layer_density" in model:
+            what = f"mean over the layers of {name}"
             rows.append(_row(what, None, "", model["layer_density"]))
     return [["over", "entries", "asked for", "reached"], *rows] if rows else []
 
 
 def density_notes(run: Run) -> list[str]:
     """Says what was asked for and where, and of which model the layers are."""
-    wanted, (field, globs) = asked(run), prunable(run)
-    if wanted:
-        fields = ", ".join(f"{name}={value:g}" for name, value in wanted.items())
-        lines = [
-            f"Asked for: {fields}"
-            + (
-                f", over the leaves that match {field}={', '.join(globs)}."
-                if globs
-                else "."
-            )
-        ]
-    else:
-        lines = ["The configuration asks for no density."]
-    models = list(run.evals[-1]["models"]) if run.evals else []
+    field, globs = prunable(run)
+    wanted = asked(run)
+    lines = [] if wanted else ["The configuration asks for no density."]
+    for name, value in wanted.items():
+        meaning = _meaning(run, *name.split("."))
+        lines.append(f"Asked for: {name}={value:g}{meaning and ', ' + meaning}.")
+    if globs and wanted:
+        lines.append(f"Prunable: the leaves that {field}={', '.join(globs)} selects.")
     if run.train and run.train[-1].get("layer_density"):
-        personal = models and finite(
-            run.evals[-1]["models"][models[0]].get("layer_density")
-        )
-        target = "global" if "global" in models else models[-1] if models else ""
-        whose = "the server's model" if personal or not target else target
+        whose = _server_model(run) or "the server's model"
         lines.append(
-            f"Reached: the share of alive entries after the last round; layers and "
+            "Reached: the share of entries alive after the last round; layers and "
             f"kernels are those of {whose}."
-            + " Personal models are means over all clients."
-            * bool(personal)
         )
+    if run.evals and not _server_model(run):
+        lines.append("Personal models: means over all clients.")
     return lines
+
+
+def _server_model(run: Run) -> str:
+    """Returns the name of the model whose mask is recorded; '' for personal ones."""
+    models = run.evals[-1]["models"] if run.evals else {}
+    names = [name for name, model in models.items() if "layer_density" not in model]
+    return "global" if "global" in names else names[-1] if names else ""
+
+
+def _meaning(run: Run, section: str, name: str) -> str:
+    """Returns what the method's documentation says of an argument; '' if nothing."""
+    method = run.config[section].get("name")
+    found = re.search(
+        rf"^ +{name}: (.+(?:\n {{10,}}.+)*)",
+        getattr(ALGORITHMS.get(method), "__doc__", None) or "",
+        re.M,
+    )
+    text = " ".join(found[1].split()) if found else ""
+    return re.sub(r"(, in [\[(]\S+ \S+)?\.?$", "", text)
 
 
 def selected(path: str, globs: list[str]) -> bool:
@@ -138,6 +143,17 @@ def _target(run: Run) -> str:
         if (value := wanted.get(f"{section}.density")) is not None:
             return format_percent(value)
     return ""
+
+
+def _together(
+    what: str, layers: dict[str, Any], sizes: dict[str, int], target: str = ""
+) -> list[str]:
+    """Returns the row of several layers; without values if their sizes are unknown."""
+    if not set(layers) <= set(sizes) or not all(map(finite, layers.values())):
+        return _row(what, None, target, None)
+    total = sum(sizes[name] for name in layers)
+    alive = sum(value * sizes[name] for name, value in layers.items())
+    return _row(what, total, target, alive / total if total else None)
 
 
 def _row(what: str, entries: int | None, target: str, value: Any) -> list[str]:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import numpy as np
 
+from sparsefl_jax.report.comparison_figures import scale_costs
+from sparsefl_jax.report.costs import axis
 from sparsefl_jax.report.evaluations import accuracy, best_eval
 from sparsefl_jax.report.figure import COLORS, FAINT, INK, axes, legend
 from sparsefl_jax.report.filters import (
@@ -128,18 +130,20 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
       run: the records.
       path: the file to write.
     """
-    with axes(path, "traffic of all clients, both ways [Gbit]", "accuracy [%]") as ax:
+    with axes(path, "", "") as ax:
+        end = max(r["gbit_cumulative"] for r in run.evals)
+        scale = scale_costs(ax, [end], axis("gbit"))
         lines = {name: _by_gbit(run, name) for name in _models(run)}
         groups = coinciding(lines, within=1e-3)
         for (label, (x, y)), color in zip(groups.items(), _cycle(), strict=False):
-            draw_line(ax, x, 100 * y, label, color)
+            draw_line(ax, scale * x, 100 * y, label, color)
         if (best := best_eval(run)) is not None:
-            _mark_best(ax, best["gbit_cumulative"], best)
+            _mark_best(ax, scale * best["gbit_cumulative"], best)
         ends = [
             max((r["gbit_cumulative"] for r in run.train if r["stage"] < i), default=0)
             for i in range(len(run.starts))
         ]
-        mark_stages(ax, run, ends)
+        mark_stages(ax, run, [scale * end for end in ends])
         ax.set_xlim(left=0)
         legend(ax)
 

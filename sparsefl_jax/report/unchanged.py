@@ -54,25 +54,25 @@ def sentences(run: Run) -> list[str]:
       >>> from pathlib import Path
       >>> train = [dict(stage=0, round=r, mismatch=0.0) for r in (1, 2, 3)]
       >>> sentences(Run(Path("a"), train, [], [0], {}, {}, None))
-      ['The deployed mask never changes, so its mismatch over the rounds is not drawn.']
+      ['The server's mask never changes, so its mismatch over the rounds is not drawn.']
     """
     lines = []
     if constant_density(run):
         density = format_percent(run.train[-1]["density"])
         lines.append(
-            f"The deployed mask keeps {density} of the kernels in every round, and the "
+            f"The server's mask keeps {density} of the kernels in every round, and the "
             "same share of each layer, so the density over the rounds is not drawn."
         )
     changed = changes(run)
     if changed == {}:
         lines.append(
-            "The deployed mask never changes, so its mismatch over the rounds is not "
+            "The server's mask never changes, so its mismatch over the rounds is not "
             "drawn."
         )
     elif changed is not None and len(changed) == 1:
         [(round, mismatch)] = changed.items()
         lines.append(
-            f"The deployed mask changes in round {round} only, with a mismatch of "
+            f"The server's mask changes in round {round} only, with a mismatch of "
             f"{format_percent(mismatch)}, so its mismatch over the rounds is not drawn."
         )
     kept = read_masks(run.path)
