@@ -51,7 +51,8 @@ def density_rows(run: Run) -> list[list[str]]:
 
     Returns:
       A head, then a row for each layer of the server's model, their totals, and one for
-      each deployed model; [] if nothing is known.
+      each deployed model; [] if nothing is known. What was asked for is a column
+      if anything was.
     """
     by_layer = (run.train[-1].get("layer_density") if run.train else None) or {}
     kept = read_masks(run.path)
@@ -79,7 +80,8 @@ def density_rows(run: Run) -> list[list[str]]:
         if "layer_density" in model:
             what = f"mean over the layers of {name}"
             rows.append(_row(what, None, "", model["layer_density"]))
-    return [["over", "entries", "asked for", "reached"], *rows] if rows else []
+    rows = [["over", "entries", "asked for", "reached"], *rows] if rows else []
+    return rows if asked(run) else [[*row[:2], row[-1]] for row in rows]
 
 
 def density_notes(run: Run) -> list[str]:

@@ -90,7 +90,10 @@ def legend(ax: Any, handles: list | None = None, columns: int = 2) -> None:
     if not labels:
         return
     columns = max(1, min(columns, 62 // (max(map(len, labels)) + 6)))
+    rows = -(-len(labels) // columns)
     figure = ax.figure
     width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + 0.19 * -(-len(labels) // columns))
-    figure.legend(handles, labels, loc="outside lower left", ncols=columns)
+    figure.set_size_inches(width, height + 0.19 * rows)
+    figure.legend(
+        handles, labels, loc="outside lower left", ncols=-(-len(labels) // rows)
+    )

@@ -29,6 +29,7 @@ from sparsefl_jax.report.lines import (
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.report.masks import Snapshot, open_snapshots
 
+_KEPT = ("#f1f3f5", "#2a6fb0")  # of no client and of all, legible on light and dark
 _MAX_PATTERNS = 6  # layers whose patterns are drawn client by client
 
 
@@ -139,7 +140,7 @@ def client_filters(
     layers: Sequence[str] | None = None,
     rounds: Sequence[int] | None = None,
 ) -> None:
-    """Draws the filters that each client keeps in black and the pruned ones in white.
+    """Draws the filters that each client keeps in blue and the pruned ones in grey.
 
     Args:
       run: the records.
@@ -235,9 +236,13 @@ def _spread(count: int, most: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
 
-def _cells(ax, shares: np.ndarray, colors: str = "Greys"):
+def _cells(ax, shares: np.ndarray, colors: str = ""):
     """Draws shares [rows, columns] as cells on a scale from 0 to 100 %."""
-    image = ax.imshow(100.0 * shares, cmap=colors, vmin=0, vmax=100, aspect="auto")
+    from matplotlib.colors import LinearSegmentedColormap
+
+    kept = LinearSegmentedColormap.from_list("kept", _KEPT)
+    scale = {"cmap": colors or kept, "vmin": 0, "vmax": 100}
+    image = ax.imshow(100.0 * shares, aspect="auto", **scale)
     ax.grid(visible=False)
     ax.tick_params(labelsize=7)
     whole_numbers(ax.yaxis)

@@ -23,6 +23,7 @@ from sparsefl_jax.report.unchanged import same_masks
 
 _MAX_PANELS = 9
 _MAX_NAMED = 20
+_SCALES = (1, 2, 5, 10, 20, 50, 100)  # ends of colour scales, in percent
 
 
 def plot_masks(run: Run, folder: Path) -> list[Path]:
@@ -77,7 +78,7 @@ def mismatch_between_rounds(
     """
     with canvas(path, (4.9, 4.0)) as figure:
         ax = figure.subplots()
-        image = _heat_map(ax, mismatch, [str(r) for r in rounds])
+        image = _heat_map(ax, mismatch, [str(r) for r in rounds], mismatch.max())
         ax.set(xlabel="round", ylabel="round")
         _colorbar(figure, image, ax, mismatch.max())
 
@@ -95,12 +96,13 @@ def mismatch_between_clients(run: Run, path: Path, records: Sequence[dict]) -> N
     """
     chosen = np.linspace(0, len(records) - 1, min(len(records), _MAX_PANELS))
     records = [records[round(i)] for i in chosen]
+    largest = max(record["mismatch"].max() for record in records)
     columns = min(len(records), 3)
     rows = math.ceil(len(records) / columns)
     with canvas(path, (4.9, 0.6 + rows * 4.2 / max(columns, 1.5))) as figure:
         grid = figure.subplots(rows, columns, squeeze=False)
         for ax, record in zip(grid.flat, records, strict=False):
-            image = _heat_map(ax, record["mismatch"], record["clients"])
+            image = _heat_map(ax, record["mismatch"], record["clients"], largest)
             done = run.starts[record["stage"]] + record["round"]
             ax.set_title(f"round {done}, mean {100 * record['mean']:.1f} %")
             ax.tick_params(labelsize=7)
@@ -109,7 +111,7 @@ def mismatch_between_clients(run: Run, path: Path, records: Sequence[dict]) -> N
         label = "client" if records[0]["clients"] else "client, in the order drawn"
         figure.supxlabel(label, fontsize=9.5)
         figure.supylabel(label, fontsize=9.5)
-        _colorbar(figure, image, grid, max(r["mismatch"].max() for r in records))
+        _colorbar(figure, image, grid, largest)
 
 
 def _client_record(run: Run, kept: KeptMasks, snapshot: Snapshot) -> dict:
@@ -128,10 +130,11 @@ def _client_record(run: Run, kept: KeptMasks, snapshot: Snapshot) -> dict:
     }
 
 
-def _heat_map(ax, mismatch: np.ndarray, names: Sequence[str]):
-    """Draws equal cells on a scale that all runs share, and names some of them."""
+def _heat_map(ax, mismatch: np.ndarray, names: Sequence[str], largest: float):
+    """Draws equal cells on a scale from 0 to above the largest; names some of them."""
+    top = next(step for step in _SCALES if step >= min(100 * largest, 100))
     count = len(mismatch)
-    image = ax.imshow(100 * mismatch, cmap="viridis", vmin=0, vmax=100)
+    image = ax.imshow(100 * mismatch, cmap="viridis", vmin=0, vmax=top)
     ax.grid(visible=False)
     if names:
         ticks = np.arange(0, count, math.ceil(count / 6))

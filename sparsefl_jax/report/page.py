@@ -85,7 +85,7 @@ _PLOTS = {  # section: {name of the file: (title, caption)}
         ),
         "client_filters": (
             "Active filters by client",
-            "Filters that each client keeps are black: first, halfway, last round.",
+            "Filters that each client keeps are blue: first, halfway, last round.",
         ),
         "client_layer_density": (
             "Filters kept by client and layer",
@@ -188,8 +188,8 @@ def _key_facts(run: Run) -> list[tuple[str, str]]:
         f"best, round {_round(run, best)}" if best else "best": format_percent(
             best and accuracy(best)
         ),
-        "10th percentile of clients": format_percent(clients.get("p10")),
-        "median of clients": format_percent(clients.get("median")),
+        "clients, p10": format_percent(clients.get("p10")),
+        "clients, median": format_percent(clients.get("median")),
         "density, all parameters": format_percent(model.get("density")),
         "traffic, both ways": format_si(None if gbit is None else 1e9 * gbit, "bit"),
         "training FLOPs / dense": f"{flops / dense:.3g}" if dense else MISSING,
