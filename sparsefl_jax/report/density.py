@@ -38,7 +38,8 @@ def asked(run: Run) -> dict[str, float]:
 def prunable(run: Run) -> tuple[str, list[str]]:
     """Returns the field that selects the leaves to prune, and its globs; or '', []."""
     for section in _SECTIONS:
-        if globs := (run.config.get(section) or {}).get("prunable"):
+        globs = (run.config.get(section) or {}).get("prunable")
+        if globs and isinstance(globs, list):
             return f"{section}.prunable", list(map(str, globs))
     return "", []
 
@@ -74,7 +75,8 @@ def density_rows(run: Run) -> list[list[str]]:
     for name, model in models.items():
         asks = every and name == _server_model(run)
         density, alive = model.get("density"), model.get("parameters")
-        count = round(alive / density) if finite(alive) and density else None
+        known = finite(alive) and finite(density) and density > 0
+        count = round(alive / density) if known else None
         what = f"all parameters of {name}"
         rows.append(_row(what, count, _target(run) * asks, density))
         if "layer_density" in model:
@@ -90,7 +92,7 @@ def density_notes(run: Run) -> list[str]:
     wanted = asked(run)
     lines = [] if wanted else ["The configuration asks for no density."]
     for name, value in wanted.items():
-        meaning = _meaning(run, *name.split("."))
+        meaning = _meaning(run, name)
         lines.append(f"Asked for: {name}={value:g}{meaning and ', ' + meaning}.")
     if globs and wanted:
         lines.append(f"Prunable: the leaves that {field}={', '.join(globs)} selects.")
@@ -112,11 +114,12 @@ def _server_model(run: Run) -> str:
     return "global" if "global" in names else names[-1] if names else ""
 
 
-def _meaning(run: Run, section: str, name: str) -> str:
+def _meaning(run: Run, field: str) -> str:
     """Returns what the method's documentation says of an argument; '' if nothing."""
+    section, _, name = field.partition(".")
     method = run.config[section].get("name")
     found = re.search(
-        rf"^ +{name}: (.+(?:\n {{10,}}.+)*)",
+        rf"^ +{re.escape(name)}: (.+(?:\n {{10,}}.+)*)",
         getattr(ALGORITHMS.get(method), "__doc__", None) or "",
         re.M,
     )

@@ -73,8 +73,10 @@ _SUMMARY |= {
     f"{name}?": TEXT for name in ("method", "device", "commit", "ended_by", "metric")
 }
 _CONFIG = {"seed?": COUNT} | {
-    f"{section}?": {"name?": TEXT} for section in ("algorithm", "first_stage")
+    f"{section}?": {"name?": TEXT}
+    for section in ("algorithm", "first_stage", "server_optimizer")
 }
+_CONFIG |= {"fit?": {"by?": TEXT}}
 
 
 class Run(NamedTuple):

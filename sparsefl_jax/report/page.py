@@ -1,5 +1,6 @@
 """Writes a run's page, `report.html`, which needs no network and no script."""
 
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,7 @@ from sparsefl_jax.report.table import (
     made_with,
 )
 from sparsefl_jax.report.unchanged import sentences
-from sparsefl_jax.system.files import write_text
+from sparsefl_jax.system.files import read_text, write_text
 
 _PLOTS = {  # section: {name of the file: (title, caption)}
     "Accuracy and loss": {
@@ -236,7 +237,9 @@ def _figures(run: Run, group: str) -> str:
     for name, (title, caption) in _PLOTS[group].items():
         path = run.path / "plots" / f"{name}.svg"
         if path.is_file():
-            drawn = path.read_text(encoding="utf-8")
+            drawn = read_text(path)
+            if not re.search(r"<svg[^>]* viewBox=", drawn):
+                raise ValueError(f"{path} is damaged, expected an SVG figure")
             figures.append(framed(name, title, caption, drawn))
     return f'<div class="figures">{"".join(figures)}</div>\n' if figures else ""
 

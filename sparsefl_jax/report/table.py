@@ -104,11 +104,11 @@ def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
             format_percent(entry.get(k), deviation=entry.get(f"{k}_std"))
             for k in ("final", "best")
         )
-        best_round = MISSING
-        if "best_round" in entry:
-            best_round = str(rounds_before(summary, -1) + entry["best_round"])
+        in_round = MISSING
+        if (best_round := entry.get("best_round")) is not None:
+            in_round = str(rounds_before(summary, -1) + best_round)
         density = format_percent(entry.get("density"))
-        rows.append([name, final, best, best_round, density])
+        rows.append([name, final, best, in_round, density])
     return rows if len(rows) > 1 else []
 
 
