@@ -54,7 +54,7 @@ def sentences(run: Run) -> list[str]:
       >>> from pathlib import Path
       >>> train = [dict(stage=0, round=r, mismatch=0.0) for r in (1, 2, 3)]
       >>> sentences(Run(Path("a"), train, [], [0], {}, {}, None))
-      ['The server's mask never changes, so its mismatch over the rounds is not drawn.']
+      ["The server's mask never changes, so its mismatch over the rounds is not drawn."]
     """
     lines = []
     if constant_density(run):
