@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from report_test import png_size, records, write_run
+from report_test import records, svg_size, write_run
 
 from sparsefl_jax.report import filters, plot_run, read_run, write_page
 
@@ -91,8 +91,8 @@ def test_maps_of_clients_with_models_of_their_own(tmp_path, spied):
     write_filters(run, rounds)
     drawn = plot_run(run)
     assert [path.stem for path in drawn[-3:]] == PLOTS
-    assert run / "plots/thresholds_by_round.png" in drawn
-    assert all(min(png_size(path)) >= 500 for path in drawn[-3:])
+    assert run / "plots/thresholds_by_round.svg" in drawn
+    assert all(min(svg_size(path)) >= 180 for path in drawn[-3:])
     activity, patterns, (density,) = (
         spied["cells"][:4],
         spied["cells"][4:-1],
@@ -118,7 +118,7 @@ def test_any_layer_and_any_round_can_be_drawn(tmp_path, spied):
     run = write_run(tmp_path, records(stages=(9,)))
     rounds = {(0, r): draw(4, 0.4, seed=r) for r in range(1, 10)}
     write_filters(run, rounds)
-    kept, path = filters.read_filters(run), tmp_path / "one.png"
+    kept, path = filters.read_filters(run), tmp_path / "one.svg"
     filters.client_filters(read_run(run), path, kept, ["fc1/kernel"], [2, 9])
     filters.filter_activity(read_run(run), path, kept, ["conv2/kernel"])
     second, last, activity = spied["cells"]
@@ -137,14 +137,14 @@ def test_the_server_alone_and_many_layers(tmp_path, spied):
     write_filters(run, rounds, [f"layer{i}/kernel" for i in range(21)], sizes)
     assert [p.stem for p in filters.plot_filters(read_run(run), tmp_path)] == PLOTS[:1]
     assert [v.shape for v in spied["cells"]] == [(size, 2) for size in sizes]
-    filters.thresholds_by_round(read_run(run), tmp_path / "thresholds.png")
+    filters.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
     assert len(spied["lines"]) == 2 * 21
 
 
 @pytest.mark.filterwarnings("error")
 def test_thresholds_over_the_rounds(tmp_path, spied):
     run = write_run(tmp_path, with_thresholds(records(stages=(2, 3))))
-    filters.thresholds_by_round(read_run(run), tmp_path / "thresholds.png")
+    filters.thresholds_by_round(read_run(run), tmp_path / "thresholds.svg")
     assert len(spied["lines"]) == 8
     x, y, name = spied["lines"][1]
     assert name == "conv2" and x == [1, 2, 3, 4, 5]

@@ -4,7 +4,7 @@ import math
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from report_test import png_size, records, write_run
+from report_test import records, svg_size, write_run
 
 from sparsefl_jax.report import masks, mismatch, plot_run, read_run
 from sparsefl_jax.sparsity.masks import jaccard_mismatch
@@ -105,7 +105,7 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
     drawn = plot_run(run)[-3:]
     names = ["mask_mismatch", "client_mismatch", "client_mismatch_by_layer"]
     assert [path.stem for path in drawn] == names
-    assert all(min(png_size(path)) >= 500 for path in drawn)
+    assert all(min(svg_size(path)) >= 180 for path in drawn)
     rounds, whole = seen["mismatch_between_rounds"]
     assert rounds == list(range(2, 11)) and whole.shape == (9, 9)
     assert whole[0, 1] > 0.5
@@ -129,5 +129,5 @@ def test_of_many_observed_rounds_the_first_and_the_last_are_drawn(tmp_path):
     run = write_run(tmp_path, records(stages=(20,)))
     write_masks(run, {}, {(0, r): draw(3, 0.3, seed=r) for r in range(1, 21)})
     assert len(mismatch.plot_masks(read_run(run), tmp_path)) == 2
-    width, height = png_size(tmp_path / "client_mismatch.png")
+    width, height = svg_size(tmp_path / "client_mismatch.svg")
     assert 0.7 < width / height < 1.5  # three rows of three

@@ -1,6 +1,6 @@
 import json
 import math
-import struct
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -20,13 +20,14 @@ SUMMARY = {
     "partition": "dirichlet(0.1)",
     "seed": 3,
     "rounds": 60,
+    "metric": "pooled",
     "stages": [
         {"name": "sensitivity", "rounds": 20, **STAGE},
         {"name": "train", "rounds": 40, **STAGE},
     ],
     "accuracy": {
-        "aggregated": dict(final=0.872, best=0.88, best_round=55, density=1.0),
-        "masked": dict(final=0.869, best=0.875, best_round=60, density=0.05),
+        "aggregated": dict(final=0.872, best=0.88, best_round=35, density=1.0),
+        "masked": dict(final=0.869, best=0.875, best_round=40, density=0.05),
     },
     "client_accuracy": {"p10": 0.7, "median": 0.88, "mean": 0.84},
     "seconds": 723.0,
@@ -98,10 +99,10 @@ def write_run(folder, lines, summary=SUMMARY, num_clients=20, num_classes=10):
     return folder
 
 
-def png_size(path):
-    header = path.read_bytes()[:24]
-    assert header[:8] == b"\x89PNG\r\n\x1a\n"
-    return struct.unpack(">II", header[16:])
+def svg_size(path):
+    """Returns the width and the height in points."""
+    root = ElementTree.parse(path).getroot()
+    return tuple(map(float, root.get("viewBox").split()[2:]))
 
 
 def test_read_run_returns_what_was_written(tmp_path):
@@ -166,8 +167,8 @@ def test_read_run_says_in_one_line_what_is_absent(tmp_path, existing):
     assert "\n" not in str(error.value)
 
 
-PLOTS = ("accuracy_by_round", "accuracy_by_gbit", "density_by_round")
-PLOTS += ("mismatch_by_round", "partition_by_client")
+PLOTS = ("accuracy_by_round", "loss_by_round", "accuracy_by_gbit")
+PLOTS += ("density_by_round", "mismatch_by_round", "partition_by_client")
 
 
 @pytest.mark.parametrize(
@@ -180,10 +181,12 @@ def test_plot_run_draws_all(tmp_path, stages, num_layers, num_clients, num_class
     lines = records(stages, names)
     write_run(tmp_path, lines, num_clients=num_clients, num_classes=num_classes)
     paths = plot_run(tmp_path)
-    assert paths == [tmp_path / "plots" / f"{name}.png" for name in PLOTS]
+    still = ("density_by_round", "mismatch_by_round") if stages == (1,) else ()
+    drawn = [name for name in PLOTS if name not in still]
+    assert paths == [tmp_path / "plots" / f"{name}.svg" for name in drawn]
     for path in paths:
-        width, height = png_size(path)
-        assert width >= 800 and height >= 500
+        width, height = svg_size(path)
+        assert width == pytest.approx(4.9 * 72) and height >= 3.3 * 72
 
 
 @pytest.mark.filterwarnings("error")
@@ -198,14 +201,14 @@ def test_size_stands_beside_accuracy_where_it_changes(tmp_path, monkeypatch):
         plots, "draw_line", lambda ax, x, y, name, *_: drawn.update({name: (x, y)})
     )
     monkeypatch.setattr(plots, "count_rounds", lambda ax, run: None)
-    plots.size_by_round(run, tmp_path / "size.png")
+    plots.size_by_round(run, tmp_path / "size.svg")
     assert drawn["parameters"][0].tolist() == [2, 4, 6]
     assert drawn["parameters"][1].tolist() == [900, 500, 100]
     np.testing.assert_allclose(
         drawn["accuracy"][1], [100 * e["accuracy"] for e in run.evals]
     )
     monkeypatch.undo()
-    assert tmp_path / "plots" / "size_by_round.png" in plot_run(tmp_path)
+    assert tmp_path / "plots" / "size_by_round.svg" in plot_run(tmp_path)
 
 
 @pytest.mark.filterwarnings("error")
@@ -219,9 +222,9 @@ def test_plot_run_leaves_out_what_is_absent_or_not_finite(tmp_path):
     lines[1]["layer_density"][LAYERS[0]] = None
     write_run(tmp_path, lines, summary=None)
     (tmp_path / "partition.npy").unlink()
-    assert [p.stem for p in plot_run(tmp_path)] == list(PLOTS[:3])
+    assert [p.stem for p in plot_run(tmp_path)] == list(PLOTS[:4])
     with pytest.raises(ValueError, match="partition.npy"):
-        partition_by_client(read_run(tmp_path), tmp_path / "x.png")
+        partition_by_client(read_run(tmp_path), tmp_path / "x.svg")
 
 
 def test_an_empty_run_has_no_plots(tmp_path):
@@ -262,6 +265,7 @@ def test_summary_table_holds_every_figure_in_aligned_columns():
     lines = table.splitlines()
     row = {line.split("  ")[0]: line for line in lines if line}
     assert row["masked"].split()[1:] == ["86.90", "%", "87.50", "%", "60", "5.00", "%"]
+    assert row["aggregated"].split()[5] == "55"  # 20 rounds of the first stage before
     up, down, values, positions = "3.00 Gbit", "4.00 Gbit", "6.00 Gbit", "1.00 Gbit"
     totals = [line.split() for line in lines if line.startswith("total")]
     assert " ".join(totals[0]) == f"total 60 {up} {down} {values} {positions}"
@@ -282,7 +286,8 @@ def test_summary_table_names_seeds_limits_and_the_choice_of_the_best():
     best = dict(stage=1, round=40, accuracy=0.87, score=0.9, chosen_by="validation")
     table = summary_table(SUMMARY | {"ended_by": "gbit", "best": best})
     assert "60 rounds, ended by gbit, seed 3" in table
-    assert "best by validation: 87.00 % on the test set in round 40" in table
+    assert "accuracy (pooled): the server's model on the whole test set" in table
+    assert "best by validation: 87.00 % on the test set in round 60" in table
     by_test = summary_table(SUMMARY | {"best": best | {"chosen_by": "test"}})
     assert "validation" not in by_test and "ended" not in by_test
     spread = dict(final=0.9722, final_std=0.0043, best=0.98, best_std=0.001, density=1)

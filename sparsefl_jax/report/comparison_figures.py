@@ -12,13 +12,12 @@ from sparsefl_jax.report.comparison import Comparison, Entry
 from sparsefl_jax.report.costs import Axis
 from sparsefl_jax.report.equal_cost import on_front
 from sparsefl_jax.report.evaluations import accuracy, final_evals
-from sparsefl_jax.report.figure import whole_numbers
+from sparsefl_jax.report.figure import FAINT, whole_numbers
 from sparsefl_jax.report.intervals import interval
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Record
 from sparsefl_jax.report.looks import Look, looks
 
-DOMINATED = "#8a94a0"
 _LOG_FROM = 8.0  # how much the costs must differ for a logarithmic axis
 
 
@@ -69,7 +68,7 @@ def front_figure(comparison: Comparison, axis: Axis) -> Figure:
             points.append(Point(i, cost, accuracy, ""))
 
     def draw(ax) -> None:
-        scale = _scale_costs(ax, [p.cost for p in points], axis)
+        scale = scale_costs(ax, [p.cost for p in points], axis)
         _draw_front(ax, comparison, points, scale, axis.text)
 
     caption = "Last round. Hollow grey points are dominated by another."
@@ -164,7 +163,7 @@ def _models(i: int, entry: Entry) -> list[Point]:
 
 
 def _draw_bands(ax, comparison: Comparison, bands: Sequence[Band], axis: Axis) -> None:
-    scale = _scale_costs(ax, [b.cost.max() for b in bands if len(b.cost)], axis)
+    scale = scale_costs(ax, [b.cost.max() for b in bands if len(b.cost)], axis)
     styles = looks([entry.group for entry in comparison.entries])
     for i, (entry, each, look) in enumerate(
         zip(comparison.entries, bands, styles, strict=True)
@@ -194,10 +193,10 @@ def _draw_front(
     front = [p for p, kept in zip(points, best, strict=True) if kept]
     front = sorted((scale * p.cost, 100 * p.accuracy) for p in front)
     if len(front) > 1:
-        ax.plot(*zip(*front, strict=True), color=DOMINATED, lw=1, zorder=1)
+        ax.plot(*zip(*front, strict=True), color=FAINT, lw=1, zorder=1)
     for i, (point, kept) in enumerate(zip(points, best, strict=True)):
         look, label = styles[point.entry], comparison.entries[point.entry].label
-        color = look.color if kept else DOMINATED
+        color = look.color if kept else FAINT
         x, y = scale * point.cost, 100 * point.accuracy
         (dot,) = ax.plot(
             x,
@@ -227,8 +226,17 @@ def _line(ax, x, y, look: Look, marked: bool):
     return ax.plot(x, y, marker=marker, **style)[0]
 
 
-def _scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:
-    """Labels the axis of a cost; returns what its values are multiplied by."""
+def scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:
+    """Labels the axes of a cost and an accuracy, with logarithmic costs if they differ.
+
+    Args:
+      ax: matplotlib axes.
+      ends: the last cost of each line, in units of the column.
+      axis: of the cost.
+
+    Returns:
+      What costs are multiplied by to be drawn.
+    """
     ends = [end for end in ends if end is not None]
     positive = [end for end in ends if end > 0]
     ax.set_ylabel("accuracy [%]")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from sparsefl_jax.report import comparison_figures as figures
 from sparsefl_jax.report import comparison_sections as sections
+from sparsefl_jax.report import costs
 from sparsefl_jax.report.citations import Paper, bibtex, papers
 from sparsefl_jax.report.compare import comparison_csv
 from sparsefl_jax.report.comparison import MARK, Comparison, compare
@@ -16,6 +17,7 @@ from sparsefl_jax.report.likeness import refuse_unlike
 from sparsefl_jax.report.load import run_folders
 from sparsefl_jax.report.looks import looks
 from sparsefl_jax.report.markup import (
+    document,
     download,
     facts,
     folded,
@@ -24,7 +26,7 @@ from sparsefl_jax.report.markup import (
     swatch,
     text,
 )
-from sparsefl_jax.report.svg import draw, draw_legend, inline, stacked
+from sparsefl_jax.report.svg import draw, draw_legend, framed, stacked
 from sparsefl_jax.report.table import made_with
 from sparsefl_jax.system.files import write_text
 
@@ -116,7 +118,7 @@ def write_comparison_page(
     texts = {figure.name: draw(figure) for figure in every}
     legend = draw_legend(comparison) if every else ""
     inlined = {
-        axis: "".join(_figure(figure, texts[figure.name]) for figure in several)
+        axis: "".join(framed(*figure[:3], texts[figure.name]) for figure in several)
         for axis, several in drawn.items()
     }
     page = _page(comparison, inlined, files, cited, title, status)
@@ -158,6 +160,7 @@ def _page(
         note(_lede(comparison), "lede"),
         sections.status_table(status),
         _unlike(comparison),
+        *map(note, _pilots(comparison)),
         _downloads(files) if there else "",
         "</header>\n",
     ]
@@ -177,19 +180,8 @@ def _page(
             section("Papers of the methods", _cited(cited, files["methods.bib"])),
             _footer(comparison),
         ]
-    folder = Path(__file__).parent
-    style, script = (
-        (folder / name).read_text(encoding="utf-8")
-        for name in ("comparison.css", "comparison.js")
-    )
-    return (
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        '<link rel="icon" href="data:,">'
-        f"<title>{text(title)}</title>\n<style>\n{style}{_tab_style(drawn)}</style>"
-        f"</head>\n<body><main>\n{''.join(body)}</main>\n<script>\n{script}</script>\n"
-        "</body></html>\n"
-    )
+    script = Path(__file__).with_name("comparison.js").read_text(encoding="utf-8")
+    return document(title, "".join(body), _tab_style(drawn), script)
 
 
 def _title(comparison: Comparison) -> str:
@@ -223,6 +215,15 @@ def _unlike(comparison: Comparison) -> str:
         f"{comparison.entries[0].label}.",
         "warn",
     )
+
+
+def _pilots(comparison: Comparison) -> list[str]:
+    """Names the lines whose number of rounds a pilot has set."""
+    found = {
+        entry.label: costs.pilot_note(entry.group.runs[0])
+        for entry in comparison.entries
+    }
+    return [f"{label}: {told}" for label, told in found.items() if told]
 
 
 def _downloads(files: Mapping[str, str]) -> str:
@@ -272,13 +273,6 @@ def _tabs(comparison: Comparison, drawn: Mapping[str, str]) -> str:
 def _tab_style(drawn: Mapping[str, str]) -> str:
     shown = [f"#axis-{i}:checked ~ #panel-{i}" for i in range(len(drawn))]
     return f"{', '.join(shown)} {{ display: block; }}\n" if shown else ""
-
-
-def _figure(figure: Figure, drawn: str) -> str:
-    return (
-        f"<figure><h3>{text(figure.title)}</h3>{inline(figure, drawn)}"
-        f"<figcaption>{text(figure.caption)}</figcaption></figure>\n"
-    )
 
 
 def _cited(cited: Sequence[Paper], content: str) -> str:

@@ -145,3 +145,23 @@ def curve(run: Run, name: str) -> Curve:
     }
     x, y = np.array(sorted(points.items()), float).reshape(-1, 2).T
     return Curve(x, y)
+
+
+def pilot_note(run: Run) -> str:
+    """Says if a pilot has set the number of rounds, so that the cost is approximate.
+
+    Example:
+      >>> from pathlib import Path
+      >>> fit = {"gbit": 0.4, "pflop": None, "pilot": 5, "by": "pilot"}
+      >>> run = Run(Path("a"), [], [], [0], {}, {"num_rounds": 80, "fit": fit}, None)
+      >>> pilot_note(run)
+      'A pilot of 5 rounds estimated that fit.gbit=0.4 pays for 80 rounds.'
+    """
+    fit = run.config.get("fit") or {}
+    if fit.get("by") != "pilot":
+        return ""
+    budgets = [f"fit.{n}={fit[n]:g}" for n in ("gbit", "pflop") if finite(fit.get(n))]
+    return (
+        f"A pilot of {fit.get('pilot')} rounds estimated that {' and '.join(budgets)} "
+        f"pays for {run.config.get('num_rounds')} rounds."
+    )

@@ -1,60 +1,71 @@
-"""The style that all plots share."""
+"""The style that all figures share, and the files that they are written to."""
 
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparsefl_jax.report.load import Run
+from sparsefl_jax.report.looks import PALETTE
 from sparsefl_jax.system.files import naming
 
-COLORS = ("#0b5fa5", "#d9541e", "#2e8b57", "#8552a1", "#b8860b", "#3a3a3a")
-
-_STYLE = {
-    "font.size": 11,
-    "axes.titlesize": 12,
-    "axes.titleweight": "bold",
-    "axes.titlelocation": "left",
+COLORS = PALETTE
+INK, GRID, FAINT = "#1b1f23", "#d9dee3", "#8a94a0"  # pages replace them, see `svg.py`
+SIZE = (4.9, 3.3)  # inches: a column of a paper, and legible on a phone
+STYLE = {
+    "font.size": 9.5,
+    "font.family": "sans-serif",
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.linewidth": 0.8,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
     "axes.axisbelow": True,
-    "grid.color": "#e4e4e4",
-    "legend.fontsize": 9.5,
+    "axes.titlesize": 8.5,
+    "axes.titlelocation": "left",
+    "grid.color": GRID,
+    "grid.linewidth": 0.7,
+    "image.interpolation": "none",  # SVG files hold the cells themselves
+    "legend.fontsize": 8.5,
     "legend.frameon": False,
-    "lines.linewidth": 2.0,
+    "lines.linewidth": 1.7,
+    "lines.markersize": 5,
     "savefig.dpi": 150,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "sparsefl_jax",  # equal results give equal files
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
 }
 
 
 @contextlib.contextmanager
-def canvas(path: Path, size: tuple[float, float] = (7.2, 4.3)) -> Iterator:
-    """Yields an empty figure of a size in inches, and saves it as a PNG on exit."""
+def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator:
+    """Yields an empty figure of a size in inches, and saves it on exit.
+
+    Args:
+      path: the file; its suffix gives the format, such as `.svg`, `.pdf` or `.png`.
+      size: width and height.
+    """
     import matplotlib
     from matplotlib.figure import Figure  # pyplot would open windows and keep state
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
-        figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
         yield figure
+        vector = path.suffix == ".svg"
         with naming(path):
-            figure.savefig(path)
+            metadata = {"Date": None} if vector else None
+            figure.savefig(path, transparent=vector, metadata=metadata)
 
 
 @contextlib.contextmanager
-def axes(path: Path, run: Run, title: str, xlabel: str, ylabel: str) -> Iterator:
-    """Yields axes with the run's name in the title, and saves the figure on exit."""
+def axes(path: Path, xlabel: str, ylabel: str) -> Iterator:
+    """Yields axes with labels, and saves the figure on exit."""
     with canvas(path) as figure:
         ax = figure.subplots()
-        ax.set(xlabel=xlabel, ylabel=ylabel, title=titled(run, title))
+        ax.set(xlabel=xlabel, ylabel=ylabel)
         yield ax
-
-
-def titled(run: Run, title: str) -> str:
-    """Returns a plot's title followed by the run's method and data set."""
-    method = run.summary.get("method") or run.path.resolve().name
-    dataset = run.summary.get("dataset")
-    return f"{title}: {method}" + (f" on {dataset}" if dataset else "")
 
 
 def whole_numbers(axis: Any) -> None:
@@ -63,4 +74,26 @@ def whole_numbers(axis: Any) -> None:
 
     axis.set_major_locator(
         MaxNLocator(nbins="auto", integer=True, steps=[1, 2, 5, 10], min_n_ticks=1)
+    )
+
+
+def legend(ax: Any, handles: list | None = None, columns: int = 2) -> None:
+    """Puts a legend below the axes, which keep their size, if anything has a label.
+
+    Args:
+      ax: the only axes of a figure, or the axes whose lines stand for all.
+      handles: the lines to name; None for all that have a label.
+      columns: at most as many, fewer if the labels are long.
+    """
+    handles = ax.get_legend_handles_labels()[0] if handles is None else handles
+    labels = [handle.get_label() for handle in handles]
+    if not labels:
+        return
+    columns = max(1, min(columns, 62 // (max(map(len, labels)) + 6)))
+    rows = -(-len(labels) // columns)
+    figure = ax.figure
+    width, height = figure.get_size_inches()
+    figure.set_size_inches(width, height + 0.19 * rows)
+    figure.legend(
+        handles, labels, loc="outside lower left", ncols=-(-len(labels) // rows)
     )

@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.report.figure import canvas, titled, whole_numbers
+from sparsefl_jax.report.figure import canvas, whole_numbers
 from sparsefl_jax.report.lines import (
     count_rounds,
     draw_line,
@@ -29,8 +29,8 @@ from sparsefl_jax.report.lines import (
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.report.masks import Snapshot, open_snapshots
 
+_KEPT = ("#f1f3f5", "#2a6fb0")  # of no client and of all, legible on light and dark
 _MAX_PATTERNS = 6  # layers whose patterns are drawn client by client
-_PIXELS = 800  # at least the pixels of an axes of cells
 
 
 class KeptFilters(NamedTuple):
@@ -73,11 +73,11 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
 
     Args:
       run: the records.
-      folder: the folder of the PNG files.
+      folder: the folder of the files.
 
     Returns:
-      The files written: `filter_activity.png`, and with personal models also
-      `client_filters.png` and `client_layer_density.png`.
+      The files written: `filter_activity.svg`, and with personal models also
+      `client_filters.svg` and `client_layer_density.svg`.
 
     Raises:
       ValueError: a file of filters is damaged, see `read_filters`.
@@ -90,12 +90,12 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
     kept = kept._replace(snapshots=known)
     if all(v.all() for s in known for v in kept.active(s).values()):
         return []
-    paths = [folder / "filter_activity.png"]
+    paths = [folder / "filter_activity.svg"]
     filter_activity(run, paths[0], kept)
     if len(known[-1].packed) > 1:
         personal = [s for s in known if len(s.packed) > 1]
         kept = kept._replace(snapshots=personal)
-        paths += [folder / "client_filters.png", folder / "client_layer_density.png"]
+        paths += [folder / "client_filters.svg", folder / "client_layer_density.svg"]
         client_filters(run, paths[1], kept)
         client_layer_density(run, paths[2], kept)
     return paths
@@ -108,7 +108,7 @@ def filter_activity(
 
     Args:
       run: the records.
-      path: the PNG to write.
+      path: the file to write.
       kept: from `read_filters`.
       layers: a selection of `kept.names`; None for all.
     """
@@ -117,17 +117,17 @@ def filter_activity(
         {name: v.mean(0) for name, v in kept.active(s).items()} for s in kept.snapshots
     ]
     rounds = [_done(run, s) for s in kept.snapshots]
-    columns = min(len(names), 2 if len(names) <= 4 else 4)
+    columns = min(len(names), 2 if len(names) <= 4 else 3)
     rows = math.ceil(len(names) / columns)
-    with canvas(path, (1.4 + 3.0 * max(columns, 1.6), 0.9 + 2.4 * rows)) as figure:
+    with canvas(path, (4.9, 0.6 + 1.6 * rows)) as figure:
         grid = figure.subplots(rows, columns, squeeze=False)
         for ax, name in zip(grid.flat, names, strict=False):
             image = _cells(ax, np.stack([share[name] for share in shares], 1))
             _name_columns(ax, rounds, most=5)
-            ax.set_title(short(name), fontsize=10, weight="normal")
+            ax.set_title(short(name))
         for ax in grid.flat[len(names) :]:
             ax.set_axis_off()
-        _name_axes(figure, "round", "filter", titled(run, "Active filters"))
+        _name_axes(figure, "round", "filter")
         clients = max(len(s.packed) for s in kept.snapshots)
         label = "clients that keep the filter" if clients > 1 else "kept by the server"
         figure.colorbar(image, ax=grid, label=f"{label} [%]", aspect=30)
@@ -140,11 +140,11 @@ def client_filters(
     layers: Sequence[str] | None = None,
     rounds: Sequence[int] | None = None,
 ) -> None:
-    """Draws the filters that each client keeps in black and the pruned ones in white.
+    """Draws the filters that each client keeps in blue and the pruned ones in grey.
 
     Args:
       run: the records.
-      path: the PNG to write.
+      path: the file to write.
       kept: from `read_filters`, with personal models in the last stage.
       layers: a selection of `kept.names`; None for the first, the last and some
         between.
@@ -158,7 +158,7 @@ def client_filters(
         chosen = [s for s in last if s.round in rounds]
     if layers is None:
         layers = [kept.names[i] for i in _spread(len(kept.names), _MAX_PATTERNS)]
-    size = (0.8 + 3.2 * max(len(chosen), 1.5), 0.9 + 2.2 * len(layers))
+    size = (4.9, 0.6 + 1.5 * len(layers))
     with canvas(path, size) as figure:
         grid = figure.subplots(len(layers), len(chosen), squeeze=False)
         for column, snapshot in enumerate(chosen):
@@ -169,9 +169,8 @@ def client_filters(
                 whole_numbers(ax.xaxis)
                 panel = f"{short(name)}, round {_done(run, snapshot)}"
                 share = f"{100 * active[name].mean():.1f} %"
-                ax.set_title(f"{panel}, {share}", fontsize=10, weight="normal")
-        title = titled(run, "Active filters by client")
-        _name_axes(figure, "filter", "client", title)
+                ax.set_title(f"{panel}, {share}")
+        _name_axes(figure, "filter", "client")
 
 
 def client_layer_density(run: Run, path: Path, kept: KeptFilters) -> None:
@@ -179,20 +178,18 @@ def client_layer_density(run: Run, path: Path, kept: KeptFilters) -> None:
 
     Args:
       run: the records.
-      path: the PNG to write.
+      path: the file to write.
       kept: from `read_filters`; its last snapshot is drawn.
     """
     snapshot = kept.snapshots[-1]
     active = kept.active(snapshot)
     shares = np.stack([v.mean(1) for v in active.values()], 1)
-    with canvas(path, (3.0 + 0.35 * max(len(active), 8), 5.0)) as figure:
+    with canvas(path, (4.9, 3.9)) as figure:
         ax = figure.subplots()
         image = _cells(ax, shares, "viridis")
-        _name_columns(ax, [short(name) for name in active], most=len(active))
+        _name_columns(ax, [short(name) for name in active], most=24)
         ax.tick_params(axis="x", rotation=90)
-        _name_axes(
-            figure, "", "client", titled(run, "Filters kept by client and layer")
-        )
+        _name_axes(figure, "", "client")
         label = f"filters kept, round {_done(run, snapshot)} [%]"
         figure.colorbar(image, ax=ax, label=label)
 
@@ -203,12 +200,12 @@ def thresholds_by_round(run: Run, path: Path) -> None:
     Args:
       run: the records, with the server's `threshold_mean/LAYER` and
         `threshold_max/LAYER`.
-      path: the PNG to write.
+      path: the file to write.
     """
     names = threshold_layers(run)
     colors = layer_colors(len(names))
-    with canvas(path, (10.4, 4.3)) as figure:
-        pair = figure.subplots(1, 2)
+    with canvas(path, (4.9, 4.6)) as figure:
+        pair = figure.subplots(2, 1, sharex=True)
         for ax, kind in zip(pair, ("mean", "max"), strict=True):
             for name, color in zip(names, colors, strict=True):
                 key = f"threshold_{kind}/{name}"
@@ -217,10 +214,9 @@ def thresholds_by_round(run: Run, path: Path) -> None:
                 )
                 draw_line(ax, x, y, short(name), color, 1.3)
             count_rounds(ax, run)
-        pair[0].set(xlabel="round", ylabel="mean threshold of the layer's filters")
+        pair[0].set(ylabel="mean threshold")
         pair[1].set(xlabel="round", ylabel="largest threshold")
         name_layers(pair[1], colors)
-        _name_axes(figure, "", "", titled(run, "Thresholds"))
 
 
 def threshold_layers(run: Run) -> list[str]:
@@ -240,21 +236,15 @@ def _spread(count: int, most: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
 
-def _cells(ax, shares: np.ndarray, colors: str = "Greys"):
+def _cells(ax, shares: np.ndarray, colors: str = ""):
     """Draws shares [rows, columns] as cells on a scale from 0 to 100 %."""
-    rows, columns = shares.shape
-    # Enlarge first: if one axis has to shrink, matplotlib would blur along both.
-    fine = shares.repeat(-(-_PIXELS // rows), 0).repeat(-(-_PIXELS // columns), 1)
-    image = ax.imshow(
-        100.0 * fine,
-        cmap=colors,
-        vmin=0,
-        vmax=100,
-        aspect="auto",
-        extent=(-0.5, columns - 0.5, rows - 0.5, -0.5),
-    )
+    from matplotlib.colors import LinearSegmentedColormap
+
+    kept = LinearSegmentedColormap.from_list("kept", _KEPT)
+    scale = {"cmap": colors or kept, "vmin": 0, "vmax": 100}
+    image = ax.imshow(100.0 * shares, aspect="auto", **scale)
     ax.grid(visible=False)
-    ax.tick_params(labelsize=8)
+    ax.tick_params(labelsize=7)
     whole_numbers(ax.yaxis)
     return image
 
@@ -264,8 +254,7 @@ def _name_columns(ax, names: Sequence, most: int) -> None:
     ax.set_xticks(ticks, [str(names[i]) for i in ticks])
 
 
-def _name_axes(figure, xlabel: str, ylabel: str, title: str) -> None:
-    """Sets labels and a title that all axes of a figure share."""
-    figure.supxlabel(xlabel, fontsize=11)
-    figure.supylabel(ylabel, fontsize=11)
-    figure.suptitle(title, fontsize=12, weight="bold", x=0.02, ha="left")
+def _name_axes(figure, xlabel: str, ylabel: str) -> None:
+    """Sets labels that all axes of a figure share."""
+    figure.supxlabel(xlabel, fontsize=9.5)
+    figure.supylabel(ylabel, fontsize=9.5)

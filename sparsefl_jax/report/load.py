@@ -60,7 +60,7 @@ _STAGE |= {"memory?": {str: NUMBER}, **dict.fromkeys(_TOTALS, NUMBER)}
 _SUMMARY = {
     "stages?": [_STAGE],
     "accuracy?": {str: {str: VALUE}},
-    "best?": {"chosen_by": TEXT, "accuracy": NUMBER, "round": COUNT},
+    "best?": {"chosen_by": TEXT, "accuracy": NUMBER, "round": COUNT, "stage?": COUNT},
     "client_accuracy?": {str: VALUE},
     "memory?": {str: VALUE},
     "versions?": {str: ANY},
@@ -69,10 +69,14 @@ _SUMMARY = {
     "seconds?": NUMBER,
     "rounds_per_second?": NUMBER,
 }
-_SUMMARY |= {f"{name}?": TEXT for name in ("method", "device", "commit", "ended_by")}
-_CONFIG = {"seed?": COUNT} | {
-    f"{section}?": {"name?": TEXT} for section in ("algorithm", "first_stage")
+_SUMMARY |= {
+    f"{name}?": TEXT for name in ("method", "device", "commit", "ended_by", "metric")
 }
+_CONFIG = {"seed?": COUNT} | {
+    f"{section}?": {"name?": TEXT}
+    for section in ("algorithm", "first_stage", "server_optimizer")
+}
+_CONFIG |= {"fit?": {"by?": TEXT}}
 
 
 class Run(NamedTuple):

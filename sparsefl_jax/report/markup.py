@@ -1,8 +1,9 @@
-"""Builds the HTML of a page: tables that can be sorted, notes, files as links."""
+"""Builds the HTML of pages: tables that can be sorted, notes, files as links."""
 
 import base64
 import html
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsefl_jax.core.formats import MISSING
@@ -24,6 +25,26 @@ class Cell(NamedTuple):
     value: float | None = None  # to sort by; None comes last
     muted: bool = False
     best: bool = False
+
+
+def document(title: str, body: str, style: str = "", script: str = "") -> str:
+    """Returns a whole page that needs no network.
+
+    Args:
+      title: plain text.
+      body: HTML.
+      style: CSS, after that of all pages.
+      script: JavaScript; '' for a page without any.
+    """
+    shared = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+    run = f"<script>\n{script}</script>\n" if script else ""
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        '<link rel="icon" href="data:,">'
+        f"<title>{text(title)}</title>\n<style>\n{shared}{style}</style>"
+        f"</head>\n<body><main>\n{body}</main>\n{run}</body></html>\n"
+    )
 
 
 def text(value: Any) -> str:
@@ -96,10 +117,23 @@ def folded(title: str, content: str, opened: bool = False) -> str:
     return f"<details{state}><summary>{text(title)}</summary>\n{content}</details>\n"
 
 
-def facts(pairs: Sequence[tuple[str, str]]) -> str:
+def facts(pairs: Sequence[tuple[str, str]], kind: str = "facts") -> str:
     """Returns names with their values side by side."""
     items = [f"<div><dt>{text(k)}</dt><dd>{text(v)}</dd></div>" for k, v in pairs]
-    return f'<dl class="facts">{"".join(items)}</dl>\n' if items else ""
+    return f'<dl class="{kind}">{"".join(items)}</dl>\n' if items else ""
+
+
+def rows_table(rows: Sequence[Sequence[str]], label: str, words: int = 1) -> str:
+    """Formats rows of plain text, the first of which is the head; '' without others.
+
+    Args:
+      rows: a head, then the rows.
+      label: what the table shows, for screen readers.
+      words: how many of the first columns are words; the others are numbers.
+    """
+    head, *others = rows or [[]]
+    columns = [Column(title, number=i >= words) for i, title in enumerate(head)]
+    return table(columns, [[word(cell) for cell in row] for row in others], label)
 
 
 def download(name: str, kind: str, content: str, title: str) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.report.figure import axes, canvas, titled
+from sparsefl_jax.report.figure import axes, canvas
 from sparsefl_jax.report.lines import draw_layers
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.report.masks import (
@@ -19,9 +19,11 @@ from sparsefl_jax.report.masks import (
     pairwise_mismatch,
     read_masks,
 )
+from sparsefl_jax.report.unchanged import same_masks
 
 _MAX_PANELS = 9
 _MAX_NAMED = 20
+_SCALES = (1, 2, 5, 10, 20, 50, 100)  # ends of colour scales, in percent
 
 
 def plot_masks(run: Run, folder: Path) -> list[Path]:
@@ -29,12 +31,12 @@ def plot_masks(run: Run, folder: Path) -> list[Path]:
 
     Args:
       run: the records.
-      folder: the folder of the PNG files.
+      folder: the folder of the files.
 
     Returns:
-      The files written: `mask_mismatch.png` with masks of two rounds or more, and
-      `client_mismatch.png` and `client_mismatch_by_layer.png` with observed cohorts of
-      two clients or more.
+      The files written: `mask_mismatch.svg` if the masks of two rounds differ, and
+      `client_mismatch.svg` and `client_mismatch_by_layer.svg` if those of two clients
+      of an observed round do.
 
     Raises:
       ValueError: a file of masks is damaged, see `read_masks`.
@@ -47,18 +49,18 @@ def plot_masks(run: Run, folder: Path) -> list[Path]:
     server = [s for s in kept.server if s.stage in known]
     clients = [s for s in kept.clients if s.stage in known and len(s.packed) > 1]
     paths = []
-    if len(server) > 1:
-        paths.append(folder / "mask_mismatch.png")
+    if len(server) > 1 and not same_masks([s.packed for s in server]):
+        paths.append(folder / "mask_mismatch.svg")
         mismatch, _ = pairwise_mismatch([s.packed for s in server], kept.sizes)
         rounds = [run.starts[s.stage] + s.round for s in server]
         mismatch_between_rounds(run, paths[-1], rounds, mismatch)
-    if clients:
+    if not all(same_masks(list(s.packed)) for s in clients):
         records = [_client_record(run, kept, snapshot) for snapshot in clients]
-        paths.append(folder / "client_mismatch.png")
+        paths.append(folder / "client_mismatch.svg")
         mismatch_between_clients(run, paths[-1], records)
-        paths.append(folder / "client_mismatch_by_layer.png")
+        paths.append(folder / "client_mismatch_by_layer.svg")
         label = "mean mismatch of two clients [%]"
-        with axes(paths[-1], run, "Client mask mismatch", "round", label) as ax:
+        with axes(paths[-1], "round", label) as ax:
             draw_layers(ax, run, records, "mean", "layer_mean")
     return paths
 
@@ -70,14 +72,14 @@ def mismatch_between_rounds(
 
     Args:
       run: the records.
-      path: the PNG to write.
+      path: the file to write.
       rounds: [S], counted over all stages.
       mismatch: [S, S], shares.
     """
-    with canvas(path, (6.4, 5.3)) as figure:
+    with canvas(path, (4.9, 4.0)) as figure:
         ax = figure.subplots()
-        image = _heat_map(ax, mismatch, [str(r) for r in rounds])
-        ax.set(xlabel="round", ylabel="round", title=titled(run, "Mask mismatch"))
+        image = _heat_map(ax, mismatch, [str(r) for r in rounds], mismatch.max())
+        ax.set(xlabel="round", ylabel="round")
         _colorbar(figure, image, ax, mismatch.max())
 
 
@@ -88,33 +90,28 @@ def mismatch_between_clients(run: Run, path: Path, records: Sequence[dict]) -> N
 
     Args:
       run: the records.
-      path: the PNG to write.
+      path: the file to write.
       records: for each observed round, `stage`, `round`, `clients` ([K] names), the
         `mismatch` [K, K] and its `mean`, shares.
     """
     chosen = np.linspace(0, len(records) - 1, min(len(records), _MAX_PANELS))
     records = [records[round(i)] for i in chosen]
+    largest = max(record["mismatch"].max() for record in records)
     columns = min(len(records), 3)
     rows = math.ceil(len(records) / columns)
-    with canvas(path, (1.6 + 2.5 * max(columns, 1.5), 0.9 + 2.6 * rows)) as figure:
+    with canvas(path, (4.9, 0.6 + rows * 4.2 / max(columns, 1.5))) as figure:
         grid = figure.subplots(rows, columns, squeeze=False)
         for ax, record in zip(grid.flat, records, strict=False):
-            image = _heat_map(ax, record["mismatch"], record["clients"])
+            image = _heat_map(ax, record["mismatch"], record["clients"], largest)
             done = run.starts[record["stage"]] + record["round"]
-            ax.set_title(
-                f"round {done}, mean {100 * record['mean']:.1f} %",
-                fontsize=10,
-                weight="normal",
-            )
-            ax.tick_params(labelsize=8)
+            ax.set_title(f"round {done}, mean {100 * record['mean']:.1f} %")
+            ax.tick_params(labelsize=7)
         for ax in grid.flat[len(records) :]:
             ax.set_axis_off()
         label = "client" if records[0]["clients"] else "client, in the order drawn"
-        figure.supxlabel(label, fontsize=11)
-        figure.supylabel(label, fontsize=11)
-        title = titled(run, "Client mask mismatch")
-        figure.suptitle(title, fontsize=12, weight="bold", x=0.02, ha="left")
-        _colorbar(figure, image, grid, max(r["mismatch"].max() for r in records))
+        figure.supxlabel(label, fontsize=9.5)
+        figure.supylabel(label, fontsize=9.5)
+        _colorbar(figure, image, grid, largest)
 
 
 def _client_record(run: Run, kept: KeptMasks, snapshot: Snapshot) -> dict:
@@ -133,15 +130,14 @@ def _client_record(run: Run, kept: KeptMasks, snapshot: Snapshot) -> dict:
     }
 
 
-def _heat_map(ax, mismatch: np.ndarray, names: Sequence[str]):
-    """Draws equal cells on a scale that all runs share, and names some of them."""
+def _heat_map(ax, mismatch: np.ndarray, names: Sequence[str], largest: float):
+    """Draws equal cells on a scale from 0 to above the largest; names some of them."""
+    top = next(step for step in _SCALES if step >= min(100 * largest, 100))
     count = len(mismatch)
-    image = ax.imshow(
-        100 * mismatch, cmap="viridis", vmin=0, vmax=100, interpolation="nearest"
-    )
+    image = ax.imshow(100 * mismatch, cmap="viridis", vmin=0, vmax=top)
     ax.grid(visible=False)
     if names:
-        ticks = np.arange(0, count, math.ceil(count / 10))
+        ticks = np.arange(0, count, math.ceil(count / 6))
         labels = [names[i] for i in ticks]
         ax.set_xticks(ticks, labels, rotation=90 if max(map(len, labels)) > 3 else 0)
         ax.set_yticks(ticks, labels)

@@ -1,16 +1,28 @@
 """Writes a run's page, `report.html`, which needs no network and no script."""
 
-import base64
-import html
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sparsefl_jax.core.formats import MISSING, format_percent, format_si
 from sparsefl_jax.report.charge import RULES, assumptions, charge_rows, packet_rows
+from sparsefl_jax.report.costs import pilot_note
+from sparsefl_jax.report.density import density_notes, density_rows
+from sparsefl_jax.report.evaluations import accuracy, best_eval, chosen_by, final_evals
 from sparsefl_jax.report.load import Run, read_run
+from sparsefl_jax.report.markup import (
+    document,
+    facts,
+    folded,
+    note,
+    rows_table,
+    section,
+    text,
+)
+from sparsefl_jax.report.svg import framed
 from sparsefl_jax.report.table import (
-    accuracy_notes,
+    WHOSE,
     accuracy_rows,
     communication_rows,
     computation_rows,
@@ -18,53 +30,83 @@ from sparsefl_jax.report.table import (
     heading,
     made_with,
 )
-from sparsefl_jax.system.files import write_text
+from sparsefl_jax.report.unchanged import sentences
+from sparsefl_jax.system.files import read_text, write_text
 
-_PLOTS = {
-    "accuracy_by_round": "Test accuracy, pooled or clients' mean, by evaluated round.",
-    "accuracy_by_gbit": "Test accuracy over the bits sent and received by all clients.",
-    "size_by_round": "Test accuracy, and the alive parameters of the model.",
-    "density_by_round": "Share of alive weights in the deployed model's kernels.",
-    "mismatch_by_round": "1 - Jaccard index of the masks of this and the last round.",
-    "mask_mismatch": "1 - Jaccard index of the server's masks of every two rounds.",
-    "client_mismatch": "1 - Jaccard index of the masks that two clients sent.",
-    "client_mismatch_by_layer": "Mean client mask mismatch over pairs, by layer.",
-    "thresholds_by_round": "Thresholds of the server's filters, mean and largest.",
-    "filter_activity": "Share of clients that keep a filter, by layer.",
-    "client_filters": "Filters that each client keeps (black): first, halfway, last.",
-    "client_layer_density": "Share of each layer's filters that a client keeps.",
-    "partition_by_client": "Training samples of every client, by class.",
+_PLOTS = {  # section: {name of the file: (title, caption)}
+    "Accuracy and loss": {
+        "accuracy_by_round": (
+            "Accuracy by round",
+            "Of every deployed model on test samples. The ring marks the best of all"
+            " evaluations of the headline model.",
+        ),
+        "loss_by_round": (
+            "Loss by round",
+            "Mean over the samples of the local training, and over test samples.",
+        ),
+        "accuracy_by_gbit": (
+            "Accuracy by traffic",
+            "Over the bits sent and received by all clients since the first stage.",
+        ),
+        "size_by_round": (
+            "Accuracy and size",
+            "Accuracy of the headline model, and its parameters that are alive.",
+        ),
+    },
+    "Density and masks": {
+        "density_by_round": (
+            "Density by round",
+            "Share of the kernels' weights that are alive, as in the table.",
+        ),
+        "mismatch_by_round": (
+            "Change of the mask by round",
+            "1 - Jaccard index of the deployed masks of this round and the one before.",
+        ),
+        "mask_mismatch": (
+            "Masks of every two rounds",
+            "1 - Jaccard index of the server's masks after two rounds.",
+        ),
+        "client_mismatch": (
+            "Masks of every two clients",
+            "1 - Jaccard index of the masks that two clients of a round sent.",
+        ),
+        "client_mismatch_by_layer": (
+            "Masks of two clients by layer",
+            "Mean of 1 - Jaccard index over all pairs of clients of a round.",
+        ),
+    },
+    "Filters": {
+        "thresholds_by_round": (
+            "Thresholds by round",
+            "Thresholds of the server's filters, mean and largest of each layer.",
+        ),
+        "filter_activity": (
+            "Active filters by round",
+            "Share of clients that keep each filter, by layer.",
+        ),
+        "client_filters": (
+            "Active filters by client",
+            "Filters that each client keeps are blue: first, halfway, last round.",
+        ),
+        "client_layer_density": (
+            "Filters kept by client and layer",
+            "Share of each layer's filters that a client keeps after the last round.",
+        ),
+    },
+    "Partition": {
+        "partition_by_client": (
+            "Samples by client",
+            "Training samples of every client, by class.",
+        )
+    },
 }
-
-_STYLE = """
-body { font: 15px/1.5 system-ui, sans-serif; color: #1d2733; background: #fff;
-       max-width: 1120px; margin: 2.5em auto; padding: 0 1.5em; }
-h1 { font-size: 1.7em; margin: 0; } h2 { font-size: 1.15em; margin: 2.2em 0 .6em; }
-p { max-width: 75ch; } .note { color: #5a6673; margin: .2em 0; }
-.figures { display: flex; flex-wrap: wrap; gap: .6em 2em; margin: 1.4em 0; }
-.figures div { color: #5a6673; } .figures b { display: block; font-size: 1.45em;
-       color: #1d2733; font-weight: 600; }
-.scroll { overflow-x: auto; margin: .8em 0; }
-table { border-collapse: collapse; font-variant-numeric: tabular-nums; }
-th, td { padding: .25em .9em; text-align: right; white-space: nowrap;
-       border-bottom: 1px solid #e3e7eb; }
-th { font-weight: 600; border-bottom-color: #9aa5b1; }
-th.text, td.text { text-align: left; padding-left: 0; }
-.plots { display: grid; gap: 1.4em; align-items: start;
-       grid-template-columns: repeat(auto-fit, minmax(min(440px, 100%), 1fr)); }
-figure { margin: 0; } figure img { width: 100%; height: auto; }
-figcaption { color: #5a6673; font-size: .92em; }
-.config { columns: 3 300px; font: 13px/1.6 ui-monospace, monospace; }
-.config div { break-inside: avoid; overflow-wrap: anywhere; }
-.config b { font-weight: 600; } .config span { color: #5a6673; }
-"""
 
 
 def write_page(run_dir: str | Path) -> Path:
     """Writes `report.html` into a run's folder: plots, tables, configuration.
 
     The page shows the plots that `plot_run` has drawn. For a run that has not ended, it
-    shows the results so far.
+    shows the results so far. Rounds are counted over all stages.
 
     Args:
       run_dir: the folder of a run, see `read_run`.
@@ -81,128 +123,146 @@ def write_page(run_dir: str | Path) -> Path:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
     """
     run = read_run(run_dir)
-    name = heading(run.summary) or run.path.resolve().name
-    stages = run.summary.get("stages", [])
+    name = run.path.resolve().name
+    made = made_with(run.summary)
     body = [
-        f"<h1>{_text(run.path.resolve().name)}</h1>",
-        _note(
-            heading(run.summary) or "This run has not ended; these are results so far."
+        _header(run, name),
+        section(
+            "Accuracy and loss",
+            *map(note, _accuracy_notes(run)),
+            rows_table(_accuracy_rows(run), "Accuracy of the deployed models"),
+            _figures(run, "Accuracy and loss"),
         ),
-        *(
-            _note(f"The totals leave out lost records: {x}.")
-            for x in run.summary.get("lost", ())
+        section(
+            "Density and masks",
+            *map(note, density_notes(run)),
+            rows_table(density_rows(run), "Density asked for and reached"),
+            _figures(run, "Density and masks"),
+            *map(note, sentences(run)),
         ),
-        _figures(run),
-        _section("Plots", _plots(run)),
-        _section(
-            "Accuracy",
-            _table(accuracy_rows(run.summary)),
-            *map(_note, accuracy_notes(run.summary)),
-        ),
-        _section("Stages", _table(_stage_rows(stages), text=1)),
-        _section(
+        section("Filters", _figures(run, "Filters")),
+        section("Partition", _figures(run, "Partition")),
+        section("Stages", rows_table(_stage_rows(run), "Costs of each stage")),
+        section(
             "What was charged",
-            f"<p>{_text(RULES)}</p>",
-            *(f"<p>{_text(line)}</p>" for line in assumptions(run)),
-            _table(charge_rows(run), text=2),
-            _table(packet_rows(run), text=3),
+            f"<p>{text(RULES)}</p>\n",
+            *(note(line, "assumed") for line in assumptions(run)),
+            rows_table(charge_rows(run), "Bits charged", words=2),
+            folded(
+                "Values sent, by packet",
+                rows_table(packet_rows(run), "Values sent", words=3),
+            ),
         ),
-        _section("Configuration", _configuration(run.config)),
-        _section("Made with", _note(made_with(run.summary))),
+        section("Configuration", _configuration(run.config)),
+        f"<footer>{text(made)}</footer>\n" if made else "",
     ]
     path = run.path / "report.html"
-    write_text(
-        path,
-        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>{_text(name)}</title><style>{_STYLE}</style></head>\n"
-        f"<body>\n{''.join(body)}</body></html>\n",
-    )
+    write_text(path, document(heading(run.summary) or name, "".join(body)))
     return path
 
 
-def _text(value: Any) -> str:
-    return html.escape(str(value))
+def _header(run: Run, name: str) -> str:
+    lost = [
+        f"The totals leave out lost records: {x}." for x in run.summary.get("lost", ())
+    ]
+    running = "" if run.summary else "This run has not ended; these are results so far."
+    return (
+        f"<header><h1>{text(name)}</h1>\n"
+        + note(heading(run.summary).replace(", ", " · "), "lede")
+        + "".join(note(line, "warn") for line in [running, *lost] if line)
+        + note(pilot_note(run))
+        + facts(_key_facts(run), "key")
+        + "</header>\n"
+    )
 
 
-def _note(text: str) -> str:
-    return f'<p class="note">{_text(text)}</p>\n' if text else ""
+def _key_facts(run: Run) -> list[tuple[str, str]]:
+    """Returns the main results with their names."""
+    stages = run.summary.get("stages", [])
+    last, best = (final_evals(run) or [{"models": {}}])[-1], best_eval(run)
+    model = next(iter(last["models"].values()), {})
+    gbit = max((r["gbit_cumulative"] for r in run.train), default=None)
+    flops, dense = (sum(s[k] for s in stages) for k in ("flops", "flops_dense"))
+    clients = last.get("client_accuracy") or {}
+    found = {
+        "accuracy, last round": format_percent(accuracy(last)),
+        f"best, round {_round(run, best)}" if best else "best": format_percent(
+            best and accuracy(best)
+        ),
+        "clients, p10": format_percent(clients.get("p10")),
+        "clients, median": format_percent(clients.get("median")),
+        "density, all parameters": format_percent(model.get("density")),
+        "traffic, both ways": format_si(None if gbit is None else 1e9 * gbit, "bit"),
+        "training FLOPs / dense": f"{flops / dense:.3g}" if dense else MISSING,
+        "time": duration({"seconds": run.summary.get("seconds")}),
+    }
+    return [(name, value) for name, value in found.items() if value != MISSING]
 
 
-def _section(title: str, *parts: str) -> str:
-    """Returns a title and its content, or nothing if the content is empty."""
-    content = "".join(parts)
-    return f"<h2>{_text(title)}</h2>\n{content}\n" if content else ""
+def _accuracy_notes(run: Run) -> list[str]:
+    """Says whose accuracy the headline is, and which evaluation was the best."""
+    evals = final_evals(run)
+    if not evals:
+        return ["No model of the last stage has been evaluated yet."]
+    lines = []
+    headline = next(iter(evals[-1]["models"]), "")
+    if (metric := evals[-1].get("metric")) in WHOSE:
+        lines.append(f"Accuracy of {headline} ({metric}): {WHOSE[metric]}.")
+    if (best := best_eval(run)) is not None:
+        split = chosen_by(run)
+        lines.append(
+            f"Best of {len(evals)} evaluations of the last stage: "
+            f"{format_percent(accuracy(best))} in round {_round(run, best)}, chosen by "
+            + (
+                "the validation split."
+                if split == "validation"
+                else "the test set itself, so it is optimistic."
+            )
+        )
+    return lines
 
 
-def _table(rows: Sequence[Sequence[str]], text: int = 1) -> str:
-    """Formats a table whose first `text` columns are words and others numbers."""
-    if len(rows) < 2:
-        return ""
-
-    def line(row, tag):
-        cells = [
-            f"<{tag}{' class=text' if i < text else ''}>{_text(cell)}</{tag}>"
-            for i, cell in enumerate(row)
-        ]
-        return f"<tr>{''.join(cells)}</tr>\n"
-
-    lines = [line(rows[0], "th"), *(line(row, "td") for row in rows[1:])]
-    return f'<div class="scroll"><table>\n{"".join(lines)}</table></div>\n'
+def _accuracy_rows(run: Run) -> list[list[str]]:
+    """Returns the accuracies; the densities are in a table of their own."""
+    return [row[:-1] for row in accuracy_rows(run.summary)]
 
 
-def _stage_rows(stages: Sequence[Mapping[str, Any]]) -> list[list[str]]:
-    """Joins traffic and training FLOPs of the stages into one table."""
+def _round(run: Run, record: Mapping[str, Any]) -> int:
+    """Returns a record's round, counted over all stages."""
+    return run.starts[record["stage"]] + record["round"]
+
+
+def _figures(run: Run, group: str) -> str:
+    figures = []
+    for name, (title, caption) in _PLOTS[group].items():
+        path = run.path / "plots" / f"{name}.svg"
+        if path.is_file():
+            drawn = read_text(path)
+            if not re.search(r"<svg[^>]* viewBox=", drawn):
+                raise ValueError(f"{path} is damaged, expected an SVG figure")
+            figures.append(framed(name, title, caption, drawn))
+    return f'<div class="figures">{"".join(figures)}</div>\n' if figures else ""
+
+
+def _stage_rows(run: Run) -> list[list[str]]:
+    """Joins rounds, traffic and training FLOPs of the stages into one table."""
+    stages: Sequence[Mapping[str, Any]] = run.summary.get("stages", [])
     traffic, work = communication_rows(stages), computation_rows(stages)
     rows = [a + b[2:] for a, b in zip(traffic, work, strict=True)]
     if rows:
         rows[0][0] = "stage"
         rows[0][-3:] = [f"FLOPs, {kind}" for kind in rows[0][-3:]]
+    done = 0
+    for stage, row in zip(stages, rows[1:], strict=False):
+        first, done = done + 1, done + stage["rounds"]
+        row[1] = f"{first} to {done}" if done > first else str(done)
     return rows
-
-
-def _figures(run: Run) -> str:
-    """Formats the main results."""
-    stages = run.summary.get("stages", [])
-    last = run.evals[-1] if run.evals else {}
-    model = next(iter(last.get("models", {}).values()), {})
-    gbit = max((r["gbit_cumulative"] for r in run.train), default=None)
-    flops, dense = (sum(s[k] for s in stages) for k in ("flops", "flops_dense"))
-    clients = last.get("client_accuracy") or {}
-    figures = {
-        "accuracy, final": format_percent(last.get("accuracy")),
-        "10th percentile of clients": format_percent(clients.get("p10")),
-        "median of clients": format_percent(clients.get("median")),
-        "density": format_percent(model.get("density")),
-        "traffic, both ways": format_si(None if gbit is None else 1e9 * gbit, "bit"),
-        "training FLOPs / dense": f"{flops / dense:.3g}" if dense else MISSING,
-        "time": duration({"seconds": run.summary.get("seconds")}),
-    }
-    shown = [f"<div><b>{_text(v)}</b>{_text(k)}</div>" for k, v in figures.items()]
-    return f'<div class="figures">{"".join(shown)}</div>\n'
-
-
-def _plots(run: Run) -> str:
-    figures = []
-    for name, caption in _PLOTS.items():
-        path = run.path / "plots" / f"{name}.png"
-        if path.is_file():
-            data = base64.b64encode(path.read_bytes()).decode()
-            figures.append(
-                f'<figure><img alt="{_text(caption)}"'
-                f' src="data:image/png;base64,{data}">'
-                f"<figcaption>{_text(caption)}</figcaption></figure>\n"
-            )
-    return f'<div class="plots">{"".join(figures)}</div>\n' if figures else ""
 
 
 def _configuration(config: Mapping[str, Any]) -> str:
     """Lists every field by its name on the command line."""
-    lines = [
-        f"<div><b>{_text(name)}</b> <span>{_text(value)}</span></div>"
-        for name, value in _flat(config)
-    ]
-    return f'<div class="config">{"".join(lines)}</div>\n' if lines else ""
+    fields = _flat(config)
+    return folded(f"All {len(fields)} fields", facts(fields, "config"), opened=True)
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.report.figure import axes, whole_numbers
+from sparsefl_jax.report.figure import FAINT, axes, legend, whole_numbers
 from sparsefl_jax.report.load import Run
 
 _MAX_BAR_CLIENTS = 60
@@ -17,7 +17,7 @@ def partition_by_client(run: Run, path: Path) -> None:
 
     Args:
       run: the records; `partition` holds counts [N, classes].
-      path: the PNG to write.
+      path: the file to write.
 
     Raises:
       ValueError: the run has no partition.
@@ -26,7 +26,7 @@ def partition_by_client(run: Run, path: Path) -> None:
         raise ValueError(f"run={str(run.path)!r} expected a folder with partition.npy.")
     counts = np.asarray(run.partition)
     draw = _partition_bars if len(counts) <= _MAX_BAR_CLIENTS else _partition_map
-    with axes(path, run, "Partition", "client", "training samples") as ax:
+    with axes(path, "client", "training samples") as ax:
         draw(ax, counts)
 
 
@@ -48,14 +48,7 @@ def _partition_bars(ax, counts: np.ndarray) -> None:
     ax.grid(visible=False, axis="x")
     ax.set_xlim(-0.6, num_clients - 0.4)
     if num_classes <= 20:
-        handles, labels = ax.get_legend_handles_labels()
-        ax.legend(
-            handles[::-1],
-            labels[::-1],
-            title="class",
-            loc="center left",
-            bbox_to_anchor=(1.0, 0.5),
-        )
+        legend(ax, columns=10)
 
 
 def _partition_map(ax, counts: np.ndarray) -> None:
@@ -69,7 +62,7 @@ def _partition_map(ax, counts: np.ndarray) -> None:
     sizes = np.add.reduceat(sizes[order], edges) / widths
     shares = np.add.reduceat(shares[order], edges) / widths[:, None]
     top = ax.inset_axes([0.0, 0.74, 1.0, 0.26])
-    top.stairs(sizes, [*edges, len(counts)], fill=True, color="#7f93a8")
+    top.stairs(sizes, [*edges, len(counts)], fill=True, color=FAINT)
     top.set(xlim=(0, len(counts)), ylabel="samples", xticks=[])
     bottom = ax.inset_axes([0.0, 0.0, 1.0, 0.68])
     image = bottom.imshow(

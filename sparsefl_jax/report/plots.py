@@ -1,42 +1,50 @@
-"""Plots one run over its rounds: accuracy, density and mask mismatch.
+"""Plots one run over its rounds: accuracy, loss, density and mask mismatch.
 
-Each function takes the records that `read_run` returned and the path of a PNG. Values
-that are absent or not finite are left out. Matplotlib is imported only when drawing.
+Each function takes the records that `read_run` returned and the path of a file, whose
+suffix gives the format. Rounds are counted over all stages. Values that are absent or
+not finite are left out. Matplotlib is imported only when drawing.
 """
 
 import itertools
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.report.figure import COLORS, axes
+from sparsefl_jax.report.comparison_figures import scale_costs
+from sparsefl_jax.report.costs import axis
+from sparsefl_jax.report.evaluations import accuracy, best_eval
+from sparsefl_jax.report.figure import COLORS, FAINT, INK, axes, legend
 from sparsefl_jax.report.filters import (
     plot_filters,
     threshold_layers,
     thresholds_by_round,
 )
 from sparsefl_jax.report.lines import (
+    coinciding,
     count_rounds,
     draw_layers,
     draw_line,
     finite,
-    legend,
     mark_stages,
     series,
 )
 from sparsefl_jax.report.load import Record, Run, read_run
 from sparsefl_jax.report.mismatch import plot_masks
 from sparsefl_jax.report.partition import partition_by_client
+from sparsefl_jax.report.unchanged import changes, constant_density
 
 
 def plot_run(run_dir: str | Path) -> list[Path]:
     """Draws every plot that the run has data for into its folder `plots`.
 
+    A plot that would show nothing but a constant is left out, see `unchanged.py`.
+
     Args:
       run_dir: the folder of a run, see `read_run`.
 
     Returns:
-      The PNG files written.
+      The SVG files written.
 
     Raises:
       ValueError: the folder cannot be read, see `read_run`.
@@ -49,10 +57,11 @@ def plot_run(run_dir: str | Path) -> list[Path]:
     run = read_run(run_dir)
     plots = {
         accuracy_by_round: bool(run.evals),
+        loss_by_round: any(_losses(run)),
         accuracy_by_gbit: bool(run.evals),
         size_by_round: len(set(_headline(run, "parameters")[1])) > 1,
-        density_by_round: any(finite(r.get("density")) for r in run.train),
-        mismatch_by_round: any(finite(r.get("mismatch")) for r in run.train),
+        density_by_round: constant_density(run) is False,
+        mismatch_by_round: len(changes(run) or ()) > 1,
         thresholds_by_round: bool(threshold_layers(run)),
         partition_by_client: run.partition is not None,
     }
@@ -61,7 +70,7 @@ def plot_run(run_dir: str | Path) -> list[Path]:
     paths = []
     for plot, has_data in plots.items():
         if has_data:
-            paths.append(folder / f"{plot.__name__}.png")
+            paths.append(folder / f"{plot.__name__}.svg")
             plot(run, paths[-1])
     return paths + plot_masks(run, folder) + plot_filters(run, folder)
 
@@ -69,15 +78,17 @@ def plot_run(run_dir: str | Path) -> list[Path]:
 def accuracy_by_round(run: Run, path: Path) -> None:
     """Draws the accuracy of every deployed model, of training and of the clients.
 
+    A ring marks the best evaluation of the headline model.
+
     Args:
       run: the records.
-      path: the PNG to write.
+      path: the file to write.
     """
-    with axes(path, run, "Accuracy", "round", "accuracy [%]") as ax:
+    with axes(path, "round", "accuracy [%]") as ax:
         x, y = series(run, run.train, lambda r: r.get("train_accuracy"))
-        draw_line(ax, x, 100 * y, "training, local", "#9a9a9a", 1.2)
+        draw_line(ax, x, 100 * y, "training, local", FAINT, 1.0)
         x, y = series(run, run.evals, lambda r: r.get("val_accuracy"))
-        draw_line(ax, x, 100 * y, "validation", "#5f9ea0", 1.2)
+        draw_line(ax, x, 100 * y, "validation", COLORS[2], 1.2)
         x, low = series(run, run.evals, lambda r: _client(r, "p10"))
         _, median = series(run, run.evals, lambda r: _client(r, "median"))
         if len(x) and len(low) == len(median):
@@ -88,11 +99,26 @@ def accuracy_by_round(run: Run, path: Path) -> None:
                 color=COLORS[0],
                 alpha=0.14,
                 linewidth=0,
-                label="clients, 10th percentile to median",
+                label="clients, p10 to median",
             )
-        for name, color in zip(_models(run), itertools.cycle(COLORS), strict=False):
-            x, y = series(run, run.evals, lambda r, n=name: _accuracy(r, n))
-            draw_line(ax, x, 100 * y, name, color)
+        _draw_models(ax, run, "accuracy", 100.0)
+        if (best := best_eval(run)) is not None:
+            _mark_best(ax, run.starts[best["stage"]] + best["round"], best)
+        count_rounds(ax, run)
+        legend(ax)
+
+
+def loss_by_round(run: Run, path: Path) -> None:
+    """Draws the loss of training and of every deployed model on the test set.
+
+    Args:
+      run: the records.
+      path: the file to write.
+    """
+    with axes(path, "round", "loss [nats a sample]") as ax:
+        x, y = series(run, run.train, lambda r: r.get("loss"))
+        draw_line(ax, x, y, "training, local", FAINT, 1.2)
+        _draw_models(ax, run, "loss", 1.0, ", test")
         count_rounds(ax, run)
         legend(ax)
 
@@ -102,23 +128,22 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
 
     Args:
       run: the records.
-      path: the PNG to write.
+      path: the file to write.
     """
-    label = "traffic of all clients, up and down [Gbit]"
-    with axes(path, run, "Accuracy by traffic", label, "accuracy [%]") as ax:
-        for name, color in zip(_models(run), itertools.cycle(COLORS), strict=False):
-            pairs = [
-                (r["gbit_cumulative"], _accuracy(r, name))
-                for r in run.evals
-                if finite(_accuracy(r, name))
-            ]
-            x, y = np.array(pairs, float).reshape(-1, 2).T
-            draw_line(ax, x, 100 * y, name, color)
+    with axes(path, "", "") as ax:
+        end = max(r["gbit_cumulative"] for r in run.evals)
+        scale = scale_costs(ax, [end], axis("gbit"))
+        lines = {name: _by_gbit(run, name) for name in _models(run)}
+        groups = coinciding(lines, within=1e-3)
+        for (label, (x, y)), color in zip(groups.items(), _cycle(), strict=False):
+            draw_line(ax, scale * x, 100 * y, label, color)
+        if (best := best_eval(run)) is not None:
+            _mark_best(ax, scale * best["gbit_cumulative"], best)
         ends = [
             max((r["gbit_cumulative"] for r in run.train if r["stage"] < i), default=0)
             for i in range(len(run.starts))
         ]
-        mark_stages(ax, run, ends)
+        mark_stages(ax, run, [scale * end for end in ends])
         ax.set_xlim(left=0)
         legend(ax)
 
@@ -128,13 +153,13 @@ def size_by_round(run: Run, path: Path) -> None:
 
     Args:
       run: the records.
-      path: the PNG to write.
+      path: the file to write.
     """
     from matplotlib.ticker import EngFormatter
 
-    title = "Accuracy and model size"
-    with axes(path, run, title, "round", "accuracy [%]") as ax:
-        draw_line(ax, *_headline(run, "accuracy", 100), "accuracy", COLORS[0])
+    with axes(path, "round", "accuracy [%]") as ax:
+        x, y = _headline(run, "accuracy")
+        draw_line(ax, x, 100 * y, "accuracy", COLORS[0])
         right = ax.twinx()
         right.set_ylabel("parameters alive")
         right.grid(visible=False)
@@ -143,8 +168,7 @@ def size_by_round(run: Run, path: Path) -> None:
         draw_line(right, *_headline(run, "parameters"), "parameters", COLORS[1])
         right.set_ylim(bottom=0)
         count_rounds(ax, run)
-        lines = [*ax.lines[:1], *right.lines[:1]]
-        right.legend(lines, [line.get_label() for line in lines], loc="best")
+        legend(ax, [*ax.lines[:1], *right.lines[:1]])
 
 
 def density_by_round(run: Run, path: Path) -> None:
@@ -152,9 +176,9 @@ def density_by_round(run: Run, path: Path) -> None:
 
     Args:
       run: the records.
-      path: the PNG to write.
+      path: the file to write.
     """
-    with axes(path, run, "Density", "round", "weights alive [%]") as ax:
+    with axes(path, "round", "weights alive [%]") as ax:
         draw_layers(ax, run, run.train, "density", "layer_density")
 
 
@@ -163,27 +187,63 @@ def mismatch_by_round(run: Run, path: Path) -> None:
 
     Args:
       run: the records.
-      path: the PNG to write.
+      path: the file to write.
     """
-    label = "mismatch with the previous round [%]"
-    with axes(path, run, "Mask mismatch", "round", label) as ax:
+    with axes(path, "round", "mismatch with the previous round [%]") as ax:
         draw_layers(ax, run, run.train, "mismatch", "layer_mismatch")
 
 
-def _headline(run: Run, field: str, scale: float = 1.0) -> tuple:
+def _draw_models(ax, run: Run, field: str, scale: float, more: str = "") -> None:
+    """Draws a field of every deployed model; models with one line share it."""
+    lines = {
+        name + more: series(
+            run, run.evals, lambda r, n=name: r["models"].get(n, {}).get(field)
+        )
+        for name in _models(run)
+    }
+    groups = coinciding(lines, within=1e-3)
+    for (label, (x, y)), color in zip(groups.items(), _cycle(), strict=False):
+        draw_line(ax, x, scale * y, label, color)
+
+
+def _by_gbit(run: Run, model: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the traffic at each evaluation of a model, and its accuracy there."""
+    pairs = [
+        (r["gbit_cumulative"], accuracy(r, model))
+        for r in run.evals
+        if accuracy(r, model) is not None
+    ]
+    x, y = np.array(pairs, float).reshape(-1, 2).T
+    return x, y
+
+
+def _mark_best(ax, x: float, best: Record) -> None:
+    """Draws a ring around the best evaluation."""
+    style = {"ls": "none", "marker": "o", "ms": 9, "mfc": "none", "mec": INK}
+    ax.plot([x], [100 * accuracy(best)], label="best", zorder=4, **style)
+
+
+def _headline(run: Run, field: str) -> tuple[np.ndarray, np.ndarray]:
     """Returns the rounds, and a field of the headline model there."""
-    x, y = series(
+    return series(
         run, run.evals, lambda r: next(iter(r["models"].values()), {}).get(field)
     )
-    return x, scale * y
+
+
+def _losses(run: Run) -> list[bool]:
+    """Tells of each loss of the records whether it can be drawn."""
+    tests = [m.get("loss") for r in run.evals for m in r["models"].values()]
+    return [finite(loss) for loss in [*(r.get("loss") for r in run.train), *tests]]
 
 
 def _models(run: Run) -> list[str]:
+    """Returns the names of the deployed models of all stages."""
     return list(dict.fromkeys(name for r in run.evals for name in r["models"]))
 
 
-def _accuracy(record: Record, name: str) -> float | None:
-    return record["models"].get(name, {}).get("accuracy")
+def _cycle() -> Iterator[str]:
+    """Returns the colours of models, without that of the validation split."""
+    return itertools.cycle(color for i, color in enumerate(COLORS) if i != 2)
 
 
 def _client(record: Record, name: str) -> float | None:

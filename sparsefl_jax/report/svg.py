@@ -7,36 +7,12 @@ from collections.abc import Callable
 from typing import Any
 
 from sparsefl_jax.report.comparison import Comparison
-from sparsefl_jax.report.comparison_figures import DOMINATED, Figure, legend_text
+from sparsefl_jax.report.comparison_figures import Figure, legend_text
+from sparsefl_jax.report.figure import FAINT, GRID, INK, SIZE, STYLE
 from sparsefl_jax.report.looks import PALETTE, looks
 
-_INK, _GRID = "#1b1f23", "#d9dee3"
-_STYLE = {
-    "font.size": 9.5,
-    "font.family": "sans-serif",
-    "axes.edgecolor": _INK,
-    "axes.labelcolor": _INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "grid.color": _GRID,
-    "grid.linewidth": 0.7,
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "legend.handlelength": 3.0,
-    "lines.linewidth": 1.7,
-    "lines.markersize": 5,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sparsefl_jax",  # equal comparisons give equal files
-    "text.color": _INK,
-    "xtick.color": _INK,
-    "ytick.color": _INK,
-}
-_WIDTH, _HEIGHT = 4.9, 3.3  # inches
+_LEGEND = {"legend.handlelength": 3.0}
 _MARGINS = {"left": 0.115, "right": 0.955, "bottom": 0.145, "top": 0.98}
-_Size = tuple[float, float]
 
 
 def draw(figure: Figure) -> str:
@@ -46,7 +22,7 @@ def draw(figure: Figure) -> str:
         canvas.subplots_adjust(**_MARGINS)
         figure.draw(canvas.subplots())
 
-    return _draw(fill, (_WIDTH, _HEIGHT))
+    return _draw(fill, SIZE)
 
 
 def draw_legend(comparison: Comparison) -> str:
@@ -66,7 +42,7 @@ def draw_legend(comparison: Comparison) -> str:
         place = {"loc": "center left", "bbox_to_anchor": (0.09, 0.5)}
         canvas.legend(handles, labels, ncols=columns, **place)
 
-    return _draw(fill, (_WIDTH, 0.12 + 0.18 * rows))
+    return _draw(fill, (SIZE[0], 0.12 + 0.18 * rows))
 
 
 def stacked(top: str, bottom: str) -> str:
@@ -84,21 +60,38 @@ def stacked(top: str, bottom: str) -> str:
     return re.sub(r' id="tip:[^"]*"', "", f"{body}{shift}{below}</g>\n</svg>\n")
 
 
-def inline(figure: Figure, text: str) -> str:
-    """Returns a figure as an `<svg>` element for a page.
+def framed(name: str, title: str, caption: str, drawn: str) -> str:
+    """Returns a figure with its title and its caption for a page.
+
+    Args:
+      name: unique on the page.
+      title: plain text, as is the caption.
+      caption: says what is drawn, in one or two sentences.
+      drawn: an SVG file's text.
+    """
+    shown = inline(name, f"{title}. {caption}", drawn)
+    return (
+        f"<figure><h3>{html.escape(title)}</h3>{shown}"
+        f"<figcaption>{html.escape(caption)}</figcaption></figure>\n"
+    )
+
+
+def inline(name: str, label: str, text: str) -> str:
+    """Returns an SVG file's text as an `<svg>` element for a page.
 
     Colours become the page's variables `--line-0` to `--line-6`, `--grid`, `--faint`
     and `currentColor`. Fonts are the page's. Lines and points have tooltips.
 
     Args:
-      figure: for its name and its words.
-      text: as `draw` returned it.
+      name: unique on the page; ids begin with it.
+      label: what the figure shows, for screen readers.
+      text: as `draw` or `figure.canvas` wrote it.
     """
     text = text[text.index("<svg") :]
     text = re.sub(r"<metadata>.*?</metadata>", "", text, flags=re.S)
     text = re.sub(r' xmlns(:\w+)?="[^"]*"', "", text).replace("xlink:href", "href")
     colors = {color: f"var(--line-{i})" for i, color in enumerate(PALETTE)}
-    colors |= {_INK: "currentColor", _GRID: "var(--grid)", DOMINATED: "var(--faint)"}
+    colors |= {INK: "currentColor", GRID: "var(--grid)", FAINT: "var(--faint)"}
     for color, variable in colors.items():
         text = text.replace(color, variable)
     text = re.sub(r" font-family: [^;]*;", "", text)
@@ -110,8 +103,8 @@ def inline(figure: Figure, text: str) -> str:
         r"\1",
         text,
     )
-    text = _prefixed(text, f"{figure.name}-")
-    label = html.escape(f"{figure.title}. {figure.caption}", quote=True)
+    text = _prefixed(text, f"{name}-")
+    label = html.escape(label, quote=True)
     view = re.search(r'viewBox="[^"]*"', text)[0]
     head = f'<svg role="img" aria-label="{label}" {view}>'
     return head + text[text.index(">") + 1 :]
@@ -123,11 +116,11 @@ def _prefixed(text: str, prefix: str) -> str:
     return re.sub(r'(url\(|href=")#', rf"\1#{prefix}", text)
 
 
-def _draw(fill: Callable[[Any], None], size: _Size) -> str:
+def _draw(fill: Callable[[Any], None], size: tuple[float, float]) -> str:
     import matplotlib
     from matplotlib.figure import Figure as Canvas
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE | _LEGEND):
         canvas = Canvas(figsize=size)
         fill(canvas)
         out = io.StringIO()

@@ -12,6 +12,7 @@
                     chunk, memory {part: bytes}, estimated, compile_seconds
     accuracy        {model name: {final, best, best_round, density}}, the headline
                     first; shares in [0, 1], rounds of the last stage
+    metric          'pooled' or 'clients', whose accuracy the headline is
     best            {stage, round, accuracy, chosen_by}: the headline's, on the test
                     set; chosen by 'validation' if that split exists, else by 'test'
     ended_by        'rounds', or the first limit reached: 'gbit', 'pflop', 'accuracy'
@@ -44,6 +45,11 @@ Rows = list[list[str]]
 _BITS = {"up": "bits_up", "down": "bits_down", "values": "bits_values"}
 _BITS |= {"positions": "bits_positions"}
 _FLOPS = {"sparse": "flops", "dense": "flops_dense", "executed": "flops_executed"}
+WHOSE = {
+    "pooled": "the server's model on the whole test set",
+    "clients": "the mean over clients, each on its own test samples and, if the method"
+    " deploys them, with its own model",
+}
 
 
 def summary_table(summary: Mapping[str, Any]) -> str:
@@ -98,24 +104,38 @@ def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
             format_percent(entry.get(k), deviation=entry.get(f"{k}_std"))
             for k in ("final", "best")
         )
-        best_round = str(entry.get("best_round", MISSING))
+        in_round = MISSING
+        if (best_round := entry.get("best_round")) is not None:
+            in_round = str(rounds_before(summary, -1) + best_round)
         density = format_percent(entry.get("density"))
-        rows.append([name, final, best, best_round, density])
+        rows.append([name, final, best, in_round, density])
     return rows if len(rows) > 1 else []
 
 
 def accuracy_notes(summary: Mapping[str, Any]) -> list[str]:
-    """Returns lines on the choice of the best round, and on the clients."""
+    """Returns lines on whose accuracy it is, the best round, and the clients."""
     lines = []
+    if (metric := summary.get("metric")) in WHOSE:
+        lines.append(f"accuracy ({metric}): {WHOSE[metric]}")
     if (best := summary.get("best")) and best["chosen_by"] == "validation":
         lines.append(
             f"best by validation: {format_percent(best['accuracy'])} on the test set"
-            f" in round {best['round']}"
+            f" in round {rounds_before(summary, best.get('stage', -1)) + best['round']}"
         )
     if clients := summary.get("client_accuracy"):
         shares = [f"{name} {format_percent(x)}" for name, x in clients.items()]
         lines.append("clients, each on its own test split: " + ", ".join(shares))
     return lines
+
+
+def rounds_before(summary: Mapping[str, Any], stage: int) -> int:
+    """Returns the rounds of all stages before one, since rounds are counted through.
+
+    Example:
+      >>> rounds_before({"stages": [{"rounds": 20}, {"rounds": 40}]}, -1)
+      20
+    """
+    return sum(s["rounds"] for s in (summary.get("stages") or [])[:stage])
 
 
 def communication_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:

@@ -88,6 +88,7 @@ def summarize(
             **hardware.peak_memory(jax.devices()),
         },
         "accuracy": _accuracy(evals),
+        "metric": evals[-1].get("metric") if evals else None,
         "client_accuracy": evals[-1]["client_accuracy"] if evals else {},
         "best": best and best._asdict() | {"models": sorted(best.models)},
         "density": _density(train[-1]) if train else None,
@@ -123,7 +124,8 @@ def over_seeds(summaries: list[dict]) -> dict:
             values = [a[key] for a in of_seeds]
             accuracy[name][key] = statistics.fmean(values)
             accuracy[name][f"{key}_std"] = statistics.stdev(values)
-    shared = ("method", "model", "dataset", "partition", "rounds", "versions", "device")
+    shared = ("method", "model", "dataset", "partition", "rounds", "metric")
+    shared += ("versions", "device")
     peak = {key: summaries[-1][key] for key in ("memory",) if key in first}
     lost = [f"seed {s['seed']}: {x}" for s in summaries for x in s.get("lost", ())]
     return (
@@ -191,7 +193,9 @@ def _totals(records: list[dict]) -> dict:
         return sum(r[key] for r in records)
 
     return {
-        "rounds": len(records),
+        "rounds": max(
+            (r["round"] for r in records), default=0
+        ),  # also if some are lost
         "bits_up": total("bits_up"),
         "bits_down": total("bits_down"),
         "bits_values": total("bits_up_values") + total("bits_down_values"),
