@@ -150,7 +150,7 @@ def test_losses_are_drawn_over_all_rounds(tmp_path, monkeypatch):
     plots.loss_by_round(run, tmp_path / "loss.svg")
     assert found == {
         "training, local": ([1, 2, 3, 4], [4, 3, 2, 1]),
-        "aggregated, test, masked, test": ([2, 4], [1, 1]),
+        "aggregated, masked (test)": ([2, 4], [1, 1]),
     }
 
 

@@ -193,7 +193,7 @@ def _key_facts(run: Run) -> list[tuple[str, str]]:
         "clients, median": format_percent(clients.get("median")),
         "density, all parameters": format_percent(model.get("density")),
         "traffic, both ways": format_si(None if gbit is None else 1e9 * gbit, "bit"),
-        "training FLOPs / dense": f"{flops / dense:.3g}" if dense else MISSING,
+        "FLOPs / dense": f"{flops / dense:.3g}" if dense else MISSING,
         "time": duration({"seconds": run.summary.get("seconds")}),
     }
     return [(name, value) for name, value in found.items() if value != MISSING]

@@ -118,7 +118,7 @@ def loss_by_round(run: Run, path: Path) -> None:
     with axes(path, "round", "loss [nats a sample]") as ax:
         x, y = series(run, run.train, lambda r: r.get("loss"))
         draw_line(ax, x, y, "training, local", FAINT, 1.2)
-        _draw_models(ax, run, "loss", 1.0, ", test")
+        _draw_models(ax, run, "loss", 1.0, " (test)")
         count_rounds(ax, run)
         legend(ax)
 
@@ -196,14 +196,14 @@ def mismatch_by_round(run: Run, path: Path) -> None:
 def _draw_models(ax, run: Run, field: str, scale: float, more: str = "") -> None:
     """Draws a field of every deployed model; models with one line share it."""
     lines = {
-        name + more: series(
+        name: series(
             run, run.evals, lambda r, n=name: r["models"].get(n, {}).get(field)
         )
         for name in _models(run)
     }
     groups = coinciding(lines, within=1e-3)
     for (label, (x, y)), color in zip(groups.items(), _cycle(), strict=False):
-        draw_line(ax, x, scale * y, label, color)
+        draw_line(ax, x, scale * y, label + more, color)
 
 
 def _by_gbit(run: Run, model: str) -> tuple[np.ndarray, np.ndarray]:
