@@ -17,9 +17,10 @@ from equal_cost_test import lines, write
 from report_page_test import EVIL, Page
 
 from sparsefl_jax import algorithms, report
-from sparsefl_jax.report import citations, comparison_figures, read_groups
+from sparsefl_jax.report import read_groups
 from sparsefl_jax.report.__main__ import main
-from sparsefl_jax.report.comparison import compare
+from sparsefl_jax.report.comparison import citations, figures
+from sparsefl_jax.report.comparison.measures import compare
 
 FILES = {"report.html", "comparison.csv", "comparison.tex", "methods.bib", "figures"}
 
@@ -274,7 +275,7 @@ def test_curves_are_means_over_the_rounds_that_all_seeds_have(tmp_path):
     ):
         write(tmp_path / "a" / f"seed_{seed}", points, seed)
     (entry,) = compare(read_groups([tmp_path / "a"])).entries
-    band = comparison_figures.band(entry, "gbit", lambda r: r["accuracy"])
+    band = figures.band(entry, "gbit", lambda r: r["accuracy"])
     np.testing.assert_allclose(band.cost, [2, 3.5])
     np.testing.assert_allclose(band.mean, [0.3, 0.6])
     np.testing.assert_allclose(band.deviation, [0.02**0.5, 0.08**0.5])

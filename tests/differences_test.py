@@ -7,14 +7,14 @@ import pytest
 from equal_cost_test import lines, write
 
 from sparsefl_jax.report import comparison_csv, comparison_table, read_groups
-from sparsefl_jax.report.comparison import compare
-from sparsefl_jax.report.differences import (
+from sparsefl_jax.report.comparison.differences import (
     differing,
     make_labels,
     settings,
     shared,
 )
-from sparsefl_jax.report.likeness import refuse_unlike, unlike
+from sparsefl_jax.report.comparison.likeness import refuse_unlike, unlike
+from sparsefl_jax.report.comparison.measures import compare
 
 POINTS = [(1, 0.5), (2, 0.6)]
 

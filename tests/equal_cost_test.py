@@ -7,17 +7,17 @@ import numpy as np
 import pytest
 from report_test import write_run
 
-from sparsefl_jax.report import comparison as measures
-from sparsefl_jax.report import costs, read_groups, read_run
-from sparsefl_jax.report.comparison import compare
-from sparsefl_jax.report.costs import Curve
-from sparsefl_jax.report.equal_cost import (
+from sparsefl_jax.report import read_groups, read_run
+from sparsefl_jax.report.comparison import costs, measures
+from sparsefl_jax.report.comparison.costs import Curve
+from sparsefl_jax.report.comparison.equal_cost import (
     accuracy_at,
     default_budgets,
     mean_accuracy,
     on_front,
 )
-from sparsefl_jax.report.intervals import interval, paired
+from sparsefl_jax.report.comparison.intervals import interval, paired
+from sparsefl_jax.report.comparison.measures import compare
 
 CURVE = Curve(np.array([1.0, 2.0, 4.0]), np.array([0.2, 0.6, 0.7]))
 

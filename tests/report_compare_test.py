@@ -11,14 +11,13 @@ from report_test import records, write_run
 from sparsefl_jax import report
 from sparsefl_jax.report import (
     comparison_csv,
-    comparison_figures,
     comparison_table,
-    costs,
     read_groups,
     read_run,
 )
 from sparsefl_jax.report.__main__ import main
-from sparsefl_jax.report.comparison import compare
+from sparsefl_jax.report.comparison import costs, figures
+from sparsefl_jax.report.comparison.measures import compare
 
 FILES = {"report.html", "comparison.csv", "comparison.tex", "methods.bib", "figures"}
 
@@ -174,7 +173,7 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
     points = [
         (point.entry, point.model, point.cost, pytest.approx(point.accuracy))
         for i, entry in enumerate(found.entries)
-        for point in comparison_figures._models(i, entry)
+        for point in figures._models(i, entry)
     ]
     assert points == [
         (0, "", 0.2, final),
@@ -184,7 +183,7 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
         (2, "", 1.0, final + 0.1),
         (2, "masked", 0.05, final - 0.05),
     ]
-    assert comparison_figures.density_figure(found).name == "front_density"
+    assert figures.density_figure(found).name == "front_density"
 
 
 @pytest.mark.filterwarnings("error")
@@ -247,5 +246,5 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
     assert "±" not in row["accuracy"] and row["n"] == "2"
     group = read_groups(paths)[0]
     (entry,) = compare([group]).entries
-    band = comparison_figures.band(entry, "rounds", lambda r: r["accuracy"])
+    band = figures.band(entry, "rounds", lambda r: r["accuracy"])
     assert band.cost.tolist() == [4, 6]  # 2 is of the first stage

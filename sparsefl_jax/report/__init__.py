@@ -1,9 +1,9 @@
 """Plots, tables and pages of finished runs; `python -m sparsefl_jax.report RUN...`."""
 
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.report.compare import comparison_csv, comparison_table
-from sparsefl_jax.report.comparison_page import write_comparison, write_comparison_page
-from sparsefl_jax.report.groups import Group, read_groups
+from sparsefl_jax.report.comparison.groups import Group, read_groups
+from sparsefl_jax.report.comparison.page import write_comparison, write_comparison_page
+from sparsefl_jax.report.comparison.table import comparison_csv, comparison_table
 from sparsefl_jax.report.load import (
     Run,
     read_lines,

@@ -8,9 +8,9 @@ from pathlib import Path
 from sparsefl_jax import report
 from sparsefl_jax.core.formats import say
 from sparsefl_jax.core.validate import one_line
-from sparsefl_jax.report.comparison import compare
-from sparsefl_jax.report.differences import make_labels
-from sparsefl_jax.report.likeness import refuse_unlike
+from sparsefl_jax.report.comparison.differences import make_labels
+from sparsefl_jax.report.comparison.likeness import refuse_unlike
+from sparsefl_jax.report.comparison.measures import compare
 
 
 def main(argv: Sequence[str] | None = None) -> int:

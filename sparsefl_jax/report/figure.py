@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from sparsefl_jax.report.looks import PALETTE
+from sparsefl_jax.report.comparison.line_styles import PALETTE
 from sparsefl_jax.system.files import naming
 
 COLORS = PALETTE

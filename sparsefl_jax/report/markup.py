@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsefl_jax.core.formats import MISSING
-from sparsefl_jax.report.looks import PALETTE, Look
+from sparsefl_jax.report.comparison.line_styles import PALETTE, Look
 
 
 class Column(NamedTuple):

@@ -7,9 +7,14 @@ from typing import Any
 
 from sparsefl_jax.core.formats import MISSING, format_percent, format_si
 from sparsefl_jax.report.charge import RULES, assumptions, charge_rows, packet_rows
-from sparsefl_jax.report.costs import pilot_note
+from sparsefl_jax.report.comparison.costs import pilot_note
+from sparsefl_jax.report.comparison.evaluations import (
+    accuracy,
+    best_eval,
+    chosen_by,
+    final_evals,
+)
 from sparsefl_jax.report.density import density_notes, density_rows
-from sparsefl_jax.report.evaluations import accuracy, best_eval, chosen_by, final_evals
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.report.markup import (
     document,

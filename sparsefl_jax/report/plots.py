@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.report.comparison_figures import scale_costs
-from sparsefl_jax.report.costs import axis
-from sparsefl_jax.report.evaluations import accuracy, best_eval
+from sparsefl_jax.report.comparison.costs import axis
+from sparsefl_jax.report.comparison.evaluations import accuracy, best_eval
+from sparsefl_jax.report.comparison.figures import scale_costs
 from sparsefl_jax.report.figure import COLORS, FAINT, INK, axes, legend
 from sparsefl_jax.report.filters import (
     plot_filters,

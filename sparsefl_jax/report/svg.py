@@ -6,10 +6,10 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from sparsefl_jax.report.comparison import Comparison
-from sparsefl_jax.report.comparison_figures import Figure, legend_text
+from sparsefl_jax.report.comparison.figures import Figure, legend_text
+from sparsefl_jax.report.comparison.line_styles import PALETTE, looks
+from sparsefl_jax.report.comparison.measures import Comparison
 from sparsefl_jax.report.figure import FAINT, GRID, INK, SIZE, STYLE
-from sparsefl_jax.report.looks import PALETTE, looks
 
 _LEGEND = {"legend.handlelength": 3.0}
 _MARGINS = {"left": 0.115, "right": 0.955, "bottom": 0.145, "top": 0.98}

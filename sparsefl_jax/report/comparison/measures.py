@@ -5,17 +5,17 @@ from typing import NamedTuple
 
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.core.validate import in_range, one_of
-from sparsefl_jax.report import costs, evaluations, likeness
-from sparsefl_jax.report.costs import Axis, Curve
-from sparsefl_jax.report.differences import make_labels
-from sparsefl_jax.report.equal_cost import (
+from sparsefl_jax.report.comparison import costs, evaluations, likeness
+from sparsefl_jax.report.comparison.costs import Axis, Curve
+from sparsefl_jax.report.comparison.differences import make_labels
+from sparsefl_jax.report.comparison.equal_cost import (
     SLACK,
     accuracy_at,
     default_budgets,
     mean_accuracy,
 )
-from sparsefl_jax.report.groups import Group
-from sparsefl_jax.report.intervals import Interval, interval
+from sparsefl_jax.report.comparison.groups import Group
+from sparsefl_jax.report.comparison.intervals import Interval, interval
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Run
 

@@ -3,15 +3,14 @@
 from collections.abc import Callable, Sequence
 
 from sparsefl_jax.core.formats import MISSING
-from sparsefl_jax.report import comparison as measures
-from sparsefl_jax.report import costs, evaluations, likeness
 from sparsefl_jax.report.charge import RULES, assumptions, charge_rows
-from sparsefl_jax.report.comparison import BySeed, Comparison, Entry
-from sparsefl_jax.report.costs import Axis
-from sparsefl_jax.report.differences import differing, settings, shared
-from sparsefl_jax.report.intervals import Interval, interval, paired
+from sparsefl_jax.report.comparison import costs, evaluations, likeness, measures
+from sparsefl_jax.report.comparison.costs import Axis
+from sparsefl_jax.report.comparison.differences import differing, settings, shared
+from sparsefl_jax.report.comparison.intervals import Interval, interval, paired
+from sparsefl_jax.report.comparison.line_styles import looks
+from sparsefl_jax.report.comparison.measures import BySeed, Comparison, Entry
 from sparsefl_jax.report.lines import finite
-from sparsefl_jax.report.looks import looks
 from sparsefl_jax.report.markup import (
     Cell,
     Column,

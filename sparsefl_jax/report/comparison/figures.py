@@ -6,17 +6,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsefl_jax.core.formats import format_percent, format_si
-from sparsefl_jax.report import comparison as measures
-from sparsefl_jax.report import costs
-from sparsefl_jax.report.comparison import Comparison, Entry
-from sparsefl_jax.report.costs import Axis
-from sparsefl_jax.report.equal_cost import on_front
-from sparsefl_jax.report.evaluations import accuracy, final_evals
+from sparsefl_jax.report.comparison import costs, measures
+from sparsefl_jax.report.comparison.costs import Axis
+from sparsefl_jax.report.comparison.equal_cost import on_front
+from sparsefl_jax.report.comparison.evaluations import accuracy, final_evals
+from sparsefl_jax.report.comparison.intervals import interval
+from sparsefl_jax.report.comparison.line_styles import Look, looks
+from sparsefl_jax.report.comparison.measures import Comparison, Entry
 from sparsefl_jax.report.figure import FAINT, whole_numbers
-from sparsefl_jax.report.intervals import interval
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Record
-from sparsefl_jax.report.looks import Look, looks
 
 _LOG_FROM = 8.0  # how much the costs must differ for a logarithmic axis
 

@@ -1,9 +1,8 @@
 """Formats a comparison as a LaTeX table."""
 
-from sparsefl_jax.report import comparison as measures
-from sparsefl_jax.report import costs
-from sparsefl_jax.report.comparison import Comparison, Entry
-from sparsefl_jax.report.intervals import Interval
+from sparsefl_jax.report.comparison import costs, measures
+from sparsefl_jax.report.comparison.intervals import Interval
+from sparsefl_jax.report.comparison.measures import Comparison, Entry
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
 _SPECIAL |= {"^": r"\textasciicircum{}", measures.MARK: r"\dag{}", "…": r"\ldots{}"}

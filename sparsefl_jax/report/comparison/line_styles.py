@@ -7,7 +7,7 @@ lines differ in the marker, so that they can be told apart without colours.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from sparsefl_jax.report.groups import Group, method_of
+from sparsefl_jax.report.comparison.groups import Group, method_of
 
 # Okabe and Ito's palette for colour-blind readers, without its yellow.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")

@@ -7,12 +7,10 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from sparsefl_jax.core.formats import MISSING, format_percent, format_si
-from sparsefl_jax.report import comparison as measures
-from sparsefl_jax.report import costs
 from sparsefl_jax.report.charge import assumptions
-from sparsefl_jax.report.comparison import Comparison, Entry, compare
-from sparsefl_jax.report.differences import differing, settings
-from sparsefl_jax.report.evaluations import (
+from sparsefl_jax.report.comparison import costs, measures
+from sparsefl_jax.report.comparison.differences import differing, settings
+from sparsefl_jax.report.comparison.evaluations import (
     accuracy,
     best_eval,
     chosen_by,
@@ -20,9 +18,10 @@ from sparsefl_jax.report.evaluations import (
     seed_of,
     unfinished,
 )
-from sparsefl_jax.report.groups import Group, method_of
-from sparsefl_jax.report.intervals import Interval, interval
-from sparsefl_jax.report.likeness import metric
+from sparsefl_jax.report.comparison.groups import Group, method_of
+from sparsefl_jax.report.comparison.intervals import Interval, interval
+from sparsefl_jax.report.comparison.likeness import metric
+from sparsefl_jax.report.comparison.measures import Comparison, Entry, compare
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Run
 

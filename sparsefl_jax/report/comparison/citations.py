@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from sparsefl_jax.report.groups import Group
+from sparsefl_jax.report.comparison.groups import Group
 
 _FLASH, _SPAFL = "babakniya2023revisiting", "kim2024spafl"
 _FEDSPARSIFY, _PRUNEFL = "stripelis2022federated", "jiang2022model"

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from sparsefl_jax.report.costs import Curve
+from sparsefl_jax.report.comparison.costs import Curve
 
 _ROUND = (1.0, 1.2, 1.6, 2.0, 2.4, 3.0, 4.0, 5.0, 6.0, 8.0)
 SLACK = 1e-9  # relative, because sums of costs round

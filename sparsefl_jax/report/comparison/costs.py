@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from sparsefl_jax.core.formats import MISSING, format_si
-from sparsefl_jax.report.evaluations import accuracy, final_evals
+from sparsefl_jax.report.comparison.evaluations import accuracy, final_evals
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Record, Run
 

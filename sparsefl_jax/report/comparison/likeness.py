@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from sparsefl_jax.core.formats import MISSING
-from sparsefl_jax.report.evaluations import seed_of
-from sparsefl_jax.report.groups import Group
+from sparsefl_jax.report.comparison.evaluations import seed_of
+from sparsefl_jax.report.comparison.groups import Group
 from sparsefl_jax.report.load import Run
 
 _SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summary

@@ -3,19 +3,17 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sparsefl_jax.report import comparison_figures as figures
-from sparsefl_jax.report import comparison_sections as sections
-from sparsefl_jax.report import costs
-from sparsefl_jax.report.citations import Paper, bibtex, papers
-from sparsefl_jax.report.compare import comparison_csv
-from sparsefl_jax.report.comparison import MARK, Comparison, compare
-from sparsefl_jax.report.comparison_figures import Figure
-from sparsefl_jax.report.differences import make_labels
-from sparsefl_jax.report.groups import Group, read_groups
-from sparsefl_jax.report.latex import latex_table
-from sparsefl_jax.report.likeness import refuse_unlike
+from sparsefl_jax.report.comparison import costs, figures, sections
+from sparsefl_jax.report.comparison.citations import Paper, bibtex, papers
+from sparsefl_jax.report.comparison.differences import make_labels
+from sparsefl_jax.report.comparison.figures import Figure
+from sparsefl_jax.report.comparison.groups import Group, read_groups
+from sparsefl_jax.report.comparison.latex import latex_table
+from sparsefl_jax.report.comparison.likeness import refuse_unlike
+from sparsefl_jax.report.comparison.line_styles import looks
+from sparsefl_jax.report.comparison.measures import MARK, Comparison, compare
+from sparsefl_jax.report.comparison.table import comparison_csv
 from sparsefl_jax.report.load import run_folders
-from sparsefl_jax.report.looks import looks
 from sparsefl_jax.report.markup import (
     document,
     download,
@@ -180,7 +178,7 @@ def _page(
             section("Papers of the methods", _cited(cited, files["methods.bib"])),
             _footer(comparison),
         ]
-    script = Path(__file__).with_name("comparison.js").read_text(encoding="utf-8")
+    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
     return document(title, "".join(body), _tab_style(drawn), script)
 
 

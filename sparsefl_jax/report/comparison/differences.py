@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from sparsefl_jax.core.formats import MISSING
-from sparsefl_jax.report.groups import Group, method_of
+from sparsefl_jax.report.comparison.groups import Group, method_of
 
 # Fields that tell runs of one configuration apart, or change no result.
 _IGNORED = ("seed", "seeds", "checkpoint_minutes", "chunk", "client_store", "data_dir")

@@ -1,0 +1,1 @@
+"""Comparisons of runs: equal cost, intervals, differences, and their page."""
