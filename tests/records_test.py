@@ -144,7 +144,7 @@ def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
     assert mine == b"".join([lines[0], *lines[1 + lost :]])
     assert contents(run)[1:] == contents(runs / "whole")[1:]  # every array
     assert told["rounds"] == 8 and len(told["lost"]) == 2
-    assert told["stages"][0]["rounds"] == {"first": 8, "second": 7, "gone": 4}[how]
+    assert told["stages"][0]["rounds"] == 8  # that it ran, whatever is lost
     assert "lost" not in json.loads((runs / "whole/summary.json").read_text())
     assert told["lost"][0] in (run / "report.html").read_text()
     assert go_on(run) == told

@@ -19,8 +19,8 @@ NAMED = [  # axes, and the names that they make
         "density=.05,.1; algorithm.name=fedavg,pdst",
         ["fedavg", "pdst-density=0.05", "pdst-density=0.1"],
     ),
-    ("cohort_size=2,3; epochs=1", ["cohort_size=2", "cohort_size=3"]),
-    ("optimizer.learning_rate=1e-3", ["fedavg"]),
+    ("cohort_size=2,3; epochs=1", ["cohort_size=2-epochs=1", "cohort_size=3-epochs=1"]),
+    ("optimizer.learning_rate=1e-3", ["learning_rate=0.001"]),
     ("model.name=mlp,conv4", ["mlp", "conv4"]),
     ("seed=3..5", ["fedavg"]),
 ]

@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -114,9 +115,33 @@ def test_what_is_missing_runs(study, tmp_path, ran, capsys):
     said = capsys.readouterr().err.splitlines()
     assert f"study of 2 points, 1 to run, in {out}" in said
     assert said[-1] == f"study of 2 points, 0 to run, in {out}"
-    study[0].config.num_rounds += 1  # which a run may
-    runner.run(study, out)
-    assert ran[4:] == ALL[:2]
+    study[0].config.num_rounds += 1  # a longer run has other schedules from the start
+    said = "num_rounds is 1 there and 2 here; remove"
+    refused(lambda: runner.run(study, out), said)
+    runner.run(study[1:], out)
+    said = capsys.readouterr().err
+    assert "not in this study, and so not on its page: fedavg" in said
+    assert len(ran) == 4
+
+
+def test_changed_code_of_a_method_is_refused(study, tmp_path, ran, monkeypatch):
+    """Edits of one's own method between two starts of a study."""
+    (tmp_path / "edited_method.py").write_text(
+        "from sparsefl_jax.algorithms import fedavg as mine\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    study[0].config.algorithm.name = "edited_method:mine"
+    out = tmp_path / "out"
+    runner.run(study[:1], out, show=False)
+    runner.run(study[:1], out, show=False)
+    assert len(ran) == 2
+    with open(tmp_path / "edited_method.py", "a") as file:
+        file.write("# another line\n")
+    said = "edited_method.py has changed since 'fedavg' began; remove"
+    refused(lambda: runner.run(study[:1], out, show=False), said)
+    shutil.rmtree(out / "fedavg")
+    runner.run(study[:1], out, show=False)
+    assert len(ran) == 4
 
 
 def test_the_line_of_progress(study, tmp_path, ran):
@@ -137,7 +162,7 @@ def test_another_configuration_is_refused(study, tmp_path, ran):
     runner.run(study, tmp_path / "out", show=False)
     before = (tmp_path / "out/study.json").read_text()
     study[1].config.optimizer.learning_rate = 0.5
-    said = "optimizer.learning_rate is 0.1 there and 0.5 here; expected another"
+    said = "optimizer.learning_rate is 0.1 there and 0.5 here; remove"
     assert study[0].config.optimizer.learning_rate == 0.1
     refused(lambda: runner.run(study, tmp_path / "out", show=False), said)
     assert (tmp_path / "out/study.json").read_text() == before and len(ran) == 4

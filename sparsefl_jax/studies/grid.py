@@ -91,7 +91,6 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
             if field.endswith(".name")
             else f"{_short(field)}={_text(value)}"
             for field, value in taken.items()
-            if len(axes[field]) > 1 or field == "algorithm.name"
         )
         same = points.setdefault(name or config.algorithm.name, point)
         if run_directory.differences(same, point):

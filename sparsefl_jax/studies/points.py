@@ -8,13 +8,14 @@ import copy
 import importlib.util
 import json
 import re
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsefl_jax.core.validate import closest
 from sparsefl_jax.runs import run_directory
-from sparsefl_jax.runs.config import defaults, fields, plain
+from sparsefl_jax.runs.config import defaults, fields, plain, registry
 from sparsefl_jax.system import files
 
 FILE = "study.json"
@@ -65,9 +66,12 @@ def load(path: str) -> list[Point]:
     name, _, argument = path.partition(":")
     file = Path(name)
     if not file.is_file():
-        there = sorted(p.name for p in file.parent.glob("*.py"))
-        near = closest(file.name, there) or there
-        hint = f"{file.parent}/ holds {', '.join(near)}" if near else "no study there"
+        parent = file.parent if file.parent != Path() else Path("studies")
+        there = sorted(p.name for p in parent.glob("*.py"))
+        near = closest(file.name, there)
+        hint = f"did you mean {parent / near[0]}?" if near else "no study there"
+        if there and not near:
+            hint = f"{parent}/ holds {', '.join(there)}"
         raise ValueError(f"--study={name}: there is no such file; {hint}")
     spec = importlib.util.spec_from_file_location(f"_study_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
@@ -115,22 +119,57 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
       shown: what the pages need beside, such as whether runs may be unlike.
 
     Raises:
-      ValueError: a folder holds the run of another configuration.
+      ValueError: a folder holds the run of another configuration, or of other code.
     """
+    code = {p.name: _code(p.config) for p in points}
+    known = read(workdir)[1].get("code", {}) if (workdir / FILE).exists() else {}
     for point in points:
-        for seed in point.seeds:
-            folder = workdir / point.name / f"seed_{seed}"
-            if (folder / "config.json").exists():
-                kept = run_directory.read_config(folder)
-                if differs := run_directory.difference(kept, point.of_seed(seed)):
+        begun = [f for _, f in folders(workdir, point) if (f / "config.json").exists()]
+        for folder in begun:
+            kept = run_directory.read_config(folder)
+            pairs = run_directory.differences(kept, point.of_seed(kept.seed))
+            for name in sorted(pairs, key=lambda name: not name.startswith("fit.")):
+                there, here = pairs[name]
+                if name not in (*run_directory.FREE, "fit.by"):
                     raise ValueError(
-                        f"{folder} holds a run of another configuration: {differs}; "
-                        "expected another --workdir, or the folder to be removed"
+                        f"{folder} holds a run of another configuration: {name} is "
+                        f"{there!r} there and {here!r} here; remove "
+                        f"{workdir / point.name} to run it again, or give another "
+                        "--workdir"
                     )
+        old = known.get(point.name, {})
+        for file, checksum in code[point.name].items() if begun else ():
+            if old.get(file, checksum) != checksum:
+                raise ValueError(
+                    f"{file} has changed since {point.name!r} began; remove "
+                    f"{workdir / point.name} to run it again, or give another --workdir"
+                )
     workdir.mkdir(parents=True, exist_ok=True)
     told = {p.name: plain.plain(p.config) for p in points}
     with writing(workdir):
-        files.write_text(workdir / FILE, json.dumps(shown | {"points": told}, indent=2))
+        text = json.dumps(shown | {"code": code, "points": told}, indent=2)
+        files.write_text(workdir / FILE, text)
+
+
+def folders(workdir: Path, point: Point) -> list[tuple[int, Path]]:
+    """Returns the seeds of a point, each with the folder of its run."""
+    return [(seed, workdir / point.name / f"seed_{seed}") for seed in point.seeds]
+
+
+def begun(workdir: Path, point: Point) -> list[Path]:
+    """Returns the folders of a point's runs that have records."""
+    return [f for _, f in folders(workdir, point) if (f / "metrics.jsonl").exists()]
+
+
+def _code(config) -> dict[str, int]:
+    """Returns checksums of the files of one's own code that a configuration names."""
+    checksums = {}
+    for name in (config[section].get("name") for section in registry.TABLES):
+        if name is not None and ":" in name:
+            module = importlib.import_module(name.partition(":")[0])
+            if path := getattr(module, "__file__", None):
+                checksums[path] = zlib.crc32(Path(path).read_bytes())
+    return checksums
 
 
 def writing(workdir: Path):

@@ -80,8 +80,7 @@ def write_page(workdir: Path, say: Callable) -> None:
         if state.failed:
             told = f"failed: {state.failed.splitlines()[0]}"
         status.append((point.name, told))
-        if any((workdir / point.name).glob("seed_*/metrics.jsonl")):
-            folders.append(workdir / point.name)
+        folders += on_disk.begun(workdir, point)
     try:
         with on_disk.writing(workdir):
             report.write_comparison(

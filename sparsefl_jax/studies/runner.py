@@ -72,8 +72,7 @@ def run(
         setups.append(parts[0])
     if not unlike:
         _check_alike(points, setups)
-    points = _fitted(points, workdir, say)
-    on_disk.write(workdir, points, {"unlike": unlike})
+    points = _fitted(points, workdir, {"unlike": unlike}, say)
     missing = [point for point in points if not _complete(workdir, point)]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
     if submit is None and jobs == 1:
@@ -87,23 +86,29 @@ def run(
     return {point.name: on_disk.state(workdir, point) for point in points}
 
 
-def _fitted(points: Sequence[Point], workdir: Path, say: Callable) -> list[Point]:
-    """Returns the points with the numbers of rounds that their budgets pay for."""
+def _fitted(points: Sequence[Point], workdir: Path, shown: dict, say: Callable):
+    """Returns the points with the numbers of rounds that their budgets pay for.
+
+    What is found is written at once, as pilots take their time.
+    """
     there = (workdir / on_disk.FILE).exists()
     old = {p.name: p.config for p in on_disk.read(workdir)[0]} if there else {}
-    found = []
-    for point in points:
-        config = (
-            fit_rounds.kept(point.config, old[point.name])
-            if point.name in old
-            else None
-        )
-        if config is None:
+    if left := [name for name in old if name not in {p.name for p in points}]:
+        say(f"not in this study, and so not on its page: {', '.join(left)}")
+    found = list(points)
+    for number, point in enumerate(points):
+        kept = point.name in old and fit_rounds.kept(point.config, old[point.name])
+        if kept:
+            found[number] = point._replace(config=kept)
+    on_disk.write(workdir, found, shown)
+    for number, point in enumerate(found):
+        if fit_rounds.wanted(point.config):
+            say(f"fitting point {number + 1} of {len(points)}: {point.name}")
             with _naming(point):
                 config, said = fit_rounds.fitted(point.config, experiment.build)
-            if said:
-                say(f"{point.name}: {said}")
-        found.append(point._replace(config=config))
+            say(said)
+            found[number] = point._replace(config=config)
+            on_disk.write(workdir, found, shown)
     return found
 
 
