@@ -11,7 +11,7 @@ STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
 SECTION_WIDE = {  # what a section holds beside the arguments of the entry it names
     "first_stage": STAGE,
     "model": ("dtype",),
-    "partition": ("test_fraction",),
+    "partition": ("test_fraction", "feature_shift", "shift_strength"),
 }
 TABLES = {  # what the `name` of a section is looked up in
     "algorithm": algorithms.ALGORITHMS,
