@@ -10,7 +10,7 @@ from sparsefl_jax.system.files import naming
 
 COLORS = ("#0b5fa5", "#d9541e", "#2e8b57", "#8552a1", "#b8860b", "#3a3a3a")
 
-_STYLE = {
+STYLE = {
     "font.size": 11,
     "axes.titlesize": 12,
     "axes.titleweight": "bold",
@@ -33,7 +33,7 @@ def canvas(path: Path, size: tuple[float, float] = (7.2, 4.3)) -> Iterator:
     import matplotlib
     from matplotlib.figure import Figure  # pyplot would open windows and keep state
 
-    with matplotlib.rc_context(_STYLE):
+    with matplotlib.rc_context(STYLE):
         figure = Figure(figsize=size, layout="constrained")
         figure.get_layout_engine().set(w_pad=0.1, h_pad=0.1)
         yield figure

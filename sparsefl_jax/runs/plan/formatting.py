@@ -1,6 +1,7 @@
 """Formats a plan as a table, with notes on what its figures mean."""
 
 from sparsefl_jax.core.formats import align, format_seconds, format_si
+from sparsefl_jax.data.statistics import statistics_rows
 from sparsefl_jax.runs.plan.describe import SHARES
 
 
@@ -15,6 +16,7 @@ def text(plan: dict) -> str:
     """
     devices, clients, stages = plan["devices"], plan["clients"], plan["stages"]
     train, total = clients["train"], plan["total"]
+    rows = dict(statistics_rows(clients))
     lines = [
         f"devices   {devices['count']} x {devices['kind']},"
         f" {format_si(devices['matmul_flops'], 'FLOP/s')} in {devices['dtype']} matmuls"
@@ -23,6 +25,8 @@ def text(plan: dict) -> str:
         f" {format_si(plan['model']['macs'])} multiply-adds a sample",
         f"clients   {clients['number']} with {train['min']} to {train['max']} training"
         f" samples (median {train['median']:g}), {clients['test']} test samples",
+        f"partition label entropy of a client {rows['label entropy of a client']};"
+        f" largest client {rows['largest client']}",
         "",
         *_columns(stages),
         "",
