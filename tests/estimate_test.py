@@ -90,7 +90,8 @@ def test_fedavg_and_memory_by_hand(world):
     assert plan["model"]["parameters"] == DENSE
     assert plan["clients"]["train"] == {"min": 12, "median": 28.5, "max": 70}
     assert plan["clients"]["largest_share"] == 70 / 200
-    assert "largest client 35.0 % of the training samples\n" in formatting.text(plan)
+    assert "(median 28.5, the largest 35.0 % of all)" in formatting.text(plan)
+    assert "entropy of a client " in formatting.text(plan)
 
 
 def test_padding_to_the_longest_of_a_chunk(world):

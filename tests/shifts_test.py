@@ -70,11 +70,20 @@ def test_a_sample_of_two_clients_becomes_two_and_one_of_none_goes():
 def test_contrast_by_hand():
     strength = Shift("contrast", 0.8, 3).strength_of(2)
     assert 0 < strength < 0.8
-    image = np.array([0, 100, 100, 200], np.uint8).reshape(1, 2, 2, 1)
-    shifted = Shift("contrast", 0.8, 3).of(image, 2)
+    # The mean is that of an image and a channel: the second ones are even.
+    x = np.full((2, 2, 2, 2), 7, np.uint8)
+    x[0, :, :, 0] = [[0, 100], [100, 200]]
+    shifted = Shift("contrast", 0.8, 3).of(x, 2)
     low, high = (round(100 + sign * 100 * (1 - strength)) for sign in (-1, 1))
     assert shifted.dtype == np.uint8
-    assert shifted.ravel().tolist() == [low, 100, 100, high]
+    assert shifted[0, :, :, 0].tolist() == [[low, 100], [100, high]]
+    assert (shifted[1] == 7).all() and (shifted[0, :, :, 1] == 7).all()
+
+
+def test_strengths_are_spread_evenly_over_clients():
+    found = [Shift("blur", 0.6, 0).strength_of(client) for client in range(300)]
+    counts, _ = np.histogram(found, 3, (0, 0.6))
+    assert counts.sum() == 300 and counts.min() > 70  # of 100, 3.7 deviations below
 
 
 def test_blur_spreads_a_point_as_a_gaussian_and_not_into_other_images_or_channels():

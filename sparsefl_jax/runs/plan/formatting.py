@@ -1,6 +1,6 @@
 """Formats a plan as a table, with notes on what its figures mean."""
 
-from sparsefl_jax.core.formats import align, format_seconds, format_si
+from sparsefl_jax.core.formats import align, format_percent, format_seconds, format_si
 from sparsefl_jax.data.statistics import statistics_rows
 from sparsefl_jax.runs.plan.describe import SHARES
 
@@ -16,7 +16,8 @@ def text(plan: dict) -> str:
     """
     devices, clients, stages = plan["devices"], plan["clients"], plan["stages"]
     train, total = clients["train"], plan["total"]
-    rows = dict(statistics_rows(clients))
+    largest = format_percent(clients["largest_share"], 1)
+    entropy = dict(statistics_rows(clients))["label entropy of a client"]
     lines = [
         f"devices   {devices['count']} x {devices['kind']},"
         f" {format_si(devices['matmul_flops'], 'FLOP/s')} in {devices['dtype']} matmuls"
@@ -24,9 +25,9 @@ def text(plan: dict) -> str:
         f"model     {format_si(plan['model']['parameters'])} parameters,"
         f" {format_si(plan['model']['macs'])} multiply-adds a sample",
         f"clients   {clients['number']} with {train['min']} to {train['max']} training"
-        f" samples (median {train['median']:g}), {clients['test']} test samples",
-        f"partition label entropy of a client {rows['label entropy of a client']};"
-        f" largest client {rows['largest client']}",
+        f" samples (median {train['median']:g}, the largest {largest} of all),"
+        f" {clients['test']} test samples",
+        f"labels    entropy of a client {entropy}",
         "",
         *_columns(stages),
         "",
