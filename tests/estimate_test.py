@@ -89,6 +89,9 @@ def test_fedavg_and_memory_by_hand(world):
     assert "at least" in formatting.text(plan)
     assert plan["model"]["parameters"] == DENSE
     assert plan["clients"]["train"] == {"min": 12, "median": 28.5, "max": 70}
+    assert plan["clients"]["largest_share"] == 70 / 200
+    assert "(median 28.5, the largest 35.0 % of all)" in formatting.text(plan)
+    assert "entropy of a client " in formatting.text(plan)
 
 
 def test_padding_to_the_longest_of_a_chunk(world):

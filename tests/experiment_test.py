@@ -54,7 +54,12 @@ def test_a_run_writes_its_files_and_repeats_itself(config, tmp_path):
     run = read_run(tmp_path / "a")
     assert len(run.train) == 5 and (tmp_path / "a" / "plots").is_dir()
     assert json.loads((tmp_path / "a" / "config.json").read_text())["num_clients"] == 8
-    assert np.load(tmp_path / "a" / "partition.npy").sum() == 160
+    counts = np.load(tmp_path / "a" / "partition.npy")
+    assert counts.sum() == 160
+    clients = summary["clients"]
+    assert clients["number"] == 8
+    assert clients["train"]["max"] == counts.sum(1).max()
+    assert clients["largest_share"] == counts.sum(1).max() / 160
 
 
 @pytest.mark.slow

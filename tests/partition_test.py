@@ -12,6 +12,7 @@ from sparsefl_jax.data import holdout, partition
 FAST = settings(deadline=None, max_examples=15)
 CALLS = {
     "iid": {},
+    "quantity": {"alpha": 0.3},
     "dirichlet": {"alpha": 0.3, "min_samples": 2},
     "lda": {"alpha": 0.3},
     "shards": {"k": 2},
@@ -46,7 +47,7 @@ def test_every_sample_once_and_nobody_empty(name, seed, clients, classes, sample
     assert_each_once(parts, samples)
 
 
-@pytest.mark.parametrize("name", ["iid", "dirichlet", "lda"])
+@pytest.mark.parametrize("name", ["iid", "quantity", "dirichlet", "lda"])
 def test_seed_decides_everything(name):
     y = labels_of(0, 5, 400)
     split = partition.PARTITIONERS[name]
@@ -184,6 +185,69 @@ def test_shards_fedsparsify_cifar10():
     assert held == [[0, 1, 2, 3, 4]] * 5 + [[5, 6, 7, 8, 9]] * 5
 
 
+@FAST
+@given(st.integers(0, 2**31), st.integers(1, 8), st.integers(1, 20), st.floats(0.01, 9))
+def test_quantity_divides_what_is_above_the_minimum(seed, clients, minimum, alpha):
+    parts = partition.quantity(
+        np.zeros(160), clients, seed=seed, alpha=alpha, min_samples=minimum
+    )
+    assert len(parts) == clients
+    assert min(map(len, parts)) >= minimum
+    assert_each_once(parts, 160)
+
+
+def test_quantity_sizes_have_the_spread_of_a_dirichlet():
+    # The share of one of N clients has variance (1/N) (1 - 1/N) / (N alpha + 1).
+    y, clients = np.arange(10_000) % 10, 100
+    for alpha, variation in ((0.5, (99 / 51) ** 0.5), (10.0, (99 / 1001) ** 0.5)):
+        sizes = [
+            [len(p) for p in partition.quantity(y, clients, seed=s, alpha=alpha)]
+            for s in range(10)
+        ]
+        # One sample each is no part of the draw: 99 % of the samples are.
+        found = np.mean(np.std(sizes, axis=1)) / 99
+        assert found == pytest.approx(variation, rel=0.1)
+
+
+def test_quantity_leaves_labels_alone():
+    y = np.repeat(np.arange(4), 2500)
+    parts = partition.quantity(y, 5, seed=0, alpha=1.0, min_samples=400)
+    shares = [np.bincount(y[p], minlength=4) / len(p) for p in parts]
+    assert np.abs(np.array(shares) - 0.25).max() < 0.1  # 4.6 deviations of 400 draws
+
+
+@pytest.mark.parametrize("clients, classes, held", [(5, 2, {1}), (7, 3, {2, 3})])
+def test_pathological_clients_hold_exactly_c_classes(clients, classes, held):
+    y = np.random.default_rng(0).permutation(
+        np.repeat(np.arange(10), range(10, 110, 10))
+    )
+    pairs = set()
+    for seed in range(6):
+        parts = partition.pathological(
+            y, clients, seed=seed, classes_per_client=classes
+        )
+        assert_each_once(parts, 550)
+        counts = np.array([np.bincount(y[p], minlength=10) for p in parts])
+        assert (counts > 0).sum(1).tolist() == [classes] * clients
+        assert set((counts > 0).sum(0).tolist()) == held
+        for of_class in counts.T:
+            of_class = of_class[of_class > 0]
+            assert of_class.max() - of_class.min() <= 1
+        pairs |= {tuple(np.unique(y[p])) for p in parts}
+    assert len(pairs) > 2 * clients  # seeds and clients differ in their classes
+
+
+def test_pathological_feddst():
+    """400 clients with 20 images of each of 2 classes of MNIST's 10."""
+    y = np.random.default_rng(0).integers(0, 10, 60_000)
+    parts = partition.pathological(y, 400, seed=0, samples_per_class=20)
+    rows = np.concatenate(parts)
+    assert len(np.unique(rows)) == len(rows) == 400 * 40
+    counts = np.array([np.bincount(y[p], minlength=10) for p in parts])
+    assert np.sort(counts, 1).tolist() == [[0] * 8 + [20, 20]] * 400
+    assert counts.sum(0).tolist() == [1600] * 10  # 80 clients hold each class
+
+
 def test_natural_is_one_client_per_user():
     users = np.array([4, 2, 4, 9, 2, 4])
     y = np.zeros(6, np.int32)
@@ -208,6 +272,31 @@ def test_natural_is_one_client_per_user():
         (lambda y: partition.dirichlet(y, 4, seed=0, alpha=1e308), "alpha=1e.308"),
         (lambda y: partition.shards(y, 4, k=5), "k=5 .* 1 to 4"),
         (lambda y: partition.shards(y, 30, k=2), "need 60 samples"),
+        (lambda y: partition.quantity(y, 4, seed=0, alpha=0.0), "alpha=0.0, expected"),
+        (
+            lambda y: partition.quantity(y, 5, seed=0, min_samples=9),
+            "num_clients=5 with at least 9 samples each; there are 40",
+        ),
+        (
+            lambda y: partition.pathological(y, 4, seed=0, classes_per_client=5),
+            "classes_per_client=5, expected an integer from 1 to 4",
+        ),
+        (
+            lambda y: partition.pathological(y, 3, seed=0, classes_per_client=1),
+            "classes_per_client=1, expected at least 2 so that num_clients=3 hold",
+        ),
+        (
+            lambda y: partition.pathological(y, 4, seed=0, samples_per_class=0),
+            "samples_per_class=0, expected an integer from 1",
+        ),
+        (
+            lambda y: partition.pathological(y, 4, seed=0, samples_per_class=6),
+            "need 12 samples of class 0; there are 10",
+        ),
+        (
+            lambda y: partition.pathological(y, 24, seed=0),
+            "need 12 samples of class 0; there are 10",
+        ),
         (lambda y: partition.natural(y, users=None), "needs a data set with users"),
         (lambda y: partition.natural(y, 3, users=y % 2), "num_clients=3 users"),
         (lambda y: partition.natural(y, users=y[:5]), "5 ids for 40 samples"),

@@ -100,6 +100,10 @@ def partitions():
     return st.one_of(
         st.just({"name": "iid"}),
         st.fixed_dictionaries({"name": st.just("lda"), "alpha": alpha}),
+        st.fixed_dictionaries({"name": st.just("quantity"), "alpha": alpha}),
+        st.fixed_dictionaries(
+            {"name": st.just("pathological"), "classes_per_client": ONE_OF((1, 2))}
+        ),
         st.fixed_dictionaries(
             {
                 "name": st.just("dirichlet"),

@@ -36,7 +36,7 @@ UNREAD = [
     ),
     (
         {"partition": {"name": "iid", "alpha": 0.1}},
-        "partition.alpha=0.1 is not read by 'iid' but by dirichlet, lda",
+        "partition.alpha=0.1 is not read by 'iid' but by dirichlet, lda, quantity",
     ),
     (
         {"partition": {"name": "iid", "test_fraction": 0.3}},

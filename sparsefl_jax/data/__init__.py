@@ -16,7 +16,10 @@ from sparsefl_jax.data.federated import from_arrays as from_arrays
 from sparsefl_jax.data.federated import partition_counts as partition_counts
 from sparsefl_jax.data.holdout import TEST_SPLITS as TEST_SPLITS
 from sparsefl_jax.data.partition import PARTITIONERS as PARTITIONERS
+from sparsefl_jax.data.shifts import FEATURE_SHIFTS as FEATURE_SHIFTS
 from sparsefl_jax.data.sources import DATASETS as DATASETS
 from sparsefl_jax.data.sources import Dataset as Dataset
 from sparsefl_jax.data.sources import load as load
 from sparsefl_jax.data.sources import make_dataset as make_dataset
+from sparsefl_jax.data.statistics import partition_statistics as partition_statistics
+from sparsefl_jax.data.statistics import statistics_rows as statistics_rows

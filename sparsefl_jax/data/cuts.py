@@ -7,6 +7,33 @@ class go to the clients up to and including this one.
 import warnings
 
 import numpy as np
+from numpy.typing import ArrayLike
+
+from sparsefl_jax.core.validate import at_least
+
+
+def checked_labels(
+    labels: ArrayLike, num_clients: int | None, min_samples: int = 1
+) -> np.ndarray:
+    """Returns the labels as an array [n].
+
+    Raises:
+      ValueError: there are too few samples for the clients, or no number of clients.
+    """
+    labels = np.asarray(labels)
+    at_least("min_samples", min_samples, 1)
+    if num_clients is None:
+        raise ValueError(
+            "num_clients=None (0 in a configuration) is allowed only with "
+            "partition='natural', which makes each user a client"
+        )
+    at_least("num_clients", num_clients, 1)
+    if num_clients * min_samples > len(labels):
+        raise ValueError(
+            f"num_clients={num_clients} with at least {min_samples} samples each; "
+            f"there are {len(labels)} samples"
+        )
+    return labels
 
 
 def draw_cuts(

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
 from sparsefl_jax.data.partition import PARTITIONERS
+from sparsefl_jax.data.shifts import make_shift, shift_parts
 from sparsefl_jax.data.sources import Dataset, make_dataset
 
 
@@ -53,6 +54,8 @@ def federate(
     val_fraction: float = 0.0,
     test_split: str = "partition",
     test_fraction: float | None = None,
+    feature_shift: str | None = None,
+    shift_strength: float | None = None,
     **kwargs: Any,
 ) -> FederatedData:
     """Splits a data set over clients.
@@ -68,6 +71,9 @@ def federate(
         samples.
       test_fraction: the share that test_split="within" holds out, (0, 1); by default
         a fifth.
+      feature_shift: a name in `FEATURE_SHIFTS`, which says how the images of clients
+        differ in their looks; None for not at all. Samples of no client are left out.
+      shift_strength: the largest strength of a client's shift, (0, 1]; by default 0.5.
       **kwargs: further arguments of the partitioner, such as `alpha`.
 
     Returns:
@@ -89,22 +95,21 @@ def federate(
             f"test_split={test_split!r} needs x_test and y_test, which data set "
             f"{dataset.name!r} lacks, expected 'within'"
         )
+    shift = _check_shift(feature_shift, shift_strength, seed, test_split, dataset)
     parts = _split(dataset, partition, num_clients, seed, test_split, kwargs)
     # Children of the seed keep the splits independent of the partitioner's draws.
     rng_test, rng_val = (np.random.default_rng([seed, i]) for i in (1, 2))
     if test_split == "within":
         test_share = 0.2 if test_fraction is None else test_fraction
-        parts, held_out = hold_out(parts, test_share, rng=rng_test, minimum=1)
-        rows, sizes = np.concatenate(held_out), [len(part) for part in held_out]
-        if not rows.size:
-            raise ValueError(
-                f"test_split='within' holds no sample out of {len(parts)} clients with "
-                "one sample each; give x_test and y_test or fewer clients"
-            )
-        dataset = dataset._replace(x_test=dataset.x[rows], y_test=dataset.y[rows])
-        test = np.split(np.arange(len(rows)), np.cumsum(sizes)[:-1])
+        dataset, parts, test = _within(dataset, parts, test_share, rng_test)
     else:
         test = test_parts(dataset, parts, test_split, rng=rng_test)
+    if shift is not None:
+        x, y, parts = shift_parts(dataset.x, dataset.y, parts, shift, 0)
+        x_test, y_test, test = shift_parts(
+            dataset.x_test, dataset.y_test, test, shift, 1
+        )
+        dataset = dataset._replace(x=x, y=y, x_test=x_test, y_test=y_test)
     train, val = hold_out(parts, val_fraction, rng=rng_val)
     if val_fraction > 0 and not any(map(len, val)):
         raise ValueError(
@@ -245,6 +250,29 @@ def _check(val_fraction, test_split, test_fraction):
             f"test_fraction={test_fraction} has no effect with test_split="
             f"{test_split!r}, only with 'within'"
         )
+
+
+def _check_shift(name, strength, seed, test_split, dataset):
+    """Returns the feature shift, or None."""
+    if name is not None:
+        shape = dataset.x.shape[1:]
+        return make_shift(name, strength, seed=seed, shape=shape, test_split=test_split)
+    if strength is not None:
+        raise ValueError(f"shift_strength={strength} has no effect, feature_shift=None")
+    return None
+
+
+def _within(dataset, parts, fraction, rng):
+    """Holds test samples out of each part; they replace the test set."""
+    parts, held_out = hold_out(parts, fraction, rng=rng, minimum=1)
+    rows, sizes = np.concatenate(held_out), [len(part) for part in held_out]
+    if not rows.size:
+        raise ValueError(
+            f"test_split='within' holds no sample out of {len(parts)} clients with "
+            "one sample each; give x_test and y_test or fewer clients"
+        )
+    dataset = dataset._replace(x_test=dataset.x[rows], y_test=dataset.y[rows])
+    return dataset, parts, np.split(np.arange(len(rows)), np.cumsum(sizes)[:-1])
 
 
 def _split(dataset, partition, num_clients, seed, test_split, kwargs):

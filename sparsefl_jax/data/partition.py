@@ -3,6 +3,7 @@
 Each partitioner is a pure function `(labels, num_clients, *, seed, ...)` that returns a
 list of index arrays, one per client. `federated.federate` passes `labels_test` and
 `users` to a partitioner that has such arguments. Everything is NumPy on the host.
+`quantity` and `pathological` are in `skews`.
 
 Sources: `dirichlet` as in SpaFL (Kim et al., NeurIPS 2024, arXiv:2406.00431), `lda` as
 in FLASH (Babakniya et al., TMLR 2023), `shards` as in FedSparsify (Stripelis et al.
@@ -15,11 +16,13 @@ from numpy.typing import ArrayLike
 from sparsefl_jax.core.validate import at_least, in_range
 from sparsefl_jax.data.cuts import (
     by_class,
+    checked_labels,
     cut_classes,
     draw_cuts,
     raise_to_minimum,
     scaled_cuts,
 )
+from sparsefl_jax.data.skews import pathological, quantity
 
 _MAX_DRAWS = 200
 
@@ -42,7 +45,7 @@ def iid(labels: ArrayLike, num_clients: int, *, seed: int) -> list[np.ndarray]:
       >>> [len(part) for part in iid(np.zeros(7, np.int32), 3, seed=0)]
       [3, 2, 2]
     """
-    labels = _check(labels, num_clients)
+    labels = checked_labels(labels, num_clients)
     order = np.random.default_rng(seed).permutation(len(labels))
     return np.array_split(order, num_clients)
 
@@ -85,7 +88,7 @@ def dirichlet(
       >>> sum(map(len, parts)), min(map(len, parts)) >= 20
       (1000, True)
     """
-    labels = _check(labels, num_clients, min_samples=min_samples)
+    labels = checked_labels(labels, num_clients, min_samples)
     in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     totals = np.bincount(labels)
@@ -129,7 +132,7 @@ def lda(
       >>> [len(part) for part in lda(labels, 5, seed=0, alpha=0.1)]
       [200, 200, 200, 200, 200]
     """
-    labels = _check(labels, num_clients)
+    labels = checked_labels(labels, num_clients)
     in_range("alpha", alpha, "(0, 1e100]")  # a sum of draws must not overflow
     rng = np.random.default_rng(seed)
     stacks = by_class(labels, rng)
@@ -170,7 +173,7 @@ def shards(
       >>> [np.unique(labels[part]).tolist() for part in shards(labels, 10, k=2)][:3]
       [[0, 1], [0, 1], [2, 3]]
     """
-    labels = _check(labels, num_clients)
+    labels = checked_labels(labels, num_clients)
     num_classes = len(np.unique(labels))
     if not 1 <= k <= num_classes:
         raise ValueError(f"k={k} classes per client, expected 1 to {num_classes}")
@@ -235,25 +238,10 @@ def natural(
     return [parts[i] for i in np.sort(chosen)]
 
 
-PARTITIONERS = {f.__name__: f for f in (iid, dirichlet, lda, shards, natural)}
-
-
-def _check(labels, num_clients, min_samples=1):
-    """Returns the labels as an array after checking that there are enough of them."""
-    labels = np.asarray(labels)
-    at_least("min_samples", min_samples, 1)
-    if num_clients is None:
-        raise ValueError(
-            "num_clients=None (0 in a configuration) is allowed only with "
-            "partition='natural', which makes each user a client"
-        )
-    at_least("num_clients", num_clients, 1)
-    if num_clients * min_samples > len(labels):
-        raise ValueError(
-            f"num_clients={num_clients} with at least {min_samples} samples each; "
-            f"there are {len(labels)} samples"
-        )
-    return labels
+PARTITIONERS = {
+    f.__name__: f
+    for f in (iid, quantity, dirichlet, lda, shards, pathological, natural)
+}
 
 
 def _distinct(classes, k):

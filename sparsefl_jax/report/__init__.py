@@ -12,6 +12,7 @@ from sparsefl_jax.report.load import (
     read_summary,
 )
 from sparsefl_jax.report.page import write_page
+from sparsefl_jax.report.partition import plot_partition
 from sparsefl_jax.report.plots import plot_run
 from sparsefl_jax.report.table import summary_table
 
@@ -21,6 +22,7 @@ __all__ = [
     "comparison_csv",
     "comparison_table",
     "format_si",
+    "plot_partition",
     "plot_run",
     "read_groups",
     "read_lines",

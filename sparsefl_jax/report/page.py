@@ -25,6 +25,7 @@ from sparsefl_jax.report.markup import (
     section,
     text,
 )
+from sparsefl_jax.report.partition import statistics_of_run
 from sparsefl_jax.report.svg import framed
 from sparsefl_jax.report.table import (
     WHOSE,
@@ -146,7 +147,7 @@ def write_page(run_dir: str | Path) -> Path:
             *map(note, sentences(run)),
         ),
         section("Filters", _figures(run, "Filters")),
-        section("Partition", _figures(run, "Partition")),
+        section("Partition", facts(statistics_of_run(run)), _figures(run, "Partition")),
         section("Stages", rows_table(_stage_rows(run), "Costs of each stage")),
         section(
             "What was charged",

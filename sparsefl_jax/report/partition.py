@@ -2,10 +2,17 @@
 
 import math
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.report.figure import FAINT, axes, legend, whole_numbers
+from sparsefl_jax.data import (
+    FederatedData,
+    partition_counts,
+    partition_statistics,
+    statistics_rows,
+)
+from sparsefl_jax.report.figure import FAINT, SIZE, STYLE, axes, legend, whole_numbers
 from sparsefl_jax.report.load import Run
 
 _MAX_BAR_CLIENTS = 60
@@ -25,9 +32,55 @@ def partition_by_client(run: Run, path: Path) -> None:
     if run.partition is None:
         raise ValueError(f"run={str(run.path)!r} expected a folder with partition.npy.")
     counts = np.asarray(run.partition)
-    draw = _partition_bars if len(counts) <= _MAX_BAR_CLIENTS else _partition_map
     with axes(path, "client", "training samples") as ax:
-        draw(ax, counts)
+        _draw(ax, counts)
+
+
+def statistics_of_run(run: Run) -> list[tuple[str, str]]:
+    """Returns the statistics of a run's partition as rows of a name and a text.
+
+    Args:
+      run: the records; `partition` holds counts [N, classes], or is None.
+
+    Returns:
+      The rows of `data.statistics_rows`; none if the run has no partition.
+    """
+    if run.partition is None:
+        return []
+    return statistics_rows(partition_statistics(run.partition))
+
+
+def plot_partition(data: FederatedData) -> Any:
+    """Draws the classes of each client's training samples into a new pyplot figure.
+
+    Up to 60 clients are bars; more are a map, with the sizes of clients above it.
+
+    Args:
+      data: from `federate` or `from_arrays`.
+
+    Returns:
+      The `matplotlib.axes.Axes`; `ax.figure.savefig(path)` writes a file.
+
+    Example:
+      >>> from sparsefl_jax.data import from_arrays
+      >>> x, y = np.zeros((20, 2), np.float32), np.arange(20) % 2
+      >>> ax = plot_partition(from_arrays(x, y, num_clients=5))
+      >>> ax.get_xlabel(), len(ax.patches)
+      ('client', 10)
+    """
+    import matplotlib.pyplot as plt
+
+    with plt.rc_context(STYLE):
+        _, ax = plt.subplots(figsize=SIZE, layout="constrained")
+        ax.set(xlabel="client", ylabel="training samples")
+        _draw(ax, partition_counts(data))
+    return ax
+
+
+def _draw(ax, counts: np.ndarray) -> None:
+    """Draws counts [N, classes], as bars for few clients or a map for many."""
+    draw = _partition_bars if len(counts) <= _MAX_BAR_CLIENTS else _partition_map
+    draw(ax, counts)
 
 
 def _partition_bars(ax, counts: np.ndarray) -> None:

@@ -6,8 +6,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import jax
+import numpy as np
 
 from sparsefl_jax import report
+from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.runs.config import plain
 from sparsefl_jax.runs.loop import Best, Snapshot
 from sparsefl_jax.system import files, hardware, provenance
@@ -32,6 +34,7 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
         "ended_by": at.ended_by
     }
     facts["rounds"] = about["position"]["rounds"]
+    facts["clients"] = partition_statistics(np.load(folder / "partition.npy"))
     if about["lost"]:
         facts["lost"] = about["lost"]
     took = [
@@ -62,8 +65,9 @@ def summarize(
       config: the configuration.
       metrics: all records.
       best: the best models.
-      about: what the host adds: `seconds`, `commit`, `ended_by`, all `rounds`, and what
-        of the records is `lost`, if anything, which then is in no total.
+      about: what the host adds: `seconds`, `commit`, `ended_by`, all `rounds`, the
+        `clients` as `partition_statistics` has them, and what of the records is `lost`,
+        if anything, which then is in no total.
       took: of each stage `chunk`, `memory`, bytes by part, and `compile_seconds`.
     """
     train = [r for r in metrics if r["phase"] == "train"]
@@ -127,6 +131,7 @@ def over_seeds(summaries: list[dict]) -> dict:
     shared = ("method", "model", "dataset", "partition", "rounds", "metric")
     shared += ("versions", "device")
     peak = {key: summaries[-1][key] for key in ("memory",) if key in first}
+    clients = [summary.get("clients", {}) for summary in summaries]
     lost = [f"seed {s['seed']}: {x}" for s in summaries for x in s.get("lost", ())]
     return (
         {key: first[key] for key in shared if key in first}
@@ -142,6 +147,7 @@ def over_seeds(summaries: list[dict]) -> dict:
             "ended_by": ", ".join(dict.fromkeys(s["ended_by"] for s in summaries)),
             "seconds": sum(summary["seconds"] for summary in summaries),
         }
+        | ({"clients": _means(clients)} if all(clients) else {})
         | ({"lost": lost} if lost else {})
     )
 

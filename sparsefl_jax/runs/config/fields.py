@@ -130,7 +130,7 @@ def kinds(field: str, name: str | None) -> dict:
         found["name"] = str
         found |= {key: type(usual[key]) for key in registry.STAGE}
     if field == "partition":
-        found["test_fraction"] = float
+        found |= {"test_fraction": float, "shift_strength": float, "feature_shift": str}
     return found | {key: usual[field].get_type(key) for key in usual[field]}
 
 

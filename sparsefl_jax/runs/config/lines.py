@@ -13,6 +13,8 @@ LINES = {
     "num_clients": "number of clients; 0 leaves it to the partition",
     "partition.name": "how samples are shared out over clients",
     "partition.test_fraction": "share held out by test_split='within', 0.2 by default",
+    "partition.feature_shift": "by client: rotation, noise, contrast, blur, corruption",
+    "partition.shift_strength": "largest strength of a client's shift, 0.5 by default",
     "partition_seed": "seed of the partition, if another than seed",
     "test_split": "clients' test samples: partition, natural, within, overlap, pooled",
     "val_fraction": "share of each client's samples held out for validation",

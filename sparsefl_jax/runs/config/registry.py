@@ -11,7 +11,7 @@ STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
 SECTION_WIDE = {  # what a section holds beside the arguments of the entry it names
     "first_stage": STAGE,
     "model": ("dtype",),
-    "partition": ("test_fraction",),
+    "partition": ("test_fraction", "feature_shift", "shift_strength"),
 }
 TABLES = {  # what the `name` of a section is looked up in
     "algorithm": algorithms.ALGORITHMS,
@@ -51,7 +51,7 @@ def readers(field: str, *keys: str) -> list[str]:
 
     Example:
       >>> readers("partition", "alpha")
-      ['dirichlet', 'lda']
+      ['dirichlet', 'lda', 'quantity']
     """
     taken = {n: inspect.signature(f).parameters for n, f in TABLES[field].items()}
     return sorted(name for name, own in taken.items() if own.keys() & set(keys))
@@ -64,10 +64,10 @@ def refuse_unread(field: str, section: dict, key: str) -> None:
       ValueError: names those that do.
 
     Example:
-      >>> refuse_unread("partition", {"name": "iid", "alpha": 0.1}, "alpha")
+      >>> refuse_unread("partition", {"name": "iid", "k": 2}, "k")
       Traceback (most recent call last):
         ...
-      ValueError: partition.alpha=0.1 is not read by 'iid' but by dirichlet, lda
+      ValueError: partition.k=2 is not read by 'iid' but by shards
     """
     table = TABLES.get(field, {})
     names = sorted(name for name in table if key in arguments(table[name]))

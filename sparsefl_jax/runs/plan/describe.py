@@ -15,7 +15,8 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.data.federated import FederatedData
+from sparsefl_jax.data.federated import FederatedData, partition_counts
+from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.plan import checks, timings, traffic_estimate
 from sparsefl_jax.runs.plan.memory import Memory
@@ -52,11 +53,11 @@ def describe(
       memories: of the compiled stages; otherwise the working sets are not known.
 
     Returns:
-      A dict of plain Python values: `devices`, `model`, `clients`, a list `stages` and
-      `total`. Bits and FLOPs are those of a round, all clients, the mean over the
-      stage's rounds; bits and time are pairs, from and to. `flops_most` is at the
-      masks. Memory is in bytes of all devices together, and `client_store` tells where
-      all clients' rows live.
+      A dict of plain Python values: `devices`, `model`, `clients` with the statistics
+      of the partition, a list `stages` and `total`. Bits and FLOPs are those of a
+      round, all clients, the mean over the stage's rounds; bits and time are pairs,
+      from and to. `flops_most` is at the masks. Memory is in bytes of all devices
+      together, and `client_store` tells where all clients' rows live.
 
     Example: `python launch.py --config=configs/flash_cifar10.py:mini --dry_run`.
     """
@@ -80,7 +81,6 @@ def describe(
         part = len(placement.stage_devices(stage, devices)) / len(devices)
         each["seconds_per_round"] = _seconds(each, rate * part, rate)
         planned.append(each)
-    sizes = np.asarray(data.train.size)
     return {
         "devices": {
             "count": len(devices),
@@ -90,15 +90,8 @@ def describe(
             "matmul_flops": rate,
         },
         "model": {"parameters": weights, "macs": ledger.macs_per_sample(model.macs)},
-        "clients": {
-            "number": len(sizes),
-            "train": {
-                "min": int(sizes.min()),
-                "median": float(np.median(sizes)),
-                "max": int(sizes.max()),
-            },
-            "test": len(data.y_test),
-        },
+        "clients": partition_statistics(partition_counts(data))
+        | {"test": len(data.y_test)},
         "stages": planned,
         "total": _total(planned),
     }

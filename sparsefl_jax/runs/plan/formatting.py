@@ -1,6 +1,7 @@
 """Formats a plan as a table, with notes on what its figures mean."""
 
-from sparsefl_jax.core.formats import align, format_seconds, format_si
+from sparsefl_jax.core.formats import align, format_percent, format_seconds, format_si
+from sparsefl_jax.data.statistics import statistics_rows
 from sparsefl_jax.runs.plan.describe import SHARES
 
 
@@ -15,6 +16,8 @@ def text(plan: dict) -> str:
     """
     devices, clients, stages = plan["devices"], plan["clients"], plan["stages"]
     train, total = clients["train"], plan["total"]
+    largest = format_percent(clients["largest_share"], 1)
+    entropy = dict(statistics_rows(clients))["label entropy of a client"]
     lines = [
         f"devices   {devices['count']} x {devices['kind']},"
         f" {format_si(devices['matmul_flops'], 'FLOP/s')} in {devices['dtype']} matmuls"
@@ -22,7 +25,9 @@ def text(plan: dict) -> str:
         f"model     {format_si(plan['model']['parameters'])} parameters,"
         f" {format_si(plan['model']['macs'])} multiply-adds a sample",
         f"clients   {clients['number']} with {train['min']} to {train['max']} training"
-        f" samples (median {train['median']:g}), {clients['test']} test samples",
+        f" samples (median {train['median']:g}, the largest {largest} of all),"
+        f" {clients['test']} test samples",
+        f"labels    entropy of a client {entropy}",
         "",
         *_columns(stages),
         "",

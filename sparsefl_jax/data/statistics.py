@@ -1,0 +1,74 @@
+"""Statistics of a partition: clients' sizes, the entropy of labels, the largest."""
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from sparsefl_jax.core.formats import format_percent
+
+
+def partition_statistics(counts: ArrayLike) -> dict:
+    """Sums up how evenly samples and labels are dealt to clients.
+
+    Args:
+      counts: [N, classes], the training samples of each client and class, from
+        `partition_counts`. Every client has a sample.
+
+    Returns:
+      Plain Python numbers: `number` of clients; `train`, the training samples of a
+      client, as `min`, `median` and `max`; `entropy` of a client's labels in bits, as
+      `mean`, `min` and `max`; `largest_share`, the largest client's share of all.
+
+    Example:
+      >>> partition_statistics([[4, 4], [2, 0]])["entropy"]
+      {'mean': 0.5, 'min': 0.0, 'max': 1.0}
+    """
+    counts = np.asarray(counts)
+    sizes = counts.sum(axis=1)
+    shares = counts / sizes[:, None]
+    # 0 log 0 is 0, and adding 0.0 turns the -0.0 of a single class into 0.0.
+    entropy = -(shares * np.log2(np.where(counts, shares, 1))).sum(axis=1) + 0.0
+    return {
+        "number": len(counts),
+        "train": {
+            "min": int(sizes.min()),
+            "median": float(np.median(sizes)),
+            "max": int(sizes.max()),
+        },
+        "entropy": {
+            "mean": float(entropy.mean()),
+            "min": float(entropy.min()),
+            "max": float(entropy.max()),
+        },
+        "largest_share": float(sizes.max() / sizes.sum()),
+    }
+
+
+def statistics_rows(statistics: dict) -> list[tuple[str, str]]:
+    """Formats statistics as rows of a name and a text.
+
+    Args:
+      statistics: from `partition_statistics`.
+
+    Example:
+      >>> for row in statistics_rows(partition_statistics([[4, 4], [2, 0]])):
+      ...     print(*row, sep=": ")
+      clients: 2
+      training samples of a client: 2 to 8, median 5
+      label entropy of a client: 0.00 to 1.00 bits, mean 0.50
+      largest client: 80.0 % of the training samples
+    """
+    train, entropy = statistics["train"], statistics["entropy"]
+    share = format_percent(statistics["largest_share"], 1)
+    return [
+        ("clients", str(statistics["number"])),
+        (
+            "training samples of a client",
+            f"{train['min']} to {train['max']}, median {train['median']:g}",
+        ),
+        (
+            "label entropy of a client",
+            f"{entropy['min']:.2f} to {entropy['max']:.2f} bits,"
+            f" mean {entropy['mean']:.2f}",
+        ),
+        ("largest client", f"{share} of the training samples"),
+    ]
