@@ -248,3 +248,13 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
     (entry,) = compare([group]).entries
     band = figures.band(entry, "rounds", lambda r: r["accuracy"])
     assert band.cost.tolist() == [4, 6]  # 2 is of the first stage
+
+
+def test_seeds_given_by_their_folders_are_named_by_that_of_their_point(tmp_path):
+    """As a study gives them, which may leave out seeds of another one."""
+    for point in ("a", "b"):
+        for seed in (0, 1, 2):
+            write_seed(tmp_path / point / f"seed_{seed}", seed, name=point)
+    given = [tmp_path / point / f"seed_{s}" for point in "ab" for s in (0, 1)]
+    groups = read_groups(given)
+    assert [(group.name, len(group.runs)) for group in groups] == [("a", 2), ("b", 2)]

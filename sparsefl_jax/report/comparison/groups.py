@@ -82,8 +82,13 @@ def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
 def _names(folders: Sequence[Sequence[Path]]) -> list[str]:
     """Names groups by their folders, or by the whole path if the name is not unique.
 
-    The name of several folders is what their names have in common.
+    The name of several folders is what their names have in common. `seed_0` and the
+    like have the name of the folder that they are in.
     """
+    folders = [
+        [p.parent if re.fullmatch(r"seed_\d+", p.name) else p for p in paths]
+        for paths in folders
+    ]
     names = []
     for paths in folders:
         # Whole words and numbers: a_10 and a_11 have `a` in common, not `a_1`.
