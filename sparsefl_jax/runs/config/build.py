@@ -92,7 +92,7 @@ def build_data(config):
     name, settings = _settings(config.partition)
     return datasets.federate(
         dataset,
-        name,
+        registry.factory("partition", name),
         config.num_clients or None,
         seed=config.seed if config.partition_seed is None else config.partition_seed,
         val_fraction=config.val_fraction,
