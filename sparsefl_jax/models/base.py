@@ -10,7 +10,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.models import linen
+from sparsefl_jax.models import linen, multiply_adds, nnx_modules, trial
 from sparsefl_jax.models.loss import cross_entropy
 from sparsefl_jax.models.norm import is_static
 
@@ -71,9 +71,60 @@ class Model(NamedTuple):
           >>> Model.from_flax(nn.Dense(4), example).macs
           {'bias': 0, 'kernel': 12}
         """
-        model = wrap(module, example)
-        linen.try_out(module, model.init, model.apply, example)
-        return model
+        model, kind = wrap(module, example), type(module).__name__
+        check = linen.check_submodules
+        trial.try_out(kind, model.init, model.apply, example, check)
+        return _counted(model, example)
+
+    @classmethod
+    def from_nnx(cls, make: Callable, example: Array | jax.ShapeDtypeStruct) -> "Model":
+        """Wraps an nnx module after testing it on three samples.
+
+        The module's `__call__` takes a batch, and those arguments that `from_flax`
+        names, or `rngs`. Its `train()` or `eval()` is called before, which tells every
+        `BatchNorm` and `Dropout` in it. `nnx.BatchNorm` leaves padded samples out.
+        Random streams that the module keeps are seeded anew in every step, and always
+        alike in evaluation.
+
+        Args:
+          make: `(*, rngs) -> module`, such as a class or `functools.partial` of one.
+            The module has no variables other than `nnx.Param`, `nnx.BatchStat` and
+            random streams.
+          example: a batch [B, ...], or its shape and dtype.
+
+        Returns:
+          A `Model`. Its leaves are named as the module's attributes are.
+
+        Raises:
+          ValueError: as `from_flax`, or `make` returns no nnx module.
+
+        Example:
+          >>> from flax import nnx
+          >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+          >>> Model.from_nnx(lambda rngs: nnx.Linear(3, 4, rngs=rngs), example).macs
+          {'bias': 0, 'kernel': 12}
+        """
+        kind, make_params, call, shapes = nnx_modules.functions(make)
+        _check_size(shapes)
+        if not shapes[0]:
+            raise ValueError("module has no parameters, expected something to train")
+        compiled = jax.jit(
+            make_params, compiler_options={"xla_backend_optimization_level": 0}
+        )
+
+        def init(key):
+            traced = isinstance(key, jax.core.Tracer)
+            return make_params(key) if traced else compiled(key)
+
+        def apply(params, stats, x, *, train, weight=None, key=None):
+            logits, new = call(params, stats, x, train=train, weight=weight, key=key)
+            return logits.astype(jnp.float32), _unless_padding(
+                train, weight, new, stats
+            )
+
+        macs = jax.tree.map(lambda _: 0, shapes[0])
+        trial.try_out(kind, init, apply, example)
+        return _counted(cls(init, apply, macs), example)
 
     def fitting(self, loss: Callable) -> "Model":
         """Returns the same network with another loss, for training and evaluation.
@@ -177,7 +228,10 @@ class Model(NamedTuple):
 
 def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
     """Wraps a linen module as `Model.from_flax` does, without running a test."""
-    arguments = linen.arguments(module)
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise ValueError(f"module is a {kind}, expected a module of flax.linen")
+    arguments = trial.arguments(module)
 
     def initialised(key):
         x = jnp.zeros((1, *example.shape[1:]), example.dtype)
@@ -203,14 +257,30 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
                 variables, x, **arguments(train, weight), **options
             )
         new = changed.get("batch_stats", stats)
-        if train and weight is not None:  # padding alone changes no statistics
-            new = jax.tree.map(
-                lambda n, o: jnp.where(jnp.any(weight > 0), n, o), new, stats
-            )
-        return logits.astype(jnp.float32), new
+        return logits.astype(jnp.float32), _unless_padding(train, weight, new, stats)
 
     macs, stats = _count_macs(initialised)
     return Model(init, apply, macs, any(jax.tree.leaves(is_static(stats))))
+
+
+def _unless_padding(train: bool, weight: Array | None, new: PyTree, old: PyTree):
+    """Returns the new statistics, or the old ones after a batch of padding alone."""
+    if not train or weight is None:
+        return new
+    valid = jnp.any(weight > 0)
+    return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
+
+
+def _counted(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
+    """Returns the model with the multiply-adds that its traced program has."""
+    params, stats = jax.eval_shape(model.init, jax.random.key(0))
+
+    def forward(params, given):
+        stats, x = given
+        return model.apply(params, stats, x, train=False)[0]
+
+    sample = jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype)
+    return model._replace(macs=multiply_adds.count(forward, params, (stats, sample)))
 
 
 def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
@@ -235,14 +305,9 @@ def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
     try:
         with nn.intercept_methods(count):
             shapes = jax.eval_shape(variables, jax.random.key(0))
-        size = sum(math.prod(v.shape) for v in jax.tree.leaves(shapes))
     except OverflowError:  # from drawing a leaf that is too large
-        size = 2**31
-    if size >= 2**31:
-        raise ValueError(
-            "the network has 2**31 parameters or more, expected fewer: smaller widths "
-            "or num_classes"
-        )
+        shapes = jax.ShapeDtypeStruct((2**31,), jnp.float32)
+    _check_size(shapes)
     if unknown := set(shapes) - {"params", "batch_stats"}:
         allowed = "only 'params' and 'batch_stats' are supported"
         raise ValueError(f"module has the collections {sorted(unknown)}; {allowed}")
@@ -254,6 +319,15 @@ def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
 
     macs = jax.tree_util.tree_map_with_path(of_leaf, shapes["params"])
     return macs, shapes.get("batch_stats", {})
+
+
+def _check_size(shapes: PyTree) -> None:
+    """Refuses a network whose entries an int32 cannot count."""
+    if sum(math.prod(v.shape) for v in jax.tree.leaves(shapes)) >= 2**31:
+        raise ValueError(
+            "the network has 2**31 parameters or more, expected fewer: smaller widths "
+            "or num_classes"
+        )
 
 
 def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
