@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
 from sparsefl_jax.data.partition import PARTITIONERS
-from sparsefl_jax.data.sources import Dataset, make_dataset
+from sparsefl_jax.data.sources import Dataset, make_dataset, one_label
 
 
 class Rows(NamedTuple):
@@ -31,8 +31,8 @@ class FederatedData(NamedTuple):
     split that does not exist are 0.
     """
 
-    x: np.ndarray  # [n, H, W, C] uint8, or float32
-    y: np.ndarray  # [n] int32
+    x: np.ndarray  # [n, H, W, C] uint8, or float32, or [n, D] integers
+    y: np.ndarray  # [n] int32, or [n, T] where a sample has T targets
     x_test: np.ndarray  # [n_test, ...]
     y_test: np.ndarray  # [n_test] int32
     mean: tuple | None  # per channel, on the scale 0 to 1
@@ -89,7 +89,10 @@ def federate(
             f"test_split={test_split!r} needs x_test and y_test, which data set "
             f"{dataset.name!r} lacks, expected 'within'"
         )
-    parts = _split(dataset, partition, num_clients, seed, test_split, kwargs)
+    by_label = dataset._replace(
+        y=one_label(dataset.y), y_test=one_label(dataset.y_test)
+    )
+    parts = _split(by_label, partition, num_clients, seed, test_split, kwargs)
     # Children of the seed keep the splits independent of the partitioner's draws.
     rng_test, rng_val = (np.random.default_rng([seed, i]) for i in (1, 2))
     if test_split == "within":
@@ -104,7 +107,7 @@ def federate(
         dataset = dataset._replace(x_test=dataset.x[rows], y_test=dataset.y[rows])
         test = np.split(np.arange(len(rows)), np.cumsum(sizes)[:-1])
     else:
-        test = test_parts(dataset, parts, test_split, rng=rng_test)
+        test = test_parts(by_label, parts, test_split, rng=rng_test)
     train, val = hold_out(parts, val_fraction, rng=rng_val)
     if val_fraction > 0 and not any(map(len, val)):
         raise ValueError(
@@ -184,7 +187,7 @@ def partition_counts(data: FederatedData) -> np.ndarray:
       array([[2, 0],
              [0, 3]])
     """
-    labels = [data.y[rows[:n]] for rows, n in zip(*data.train, strict=True)]
+    labels = [one_label(data.y)[rows[:n]] for rows, n in zip(*data.train, strict=True)]
     return np.stack([np.bincount(y, minlength=data.num_classes) for y in labels])
 
 

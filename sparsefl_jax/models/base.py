@@ -24,8 +24,9 @@ class Model(NamedTuple):
       init: `(key) -> (params, stats)`, nested dicts of float32; `stats` holds the
         statistics of normalisation, `{}` where there are none.
       apply: `(params, stats, x, *, train, weight=None, key=None) -> (logits, stats)`.
-        x [B, ...], logits [B, C] float32; weight [B] is 0 for padded samples, which
-        leave the statistics alone; key draws dropout. Statistics change in training.
+        x [B, ...], logits [B, C] or [B, T, C] float32; weight [B] is 0 for padded
+        samples, which leave the statistics alone; key draws dropout. Statistics change
+        in training.
       macs: a tree of ints like params: the multiply-adds of each leaf in the forward
         pass of one sample, 0 for biases and normalisation.
       static_stats: whether `recalibrate` has to compute statistics before an
@@ -33,6 +34,7 @@ class Model(NamedTuple):
       dtype: the dtype that `apply` computes in, one of `DTYPES`.
       loss: `(logits, targets, weight) -> (loss, sums)`. Training minimises it and
         evaluation reports it, see `fitting`.
+      tokens: whether `apply` takes integers and looks them up in a table.
     """
 
     init: Callable
@@ -41,6 +43,7 @@ class Model(NamedTuple):
     static_stats: bool = False
     dtype: str = "float32"
     loss: Callable = cross_entropy
+    tokens: bool = False
 
     @classmethod
     def from_flax(
@@ -280,7 +283,9 @@ def _counted(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
         return model.apply(params, stats, x, train=False)[0]
 
     sample = jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype)
-    return model._replace(macs=multiply_adds.count(forward, params, (stats, sample)))
+    macs = multiply_adds.count(forward, params, (stats, sample))
+    tokens = bool(jnp.issubdtype(example.dtype, jnp.integer))
+    return model._replace(macs=macs, tokens=tokens)
 
 
 def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
@@ -334,6 +339,18 @@ def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
     """Returns the model of a module that takes float32 samples of `input_shape`."""
     example = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
     return wrap(module, example)
+
+
+def sequence_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
+    """Returns the model of a module that takes int32 tokens [T].
+
+    Raises:
+      ValueError: samples are not sequences.
+    """
+    if len(input_shape) != 1:
+        raise ValueError(f"input_shape={input_shape}, expected (T,): tokens")
+    example = jax.ShapeDtypeStruct((1, *input_shape), jnp.int32)
+    return _counted(wrap(module, example), example)
 
 
 def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.models import cnn, mlp, resnet, vgg
+from sparsefl_jax.models import cnn, mlp, recurrent, resnet, vgg
 from sparsefl_jax.models.base import Model
 
 MODELS = {
@@ -23,6 +23,7 @@ MODELS = {
         cnn.small_cnn,
         resnet.resnet18,
         vgg.vgg16,
+        recurrent.char_gru,
     )
 }
 

@@ -103,23 +103,46 @@ def build_data(config):
 
 def build_model(config, data):
     """Builds the network of a configuration; it reads raw samples of `data`."""
-    network, reading = describe_model(config, data)
-    augment = tuple(config.augment)
-    preprocess = datasets.make_preprocess(**reading, augment=augment)
-    return models.build(**network).reading(preprocess)
+    model = models.build(**describe_network(config, data))
+    reading = describe_reading(config, data, model)
+    augment = {"augment": tuple(config.augment)} if config.augment else {}
+    return model.reading(datasets.make_preprocess(**reading, **augment))
 
 
-def describe_model(config, data) -> tuple[dict, dict]:
-    """Returns the arguments of `models.build` and of `make_preprocess`."""
+def describe_network(config, data) -> dict:
+    """Returns the arguments of `models.build`."""
     name, settings = _settings(config.model)
     sizes = {"num_classes": data.num_classes, "input_shape": data.x.shape[1:]}
-    reading = {
+    return {"name": name} | sizes | settings
+
+
+def describe_reading(config, data, model) -> dict:
+    """Returns the arguments of `make_preprocess`, but for augmentations."""
+    if model.tokens:
+        _check_tokens(config, data)
+        return {"tokens": True}
+    return {
         "mean": data.mean if config.normalize else None,
         "std": data.std if config.normalize else None,
         "scale": config.input_scale,
         "scramble": config.scramble,
     }
-    return {"name": name} | sizes | settings, reading
+
+
+def _check_tokens(config, data) -> None:
+    """Refuses what a network of tokens cannot read, or reads nothing of."""
+    name = config.model["name"]
+    if data.x.dtype.kind not in "iu" or data.x.ndim != 2:
+        raise ValueError(
+            f"model.name={name!r} reads tokens, expected a data set of "
+            f"integers [n, T], but {data.name!r} has {data.x.dtype} {data.x.shape}"
+        )
+    for field, usual in (("input_scale", 255.0), ("scramble", False), ("augment", ())):
+        value = getattr(config, field)
+        if value != usual:
+            raise ValueError(
+                f"{field}={value!r} is read by nothing here: {name!r} reads tokens"
+            )
 
 
 def build_budgets(config):
