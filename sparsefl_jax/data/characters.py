@@ -44,6 +44,34 @@ def windows(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
     return x, y.astype(np.int32)
 
 
+def followed(texts: list[str], following: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns texts as tokens, and the next character after each of theirs.
+
+    Args:
+      texts: n texts of T characters.
+      following: the character after each text.
+
+    Returns:
+      `x` [n, T] uint8 and `y` [n, T] int32.
+
+    Raises:
+      ValueError: texts differ in length, or more than a character follows one.
+
+    Example:
+      >>> x, y = followed(["abc"], ["d"])
+      >>> "".join(ALPHABET[c] for c in y[0])
+      'bcd'
+    """
+    lengths = sorted({len(text) for text in texts})
+    if len(lengths) > 1 or not lengths[0]:
+        raise ValueError(f"texts of {lengths} characters, expected one length")
+    if any(len(character) != 1 for character in following):
+        raise ValueError("labels of several characters, expected the next one of each")
+    joined = "".join(map("".join, zip(texts, following, strict=True)))
+    codes = encode(joined).reshape(len(texts), -1)
+    return codes[:, :-1], codes[:, 1:].astype(np.int32)
+
+
 def speeches(play: str) -> dict[str, str]:
     r"""Returns all that each character of a play says, by name.
 

@@ -6,6 +6,7 @@ Every name is looked up, and every argument checked, before anything is compiled
 import inspect
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 
@@ -119,7 +120,7 @@ def describe_network(config, data) -> dict:
 def describe_reading(config, data, model) -> dict:
     """Returns the arguments of `make_preprocess`, but for augmentations."""
     if model.tokens:
-        _check_tokens(config, data)
+        _check_tokens(config, data, model)
         return {"tokens": True}
     return {
         "mean": data.mean if config.normalize else None,
@@ -129,10 +130,10 @@ def describe_reading(config, data, model) -> dict:
     }
 
 
-def _check_tokens(config, data) -> None:
+def _check_tokens(config, data, model) -> None:
     """Refuses what a network of tokens cannot read, or reads nothing of."""
     name = config.model["name"]
-    if data.x.dtype.kind not in "iu" or data.x.ndim != 2:
+    if data.x.dtype.kind not in "iu" or data.x.ndim != 2 or data.x.min() < 0:
         raise ValueError(
             f"model.name={name!r} reads tokens, expected a data set of "
             f"integers [n, T], but {data.name!r} has {data.x.dtype} {data.x.shape}"
@@ -143,6 +144,19 @@ def _check_tokens(config, data) -> None:
             raise ValueError(
                 f"{field}={value!r} is read by nothing here: {name!r} reads tokens"
             )
+    most = max(int(x.max(initial=0)) for x in (data.x, data.x_test))
+    largest = np.full((1, *data.x.shape[1:]), most, np.int32)
+
+    def forward(key):
+        return model.apply(*model.init(key), largest, train=False)[0]
+
+    fast = {"xla_backend_optimization_level": 0}
+    logits = jax.jit(forward, compiler_options=fast)(jax.random.key(0))
+    if not np.isfinite(logits).all():  # flax looks up NaN beyond the end of a table
+        raise ValueError(
+            f"model.name={name!r} has no row for token {most}, the largest of "
+            f"{data.name!r}; expected a longer table, such as num_classes={most + 1}"
+        )
 
 
 def build_budgets(config):
