@@ -238,9 +238,9 @@ def _features(name, x):
 def _labels(name, y, num_samples):
     """Returns the labels as int32 after checking their dtype and number."""
     y = np.asarray(y)
-    if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or 0 in y.shape[1:]:
+    if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or y.shape[1:] in ((0,), (1,)):
         raise ValueError(
-            f"{name} is {y.dtype} {y.shape}, expected integers [n] or [n, T]"
+            f"{name} is {y.dtype} {y.shape}, expected integers [n], or [n, T] with T > 1"
         )
     if len(y) != num_samples:
         raise ValueError(

@@ -140,7 +140,7 @@ def _check_tokens(config, data, model) -> None:
         )
     for field, usual in (("input_scale", 255.0), ("scramble", False), ("augment", ())):
         value = getattr(config, field)
-        if value != usual:
+        if value and value != usual:  # an empty list is as good as a tuple
             raise ValueError(
                 f"{field}={value!r} is read by nothing here: {name!r} reads tokens"
             )
