@@ -240,7 +240,7 @@ def _labels(name, y, num_samples):
     y = np.asarray(y)
     if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or y.shape[1:] in ((0,), (1,)):
         raise ValueError(
-            f"{name} is {y.dtype} {y.shape}, expected integers [n], or [n, T] with T > 1"
+            f"{name} is {y.dtype} {y.shape}, expected integers [n], or [n, T], T > 1"
         )
     if len(y) != num_samples:
         raise ValueError(
