@@ -88,7 +88,7 @@ def test_leafs_texts_become_tokens(tmp_path, monkeypatch):
 
 
 def test_char_gru_counts_every_step_by_hand():
-    model = models.build("char_gru", 5, (7,), embedding=2, width=3)
+    model = models.build("char_gru", 5, (7,), embedding=2, units=3)
     gru = model.macs["gru"]
     assert model.tokens
     assert {k: v["kernel"] for k, v in gru.items()} == dict(
@@ -127,7 +127,7 @@ def test_images_are_no_tokens(tmp_path):
 
 
 def reader(num_classes, input_shape):
-    return models.build("char_gru", num_classes, (3,), width=2)
+    return models.build("char_gru", num_classes, (3,), units=2)
 
 
 def test_a_token_beyond_the_table_is_refused(tmp_path):
@@ -135,7 +135,7 @@ def test_a_token_beyond_the_table_is_refused(tmp_path):
     np.savez(tmp_path / "tokens.npz", x=x, y=x % 4)
     config = tiny_config(tmp_path)
     config.dataset, config.test_split = str(tmp_path / "tokens.npz"), "within"
-    config.model = {"name": "char_gru", "width": 2}
+    config.model = {"name": "char_gru", "units": 2}
     with pytest.raises(
         ValueError, match="no row for token 8, .* such as num_classes=9"
     ):

@@ -1,6 +1,5 @@
 """The interface of a network to the rest of the package: functions, loss and macs."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -108,7 +107,7 @@ class Model(NamedTuple):
           {'bias': 0, 'kernel': 12}
         """
         kind, make_params, call, shapes = nnx_modules.functions(make)
-        _check_size(shapes)
+        trial.check_size(shapes)
         if not shapes[0]:
             raise ValueError("module has no parameters, expected something to train")
         compiled = jax.jit(
@@ -262,7 +261,7 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
         new = changed.get("batch_stats", stats)
         return logits.astype(jnp.float32), _unless_padding(train, weight, new, stats)
 
-    macs, stats = _count_macs(initialised)
+    macs, stats = linen.count_macs(initialised)
     return Model(init, apply, macs, any(jax.tree.leaves(is_static(stats))))
 
 
@@ -286,53 +285,6 @@ def _counted(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
     macs = multiply_adds.count(forward, params, (stats, sample))
     tokens = bool(jnp.issubdtype(example.dtype, jnp.integer))
     return model._replace(macs=macs, tokens=tokens)
-
-
-def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
-    """Traces `module.init`; returns macs and the shapes of the statistics.
-
-    The macs of a kernel are its entries times the positions at which it is applied.
-    """
-    counts = {}
-
-    def count(call, args, kwargs, context):
-        out = call(*args, **kwargs)
-        module = context.module
-        has_kernel = module.has_variable("params", "kernel")
-        if has_kernel and context.method_name == "__call__":
-            size = module.get_variable("params", "kernel").size
-            features = getattr(module, "features", out.shape[-1])
-            width = features if isinstance(features, int) else math.prod(features)
-            path = (*module.path, "kernel")
-            counts[path] = counts.get(path, 0) + size * (out.size // width)
-        return out
-
-    try:
-        with nn.intercept_methods(count):
-            shapes = jax.eval_shape(variables, jax.random.key(0))
-    except OverflowError:  # from drawing a leaf that is too large
-        shapes = jax.ShapeDtypeStruct((2**31,), jnp.float32)
-    _check_size(shapes)
-    if unknown := set(shapes) - {"params", "batch_stats"}:
-        allowed = "only 'params' and 'batch_stats' are supported"
-        raise ValueError(f"module has the collections {sorted(unknown)}; {allowed}")
-    if "params" not in shapes:
-        raise ValueError("module has no parameters, expected something to train")
-
-    def of_leaf(path, _):
-        return counts.get(tuple(entry.key for entry in path), 0)
-
-    macs = jax.tree_util.tree_map_with_path(of_leaf, shapes["params"])
-    return macs, shapes.get("batch_stats", {})
-
-
-def _check_size(shapes: PyTree) -> None:
-    """Refuses a network whose entries an int32 cannot count."""
-    if sum(math.prod(v.shape) for v in jax.tree.leaves(shapes)) >= 2**31:
-        raise ValueError(
-            "the network has 2**31 parameters or more, expected fewer: smaller widths "
-            "or num_classes"
-        )
 
 
 def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:

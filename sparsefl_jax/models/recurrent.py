@@ -9,12 +9,12 @@ from sparsefl_jax.models.base import Model, sequence_model
 class _CharGRU(nn.Module):
     num_classes: int
     embedding: int
-    width: int
+    units: int
 
     @nn.compact
     def __call__(self, x):
         x = nn.Embed(self.num_classes, self.embedding, name="embed")(x)
-        x = nn.RNN(nn.GRUCell(self.width, name="gru"), name="rnn")(x)
+        x = nn.RNN(nn.GRUCell(self.units, name="gru"), name="rnn")(x)
         return nn.Dense(self.num_classes, name="head")(x)
 
 
@@ -23,7 +23,7 @@ def char_gru(
     input_shape: tuple[int, ...],
     *,
     embedding: int = 16,
-    width: int = 96,
+    units: int = 96,
 ) -> Model:
     """GRU over characters [T]; logits of the next one after each of them, [T, C].
 
@@ -31,8 +31,8 @@ def char_gru(
       num_classes: characters of the alphabet, read and predicted.
       input_shape: (T,).
       embedding: length of a character's vector.
-      width: units of the recurrent layer.
+      units: of the recurrent layer.
     """
     at_least("embedding", embedding, 1)
-    at_least("width", width, 1)
-    return sequence_model(_CharGRU(num_classes, embedding, width), input_shape)
+    at_least("units", units, 1)
+    return sequence_model(_CharGRU(num_classes, embedding, units), input_shape)

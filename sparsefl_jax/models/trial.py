@@ -5,6 +5,7 @@ must leave the padding out.
 """
 
 import inspect
+import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -14,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 from flax.errors import FlaxError
 
-from sparsefl_jax.core.types import Array
+from sparsefl_jax.core.types import Array, PyTree
 
 # Arguments that are True in training, and those that are True in evaluation.
 TRAINING = ("train", "training", "is_training")
@@ -66,6 +67,15 @@ def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:
         return {k: v for k, v in given.items() if k in names}
 
     return keywords
+
+
+def check_size(shapes: PyTree) -> None:
+    """Refuses a network whose entries an int32 cannot count."""
+    if sum(math.prod(v.shape) for v in jax.tree.leaves(shapes)) >= 2**31:
+        raise ValueError(
+            "the network has 2**31 parameters or more, expected fewer: smaller widths "
+            "or num_classes"
+        )
 
 
 def check_flags(name: str, signature, args, kwargs, train: bool) -> None:
