@@ -134,6 +134,7 @@ def test_refuses_a_temperature(temperature):
     [
         pytest.param(n, marks=[] if n == "mnistnet" else [pytest.mark.slow])
         for n in models.MODELS
+        if n != "char_gru"  # it has no rules of our own
     ],
 )
 def test_every_network_has_a_hessian_product(key, name):

@@ -30,6 +30,15 @@ COUNTS = (
     ("resnet18", (100, (32, 32, 3)), {}, 11_220_132, 9_600, None),
     ("resnet18", (200, (64, 64, 3)), {}, 11_271_432, 9_600, None),
     ("vgg16", CIFAR, {}, 14_724_042, 8_448, None),
+    # Embedding, three gates of 16 and 96 inputs with four biases, and the last layer.
+    (
+        "char_gru",
+        (92, (40,)),
+        {},
+        92 * 16 + 3 * 96 * (16 + 96) + 4 * 96 + 97 * 92,
+        0,
+        40 * (3 * 96 * 112 + 96 * 92),
+    ),
 )
 # Programs here run once or twice, so compiling is all the time there is.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

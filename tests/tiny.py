@@ -79,6 +79,28 @@ def a_method(model, optimizer, strength: float = 0.5, weighting="examples"):
     return fedavg(model, optimizer, weighting=weighting)
 
 
+def a_network(num_classes, input_shape, *, width: int = 4) -> models.Model:
+    """A network of one's own.
+
+    Args:
+      width: of its hidden layer.
+    """
+    return models.build("mlp", num_classes, input_shape, widths=(width,))
+
+
+def a_list(num_classes, input_shape):
+    """What is no network."""
+    return [num_classes, input_shape]
+
+
+def a_partition(labels, num_clients, *, seed, stride: int = 1):
+    """Deals out every `stride`-th sample in turn."""
+    del seed
+    return [
+        np.arange(i, len(labels), num_clients)[::stride] for i in range(num_clients)
+    ]
+
+
 def ctrl_c(monkeypatch) -> Callable:
     """A function that sends this process Ctrl-C and returns once a run has heard it."""
     heard, listening = [], interrupt.listening

@@ -26,6 +26,7 @@ def make_preprocess(
     augment: Sequence[str] = (),
     pad: int = _PAD,
     scramble: bool = False,
+    tokens: bool = False,
 ) -> Callable:
     """Returns the function that turns a batch of samples into the network's input.
 
@@ -33,7 +34,7 @@ def make_preprocess(
       mean: the mean of each channel, on the scale 0 to 1; None subtracts nothing.
       std: the standard deviation of each channel, on the scale 0 to 1; None divides by
         nothing.
-      scale: the divisor of integer pixels, 1 for none; floats are not scaled.
+      scale: the divisor of uint8 pixels, 1 for none; nothing else is scaled.
       augment: names in `AUGMENTATIONS`, applied in training only. "crop" pads with
         pixel 0 and cuts out the original size at a random place; "flip" mirrors an
         image left to right with probability 1/2.
@@ -41,10 +42,13 @@ def make_preprocess(
       scramble: reads an image's memory [H, W, C] as if it were [C, H, W]. SpaFL's
         official CIFAR-10 code makes this mistake; set it to reproduce their figures.
 
+      tokens: leaves integers as they are, for a network that looks them up; nothing
+        else may be set.
+
     Returns:
-      `preprocess(key, x, train) -> x`. It takes [B, H, W, C] or [B, D] in uint8 or
-      float32 and returns float32 of the same shape. `train` is static; the key is read
-      only in training.
+      `preprocess(key, x, train) -> x`. It takes [B, H, W, C] or [B, D] in uint8, int32
+      or float32 and returns float32 of the same shape, or int32 with `tokens`. `train`
+      is static; the key is read only in training.
 
     Raises:
       ValueError: an argument is unknown or out of range; or, from `preprocess`,
@@ -56,6 +60,10 @@ def make_preprocess(
       >>> preprocess(None, x, False).ravel().tolist()
       [-1.0, 1.0]
     """
+    if tokens:
+        if mean is not None or std is not None or augment or scramble:
+            raise ValueError("tokens=True, expected no other argument with it")
+        return lambda key, x, train: x.astype(jnp.int32)
     for name in augment:
         one_of("augment", name, AUGMENTATIONS)
     above("scale", scale, 0)
@@ -77,7 +85,7 @@ def make_preprocess(
                 raise ValueError(f"scramble=True needs images, x has {x.ndim} axes")
             batch, height, width, channels = x.shape
             x = x.reshape(batch, channels, height, width).transpose(0, 2, 3, 1)
-        scaled = jnp.issubdtype(x.dtype, jnp.integer) and scale != 1
+        scaled = x.dtype == jnp.uint8 and scale != 1
         x = x.astype(jnp.float32)
         leading = tuple(range(x.ndim - 1))
         x = x / jnp.float32(scale) if scaled else x

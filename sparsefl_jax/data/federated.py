@@ -15,7 +15,7 @@ from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.data.holdout import TEST_SPLITS, hold_out, test_parts
 from sparsefl_jax.data.partition import PARTITIONERS
 from sparsefl_jax.data.shifts import make_shift, shift_parts
-from sparsefl_jax.data.sources import Dataset, make_dataset
+from sparsefl_jax.data.sources import Dataset, make_dataset, one_label
 
 
 class Rows(NamedTuple):
@@ -32,8 +32,8 @@ class FederatedData(NamedTuple):
     split that does not exist are 0.
     """
 
-    x: np.ndarray  # [n, H, W, C] uint8, or float32
-    y: np.ndarray  # [n] int32
+    x: np.ndarray  # [n, H, W, C] uint8, or float32, or [n, D] integers
+    y: np.ndarray  # [n] int32, or [n, T] where a sample has T targets
     x_test: np.ndarray  # [n_test, ...]
     y_test: np.ndarray  # [n_test] int32
     mean: tuple | None  # per channel, on the scale 0 to 1
@@ -96,14 +96,17 @@ def federate(
             f"{dataset.name!r} lacks, expected 'within'"
         )
     shift = _check_shift(feature_shift, shift_strength, seed, test_split, dataset)
-    parts = _split(dataset, partition, num_clients, seed, test_split, kwargs)
+    by_label = dataset._replace(
+        y=one_label(dataset.y), y_test=one_label(dataset.y_test)
+    )
+    parts = _split(by_label, partition, num_clients, seed, test_split, kwargs)
     # Children of the seed keep the splits independent of the partitioner's draws.
     rng_test, rng_val = (np.random.default_rng([seed, i]) for i in (1, 2))
     if test_split == "within":
         test_share = 0.2 if test_fraction is None else test_fraction
         dataset, parts, test = _within(dataset, parts, test_share, rng_test)
     else:
-        test = test_parts(dataset, parts, test_split, rng=rng_test)
+        test = test_parts(by_label, parts, test_split, rng=rng_test)
     if shift is not None:
         x, y, parts = shift_parts(dataset.x, dataset.y, parts, shift, 0)
         x_test, y_test, test = shift_parts(
@@ -189,7 +192,7 @@ def partition_counts(data: FederatedData) -> np.ndarray:
       array([[2, 0],
              [0, 3]])
     """
-    labels = [data.y[rows[:n]] for rows, n in zip(*data.train, strict=True)]
+    labels = [one_label(data.y)[rows[:n]] for rows, n in zip(*data.train, strict=True)]
     return np.stack([np.bincount(y, minlength=data.num_classes) for y in labels])
 
 

@@ -3,7 +3,8 @@
 Caldas et al., "LEAF: A Benchmark for Federated Settings", arXiv:1812.01097. A file is
 `{"users": [...], "num_samples": [...], "user_data": {user: {"x": [...], "y": [...]}}}`.
 Rows of 784 numbers become images [28, 28, 1] with LEAF's colours, dark ink (0) on white
-(1). Rows of any other length stay features [D].
+(1). Rows of any other length stay features [D]. Texts of one length, each with the next
+character as its label (Shakespeare), become tokens and the next token of each of them.
 
 Files are read one after another. Pixels that are whole multiples of 1/255, as FEMNIST's
 are, become uint8, which loses nothing and takes a quarter of float32's memory. The
@@ -15,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.data import cache
+from sparsefl_jax.data import cache, characters
 
 _SIDE = 28
 
@@ -52,7 +53,8 @@ def read(folder: str | Path) -> dict[str, np.ndarray]:
       folder: as `find` takes it.
 
     Returns:
-      `x` [n, 28, 28, 1] uint8 or float32, or [n, D] float32; `y` [n] int32; `users` [n]
+      `x` [n, 28, 28, 1] uint8 or float32, or [n, D] float32; `y` [n] int32; or, of
+      texts, `x` [n, T] uint8 and `y` [n, T] int32, see `characters`; `users` [n]
       int32, numbered in the order of the files. A test split adds `x_test`, `y_test`
       and `users_test`.
 
@@ -118,12 +120,23 @@ def _users(file):
             counts = "num_samples {}, {} x and {} y".format(size, *lengths)
             raise _refusal(file, f"user {user!r} has {counts}")
         if size:
-            yield user, _samples(file, user, x), _labels(file, user, y)
+            x, y = _array(file, user, "x", x), _array(file, user, "y", y)
+            if x.dtype.kind == y.dtype.kind == "U":
+                yield user, *_texts(file, user, x, y)
+            else:
+                yield user, _samples(file, user, x), _labels(file, user, y)
+
+
+def _texts(file, user, x, y):
+    """Returns one user's texts as tokens, and the next one after each of them."""
+    try:
+        return characters.followed(x.tolist(), y.tolist())
+    except ValueError as error:
+        raise _refusal(file, f"user {user!r} has {error}") from None
 
 
 def _samples(file, user, x):
     """Returns one user's images, in uint8 if that loses nothing, or features."""
-    x = _array(file, user, "x", x)
     if x.dtype.kind in "US":
         raise _refusal(
             file,
@@ -144,7 +157,6 @@ def _samples(file, user, x):
 
 def _labels(file, user, y):
     """Returns one user's labels."""
-    y = _array(file, user, "y", y)
     if y.ndim != 1 or y.dtype.kind not in "iu":
         raise _refusal(file, f"y of user {user!r} is {y.dtype} {y.shape}, not integers")
     return y

@@ -18,6 +18,7 @@ from sparsefl_jax.data.users import number as number_users
 DATASETS = {
     "cifar10_sample": "2,000 + 500 CIFAR-10 images, embedded in the package",
     "fashion_mnist_sample": "2,000 + 500 Fashion-MNIST images, embedded",
+    "shakespeare_sample": "the beginning of a play, embedded; its characters are users",
     "cifar10": "TFDS: 50,000 + 10,000 colour images 32x32, 10 classes",
     "cifar100": "TFDS: 50,000 + 10,000 colour images 32x32, 100 classes",
     "fashion_mnist": "TFDS: 60,000 + 10,000 grey images 28x28, 10 classes",
@@ -45,8 +46,8 @@ class Dataset(NamedTuple):
     x_test is empty if there is no test set.
     """
 
-    x: np.ndarray  # [n, H, W, C] uint8, or float32
-    y: np.ndarray  # [n] int32
+    x: np.ndarray  # [n, H, W, C] uint8, or float32, or [n, D] integers
+    y: np.ndarray  # [n] int32, or [n, T] where a sample has T targets
     x_test: np.ndarray  # [n_test, ...] like x
     y_test: np.ndarray  # [n_test] int32
     num_classes: int
@@ -116,8 +117,9 @@ def make_dataset(
 
     Args:
       x: [n, H, W, C] or [n, H, W] images (integers 0 to 255, or floats), or [n, D]
-        features.
-      y: [n] integers from 0 to num_classes - 1.
+        features or tokens.
+      y: [n] integers from 0 to num_classes - 1, or [n, T] where a sample has T targets,
+        such as the next token of every token.
       x_test: like x; None, together with y_test, if there is no test set.
       y_test: like y.
       num_classes: the number of classes; None for one more than the largest label.
@@ -127,7 +129,8 @@ def make_dataset(
       users_test: [n_test], the user of each test sample.
 
     Returns:
-      A `Dataset`; integer images become uint8, all other samples float32.
+      A `Dataset`; integer images become uint8, integers [n, D] stay uint8 or become
+        int32, and all other samples become float32.
 
     Raises:
       ValueError: lengths differ, labels or values are out of range.
@@ -151,6 +154,8 @@ def make_dataset(
             f"x_test has samples {x_test.shape[1:]} {x_test.dtype}, "
             f"x has {x.shape[1:]} {x.dtype}; they must agree"
         )
+    if y.shape[1:] != y_test.shape[1:]:
+        raise ValueError(f"y_test has targets {y_test.shape[1:]}, y has {y.shape[1:]}")
     num_classes = _num_classes(y, y_test, num_classes)
     ids = {"users": users, "users_test": users_test}
     ids = number_users(ids, {"users": len(x), "users_test": len(x_test)})
@@ -159,6 +164,18 @@ def make_dataset(
     if mean and len(mean) != x.shape[-1]:
         mean, std = _channel_statistics(x)
     return Dataset(x, y, x_test, y_test, num_classes, name, mean, std, **ids)
+
+
+def one_label(y: np.ndarray) -> np.ndarray:
+    """Returns a label for each sample, [n]: the last of a sequence of targets.
+
+    Partitions by label, and statistics of labels, see these.
+
+    Example:
+      >>> one_label(np.array([[1, 2], [3, 4]])).tolist()
+      [2, 4]
+    """
+    return y.reshape(len(y), y.shape[1] if y.ndim > 1 else 1)[:, -1]
 
 
 _OPTIONAL = ("x_test", "y_test", "users", "users_test")
@@ -209,6 +226,8 @@ def _features(name, x):
         if x.min() < 0 or x.max() > 255:
             raise ValueError(f"{name} has integer pixels outside 0 to 255")
         return x.astype(np.uint8)
+    if x.dtype.kind in "iu" and max(-int(x.min()), int(x.max())) < 2**31:
+        return x.astype(np.int32)
     with np.errstate(over="ignore"):  # a float64 can exceed the range of float32
         x = x.astype(np.float32)
     if not np.isfinite(x).all():
@@ -219,8 +238,10 @@ def _features(name, x):
 def _labels(name, y, num_samples):
     """Returns the labels as int32 after checking their dtype and number."""
     y = np.asarray(y)
-    if y.dtype.kind not in "iu" or y.ndim != 1:
-        raise ValueError(f"{name} is {y.dtype} {y.shape}, expected integers [n]")
+    if y.dtype.kind not in "iu" or y.ndim not in (1, 2) or y.shape[1:] in ((0,), (1,)):
+        raise ValueError(
+            f"{name} is {y.dtype} {y.shape}, expected integers [n], or [n, T], T > 1"
+        )
     if len(y) != num_samples:
         raise ValueError(
             f"{name} has {len(y)} labels for {num_samples} samples; lengths must agree"
@@ -234,7 +255,7 @@ def _labels(name, y, num_samples):
 
 def _num_classes(y, y_test, num_classes):
     """Returns the number of classes after checking that all labels lie below it."""
-    present, samples = 1 + max(y.max(), y_test.max(initial=0)), len(y) + len(y_test)
+    present, samples = 1 + max(y.max(), y_test.max(initial=0)), y.size + y_test.size
     if num_classes is None and present > samples:
         raise ValueError(
             f"y has labels up to {present - 1} for {samples} samples; pass num_classes "

@@ -66,7 +66,8 @@ def export_run(
         x = data.x[evaluate.used_rows(data.train)]
         key = jax.random.key(config.seed)
         sparse = make_recalibration(model, x)(key, sparse)
-    network, reading = build.describe_model(config, data)
+    network = build.describe_network(config, data)
+    reading = build.describe_reading(config, data, model)
     about = {
         "method": config.algorithm.name,
         "dataset": config.dataset,

@@ -1,6 +1,5 @@
 """The interface of a network to the rest of the package: functions, loss and macs."""
 
-import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -10,7 +9,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.models import linen
+from sparsefl_jax.models import linen, multiply_adds, nnx_modules, trial
 from sparsefl_jax.models.loss import cross_entropy
 from sparsefl_jax.models.norm import is_static
 
@@ -24,8 +23,9 @@ class Model(NamedTuple):
       init: `(key) -> (params, stats)`, nested dicts of float32; `stats` holds the
         statistics of normalisation, `{}` where there are none.
       apply: `(params, stats, x, *, train, weight=None, key=None) -> (logits, stats)`.
-        x [B, ...], logits [B, C] float32; weight [B] is 0 for padded samples, which
-        leave the statistics alone; key draws dropout. Statistics change in training.
+        x [B, ...], logits [B, C] or [B, T, C] float32; weight [B] is 0 for padded
+        samples, which leave the statistics alone; key draws dropout. Statistics change
+        in training.
       macs: a tree of ints like params: the multiply-adds of each leaf in the forward
         pass of one sample, 0 for biases and normalisation.
       static_stats: whether `recalibrate` has to compute statistics before an
@@ -33,6 +33,7 @@ class Model(NamedTuple):
       dtype: the dtype that `apply` computes in, one of `DTYPES`.
       loss: `(logits, targets, weight) -> (loss, sums)`. Training minimises it and
         evaluation reports it, see `fitting`.
+      tokens: whether `apply` takes integers and looks them up in a table.
     """
 
     init: Callable
@@ -41,6 +42,7 @@ class Model(NamedTuple):
     static_stats: bool = False
     dtype: str = "float32"
     loss: Callable = cross_entropy
+    tokens: bool = False
 
     @classmethod
     def from_flax(
@@ -71,9 +73,60 @@ class Model(NamedTuple):
           >>> Model.from_flax(nn.Dense(4), example).macs
           {'bias': 0, 'kernel': 12}
         """
-        model = wrap(module, example)
-        linen.try_out(module, model.init, model.apply, example)
-        return model
+        model, kind = wrap(module, example), type(module).__name__
+        check = linen.check_submodules
+        trial.try_out(kind, model.init, model.apply, example, check)
+        return _counted(model, example)
+
+    @classmethod
+    def from_nnx(cls, make: Callable, example: Array | jax.ShapeDtypeStruct) -> "Model":
+        """Wraps an nnx module after testing it on three samples.
+
+        The module's `__call__` takes a batch, and those arguments that `from_flax`
+        names, or `rngs`. Its `train()` or `eval()` is called before, which tells every
+        `BatchNorm` and `Dropout` in it. `nnx.BatchNorm` leaves padded samples out.
+        Random streams that the module keeps are seeded anew in every step, and always
+        alike in evaluation.
+
+        Args:
+          make: `(*, rngs) -> module`, such as a class or `functools.partial` of one.
+            The module has no variables other than `nnx.Param`, `nnx.BatchStat` and
+            random streams.
+          example: a batch [B, ...], or its shape and dtype.
+
+        Returns:
+          A `Model`. Its leaves are named as the module's attributes are.
+
+        Raises:
+          ValueError: as `from_flax`, or `make` returns no nnx module.
+
+        Example:
+          >>> from flax import nnx
+          >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+          >>> Model.from_nnx(lambda rngs: nnx.Linear(3, 4, rngs=rngs), example).macs
+          {'bias': 0, 'kernel': 12}
+        """
+        kind, make_params, call, shapes = nnx_modules.functions(make)
+        trial.check_size(shapes)
+        if not shapes[0]:
+            raise ValueError("module has no parameters, expected something to train")
+        compiled = jax.jit(
+            make_params, compiler_options={"xla_backend_optimization_level": 0}
+        )
+
+        def init(key):
+            traced = isinstance(key, jax.core.Tracer)
+            return make_params(key) if traced else compiled(key)
+
+        def apply(params, stats, x, *, train, weight=None, key=None):
+            logits, new = call(params, stats, x, train=train, weight=weight, key=key)
+            return logits.astype(jnp.float32), _unless_padding(
+                train, weight, new, stats
+            )
+
+        macs = jax.tree.map(lambda _: 0, shapes[0])
+        trial.try_out(kind, init, apply, example)
+        return _counted(cls(init, apply, macs), example)
 
     def fitting(self, loss: Callable) -> "Model":
         """Returns the same network with another loss, for training and evaluation.
@@ -177,7 +230,10 @@ class Model(NamedTuple):
 
 def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
     """Wraps a linen module as `Model.from_flax` does, without running a test."""
-    arguments = linen.arguments(module)
+    if not isinstance(module, nn.Module):
+        kind = type(module).__name__
+        raise ValueError(f"module is a {kind}, expected a module of flax.linen")
+    arguments = trial.arguments(module)
 
     def initialised(key):
         x = jnp.zeros((1, *example.shape[1:]), example.dtype)
@@ -203,63 +259,50 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
                 variables, x, **arguments(train, weight), **options
             )
         new = changed.get("batch_stats", stats)
-        if train and weight is not None:  # padding alone changes no statistics
-            new = jax.tree.map(
-                lambda n, o: jnp.where(jnp.any(weight > 0), n, o), new, stats
-            )
-        return logits.astype(jnp.float32), new
+        return logits.astype(jnp.float32), _unless_padding(train, weight, new, stats)
 
-    macs, stats = _count_macs(initialised)
+    macs, stats = linen.count_macs(initialised)
     return Model(init, apply, macs, any(jax.tree.leaves(is_static(stats))))
 
 
-def _count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
-    """Traces `module.init`; returns macs and the shapes of the statistics.
+def _unless_padding(train: bool, weight: Array | None, new: PyTree, old: PyTree):
+    """Returns the new statistics, or the old ones after a batch of padding alone."""
+    if not train or weight is None:
+        return new
+    valid = jnp.any(weight > 0)
+    return jax.tree.map(lambda n, o: jnp.where(valid, n, o), new, old)
 
-    The macs of a kernel are its entries times the positions at which it is applied.
-    """
-    counts = {}
 
-    def count(call, args, kwargs, context):
-        out = call(*args, **kwargs)
-        module = context.module
-        has_kernel = module.has_variable("params", "kernel")
-        if has_kernel and context.method_name == "__call__":
-            size = module.get_variable("params", "kernel").size
-            features = getattr(module, "features", out.shape[-1])
-            width = features if isinstance(features, int) else math.prod(features)
-            path = (*module.path, "kernel")
-            counts[path] = counts.get(path, 0) + size * (out.size // width)
-        return out
+def _counted(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
+    """Returns the model with the multiply-adds that its traced program has."""
+    params, stats = jax.eval_shape(model.init, jax.random.key(0))
 
-    try:
-        with nn.intercept_methods(count):
-            shapes = jax.eval_shape(variables, jax.random.key(0))
-        size = sum(math.prod(v.shape) for v in jax.tree.leaves(shapes))
-    except OverflowError:  # from drawing a leaf that is too large
-        size = 2**31
-    if size >= 2**31:
-        raise ValueError(
-            "the network has 2**31 parameters or more, expected fewer: smaller widths "
-            "or num_classes"
-        )
-    if unknown := set(shapes) - {"params", "batch_stats"}:
-        allowed = "only 'params' and 'batch_stats' are supported"
-        raise ValueError(f"module has the collections {sorted(unknown)}; {allowed}")
-    if "params" not in shapes:
-        raise ValueError("module has no parameters, expected something to train")
+    def forward(params, given):
+        stats, x = given
+        return model.apply(params, stats, x, train=False)[0]
 
-    def of_leaf(path, _):
-        return counts.get(tuple(entry.key for entry in path), 0)
-
-    macs = jax.tree_util.tree_map_with_path(of_leaf, shapes["params"])
-    return macs, shapes.get("batch_stats", {})
+    sample = jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype)
+    macs = multiply_adds.count(forward, params, (stats, sample))
+    tokens = bool(jnp.issubdtype(example.dtype, jnp.integer))
+    return model._replace(macs=macs, tokens=tokens)
 
 
 def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
     """Returns the model of a module that takes float32 samples of `input_shape`."""
     example = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
     return wrap(module, example)
+
+
+def sequence_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
+    """Returns the model of a module that takes int32 tokens [T].
+
+    Raises:
+      ValueError: samples are not sequences.
+    """
+    if len(input_shape) != 1:
+        raise ValueError(f"input_shape={input_shape}, expected (T,): tokens")
+    example = jax.ShapeDtypeStruct((1, *input_shape), jnp.int32)
+    return _counted(wrap(module, example), example)
 
 
 def check_widths(widths: tuple[int, ...], count: int) -> tuple[int, ...]:

@@ -17,14 +17,15 @@ def cross_entropy(
     """Returns the mean softmax cross-entropy of a batch's valid samples.
 
     Args:
-      logits: [B, C] float32.
-      targets: [B] int, labels, or [B, C] float, distributions over the classes.
+      logits: [B, C] float32, or [B, T, C] where a sample has T targets.
+      targets: int, labels [B] or [B, T], or float like logits, distributions over the
+        classes.
       weight: [B], 0 for padded samples.
 
     Returns:
       `(loss, sums)`: the loss in nats per sample, and float32 sums over valid samples:
       `loss`, `correct` (samples whose largest logit is that of the most likely class)
-      and `count`.
+      and `count`. A sample with T targets adds its means over them.
 
     Example:
       >>> logits = jnp.array([[0.0, 0.0], [9.0, 1.0]])
@@ -38,30 +39,33 @@ def cross_entropy(
     else:
         losses = optax.losses.softmax_cross_entropy_with_integer_labels(logits, targets)
         labels = targets
-    valid = weight > 0
+    valid, hits = weight > 0, jnp.argmax(logits, -1) == labels
+    if hits.ndim > 1:  # a sample's targets count as one
+        axes = tuple(range(1, hits.ndim))
+        losses, hits = jnp.mean(losses, axes), jnp.mean(hits, axes, dtype=jnp.float32)
     total = jnp.sum(jnp.where(valid, losses, 0.0))
-    correct = jnp.sum(valid & (jnp.argmax(logits, -1) == labels), dtype=jnp.float32)
+    correct = jnp.sum(jnp.where(valid, hits, 0), dtype=jnp.float32)
     count = jnp.sum(valid, dtype=jnp.float32)
     sums = {"loss": total, "correct": correct, "count": count}
     return total / jnp.maximum(count, 1.0), sums
 
 
 def per_sample(loss: Callable, logits: Array, targets: Array) -> tuple[Array, Array]:
-    """Returns which samples are correct, [B] bool, and their losses, [B] float32.
+    """Returns every sample's share of correct targets and its loss, [B] float32.
 
     Args:
       loss: `(logits, targets, weight) -> (loss, sums)`, as `Model.fitting` takes it.
-      logits: [B, C] float32.
-      targets: [B] labels.
+      logits: [B, C] or [B, T, C] float32.
+      targets: [B] or [B, T] labels.
 
     Example:
       >>> hits, losses = per_sample(cross_entropy, jnp.zeros((2, 2)), jnp.array([0, 1]))
       >>> hits.tolist()
-      [True, False]
+      [1.0, 0.0]
     """
 
     def one(logits, target):
         _, sums = loss(logits[None], target[None], jnp.ones((1,), jnp.float32))
-        return sums["correct"] > 0, sums["loss"]
+        return sums["correct"], sums["loss"]
 
     return jax.vmap(one)(logits, targets)

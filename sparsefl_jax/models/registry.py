@@ -3,8 +3,9 @@
 import inspect
 from typing import Any
 
+from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.models import cnn, mlp, resnet, vgg
+from sparsefl_jax.models import cnn, mlp, recurrent, resnet, vgg
 from sparsefl_jax.models.base import Model
 
 MODELS = {
@@ -22,6 +23,7 @@ MODELS = {
         cnn.small_cnn,
         resnet.resnet18,
         vgg.vgg16,
+        recurrent.char_gru,
     )
 }
 
@@ -37,7 +39,8 @@ def build(
     """Builds a model by its name.
 
     Args:
-      name: a key of `MODELS`.
+      name: a key of `MODELS`, or `module:function` for a network of your own: a
+        function `(num_classes, input_shape, **kwargs) -> Model`.
       num_classes: the outputs of the last layer.
       input_shape: the shape of one sample, (H, W, C) or (D,).
       dtype: the dtype to compute in, 'float32' or 'bfloat16', see `Model.computing`.
@@ -47,16 +50,29 @@ def build(
       A `Model`.
 
     Raises:
-      ValueError: the name, the dtype or a keyword is unknown, or images are too small.
+      ValueError: the name, the dtype or a keyword is unknown, a network of your own
+        is no `Model`, or images are too small.
 
     Example:
       >>> model = build("mlp", 10, (28, 28, 1))
       >>> model.macs["fc3"]
       {'bias': 0, 'kernel': 1280}
     """
-    one_of("model", name, MODELS)
-    parameters = inspect.signature(MODELS[name]).parameters.values()
-    allowed = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    for argument in kwargs:
-        one_of(f"argument of model {name}", argument, (*allowed, "dtype"))
-    return MODELS[name](num_classes, input_shape, **kwargs).computing(dtype)
+    factory = named("model", name, MODELS)
+    signature = inspect.signature(factory)
+    own = list(signature.parameters.values())[2:]
+    if all(p.kind is not p.VAR_KEYWORD for p in own):
+        for argument in kwargs:
+            allowed = (*(p.name for p in own), "dtype")
+            one_of(f"argument of model {name}", argument, allowed)
+    try:
+        signature.bind(num_classes, input_shape, **kwargs)
+    except TypeError as error:
+        raise ValueError(f"model={name!r}: {error}") from None
+    model = factory(num_classes, input_shape, **kwargs)
+    if not isinstance(model, Model):
+        raise ValueError(
+            f"model={name!r} returns a {type(model).__name__}, expected a Model, "
+            "as Model.from_flax and Model.from_nnx make them"
+        )
+    return model.computing(dtype)

@@ -40,12 +40,12 @@ def make_evaluator(
     Args:
       model: a `Model`.
       x: [n, ...], test samples.
-      y: [n] int32, labels.
+      y: [n] or [n, T] int32, labels.
       batch_size: the number of samples that one device processes at a time.
       devices: the devices that share the samples; None for all.
 
     Returns:
-      `evaluate(sparse_model) -> (correct [n] bool, loss [n] float32)`, NumPy arrays
+      `evaluate(sparse_model) -> (correct [n], loss [n])`, NumPy float32 arrays
       with the loss of `model.loss`. Entries outside the mask count as exact zeros.
     """
     mesh = Mesh(np.array(devices or jax.devices()), ("samples",))
@@ -154,7 +154,9 @@ def make_evaluation(
             alive = np.asarray(masks.counts(sparse.mask, every), np.int64)
             results[split][name] = (
                 {
-                    "accuracy": clients if metric == "clients" else correct,
+                    "accuracy": clients
+                    if metric == "clients"
+                    else correct.astype(float),
                     "loss": loss,
                     "density": masks.density(sparse.mask, every),
                     "parameters": alive.sum(),
@@ -270,7 +272,7 @@ def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarr
     """Returns the share of correct rows of every client that has rows.
 
     Args:
-      correct: [n] bool.
+      correct: [n], the share of each row's targets that are correct.
       index: [N, M] int32, rows of `correct`, padded.
       size: [N] int32, the number of valid rows; clients with none are left out.
 
@@ -280,7 +282,7 @@ def shares(correct: np.ndarray, index: np.ndarray, size: np.ndarray) -> np.ndarr
       [1.0, 0.0]
     """
     valid = np.arange(index.shape[1])[None] < size[:, None]
-    hits = np.sum(correct[index] & valid, axis=1)[size > 0]
+    hits = np.sum(correct[index] * valid, axis=1, dtype=np.float64)[size > 0]
     return hits / size[size > 0]
 
 

@@ -139,7 +139,7 @@ def _by_budget(algorithm, info, split, layers: PyTree, evaluator, renew):
                 correct, loss = evaluator(renew(key, sparse))
                 rows, used = split.index[ids], valid[ids]
                 judged = Judged(
-                    np.sum(correct[rows] & used, 1, dtype=np.int32),
+                    np.sum(correct[rows] * used, 1, dtype=np.float32),
                     np.sum(np.where(used, loss[rows], 0), 1, dtype=np.float32),
                     np.asarray(masks.density(sparse.mask, every))[None],
                     np.mean(masks.layer_densities(sparse.mask, layers))[None],
@@ -173,11 +173,11 @@ def _judge_group(model, algorithm, layers: PyTree, devices, batch_size: int = 10
             logits, _ = model.apply(params, sparse.stats, x[rows], train=False)
             correct, losses = per_sample(model.loss, logits, y[rows])
             valid = i * batch_size + jnp.arange(batch_size, dtype=jnp.int32) < size
-            num_correct = jnp.sum(valid & correct, dtype=jnp.int32)
+            num_correct = jnp.sum(jnp.where(valid, correct, 0.0))
             loss = jnp.sum(jnp.where(valid, losses, 0.0))
             return sums[0] + num_correct, sums[1] + loss
 
-        zeros = jnp.int32(0), jnp.float32(0)
+        zeros = jnp.float32(0), jnp.float32(0)
         correct, loss = lax.fori_loop(0, -(-size // batch_size), batch, zeros)
         every = masks.everything(sparse.mask)
         return Judged(

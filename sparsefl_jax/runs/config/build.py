@@ -6,6 +6,7 @@ Every name is looked up, and every argument checked, before anything is compiled
 import inspect
 from typing import Any
 
+import jax
 import numpy as np
 import optax
 
@@ -94,7 +95,7 @@ def build_data(config):
     name, settings = _settings(config.partition)
     return datasets.federate(
         dataset,
-        name,
+        registry.factory("partition", name),
         config.num_clients or None,
         seed=config.seed if config.partition_seed is None else config.partition_seed,
         val_fraction=config.val_fraction,
@@ -105,23 +106,59 @@ def build_data(config):
 
 def build_model(config, data):
     """Builds the network of a configuration; it reads raw samples of `data`."""
-    network, reading = describe_model(config, data)
-    augment = tuple(config.augment)
-    preprocess = datasets.make_preprocess(**reading, augment=augment)
-    return models.build(**network).reading(preprocess)
+    model = models.build(**describe_network(config, data))
+    reading = describe_reading(config, data, model)
+    augment = {"augment": tuple(config.augment)} if config.augment else {}
+    return model.reading(datasets.make_preprocess(**reading, **augment))
 
 
-def describe_model(config, data) -> tuple[dict, dict]:
-    """Returns the arguments of `models.build` and of `make_preprocess`."""
+def describe_network(config, data) -> dict:
+    """Returns the arguments of `models.build`."""
     name, settings = _settings(config.model)
     sizes = {"num_classes": data.num_classes, "input_shape": data.x.shape[1:]}
-    reading = {
+    return {"name": name} | sizes | settings
+
+
+def describe_reading(config, data, model) -> dict:
+    """Returns the arguments of `make_preprocess`, but for augmentations."""
+    if model.tokens:
+        _check_tokens(config, data, model)
+        return {"tokens": True}
+    return {
         "mean": data.mean if config.normalize else None,
         "std": data.std if config.normalize else None,
         "scale": config.input_scale,
         "scramble": config.scramble,
     }
-    return {"name": name} | sizes | settings, reading
+
+
+def _check_tokens(config, data, model) -> None:
+    """Refuses what a network of tokens cannot read, or reads nothing of."""
+    name = config.model["name"]
+    if data.x.dtype.kind not in "iu" or data.x.ndim != 2 or data.x.min() < 0:
+        raise ValueError(
+            f"model.name={name!r} reads tokens, expected a data set of "
+            f"integers [n, T], but {data.name!r} has {data.x.dtype} {data.x.shape}"
+        )
+    for field, usual in (("input_scale", 255.0), ("scramble", False), ("augment", ())):
+        value = getattr(config, field)
+        if value and value != usual:  # an empty list is as good as a tuple
+            raise ValueError(
+                f"{field}={value!r} is read by nothing here: {name!r} reads tokens"
+            )
+    most = max(int(x.max(initial=0)) for x in (data.x, data.x_test))
+    largest = np.full((1, *data.x.shape[1:]), most, np.int32)
+
+    def forward(key):
+        return model.apply(*model.init(key), largest, train=False)[0]
+
+    fast = {"xla_backend_optimization_level": 0}
+    logits = jax.jit(forward, compiler_options=fast)(jax.random.key(0))
+    if not np.isfinite(logits).all():  # flax looks up NaN beyond the end of a table
+        raise ValueError(
+            f"model.name={name!r} has no row for token {most}, the largest of "
+            f"{data.name!r}; expected a longer table, such as num_classes={most + 1}"
+        )
 
 
 def build_budgets(config):

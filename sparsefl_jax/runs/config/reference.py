@@ -7,6 +7,7 @@ from typing import get_args, get_origin
 
 import optax
 
+from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import closest
 from sparsefl_jax.runs.config import defaults, fields, registry
 from sparsefl_jax.runs.config.lines import LINES
@@ -35,8 +36,10 @@ def listing(section: str = "", config=None) -> str:
     sections = [name for name in config if hasattr(config[name], "to_dict")]
     if section in sections:
         return _of_section(section, config[section].get("name"), config[section])
+    if ":" in section:
+        return _of_section(_field_of(section), section, {"name": section})
     for field, table in registry.TABLES.items():
-        if section in table or (":" in section and field == "algorithm"):
+        if section in table:
             return _of_section(field, section, {"name": section})
     if section:
         known = [*sections, *(name for t in registry.TABLES.values() for name in t)]
@@ -59,6 +62,28 @@ def listing(section: str = "", config=None) -> str:
     for name in sections:
         told += ["", _of_section(name, config[name].get("name"), config[name])]
     return "\n".join(told)
+
+
+def _field_of(name: str) -> str:
+    """Returns the section that a `module:function` belongs to, by its first argument.
+
+    Raises:
+      ValueError: there is no such function, or it belongs nowhere.
+    """
+
+    def first(function):
+        return next(iter(inspect.signature(function).parameters), None)
+
+    own = first(named("--fields", name, {}))
+    taken = {f: {*map(first, t.values())} for f, t in registry.TABLES.items()}
+    for field, arguments in taken.items():
+        if own in arguments:
+            return field
+    known = sorted(set().union(*taken.values()))
+    raise ValueError(
+        f"--fields={name}: its first argument is {own}, expected one of "
+        f"{', '.join(known)}"
+    )
 
 
 def argument_lines(factory) -> dict[str, str]:

@@ -1,10 +1,10 @@
 """The names that a configuration may use, and the arguments that each of them takes."""
 
-import importlib
 import inspect
 
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
+from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import one_of
 
 STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
@@ -79,17 +79,9 @@ def refuse_unread(field: str, section: dict, key: str) -> None:
 
 
 def factory(field: str, name: str):
-    """Returns what a section names; a method may be `module:function`.
+    """Returns what a section names: an entry of its table, or `module:function`.
 
     Raises:
       ValueError: if there is no such thing.
     """
-    if ":" not in name or TABLES[field] is not algorithms.ALGORITHMS:
-        return lookup(f"{field}.name", name, TABLES[field])
-    module, _, function = name.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), function)
-        inspect.signature(found)
-    except (ImportError, AttributeError, TypeError, ValueError) as error:
-        raise ValueError(f"{field}.name={name!r}: {error}") from None
-    return found
+    return named(f"{field}.name", name, TABLES[field])

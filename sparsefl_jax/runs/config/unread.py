@@ -44,10 +44,10 @@ def check_data(config, data) -> None:
       ValueError: integer pixels are to be scaled, and there are none.
     """
     scale, usual = config.input_scale, defaults.default_config().input_scale
-    if scale != usual and data.x.dtype.kind not in "iu":
+    if scale != usual and data.x.dtype != "uint8":
         raise ValueError(
-            f"input_scale={scale} is read by nothing here: it divides integers, and "
-            f"{data.name!r} has {data.x.dtype}; expected {usual}"
+            f"input_scale={scale} is read by nothing here: it divides integer pixels, "
+            f"and {data.name!r} has {data.x.dtype}; expected {usual}"
         )
 
 

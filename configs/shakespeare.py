@@ -1,0 +1,42 @@
+"""A GRU that writes Shakespeare, character by character; each client is a role.
+
+python launch.py --config=configs/shakespeare.py[:METHOD][,mini]
+
+METHOD is fedavg (default), spdst or spafl. The data set is LEAF's Shakespeare in the
+folder `data/shakespeare` (Caldas et al. 2018, arXiv:1812.01097), 80 characters a
+sample, of which each predicts the next one. This is no row of a paper. Not measured.
+
+`mini` reads the beginning of Romeo and Juliet, which ships with the package.
+Measured with seed 0 on two busy CPU cores, with compilation: fedavg 44.5 % of the next
+characters in 21 s; spdst 38.7 % at density 0.23 in 50 s; spafl 24.7 % at density 0.64
+in 32 s (always the most frequent character, a space: 16.7 %).
+"""
+
+from configs import _options
+from sparsefl_jax.runs.config.defaults import complete, default_config
+
+METHODS = ("fedavg", "spdst", "spafl")
+
+
+def get_config(arg: str = ""):
+    """Returns the configuration of a comma-separated `arg`; see above."""
+    options = _options.parse(arg, METHODS, ("mini",))
+    method = next((name for name in METHODS if name in options), "fedavg")
+    config = default_config()
+    config.dataset, config.model.name = "data/shakespeare", "char_gru"
+    config.partition = {"name": "natural"}
+    config.num_clients, config.cohort_size, config.test_split = 0, 10, "within"
+    config.num_rounds, config.epochs, config.batch_size = 500, 1, 10
+    config.optimizer.name, config.optimizer.learning_rate = "adam", 0.003
+    config.algorithm = {"name": method}
+    if method == "spdst":
+        config.density = 0.2
+        config.first_stage = {"name": "sensitivity", "num_rounds": 1, "cohort_size": 4}
+        config.first_stage.density = config.get_oneway_ref("density")
+    if method == "spafl":
+        config.algorithm.alpha = 1e-4
+    if "mini" in options:
+        config.dataset, config.test_split = "shakespeare_sample", "natural"
+        config.num_rounds, config.cohort_size, config.epochs = 30, 5, 2
+        config.eval_every = 10
+    return complete(config)

@@ -1,0 +1,36 @@
+"""Looks up what a configuration names: an entry of a table, or `module:function`."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+
+from sparsefl_jax.core.validate import one_of
+
+
+def named(argument: str, name: str, table: Mapping[str, Callable]) -> Callable:
+    """Returns the entry of a table, or imports a function of one's own.
+
+    Args:
+      argument: the argument's name in messages.
+      name: a key of the table, or `module:function`.
+      table: the package's own functions by name.
+
+    Raises:
+      ValueError: there is no such entry, module or function.
+
+    Example:
+      >>> named("model.name", "mlp", {"mlp": max}) is max
+      True
+      >>> named("model.name", "json:dump", {}).__name__
+      'dump'
+    """
+    if ":" not in name:
+        one_of(argument, name, table)
+        return table[name]
+    module, _, function = name.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), function)
+        inspect.signature(found)
+    except (ImportError, AttributeError, TypeError, ValueError) as error:
+        raise ValueError(f"{argument}={name!r}: {error}") from None
+    return found

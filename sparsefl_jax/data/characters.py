@@ -1,0 +1,125 @@
+"""Turns texts into tokens, one a character, and into the next character of each.
+
+The alphabet is newline and printable ASCII, 96 characters; '?' stands for any other.
+"""
+
+import re
+
+import numpy as np
+
+ALPHABET = "\n" + "".join(map(chr, range(32, 127)))
+
+
+def encode(text: str) -> np.ndarray:
+    r"""Returns the place of each character in `ALPHABET`, [len(text)] uint8.
+
+    Example:
+      >>> encode("a b\n\u00e9").tolist() == [ALPHABET.index(c) for c in "a b\n?"]
+      True
+    """
+    codes = np.frombuffer(text.encode("ascii", "replace"), np.uint8)
+    other = ALPHABET.index("?")
+    printable = np.where((codes >= 32) & (codes < 127), codes - 31, other)
+    return np.where(codes == ord("\n"), 0, printable).astype(np.uint8)
+
+
+def windows(text: str, length: int) -> tuple[np.ndarray, np.ndarray]:
+    """Cuts a text into pieces, each with the next character after every character.
+
+    Args:
+      text: any text.
+      length: T; a rest of up to T characters is left out.
+
+    Returns:
+      `x` [n, T] uint8 and `y` [n, T] int32.
+
+    Example:
+      >>> x, y = windows("abcdefg", 3)
+      >>> ["".join(ALPHABET[c] for c in row) for row in (*x, *y)]
+      ['abc', 'def', 'bcd', 'efg']
+    """
+    codes = encode(text)
+    count = max(0, (len(codes) - 1) // length)
+    x, y = (codes[i : i + count * length].reshape(count, length) for i in (0, 1))
+    return x, y.astype(np.int32)
+
+
+def followed(texts: list[str], following: list[str]) -> tuple[np.ndarray, np.ndarray]:
+    """Returns texts as tokens, and the next character after each of theirs.
+
+    Args:
+      texts: n texts of T characters.
+      following: the character after each text.
+
+    Returns:
+      `x` [n, T] uint8 and `y` [n, T] int32.
+
+    Raises:
+      ValueError: texts differ in length, or more than a character follows one.
+
+    Example:
+      >>> x, y = followed(["abc"], ["d"])
+      >>> "".join(ALPHABET[c] for c in y[0])
+      'bcd'
+    """
+    lengths = sorted({len(text) for text in texts})
+    if len(lengths) > 1 or not lengths[0]:
+        raise ValueError(f"texts of {lengths} characters, expected one length")
+    if any(len(character) != 1 for character in following):
+        raise ValueError("labels of several characters, expected the next one of each")
+    joined = "".join(map("".join, zip(texts, following, strict=True)))
+    codes = encode(joined).reshape(len(texts), -1)
+    return codes[:, :-1], codes[:, 1:].astype(np.int32)
+
+
+def speeches(play: str) -> dict[str, str]:
+    r"""Returns all that each character of a play says, by name.
+
+    Args:
+      play: speeches apart by empty lines, each below a line `NAME:`.
+
+    Example:
+      >>> speeches("A:\nOne.\n\nB:\nTwo.\n\nA:\nThree.\n")
+      {'A': 'One.\nThree.\n', 'B': 'Two.\n'}
+    """
+    said = {}
+    for speech in re.split(r"\n\n+", play.strip()):
+        name, _, words = speech.partition(":\n")
+        said[name] = said.get(name, "") + words + "\n"
+    return said
+
+
+def by_character(play: str, length: int, test_share: float = 0.2) -> dict:
+    r"""Returns a play as a data set whose users are its characters.
+
+    The last pieces of what a character says are for testing. Characters that say less
+    than two pieces are left out.
+
+    Args:
+      play: as `speeches` takes it.
+      length: T, characters of a piece.
+      test_share: the share of a character's pieces for testing, at least one.
+
+    Returns:
+      The arrays that `sources.make_dataset` takes.
+
+    Example:
+      >>> arrays = by_character("A:\nOne two three.\n\nB:\nNo.\n", 5)
+      >>> arrays["x"].shape, arrays["x_test"].shape, arrays["users"]
+      ((1, 5), (1, 5), array(['A'], dtype='<U1'))
+    """
+    parts = {"": ([], [], []), "_test": ([], [], [])}
+    for name, words in speeches(play).items():
+        x, y = windows(words, length)
+        end = len(x) - max(1, round(test_share * len(x)))
+        if end < 1:
+            continue
+        for suffix, rows in (("", slice(None, end)), ("_test", slice(end, None))):
+            for found, values in zip(parts[suffix], (x, y), strict=False):
+                found.append(values[rows])
+            parts[suffix][2].extend([name] * len(x[rows]))
+    return {
+        key + suffix: np.array(found[i]) if i == 2 else np.concatenate(found[i])
+        for suffix, found in parts.items()
+        for i, key in enumerate(("x", "y", "users"))
+    }

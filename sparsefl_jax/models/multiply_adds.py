@@ -1,0 +1,161 @@
+"""Counts the multiply-adds of each parameter, from a network's traced program.
+
+A product of a parameter and what depends on the sample counts for the parameter, in
+every iteration of a scan. Products of activations (attention scores), look-ups in a
+table (embeddings), elementwise factors (normalisation) and biases count for none.
+"""
+
+import math
+from collections.abc import Callable
+from fractions import Fraction
+
+import jax
+from jax.extend import core
+
+from sparsefl_jax.core.types import PyTree
+
+# Where a value comes from: the parameters that it is made of alone, by their number, or
+# None if it depends on the sample too.
+Origin = frozenset[int] | None
+
+
+def count(forward: Callable, params: PyTree, sample: PyTree) -> PyTree:
+    """Counts the multiply-adds of each leaf in the forward pass of one sample.
+
+    Args:
+      forward: `(params, sample) -> logits`.
+      params: arrays or shapes.
+      sample: a batch of one sample, [1, ...], or its shape and dtype.
+
+    Returns:
+      A tree of ints like params.
+
+    Raises:
+      ValueError: a parameter is used in a loop of unknown length.
+
+    Example:
+      >>> forward = lambda w, x: jax.nn.relu(x @ w["kernel"]) + w["bias"]
+      >>> params = {"bias": jax.numpy.ones(4), "kernel": jax.numpy.ones((3, 4))}
+      >>> count(forward, params, jax.numpy.ones((1, 3)))
+      {'bias': 0, 'kernel': 12}
+    """
+    leaves, treedef = jax.tree.flatten(params)
+    closed = jax.make_jaxpr(forward)(params, sample)
+    sizes = [math.prod(leaf.shape) for leaf in leaves]
+    counts = [Fraction(0)] * len(leaves)
+
+    def add(origin, products):
+        total = sum(sizes[i] for i in origin)
+        for i in origin:
+            counts[i] += Fraction(products * sizes[i], total)
+
+    others = len(closed.jaxpr.invars) - len(leaves)
+    inputs = [frozenset([i]) for i in range(len(leaves))] + [None] * others
+    _walk(closed.jaxpr, inputs, 1, add)
+    return jax.tree.unflatten(treedef, [round(c) for c in counts])
+
+
+def _walk(jaxpr: core.Jaxpr, inputs: list[Origin], times: int, add) -> list[Origin]:
+    """Follows a program that runs `times`; returns where its outputs come from."""
+    known = dict(zip(jaxpr.invars, inputs, strict=True))
+
+    def read(v):
+        return frozenset() if isinstance(v, core.Literal) else known.get(v, frozenset())
+
+    for eqn in jaxpr.eqns:
+        origins = [read(v) for v in eqn.invars]
+        name = eqn.primitive.name
+        if name in _PRODUCTS and (used := _join([o for o in origins if o])):
+            add(used, times * _PRODUCTS[name](eqn))
+        if name in _CONTROL:
+            outputs = _CONTROL[name](eqn, origins, times, add)
+        elif inner := _inner(eqn):
+            outputs = _walk(inner, origins, times, add)
+        else:
+            outputs = [_join(origins)] * len(eqn.outvars)
+        known |= dict(zip(eqn.outvars, outputs, strict=True))
+    return [read(v) for v in jaxpr.outvars]
+
+
+def _join(origins) -> Origin:
+    """Returns the origin of what is made of several values."""
+    return None if None in origins else frozenset().union(*origins)
+
+
+def _inner(eqn) -> core.Jaxpr | None:
+    """Returns the program that an equation calls with its own inputs, if any."""
+    for value in eqn.params.values():
+        value = value.jaxpr if isinstance(value, core.ClosedJaxpr) else value
+        same = isinstance(value, core.Jaxpr) and len(value.invars) == len(eqn.invars)
+        if same and len(value.outvars) == len(eqn.outvars):
+            return value
+    return None
+
+
+def _of_dot(eqn) -> int:
+    (contracted, _), _ = eqn.params["dimension_numbers"]
+    shape = eqn.invars[0].aval.shape
+    return eqn.outvars[0].aval.size * math.prod(shape[axis] for axis in contracted)
+
+
+def _of_conv(eqn) -> int:
+    kernel = eqn.invars[1].aval
+    features = kernel.shape[eqn.params["dimension_numbers"].rhs_spec[0]]
+    return eqn.outvars[0].aval.size * (kernel.size // features)
+
+
+_PRODUCTS = {"dot_general": _of_dot, "conv_general_dilated": _of_conv}
+
+
+def _scan(eqn, origins, times, add) -> list[Origin]:
+    body, length = eqn.params["jaxpr"].jaxpr, eqn.params["length"]
+    first = eqn.params["num_consts"]
+    last = first + eqn.params["num_carry"]
+    origins = _settled(body, origins, range(first, last))
+    return _walk(body, origins, times * length, add)
+
+
+def _while(eqn, origins, times, add) -> list[Origin]:
+    del times, add
+    skipped, constants = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
+    body, origins = eqn.params["body_jaxpr"].jaxpr, origins[skipped:]
+    origins = _settled(body, origins, range(constants, len(origins)))
+
+    def refuse(origin, products):
+        raise ValueError(
+            "the network multiplies by parameters in a while loop, expected a scan, "
+            "whose length is known"
+        )
+
+    return _walk(body, origins, 1, refuse)
+
+
+def _cond(eqn, origins, times, add) -> list[Origin]:
+    """Counts the branch with the most products."""
+    found = []
+    for branch in eqn.params["branches"]:
+        added = []
+        outputs = _walk(
+            branch.jaxpr, origins[1:], times, lambda *pair, to=added: to.append(pair)
+        )
+        found.append((added, outputs))
+    most = max((added for added, _ in found), key=lambda a: sum(n for _, n in a))
+    for origin, products in most:
+        add(origin, products)
+    joined = zip(*(outputs for _, outputs in found), strict=True)
+    return [_join([origins[0], *each]) for each in joined]
+
+
+_CONTROL = {"scan": _scan, "while": _while, "cond": _cond}
+
+
+def _settled(body, origins, carried: range) -> list[Origin]:
+    """Returns the origins of a loop's inputs after any number of iterations."""
+    while True:
+        outputs = _walk(body, origins, 1, lambda origin, products: None)
+        new = list(origins)
+        for i, output in zip(carried, outputs, strict=False):
+            new[i] = _join([origins[i], output])
+        if new == origins:
+            return origins
+        origins = new

@@ -1,0 +1,179 @@
+"""Makes pure functions of a user's nnx module.
+
+`nnx.split` and `nnx.merge` turn a module into trees and back. Each call of the network
+merges a new module, so nothing that a module writes outlives the call, except the
+statistics of normalisation.
+"""
+
+import contextvars
+import functools
+import inspect
+from collections.abc import Callable
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+
+from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.models import trial
+
+_KINDS = (nnx.Param, nnx.BatchStat, nnx.RngState)
+
+
+class Functions(NamedTuple):
+    """A module as pure functions, of the same form as those of a `Model`."""
+
+    kind: str  # the module's class
+    init: Callable
+    apply: Callable
+    shapes: tuple[PyTree, PyTree]  # of the parameters and the statistics
+
+
+def functions(make: Callable) -> Functions:
+    """Returns the pure functions of a module.
+
+    Args:
+      make: `(*, rngs) -> module`, draws the parameters.
+
+    Raises:
+      ValueError: `make` is a module or returns none, or the module has variables of
+        another kind or unknown arguments.
+    """
+    if isinstance(make, nnx.Module) or not callable(make):
+        raise ValueError(
+            f"make is a {type(make).__name__}, expected a function of the argument "
+            "rngs that returns a module of flax.nnx"
+        )
+
+    def made():
+        module = make(rngs=nnx.Rngs(0))
+        if not isinstance(module, nnx.Module):
+            kind = type(module).__name__
+            raise ValueError(f"make returns a {kind}, expected a module of flax.nnx")
+        return module
+
+    module = nnx.eval_shape(made)
+    kind = type(module).__name__
+    arguments = trial.arguments(module, ("rngs",))
+    graph, *states, others = nnx.split(module, *_KINDS, ...)
+    if unknown := {
+        "/".join(map(str, path)): type(variable).__name__
+        for path, variable in nnx.to_flat_state(others)
+    }:
+        listed = ", ".join(f"{path} ({name})" for path, name in unknown.items())
+        raise ValueError(
+            f"module has the variables {listed}, expected only Param and BatchStat"
+        )
+    params, stats, streams = states
+
+    def init(key):
+        state = nnx.split(make(rngs=nnx.Rngs(key)), *_KINDS, ...)[1:3]
+        return tuple(map(_nested, state))
+
+    def apply(given_params, given_stats, x, *, train, weight=None, key=None):
+        key = jax.random.key(0) if key is None else key  # recurrent cells draw zeros
+        state = (
+            _filled(params, given_params),
+            _filled(stats, given_stats),
+            _seeded(streams, key),
+        )
+        called = nnx.merge(graph, *state)
+        called.train() if train else called.eval()
+        keywords = arguments(train, weight)
+        if "rngs" in keywords:
+            keywords["rngs"] = nnx.Rngs(key)
+        with _Intercepted(called, train, weight):
+            logits = called(x, **keywords)
+        new = nnx.split(called, *_KINDS, ...)[2] if train else None
+        return logits, given_stats if new is None else _nested(new)
+
+    shapes = (_nested(params), _nested(stats))
+    return Functions(kind, init, apply, shapes)
+
+
+def _nested(state) -> dict:
+    """Returns a state's arrays as nested dicts whose keys are strings."""
+    tree = {}
+    for path, variable in nnx.to_flat_state(state):
+        *modules, name = map(str, path)
+        inner = functools.reduce(lambda d, key: d.setdefault(key, {}), modules, tree)
+        inner[name] = variable.get_value()
+    return tree
+
+
+def _filled(state, tree: dict):
+    """Returns a state with the arrays of nested dicts, the inverse of `_nested`."""
+
+    def leaf(path):
+        return functools.reduce(lambda d, key: d[str(key)], path, tree)
+
+    flat = nnx.to_flat_state(state)
+    return nnx.from_flat_state([(path, v.replace(leaf(path))) for path, v in flat])
+
+
+def _seeded(state, key: Key):
+    """Returns the state of random streams, each with a key of its own."""
+    flat = nnx.to_flat_state(state)
+    keys = jax.random.split(key, max(1, len(flat)))
+
+    def value(i, variable):
+        shape = variable.get_value().shape
+        if isinstance(variable, nnx.RngCount):
+            return jnp.zeros(shape, jnp.uint32)
+        return jax.random.split(keys[i], shape) if shape else keys[i]
+
+    return nnx.from_flat_state(
+        [(path, v.replace(value(i, v))) for i, (path, v) in enumerate(flat)]
+    )
+
+
+_CALLS: contextvars.ContextVar = contextvars.ContextVar("the calls of submodules")
+
+
+class _Intercepted:
+    """A context in which padding is left out of batch norm, and flags are checked."""
+
+    def __init__(self, module, train: bool, weight: Array | None):
+        self.names = {}
+        for path, inner in nnx.iter_modules(module):
+            if path:
+                self.names[id(inner)] = "/".join(map(str, path))
+                inner.__class__ = _intercepting(type(inner))
+        self.train, self.weight = train, weight
+
+    def __enter__(self):
+        self.token = _CALLS.set(self)
+
+    def __exit__(self, *_):
+        _CALLS.reset(self.token)
+
+    def keywords(self, module, signature, args, kwargs) -> dict:
+        """Returns the keyword arguments that a submodule is to be called with."""
+        name = f"{type(module).__name__} {self.names.get(id(module), '')!r}"
+        trial.check_flags(name, signature, args, kwargs, self.train)
+        if not isinstance(module, nnx.BatchNorm) or self.weight is None:
+            return kwargs
+        x = args[0] if args else kwargs["x"]
+        mask = trial.norm_mask(name, self.weight, x, kwargs.get("mask"))
+        return kwargs | {"mask": mask}
+
+
+@functools.cache
+def _intercepting(kind: type) -> type:
+    """Returns a subclass whose calls go through the context that is open."""
+    if "__call__" not in dir(kind):
+        return kind
+    call = kind.__call__
+    signature = inspect.signature(call)
+    unbound = list(signature.parameters.values())[1:]
+    signature = signature.replace(parameters=unbound)
+
+    @functools.wraps(call)
+    def intercepted(self, *args, **kwargs):
+        context = _CALLS.get(None)
+        if context is not None:
+            kwargs = context.keywords(self, signature, args, kwargs)
+        return call(self, *args, **kwargs)
+
+    return type(kind.__name__, (kind,), {"__call__": intercepted})

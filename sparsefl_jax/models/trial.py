@@ -1,0 +1,190 @@
+"""Tells a user's module whether it trains, and tests that padding has no effect.
+
+A client's last batch is padded. Layers that mix samples, above all batch normalisation,
+must leave the padding out.
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax.errors import FlaxError
+
+from sparsefl_jax.core.types import Array, PyTree
+
+# Arguments that are True in training, and those that are True in evaluation.
+TRAINING = ("train", "training", "is_training")
+NOT_TRAINING = ("deterministic", "use_running_average")
+
+
+def flags(train: bool) -> dict[str, bool]:
+    """Returns what every argument that tells of training is."""
+    return dict.fromkeys(TRAINING, train) | dict.fromkeys(NOT_TRAINING, not train)
+
+
+def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:
+    """Returns a function that makes the keyword arguments of a module's `__call__`.
+
+    Args:
+      module: a linen or an nnx module.
+      further: names that are known too; they become None.
+
+    Returns:
+      `keywords(train, weight=None) -> dict`, those of the known arguments that the
+      module has.
+
+    Raises:
+      ValueError: it has an unknown argument that has no default or whose default is a
+        bool or a string.
+
+    Example:
+      >>> import flax.linen as nn
+      >>> arguments(nn.BatchNorm())(True)
+      {'use_running_average': False}
+    """
+    kind = type(module).__name__
+    first, *others = inspect.signature(module.__call__).parameters.values()
+    if first.kind is first.VAR_POSITIONAL:  # passes its arguments on, as Sequential
+        others = [p for p in others if p.kind is not p.VAR_KEYWORD]
+    known = (*TRAINING, *NOT_TRAINING, "weight", *further)
+    for p in others:
+        switch = isinstance(p.default, bool | str)
+        needed = p.default is p.empty and p.kind is not p.VAR_POSITIONAL
+        if p.name not in known and (needed or switch):
+            raise ValueError(
+                f"{kind}.__call__ has the unknown argument {p.name!r}, expected "
+                f"only {', '.join(known)}"
+            )
+    names = {p.name for p in others}
+
+    def keywords(train, weight=None):
+        given = flags(train) | dict.fromkeys(further) | {"weight": weight}
+        return {k: v for k, v in given.items() if k in names}
+
+    return keywords
+
+
+def check_size(shapes: PyTree) -> None:
+    """Refuses a network whose entries an int32 cannot count."""
+    if sum(math.prod(v.shape) for v in jax.tree.leaves(shapes)) >= 2**31:
+        raise ValueError(
+            "the network has 2**31 parameters or more, expected fewer: smaller widths "
+            "or num_classes"
+        )
+
+
+def check_flags(name: str, signature, args, kwargs, train: bool) -> None:
+    """Refuses the call of a submodule that leaves a training flag at a wrong default.
+
+    Args:
+      name: the submodule, in the message.
+      signature: that of its `__call__`, with which it gets `args` and `kwargs`.
+      train: whether the network trains.
+
+    Raises:
+      ValueError: in one line.
+    """
+    given = signature.bind_partial(*args, **kwargs).arguments
+    for flag, value in flags(train).items():
+        if flag in signature.parameters and flag not in given:
+            default = signature.parameters[flag].default
+            if isinstance(default, bool) and default != value:
+                raise ValueError(
+                    f"{name} is called without its argument {flag!r}, which stays "
+                    f"{default} in {'training' if train else 'evaluation'}"
+                )
+
+
+def norm_mask(name: str, weight: Array, x: Array, given: Array | None) -> Array:
+    """Returns the mask with which batch normalisation skips padded samples.
+
+    Args:
+      name: the layer, in the message.
+      weight: [B], 0 for padded samples.
+      x: [B, ...], what it normalises.
+      given: the mask that it was called with, if any.
+
+    Raises:
+      ValueError: the first axis of x is not the batch.
+    """
+    if x.shape[:1] != weight.shape:
+        raise ValueError(
+            f"{name} normalises {list(x.shape)}, expected the {weight.size} samples of "
+            "a batch along the first axis, to leave out padded ones"
+        )
+    valid = weight > 0
+    valid = valid | ~jnp.any(valid)  # of padding alone the statistics are unused
+    valid = jnp.expand_dims(valid, range(1, x.ndim))
+    return valid if given is None else valid & jnp.asarray(given, bool)
+
+
+def try_out(
+    kind: str,
+    init: Callable,
+    apply: Callable,
+    example: Any,
+    check: Callable[[bool], AbstractContextManager] = lambda train: nullcontext(),
+) -> None:
+    """Runs two samples and a padded one, and checks that the padding has no effect.
+
+    Args:
+      kind: the module's class, named in errors.
+      init, apply: those of its `Model`.
+      example: a batch [B, ...], or its shape and dtype.
+      check: a context around the traces of `apply`, of whether they train.
+
+    Raises:
+      ValueError: the module fails, or a padded sample changes the logits of valid ones
+        or the statistics. The message is one line.
+    """
+    key = jax.random.key(0)
+    shape = (3, *example.shape[1:])
+    if jnp.issubdtype(example.dtype, jnp.integer):  # any embedding holds rows 0 and 1
+        x = np.zeros(shape, np.int32)
+        x[1].flat[::2] = 1
+        padding = np.ones_like(x[2])
+    else:
+        x = np.random.default_rng(0).normal(size=shape)
+        padding = 3 - 2 * x[2]
+    other = np.stack([x[0], x[1], padding])
+    weight = jnp.array([1, 1, 0], jnp.float32)
+
+    def train_and_evaluate(variables, x):
+        def outputs(train):
+            keywords = {"weight": weight, "key": key if train else None}
+            with check(train):
+                logits, stats = apply(*variables, x, train=train, **keywords)
+            if logits.shape[:1] != (3,):
+                raise ValueError(
+                    f"{kind} turns 3 samples into {list(logits.shape)}, expected [3, C]"
+                )
+            return {"logits": logits[:2], "the statistics": stats}
+
+        return outputs(True), outputs(False)
+
+    run = jax.jit(
+        train_and_evaluate, compiler_options={"xla_backend_optimization_level": 0}
+    )
+    try:
+        variables = init(key)
+        first, second = (run(variables, v.astype(example.dtype)) for v in (x, other))
+    except FlaxError as error:
+        reason = str(error).split("(https://")[0]
+        raise ValueError(f"{kind}: {' '.join(reason.split())}") from error
+    for mode, a, b in zip(("training", "evaluation"), first, second, strict=True):
+        for output in a:
+            if not jax.tree.all(jax.tree.map(_same, a[output], b[output])):
+                raise ValueError(
+                    f"in {mode} a padded sample changes {output} of {kind}: it mixes "
+                    "samples; accept `weight` [B] in __call__ and leave out samples of "
+                    "weight 0"
+                )
+
+
+def _same(a, b) -> bool:
+    return bool(np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True))

@@ -1,0 +1,170 @@
+"""Tokens as samples and sequences as targets: the loss, the data, a network."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from configs import shakespeare
+from sparsefl_jax import models
+from sparsefl_jax.data import characters, sources
+from sparsefl_jax.models.loss import cross_entropy, per_sample
+from sparsefl_jax.runs.config import build, fields
+from tests.tiny import tiny_config
+
+LOG2 = float(np.log(2))
+
+
+def test_a_sequence_of_targets_counts_as_the_mean_of_its_tokens():
+    # Two samples of two tokens, two classes: even odds, or certain.
+    logits = jnp.float32([[[0, 0], [99, 0]], [[99, 0], [99, 0]]])
+    targets = jnp.int32([[0, 0], [0, 0]])
+    loss, sums = cross_entropy(logits, targets, jnp.ones(2))
+    assert loss.item() == pytest.approx(LOG2 / 4)
+    assert {k: v.item() for k, v in sums.items()} == pytest.approx(
+        {"loss": LOG2 / 2, "correct": 2.0, "count": 2.0}
+    )
+    _, sums = cross_entropy(logits, jnp.int32([[0, 1], [0, 0]]), jnp.float32([1, 0]))
+    assert sums["correct"].item() == 0.5 and sums["count"].item() == 1.0
+    hits, losses = per_sample(cross_entropy, logits, jnp.int32([[0, 1], [1, 1]]))
+    assert hits.tolist() == [0.5, 0.0]
+    assert losses.tolist() == pytest.approx([(LOG2 + 99) / 2, 99.0])
+
+
+def test_distributions_over_the_classes_of_every_token():
+    logits, even = jnp.zeros((1, 3, 2)), jnp.full((1, 3, 2), 0.5)
+    assert cross_entropy(logits, even, jnp.ones(1))[0].item() == pytest.approx(LOG2)
+
+
+def test_integers_stay_tokens_and_sequences_stay_targets():
+    x = np.array([[1, 300], [2, 70_000]], np.int64)
+    data = sources.make_dataset(x, x % 7, num_classes=7)
+    assert data.x.dtype == np.int32 and data.x.tolist() == x.tolist()
+    assert data.y.shape == (2, 2) and data.num_classes == 7
+    with pytest.raises(ValueError, match="y_test has targets .3,., y has .2,."):
+        sources.make_dataset(x, x % 7, x, np.zeros((2, 3), int), num_classes=7)
+
+
+def test_partitions_by_label_see_the_last_target():
+    y = np.stack([np.zeros(40, int), np.arange(40) % 2], 1)
+    given = {"x_test": y, "y_test": y, "num_clients": 2}
+    data = sfl.from_arrays(y, y, partition="shards", k=1, **given)
+    counts = sfl.data.partition_counts(data)
+    assert counts.tolist() == [[20, 0], [0, 20]] or counts.tolist() == [
+        [0, 20],
+        [20, 0],
+    ]
+
+
+def test_the_play_has_its_characters_as_users():
+    data = sources.load("shakespeare_sample")
+    assert data.x.shape[1:] == data.y.shape[1:] == (40,)
+    np.testing.assert_array_equal(data.x[:, 1:], data.y[:, :-1])
+    first = "".join(characters.ALPHABET[c] for c in data.x[data.users == 0][0])
+    assert len(np.unique(data.users)) == 24 and first == first.encode().decode()
+    assert data.num_classes <= len(characters.ALPHABET)
+
+
+def leaf(folder, x, y):
+    (folder / "train").mkdir(parents=True)
+    user = {"users": ["PUCK"], "num_samples": [len(x)]}
+    text = json.dumps(user | {"user_data": {"PUCK": {"x": x, "y": y}}})
+    (folder / "train" / "all.json").write_text(text)
+    return sources.load(str(folder))
+
+
+def test_leafs_texts_become_tokens(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    data = leaf(tmp_path / "play", ["I go", "go, "] * 20, [",", "I"] * 20)
+    said = ["".join(characters.ALPHABET[c] for c in row) for row in data.y[:2]]
+    assert said == [" go,", "o, I"] and data.x.dtype == np.uint8
+    with pytest.raises(ValueError, match=r"'PUCK' has texts of \[2, 4\] characters"):
+        leaf(tmp_path / "uneven", ["I go", "go"], [",", "I"])
+    with pytest.raises(ValueError, match="'PUCK' has labels of several characters"):
+        leaf(tmp_path / "many", ["I go", "go, "], [",", "I go"])
+
+
+def test_char_gru_counts_every_step_by_hand():
+    model = models.build("char_gru", 5, (7,), embedding=2, units=3)
+    gru = model.macs["gru"]
+    assert model.tokens
+    assert {k: v["kernel"] for k, v in gru.items()} == dict(
+        ir=7 * 6, iz=7 * 6, hr=7 * 9, hz=7 * 9, hn=7 * 9, **{"in": 7 * 6}
+    )
+    assert model.macs["head"] == {"bias": 0, "kernel": 7 * 15}
+    assert model.macs["embed"] == {"embedding": 0}
+    with pytest.raises(ValueError, match=r"input_shape=\(4, 4, 1\), expected \(T,\)"):
+        models.build("char_gru", 5, (4, 4, 1))
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"scramble": True}, "scramble=True is read by nothing here"),
+        ({"augment": ("flip",)}, "augment=('flip',) is read by nothing here"),
+        ({"input_scale": 2.0}, "input_scale=2.0 is read by nothing here"),
+    ],
+    ids=str,
+)
+def test_what_tokens_have_no_use_for_is_refused(change, told):
+    config = shakespeare.get_config("mini")
+    config.update(change)
+    with pytest.raises(ValueError) as caught:
+        build.build_model(config, build.build_data(config))
+    assert told in str(caught.value)
+
+
+def test_images_are_no_tokens(tmp_path):
+    config = tiny_config(tmp_path)
+    config.model = {"name": "tests.tokens_test:reader"}
+    with pytest.raises(
+        ValueError, match="reads tokens, expected a data set of integer"
+    ):
+        build.build_model(config, build.build_data(config))
+
+
+def reader(num_classes, input_shape):
+    return models.build("char_gru", num_classes, (3,), units=2)
+
+
+def test_a_token_beyond_the_table_is_refused(tmp_path):
+    x = np.arange(40).reshape(20, 2) % 9
+    np.savez(tmp_path / "tokens.npz", x=x, y=x % 4)
+    config = tiny_config(tmp_path)
+    config.dataset, config.test_split = str(tmp_path / "tokens.npz"), "within"
+    config.model = {"name": "char_gru", "units": 2}
+    with pytest.raises(
+        ValueError, match="no row for token 8, .* such as num_classes=9"
+    ):
+        build.build_model(config, build.build_data(config))
+    config.num_classes = 9
+    build.build_model(config, build.build_data(config))
+
+
+@pytest.mark.parametrize("method", shakespeare.METHODS)
+def test_the_configuration_builds(method):
+    config = shakespeare.get_config(f"{method},mini")
+    fields.check(config)
+    data = build.build_data(config)
+    model = build.build_model(config, data)
+    assert len(build.build_stages(config, model)) == (2 if method == "spdst" else 1)
+    params, stats = jax.eval_shape(model.init, jax.random.key(0))
+    out = jax.eval_shape(
+        lambda p, s, x: model.apply(p, s, x, train=True)[0], params, stats, data.x[:2]
+    )
+    assert out.shape == (2, 40, data.num_classes)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("method, least", [("fedavg", 0.35), ("spdst", 0.3)])
+def test_a_small_gru_learns_more_than_the_most_frequent_character(method, least):
+    """A space everywhere is right in 16.7 of 100 cases."""
+    config = shakespeare.get_config(f"{method},mini")
+    data = build.build_data(config)
+    model = build.build_model(config, data)
+    stages = build.build_stages(config, model)
+    result = sfl.run(jax.random.key(0), stages, model, data, eval_every=30)
+    assert result.metrics[-1]["accuracy"] > least
