@@ -87,6 +87,8 @@ def test_every_file_and_function_that_a_page_names_is_there():
     ]
     assert len(named) > 30
     for page, file, function in named:
+        if file == "my_module.py":  # the reader's own
+            continue
         paths = [p for p in (ROOT / "sparsefl_jax" / file, ROOT / file) if p.exists()]
         assert paths, f"{page.name}: no {file}"
         if function:

@@ -7,6 +7,7 @@ import inspect
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -77,7 +78,7 @@ def count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
 
     try:
         with nn.intercept_methods(count):
-            shapes = jax.eval_shape(variables, jax.random.key(0))
+            shapes: Any = jax.eval_shape(variables, jax.random.key(0))
     except OverflowError:  # from drawing a leaf that is too large
         shapes = jax.ShapeDtypeStruct((2**31,), jnp.float32)
     trial.check_size(shapes)

@@ -24,7 +24,8 @@ NOT_TRAINING = ("deterministic", "use_running_average")
 
 def flags(train: bool) -> dict[str, bool]:
     """Returns what every argument that tells of training is."""
-    return dict.fromkeys(TRAINING, train) | dict.fromkeys(NOT_TRAINING, not train)
+    told = {name: train for name in TRAINING}
+    return told | {name: not train for name in NOT_TRAINING}
 
 
 def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:

@@ -85,8 +85,9 @@ def legend(ax: Any, handles: list | None = None, columns: int = 2) -> None:
       handles: the lines to name; None for all that have a label.
       columns: at most as many, fewer if the labels are long.
     """
-    handles = ax.get_legend_handles_labels()[0] if handles is None else handles
-    labels = [handle.get_label() for handle in handles]
+    if handles is None:
+        handles, _ = ax.get_legend_handles_labels()
+    labels = [handle.get_label() for handle in list(handles or ())]
     if not labels:
         return
     columns = max(1, min(columns, 62 // (max(map(len, labels)) + 6)))

@@ -150,7 +150,7 @@ def swatch(look: Look) -> str:
     from matplotlib.markers import MarkerStyle
 
     style = MarkerStyle(look.marker)
-    path = style.get_path().transformed(style.get_transform())
+    path: Any = style.get_path().transformed(style.get_transform())
     shapes = "".join(
         f'<polygon points="{" ".join(f"{x:.1f},{y:.1f}" for x, y in polygon)}"/>'
         for polygon in (

@@ -220,7 +220,8 @@ def _by_gbit(run: Run, model: str) -> tuple[np.ndarray, np.ndarray]:
 def _mark_best(ax, x: float, best: Record) -> None:
     """Draws a ring around the best evaluation."""
     style = {"ls": "none", "marker": "o", "ms": 9, "mfc": "none", "mec": INK}
-    ax.plot([x], [100 * accuracy(best)], label="best", zorder=4, **style)
+    y = 100 * (accuracy(best) or 0.0)  # the best is finite
+    ax.plot([x], [y], label="best", zorder=4, **style)
 
 
 def _headline(run: Run, field: str) -> tuple[np.ndarray, np.ndarray]:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from sparsefl_jax.core.validate import closest
 from sparsefl_jax.runs import run_directory
-from sparsefl_jax.runs.config import methods, plain, registry, rename
+from sparsefl_jax.runs.config import defaults, methods, plain, registry, rename
 from sparsefl_jax.studies.points import Point
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -77,6 +77,7 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
       ['fedavg', 'pdst-density=0.05', 'pdst-density=0.1']
     """
     axes = dict(parse(axes) if isinstance(axes, str) else axes)
+    config = defaults.complete(copy.deepcopy(config))
     seeds = _seeds(axes.pop("seed", None), config)
     order = sorted(axes, key=lambda name: (name != "algorithm.name", name != "density"))
     points, used = {}, set()

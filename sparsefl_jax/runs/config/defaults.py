@@ -4,10 +4,12 @@ The arguments that a name takes stand in the configuration with their defaults, 
 each can be set from the command line and `config.json` holds them all.
 """
 
+from typing import Any
+
 from sparsefl_jax.runs.config import registry
 
 
-def default_config():
+def default_config() -> Any:  # a ConfigDict
     """Returns all fields of a configuration as a `ConfigDict`.
 
     A file in `configs/` starts from here and returns `complete(config)`. The
