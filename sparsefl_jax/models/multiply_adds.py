@@ -34,7 +34,7 @@ def count(forward: Callable, params: PyTree, sample: PyTree) -> PyTree:
       ValueError: a parameter is used in a loop of unknown length.
 
     Example:
-      >>> forward = lambda w, x: jax.nn.relu(x @ w["kernel"]) + w["bias"]
+      >>> forward = lambda w, x: jax.nn.relu(x @ w["kernel"]) + w["bias"][None]
       >>> params = {"bias": jax.numpy.ones(4), "kernel": jax.numpy.ones((3, 4))}
       >>> count(forward, params, jax.numpy.ones((1, 3)))
       {'bias': 0, 'kernel': 12}
