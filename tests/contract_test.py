@@ -128,8 +128,11 @@ TABLE = {
 }
 
 
-# A method with other arguments than in another row: only with `-m slow`.
+# Only with `-m slow`: a method with other arguments than in another row, or with the
+# messages of another row.
 VARIANTS = (
+    "fedprox",
+    "grasp",
     "fedadam",
     "fedavg_keep",
     "spdst_keep",

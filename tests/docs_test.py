@@ -25,7 +25,7 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEMPLATE = re.compile(r"<!-- template -->\n```python\n(.*?)```\n<!-- end -->", re.S)
 FENCED = re.compile(r"^(```+)([\w{}-]*)[^\n]*\n(.*?)^\1$", re.S | re.M)
 LINK = re.compile(r"https?://[^\s)>\]\"'`|\\,]*[\w/]")
-SLOW = ("runs.md", "write_a_method.md")  # a run, all laws: about a minute each
+SLOW = ("data_and_models.md", "runs.md", "write_a_method.md")  # runs, all laws
 QUICKSTART = "quickstart.md"  # prints, and has a test of its own
 
 
