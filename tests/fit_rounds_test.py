@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from sparsefl_jax.runs import experiment, fit_rounds
+from sparsefl_jax.runs import cli, experiment, fit_rounds
 from sparsefl_jax.runs.config import methods
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
@@ -81,3 +81,13 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     assert fit_rounds.fitted(begun, build=None) == (begun, "")
     asked.fit.gbit = 4 * ROUND
     assert fit_rounds.kept(asked, begun) is None
+
+
+def test_a_plan_alone_is_of_the_rounds_that_the_budget_pays_for(capsys):
+    """`--dry_run` beside a budget."""
+    asked = config()
+    asked.fit.gbit = 3.5 * ROUND
+    cli.dry_run(asked)
+    said = capsys.readouterr().out
+    assert "pays for 3 rounds, by the exact plan" in said
+    assert f"{3 * ROUND * 1e3:.3g} Mbit" in said

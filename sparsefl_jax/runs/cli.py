@@ -85,18 +85,18 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
 
 
 def dry_run(config) -> None:
-    """Prints the plan of a configuration and trains nothing."""
-    from sparsefl_jax.runs import experiment
+    """Prints the plan of a configuration; trains nothing but the pilot of a budget."""
+    from sparsefl_jax.runs import experiment, fit_rounds
     from sparsefl_jax.runs.config.rename import settle
     from sparsefl_jax.system import hardware, processes
 
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
     hardware.keep_compilations()
-    config = settle(config)
+    config, said = fit_rounds.fitted(settle(config), experiment.build)
     told = experiment.plan(config, experiment.build(config), compiled=True)
     if processes.leads():
-        formats.say(told)
+        formats.say(f"{said}\n{told}" if said else told)
 
 
 def prepare(name: str) -> None:
