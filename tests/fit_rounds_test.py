@@ -1,8 +1,10 @@
 """The number of rounds that a budget pays for, by hand."""
 
 import json
+import sys
 
 import pytest
+from absl import flags
 
 from sparsefl_jax.runs import cli, experiment, fit_rounds
 from sparsefl_jax.runs.config import methods
@@ -91,3 +93,21 @@ def test_a_plan_alone_is_of_the_rounds_that_the_budget_pays_for(capsys):
     said = capsys.readouterr().out
     assert "pays for 3 rounds, by the exact plan" in said
     assert f"{3 * ROUND * 1e3:.3g} Mbit" in said
+
+
+@pytest.mark.parametrize("resume, by", [((), None), (("--resume",), "plan")])
+def test_a_new_run_of_a_kept_configuration_fits_its_budget(
+    tmp_path, monkeypatch, resume, by
+):
+    """What a run was fitted by holds for that run alone."""
+    kept = config()
+    kept.fit.gbit, kept.fit.by = 1.0, "plan"
+    path = tmp_path / "config.json"
+    path.write_text(kept.to_json_best_effort())
+    argv = ["launch.py", f"--config={path}", "--config.fit.gbit=2.0", *resume]
+    monkeypatch.setattr(sys, "argv", argv)
+    values = flags.FlagValues()
+    found = cli.define_config(values)
+    flags.DEFINE_bool("resume", False, "", flag_values=values)
+    values(argv)
+    assert (found.value.fit.gbit, found.value.fit.by) == (2.0, by)
