@@ -92,7 +92,9 @@ def run(case: Case, repeats: int) -> dict:
         size = case.clients, COHORT, ROUNDS, plan.mesh.size
         working = store.working_size(*size)
     start = time.perf_counter()
-    state = initial_state.start(key, plan, sparse, clients, None, working, case.where)
+    state = initial_state.start(
+        key, plan, sparse, clients.info, None, working, case.where
+    )
     jax.block_until_ready((state.server, state.last_round))
     start_seconds = time.perf_counter() - start
     segment = round_program.make_segment(plan)

@@ -136,7 +136,7 @@ def prepare(
     def start(sparse=None):
         sparse = checks.initial_model(key, model) if sparse is None else sparse
         sparse = jax.tree.map(jax.numpy.asarray, sparse)
-        return initial_state.start(key, plan, sparse, population)
+        return initial_state.start(key, plan, sparse, population.info)
 
     ids = cohorts.cohorts(key, stage, setup.clients, np.zeros(1, np.int32))
     arguments = key, population, start(), np.zeros(1, np.int32), ids

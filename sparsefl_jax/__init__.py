@@ -26,13 +26,13 @@ from sparsefl_jax.export.compact import compact as compact
 from sparsefl_jax.models import Model as Model
 from sparsefl_jax.report import plot_partition as plot_partition
 from sparsefl_jax.runs.in_python import experiment as experiment
-from sparsefl_jax.runs.loop import Run as Run
-from sparsefl_jax.runs.loop import Segment as Segment
-from sparsefl_jax.runs.loop import Snapshot as Snapshot
 from sparsefl_jax.runs.loop import run as run
 from sparsefl_jax.runs.loop import segments as segments
 from sparsefl_jax.runs.results import load_clients as load_clients
 from sparsefl_jax.runs.results import load_run as load_run
+from sparsefl_jax.runs.segments import Run as Run
+from sparsefl_jax.runs.segments import Segment as Segment
+from sparsefl_jax.runs.segments import Snapshot as Snapshot
 from sparsefl_jax.runs.setup import Limits as Limits
 from sparsefl_jax.sparsity import masks as masks
 from sparsefl_jax.system.hardware import use_cpu_cores as use_cpu_cores

@@ -14,6 +14,7 @@ import pytest
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import checkpoint, experiment, loop
 from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.runs.segments import Best, Snapshot
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, tiny_config
@@ -166,8 +167,8 @@ def test_models_keep_their_order(tmp_path):
         return SparseModel({"w": leaf}, {"w": leaf > 0}, {})
 
     models = {name: model(i) for i, name in enumerate(("w1", "w0.4", "a", "w0.5"))}
-    best = loop.Best(0.5, "test", 0.5, 0, 1, dict(reversed(models.items())))
-    at = loop.Snapshot(0, 1, placement.State({}, (), np.ones(1)), 0, 0.0, best)
+    best = Best(0.5, "test", 0.5, 0, 1, dict(reversed(models.items())))
+    at = Snapshot(0, 1, placement.State({}, (), np.ones(1)), 0, 0.0, best)
     checkpoint.save(tmp_path, at, models, jax.random.key(0), {})
     saved = checkpoint.read(tmp_path, state=False)
     assert list(saved.models) == list(models)

@@ -51,7 +51,7 @@ def begin(world, factory, budgets=None, **kwargs):
     stage = Stage(method, 1, 2, batch_size=4)
     plan = placement.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
     population = placement.make_population(plan, data, budgets)
-    state = jax.device_get(initial_state.start(KEY, plan, sparse, population))
+    state = jax.device_get(initial_state.start(KEY, plan, sparse, population.info))
     judged = evaluate.make_evaluation(model, data, budgets=budgets)(stage)
     return method, state, lambda state, seen=None: judged(KEY, state, {}, seen)
 

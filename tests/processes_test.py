@@ -123,7 +123,7 @@ for name, method in methods.items():
         plan = placement.make_plan(stage, layers, jax.devices()[:count])
         population = placement.make_population(plan, data)
         start = checks.initial_model(key, model)
-        state = initial_state.start(key, plan, start, population)
+        state = initial_state.start(key, plan, start, population.info)
         ids = cohorts.cohorts(key, stage, 24, rounds)
         arguments = key, population, state, rounds, ids
         run = round_program.make_segment(plan).lower(*arguments).compile()

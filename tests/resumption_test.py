@@ -14,11 +14,11 @@ from sparsefl_jax.runs import (
     checkpoint,
     cli,
     experiment,
-    loop,
     resumption,
     run_directory,
 )
 from sparsefl_jax.runs.config import build, defaults, plain
+from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.system import interrupt
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
@@ -170,7 +170,7 @@ def settle(tmp_path):
         new.update_from_flattened_dict(now)
         at = {"stage": 0, "round": 2, "state": None, "bits": 10**9, "flops": 0.0} | at
         about = {"config": plain.plain(old)}
-        saved = checkpoint.Saved(loop.Snapshot(**at), {}, about)
+        saved = checkpoint.Saved(Snapshot(**at), {}, about)
         return resumption.settle(plain.values(new), saved, extend_at_final)
 
     return asked

@@ -119,7 +119,7 @@ def simulator(
     layouts = checks.trace(stage, shapes(model), data).layouts
 
     def run(initial):
-        state = initial_state.start(key, plan, initial, people)
+        state = initial_state.start(key, plan, initial, people.info)
         _, logs = jax.device_get(segment(key, people, state, rounds, ids))
         each = (jax.tree.map(lambda v, i=i: v[i], logs) for i in rounds)
         how = layouts, model.macs, trees.layer_paths(layers), 1

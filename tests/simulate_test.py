@@ -185,7 +185,7 @@ def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
     plan = placement.make_plan(stage, {"kernel": True}, jax.devices()[:devices], chunk)
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
-    state = initial_state.start(key, plan, sparse, population())
+    state = initial_state.start(key, plan, sparse, population().info)
     assert state.last_round.tolist() == [-1, -1]
     ids = np.array([[1, 0], [0, 1]], np.int32)
     segment = round_program.make_segment(plan)
@@ -208,7 +208,7 @@ def test_a_segment_leaves_out_rounds_beyond_a_number(key):
     segment = round_program.make_segment(plan)
     rounds, ids = np.arange(3, dtype=np.int32), np.array([[1, 0]] * 3, np.int32)
     for count in (1, 2, 3):
-        state = initial_state.start(key, plan, sparse, population())
+        state = initial_state.start(key, plan, sparse, population().info)
         arguments = key, population(), state, rounds, ids, None, np.int32(count)
         state, log = segment(*arguments)
         kernel = state.server.params["kernel"]
@@ -228,7 +228,7 @@ def test_last_round_tells_who_came_when(key):
     assert plan.mesh.size == 1
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
-    state = initial_state.start(key, plan, sparse, population())
+    state = initial_state.start(key, plan, sparse, population().info)
     rounds, ids = np.arange(3, dtype=np.int32), np.array([[1], [0], [1]], np.int32)
     state, log = round_program.make_segment(plan)(key, population(), state, rounds, ids)
     assert state.last_round.tolist() == [1, 2]

@@ -156,8 +156,8 @@ def cohorts(key: Key, stage: Stage, num_clients: int, rounds: Array) -> Array:
 def drawing(key: Key, stage: Stage, num_clients: int) -> Callable:
     """Returns a compiled `cohorts` of a stage, from NumPy to NumPy.
 
-    The function maps `rounds [R]` to `ids [R, K]`. For rounds beyond the stage it
-    returns the cohort of the last round.
+    The function maps `rounds [R]` to `ids [R, K]`, or to None if all of them lie beyond
+    the stage. For single rounds beyond it the cohort is that of the last round.
     """
 
     @jax.jit
@@ -165,4 +165,5 @@ def drawing(key: Key, stage: Stage, num_clients: int) -> Callable:
         rounds = jnp.minimum(rounds, stage.num_rounds - 1)
         return cohorts(key, stage, num_clients, rounds)
 
-    return lambda rounds: np.asarray(draw(rounds))
+    num_rounds = stage.num_rounds
+    return lambda rounds: np.asarray(draw(rounds)) if rounds[0] < num_rounds else None

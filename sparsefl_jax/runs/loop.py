@@ -2,21 +2,20 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage, target
-from sparsefl_jax.core.types import Key, PyTree, SparseModel
+from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import limits
-from sparsefl_jax.runs.limits import Cost
 from sparsefl_jax.runs.plan import checks, memory
 from sparsefl_jax.runs.programs import Programs
+from sparsefl_jax.runs.segments import Asked, Best, Ran, Run, Segment, Snapshot
 from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.simulation import (
     evaluate,
@@ -30,60 +29,6 @@ from sparsefl_jax.system import processes
 from sparsefl_jax.wire import ledger
 
 SNAPSHOTS = 50  # masks of the server that are told of a stage, at most
-
-
-class Best(NamedTuple):
-    """The models of the evaluation that did best in the last stage."""
-
-    accuracy: float  # of the headline model, by the run's metric
-    chosen_by: str  # 'validation' where that split exists, else 'test'
-    score: float  # the accuracy by which it was chosen
-    stage: int
-    round: int
-    models: dict  # the server's, by name a `SparseModel` with NumPy leaves
-
-
-class Snapshot(NamedTuple):
-    """A run at the end of a segment: what it takes to go on.
-
-    `state` is given up to the next segment, so save it before asking for that.
-    """
-
-    stage: int
-    round: int  # completed rounds of the stage
-    state: Any  # simulate.State; to resume from, a function of its shapes that gives it
-    bits: int  # since the start, both ways
-    flops: float  # since the start, at the masks
-    best: Best | None = None
-    ended_by: str = ""  # 'rounds' or the name of a limit; '' while the run goes on
-
-    @property
-    def spent(self) -> Cost:
-        """Returns the cost of the run so far."""
-        return Cost(self.bits, self.flops)
-
-
-class Segment(NamedTuple):
-    """The result of a segment."""
-
-    records: list[dict]  # as `metrics.jsonl` has them
-    snapshot: Snapshot | None  # None before a failure is raised
-    models: dict[str, SparseModel]  # what the server deploys; given up as the state is
-    masks: dict[str, np.ndarray]  # packed: 'server' [bytes], 'clients' [K, bytes]
-
-
-class Run(NamedTuple):
-    """The result of a run.
-
-    `server` and `clients` are those of the last stage, `models` what it deploys, and
-    `metrics` all records in order, as `metrics.jsonl` has them. On the disk, `clients`
-    are a `disk_store.Rows`.
-    """
-
-    server: PyTree
-    clients: PyTree
-    models: dict[str, SparseModel]
-    metrics: list[dict]
 
 
 def run(
@@ -161,9 +106,54 @@ def go_on(key: Key, programs: Programs, at: Snapshot | None = None):
 
     Yields, raises: as `segments` does.
     """
+    run, simulate, stage = steps(key, programs.setup, programs, at), None, None
+    for asked in run:
+        with memory.explained(programs.memory(asked.stage), asked.stage):
+            if asked.stage != stage:
+                simulate, stage = _simulating(programs, asked.stage), asked.stage
+            ran = simulate(asked)
+        yield run.send(ran)
+
+
+def _simulating(programs: Programs, stage: int) -> Callable:
+    """Returns `(Asked) -> Ran`, which simulates the rounds of a stage."""
+    setup, (plan, pace, segment, *_) = programs.setup, programs.of(stage)
+    population = placement.make_population(plan, setup.data, setup.budgets)
+    if pace.working is None:
+        segment = store.on_device(segment)
+    else:
+        segment = store.on_host(segment, plan.mesh, pace.working)
+    ahead = None
+
+    def simulate(asked: Asked) -> Ran:
+        nonlocal ahead
+        key, _, state, rounds, ids, count, draw = asked
+        following = draw(rounds + np.int32(count))
+        state, logs, ahead = segment(
+            key, population, state, rounds, ids, np.int32(count), following, ahead
+        )
+        return Ran(state, processes.fetch(logs), count, following)
+
+    return simulate
+
+
+def steps(key: Key, setup: Setup, programs: Programs, at: Snapshot | None = None):
+    """Runs a setup but for its rounds, which whoever iterates simulates.
+
+    Args:
+      key: the root of all randomness.
+      setup: the run.
+      programs: the compiled stages of this run, or of one with another seed.
+      at: where to go on; None: from the start.
+
+    Yields:
+      In turn an `Asked`, to which a `Ran` has to be sent, and a `Segment`.
+
+    Raises:
+      Exception: as `segments` does.
+    """
     if at is not None and at.ended_by:
         raise ValueError(f"resume: the run has ended, by {at.ended_by}")
-    setup = programs.setup
     init_key, run_key = keys.of_run(key)
     sparse = setup.initial
     if sparse is None:
@@ -180,7 +170,7 @@ def go_on(key: Key, programs: Programs, at: Snapshot | None = None):
         key = keys.of_stage(run_key, at.stage)
         with memory.explained(programs.of(at.stage).memory, at.stage):
             judge = evaluation(setup.stages[at.stage])
-            at, models = yield from _rounds(key, programs, judge, sparse, at)
+            at, models = yield from _rounds(key, setup, programs, judge, sparse, at)
         if at.ended_by:
             return
         sparse = target(models)
@@ -189,41 +179,33 @@ def go_on(key: Key, programs: Programs, at: Snapshot | None = None):
 
 def _rounds(
     key: Key,
+    setup: Setup,
     programs: Programs,
     evaluation: Callable,
     sparse: SparseModel,
     at: Snapshot,
 ):
-    """Yields a `Segment` every few rounds; returns the last snapshot and the models."""
-    setup, traced = programs.setup, programs.traced[at.stage]
+    """Yields as `steps` does; returns the last snapshot and the models."""
+    traced = programs.traced[at.stage]
     stage, data = setup.stages[at.stage], setup.data
-    plan, pace, segment, *_ = programs.of(at.stage)
+    plan, pace, *_ = programs.of(at.stage)
     observed, length = setup.observed(at.stage), pace.length
-    population = placement.make_population(plan, data, setup.budgets)
+    info = placement.client_info(data, setup.budgets)
     state = initial_state.start(
-        key, plan, sparse, population, at.state, pace.working, pace.where
+        key, plan, sparse, info, at.state, pace.working, pace.where
     )
-    if pace.working is None:
-        segment = store.on_device(segment)
-    else:
-        segment = store.on_host(segment, plan.mesh, pace.working)
     draw = cohorts.drawing(key, stage, len(data.train.size))
     most, seen = limits.most(setup, at.stage, traced), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
     own = keys.of_round(key, keys.EVALUATION, at.round)
     models = stage.algorithm.deploy(own, state.server)
-    rounds, ahead = np.arange(at.round, at.round + length, dtype=np.int32), None
-    ids = draw(rounds)
+    ids = draw(np.arange(at.round, at.round + length, dtype=np.int32))
     while at.round < stage.num_rounds:
+        rounds = np.arange(at.round, at.round + length, dtype=np.int32)
         left = length - at.round % length
-        count = np.int32(limits.fitting(setup.limits, at.spent, most, left))
-        later = rounds + count
-        following = draw(later) if later[0] < stage.num_rounds else None
-        state, logs, ahead = segment(
-            key, population, state, rounds, ids, count, following, ahead
-        )
-        rounds, ids = later, following
-        logs = processes.fetch(logs)
+        count = limits.fitting(setup.limits, at.spent, most, left)
+        asked = Asked(key, at.stage, state, rounds, ids, count, draw)
+        state, logs, count, ids = yield asked
         records, at, failure = _account(setup, traced, plan.layers, logs, count, at)
         most = limits.updated(most, records)
         own = keys.of_round(key, keys.EVALUATION, at.round)

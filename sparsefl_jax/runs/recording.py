@@ -14,9 +14,9 @@ from sparsefl_jax import data as datasets
 from sparsefl_jax import report
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.runs import checkpoint, mask_files, sinks, summary
-from sparsefl_jax.runs.loop import Segment, Snapshot
 from sparsefl_jax.runs.plan import timings
 from sparsefl_jax.runs.progress import Progress
+from sparsefl_jax.runs.segments import Segment, Snapshot
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import files
 

@@ -15,8 +15,8 @@ from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, run_directory
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.plain import flatten
-from sparsefl_jax.runs.loop import Best, Run
 from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.segments import Best, Run
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import (
     disk_store,

@@ -15,7 +15,7 @@ import jax
 from sparsefl_jax.data import federated
 from sparsefl_jax.runs import checkpoint, run_directory
 from sparsefl_jax.runs.config.plain import replaced, stages
-from sparsefl_jax.runs.loop import Snapshot
+from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.system import log_lines, processes
 
 

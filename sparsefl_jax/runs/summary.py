@@ -11,7 +11,7 @@ import numpy as np
 from sparsefl_jax import report
 from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.runs.config import plain
-from sparsefl_jax.runs.loop import Best, Snapshot
+from sparsefl_jax.runs.segments import Best, Snapshot
 from sparsefl_jax.system import files, hardware, provenance
 
 

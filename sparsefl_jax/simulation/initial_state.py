@@ -64,7 +64,7 @@ def start(
     key: Key,
     plan: placement.Plan,
     model: SparseModel,
-    population: placement.Population,
+    info: ClientInfo,
     restore: Callable | None = None,
     working: int | None = None,
     where: str = "host",
@@ -75,7 +75,7 @@ def start(
       key: the stage's root key.
       plan: the devices and the chunk of the stage.
       model: the model before the stage.
-      population: the data and facts of all clients.
+      info: the facts of all clients, [N].
       restore: `(shapes) -> state`, which returns a saved state of these shapes and
         dtypes, instead of a new one. Its rows may be a `disk_store.Saved`, and `model`
         may be shapes.
@@ -86,7 +86,8 @@ def start(
     Returns:
       The `State`, on the plan's devices except for rows on the host or on disk.
     """
-    algorithm, info = plan.stage.algorithm, population.info
+    algorithm = plan.stage.algorithm
+    info = processes.put(info, NamedSharding(plan.mesh, P()))
     shape = shapes(algorithm, model, info)
     placed = placement.shardings(plan, shape)
     by_client = NamedSharding(plan.mesh, P("clients"))

@@ -167,7 +167,8 @@ def segment(world: World, chunk: int, devices: int) -> Callable:
 @once
 def start(world: World) -> placement.State:
     """Returns the state before round 0, as NumPy arrays."""
-    state = initial_state.start(world.key, plan(world), world.model, world.population)
+    info = world.population.info
+    state = initial_state.start(world.key, plan(world), world.model, info)
     return jax.device_get(state)
 
 

@@ -1,0 +1,84 @@
+"""What a run says of itself as it goes on: its segments, and where it stands."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsefl_jax.core.types import Key, PyTree, SparseModel
+from sparsefl_jax.runs.limits import Cost
+
+
+class Best(NamedTuple):
+    """The models of the evaluation that did best in the last stage."""
+
+    accuracy: float  # of the headline model, by the run's metric
+    chosen_by: str  # 'validation' where that split exists, else 'test'
+    score: float  # the accuracy by which it was chosen
+    stage: int
+    round: int
+    models: dict  # the server's, by name a `SparseModel` with NumPy leaves
+
+
+class Snapshot(NamedTuple):
+    """A run at the end of a segment: what it takes to go on.
+
+    `state` is given up to the next segment, so save it before asking for that.
+    """
+
+    stage: int
+    round: int  # completed rounds of the stage
+    state: Any  # simulate.State; to resume from, a function of its shapes that gives it
+    bits: int  # since the start, both ways
+    flops: float  # since the start, at the masks
+    best: Best | None = None
+    ended_by: str = ""  # 'rounds' or the name of a limit; '' while the run goes on
+
+    @property
+    def spent(self) -> Cost:
+        """Returns the cost of the run so far."""
+        return Cost(self.bits, self.flops)
+
+
+class Segment(NamedTuple):
+    """The result of a segment."""
+
+    records: list[dict]  # as `metrics.jsonl` has them
+    snapshot: Snapshot | None  # None before a failure is raised
+    models: dict[str, SparseModel]  # what the server deploys; given up as the state is
+    masks: dict[str, np.ndarray]  # packed: 'server' [bytes], 'clients' [K, bytes]
+
+
+class Asked(NamedTuple):
+    """The rounds that a run is about to simulate; it is then sent their `Ran`."""
+
+    key: Key  # of the stage
+    stage: int
+    state: Any  # before these rounds; given up to them
+    rounds: np.ndarray  # [R] int32, of the stage
+    ids: np.ndarray  # [R, K] int32, their cohorts
+    count: int  # how many of them to run, at most
+    draw: Callable  # `(rounds) -> ids`, None beyond the stage
+
+
+class Ran(NamedTuple):
+    """What the rounds that a run asked for came to."""
+
+    state: Any  # after them
+    logs: Any  # a `RoundLog` of NumPy arrays [R]
+    count: int  # how many of them ran
+    ids: np.ndarray | None  # [R, K] int32, the cohorts of the rounds that follow
+
+
+class Run(NamedTuple):
+    """The result of a run.
+
+    `server` and `clients` are those of the last stage, `models` what it deploys, and
+    `metrics` all records in order, as `metrics.jsonl` has them. On the disk, `clients`
+    are a `disk_store.Rows`.
+    """
+
+    server: PyTree
+    clients: PyTree
+    models: dict[str, SparseModel]
+    metrics: list[dict]
