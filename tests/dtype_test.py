@@ -12,7 +12,7 @@ from benchmarks import lowering
 from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers
 from sparsefl_jax.models.convolution import Layer, choose, convolve
-from sparsefl_jax.runs import experiment, loop, run_directory, summary
+from sparsefl_jax.runs import experiment, job, loop, run_directory, summary
 from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.training import local
 from tests.tiny import tiny_config
@@ -191,7 +191,7 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
 def test_the_plan_says_in_what_a_run_computes(tmp_path):
     config = tiny_config(tmp_path)
     config.model.dtype = "bfloat16"
-    plan = experiment.plan(config, experiment.build(config))
+    plan = job.plan(config, experiment.build(config))
     assert "in bfloat16 matmuls together, precision highest" in plan
 
 

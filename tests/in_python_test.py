@@ -16,10 +16,11 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import report
-from sparsefl_jax.runs import experiment, loop
+from sparsefl_jax.runs import experiment, loop, recording
 from sparsefl_jax.runs.description import describe
 from sparsefl_jax.runs.run_directory import read_config
 from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, tiny_config, write_images
 
 ROOT = Path(__file__).parent.parent
@@ -95,7 +96,7 @@ def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
     def run(folder):
         return ended.run(stages(), workdir=folder, eval_every=1)
 
-    send, written = ctrl_c(monkeypatch), experiment.recording.recording
+    send, written = ctrl_c(monkeypatch), recording.recording
 
     @contextlib.contextmanager
     def stopping(*args):
@@ -109,8 +110,8 @@ def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
             yield recorder._replace(record=record)
 
     with monkeypatch.context() as patch:
-        patch.setattr(experiment.recording, "recording", stopping)
-        with pytest.raises(experiment.interrupt.StoppedError):
+        patch.setattr(recording, "recording", stopping)
+        with pytest.raises(interrupt.StoppedError):
             run(tmp_path / "stopped")
     assert not (tmp_path / "stopped" / "summary.json").exists()
     stopped = run(tmp_path / "stopped")

@@ -86,7 +86,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
 
 def dry_run(config) -> None:
     """Prints the plan of a configuration; trains nothing but the pilot of a budget."""
-    from sparsefl_jax.runs import experiment, fit_rounds
+    from sparsefl_jax.runs import experiment, fit_rounds, job
     from sparsefl_jax.runs.config.rename import settle
     from sparsefl_jax.system import hardware, processes
 
@@ -94,7 +94,7 @@ def dry_run(config) -> None:
         raise ValueError("--config is missing, expected a file in configs/")
     hardware.keep_compilations()
     config, said = fit_rounds.fitted(settle(config), experiment.build)
-    told = experiment.plan(config, experiment.build(config), compiled=True)
+    told = job.plan(config, experiment.build(config), compiled=True)
     if processes.leads():
         formats.say(f"{said}\n{told}" if said else told)
 

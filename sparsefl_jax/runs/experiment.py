@@ -5,48 +5,24 @@ The files are described in `docs/runs.md`.
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import NamedTuple
-
-import jax
 
 from sparsefl_jax import report
-from sparsefl_jax.core.types import Key
 from sparsefl_jax.data import federated
 from sparsefl_jax.runs import (
-    checkpoint,
     fit_rounds,
-    loop,
-    recording,
     resumption,
     run_directory,
     summary,
+    together,
 )
+from sparsefl_jax.runs import job as single
 from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.plain import plain, replaced, values
-from sparsefl_jax.runs.plan import describe, formatting
-from sparsefl_jax.runs.programs import Programs
+from sparsefl_jax.runs.job import Job
 from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source, assemble
-from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
-
-
-class Job(NamedTuple):
-    """A run as it was asked for; mostly the arguments of `run`."""
-
-    config: SimpleNamespace  # as `plain.values` returns it
-    path: Path
-    resume: bool
-    progress: bool | str = True
-    extend_at_final: bool = False
-    accept_lost_records: bool = False
-    widths: tuple[int, int, int] | None = None
-    source: Source = CONFIGURATION
-
-    def build(self, config: SimpleNamespace, started: bool = False) -> Parts:
-        """Builds what runs, with the configuration that the run goes on with."""
-        return assemble(self.source, config, started, self.widths)
+from sparsefl_jax.system import files, processes
 
 
 def build(config, started: bool = False) -> Parts:
@@ -83,29 +59,6 @@ def widths_of(
         *(federated.widths(source.data(values(c))) for c in configs), strict=True
     )
     return max(train), max(val), max(test)
-
-
-def plan(config, parts: Parts, compiled: bool = False) -> str:
-    """Returns the plan as text: devices, bits, FLOPs, memory and time.
-
-    Args:
-      config: of the run.
-      parts: what it builds.
-      compiled: whether to compile the stages, which tells what memory they take.
-    """
-    stages = range(len(parts.traced))
-    memories = None
-    if compiled:
-        with Programs(*parts) as programs:
-            memories = [programs.of(stage).memory for stage in stages]
-    told = describe.describe(*parts, key=jax.random.key(config.seed), memories=memories)
-    lines = [formatting.text(told)]
-    if config.seeds > 1:
-        lines.append(f"All this {config.seeds} times, once for each seed.")
-    limits = [f"until.{k}={v:g}" for k, v in config.until.items() if v is not None]
-    if limits:
-        lines.append(f"Less if it ends earlier, by {' or '.join(limits)}.")
-    return "\n".join(lines)
 
 
 def run(
@@ -161,150 +114,101 @@ def run(
     return perform(job)
 
 
+def run_each(
+    runs: Sequence[tuple],
+    left: Sequence[int],
+    seeds_together: str,
+    widths: tuple[int, int, int] | None,
+    *,
+    progress: bool | str = True,
+) -> Iterator[tuple[int, dict | Exception]]:
+    """Runs configurations that differ in their seed alone; each costs only itself.
+
+    Args:
+      runs: pairs of a configuration, with its number of rounds, and its directory.
+      left: the places of those that have not ended.
+      seeds_together: whether in one program, a name in `lockstep.CHOICES`.
+      widths, progress: as in `run`.
+
+    Yields:
+      The place of a run, and its summary or the error with which it has failed; as they
+      end.
+
+    Raises:
+      interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    if not left:
+        return
+    begun = [(folder / "config.json").exists() for _, folder in runs]
+    if together.wanted(seeds_together, len(runs)):
+        jobs = [
+            Job(values(config), folder, resume, progress, widths=widths)
+            for (config, folder), resume in zip(runs, begun, strict=True)
+        ]
+        for place, outcome in together.outcomes(jobs, seeds_together):
+            if place in left:
+                yield place, outcome
+        return
+    for place in left:
+        config, folder = runs[place]
+        how = dict(resume=begun[place], progress=progress, widths=widths)
+        yield place, together.attempt(run, config, folder, **how)
+
+
 def perform(job: Job) -> dict:
     """Runs what was asked for; returns and raises what `run` does."""
-    return _run_seeds(job) if job.config.seeds > 1 else _run_one(job)
-
-
-def _run_one(job: Job) -> dict:
-    """Runs a configuration with one seed."""
-    config, path = job.config, job.path
-    processes.check_same("the configuration", plain(config))
-    parts = None
-    if not job.resume:  # refuses before anything is written
-        parts = job.build(config)
-    if not processes.leads():
-        return _follow(job, parts)
-    with run_directory.claimed(path, config, job.resume):
-        found = _find(job)
-        processes.lead([found.done, found.saved is not None])
-        if not found.done:
-            started = found.saved is not None
-            parts = parts or job.build(found.config, started)
-            return processes.lead(_run(found, parts, path, job.progress))
-        if job.progress:
-            print(*found.said, sep="\n", end="\n" * bool(found.said), file=sys.stderr)
-        if not (path / "report.html").exists():
-            recording.draw(path)
-        return processes.lead(report.read_summary(path))
-
-
-def _find(job: Job) -> resumption.Found:
-    may = job.extend_at_final, job.accept_lost_records
-    return resumption.find(job.path, job.config, *may)
+    return _run_seeds(job) if job.config.seeds > 1 else single.perform(job)
 
 
 def _run_seeds(job: Job) -> dict:
-    """Runs one seed after another in directories of their own; averages them."""
+    """Runs all seeds in directories of their own; averages them."""
     config, changed = job.config, {}
     if job.resume:
         old = run_directory.read_config(job.path)
         config, _ = resumption.planned(config, plain(old))
         changed = run_directory.differences(old, config)
-    singles = [
+    seeds = [
         job._replace(
-            config=replaced(config, seed=seed, seeds=1),
+            config=replaced(config, seed=seed, seeds=1, seeds_together="auto"),
             path=job.path / f"seed_{seed}",
         )
         for seed in range(config.seed, config.seed + config.seeds)
     ]
-    widths = widths_of([single.config for single in singles], job.source)
-    singles = [single._replace(widths=widths) for single in singles]
+    widths = widths_of([seed.config for seed in seeds], job.source)
+    seeds = [seed._replace(widths=widths) for seed in seeds]
     if not job.resume:
-        singles[0].build(singles[0].config)  # refuses before anything is written
+        seeds[0].build(seeds[0].config)  # refuses before anything is written
     if not processes.leads():
-        for single in singles:
-            _run_one(single._replace(resume=True))
+        for seed in seeds:
+            single.perform(seed._replace(resume=True))
         return processes.lead()
     with run_directory.claimed(job.path, config, job.resume) as root:
-        singles = [
-            single._replace(resume=(single.path / "config.json").exists())
-            for single in singles
+        seeds = [
+            seed._replace(resume=(seed.path / "config.json").exists()) for seed in seeds
         ]
         if changed:  # all are asked before any goes on
-            for single in singles:
-                if single.resume:
-                    _find(single)
+            for seed in seeds:
+                if seed.resume:
+                    single.find(seed)
             run_directory.amend(root, config)
-        both = summary.over_seeds([_run_one(single) for single in singles])
+        both = summary.over_seeds(_all(seeds, config.seeds_together))
         files.write_text(root / "summary.json", json.dumps(both, indent=2))
         report.write_comparison([root], root)
     return processes.lead(both)
 
 
-def _run(found: resumption.Found, parts: Parts, path: Path, progress: bool) -> dict:
-    """Runs to the end, or to an interruption, from the last checkpoint if any."""
-    config, saved = found.config, found.saved
-    chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
-    key, here = jax.random.key(config.seed), provenance.facts(chunks)
-    at, data = resumption.start(saved, parts.setup.data)
-    before = saved.about if saved else {"position": None, "seconds": 0.0}
-    if progress and (saved or progress != "rounds"):
-        said = resumption.describe(saved, here) if saved else plan(config, parts)
-        if saved is None and (path / "metrics.jsonl").exists():
-            said = f"{said}\nno checkpoint was saved here: it begins again"
-        print(said, *found.said, f"writing to {path}", sep="\n", file=sys.stderr)
-    about = before | {
-        "machine": here,
-        "commit": before.get("commit", here["commit"]),
-        "config": plain(config),
-        "data": data,
-        "lost": [*before.get("lost", ()), *found.lost],
-    }
-    if saved:
-        about["position"] = log_lines.restore(path, before["position"])
-    run_directory.amend(path, config)
-    opened = recording.recording(path, config, key, parts.setup, at, about, progress)
-    with opened as recorder:
-        message = "ending after this segment; again to leave at once"
-        return _simulate(key, parts, at, recorder, message)
-
-
-def _follow(job: Job, parts: Parts | None) -> dict:
-    """Runs the same rounds on every other process, without writing files."""
-    done, begun = processes.lead()
-    if done:
-        return processes.lead()
-    config, saved, key = job.config, None, jax.random.key(job.config.seed)
-    if begun:
-        saved = checkpoint.read(job.path, key)
-        found = resumption.settle(config, saved, job.extend_at_final)
-        config, saved = found.config, found.saved
-    parts = parts or job.build(config, begun)
-    at, _ = resumption.start(saved, parts.setup.data)
-    message = "asking all processes to end after this segment"
-    _simulate(key, parts, at, recording.Recorder(), message)
-    return processes.lead()
-
-
-def _simulate(
-    key: Key, parts: Parts, at: loop.Snapshot, recorder: recording.Recorder, message
-) -> dict:
-    """Runs to the end, or to an interruption; returns what `finish` returns."""
-    with (
-        interrupt.listening(message) as interrupted,
-        Programs(*parts, at.stage, recorder.waiting) as programs,
-    ):
-        for segment in () if at.ended_by else loop.go_on(key, programs, at):
-            due = recorder.record(segment)
-            if segment.snapshot is None:
-                continue
-            at = segment.snapshot
-            due, stop = processes.most(due, interrupted())
-            if due or stop or at.ended_by:
-                recorder.save(_whole(at), segment.models)
-            if stop and not at.ended_by:
-                where = f"round {at.round} of stage {at.stage}"
-                raise interrupt.StoppedError(f"ended after {where}, all saved", stop)
-        written = recorder.finish(at, programs.memory)
-        (stop,) = processes.most(interrupted())
-        if stop:  # later runs, such as those of other seeds, are not to begin
-            raise interrupt.StoppedError("the run has finished", stop)
-    return written
-
-
-def _whole(at: loop.Snapshot) -> loop.Snapshot:
-    """Gathers the state so that process 0 can write it; every process calls it."""
-    if not processes.several():
-        return at  # it is written some at a time, never copied as a whole
-    return at._replace(state=processes.fetch(at.state))
+def _all(seeds: Sequence[Job], asked: str) -> list[dict]:
+    """Returns the summaries of all seeds; one that diverges fails after the others."""
+    summaries, diverged = {}, []
+    for index, outcome in together.outcomes(seeds, asked):
+        alone = isinstance(outcome, FloatingPointError) and not processes.several()
+        if alone:
+            told = f"seed {seeds[index].config.seed}: {outcome}"
+            diverged.append(FloatingPointError(told))
+        elif isinstance(outcome, Exception):
+            raise outcome
+        else:
+            summaries[index] = outcome
+    if diverged:
+        raise diverged[0]
+    return [summaries[index] for index in range(len(seeds))]

@@ -4,18 +4,16 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
 
-import jax
-
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.validate import whole
+from sparsefl_jax.core.validate import one_of, whole
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import experiment as runs
-from sparsefl_jax.runs import loop, results, sinks
+from sparsefl_jax.runs import lockstep, loop, results, sinks, together
 from sparsefl_jax.runs.config.plain import plain
 from sparsefl_jax.runs.description import describe
+from sparsefl_jax.runs.job import Job
 from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import make
 from sparsefl_jax.runs.source import Parts, Source
 from sparsefl_jax.system import files
@@ -31,6 +29,7 @@ def experiment(
     workdir: str | Path | None = None,
     seeds: int = 1,
     seed: int = 0,
+    seeds_together: str = "auto",
     name: str | None = None,
     progress: bool = True,
     **settings,
@@ -51,6 +50,8 @@ def experiment(
       workdir: a directory, created if absent; None writes nothing.
       seeds: the number of runs, of seeds that follow one another.
       seed: the first seed.
+      seeds_together: whether several seeds run in one program: 'auto' (on accelerators,
+        where the memory suffices), 'yes' or 'no'. It changes results by rounding.
       name: of the method of the last stage in tables and pages; by default that of the
         function that made it.
       progress: whether to show the plan and the progress.
@@ -82,15 +83,14 @@ def experiment(
     """
     whole("seeds", seeds, 1)
     whole("seed", seed, 0, 2**31 - seeds)
+    one_of("seeds_together", seeds_together, lockstep.CHOICES)
     read = data if callable(data) else lambda seed: data
     if workdir is None:
         if name is not None:
             raise ValueError(f"name={name!r}, expected a workdir whose pages show it")
         first = make(stages, model, read(seed), **settings)
-        found = [
-            _pure(first._replace(data=read(s)), s, progress)
-            for s in range(seed, seed + seeds)
-        ]
+        setups = {s: first._replace(data=read(s)) for s in range(seed, seed + seeds)}
+        found = together.pure(setups, seeds_together, progress)
         return found if seeds > 1 else found[0]
     of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
     sinks.check(of_files["sinks"])
@@ -102,11 +102,12 @@ def experiment(
 
     setup = make(stages, model, read(seed), **settings)
     told = describe(setup, name) | of_files | {"seed": seed, "seeds": seeds}
+    told["seeds_together"] = seeds_together
     config, path = SimpleNamespace(**plain(told)), Path(workdir)
     files.check_name("workdir", path)
     begun = (path / "config.json").exists()
     source = Source(lambda config: read(config.seed), parts)
-    runs.perform(runs.Job(config, path, begun, progress, source=source))
+    runs.perform(Job(config, path, begun, progress, source=source))
     found = [
         results.read_back(
             path / f"seed_{s}" if seeds > 1 else path,
@@ -116,13 +117,3 @@ def experiment(
         for s in range(seed, seed + seeds)
     ]
     return found if seeds > 1 else found[0]
-
-
-def _pure(setup, seed: int, show: bool) -> loop.Run:
-    """Runs a setup without files."""
-    settings = setup._asdict()
-    given = [settings.pop(name) for name in ("stages", "model", "data")]
-    total = sum(stage.num_rounds for stage in setup.stages)
-    with Progress(total, show=show) as bar:
-        key = jax.random.key(seed)
-        return loop.run(key, *given, callback=bar.update, **settings)

@@ -14,6 +14,7 @@ from sparsefl_jax.runs.plan import checks, memory, timings
 from sparsefl_jax.runs.segment_lengths import Pace
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import placement, round_program
+from sparsefl_jax.simulation.replicas import Replicas, widened
 from sparsefl_jax.system import processes
 
 
@@ -38,6 +39,7 @@ class Programs:
       setup: the run.
       traced: what `checks.run` gave for it.
       first: the first stage to compile.
+      replicas: the runs with other seeds that each program runs together; None for one.
       waiting: `(stage, stages, seconds, program)`, called about once a second while
         `of` waits for the program of a stage, which is None, and once it is there.
     """
@@ -48,9 +50,10 @@ class Programs:
         traced: Sequence[checks.Traced],
         first: int = 0,
         waiting: Callable | None = None,
+        replicas: Replicas | None = None,
     ):
         self._waiting = waiting or (lambda stage, stages, seconds, program: None)
-        self.setup, self.traced = setup, traced
+        self.setup, self.traced, self.replicas = setup, traced, replicas
         self._programs: dict[int, Program] = {}
         self._pool = concurrent.futures.ThreadPoolExecutor(1, "compilation")
         self._futures: dict[int, concurrent.futures.Future] = {}
@@ -99,17 +102,20 @@ class Programs:
         return self._programs.get(stage, self.traced[stage]).memory
 
     def _compile(self, stage: int) -> None:
-        traced = self.traced[stage]
-        self._programs[stage] = compile_stage(self.setup, stage, traced)
+        arguments = self.setup, stage, self.traced[stage], self.replicas
+        self._programs[stage] = compile_stage(*arguments)
 
 
-def compile_stage(setup: Setup, index: int, traced: checks.Traced) -> Program:
+def compile_stage(
+    setup: Setup, index: int, traced: checks.Traced, replicas: Replicas | None = None
+) -> Program:
     """Compiles a stage for all its segments, with a chunk that fits the memory.
 
     Args:
       setup: the run.
       index: which of its stages.
       traced: a round of that by shape.
+      replicas: the runs with other seeds that go on together; None for one.
 
     Raises:
       ValueError: it does not fit, however small the chunk.
@@ -117,19 +123,21 @@ def compile_stage(setup: Setup, index: int, traced: checks.Traced) -> Program:
     stage, strict = setup.stages[index], setup.memory_gb is not None
     devices = placement.stage_devices(stage, setup.devices)
     # Chunk and pace are by the memory of process 0, which may not be that of another.
+    alone = memory.of_replicas(traced.memory, replicas.count if replicas else 1)
     limit, chunk = processes.lead(
-        [memory.budget(setup.memory_gb, devices), traced.memory.chunk]
+        [memory.budget(setup.memory_gb, devices), alone.chunk]
     )
     pace = Pace(*processes.lead(traced.pace))
     layers = jax.tree.map(lambda m: m > 0, setup.model.macs)
     while True:
         begin, observed = time.time(), bool(setup.observed(index))
         plan = placement.make_plan(stage, layers, devices, chunk, observed)
-        segment = round_program.make_segment(plan)
-        shapes = _arguments(setup, plan, pace, traced.state)
+        segment = round_program.make_segment(plan, replicas)
+        shapes = _arguments(setup, plan, pace, traced.state, replicas)
         compiled = segment.lower(*shapes).compile()
-        needed = traced.memory._replace(chunk=plan.chunk)
-        needed = memory.of_program(needed, compiled, len(devices))
+        needed = alone._replace(chunk=plan.chunk)
+        copied = 0 if replicas is None else needed.states
+        needed = memory.of_program(needed, compiled, len(devices), copied)
         if limit is not None:
             chunk = memory.smaller(needed, limit, setup.chunk, strict)
         if chunk == plan.chunk:
@@ -138,7 +146,11 @@ def compile_stage(setup: Setup, index: int, traced: checks.Traced) -> Program:
 
 
 def _arguments(
-    setup: Setup, plan: placement.Plan, pace: Pace, state: placement.State
+    setup: Setup,
+    plan: placement.Plan,
+    pace: Pace,
+    state: placement.State,
+    replicas: Replicas | None,
 ) -> tuple:
     """Returns the shapes of what a segment is called with."""
 
@@ -146,9 +158,8 @@ def _arguments(
         sharding = NamedSharding(plan.mesh, P())
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    shape, data = jax.ShapeDtypeStruct, setup.data
-    info = placement.client_info(data, setup.budgets)
-    population = placement.Population(data.x, data.y, data.train.index, info)
+    shape = jax.ShapeDtypeStruct
+    population = placement.on_host(setup.data, setup.budgets)
     cohort = pace.length, plan.stage.cohort_size
     places = None
     if pace.working is not None:
@@ -157,16 +168,15 @@ def _arguments(
             lambda v: shape((pace.working, *v.shape[1:]), v.dtype), state.clients
         )
         state = state._replace(clients=rows)
-    return (
-        jax.eval_shape(lambda: jax.random.key(0)),
-        jax.tree.map(replicated, population),
-        jax.tree.map(
-            lambda v, sharding: shape(v.shape, v.dtype, sharding=sharding),
-            state,
-            placement.shardings(plan, state),
-        ),
-        shape((pace.length,), jnp.int32),
-        shape(cohort, jnp.int32),
-        places,
-        shape((), jnp.int32),
+    key = jax.eval_shape(lambda: jax.random.key(0))
+    population = jax.tree.map(replicated, population)
+    state = jax.tree.map(
+        lambda v, sharding: shape(v.shape, v.dtype, sharding=sharding),
+        state,
+        placement.shardings(plan, state),
     )
+    rounds, ids = shape((pace.length,), jnp.int32), shape(cohort, jnp.int32)
+    if replicas is not None:
+        key, state, ids = widened(replicas, (key, state, ids))
+        population = widened(replicas, population, replicas.axes)
+    return key, population, state, rounds, ids, places, shape((), jnp.int32)

@@ -32,7 +32,15 @@ class Recorder(NamedTuple):
 
 @contextlib.contextmanager
 def recording(
-    workdir: Path, config, key: Key, setup: Setup, at: Snapshot, about: dict, show: bool
+    workdir: Path,
+    config,
+    key: Key,
+    setup: Setup,
+    at: Snapshot,
+    about: dict,
+    progress: Progress,
+    together: int = 1,
+    begin: float | None = None,
 ) -> Iterator[Recorder]:
     """Opens the files of a run.
 
@@ -43,7 +51,9 @@ def recording(
       setup: of the run.
       at: where it begins or continues.
       about: what its checkpoints say of it; `seconds` and `position` are updated.
-      show: whether to show the progress.
+      progress: is told of the rounds.
+      together: the number of runs that share the time; each counts its share of it.
+      begin: when that time began, by `time.perf_counter`; None: now.
 
     Yields:
       A `Recorder` that writes.
@@ -51,13 +61,10 @@ def recording(
     Raises:
       OSError: a file cannot be written.
     """
-    lengths = [stage.num_rounds for stage in setup.stages]
-    done = sum(lengths[: at.stage]) + at.round
-    begin, seconds = time.perf_counter(), about["seconds"]
-    saved_at = begin
+    saved_at, seconds = time.perf_counter(), about["seconds"]
+    begin = saved_at if begin is None else begin
     with (
         sinks.open_sinks(config.sinks, workdir, about["position"]) as log,
-        Progress(sum(lengths), done, show=show) as progress,
         timings.compiling() as compiled,
     ):
         mask_files.remove_later(workdir, at)
@@ -66,9 +73,9 @@ def recording(
 
         def record(segment: Segment) -> bool:
             now = time.perf_counter()
-            about["seconds"] = seconds + now - begin
+            about["seconds"] = seconds + (now - begin) / together
             if segment.records:
-                waited = compiled()
+                waited = compiled() / together
                 log.write(segment.records, about["seconds"], waited)
                 progress.update(segment.records, waited)
             if segment.snapshot is not None:  # else the loop will say what failed

@@ -14,7 +14,7 @@ from sparsefl_jax.system import files
 # Fields that change a run's results by rounding at most. The place of the data is one
 # of them, because a checkpoint knows their content.
 FREE = ("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset")
-FREE += ("memory_gb", "sinks", "writers")
+FREE += ("memory_gb", "seeds_together", "sinks", "writers")
 # Fields that set how often a run is evaluated and when it ends, see `resumption`.
 LATER = ("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds")
 LATER += ("until.accuracy", "until.gbit", "until.pflop")

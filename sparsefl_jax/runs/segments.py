@@ -1,10 +1,11 @@
 """What a run says of itself as it goes on: its segments, and where it stands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Key, PyTree, SparseModel
 from sparsefl_jax.runs.limits import Cost
 
@@ -33,6 +34,11 @@ class Snapshot(NamedTuple):
     flops: float  # since the start, at the masks
     best: Best | None = None
     ended_by: str = ""  # 'rounds' or the name of a limit; '' while the run goes on
+
+    def rounds(self, stages: Sequence[Stage]) -> tuple[int, int]:
+        """Returns the rounds of all stages, and those that the run has behind it."""
+        lengths = [stage.num_rounds for stage in stages]
+        return sum(lengths), sum(lengths[: self.stage]) + self.round
 
     @property
     def spent(self) -> Cost:

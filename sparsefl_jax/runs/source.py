@@ -51,9 +51,15 @@ def assemble(
     Raises:
       ValueError: in one line, before any compilation.
     """
+    return source.parts(config, read(source, config, widths), started)
+
+
+def read(
+    source: Source, config: SimpleNamespace, widths: Sequence[int] | None
+) -> federated.FederatedData:
+    """Reads the data of a run, with clients' tables of given widths."""
     data = source.data(config)
-    data = data if widths is None else federated.padded(data, widths)
-    return source.parts(config, data, started)
+    return data if widths is None else federated.padded(data, widths)
 
 
 def _data(config: SimpleNamespace):

@@ -85,9 +85,13 @@ def make_population(
     plan: Plan, data: FederatedData, budgets: np.ndarray | None = None
 ) -> Population:
     """Puts the training data on the plan's devices, replicated."""
+    return processes.put(on_host(data, budgets), NamedSharding(plan.mesh, P()))
+
+
+def on_host(data: FederatedData, budgets: np.ndarray | None = None) -> Population:
+    """Returns the training data as NumPy arrays."""
     info = client_info(data, budgets)
-    population = Population(data.x, data.y, data.train.index, info)
-    return processes.put(population, NamedSharding(plan.mesh, P()))
+    return Population(data.x, data.y, data.train.index, info)
 
 
 def client_info(data: FederatedData, budgets: np.ndarray | None = None) -> ClientInfo:

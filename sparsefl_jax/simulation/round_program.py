@@ -19,6 +19,7 @@ from sparsefl_jax.core.algorithm import Stage, target
 from sparsefl_jax.core.types import Array, Context, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.simulation import observed_masks, placement, store
+from sparsefl_jax.simulation.replicas import Replicas
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import packets
 
@@ -232,8 +233,13 @@ def make_round(plan: placement.Plan) -> Callable:
     return round_fn
 
 
-def make_segment(plan: placement.Plan) -> Callable:
+def make_segment(plan: placement.Plan, replicas: Replicas | None = None) -> Callable:
     """Returns a jitted scan over rounds, which donates the state.
+
+    Args:
+      plan: the devices and the chunk of the stage.
+      replicas: runs with other seeds that go on together. Keys, states, cohorts, logs
+        and what they do not share of the population then have a leading axis [S].
 
     Returns:
       `segment(key, population, state, rounds [R], ids [R, K], places, count) ->
@@ -269,4 +275,7 @@ def make_segment(plan: placement.Plan) -> Callable:
         state = lax.with_sharding_constraint(state, placement.shardings(plan, state))
         return state, log._replace(masks=packed)
 
+    if replicas is not None:
+        axes = (0, replicas.axes, 0, None, 0, None, None)
+        segment = jax.vmap(segment, in_axes=axes)
     return jax.jit(segment, donate_argnums=2)

@@ -146,25 +146,22 @@ def _seeds(workdir: Path, point: Point) -> Iterator[dict]:
         noted, reasons = on_disk.failure(workdir, point.name), []
         noted.unlink(missing_ok=True)
         widths = experiment.widths_of([point.of_seed(seed) for seed in point.seeds])
-        for seed in point.seeds:
-            folder, config = workdir / point.name / f"seed_{seed}", point.of_seed(seed)
-            if _ended(folder, config):
+        folders = on_disk.folders(workdir, point)
+        runs = [(point.of_seed(seed), folder) for seed, folder in folders]
+        left = [i for i, run in enumerate(runs) if not _ended(*run)]
+        how = point.config.seeds_together, widths
+        for index, outcome in experiment.run_each(runs, left, *how, progress="rounds"):
+            if isinstance(outcome, dict):
+                yield outcome
                 continue
-            begun = (folder / "config.json").exists()
-            try:
-                yield experiment.run(
-                    config, folder, resume=begun, progress="rounds", widths=widths
-                )
-            except interrupt.StoppedError:
-                raise
-            except Exception as error:  # whatever it is, the other points go on
-                reasons.append(f"seed {seed}: {one_line(error)}")
-                noted.parent.mkdir(exist_ok=True)
-                trace = "" if isinstance(error, ValueError) else traceback.format_exc()
-                files.write_text(noted, "\n".join([*reasons, trace]))
+            reasons.append(f"seed {point.seeds[index]}: {one_line(outcome)}")
+            noted.parent.mkdir(exist_ok=True)
+            known = isinstance(outcome, ValueError)
+            trace = "" if known else "".join(traceback.format_exception(outcome))
+            files.write_text(noted, "\n".join([*reasons, trace]))
 
 
-def _ended(folder: Path, config) -> bool:
+def _ended(config, folder: Path) -> bool:
     """Tells whether a run has ended as its configuration asks."""
     if not (folder / "summary.json").exists():
         return False
@@ -173,8 +170,8 @@ def _ended(folder: Path, config) -> bool:
 
 def _complete(workdir: Path, point: Point) -> bool:
     return all(
-        _ended(workdir / point.name / f"seed_{seed}", point.of_seed(seed))
-        for seed in point.seeds
+        _ended(point.of_seed(seed), folder)
+        for seed, folder in on_disk.folders(workdir, point)
     )
 
 

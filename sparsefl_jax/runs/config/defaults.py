@@ -25,7 +25,8 @@ def default_config() -> Any:  # a ConfigDict
     hold together, which an 'auto' `chunk` fills, see `memory_estimate.choose`, and by
     which an 'auto' store and the length of its segments go. What may change when a run
     is resumed is listed in `workdir`.
-    `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
+    There are `seeds` runs, from `seed` on; `seeds_together` says whether in one
+    program, see `together.CHOICES`. `init_from` is the directory of a
     finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
     `until` ends a run early: with the first round after which it has cost `gbit` or
     `pflop`, or the first evaluation that reaches `accuracy`. `fit` sets `num_rounds`
@@ -80,6 +81,7 @@ def default_config() -> Any:  # a ConfigDict
         client_store="auto",
         memory_gb=config_dict.placeholder(float),
         seeds=1,
+        seeds_together="auto",
         init_from=config_dict.placeholder(str),
         init_what="model",
         until=config_dict.create(

@@ -47,6 +47,11 @@ class Memory(NamedTuple):
             return dict(self.fixed)
         return self.fixed | {"working set": self.working_set}
 
+    @property
+    def states(self) -> int:
+        """Returns the bytes of what a round changes."""
+        return self.fixed["clients"] + self.fixed["server"]
+
     def total(self, chunk: int | None = None) -> int:
         """Returns the bytes of all parts, by default with the chosen chunk.
 
@@ -101,7 +106,14 @@ def by_shape(setup: Setup, stage: Stage, state: placement.State, pace: Pace) -> 
     return memory
 
 
-def of_program(memory: Memory, compiled: jax.stages.Compiled, num_devices: int):
+def of_replicas(memory: Memory, count: int) -> Memory:
+    """Multiplies the memory of one run by the number of runs that go on together."""
+    return memory._replace(fixed={k: count * v for k, v in memory.fixed.items()})
+
+
+def of_program(
+    memory: Memory, compiled: jax.stages.Compiled, num_devices: int, copied: int = 0
+) -> Memory:
     """Adds what a compiled program takes beside its arguments.
 
     That is its results but for those that take the place of an argument, and its
@@ -111,11 +123,12 @@ def of_program(memory: Memory, compiled: jax.stages.Compiled, num_devices: int):
       memory: of the stage by shape.
       compiled: its program for one device.
       num_devices: how many devices run it.
+      copied: bytes of the copies that are made between its calls.
     """
     analysis = compiled.memory_analysis()
     beside = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     beside += analysis.temp_size_in_bytes
-    return memory._replace(working_set=num_devices * beside)
+    return memory._replace(working_set=max(num_devices * beside, copied))
 
 
 def smaller(memory: Memory, limit: float, asked: int | str, strict: bool) -> int:

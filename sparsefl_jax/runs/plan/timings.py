@@ -91,7 +91,12 @@ def waiting() -> Iterator[None]:
     try:
         yield
     finally:
-        jax.monitoring.record_event_time_span(_WAITING, begin, time.time())
+        waited(begin)
+
+
+def waited(begin: float) -> None:
+    """Counts the time since `begin`, by `time.time`, as compilation."""
+    jax.monitoring.record_event_time_span(_WAITING, begin, time.time())
 
 
 @contextlib.contextmanager

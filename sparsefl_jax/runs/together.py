@@ -1,0 +1,263 @@
+"""The seeds of a run: one after another, or together in one program.
+
+What a seed leaves in its directory is the same either way, up to rounding.
+"""
+
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+import jax
+
+from sparsefl_jax.data import federated
+from sparsefl_jax.runs import job as single
+from sparsefl_jax.runs import lockstep, loop, recording, resumption, run_directory
+from sparsefl_jax.runs.job import Job
+from sparsefl_jax.runs.plan import checks, timings
+from sparsefl_jax.runs.progress import Progress
+from sparsefl_jax.runs.segments import Run, Snapshot
+from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.source import Parts
+from sparsefl_jax.system import interrupt, processes
+
+Outcome = tuple[int, dict | Exception]
+
+
+class Begin(NamedTuple):
+    """When the time of runs began."""
+
+    seconds: float  # by `time.perf_counter`
+    time: float  # by `time.time`
+
+    @classmethod
+    def now(cls):
+        """Returns the present moment."""
+        return cls(time.perf_counter(), time.time())
+
+
+def outcomes(jobs: Sequence[Job], asked: str) -> Iterator[Outcome]:
+    """Runs jobs that differ in their seed alone; one that fails costs only itself.
+
+    Args:
+      jobs: one for each seed, all of the same `widths`.
+      asked: a name in `lockstep.CHOICES`.
+
+    Yields:
+      The index of a job, and its summary or the error with which it has ended; as they
+      end.
+
+    Raises:
+      interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
+    """
+    if not wanted(asked, len(jobs)):
+        for index, job in enumerate(jobs):
+            yield index, attempt(single.perform, job)
+        return
+    with contextlib.ExitStack() as stack:
+        open_jobs = {}
+        for index, job in enumerate(jobs):
+            found = attempt(_claim, stack, job)
+            if isinstance(found, Exception):
+                yield index, found
+            elif found[0].done:
+                yield index, attempt(single.ended, job, found[0])
+            else:
+                open_jobs[index] = found
+        if open_jobs:
+            yield from _outcomes(jobs, open_jobs, asked == "yes")
+
+
+def wanted(asked: str, count: int) -> bool:
+    """Tells whether seeds are to run together, as far as this machine decides it."""
+    if asked == "auto" and jax.devices()[0].platform == "cpu":
+        return False
+    return asked != "no" and count > 1 and not processes.several()
+
+
+def attempt(function: Callable, *arguments, **options) -> Any:
+    """Returns what a function returns or, if it fails, its error."""
+    try:
+        return function(*arguments, **options)
+    except interrupt.StoppedError:
+        raise
+    except Exception as error:  # whatever it is, the other seeds go on
+        return error
+
+
+def _claim(stack, job: Job) -> tuple[resumption.Found, Parts | None]:
+    """Holds the directory of a run; returns what it holds, and what is to run."""
+    parts = None if job.resume else job.build(job.config)
+    stack.enter_context(run_directory.claimed(job.path, job.config, job.resume))
+    found = single.find(job)
+    if not found.done and parts is None:
+        parts = job.build(found.config, found.saved is not None)
+    return found, parts
+
+
+def _outcomes(jobs: Sequence[Job], left: dict, asked: bool) -> Iterator[Outcome]:
+    """Goes on with the jobs that have not ended: what `_claim` returned, by index."""
+    show, begin = any(job.progress for job in jobs), Begin.now()
+    stands = {i: _stands(found) for i, (found, _) in left.items()}
+    some = next(iter(left.values()))[1]
+    setups = [
+        left[i][1].setup if i in left else _other(some.setup, job)
+        for i, job in enumerate(jobs)
+    ]
+    rounds = [at.rounds(some.setup.stages) for at in stands.values()]
+    with Progress(*map(sum, zip(*rounds, strict=True)), show=show) as progress:
+        try:
+            programs = lockstep.compiled(
+                setups,
+                some.traced,
+                first=min(at.stage for at in stands.values()),
+                asked=asked,
+                waiting=progress.compiling,
+            )
+        except lockstep.ApartError as error:
+            why = str(error)
+        else:
+            tell(f"{len(jobs)} seeds run together", show)
+            yield from _together(jobs, left, setups, programs, progress, begin)
+            return
+    tell(f"seeds run one after another: {why}", show)
+    for i, run in left.items():
+        yield i, attempt(single.go_on, jobs[i], *run)
+
+
+def _together(
+    jobs: Sequence[Job], left: dict, setups, programs, progress, begin: Begin
+) -> Iterator[Outcome]:
+    """Goes on with jobs in step, each with its own files."""
+    with contextlib.ExitStack() as stack:
+        files, opened = {}, {}
+        for i, run in left.items():
+            job = jobs[i]
+            if opened and job.progress:
+                job = job._replace(progress="rounds")  # one plan is enough
+            files[i] = stack.enter_context(contextlib.ExitStack())
+            context = single.opened(job, *run, len(jobs), progress, begin.seconds)
+            opened[i] = attempt(files[i].enter_context, context)
+        timings.waited(begin.time)
+        for i, outcome in _in_step(jobs, opened, setups, programs):
+            failed = attempt(files[i].close)
+            yield i, failed or outcome
+
+
+def tell(text: str, show: bool) -> None:
+    """Says in one line how seeds run."""
+    if show:
+        print(text, file=sys.stderr)
+
+
+def _other(setup: Setup, job: Job) -> Setup:
+    """Returns the setup of a seed that does not run; its data keep its place."""
+    data = attempt(job.data)
+    return setup if isinstance(data, Exception) else setup._replace(data=data)
+
+
+def _stands(found: resumption.Found) -> Snapshot:
+    return found.saved.snapshot if found.saved else Snapshot(0, 0, None, 0, 0.0)
+
+
+def _in_step(jobs, opened: dict, setups, programs) -> Iterator[Outcome]:
+    """Runs seeds in step and records each as if it were alone."""
+    at, recorders = {}, {}
+    for i, where in opened.items():
+        if isinstance(where, Exception):
+            yield i, where
+        else:
+            at[i], recorders[i] = where
+    seeds = [job.config.seed for job in jobs]
+    left = {i: where for i, where in at.items() if not where.ended_by}
+    for i in at.keys() - left.keys():
+        yield i, attempt(recorders[i].finish, at[i], programs.memory)
+    runs = lockstep.steps(seeds, setups, programs, left)
+    simulate = lockstep.simulating(programs, setups)
+    message, stop = "ending after this segment; again to leave at once", 0
+    with interrupt.listening(message) as interrupted:
+        for came in lockstep.go_on(runs, simulate):
+            stop = interrupted()
+            for i, segment in came.items():
+                what = attempt(_record, recorders[i], segment, programs, stop)
+                if what is not None:
+                    runs[i].close()
+                    yield i, what
+                elif segment.snapshot is not None:
+                    at[i] = segment.snapshot
+            if stop:
+                break
+    if stop:
+        where = min((one.stage, one.round) for one in at.values())
+        told = "ended after round {1} of stage {0}, all saved".format(*where)
+        raise interrupt.StoppedError(told, stop)
+
+
+def _record(recorder: recording.Recorder, came, programs, stop: int) -> dict | None:
+    """Writes down a segment; returns the summary of a run that has ended with it."""
+    if isinstance(came, Exception):
+        raise came
+    due, at = recorder.record(came), came.snapshot
+    if at is None:  # the error follows
+        return None
+    if due or stop or at.ended_by:
+        recorder.save(at, came.models)
+    return recorder.finish(at, programs.memory) if at.ended_by else None
+
+
+def pure(setups: dict[int, Setup], asked: str, show: bool) -> list[Run]:
+    """Runs setups without files.
+
+    Args:
+      setups: by seed; they differ in their data at most.
+      asked: a name in `lockstep.CHOICES`.
+      show: whether to show the progress.
+
+    Raises:
+      Exception: as `loop.segments` does.
+    """
+    if wanted(asked, len(setups)):
+        try:
+            return _pure(setups, asked == "yes", show)
+        except lockstep.ApartError as error:
+            tell(f"seeds run one after another: {error}", show)
+    found = []
+    for seed, setup in setups.items():
+        settings = setup._asdict()
+        given = [settings.pop(name) for name in ("stages", "model", "data")]
+        with Progress(_length(setup), show=show) as bar:
+            key = jax.random.key(seed)
+            found.append(loop.run(key, *given, callback=bar.update, **settings))
+    return found
+
+
+def _pure(setups: dict[int, Setup], asked: bool, show: bool) -> list[Run]:
+    data = [setup.data for setup in setups.values()]
+    widths = [max(each) for each in zip(*map(federated.widths, data), strict=True)]
+    padded = [
+        setup._replace(data=federated.padded(setup.data, widths))
+        for setup in setups.values()
+    ]
+    traced, *_ = [checks.run(setup) for setup in padded]
+    total = len(padded) * _length(padded[0])
+    with Progress(total, show=show) as bar:
+        how = dict(asked=asked, waiting=bar.compiling)
+        programs = lockstep.compiled(padded, traced, **how)
+        at = dict.fromkeys(range(len(padded)))
+        runs = lockstep.steps(list(setups), padded, programs, at)
+        simulate = lockstep.simulating(programs, padded)
+        metrics, last = {i: [] for i in runs}, {}
+        for came in lockstep.go_on(runs, simulate):
+            for i, segment in came.items():
+                if isinstance(segment, Exception):
+                    raise segment
+                metrics[i] += segment.records
+                if segment.records:
+                    bar.update(segment.records)
+                last[i] = segment
+    return [Run(*last[i].snapshot.state[:2], last[i].models, metrics[i]) for i in runs]
+
+
+def _length(setup: Setup) -> int:
+    return sum(stage.num_rounds for stage in setup.stages)
