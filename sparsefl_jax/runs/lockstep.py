@@ -107,7 +107,7 @@ def simulating(programs: Programs, setups: Sequence[Setup]) -> Callable:
     """
     together = programs.replicas
     populations = [placement.on_host(s.data, s.budgets) for s in setups]
-    current = None, None, None, None
+    current: tuple = (None,)
 
     def prepare(stage, state):
         plan = programs.of(stage).plan
@@ -120,6 +120,7 @@ def simulating(programs: Programs, setups: Sequence[Setup]) -> Callable:
         one = next(iter(asked.values()))
         with memory.explained(programs.memory(one.stage), one.stage):
             if current[0] != one.stage:
+                current = (None,)  # which frees the data of the stage before
                 current = prepare(one.stage, one.state)
             _, population, stack, unstack = current
             everyone = [asked.get(place, one) for place in range(together.count)]

@@ -110,6 +110,7 @@ def go_on(key: Key, programs: Programs, at: Snapshot | None = None):
     for asked in run:
         with memory.explained(programs.memory(asked.stage), asked.stage):
             if asked.stage != stage:
+                simulate = None  # which frees the data of the stage before
                 simulate, stage = _simulating(programs, asked.stage), asked.stage
             ran = simulate(asked)
         yield run.send(ran)

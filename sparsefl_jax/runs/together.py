@@ -16,6 +16,7 @@ from sparsefl_jax.runs import job as single
 from sparsefl_jax.runs import lockstep, loop, recording, resumption, run_directory
 from sparsefl_jax.runs.job import Job
 from sparsefl_jax.runs.plan import checks, timings
+from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.segments import Run, Snapshot
 from sparsefl_jax.runs.setup import Setup
@@ -106,7 +107,12 @@ def _outcomes(jobs: Sequence[Job], left: dict, asked: bool) -> Iterator[Outcome]
         for i, job in enumerate(jobs)
     ]
     rounds = [at.rounds(some.setup.stages) for at in stands.values()]
-    with Progress(*map(sum, zip(*rounds, strict=True)), show=show) as progress:
+    total, done = map(sum, zip(*rounds, strict=True))
+    message = "ending after this segment; again to leave at once"
+    with (
+        interrupt.listening(message) as interrupted,
+        Progress(total, done, show=show) as progress,
+    ):
         try:
             programs = lockstep.compiled(
                 setups,
@@ -119,7 +125,8 @@ def _outcomes(jobs: Sequence[Job], left: dict, asked: bool) -> Iterator[Outcome]
             why = str(error)
         else:
             tell(f"{len(jobs)} seeds run together", show)
-            yield from _together(jobs, left, setups, programs, progress, begin)
+            how = setups, programs, progress, begin, interrupted
+            yield from _together(jobs, left, *how)
             return
     tell(f"seeds run one after another: {why}", show)
     for i, run in left.items():
@@ -127,7 +134,13 @@ def _outcomes(jobs: Sequence[Job], left: dict, asked: bool) -> Iterator[Outcome]
 
 
 def _together(
-    jobs: Sequence[Job], left: dict, setups, programs, progress, begin: Begin
+    jobs: Sequence[Job],
+    left: dict,
+    setups: Sequence[Setup],
+    programs: Programs,
+    progress: Progress,
+    begin: Begin,
+    interrupted: Callable,
 ) -> Iterator[Outcome]:
     """Goes on with jobs in step, each with its own files."""
     with contextlib.ExitStack() as stack:
@@ -140,7 +153,7 @@ def _together(
             context = single.opened(job, *run, len(jobs), progress, begin.seconds)
             opened[i] = attempt(files[i].enter_context, context)
         timings.waited(begin.time)
-        for i, outcome in _in_step(jobs, opened, setups, programs):
+        for i, outcome in _in_step(jobs, opened, setups, programs, interrupted):
             failed = attempt(files[i].close)
             yield i, failed or outcome
 
@@ -161,7 +174,13 @@ def _stands(found: resumption.Found) -> Snapshot:
     return found.saved.snapshot if found.saved else Snapshot(0, 0, None, 0, 0.0)
 
 
-def _in_step(jobs, opened: dict, setups, programs) -> Iterator[Outcome]:
+def _in_step(
+    jobs: Sequence[Job],
+    opened: dict,
+    setups: Sequence[Setup],
+    programs: Programs,
+    interrupted: Callable,
+) -> Iterator[Outcome]:
     """Runs seeds in step and records each as if it were alone."""
     at, recorders = {}, {}
     for i, where in opened.items():
@@ -174,22 +193,19 @@ def _in_step(jobs, opened: dict, setups, programs) -> Iterator[Outcome]:
     for i in at.keys() - left.keys():
         yield i, attempt(recorders[i].finish, at[i], programs.memory)
     runs = lockstep.steps(seeds, setups, programs, left)
-    simulate = lockstep.simulating(programs, setups)
-    message, stop = "ending after this segment; again to leave at once", 0
-    with interrupt.listening(message) as interrupted:
-        for came in lockstep.go_on(runs, simulate):
-            stop = interrupted()
-            for i, segment in came.items():
-                what = attempt(_record, recorders[i], segment, programs, stop)
-                if what is not None:
-                    runs[i].close()
-                    yield i, what
-                elif segment.snapshot is not None:
-                    at[i] = segment.snapshot
-            if stop:
-                break
-    if stop:
-        where = min((one.stage, one.round) for one in at.values())
+    for came in lockstep.go_on(runs, lockstep.simulating(programs, setups)):
+        stop = interrupted()
+        for i, segment in came.items():
+            what = attempt(_record, recorders[i], segment, programs, stop)
+            if what is not None:
+                runs[i].close()
+                yield i, what
+            elif segment.snapshot is not None:
+                at[i] = segment.snapshot
+        if stop:
+            break
+    if stop := interrupted():
+        where = min(((a.stage, a.round) for a in at.values()), default=(0, 0))
         told = "ended after round {1} of stage {0}, all saved".format(*where)
         raise interrupt.StoppedError(told, stop)
 
