@@ -34,6 +34,7 @@ from sparsefl_jax.runs.loop import segments as segments
 from sparsefl_jax.runs.results import load_clients as load_clients
 from sparsefl_jax.runs.results import load_run as load_run
 from sparsefl_jax.runs.setup import Limits as Limits
+from sparsefl_jax.simulation.systems import make_system as make_system
 from sparsefl_jax.sparsity import masks as masks
 from sparsefl_jax.system.hardware import use_cpu_cores as use_cpu_cores
 from sparsefl_jax.testing import check_algorithm as check_algorithm

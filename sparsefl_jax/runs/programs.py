@@ -124,9 +124,10 @@ def compile_stage(setup: Setup, index: int, traced: checks.Traced) -> Program:
     layers = jax.tree.map(lambda m: m > 0, setup.model.macs)
     while True:
         begin, observed = time.time(), bool(setup.observed(index))
-        plan = placement.make_plan(stage, layers, devices, chunk, observed)
+        macs = setup.model.macs
+        plan = placement.make_plan(stage, layers, devices, chunk, observed, macs)
         segment = round_program.make_segment(plan)
-        shapes = _arguments(setup, plan, pace, traced.state)
+        shapes = _arguments(setup, plan, pace, traced)
         compiled = segment.lower(*shapes).compile()
         needed = traced.memory._replace(chunk=plan.chunk)
         needed = memory.of_program(needed, compiled, len(devices))
@@ -138,7 +139,7 @@ def compile_stage(setup: Setup, index: int, traced: checks.Traced) -> Program:
 
 
 def _arguments(
-    setup: Setup, plan: placement.Plan, pace: Pace, state: placement.State
+    setup: Setup, plan: placement.Plan, pace: Pace, traced: checks.Traced
 ) -> tuple:
     """Returns the shapes of what a segment is called with."""
 
@@ -146,9 +147,10 @@ def _arguments(
         sharding = NamedSharding(plan.mesh, P())
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    shape, data = jax.ShapeDtypeStruct, setup.data
+    shape, data, state = jax.ShapeDtypeStruct, setup.data, traced.state
     info = placement.client_info(data, setup.budgets)
-    population = placement.Population(data.x, data.y, data.train.index, info)
+    facts = data.train.index, info, traced.clock
+    population = placement.Population(data.x, data.y, *facts)
     cohort = pace.length, plan.stage.cohort_size
     places = None
     if pace.working is not None:

@@ -25,6 +25,8 @@ from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.numbers import DEVICE
 
+ROUNDING = 1e-5  # what float32 may add to a time, as a share
+
 
 class Device(NamedTuple):
     """What a client's device does in a second; [N] for all clients."""
@@ -148,7 +150,8 @@ def of_stage(
     deadline = system.deadline
     if system.quantile is not None:
         each = dense_seconds(system, stage, macs, sizes, weights)
-        deadline = np.quantile(each, system.quantile)
+        done = np.quantile(each, system.quantile, method="inverted_cdf")
+        deadline = done * (1 + ROUNDING)
     if deadline is None or stage.cohort_size == 1:
         deadline = np.inf
     device = Device(*(np.asarray(v, np.float32) for v in system.device))
@@ -183,6 +186,15 @@ def presence(system: System | None) -> Callable | None:
         return drawn < chance[:, round % chance.shape[1]]
 
     return present
+
+
+def members(system: System | None) -> dict[str, np.ndarray]:
+    """Returns the ids of each tier's clients by its name; {} without a system."""
+    if system is None:
+        return {}
+    return {
+        name: np.flatnonzero(system.tier == i) for i, name in enumerate(system.tiers)
+    }
 
 
 def record(system: System, clock: Clock, log: Any) -> dict[str, Any]:

@@ -44,6 +44,13 @@ class RoundLog(NamedTuple):
     masks: Array | tuple  # [K, bytes] uint8: the packed uplink masks, or ()
 
 
+def without_empty_places(log: RoundLog, num_clients: int) -> RoundLog:
+    """Returns the log of one round without the places that hold no client, NumPy."""
+    there = log.ids < num_clients
+    parts = log.ids, log.clients, log.down, log.up, log.time
+    return RoundLog(*jax.tree.map(lambda v: v[there], parts), *log[len(parts) :])
+
+
 def strong(tree: PyTree) -> PyTree:
     """Removes weak types, which would change a scan's carry or make jit trace twice."""
     return jax.tree.map(

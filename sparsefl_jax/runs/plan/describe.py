@@ -21,7 +21,7 @@ from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.plan import checks, timings, traffic_estimate
 from sparsefl_jax.runs.plan.memory import Memory
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import placement
+from sparsefl_jax.simulation import clock, placement
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
 
@@ -72,7 +72,8 @@ def describe(
     weights = sum(p.size for p in jax.tree.leaves(traced[0].model.params))
     for index, stage in enumerate(setup.stages):
         memory = memories[index] if memories else traced[index].memory
-        samples = _samples(keys.of_stage(run_key, index), stage, memory.chunk, data)
+        drawn = keys.of_stage(run_key, index), stage, memory.chunk, data
+        samples = _samples(*drawn, clock.presence(setup.system))
         traffic = traffic_estimate.expect(stage, share, traced[index])
         share = traffic.share
         each = _stage(setup, stage, weights, samples, traffic)
@@ -97,15 +98,17 @@ def describe(
     }
 
 
-def _samples(key: Key, stage: Stage, chunk: int, data: FederatedData) -> _Samples:
+def _samples(
+    key: Key, stage: Stage, chunk: int, data: FederatedData, present
+) -> _Samples:
     """Counts the samples of a round; draws the run's own cohorts if it has the key."""
     sizes = np.asarray(data.train.size)
     rounds = min(stage.num_rounds, max(1, _DRAWS // len(sizes)))
 
-    draw = cohorts.drawing(key, stage, len(sizes))
+    draw = cohorts.drawing(key, stage, len(sizes), present)
     ids = draw(np.arange(rounds, dtype=np.int32))
     # As in `placement.deal`: the largest first, a block as long as its first.
-    ordered = -np.sort(-sizes[ids], axis=1)
+    ordered = -np.sort(-np.append(sizes, 0)[ids], axis=1)  # 0 for a place without one
     longest = ordered[:, ::chunk]
     steps = -(-longest // stage.batch_size)
     executed = chunk * stage.batch_size * float(steps.sum(1).mean())
