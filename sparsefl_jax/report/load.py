@@ -73,6 +73,8 @@ _SUMMARY = {
     "seeds?": [COUNT],
     "seconds?": NUMBER,
     "rounds_per_second?": NUMBER,
+    "hours?": NUMBER,
+    "tiers?": {str: {"drawn": NUMBER, "dropped": NUMBER, "accuracy?": VALUE}},
 }
 _SUMMARY |= {
     f"{name}?": TEXT for name in ("method", "device", "commit", "ended_by", "metric")

@@ -113,8 +113,9 @@ def updated(each: Most, records: list[dict]) -> Most:
     """Updates a bound with the largest factor and the longest round seen so far.
 
     Example:
-      >>> updated(Most(bits=8, flops=5.0), [{'flops': 6.0, 'flops_dense': 4.0}])
-      Most(bits=8, flops=5.0, factor=1.5)
+      >>> record = {'flops': 6.0, 'flops_dense': 4.0}
+      >>> updated(Most(bits=8, flops=5.0), [record]).factor
+      1.5
     """
     factors = [r["flops"] / r["flops_dense"] for r in records if r["flops_dense"]]
     factors += [] if each.factor is None else [each.factor]
