@@ -56,8 +56,10 @@ def describe(
       A dict of plain Python values: `devices`, `model`, `clients` with the statistics
       of the partition, a list `stages` and `total`. Bits and FLOPs are those of a
       round, all clients, the mean over the stage's rounds; bits and time are pairs,
-      from and to. `flops_most` is at the masks. Memory is in bytes of all devices
-      together, and `client_store` tells where all clients' rows live.
+      from and to. `flops_most` is at the masks. `system` is None without one; its
+      `seconds` are those of a round of the dense network on the clients' devices.
+      Memory is in bytes of all devices together, and `client_store` tells where all
+      clients' rows live.
 
     Example: `python launch.py --config=configs/flash_cifar10.py:mini --dry_run`.
     """
@@ -95,6 +97,24 @@ def describe(
         | {"test": len(data.y_test)},
         "stages": planned,
         "total": _total(planned),
+        "system": _system(setup, traced[-1]),
+    }
+
+
+def _system(setup: Setup, traced: checks.Traced) -> dict | None:
+    """Returns the tiers' clients and the last stage's times; None without a system."""
+    if setup.system is None:
+        return None
+    weights = sum(
+        v.size for v in jax.tree.leaves((traced.model.params, traced.model.stats))
+    )
+    facts = setup.model.macs, setup.data.train.size, weights
+    seconds = clock.dense_seconds(setup.system, setup.stages[-1], *facts)
+    closes = float(traced.clock.deadline)
+    return {
+        "tiers": {k: len(ids) for k, ids in clock.members(setup.system).items()},
+        "seconds": [float(seconds.min()), float(seconds.max())],
+        "closes": closes if math.isfinite(closes) else None,
     }
 
 
