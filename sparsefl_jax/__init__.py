@@ -34,6 +34,7 @@ from sparsefl_jax.runs.segments import Run as Run
 from sparsefl_jax.runs.segments import Segment as Segment
 from sparsefl_jax.runs.segments import Snapshot as Snapshot
 from sparsefl_jax.runs.setup import Limits as Limits
+from sparsefl_jax.simulation.systems import make_system as make_system
 from sparsefl_jax.sparsity import masks as masks
 from sparsefl_jax.system.hardware import use_cpu_cores as use_cpu_cores
 from sparsefl_jax.testing import check_algorithm as check_algorithm

@@ -24,6 +24,7 @@ PROTOCOLS = {
     "init_client": (algorithm.InitClient, "key server info"),
     "personalize": (algorithm.Personalize, "key server client info"),
     "alive": (algorithm.Alive, "round start"),
+    "undelivered": (algorithm.Undelivered, "ctx before after"),
 }
 
 

@@ -146,7 +146,7 @@ def test_an_unknown_field_is_guessed_and_the_others_listed(
         "model": "model has dtype, lowering, name, widths",
         "": "it has algorithm",
     }
-    there["until"] = "until has accuracy, gbit, pflop"
+    there["until"] = "until has accuracy, gbit, hours, pflop"
     assert err.removeprefix(said).startswith(there[section])
 
 

@@ -108,6 +108,7 @@ def round_log(counts, correct, client=None, server=None):
         clients={**sums, "work": work, **(client or {})},
         down={"p": whole},
         up={"p": whole},
+        time=(),
         server=server or {},
         executed_steps=np.int32(2),
         density=np.float32(1),

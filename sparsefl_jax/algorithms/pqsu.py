@@ -28,7 +28,7 @@ DIRECTIONS = {"both": ("down", "up"), "up": ("up",), "none": ()}
 class Client(NamedTuple):
     """The state of a client that uploads selectively."""
 
-    loss: Array  # shape=(), float32: its loss at its last upload, inf before the first
+    loss: Array  # shape=(), float32: at its last upload in time, inf before the first
 
 
 def pqsu(
@@ -54,7 +54,8 @@ def pqsu(
     its loss, the mean over its last local epoch during training, is below its loss at
     its last upload; it always uploads the first time. The server averages the uploads;
     without any, its model does not change. The metric `uploaded` is the share of
-    clients that upload.
+    clients that upload. After an upload that came too late, a client compares with its
+    loss at the upload before.
 
     Down: the alive weights in uint8, with a scale and a zero point of 32 bits each for
     every leaf; when a client first takes part also one bit per filter, from which the
@@ -130,7 +131,14 @@ def pqsu(
         return {"global": server}
 
     return Algorithm(
-        init, broadcast, update, contribute, aggregate, deploy, init_client
+        init,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        deploy,
+        init_client,
+        undelivered=lambda ctx, before, after: before,
     )
 
 

@@ -114,6 +114,12 @@ class Personalize(Protocol):
     ) -> dict[str, SparseModel]: ...
 
 
+class Undelivered(Protocol):
+    """Returns the state of a client whose uplink has come too late."""
+
+    def __call__(self, ctx: Context, before: PyTree, after: PyTree) -> PyTree: ...
+
+
 class Alive(Protocol):
     """Returns an upper bound of the density after a number of rounds."""
 
@@ -129,6 +135,11 @@ class Sampler(Protocol):
 def no_client_state(key: Key, server: PyTree, info: ClientInfo) -> EmptyState:
     """Returns the state of a client that keeps nothing."""
     return EmptyState()
+
+
+def as_it_left(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
+    """Returns the state that training has left, whether the uplink arrived or not."""
+    return after
 
 
 class Algorithm(NamedTuple):
@@ -156,6 +167,11 @@ class Algorithm(NamedTuple):
         the stage starts, of the share of entries that are alive once `round` rounds of
         the stage are done (from 0): in the masks of the next downlink and in the model
         that the stage hands on. The plan reads it; without it masks may be dense.
+      undelivered: `(ctx, before, after) -> client`, the state of a client whose uplink
+        came too late to be added up: `before` is its state before the round, `after`
+        the one that `update` returned, which it keeps by default. A method whose state
+        takes for granted that the server has received the uplink says here what else
+        holds.
     """
 
     init: Init
@@ -167,6 +183,7 @@ class Algorithm(NamedTuple):
     init_client: InitClient = no_client_state
     personalize: Personalize | None = None
     alive: Alive | None = None
+    undelivered: Undelivered = as_it_left
 
 
 def target(models: Mapping[str, Any]) -> Any:

@@ -6,6 +6,7 @@ integers, so they must not change.
 
     run -> initial, stages;  stages -> root of stage s
     root -> COHORTS, START, CLIENTS, SERVER, EVALUATION;  the last three -> round
+    COHORTS -> the sampler's, which folds in the round; presence -> round
     a round's CLIENTS -> client -> downlink, batches, update
 """
 
@@ -29,6 +30,15 @@ def of_stage(stages: Key, index: int) -> Key:
 def of_cohorts(root: Key) -> Key:
     """Returns the key that a stage's sampler is called with."""
     return jax.random.fold_in(root, COHORTS)
+
+
+def of_presence(cohorts: Key) -> Key:
+    """Returns the key by which clients are there in a round or not.
+
+    Args:
+      cohorts: the key that the sampler is called with.
+    """
+    return jax.random.fold_in(cohorts, 2**32 - 1)  # no round has this number
 
 
 def of_start(root: Key) -> tuple[Key, Key]:

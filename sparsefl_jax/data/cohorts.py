@@ -67,20 +67,30 @@ def permuted(key: Key, num_clients: int, count: int) -> Array:
     return ids.astype(jnp.int32)
 
 
-def _draw(key: Key, num_clients: int, count: int) -> Array:
-    """Draws ids [count] int32 of `range(num_clients)` uniformly without replacement."""
+def _draw(key: Key, num_clients: int, count: int, present: Array | None) -> Array:
+    """Draws ids [count] int32 of `range(num_clients)` uniformly without replacement.
+
+    Of those present, [num_clients] bool, if there are enough; then others fill up.
+    """
+    if present is not None:
+        lots = jax.random.uniform(key, (num_clients,)) + (~present).astype(jnp.float32)
+        return lax.top_k(-lots, count)[1].astype(jnp.int32)
     if num_clients > SHUFFLED:
         return permuted(key, num_clients, count)
     ids = jax.random.choice(key, num_clients, (count,), replace=False)
     return ids.astype(jnp.int32)
 
 
-def uniform_sampler(num_clients: int, cohort_size: int) -> Callable:
+def uniform_sampler(
+    num_clients: int, cohort_size: int, present: Callable | None = None
+) -> Callable:
     """Returns a sampler that draws clients uniformly without replacement, in O(K).
 
     Args:
       num_clients: N.
       cohort_size: K.
+      present: `(key, round) -> [N] bool`, who can be drawn, which makes it O(N); None:
+        everyone. Where fewer than K can, others fill up, which `cohorts` removes.
 
     Returns:
       `sampler(key, round) -> ids [K] int32`.
@@ -92,17 +102,21 @@ def uniform_sampler(num_clients: int, cohort_size: int) -> Callable:
     """
 
     def sampler(key, round):
-        return _draw(jax.random.fold_in(key, round), num_clients, cohort_size)
+        own = None if present is None else present(keys.of_presence(key), round)
+        return _draw(jax.random.fold_in(key, round), num_clients, cohort_size, own)
 
     return sampler
 
 
-def stratified_sampler(budgets: ArrayLike, cohort_size: int) -> Callable:
+def stratified_sampler(
+    budgets: ArrayLike, cohort_size: int, present: Callable | None = None
+) -> Callable:
     """Returns a sampler that draws the same share of every tier of equal budgets.
 
     Args:
       budgets: [N], the budget of each client; clients with equal budgets form a tier.
       cohort_size: K.
+      present: who can be drawn, as in `uniform_sampler`.
 
     Returns:
       `sampler(key, round) -> ids [K] int32`, the tiers in ascending order of budget.
@@ -126,17 +140,26 @@ def stratified_sampler(budgets: ArrayLike, cohort_size: int) -> Callable:
         )
 
     def sampler(key, round):
-        keys = jax.random.split(jax.random.fold_in(key, round), len(tiers))
+        by_tier = jax.random.split(jax.random.fold_in(key, round), len(tiers))
+        own = None if present is None else present(keys.of_presence(key), round)
         drawn = [
-            jnp.asarray(tier)[_draw(k, len(tier), int(share))]
-            for k, tier, share in zip(keys, tiers, shares, strict=True)
+            jnp.asarray(tier)[
+                _draw(k, len(tier), int(share), None if own is None else own[tier])
+            ]
+            for k, tier, share in zip(by_tier, tiers, shares, strict=True)
         ]
         return jnp.concatenate(drawn)
 
     return sampler
 
 
-def cohorts(key: Key, stage: Stage, num_clients: int, rounds: Array) -> Array:
+def cohorts(
+    key: Key,
+    stage: Stage,
+    num_clients: int,
+    rounds: Array,
+    present: Callable | None = None,
+) -> Array:
     """Draws the cohorts of several rounds of a stage.
 
     Args:
@@ -144,16 +167,27 @@ def cohorts(key: Key, stage: Stage, num_clients: int, rounds: Array) -> Array:
       stage: the stage.
       num_clients: N.
       rounds: [R] int32, rounds of the stage.
+      present: `(key, round) -> [N] bool`, who can be drawn; None: everyone.
 
     Returns:
-      Ids [R, K] int32.
+      Ids [R, K] int32; N in a place whose client is not there.
     """
-    draw = stage.sampler or uniform_sampler(num_clients, stage.cohort_size)
+    draw = stage.sampler or uniform_sampler(num_clients, stage.cohort_size, present)
     sampling_key = keys.of_cohorts(key)
-    return jax.vmap(lambda round: draw(sampling_key, round))(rounds)
+
+    def of_round(round):
+        ids = draw(sampling_key, round)
+        if present is None:
+            return ids
+        there = present(keys.of_presence(sampling_key), round)
+        return jnp.where(there[ids], ids, num_clients).astype(jnp.int32)
+
+    return jax.vmap(of_round)(rounds)
 
 
-def drawing(key: Key, stage: Stage, num_clients: int) -> Callable:
+def drawing(
+    key: Key, stage: Stage, num_clients: int, present: Callable | None = None
+) -> Callable:
     """Returns a compiled `cohorts` of a stage, from NumPy to NumPy.
 
     The function maps `rounds [R]` to `ids [R, K]`, or to None if all of them lie beyond
@@ -163,7 +197,7 @@ def drawing(key: Key, stage: Stage, num_clients: int) -> Callable:
     @jax.jit
     def draw(rounds):
         rounds = jnp.minimum(rounds, stage.num_rounds - 1)
-        return cohorts(key, stage, num_clients, rounds)
+        return cohorts(key, stage, num_clients, rounds, present)
 
     num_rounds = stage.num_rounds
     return lambda rounds: np.asarray(draw(rounds)) if rounds[0] < num_rounds else None

@@ -2,9 +2,11 @@
 
 metrics.jsonl  `{"schema": 2}`, then one JSON object per line, of phase "train" or
                "eval". Both hold `gbit_cumulative` and `pflop_cumulative` (1e15 training
-               FLOPs at the masks) since the start. "train" holds the ledger, and the
-               method's metrics in `client` and `server`. "eval" may hold `val_accuracy`
-               of the headline model on the pooled validation split
+               FLOPs at the masks) since the start, and with a clock
+               `hours_cumulative`. "train" holds the ledger, what the clock adds, and
+               the method's metrics in `client` and `server`. "eval" may hold
+               `val_accuracy` of the headline model on the pooled validation split, and
+               `tier_accuracy`
 summary.json   the run's totals, see `table.py`; absent while it runs
 config.json    the configuration
 partition.npy  [N, classes] int, the number of samples of each class for each client
@@ -39,6 +41,7 @@ Record = dict[str, Any]
 # The fields that reports read; all others are ignored.
 _HEADING = {"phase": ("train", "eval"), "stage": COUNT, "round": COUNT}
 _HEADING |= {"gbit_cumulative": NUMBER, "pflop_cumulative?": NUMBER}
+_HEADING |= {"hours_cumulative?": NUMBER}
 _TRAIN = {"clients?": [COUNT], "flops": NUMBER, "flops_dense": NUMBER}
 _TRAIN |= {f"bits_{d}{of}?": NUMBER for d in ("up", "down") for of in ("", "_values")}
 _TRAIN |= {f"bits_{d}_positions?": NUMBER for d in ("up", "down")}
@@ -46,7 +49,9 @@ _TRAIN |= {f"entries_{direction}?": {str: NUMBER} for direction in ("up", "down"
 _TRAIN |= {f"layer_{name}?": {str: VALUE} for name in ("density", "mismatch")}
 _TRAIN |= {f"{name}?": VALUE for name in ("density", "mismatch", "train_accuracy")}
 _TRAIN |= {"client?": {str: VALUE}, "server?": {str: VALUE}, "assumed?": {str: TEXT}}
+_TRAIN |= {"tiers?": {str: {"drawn": COUNT, "dropped": COUNT}}, "dropped?": COUNT}
 _EVAL = {"models": {str: {str: VALUE}}, "client_accuracy?": {str: VALUE}}
+_EVAL |= {"tier_accuracy?": {str: VALUE}}
 _EVAL |= {"accuracy?": VALUE, "val_accuracy?": VALUE, "metric?": TEXT}
 _SECTIONS = {
     name.removesuffix("?")
@@ -68,6 +73,8 @@ _SUMMARY = {
     "seeds?": [COUNT],
     "seconds?": NUMBER,
     "rounds_per_second?": NUMBER,
+    "hours?": NUMBER,
+    "tiers?": {str: {"drawn": NUMBER, "dropped": NUMBER, "accuracy?": VALUE}},
 }
 _SUMMARY |= {
     f"{name}?": TEXT for name in ("method", "device", "commit", "ended_by", "metric")

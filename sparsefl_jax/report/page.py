@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparsefl_jax.core.formats import MISSING, format_percent, format_si
+from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds, format_si
 from sparsefl_jax.report.charge import RULES, assumptions, charge_rows, packet_rows
-from sparsefl_jax.report.comparison.costs import pilot_note
+from sparsefl_jax.report.comparison.costs import pilot_note, total
 from sparsefl_jax.report.comparison.evaluations import (
     accuracy,
     best_eval,
@@ -36,6 +36,7 @@ from sparsefl_jax.report.table import (
     heading,
     made_with,
 )
+from sparsefl_jax.report.tiers import tier_rows, totals
 from sparsefl_jax.report.unchanged import sentences
 from sparsefl_jax.system.files import read_text, write_text
 
@@ -147,6 +148,10 @@ def write_page(run_dir: str | Path) -> Path:
             *map(note, sentences(run)),
         ),
         section("Filters", _figures(run, "Filters")),
+        section(
+            "Devices",
+            rows_table(tier_rows(totals(run.train, final_evals(run))), "Tiers"),
+        ),
         section("Partition", facts(statistics_of_run(run)), _figures(run, "Partition")),
         section("Stages", rows_table(_stage_rows(run), "Costs of each stage")),
         section(
@@ -189,7 +194,7 @@ def _key_facts(run: Run) -> list[tuple[str, str]]:
     model = next(iter(last["models"].values()), {})
     gbit = max((r["gbit_cumulative"] for r in run.train), default=None)
     flops, dense = (sum(s[k] for s in stages) for k in ("flops", "flops_dense"))
-    clients = last.get("client_accuracy") or {}
+    clients, hours = last.get("client_accuracy") or {}, total(run, "hours")
     found = {
         "accuracy, last round": format_percent(accuracy(last)),
         f"best, round {_round(run, best)}" if best else "best": format_percent(
@@ -200,6 +205,7 @@ def _key_facts(run: Run) -> list[tuple[str, str]]:
         "density, all parameters": format_percent(model.get("density")),
         "traffic, both ways": format_si(None if gbit is None else 1e9 * gbit, "bit"),
         "FLOPs / dense": f"{flops / dense:.3g}" if dense else MISSING,
+        "virtual time": format_seconds(None if hours is None else 3600 * hours),
         "time": duration({"seconds": run.summary.get("seconds")}),
     }
     return [(name, value) for name, value in found.items() if value != MISSING]

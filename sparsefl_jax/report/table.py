@@ -15,7 +15,10 @@
     metric          'pooled' or 'clients', whose accuracy the headline is
     best            {stage, round, accuracy, chosen_by}: the headline's, on the test
                     set; chosen by 'validation' if that split exists, else by 'test'
-    ended_by        'rounds', or the first limit reached: 'gbit', 'pflop', 'accuracy'
+    ended_by        'rounds', or the first limit reached: 'gbit', 'pflop', 'accuracy',
+                    'hours'
+    hours           float, of virtual time; tiers: {name: {drawn, dropped, accuracy}},
+                    of the devices; both only with a system
     client_accuracy {p10, median, mean}: over the clients' own test splits, in [0, 1]
     seconds         float, wall clock; rounds_per_second: float
     memory          {estimated, devices, process}: bytes; the estimate of the largest
@@ -39,6 +42,7 @@ from sparsefl_jax.core.formats import (
     format_seconds,
     format_si,
 )
+from sparsefl_jax.report.tiers import tier_rows
 
 Rows = list[list[str]]
 
@@ -70,6 +74,9 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     accuracy = align(accuracy_rows(summary)) + accuracy_notes(summary)
     stages = summary.get("stages") or []
     footer = [f"time  {duration(summary)}"] if "seconds" in summary else []
+    if "hours" in summary:
+        took = format_seconds(3600 * summary["hours"])
+        footer += [f"clock {took} of virtual time on the clients' devices"]
     footer += [f"peak  {peak}"] if (peak := memory(summary)) else []
     footer += [f"with  {made_with(summary)}"] if made_with(summary) else []
     blocks = [
@@ -77,6 +84,7 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         accuracy,
         align(communication_rows(stages)),
         align(computation_rows(stages)),
+        align(tier_rows(summary.get("tiers") or {})),
         align(memory_rows(stages)),
         footer,
     ]

@@ -68,6 +68,7 @@ def save(
         "bits": snapshot.bits,
         "flops": snapshot.flops,
         "ended_by": snapshot.ended_by,
+        "hours": snapshot.hours,
         "best": best and best._asdict() | {"models": None},
         "order": order,
         "key": np.asarray(jax.random.key_data(key)).tolist(),
@@ -226,7 +227,8 @@ def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
     if best is not None:
         best = Best(**best | {"models": _models(arrays["best"], order["best"])})
     counters = {k: about[k] for k in ("stage", "round", "bits", "flops", "ended_by")}
-    snapshot = Snapshot(state=state, best=best, **counters)
+    hours = about.get("hours")  # which older checkpoints lack
+    snapshot = Snapshot(state=state, best=best, hours=hours, **counters)
     return Saved(snapshot, _models(arrays["models"], order["models"]), about)
 
 

@@ -59,6 +59,7 @@ def describe(setup: Setup, name: str | None = None) -> dict:
         "budgets": described(setup.budgets) or (),
         "initial": described(setup.initial),
         "until": setup.limits._asdict(),
+        "system": described(setup.system),
         "observe_rounds": tuple(setup.observe_rounds),
         "final_learning_rate": None,  # a schedule is one of the optimizer's arguments
         "lr_decay": None,

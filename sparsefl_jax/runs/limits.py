@@ -7,13 +7,15 @@ or more by the largest factor so far, should a method train more than that.
 """
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.runs.setup import Limits, Setup
+from sparsefl_jax.simulation import clock
 from sparsefl_jax.wire import ledger
 
 _SLACK = 1e-6  # what rounding may add to a cost, as a share
@@ -24,6 +26,7 @@ class Cost(NamedTuple):
 
     bits: int = 0  # both ways
     flops: float = 0.0  # at the masks
+    hours: float = 0.0  # of virtual time
 
 
 class Most(NamedTuple):
@@ -34,6 +37,8 @@ class Most(NamedTuple):
     factor: float | None = (
         None  # largest so far, FLOPs over dense FLOPs; None: no round
     )
+    hours: float = 0.0  # of its slowest client, see `most_seconds`
+    closes: float = math.inf  # hours after which a round closes
 
 
 def reached(until: Limits, spent: Cost) -> dict[str, bool]:
@@ -41,11 +46,12 @@ def reached(until: Limits, spent: Cost) -> dict[str, bool]:
 
     Example:
       >>> reached(Limits(gbit=2.0, pflop=0.5), Cost(bits=2 * 10**9, flops=1e14))
-      {'gbit': True, 'pflop': False}
+      {'gbit': True, 'pflop': False, 'hours': False}
     """
     return {
         "gbit": spent.bits / 1e9 >= (until.gbit or math.inf),
         "pflop": spent.flops / 1e15 >= (until.pflop or math.inf),
+        "hours": spent.hours >= (until.hours or math.inf),
     }
 
 
@@ -63,10 +69,27 @@ def most(setup: Setup, stage: int, traced) -> Most:
     steps = int(np.sum(-(-sizes // one.batch_size)))
     weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
     flops = most_flops(model.macs, weights, int(sizes.sum()), steps)
-    return Most(one.cohort_size * bits, one.epochs * flops)
+    each = Most(one.cohort_size * bits, one.epochs * flops)
+    if traced.clock is None:
+        return each
+    slowest = float(np.max(most_seconds(setup, one, traced, weights)))
+    closes = float(traced.clock.deadline) / 3600
+    slowest *= 1 + clock.ROUNDING
+    return each._replace(hours=slowest / 3600, closes=closes)
 
 
-def most_flops(macs, weights: int, samples: float, steps: float) -> float:
+def most_seconds(setup: Setup, stage: Stage, traced, weights: int) -> np.ndarray:
+    """Bounds the time of every client in a round, [N]; as `most` does for the rest."""
+    sizes = np.asarray(setup.data.train.size, np.int64)
+    steps = -(-sizes // stage.batch_size)
+    flops = stage.epochs * most_flops(setup.model.macs, weights, sizes, steps)
+    down, up = (
+        traffic_estimate.most_bits({way: traced.layouts[way]}) for way in ("down", "up")
+    )
+    return clock.seconds(traced.clock.device, flops, float(down), float(up))
+
+
+def most_flops(macs, weights: int, samples: Any, steps: Any) -> Any:
     """Bounds the FLOPs of training: all dense, and one sort at every step.
 
     What methods compute for their masks is charged as sorts are, n log2(n) for n
@@ -75,7 +98,8 @@ def most_flops(macs, weights: int, samples: float, steps: float) -> float:
     Args:
       macs: as `Model.macs`.
       weights: n, parameters of the network.
-      samples, steps: that all clients together train on, and minibatches of these.
+      samples, steps: that all clients together train on, and minibatches of these;
+        or arrays of each client's.
 
     Example:
       >>> most_flops({'w': 100}, weights=7, samples=2, steps=1)
@@ -86,15 +110,18 @@ def most_flops(macs, weights: int, samples: float, steps: float) -> float:
 
 
 def updated(each: Most, records: list[dict]) -> Most:
-    """Updates the bound with the largest factor seen so far.
+    """Updates a bound with the largest factor and the longest round seen so far.
 
     Example:
-      >>> updated(Most(bits=8, flops=5.0), [{'flops': 6.0, 'flops_dense': 4.0}])
-      Most(bits=8, flops=5.0, factor=1.5)
+      >>> record = {'flops': 6.0, 'flops_dense': 4.0}
+      >>> updated(Most(bits=8, flops=5.0), [record]).factor
+      1.5
     """
     factors = [r["flops"] / r["flops_dense"] for r in records if r["flops_dense"]]
     factors += [] if each.factor is None else [each.factor]
-    return each._replace(factor=max(factors, default=0.0 if records else None))
+    hours = max([each.hours, *(r.get("hours", 0.0) for r in records)])
+    factor = max(factors, default=0.0 if records else None)
+    return each._replace(factor=factor, hours=hours)
 
 
 def fitting(until: Limits, spent: Cost, each: Most, wanted: int) -> int:
@@ -117,8 +144,11 @@ def fitting(until: Limits, spent: Cost, each: Most, wanted: int) -> int:
     rounds = float(wanted)
     if until.gbit:
         rounds = min(rounds, (until.gbit * 1e9 - spent.bits) / max(each.bits, 1))
+    factor = math.inf if each.factor is None else max(each.factor, 1.0)
     if until.pflop:
-        factor = math.inf if each.factor is None else max(each.factor, 1.0)
         flops = max(each.flops, 1.0) * factor
         rounds = min(rounds, (until.pflop * 1e15 - spent.flops) / flops)
+    if until.hours:
+        hours = min(each.hours * factor, each.closes)
+        rounds = min(rounds, (until.hours - spent.hours) / hours)
     return max(1, math.ceil((1 - _SLACK) * rounds))

@@ -79,6 +79,8 @@ def _refusal(setups: Sequence[Setup], traced: Sequence[Traced], asked: bool) -> 
     limit = memory.budget(first.memory_gb, devices)
     if devices[0].platform == "cpu" and not asked:
         return "a CPU gains nothing by seeds_together"
+    if first.system is not None:
+        return "clients of each seed have devices of their own"
     for index, one in enumerate(traced):
         if one.pace.where != "device":
             return f"clients' states of stage {index} live on the {one.pace.where}"

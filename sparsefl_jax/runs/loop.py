@@ -18,10 +18,12 @@ from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.segments import Asked, Best, Ran, Run, Segment, Snapshot
 from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.simulation import (
+    clock,
     evaluate,
     initial_state,
     observed_masks,
     placement,
+    round_program,
     store,
 )
 from sparsefl_jax.sparsity import trees
@@ -119,7 +121,8 @@ def go_on(key: Key, programs: Programs, at: Snapshot | None = None):
 def _simulating(programs: Programs, stage: int) -> Callable:
     """Returns `(Asked) -> Ran`, which simulates the rounds of a stage."""
     setup, (plan, pace, segment, *_) = programs.setup, programs.of(stage)
-    population = placement.make_population(plan, setup.data, setup.budgets)
+    parts = setup.data, setup.budgets, programs.traced[stage].clock
+    population = placement.make_population(plan, *parts)
     if pace.working is None:
         segment = store.on_device(segment)
     else:
@@ -160,12 +163,15 @@ def steps(key: Key, setup: Setup, programs: Programs, at: Snapshot | None = None
     if sparse is None:
         sparse = checks.initial_model(init_key, setup.model)
     at = at or Snapshot(0, 0, None, 0, 0.0)
+    if setup.system is not None:
+        at = at._replace(hours=at.hours or 0.0)
     evaluation = evaluate.make_evaluation(
         setup.model,
         setup.data,
         budgets=setup.budgets,
         metric=setup.metric,
         devices=setup.devices,
+        groups=clock.members(setup.system),
     )
     while at.stage < len(setup.stages):
         key = keys.of_stage(run_key, at.stage)
@@ -195,7 +201,8 @@ def _rounds(
     state = initial_state.start(
         key, plan, sparse, info, at.state, pace.working, pace.where
     )
-    draw = cohorts.drawing(key, stage, len(data.train.size))
+    present = clock.presence(setup.system)
+    draw = cohorts.drawing(key, stage, len(data.train.size), present)
     most, seen = limits.most(setup, at.stage, traced), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
     own = keys.of_round(key, keys.EVALUATION, at.round)
@@ -211,7 +218,8 @@ def _rounds(
         most = limits.updated(most, records)
         own = keys.of_round(key, keys.EVALUATION, at.round)
         models = stage.algorithm.deploy(own, state.server)
-        seen = None if seen is None else [*seen, *logs.ids[:count].ravel()]
+        there = logs.ids[:count] < len(data.train.size)
+        seen = None if seen is None else [*seen, *logs.ids[:count][there]]
         evaluated = None
         if not failure and _due(setup, at):
             evaluated, filters = evaluation(own, state, models, seen)
@@ -224,7 +232,7 @@ def _rounds(
             yield Segment(records, None, {}, {})
             raise FloatingPointError(failure)
         at = at._replace(state=state)
-        kept = {"clients": logs.masks} if at.round in observed else {}
+        kept = {"clients": logs.masks[there[-1]]} if at.round in observed else {}
         ends = at.ended_by or at.round == stage.num_rounds
         if ends or at.round % kept_every == 0:
             mask = target(models).mask
@@ -240,11 +248,15 @@ def _rounds(
 def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
     """Returns the records of `count` rounds, the next snapshot, and any failure."""
     how = traced.layouts, setup.model.macs, trees.layer_paths(layers)
-    batch_size = setup.stages[at.stage].batch_size
+    batch_size, system = setup.stages[at.stage].batch_size, setup.system
     records = []
     for i in range(count):
         log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))
+        log = round_program.without_empty_places(log, len(setup.data.train.size))
         record = ledger.round_record(log, *how, batch_size)
+        if system is not None:
+            record |= clock.record(system, traced.clock, log)
+            at = at._replace(hours=at.hours + record["hours"])
         at = at._replace(
             round=at.round + 1,
             bits=at.bits + record["bits_up"] + record["bits_down"],
@@ -297,10 +309,11 @@ def _better(at: Snapshot, record: dict, models: dict) -> Best:
 
 
 def _heading(at: Snapshot, phase: str) -> dict:
-    return {
+    told = {
         "stage": at.stage,
         "phase": phase,
         "round": at.round,
         "gbit_cumulative": at.bits / 1e9,
         "pflop_cumulative": at.flops / 1e15,
     }
+    return told if at.hours is None else told | {"hours_cumulative": at.hours}

@@ -131,9 +131,10 @@ def compile_stage(
     layers = jax.tree.map(lambda m: m > 0, setup.model.macs)
     while True:
         begin, observed = time.time(), bool(setup.observed(index))
-        plan = placement.make_plan(stage, layers, devices, chunk, observed)
+        macs = setup.model.macs
+        plan = placement.make_plan(stage, layers, devices, chunk, observed, macs)
         segment = round_program.make_segment(plan, replicas)
-        shapes = _arguments(setup, plan, pace, traced.state, replicas)
+        shapes = _arguments(setup, plan, pace, traced, replicas)
         compiled = segment.lower(*shapes).compile()
         needed = alone._replace(chunk=plan.chunk)
         copied = 0 if replicas is None else needed.states
@@ -149,7 +150,7 @@ def _arguments(
     setup: Setup,
     plan: placement.Plan,
     pace: Pace,
-    state: placement.State,
+    traced: checks.Traced,
     replicas: Replicas | None,
 ) -> tuple:
     """Returns the shapes of what a segment is called with."""
@@ -158,8 +159,8 @@ def _arguments(
         sharding = NamedSharding(plan.mesh, P())
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
-    shape = jax.ShapeDtypeStruct
-    population = placement.on_host(setup.data, setup.budgets)
+    shape, state = jax.ShapeDtypeStruct, traced.state
+    population = placement.on_host(setup.data, setup.budgets, traced.clock)
     cohort = pace.length, plan.stage.cohort_size
     places = None
     if pace.working is not None:

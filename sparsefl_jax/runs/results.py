@@ -94,8 +94,10 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     config, saved = _read(run)
     with files.blaming(Path(run) / "config.json"):
         data = build.build_data(config)
-        model, budgets = build.build_model(config, data), build.build_budgets(config)
-        stages = build.build_stages(config, model, budgets)
+        model = build.build_model(config, data)
+        system = build.build_system(config, len(data.train.size))
+        budgets = build.build_budgets(config, system)
+        stages = build.build_stages(config, model, budgets, system)
         algorithm = stages[saved.snapshot.stage].algorithm
     if algorithm.personalize is None:
         raise ValueError(f"run={str(run)!r} has no personal models")

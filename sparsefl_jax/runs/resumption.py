@@ -163,7 +163,8 @@ def _lifted(old: dict, config, at: Snapshot) -> bool:
     if at.ended_by == "rounds":
         return config.num_rounds > old["num_rounds"]
     limit, spent = config.until[at.ended_by], old["until"][at.ended_by]
-    spent = {"gbit": at.bits / 1e9, "pflop": at.flops / 1e15}.get(at.ended_by, spent)
+    costs = {"gbit": at.bits / 1e9, "pflop": at.flops / 1e15, "hours": at.hours}
+    spent = costs.get(at.ended_by, spent)
     return limit is None or limit > spent
 
 

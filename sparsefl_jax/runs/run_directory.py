@@ -17,7 +17,7 @@ FREE = ("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset")
 FREE += ("memory_gb", "seeds_together", "sinks", "writers")
 # Fields that set how often a run is evaluated and when it ends, see `resumption`.
 LATER = ("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds")
-LATER += ("until.accuracy", "until.gbit", "until.pflop")
+LATER += ("until.accuracy", "until.gbit", "until.hours", "until.pflop")
 _OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
 
 

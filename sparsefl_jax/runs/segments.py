@@ -34,6 +34,7 @@ class Snapshot(NamedTuple):
     flops: float  # since the start, at the masks
     best: Best | None = None
     ended_by: str = ""  # 'rounds' or the name of a limit; '' while the run goes on
+    hours: float | None = None  # of virtual time since the start; None: no system
 
     def rounds(self, stages: Sequence[Stage]) -> tuple[int, int]:
         """Returns the rounds of all stages, and those that the run has behind it."""
@@ -43,7 +44,7 @@ class Snapshot(NamedTuple):
     @property
     def spent(self) -> Cost:
         """Returns the cost of the run so far."""
-        return Cost(self.bits, self.flops)
+        return Cost(self.bits, self.flops, self.hours or 0.0)
 
 
 class Segment(NamedTuple):

@@ -11,17 +11,19 @@ from sparsefl_jax.core.validate import at_least, typed
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.simulation import store
+from sparsefl_jax.simulation.clock import System
 
 
 class Limits(NamedTuple):
     """Where a run ends before its rounds do; None: nowhere.
 
-    It ends with the first round after which it has cost `gbit` or `pflop`, or with the
-    first evaluation that reaches `accuracy`.
+    It ends with the first round after which it has cost `gbit`, `pflop` or `hours`, or
+    with the first evaluation that reaches `accuracy`.
     """
 
     gbit: float | None = None  # 1e9 bits, both ways, all clients
     pflop: float | None = None  # 1e15 training FLOPs at the masks
+    hours: float | None = None  # of virtual time, with a `system`
     accuracy: float | None = None  # share, of the headline model of the last stage
 
 
@@ -45,6 +47,8 @@ class Setup(NamedTuple):
       until: where to end early; there is an evaluation at that end.
       initial: what the first stage starts from; None: a fresh network.
       observe_rounds: rounds of the last stage, from 1, whose clients' masks are kept.
+      system: the devices of the clients, by which rounds take virtual time, see
+        `systems.make_system`; None: all clients always answer at once.
     """
 
     stages: Sequence[Stage]
@@ -60,6 +64,7 @@ class Setup(NamedTuple):
     until: Limits | None = None
     initial: SparseModel | None = None
     observe_rounds: Sequence[int] = ()
+    system: System | None = None
 
     def observed(self, stage: int) -> tuple[int, ...]:
         """Returns the rounds of a stage whose clients' masks are kept."""
@@ -114,6 +119,7 @@ def check(setup: Setup) -> None:
     if chunk != "auto" and not (str(chunk).isdecimal() and int(chunk) >= 1):
         raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
     _check_budgets(setup.budgets, num_clients)
+    _check_system(setup, num_clients)
     store.check(setup.client_store)
 
 
@@ -143,4 +149,17 @@ def _check_budgets(budgets: np.ndarray | None, num_clients: int) -> None:
         raise ValueError(
             f"budgets of shape {budgets.shape}, expected one in (0, 1] for each of "
             f"{num_clients} clients"
+        )
+
+
+def _check_system(setup: Setup, num_clients: int) -> None:
+    system, hours = setup.system, setup.limits.hours
+    if system is None:
+        if hours is not None:
+            raise ValueError(
+                f"until.hours={hours:g} is read by nothing here: it goes with a system"
+            )
+    elif (found := len(system.tier)) != num_clients:
+        raise ValueError(
+            f"system of {found} clients, expected the number of clients, {num_clients}"
         )

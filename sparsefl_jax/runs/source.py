@@ -15,6 +15,7 @@ from sparsefl_jax.runs.config.build import (
     build_data,
     build_model,
     build_stages,
+    build_system,
 )
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Limits, Setup
@@ -70,8 +71,9 @@ def _parts(config: SimpleNamespace, data, started: bool) -> Parts:
     unread.check_data(config, data)
     model = build_model(config, data)
     fields.check_densities(config, model)
-    budgets = build_budgets(config)
-    stages = build_stages(config, model, budgets)
+    system = build_system(config, len(data.train.size))
+    budgets = build_budgets(config, system)
+    stages = build_stages(config, model, budgets, system)
     setup = Setup(
         stages,
         model,
@@ -84,6 +86,7 @@ def _parts(config: SimpleNamespace, data, started: bool) -> Parts:
         memory_gb=config.memory_gb,
         until=Limits(**config.until),
         observe_rounds=config.observe_rounds,
+        system=system,
     )
     traced = checks.run(setup)
     unread.check_stages(config, stages, model, traced)

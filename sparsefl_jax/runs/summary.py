@@ -10,6 +10,7 @@ import numpy as np
 
 from sparsefl_jax import report
 from sparsefl_jax.data import partition_statistics
+from sparsefl_jax.report import tiers
 from sparsefl_jax.runs.config import plain
 from sparsefl_jax.runs.segments import Best, Snapshot
 from sparsefl_jax.system import files, hardware, provenance
@@ -96,12 +97,21 @@ def summarize(
         "client_accuracy": evals[-1]["client_accuracy"] if evals else {},
         "best": best and best._asdict() | {"models": sorted(best.models)},
         "density": _density(train[-1]) if train else None,
+        **_clock(metrics, train, evals),
         "rounds_per_second": rounds / about["seconds"],
         "versions": provenance.versions(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "compute_dtype": config.model.get("dtype", "float32"),
         "matmul_precision": provenance.precision(),
     } | about
+
+
+def _clock(metrics: list[dict], train: list[dict], evals: list[dict]) -> dict:
+    """Returns what a system's clock has told; {} without one."""
+    if "hours_cumulative" not in metrics[-1]:
+        return {}
+    hours = metrics[-1]["hours_cumulative"]
+    return {"hours": hours, "tiers": tiers.totals(train, evals)}
 
 
 def _density(record: dict) -> float:
@@ -148,6 +158,7 @@ def over_seeds(summaries: list[dict]) -> dict:
             "seconds": sum(summary["seconds"] for summary in summaries),
         }
         | ({"clients": _means(clients)} if all(clients) else {})
+        | _means([{k: s[k] for k in ("hours", "tiers") if k in s} for s in summaries])
         | ({"lost": lost} if lost else {})
     )
 

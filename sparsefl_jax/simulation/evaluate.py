@@ -5,7 +5,7 @@ clients are sums over rows of that pass. For personal models see `personal`.
 """
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
 import jax
@@ -109,6 +109,7 @@ def make_evaluation(
     budgets: np.ndarray | None = None,
     metric: str = "auto",
     devices: Sequence | None = None,
+    groups: Mapping[str, np.ndarray] | None = None,
 ) -> Callable:
     """Prepares the evaluation of the models that methods deploy.
 
@@ -119,6 +120,7 @@ def make_evaluation(
       metric: a name in `METRICS`. With 'clients', personal models are evaluated if the
         method deploys them, and else the server's on every client's test samples.
       devices: as in `make_evaluator`.
+      groups: ids of clients by the name of a tier, whose mean accuracy is told.
 
     Returns:
       `for_stage(stage)`, which returns `evaluation(key, state, models, seen)`. `models`
@@ -128,6 +130,8 @@ def make_evaluation(
       personal model, or [1, F] of the server's at the target density.
     """
     layers = jax.tree.map(lambda m: m > 0, model.macs)
+    tested = np.flatnonzero(data.test.size > 0)
+    groups = {k: np.isin(tested, ids) for k, ids in (groups or {}).items()}
     samples = {"test": Samples(data.x_test, data.y_test, data.test)}
     if data.val.size.any():
         samples["val"] = _validation(data)
@@ -170,7 +174,7 @@ def make_evaluation(
         if metric == "pooled" or stage.algorithm.personalize is None:
             name = "clients" if metric == "clients" else "pooled"
             return lambda key, state, models, seen=None: _record(
-                name, *of_server(key, models)
+                name, groups, *of_server(key, models)
             )
         info = client_info(data, budgets)
         judges = {
@@ -196,7 +200,7 @@ def make_evaluation(
                         },
                         clients,
                     )
-            return _record("clients", results, judged.filters)
+            return _record("clients", groups, results, judged.filters)
 
         return evaluation
 
@@ -249,19 +253,23 @@ def used_rows(split: Rows) -> np.ndarray:
     return split.index[valid]
 
 
-def _record(metric: str, results: dict, filters: np.ndarray):
+def _record(metric: str, groups: dict, results: dict, filters: np.ndarray):
     """Returns the fields of an evaluation, and the active filters."""
     models = {
         name: {key: float(np.mean(value)) for key, value in fields.items()}
         for name, (fields, _) in results["test"].items()
     }
     headline, *_ = models
+    clients = results["test"][headline][1]
     record = {
         "models": models,
         "accuracy": models[headline]["accuracy"],
         "metric": metric,
-        "client_accuracy": over_clients(results["test"][headline][1]),
+        "client_accuracy": over_clients(clients),
     }
+    tiers = {k: float(clients[own].mean()) for k, own in groups.items() if own.any()}
+    if tiers:
+        record["tier_accuracy"] = tiers
     if "val" in results:
         fields, _ = results["val"][headline]
         record["val_accuracy"] = float(np.mean(fields["accuracy"]))

@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree
 from sparsefl_jax.data.federated import FederatedData
+from sparsefl_jax.simulation.clock import Clock
 from sparsefl_jax.system import processes
 
 
@@ -34,6 +35,7 @@ class Population(NamedTuple):
     y: Array  # [n] int32
     index: Array  # [N, M] int32
     info: ClientInfo  # [N]
+    clock: Clock | None = None  # of the clients' devices, if they have any
 
 
 class Plan(NamedTuple):
@@ -44,6 +46,7 @@ class Plan(NamedTuple):
     chunk: int  # the number of clients that one device runs at a time
     layers: PyTree  # Python bools like params: the leaves whose masks are logged
     observed: bool  # whether the cohort's uplink masks are kept
+    macs: PyTree = None  # as `Model.macs`, by which a clock measures training
 
 
 def stage_devices(stage: Stage, devices: Sequence | None = None) -> list:
@@ -62,6 +65,7 @@ def make_plan(
     devices: Sequence | None = None,
     chunk: int | str = "auto",
     observed: bool = False,
+    macs: PyTree = None,
 ) -> Plan:
     """Chooses the devices and the chunk of a stage.
 
@@ -72,26 +76,34 @@ def make_plan(
       chunk: the number of clients that one device runs at a time. 'auto' is one on CPU,
         and elsewhere the device's share of the cohort.
       observed: whether the cohort's uplink masks are kept.
+      macs: as `Model.macs`; needed where there is a clock.
     """
     devices = stage_devices(stage, devices)
     share = -(-stage.cohort_size // len(devices))
     if chunk == "auto":
         chunk = 1 if devices[0].platform == "cpu" else share
     mesh = Mesh(np.array(devices), ("clients",))
-    return Plan(stage, mesh, min(int(chunk), share), layers, observed)
+    return Plan(stage, mesh, min(int(chunk), share), layers, observed, macs)
 
 
 def make_population(
-    plan: Plan, data: FederatedData, budgets: np.ndarray | None = None
+    plan: Plan,
+    data: FederatedData,
+    budgets: np.ndarray | None = None,
+    clock: Clock | None = None,
 ) -> Population:
     """Puts the training data on the plan's devices, replicated."""
-    return processes.put(on_host(data, budgets), NamedSharding(plan.mesh, P()))
+    return processes.put(on_host(data, budgets, clock), NamedSharding(plan.mesh, P()))
 
 
-def on_host(data: FederatedData, budgets: np.ndarray | None = None) -> Population:
+def on_host(
+    data: FederatedData,
+    budgets: np.ndarray | None = None,
+    clock: Clock | None = None,
+) -> Population:
     """Returns the training data as NumPy arrays."""
     info = client_info(data, budgets)
-    return Population(data.x, data.y, data.train.index, info)
+    return Population(data.x, data.y, data.train.index, info, clock)
 
 
 def client_info(data: FederatedData, budgets: np.ndarray | None = None) -> ClientInfo:
@@ -129,7 +141,7 @@ def deal(ids: Array, sizes: Array, devices: int, chunk: int) -> tuple[Array, Arr
 
     Args:
       ids: [K] int32.
-      sizes: [K] int32, the clients' training samples.
+      sizes: [K] int32, the clients' training samples; 0 for an empty place.
       devices: D, the number of devices.
       chunk: the number of clients that one device runs at a time.
 

@@ -18,19 +18,23 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage, target
 from sparsefl_jax.core.types import Array, Context, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
-from sparsefl_jax.simulation import observed_masks, placement, store
+from sparsefl_jax.simulation import clock, observed_masks, placement, store
 from sparsefl_jax.simulation.replicas import Replicas
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import packets
 
 
 class RoundLog(NamedTuple):
-    """The log of a round, in the order in which the cohort was drawn."""
+    """The log of a round, in the order in which the cohort was drawn.
+
+    In a place without a client the id is N, and the other entries mean nothing.
+    """
 
     ids: Array  # [K] int32
     clients: PyTree  # metrics of `update`, [K]
     down: PyTree  # packets.Count per packet, [K, leaves]
     up: PyTree  # packets.Count per packet, [K, leaves]
+    time: clock.Time | tuple  # [K], or () without a clock
     server: PyTree  # metrics of `aggregate`
     executed_steps: Array  # shape=(), int32: padded minibatches run on all devices
     density: Array  # shape=(), float32, of the deployed mask over its layers
@@ -41,6 +45,13 @@ class RoundLog(NamedTuple):
     masks: Array | tuple  # [K, bytes] uint8: the packed uplink masks, or ()
 
 
+def without_empty_places(log: RoundLog, num_clients: int) -> RoundLog:
+    """Returns the log of one round without the places that hold no client, NumPy."""
+    there = log.ids < num_clients
+    parts = log.ids, log.clients, log.down, log.up, log.time
+    return RoundLog(*jax.tree.map(lambda v: v[there], parts), *log[len(parts) :])
+
+
 def strong(tree: PyTree) -> PyTree:
     """Removes weak types, which would change a scan's carry or make jit trace twice."""
     return jax.tree.map(
@@ -48,17 +59,21 @@ def strong(tree: PyTree) -> PyTree:
     )
 
 
-def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
+def make_client_fn(
+    stage: Stage, layers: PyTree = None, macs: PyTree = None
+) -> Callable:
     """Returns one client's part of a round, from the server's state to its summand.
 
     Args:
       stage: the stage.
       layers: tree of Python bools, the layers whose uplink masks are logged; None logs
         no masks.
+      macs: as `Model.macs`; needed where the population has a clock.
 
     Returns:
       `client_fn(key, round, num_steps, server, population, row, last_round, info) ->
-      (summand, row, log)`. The log is `(metrics, down, up, masks)`, as in `RoundLog`.
+      (summand, row, log)`. The log is `(metrics, down, up, time, masks)`, as in
+      `RoundLog`. Of a late client the summand is 0.
     """
     algorithm = stage.algorithm
 
@@ -79,13 +94,22 @@ def make_client_fn(stage: Stage, layers: PyTree = None) -> Callable:
             num_steps=num_steps,
             drop_last=stage.drop_last,
         )
+        before = row
         uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
-        summand = algorithm.contribute(ctx, uplink)
+        summand, time = algorithm.contribute(ctx, uplink), ()
+        if population.clock is not None:  # static branch
+            ends = info.index, macs, metrics["work"], downlink, uplink
+            time = clock.measure(population.clock, *ends)
+            nothing = jax.tree.map(jnp.zeros_like, summand)
+            summand = clock.delivered(time, nothing, summand)
+            lost = algorithm.undelivered(ctx, before, row)
+            row = clock.delivered(time, lost, row)
         sent_masks = ()
         if layers is not None:
             shapes = _deployed(algorithm, server)
             sent_masks = observed_masks.uplink_masks(uplink, shapes, layers)
-        log = metrics, packets.count(downlink), packets.count(uplink), sent_masks
+        counts = packets.count(downlink), packets.count(uplink)
+        log = metrics, *counts, time, sent_masks
         return strong(summand), strong(row), log
 
     return client_fn
@@ -106,8 +130,8 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
       with rows, last_round and ids [D, chunk, ...]. It returns the sum of summands per
       device [D, ...], and rows and logs [D, chunk, ...].
     """
-    stage, mesh, chunk, layers, observed = plan
-    client_fn = make_client_fn(stage, layers if observed else None)
+    stage, mesh, chunk, layers, observed, macs = plan
+    client_fn = make_client_fn(stage, layers if observed else None, macs)
 
     def on_device(key, round, server, population, num_steps, rows, last_round, ids):
         num_clients = population.info.index.shape[0]
@@ -152,10 +176,11 @@ def make_round(plan: placement.Plan) -> Callable:
 
     Returns:
       `round_fn(key, population, state, round, ids [K], places) -> (state, RoundLog)`.
-      `key` is the stage's root key. If `state.clients` is a working set, `places` [K]
-      int32 are the places of the cohort's rows in it.
+      `key` is the stage's root key. An id of N is a place without a client. If
+      `state.clients` is a working set, `places` [K] int32 are the places of the
+      cohort's rows in it, N for a place without a client.
     """
-    stage, mesh, chunk, layers, _ = plan
+    stage, mesh, chunk, layers, *_ = plan
     algorithm, chunk_fn = stage.algorithm, make_chunk_fn(plan)
 
     def map_cohort(key, population, state, round, *dealt):
@@ -200,7 +225,8 @@ def make_round(plan: placement.Plan) -> Callable:
         client_key = keys.of_round(key, keys.CLIENTS, round)
         server_key = keys.of_round(key, keys.SERVER, round)
         sizes = population.info.num_examples
-        order, place = placement.deal(ids, sizes[ids], mesh.size, chunk)
+        own = jnp.take(sizes, ids, mode="fill", fill_value=0)
+        order, place = placement.deal(ids, own, mesh.size, chunk)
         dealt, places = (  # [G, D, chunk], N for an empty slot
             jnp.append(v, sizes.shape[0])[order]
             for v in (ids, ids if places is None else places)
@@ -227,7 +253,7 @@ def make_round(plan: placement.Plan) -> Callable:
             *describe(server_key, state.server, server),
             observed,
         )
-        last_round = state.last_round.at[ids].set(round)
+        last_round = state.last_round.at[ids].set(round, mode="drop")
         return placement.State(server, clients, last_round), round_log
 
     return round_fn

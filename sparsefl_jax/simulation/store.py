@@ -160,12 +160,13 @@ def find(cohorts: Array, size: int, num_clients: int) -> tuple[np.ndarray, np.nd
     """Returns the distinct clients of a segment, and the places of its cohorts there.
 
     Args:
-      cohorts: [R, K] int32.
+      cohorts: [R, K] int32; an id of N is a place without a client.
       size: W, at least the number of distinct clients.
       num_clients: N, the id of empty slots.
 
     Returns:
-      `ids` [W] and `places` [R, K], int32: `ids[places]` are the cohorts.
+      `ids` [W] and `places` [R, K], int32: `ids[places]` are the cohorts. The place of
+      no client is N.
 
     Example:
       >>> ids, places = find(np.array([[7, 2], [2, 5]]), size=4, num_clients=9)
@@ -173,9 +174,11 @@ def find(cohorts: Array, size: int, num_clients: int) -> tuple[np.ndarray, np.nd
       ([2, 5, 7, 9], [[2, 0], [0, 1]])
     """
     ids = np.full(size, num_clients, np.int32)
-    members = np.unique(np.asarray(cohorts))
+    cohorts = np.asarray(cohorts)
+    members = np.unique(cohorts[cohorts < num_clients])
     ids[: members.size] = members
-    return ids, np.searchsorted(members, cohorts).astype(np.int32)
+    places = np.searchsorted(members, cohorts)
+    return ids, np.where(cohorts < num_clients, places, num_clients).astype(np.int32)
 
 
 def shared(old: np.ndarray, new: np.ndarray, group: int) -> np.ndarray:

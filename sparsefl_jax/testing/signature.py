@@ -41,9 +41,22 @@ def law_signature(world: World) -> None:
     answer = _several(world, "aggregate", ("server", "metrics"), answer, last=dict)
     _arrays(world, "aggregate", answer, or_numbers=True)
     _models(world, "deploy", _returned(method.deploy, key, server))
+    lost = _returned(method.undelivered, ctx, row, row)
+    _same_form(world, "undelivered", lost, row)
     if method.personalize is not None:
         models = _returned(method.personalize, key, server, row, info)
         _models(world, "personalize", models)
+
+
+def _same_form(world: World, what: str, found, expected) -> None:
+    """Fails unless a function returned arrays like those of a client's state."""
+    found = _arrays(world, what, found)
+    told, wanted = (
+        [(path, leaf.shape, leaf.dtype) for path, leaf in leaves(tree)]
+        for tree in (found, expected)
+    )
+    if told != wanted:
+        fail(world, "signature", f"{what} returned {told}, expected {wanted}")
 
 
 def _models(world: World, what: str, models) -> None:

@@ -7,14 +7,18 @@ take
     w(n + 1) + ceil(n H(k / n)),  w(n) = ceil(log2(n)), H the entropy in bits
 
 The first w(n + 1) bits hold k; `arithmetic` writes the rest, as long as that or up to
-two bits longer. Bits are int64 on the host: they overflow int32 at once. `streams`
-writes and reads the bytes that these bits measure.
+two bits longer. `streams` writes and reads the bytes that these bits measure.
+
+One formula serves the ledger on the host and the clock on the device. Bits overflow
+int32 at once, so the ledger counts them in int64; the clock, which turns them into
+seconds, computes in float32.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.wire.numbers import HOST, Numbers
 from sparsefl_jax.wire.packets import Count, Layout
 from sparsefl_jax.wire.positions import POSITIONS, position_bits
 
@@ -22,24 +26,28 @@ from sparsefl_jax.wire.positions import POSITIONS, position_bits
 class Bits(NamedTuple):
     """Bits on the wire, split into values and positions."""
 
-    values: np.ndarray  # int64
-    positions: np.ndarray  # int64
+    values: np.ndarray  # int64; float32 on the device
+    positions: np.ndarray  # int64; float32 on the device
 
     @property
     def total(self) -> np.ndarray:
-        """Values and positions together, int64."""
+        """Values and positions together."""
         return self.values + self.positions
 
 
-def message_bits(layouts: dict[str, Layout], counts: dict[str, Count]) -> Bits:
+def message_bits(
+    layouts: dict[str, Layout], counts: dict[str, Count], numbers: Numbers = HOST
+) -> Bits:
     """Returns the bits of a whole message.
 
     Args:
       layouts: as `packets.layout` returns them.
       counts: as `packets.count` returns them, with any leading axes (rounds, clients).
+      numbers: where to count: `HOST` or `DEVICE`.
 
     Returns:
-      int64 arrays over the leading axes, summed over the packets.
+      Arrays over the leading axes, summed over the packets: int64 on the host, float32
+      on the device.
 
     Example:
       >>> from sparsefl_jax.wire.packets import Packet, count, layout
@@ -47,21 +55,22 @@ def message_bits(layouts: dict[str, Layout], counts: dict[str, Count]) -> Bits:
       >>> int(message_bits(layout(message), count(message)).total)
       192
     """
-    each = [packet_bits(layouts[name], counts[name]) for name in layouts]
-    zero = np.zeros((), np.int64)
+    each = [packet_bits(layouts[name], counts[name], numbers) for name in layouts]
+    zero = numbers.whole(0)
     values = sum((bits.values for bits in each), zero)
     return Bits(values, sum((bits.positions for bits in each), zero))
 
 
-def packet_bits(layout: Layout, count: Count) -> Bits:
+def packet_bits(layout: Layout, count: Count, numbers: Numbers = HOST) -> Bits:
     """Returns the bits of one packet.
 
     Args:
       layout: the packet's static description.
       count: its counts, with any leading axes (rounds, clients).
+      numbers: where to count: `HOST` or `DEVICE`.
 
     Returns:
-      int64 arrays over the leading axes.
+      Arrays over the leading axes, int64 on the host and float32 on the device.
 
     Example:
       >>> layout = Layout(('w',), ((8,),), bits=32, index='bitmap', masked=True)
@@ -69,38 +78,43 @@ def packet_bits(layout: Layout, count: Count) -> Bits:
       >>> [int(bits) for bits in packet_bits(layout, count)]
       [96, 8]
     """
-    entries = np.asarray(count.entries, np.int64)
-    sent, fresh = np.asarray(count.sent, np.int64), np.asarray(count.fresh, np.int64)
+    entries, whole = numbers.whole(count.entries), numbers.whole
+    sent, fresh = whole(count.sent), whole(count.fresh)
     values = layout.bits * entries.sum(-1)
     if layout.index == "entropy":
-        n, ones = entries.sum(-1), np.asarray(count.ones, np.int64).sum(-1)
-        header = np.frexp(n.astype(np.float64))[1].astype(np.int64)  # w(n + 1)
-        values = header + np.ceil(entropy_bits(n, ones)).astype(np.int64)
+        n, ones = entries.sum(-1), whole(count.ones).sum(-1)
+        values = numbers.width(n) + whole(
+            numbers.xp.ceil(entropy_bits(n, ones, numbers))
+        )
     values = sent * values
-    positions = np.zeros_like(values)
+    positions = numbers.xp.zeros_like(values)
     if layout.masked and layout.index in POSITIONS:
         for leaf, shape in enumerate(layout.shapes):
-            positions += position_bits(layout.index, shape, entries[..., leaf])
+            nnz = entries[..., leaf]
+            positions += position_bits(layout.index, shape, nnz, numbers)
     return Bits(values, sent * fresh * positions)
 
 
-def entropy_bits(n: np.ndarray | int, ones: np.ndarray | int) -> np.ndarray:
+def entropy_bits(
+    n: np.ndarray | int, ones: np.ndarray | int, numbers: Numbers = HOST
+) -> np.ndarray:
     """Returns n H(ones / n): the bits of zeros and ones whose numbers are known.
 
     Args:
       n: how many values there are, of any shape.
       ones: how many of them are 1.
+      numbers: where to compute: `HOST` or `DEVICE`.
 
     Returns:
-      float64, the common shape of both.
+      float64, or float32 on the device; the common shape of both.
 
     Example:
       >>> entropy_bits(np.array([0, 7, 8, 8]), np.array([0, 7, 4, 1])).tolist()
       [0.0, 0.0, 8.0, 4.3485]
     """
-    n, ones = np.asarray(n, np.float64), np.asarray(ones, np.float64)
-    total = np.zeros(np.broadcast_shapes(n.shape, ones.shape))
+    xp, n, ones = numbers.xp, numbers.real(n), numbers.real(ones)
+    total = numbers.real(xp.zeros(xp.broadcast_shapes(n.shape, ones.shape)))
     for k in (ones, n - ones):
-        share = np.where(k > 0, k, 1.0) / np.where(k > 0, n, 1.0)
-        total = total - k * np.log2(share)
+        share = xp.where(k > 0, k, 1.0) / xp.where(k > 0, n, 1.0)
+        total = total - k * xp.log2(share)
     return total

@@ -84,7 +84,8 @@ def round_record(
     says why packets leave something uncharged; it is absent where none do.
 
     Args:
-      log: a `round_program.RoundLog` of one round, as NumPy arrays.
+      log: a `round_program.RoundLog` of one round, as NumPy arrays, without places
+        that hold no client.
       layouts: `{'down': ..., 'up': ...}` as `packets.layout` returns them.
       macs: as `Model.macs`.
       names: paths of the layers whose masks are logged, [L].
@@ -112,6 +113,8 @@ def round_record(
         "mismatch": float(log.mismatch),
         "layer_mismatch": dict(zip(names, map(float, log.layer_mismatch), strict=True)),
     }
+    if not len(log.ids):
+        client = {}  # there is nobody to average over
     sections = {
         "client": {k: float(np.mean(v, dtype=np.float64)) for k, v in client.items()},
         "server": {name: float(value) for name, value in log.server.items()},

@@ -16,20 +16,24 @@ import math
 import numpy as np
 
 from sparsefl_jax.wire.codes import read, write
+from sparsefl_jax.wire.numbers import HOST, Numbers
 
 POSITIONS = ("bitmap", "coo", "csr")
 
 
-def position_bits(index: str, shape: tuple[int, ...], nnz: np.ndarray) -> np.ndarray:
+def position_bits(
+    index: str, shape: tuple[int, ...], nnz: np.ndarray, numbers: Numbers = HOST
+) -> np.ndarray:
     """Returns the bits that name the positions of some entries of one leaf.
 
     Args:
       index: one of `POSITIONS`.
       shape: of the leaf.
-      nnz: how many entries travel, int64 of any shape.
+      nnz: how many entries travel, whole `numbers` of any shape.
+      numbers: where to count: `HOST` or `DEVICE`.
 
     Returns:
-      int64, the shape of `nnz`.
+      Whole `numbers`, the shape of `nnz`.
 
     Example:
       >>> nnz = np.array([0, 3])
@@ -37,9 +41,9 @@ def position_bits(index: str, shape: tuple[int, ...], nnz: np.ndarray) -> np.nda
       [[8, 8], [4, 13], [7, 16]]
     """
     if index == "bitmap":
-        return np.full_like(nnz, math.prod(shape))
+        return numbers.xp.full_like(nnz, math.prod(shape))
     header, pointers, width = _widths(index, shape)
-    return header + pointers * _pointer_width(nnz) + nnz * width
+    return header + pointers * _pointer_width(nnz, numbers) + nnz * width
 
 
 def write_positions(index: str, mask: np.ndarray) -> np.ndarray:
@@ -126,14 +130,14 @@ def _widths(index: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
     return _width(size + 1), rows + 1, _width(max(columns, 2))
 
 
-def _pointer_width(nnz: np.ndarray | int) -> np.ndarray:
+def _pointer_width(nnz: np.ndarray | int, numbers: Numbers = HOST) -> np.ndarray:
     """Returns max(ceil(log2(nnz + 1)), 1), exact for arrays of integers.
 
     Example:
       >>> _pointer_width(np.array([0, 1, 3, 4])).tolist()
       [1, 1, 2, 3]
     """
-    return np.maximum(np.frexp(np.asarray(nnz, np.float64))[1], 1).astype(np.int64)
+    return numbers.xp.maximum(numbers.width(nnz), 1)
 
 
 def _rows_by_columns(shape: tuple[int, ...]) -> tuple[int, int]:

@@ -42,8 +42,10 @@ def prunefl(
     Down and up: alive weights, dense leaves and statistics, float32; down also the
     positions, to clients that do not hold the current mask. Up in rounds that
     reconfigure also z_k, dense: 32 bits for each parameter of the network. A client
-    keeps z_k, float32 like the parameters; a client that is not drawn in such a round
-    loses it. The ledger's FLOPs: the gradient of the weights is dense in every round.
+    keeps z_k, float32 like the parameters; a client that is not drawn in such a round,
+    or whose uplink then comes too late, loses it. An uplink that is late in another
+    round loses no gradient: z_k goes on. The ledger's FLOPs: the gradient of the
+    weights is dense in every round.
 
     The density follows from the times: the larger `constant_time` is compared with the
     times of the weights, the more weights join, until `max_density` alone decides. The

@@ -4,6 +4,7 @@ Every name is looked up, and every argument checked, before anything is compiled
 """
 
 import inspect
+import math
 from typing import Any
 
 import jax
@@ -17,6 +18,8 @@ from sparsefl_jax.core.validate import above, in_range
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs.config import registry
 from sparsefl_jax.runs.config.plain import refuse_python
+from sparsefl_jax.simulation import clock, systems
+from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.training import local
 
 
@@ -161,8 +164,25 @@ def _check_tokens(config, data, model) -> None:
         )
 
 
-def build_budgets(config):
-    """Returns every client's share of the model, [N] float32, shuffled by the seed."""
+def build_system(config, num_clients: int) -> System | None:
+    """Builds the devices of a configuration's clients; None if it names none."""
+    if config.system is None:
+        return None
+    closing = config.deadline
+    return systems.make_system(
+        config.system,
+        num_clients,
+        seed=config.seed,
+        deadline=closing.get("seconds"),
+        quantile=closing.get("quantile"),
+    )
+
+
+def build_budgets(config, system: System | None = None):
+    """Returns every client's share of the model, [N] float32.
+
+    The seed shuffles them; with a system, the slowest clients have the smallest.
+    """
     if not config.budgets:
         return None
     if not config.num_clients:
@@ -182,11 +202,22 @@ def build_budgets(config):
             f"each, but none has {budgets[empty][0]:g}"
         )
     tiers = np.repeat(budgets, np.diff(ends, prepend=0)).astype(np.float32)
+    if system is not None:
+        ordered = np.empty_like(tiers)
+        ordered[systems.slowest_first(system)] = np.sort(tiers)
+        return ordered
     return np.random.default_rng(config.seed).permutation(tiers)
 
 
-def build_stages(config, model, budgets=None) -> list[Stage]:
-    """Builds the stages: `first_stage` if there is one, then the main stage."""
+def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
+    """Builds the stages: `first_stage` if there is one, then the main stage.
+
+    Args:
+      config: the configuration.
+      model: its network.
+      budgets: as `build_budgets` returns them.
+      system: as `build_system` returns it.
+    """
     optimizer, stages, sampler = build_optimizer(config), [], None
     main = {key: getattr(config, key) for key in registry.STAGE}
     if config.first_stage:
@@ -194,8 +225,10 @@ def build_stages(config, model, budgets=None) -> list[Stage]:
         chosen = main | {
             key: settings.pop(key) for key in registry.STAGE if key in settings
         }
+        chosen["cohort_size"] = _drawn(config, chosen["cohort_size"])
         first = build_algorithm(name, settings, model, optimizer, "first_stage")
         stages.append(Stage(first, **chosen))
+    main["cohort_size"] = _drawn(config, main["cohort_size"])
     name, settings = _settings(config.algorithm)
     if config.server_optimizer.get("name") is not None:
         chosen, arguments = _settings(config.server_optimizer)
@@ -203,9 +236,16 @@ def build_stages(config, model, budgets=None) -> list[Stage]:
     if budgets is not None:
         if "densities" in settings:
             _check_budgets(config, settings, budgets)
-        sampler = cohorts.stratified_sampler(budgets, config.cohort_size)
+        size, present = main["cohort_size"], clock.presence(system)
+        sampler = cohorts.stratified_sampler(budgets, size, present)
     algorithm = build_algorithm(name, settings, model, optimizer)
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
+
+
+def _drawn(config, cohort_size: int) -> int:
+    """Returns how many clients are drawn: a cohort of one is that client alone."""
+    over = config.deadline.get("over") or 1.0
+    return math.ceil(round(over * cohort_size, 6)) if cohort_size > 1 else cohort_size
 
 
 def _check_budgets(config, settings: dict, budgets) -> None:

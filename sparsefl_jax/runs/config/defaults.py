@@ -28,11 +28,16 @@ def default_config() -> Any:  # a ConfigDict
     There are `seeds` runs, from `seed` on; `seeds_together` says whether in one
     program, see `together.CHOICES`. `init_from` is the directory of a
     finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
-    `until` ends a run early: with the first round after which it has cost `gbit` or
-    `pflop`, or the first evaluation that reaches `accuracy`. `fit` sets `num_rounds`
-    before the run to what `gbit` or `pflop` pay for, see `runs.fit_rounds`,
-    and notes `by` what, 'plan' or 'pilot'. In `observe_rounds` of the main stage the
-    masks that clients send are kept. `sinks` log beside `metrics.jsonl`.
+    `until` ends a run early: with the first round after which it has cost `gbit`,
+    `pflop` or `hours` of the system's time, or the first evaluation that reaches
+    `accuracy`. `fit` sets `num_rounds` before the run to what `gbit` or `pflop` pay
+    for, see `runs.fit_rounds`, and notes `by` what, 'plan' or 'pilot'.
+    `system` names the devices of the clients,
+    a preset or a CSV table, see `systems.make_system`, and `deadline` says when a round
+    closes: after so many `seconds`, or when the share `quantile` of the clients would
+    be done with a round of the dense network; `over` draws that many times
+    `cohort_size` clients, to make up for those who are late. In `observe_rounds` of the
+    main stage the masks that clients send are kept. `sinks` log beside `metrics.jsonl`.
     """
     from ml_collections import config_dict
 
@@ -88,12 +93,19 @@ def default_config() -> Any:  # a ConfigDict
             gbit=config_dict.placeholder(float),
             pflop=config_dict.placeholder(float),
             accuracy=config_dict.placeholder(float),
+            hours=config_dict.placeholder(float),
         ),
         fit=config_dict.create(
             gbit=config_dict.placeholder(float),
             pflop=config_dict.placeholder(float),
             pilot=config_dict.placeholder(int),
             by=config_dict.placeholder(str),
+        ),
+        system=config_dict.placeholder(str),
+        deadline=config_dict.create(
+            seconds=config_dict.placeholder(float),
+            quantile=config_dict.placeholder(float),
+            over=config_dict.placeholder(float),
         ),
         checkpoint_minutes=10.0,
         observe_rounds=(),

@@ -91,7 +91,8 @@ def _known(section: str, names, allowed) -> None:
 
 def _check_section(field: str, section: dict, default) -> None:
     """Checks the values of a section; None counts as not set."""
-    named = field not in ("until", "fit", "server_optimizer") and (section or default)
+    nameless = ("until", "fit", "deadline", "server_optimizer")
+    named = field not in nameless and (section or default)
     if named and section.get("name") is None:
         raise ValueError(f"{field}.name is missing")
     known = kinds(field, section.get("name"))
@@ -179,12 +180,14 @@ def _check_ranges(config) -> None:
     for field, least in _LEAST.items():
         if config[field] is not None:
             at_least(field, config[field], least)
-    for section in ("until", "fit"):
+    for section in ("until", "fit", "deadline"):
         for name, value in config[section].items():
             if value is not None and name != "by":
                 above(f"{section}.{name}", value, 0)
     if config.fit.get("by") is not None:
         one_of("fit.by", config.fit.by, ("plan", "pilot"))
+    if config.deadline.get("over") is not None:
+        at_least("deadline.over", config.deadline.over, 1)
     if config.memory_gb is not None:
         above("memory_gb", config.memory_gb, 0)
     if config.seed + config.seeds > 2**31:
@@ -192,6 +195,7 @@ def _check_ranges(config) -> None:
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
         )
     shares = {"density": config.density, "until.accuracy": config.until.get("accuracy")}
+    shares["deadline.quantile"] = config.deadline.get("quantile")
     for name, value in shares.items():
         if value is not None:
             in_range(name, value, "(0, 1]")

@@ -31,6 +31,7 @@ def listing(section: str = "", config=None) -> str:
       until.gbit      float  None  ends the run after this traffic, 1e9 bits both ways
       until.pflop     float  None  ends the run after these training FLOPs, 1e15
       until.accuracy  float  None  ends the run at this accuracy, a share
+      until.hours     float  None  ends the run after so many hours of the system's time
     """
     config = defaults.default_config() if config is None else config
     sections = [name for name in config if hasattr(config[name], "to_dict")]

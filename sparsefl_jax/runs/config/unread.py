@@ -32,7 +32,7 @@ def check(config) -> None:
         ...
       ValueError: lr_decay=0.9 is read by nothing here: it goes with final_learning_rate
     """
-    for found in (_density, _optimizers, _rates, _data, _start):
+    for found in (_density, _optimizers, _rates, _data, _start, _clock):
         for field, value, why in found(config):
             raise ValueError(f"{field}={value!r} is read by nothing here: {why}")
 
@@ -136,3 +136,19 @@ def _start(config) -> Iterator[tuple]:
     pilot = config.fit.get("pilot")
     if pilot is not None and not (config.fit.get("gbit") or config.fit.get("pflop")):
         yield "fit.pilot", pilot, "it goes with fit.gbit or fit.pflop"
+
+
+def _clock(config) -> Iterator[tuple]:
+    closing, hours = config.deadline, config.until.get("hours")
+    given = {f"deadline.{key}": value for key, value in closing.items()}
+    if config.system is None:
+        for field, value in (given | {"until.hours": hours}).items():
+            if value is not None:
+                yield field, value, "it goes with system"
+        return
+    seconds, quantile = closing.get("seconds"), closing.get("quantile")
+    if seconds is not None and quantile is not None:
+        yield "deadline.quantile", quantile, f"deadline.seconds={seconds} is it"
+    if closing.get("over") is not None and seconds is None and quantile is None:
+        told = "it goes with deadline.seconds or deadline.quantile"
+        yield "deadline.over", closing.over, told

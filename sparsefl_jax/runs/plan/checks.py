@@ -20,7 +20,8 @@ from sparsefl_jax.runs import segment_lengths
 from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.runs.plan.memory import by_shape
 from sparsefl_jax.runs.setup import Setup, check, check_observed
-from sparsefl_jax.simulation import initial_state, placement
+from sparsefl_jax.simulation import clock, initial_state, placement
+from sparsefl_jax.simulation.clock import Clock
 from sparsefl_jax.simulation.evaluate import check_metric
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import packets
@@ -38,6 +39,7 @@ class Traced(NamedTuple):
     state: placement.State | None = None  # of all clients
     pace: segment_lengths.Pace | None = None
     memory: Any = None  # `Memory`, before compilation
+    clock: Clock | None = None  # of the run's system
 
 
 def run(setup: Setup) -> list[Traced]:
@@ -61,7 +63,10 @@ def run(setup: Setup) -> list[Traced]:
         state = initial_state.shapes(stage.algorithm, shapes, info)
         pace = segment_lengths.pace(setup, index, state.clients)
         memory = by_shape(setup, stage, state, pace)
-        traced.append(one._replace(state=state, pace=pace, memory=memory))
+        one = one._replace(state=state, pace=pace, memory=memory)
+        weights = sum(v.size for v in jax.tree.leaves((shapes.params, shapes.stats)))
+        facts = stage, setup.model.macs, info.num_examples, weights
+        traced.append(one._replace(clock=clock.of_stage(setup.system, *facts)))
         shapes = one.model
     check_metric(setup.metric, setup.stages, setup.model, setup.data)
     if setup.budgets is not None and not any(one.reads_budget for one in traced):

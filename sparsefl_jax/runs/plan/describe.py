@@ -21,7 +21,7 @@ from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.plan import checks, timings, traffic_estimate
 from sparsefl_jax.runs.plan.memory import Memory
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.simulation import placement
+from sparsefl_jax.simulation import clock, placement
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
 
@@ -56,8 +56,10 @@ def describe(
       A dict of plain Python values: `devices`, `model`, `clients` with the statistics
       of the partition, a list `stages` and `total`. Bits and FLOPs are those of a
       round, all clients, the mean over the stage's rounds; bits and time are pairs,
-      from and to. `flops_most` is at the masks. Memory is in bytes of all devices
-      together, and `client_store` tells where all clients' rows live.
+      from and to. `flops_most` is at the masks. `system` is None without one; its
+      `seconds` are those of a round of the dense network on the clients' devices.
+      Memory is in bytes of all devices together, and `client_store` tells where all
+      clients' rows live.
 
     Example: `python launch.py --config=configs/flash_cifar10.py:mini --dry_run`.
     """
@@ -72,7 +74,8 @@ def describe(
     weights = sum(p.size for p in jax.tree.leaves(traced[0].model.params))
     for index, stage in enumerate(setup.stages):
         memory = memories[index] if memories else traced[index].memory
-        samples = _samples(keys.of_stage(run_key, index), stage, memory.chunk, data)
+        drawn = keys.of_stage(run_key, index), stage, memory.chunk, data
+        samples = _samples(*drawn, clock.presence(setup.system))
         traffic = traffic_estimate.expect(stage, share, traced[index])
         share = traffic.share
         each = _stage(setup, stage, weights, samples, traffic)
@@ -94,18 +97,38 @@ def describe(
         | {"test": len(data.y_test)},
         "stages": planned,
         "total": _total(planned),
+        "system": _system(setup, traced[-1]),
     }
 
 
-def _samples(key: Key, stage: Stage, chunk: int, data: FederatedData) -> _Samples:
+def _system(setup: Setup, traced: checks.Traced) -> dict | None:
+    """Returns the tiers' clients and the last stage's times; None without a system."""
+    if setup.system is None:
+        return None
+    weights = sum(
+        v.size for v in jax.tree.leaves((traced.model.params, traced.model.stats))
+    )
+    facts = setup.model.macs, setup.data.train.size, weights
+    seconds = clock.dense_seconds(setup.system, setup.stages[-1], *facts)
+    closes = float(traced.clock.deadline)
+    return {
+        "tiers": {k: len(ids) for k, ids in clock.members(setup.system).items()},
+        "seconds": [float(seconds.min()), float(seconds.max())],
+        "closes": closes if math.isfinite(closes) else None,
+    }
+
+
+def _samples(
+    key: Key, stage: Stage, chunk: int, data: FederatedData, present
+) -> _Samples:
     """Counts the samples of a round; draws the run's own cohorts if it has the key."""
     sizes = np.asarray(data.train.size)
     rounds = min(stage.num_rounds, max(1, _DRAWS // len(sizes)))
 
-    draw = cohorts.drawing(key, stage, len(sizes))
+    draw = cohorts.drawing(key, stage, len(sizes), present)
     ids = draw(np.arange(rounds, dtype=np.int32))
     # As in `placement.deal`: the largest first, a block as long as its first.
-    ordered = -np.sort(-sizes[ids], axis=1)
+    ordered = -np.sort(-np.append(sizes, 0)[ids], axis=1)  # 0 for a place without one
     longest = ordered[:, ::chunk]
     steps = -(-longest // stage.batch_size)
     executed = chunk * stage.batch_size * float(steps.sum(1).mean())

@@ -28,6 +28,7 @@ def text(plan: dict) -> str:
         f" samples (median {train['median']:g}, the largest {largest} of all),"
         f" {clients['test']} test samples",
         f"labels    entropy of a client {entropy}",
+        *_system(plan.get("system")),
         "",
         *_columns(stages),
         "",
@@ -39,6 +40,18 @@ def text(plan: dict) -> str:
         *_notes(stages),
     ]
     return "\n".join(lines)
+
+
+def _system(system: dict | None) -> list[str]:
+    """Formats the clients' devices and how long they take."""
+    if system is None:
+        return []
+    tiers = ", ".join(f"{count} {name}" for name, count in system["tiers"].items())
+    dense = _span(system["seconds"], format_seconds)
+    line = f"system    {tiers}; a dense round takes a client {dense} of virtual time"
+    if system["closes"] is not None:
+        line += f", a round closes after {format_seconds(system['closes'])}"
+    return [line]
 
 
 def _span(values, form) -> str:

@@ -1,0 +1,225 @@
+"""A virtual clock: how long clients take on devices of their own, and who is late.
+
+A client takes
+
+    FLOPs / (FLOP/s) + bits down / (bit/s) + bits up / (bit/s) + latency
+
+seconds for a round. The FLOPs are the ledger's, at the client's masks, and the bits are
+those of its messages once encoded. A round closes when its slowest client is done, or
+at a deadline. A client that is done later has trained and is charged for it, but its
+term of the sum is 0; it can be drawn again in the next round. The server takes no time.
+
+`systems` has the devices.
+"""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.types import Array, Key, PyTree, Work
+from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire.charges import message_bits
+from sparsefl_jax.wire.numbers import DEVICE
+
+ROUNDING = 1e-5  # what float32 may add to a time, as a share
+
+
+class Device(NamedTuple):
+    """What a client's device does in a second; [N] for all clients."""
+
+    flops: Array  # float32, FLOP/s in training
+    down: Array  # float32, bit/s
+    up: Array  # float32, bit/s
+    latency: Array  # float32, seconds of a round beside computation and transfers
+
+
+class System(NamedTuple):
+    """The devices of all clients, and when a round closes.
+
+    Attributes:
+      device: [N].
+      available: [N, P] float, the chance that a client can be drawn in a round; it
+        repeats after P rounds.
+      tier: [N] int, the place of each client's tier in `tiers`.
+      tiers: the tiers' names.
+      deadline: seconds after which a round closes; None: with its slowest client.
+      quantile: sets the deadline instead: the share of all clients that would be done
+        with a round of the dense network by then, in (0, 1].
+    """
+
+    device: Device
+    available: np.ndarray
+    tier: np.ndarray
+    tiers: tuple[str, ...]
+    deadline: float | None = None
+    quantile: float | None = None
+
+
+class Clock(NamedTuple):
+    """What a round reads of a system."""
+
+    device: Device  # [N]
+    deadline: Array  # shape=(), float32, seconds; inf: none
+
+
+class Time(NamedTuple):
+    """The time of a client in a round; [K] for a cohort."""
+
+    seconds: Array  # shape=(), float32
+    late: Array  # shape=(), bool: done after the round has closed
+
+
+def seconds(device: Device, flops: Any, down: Any, up: Any) -> Any:
+    """Returns the time of a round on a device.
+
+    Args:
+      device: of the client, or of several.
+      flops: that training takes.
+      down, up: bits of the messages.
+
+    Example:
+      >>> phone = Device(flops=1e9, down=1e6, up=5e5, latency=0.5)
+      >>> seconds(phone, flops=3e9, down=2e6, up=1e6)
+      7.5
+    """
+    return flops / device.flops + down / device.down + up / device.up + device.latency
+
+
+def measure(
+    clock: Clock,
+    index: Array,
+    macs: PyTree,
+    work: Work,
+    downlink: packets.Message,
+    uplink: packets.Message,
+) -> Time:
+    """Measures a client's round, on the device.
+
+    Args:
+      clock: of the run.
+      index: the client, shape=(), int32.
+      macs: as `Model.macs`.
+      work: of the client's training.
+      downlink, uplink: its messages.
+    """
+    device = jax.tree.map(lambda v: v[index], clock.device)
+    down, up = (
+        message_bits(packets.layout(m), packets.count(m), DEVICE).total
+        for m in (downlink, uplink)
+    )
+    took = seconds(device, _flops(macs, work), down, up)
+    return Time(took, took > clock.deadline)
+
+
+def delivered(time: Time, if_late: PyTree, if_not: PyTree) -> PyTree:
+    """Selects by whether a client is late; what is not selected may hold NaN."""
+    return jax.tree.map(
+        lambda late, on_time: jnp.where(time.late, late, on_time), if_late, if_not
+    )
+
+
+def _flops(macs: PyTree, work: Work) -> Array:
+    """Returns what `ledger.flops` does of one client, float32 on the device."""
+    passes = (work.forward, work.input_grad, work.weight_grad)
+    shares = zip(jax.tree.leaves(macs), *map(jax.tree.leaves, passes), strict=True)
+    total = sum((jnp.float32(m) * sum(each) for m, *each in shares), jnp.float32(0))
+    return 2 * total + work.extra
+
+
+def of_stage(
+    system: System | None, stage: Stage, macs: PyTree, sizes: np.ndarray, weights: int
+) -> Clock | None:
+    """Returns the clock of a stage; None without a system.
+
+    There is no deadline for a cohort of one: without its one client the round would
+    have no result.
+
+    Args:
+      system: of the run.
+      stage: the stage.
+      macs: as `Model.macs`.
+      sizes: [N], the clients' training samples.
+      weights: parameters and statistics of the network.
+    """
+    if system is None:
+        return None
+    deadline = system.deadline
+    if system.quantile is not None:
+        each = dense_seconds(system, stage, macs, sizes, weights)
+        done = np.quantile(each, system.quantile, method="inverted_cdf")
+        deadline = done * (1 + ROUNDING)
+    if deadline is None or stage.cohort_size == 1:
+        deadline = np.inf
+    device = Device(*(np.asarray(v, np.float32) for v in system.device))
+    return Clock(device, np.float32(deadline))
+
+
+def dense_seconds(
+    system: System, stage: Stage, macs: PyTree, sizes: np.ndarray, weights: int
+) -> np.ndarray:
+    """Returns every client's time for a round of FedAvg, [N] float64.
+
+    A quantile of these times is a deadline that is the same for all methods. Arguments
+    as in `of_stage`.
+    """
+    flops = 6.0 * ledger.macs_per_sample(macs) * stage.epochs * np.asarray(sizes)
+    device = Device(*(np.asarray(v, np.float64) for v in system.device))
+    return seconds(device, flops, 32.0 * weights, 32.0 * weights)
+
+
+def presence(system: System | None) -> Callable | None:
+    """Returns who can be drawn in a round; None if everyone always can.
+
+    Returns:
+      `(key, round) -> [N] bool`.
+    """
+    if system is None or np.all(system.available >= 1):
+        return None
+    chance = jnp.asarray(system.available, jnp.float32)
+
+    def present(key: Key, round: Array) -> Array:
+        drawn = jax.random.uniform(jax.random.fold_in(key, round), chance.shape[:1])
+        return drawn < chance[:, round % chance.shape[1]]
+
+    return present
+
+
+def members(system: System | None) -> dict[str, np.ndarray]:
+    """Returns the ids of each tier's clients by its name; {} without a system."""
+    if system is None:
+        return {}
+    return {
+        name: np.flatnonzero(system.tier == i) for i, name in enumerate(system.tiers)
+    }
+
+
+def record(system: System, clock: Clock, log: Any) -> dict[str, Any]:
+    """Returns what the clock adds to the record of a round.
+
+    Args:
+      system: of the run.
+      clock: of the stage.
+      log: a `round_program.RoundLog` of one round, NumPy, without empty places.
+
+    Returns:
+      `hours` that the round took; `dropped`, the number of uplinks that came too late;
+      `seconds_by_client` in the order of `clients`; and, by the name of a tier, how
+      many of its clients were `drawn` and `dropped`.
+    """
+    took, late = (np.asarray(v) for v in log.time)
+    closed = min(float(took.max(initial=0.0)), float(clock.deadline))
+    of_client = system.tier[log.ids]
+    drawn = {name: of_client == i for i, name in enumerate(system.tiers)}
+    return {
+        "hours": closed / 3600,
+        "dropped": int(late.sum()),
+        "seconds_by_client": [float(s) for s in took],
+        "tiers": {
+            name: {"drawn": int(members.sum()), "dropped": int(late[members].sum())}
+            for name, members in drawn.items()
+        },
+    }

@@ -1,0 +1,139 @@
+"""Devices of clients: presets, tables, what a configuration makes of them."""
+
+import numpy as np
+import pytest
+
+from sparsefl_jax.runs.config import build, defaults, fields
+from sparsefl_jax.simulation import systems
+from tests.refusals import change, refused
+from tests.tiny import tiny_config
+
+HEAD = "tier,share,gflops,mbit_down,mbit_up"
+
+
+def table(folder, *lines):
+    path = folder / "phones.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return str(path)
+
+
+@pytest.mark.parametrize("name", systems.PRESETS)
+def test_presets_deal_their_shares(name):
+    system = systems.make_system(name, 40, seed=1)
+    shares = [row["share"] for row in systems.PRESETS[name]]
+    assert np.bincount(system.tier).tolist() == [round(40 * s) for s in shares]
+    assert all((v > 0).all() for v in system.device) and (system.available == 1).all()
+    other = systems.make_system(name, 40, seed=2)
+    assert other.tier.tolist() != system.tier.tolist()
+
+
+def test_a_table_of_tiers(tmp_path):
+    name = table(
+        tmp_path,
+        "tier, share, gflops, mbit_down, mbit_up, latency, available",
+        "old, 0.25, 0.5, 2, 1, 3, 1 0",
+        "new, 0.75, 4, 20, 10, , .5 .25 .5",
+    )
+    system = systems.make_system(name, 8, deadline=9.0)
+    old = system.tier == 0
+    assert system.tiers == ("old", "new") and old.sum() == 2
+    assert set(system.device.flops[old]) == {5e8} and system.deadline == 9.0
+    assert set(system.device.down[~old]) == {2e7} and set(system.device.up[old]) == {
+        1e6
+    }
+    assert set(system.device.latency[old]) == {3.0}
+    assert not system.device.latency[~old].any()
+    assert system.available[old][0].tolist() == [1, 0, 1, 0, 1, 0]
+    assert system.available[~old][0].tolist() == [0.5, 0.25, 0.5, 0.5, 0.25, 0.5]
+
+
+def test_a_trace_has_a_row_for_each_client(tmp_path):
+    name = table(
+        tmp_path, "client,gflops,mbit_down,mbit_up", "1,2,1,1", "0,3,1,1", "2,1,1,1"
+    )
+    system = systems.make_system(name, 3)
+    assert system.device.flops.tolist() == [3e9, 2e9, 1e9]
+    assert system.tiers == ("all",)
+    assert systems.slowest_first(system).tolist() == [2, 1, 0]
+
+
+@pytest.mark.parametrize(
+    "lines, said",
+    [
+        ([HEAD, "a,0.5,1,1,1"], "has shares of sum 0.5, expected 1"),
+        ([HEAD, "a,1,0,1,1"], "line 2: gflops=0.0, expected in (0, inf)"),
+        ([HEAD, "a,1,1,x,1"], "line 2: mbit_down='x', expected a number"),
+        ([HEAD, "a,1,1,inf,1"], "line 2: mbit_down=inf, expected in (0, inf)"),
+        ([HEAD, "a,1,1,1"], "line 2: mbit_up='', expected a number"),
+        ([HEAD, "a,1,1,1,1,1"], "line 2: expected 5 fields"),
+        ([HEAD + ",speed", "a,1,1,1,1,1"], "column='speed', expected one of tier"),
+        ([HEAD + ",share", "a,1,1,1,1,1"], "has two columns 'share'"),
+        (["share,gflops,mbit_up", "1,1,1"], "expected the column mbit_down"),
+        (["gflops,mbit_down,mbit_up", "1,1,1"], "share or client, and not both"),
+        ([HEAD], "expected rows"),
+        ([""], "expected the column gflops"),
+        ([HEAD + ",available", "a,1,1,1,1,2"], "line 2: available=2.0, expected in"),
+        (["client,gflops,mbit_down,mbit_up", "0,1,1,1"], "a row for each of 0 to 3"),
+        ([HEAD, "a,0.99,1,1,1", "b,0.01,1,1,1"], "leaves no client of num_clients=4"),
+    ],
+)
+def test_refuses_a_table(tmp_path, lines, said):
+    name = table(tmp_path, *lines)
+    refused(lambda: systems.make_system(name, 4), said)
+
+
+def test_refuses_what_is_no_system(tmp_path):
+    refused(lambda: systems.make_system("mobil", 4), "did you mean 'mobile'?")
+    refused(lambda: systems.make_system("no/such.csv", 4), "cannot be read")
+    refused(
+        lambda: systems.make_system("iot", 4, deadline=0.0), "deadline=0.0, expected"
+    )
+    both = {"deadline": 1.0, "quantile": 0.5}
+    refused(lambda: systems.make_system("iot", 4, **both), "quantile=0.5 beside")
+
+
+CHANGES = [
+    (
+        {"deadline.seconds": 5.0},
+        "deadline.seconds=5.0 is read by nothing here: it goes",
+    ),
+    ({"until.hours": 5.0}, "until.hours=5.0 is read by nothing here: it goes with sys"),
+    (
+        {"system": "iot", "deadline.over": 1.5},
+        "deadline.over=1.5 is read by nothing here: it goes with deadline.seconds or",
+    ),
+    (
+        {"system": "iot", "deadline.seconds": 1.0, "deadline.quantile": 0.5},
+        "deadline.quantile=0.5 is read by nothing here: deadline.seconds=1.0 is it",
+    ),
+    ({"system": "iot", "deadline.quantile": 1.5}, "deadline.quantile=1.5, expected in"),
+    ({"system": "iot", "deadline.over": 0.5}, "deadline.over=0.5, expected at least 1"),
+    (
+        {"system": "iot", "deadline.seconds": 0.0},
+        "deadline.seconds=0.0, expected above",
+    ),
+    ({"system": 3}, "system=3, expected a string"),
+]
+
+
+@pytest.mark.parametrize("values, said", CHANGES, ids=[said for _, said in CHANGES])
+def test_refuses_a_configuration(tmp_path, values, said):
+    config = tiny_config(tmp_path)
+    change(config, values)
+    refused(lambda: fields.check(config), said)
+
+
+def test_over_selection_draws_more_but_for_a_cohort_of_one():
+    config = defaults.default_config()
+    config.deadline.over, config.cohort_size = 1.3, 10
+    assert build._drawn(config, 10) == 13 and build._drawn(config, 1) == 1
+
+
+def test_the_smallest_budgets_go_to_the_slowest_clients():
+    config = defaults.default_config()
+    config.num_clients, config.budgets = 20, ((0.1, 0.5), (1.0, 0.15), (0.5, 0.35))
+    system = systems.make_system("mobile", 20, seed=3)
+    budgets = build.build_budgets(config, system)
+    of_tier = {"high": 1.0, "mid": 0.5, "low": 0.1}
+    want = [of_tier[system.tiers[i]] for i in system.tier]
+    np.testing.assert_allclose(budgets, want)
