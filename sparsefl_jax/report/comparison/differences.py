@@ -1,9 +1,10 @@
 """Finds in what the configurations of runs differ, and labels runs by it."""
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.comparison.groups import Group, method_of
 
@@ -26,7 +27,7 @@ def fields(group: Group) -> dict[str, str]:
     """
     return {
         name: _text(value)
-        for name, value in _flatten(group.runs[0].config).items()
+        for name, value in flatten(group.runs[0].config).items()
         if name not in _IGNORED
     }
 
@@ -172,16 +173,6 @@ def _twins(labels: Sequence[str]) -> list[list[int]]:
 def _separated(column: Sequence[str | None], twins: Sequence[Sequence[int]]) -> int:
     """Returns how many more labels would differ with the words of a column."""
     return sum(len({column[i] for i in twin}) - 1 for twin in twins)
-
-
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _text(value: Any) -> str:

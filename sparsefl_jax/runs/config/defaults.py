@@ -15,23 +15,8 @@ def default_config() -> Any:  # a ConfigDict
     A file in `configs/` starts from here and returns `complete(config)`. The
     sub-dictionaries `model`, `partition`, `algorithm`, `first_stage`, `optimizer` and
     `server_optimizer` take the keyword arguments of what their `name` names.
-    `model.dtype` is what the network computes in, 'float32' or 'bfloat16'; all that is
-    kept and sent is float32.
-    `num_classes` gives the network more outputs than there are labels. `num_clients` 0
-    leaves it to the partition. `density` is for configurations to refer to; `budgets`
-    holds pairs of a budget and the share of the clients that have it.
-    `metric` says whose accuracy counts, see `evaluate.METRICS`; `client_store` where
-    what clients keep lives, see `store.STORES`; `memory_gb` is what the devices may
-    hold together, which an 'auto' `chunk` fills, see `memory_estimate.choose`, and by
-    which an 'auto' store and the length of its segments go. What may change when a run
-    is resumed is listed in `workdir`.
-    `seeds` runs follow one another, from `seed` on. `init_from` is the directory of a
-    finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
-    `until` ends a run early: with the first round after which it has cost `gbit` or
-    `pflop`, or the first evaluation that reaches `accuracy`. `fit` sets `num_rounds`
-    before the run to what `gbit` or `pflop` pay for, see `runs.fit_rounds`,
-    and notes `by` what, 'plan' or 'pilot'. In `observe_rounds` of the main stage the
-    masks that clients send are kept. `sinks` log beside `metrics.jsonl`.
+    `python launch.py --fields` says in a line what every field means, see `lines.py`;
+    `run_directory` lists those that may change when a run is resumed.
     """
     from ml_collections import config_dict
 
@@ -102,7 +87,7 @@ def default_config() -> Any:  # a ConfigDict
 def complete(config):
     """Adds the arguments that the named factories take, with their defaults.
 
-    Unknown names are left for `build`  to refuse. Returns `config`.
+    Unknown names are left for `build` to refuse. Returns `config`.
     """
     for field in registry.TABLES:
         section = config[field]
