@@ -68,8 +68,9 @@ def test_a_run_spends_its_budget(method, tmp_path):
     rounds = kept["num_rounds"]
     spent = [s["bits_up"] + s["bits_down"] for s in summary["stages"]]
     assert 12 < rounds == summary["stages"][-1]["rounds"]
-    # a pilot counts the positions that clients get at first
-    assert 0.92 < sum(spent) / (12 * ROUND * 1e9) < 1.05
+    budget, each = 12 * ROUND * 1e9, spent[-1] / rounds
+    # What a pilot sees of masks that change is a sample, so leave it 2 %.
+    assert sum(spent) < 1.02 * budget < sum(spent) + each + 0.04 * budget
     if "rounds" in kept["algorithm"]:  # its schedule spans the run
         assert kept["algorithm"]["rounds"] == rounds
 

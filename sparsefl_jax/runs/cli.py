@@ -93,9 +93,10 @@ def dry_run(config) -> None:
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
     hardware.keep_compilations()
-    config, said = fit_rounds.fitted(settle(config), experiment.build)
+    show = processes.leads()
+    config, said = fit_rounds.fitted(settle(config), experiment.build, progress=show)
     told = experiment.plan(config, experiment.build(config), compiled=True)
-    if processes.leads():
+    if show:
         formats.say(f"{said}\n{told}" if said else told)
 
 
