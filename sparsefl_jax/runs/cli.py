@@ -196,8 +196,9 @@ def define_config(values):
             self.config = _config_of(path) if own else super().parse(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
             if own and not any(arg.lstrip("-") == "resume" for arg in argv):
-                with self.config.ignore_type():
-                    self.config.fit.by = None  # a new run fits its budget anew
+                fit = self.config.fit  # a new run fits its budget anew
+                with fit.unlocked(), fit.ignore_type():
+                    fit.by = fit.measured = None
             rename.follow(self.config, _sections(argv))
             return self.config
 

@@ -35,7 +35,7 @@ def kept(config, old):
     """
     if not wanted(config) or old.fit.get("by") is None:
         return None
-    same = _of(config, old.num_rounds, old.fit.by)
+    same = _of(config, old.num_rounds, old.fit.by, old.fit.get("measured"))
     return None if run_directory.differences(old, same) else same
 
 
@@ -76,7 +76,7 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
             f"{config.algorithm.name} bounds this cost but does not tell it, expected "
             "fit.pilot=N to measure N rounds first"
         )
-    rounds = _largest(planned, budgets, config.num_rounds)
+    rounds, found = _largest(planned, budgets, config.num_rounds), None
     if inexact:
         parts, stages = plan(max(rounds, 1))
         given = stages[-1]["flops_most"], config.fit.pilot, config.seed
@@ -87,20 +87,22 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
             return pilot.cost(measured, parts, stages[-1]["flops_most"], config.seed)
 
         rounds = _largest(estimated, budgets, max(rounds, 1))
+        found = pilot.told(measured)
     told = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
     if not rounds:
         raise ValueError(f"{told} does not pay for one round of the run")
     source = f"a pilot of {config.fit.pilot} rounds" if inexact else "the exact plan"
-    config = _of(config, rounds, "pilot" if inexact else "plan")
-    return config, f"{told} pays for {rounds} rounds, by {source}"
+    config = _of(config, rounds, "pilot" if inexact else "plan", found)
+    said = f"{told} pays for {rounds} rounds, by {source}"
+    return config, f"{said}: {found}" if found else said
 
 
-def _of(config, rounds: int, by: str | None = None):
+def _of(config, rounds: int, by: str | None = None, measured: str | None = None):
     """Returns the configuration with another number of rounds, and what set it."""
     config = copy.deepcopy(config)
     config.num_rounds = rounds
-    with config.ignore_type():
-        config.fit.by = by
+    with config.unlocked(), config.ignore_type():
+        config.fit.by, config.fit.measured = by, measured
     return config
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.formats import format_percent, format_si
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import loop
 from sparsefl_jax.runs.plan import traffic_estimate
@@ -66,6 +67,25 @@ def measure(
         first,
         again,
         after / (flops * max(len(main) - 1, 1)),
+    )
+
+
+def told(measured: Measured) -> str:
+    """Returns what a pilot has measured, in words.
+
+    Example:
+      >>> print(told(Measured({}, {"gbit": 0.012}, first=0.61, again=0.4, flops=0.1)))
+      first round 12.0 Mbit; then of the most bits 61 % in a client's first exchange and
+      40 % in later ones, and of the most FLOPs 10 %
+    """
+    first, again, flops = (
+        format_percent(share, 0)
+        for share in (measured.first, measured.again, measured.flops)
+    )
+    return (
+        f"first round {format_si(1e9 * measured.begin['gbit'], 'bit')}; then of the "
+        f"most bits {first} in a client's first exchange and {again} in later ones, "
+        f"and of the most FLOPs {flops}"
     )
 
 

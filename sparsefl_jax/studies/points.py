@@ -130,7 +130,7 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
             pairs = run_directory.differences(kept, point.of_seed(kept.seed))
             for name in sorted(pairs, key=lambda name: not name.startswith("fit.")):
                 there, here = pairs[name]
-                if name not in (*run_directory.FREE, "fit.by"):
+                if name not in (*run_directory.FREE, "fit.by", "fit.measured"):
                     raise ValueError(
                         f"{folder} holds a run of another configuration: {name} is "
                         f"{there!r} there and {here!r} here; remove "

@@ -77,6 +77,7 @@ def default_config() -> Any:  # a ConfigDict
             pflop=config_dict.placeholder(float),
             pilot=config_dict.placeholder(int),
             by=config_dict.placeholder(str),
+            measured=config_dict.placeholder(str),
         ),
         checkpoint_minutes=10.0,
         observe_rounds=(),
