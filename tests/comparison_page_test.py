@@ -200,7 +200,7 @@ def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys, undrawn)
     with pytest.raises(ValueError, match="another metric"):
         report.write_comparison([one, other], out)
     assert main([str(one), str(other), "--unlike"]) == 0
-    assert "| two † |" in capsys.readouterr().out
+    assert "\nspafl † (clients) " in capsys.readouterr().out
     text = (out / "report.html").read_text()
     tables = re.findall(r"<table.*?</table>", text, re.S)
     named = [table for table in tables if "spafl" in table]
