@@ -4,6 +4,7 @@ import base64
 import csv
 import html
 import io
+import json
 import re
 from pathlib import Path
 from xml.etree import ElementTree
@@ -258,6 +259,31 @@ def test_main_takes_budgets(tmp_path, capsys, undrawn):
     for wrong in ("gbit", "gbit=a", "gbit=1,", "furlong=1"):
         assert main([*runs, "--budget", wrong]) == 2
         assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_a_study_folder_stands_for_its_runs_and_names_them(tmp_path, capsys, undrawn):
+    study(tmp_path, seeds=3)
+    config = {"seed": 0, "seeds": 2}  # seed 2 is of another study
+    points = {"dense": config, "s10": config, "not_begun": config}
+    held = {"points": points, "labels": {"s10": "Ours at 10 %"}}
+    (tmp_path / "study.json").write_text(json.dumps(held))
+    assert main([str(tmp_path)]) == 0
+    rows = capsys.readouterr().out.partition("\n\n")[0].splitlines()[2:]
+    assert [re.split(" {2,}", row)[:2] for row in rows] == [
+        ["fedavg", "2"],
+        ["Ours at 10 %", "2"],
+    ]
+    text = (tmp_path / "report.html").read_text()
+    assert "Ours at 10 %" in text and "spafl" not in Sorted(text).text
+    alone = read_groups([tmp_path / "s10" / "seed_0", tmp_path / "own"])
+    assert [group.label for group in alone] == ["Ours at 10 %", ""]
+    (tmp_path / "study.json").write_text('{"points": {"not_begun": {"seed": 0')
+    assert main([str(tmp_path)]) == 2
+    assert "study.json" in capsys.readouterr().err
+    held["points"] = {"not_begun": config}
+    (tmp_path / "study.json").write_text(json.dumps(held))
+    assert main([str(tmp_path)]) == 2
+    assert "none of whose runs began" in capsys.readouterr().err
 
 
 def test_a_runs_own_page_is_never_replaced(tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 
 from sparsefl_jax.runs import cli, experiment, fit_rounds
-from sparsefl_jax.runs.config import methods
+from sparsefl_jax.runs.config import fields, methods
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
 WEIGHTS = 784 * 16 + 16 + 16 * 10 + 10  # of the MLP below
@@ -79,8 +79,10 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     """Started again, a budget is not measured again; another budget is."""
     asked, begun = config(), config()
     asked.fit.gbit = begun.fit.gbit = 3 * ROUND
-    begun.num_rounds, begun.fit.by = 77, "pilot"
-    assert fit_rounds.kept(asked, begun).num_rounds == 77
+    begun.num_rounds, begun.fit.by, begun.fit.measured = 77, "pilot", "much"
+    fields.check(begun)
+    kept = fit_rounds.kept(asked, begun)
+    assert (kept.num_rounds, kept.fit.measured) == (77, "much")
     assert fit_rounds.fitted(begun, build=None) == (begun, "")
     asked.fit.gbit = 4 * ROUND
     assert fit_rounds.kept(asked, begun) is None

@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsefl_jax.core.validate import closest
+from sparsefl_jax.report.comparison.study_folder import FILE as FILE
 from sparsefl_jax.runs import run_directory
 from sparsefl_jax.runs.config import defaults, fields, plain, registry
 from sparsefl_jax.system import files
 
-FILE = "study.json"
 _TAKEN = (FILE, "failed", "jobs", "lock", "logs", "report.html")
 
 
@@ -27,6 +27,7 @@ class Point(NamedTuple):
 
     name: str  # of its folder
     config: Any  # a ConfigDict; `seed` and `seeds` say which seeds
+    label: str = ""  # in legends and tables; '' for what differs
 
     @property
     def seeds(self) -> range:
@@ -53,7 +54,7 @@ def load(path: str) -> list[Point]:
 
     Args:
       path: FILE or FILE:ARGUMENT; the argument, '' by default, goes to `get_study`,
-        which returns a list of pairs of a name and a configuration.
+        which returns a list of `Point`s, or of pairs of a name and a configuration.
 
     Raises:
       ValueError: there is no such file, or it returns something else.
@@ -91,6 +92,7 @@ def check(points: Sequence[Point]) -> None:
     if not points:
         raise ValueError("the study has no points, expected at least one")
     names = [point.name for point in points]
+    labels = [point.label for point in points]
     for point in points:
         if not re.fullmatch(r"\w[\w.,=+-]{,199}", str(point.name)):
             raise ValueError(
@@ -104,6 +106,11 @@ def check(points: Sequence[Point]) -> None:
             )
         if names.count(point.name) > 1:
             raise ValueError(f"two points are called {point.name!r}")
+        if point.label and (labels.count(point.label) > 1 or "\n" in point.label):
+            raise ValueError(
+                f"point {point.name!r} has label={point.label!r}, expected one line "
+                "that no other point has"
+            )
         try:
             fields.check(point.config)
         except ValueError as error:
@@ -147,7 +154,9 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     told = {p.name: plain.plain(p.config) for p in points}
     with writing(workdir):
-        text = json.dumps(shown | {"code": code, "points": told}, indent=2)
+        labels = {p.name: p.label for p in points if p.label}
+        held = {"code": code, "labels": labels, "points": told}
+        text = json.dumps(shown | held, indent=2)
         files.write_text(workdir / FILE, text)
 
 
@@ -191,8 +200,9 @@ def read(workdir: str | Path) -> tuple[list[Point], dict]:
     told = files.read_json(path, {"points": {}})
     with files.blaming(path):
         base = defaults.default_config().to_dict()
+        labels = told.pop("labels", {})
         return [
-            Point(name, config_dict.ConfigDict(base | values))
+            Point(name, config_dict.ConfigDict(base | values), labels.get(name, ""))
             for name, values in told.pop("points").items()
         ], told
 

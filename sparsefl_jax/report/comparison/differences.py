@@ -81,7 +81,7 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
     A label begins with the method, and with its first stage if that differs between
     runs of the method. The density follows if it is not the same everywhere. Further
     fields follow only where two labels would be the same; if there are none, the
-    folder's name does.
+    folder's name does. A group that a study has given a label keeps that.
 
     Args:
       groups: as `read_groups` returned them.
@@ -102,6 +102,7 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
                 if len({column[i] for i in twin}) > 1:
                     for i in twin:
                         labels[i] = _joined(labels[i], column[i])
+    labels = [group.label or label for group, label in zip(groups, labels, strict=True)]
     for twin in _twins(labels):
         for i in twin:
             labels[i] = f"{labels[i]}, {groups[i].name}"
