@@ -4,22 +4,23 @@ A study's folder holds `study.json`, the points with their configurations, and f
 point a folder of its name with a run for every seed, `seed_0`, `seed_1`, ...
 """
 
+import contextlib
 import copy
 import importlib.util
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsefl_jax.core.validate import closest
+from sparsefl_jax.core.validate import closest, one_line
 from sparsefl_jax.report.comparison.study_folder import FILE as FILE
 from sparsefl_jax.runs import run_directory
 from sparsefl_jax.runs.config import defaults, fields, plain, registry
 from sparsefl_jax.system import files
 
-_TAKEN = (FILE, "failed", "jobs", "lock", "logs", "report.html")
+_TAKEN = (FILE, "failed", "fits", "jobs", "lock", "logs", "report.html")
 
 
 class Point(NamedTuple):
@@ -192,19 +193,49 @@ def read(workdir: str | Path) -> tuple[list[Point], dict]:
     Raises:
       ValueError: the folder holds no study, or its file is damaged.
     """
-    from ml_collections import config_dict
-
     path = Path(workdir) / FILE
     if not path.exists():
         raise ValueError(f"workdir={str(workdir)!r}, expected the folder of a study")
     told = files.read_json(path, {"points": {}})
     with files.blaming(path):
-        base = defaults.default_config().to_dict()
         labels = told.pop("labels", {})
         return [
-            Point(name, config_dict.ConfigDict(base | values), labels.get(name, ""))
+            Point(name, configuration(values), labels.get(name, ""))
             for name, values in told.pop("points").items()
         ], told
+
+
+def named(workdir: str | Path, name: str) -> Point:
+    """Returns a point of a study.
+
+    Raises:
+      ValueError: there is no such study or point.
+    """
+    found = [point for point in read(workdir)[0] if point.name == name]
+    if not found:
+        raise ValueError(f"{workdir} has no point {name!r}")
+    return found[0]
+
+
+def configuration(values: dict):
+    """Returns the `ConfigDict` of plain values, with defaults for what they lack."""
+    from ml_collections import config_dict
+
+    return config_dict.ConfigDict(defaults.default_config().to_dict() | values)
+
+
+@contextlib.contextmanager
+def naming(point: Point) -> Iterator[None]:
+    """Names the point in what cannot run."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"point {point.name!r}: {one_line(error)}") from error
+    except Exception as error:  # a method of one's own may raise any
+        raise ValueError(
+            f"point {point.name!r}: {type(error).__name__}: {one_line(error)} "
+            "(SPARSEFL_DEBUG=1 shows where)"
+        ) from error
 
 
 def state(workdir: Path, point: Point) -> State:
