@@ -27,10 +27,11 @@ hardware.use_cpu_cores()  # before JAX starts
 
 from benchmarks.tables import Table  # noqa: E402
 from sparsefl_jax import report  # noqa: E402
+from sparsefl_jax.core.flatten import flatten  # noqa: E402
 from sparsefl_jax.core.validate import one_line  # noqa: E402
 from sparsefl_jax.runs import experiment, run_directory  # noqa: E402
 from sparsefl_jax.runs.config import defaults  # noqa: E402
-from sparsefl_jax.runs.config.plain import flatten, plain  # noqa: E402
+from sparsefl_jax.runs.config.plain import plain  # noqa: E402
 from sparsefl_jax.system import files, interrupt  # noqa: E402
 
 ROOT = Path(__file__).parent.parent

@@ -1,4 +1,4 @@
-"""The page of a comparison: what it shows, its files, and how a browser shows it."""
+"""The page of a comparison: what it shows, and its files."""
 
 import base64
 import csv
@@ -6,8 +6,6 @@ import html
 import io
 import json
 import re
-import shutil
-import subprocess
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -203,7 +201,7 @@ def test_unlike_runs_are_refused_or_marked_everywhere(tmp_path, capsys, undrawn)
     with pytest.raises(ValueError, match="another metric"):
         report.write_comparison([one, other], out)
     assert main([str(one), str(other), "--unlike"]) == 0
-    assert "| two † |" in capsys.readouterr().out
+    assert "\nspafl † (clients) " in capsys.readouterr().out
     text = (out / "report.html").read_text()
     tables = re.findall(r"<table.*?</table>", text, re.S)
     named = [table for table in tables if "spafl" in table]
@@ -263,6 +261,31 @@ def test_main_takes_budgets(tmp_path, capsys, undrawn):
         assert capsys.readouterr().err.startswith("error: ")
 
 
+def test_a_study_folder_stands_for_its_runs_and_names_them(tmp_path, capsys, undrawn):
+    study(tmp_path, seeds=3)
+    config = {"seed": 0, "seeds": 2}  # seed 2 is of another study
+    points = {"dense": config, "s10": config, "not_begun": config}
+    held = {"points": points, "labels": {"s10": "Ours at 10 %"}}
+    (tmp_path / "study.json").write_text(json.dumps(held))
+    assert main([str(tmp_path)]) == 0
+    rows = capsys.readouterr().out.partition("\n\n")[0].splitlines()[2:]
+    assert [re.split(" {2,}", row)[:2] for row in rows] == [
+        ["fedavg", "2"],
+        ["Ours at 10 %", "2"],
+    ]
+    text = (tmp_path / "report.html").read_text()
+    assert "Ours at 10 %" in text and "spafl" not in Sorted(text).text
+    alone = read_groups([tmp_path / "s10" / "seed_0", tmp_path / "own"])
+    assert [group.label for group in alone] == ["Ours at 10 %", ""]
+    (tmp_path / "study.json").write_text('{"points": {"not_begun": {"seed": 0')
+    assert main([str(tmp_path)]) == 2
+    assert "study.json" in capsys.readouterr().err
+    held["points"] = {"not_begun": config}
+    (tmp_path / "study.json").write_text(json.dumps(held))
+    assert main([str(tmp_path)]) == 2
+    assert "none of whose runs began" in capsys.readouterr().err
+
+
 def test_a_runs_own_page_is_never_replaced(tmp_path):
     path = write(tmp_path / "a", [(1, 0.5)])
     with pytest.raises(ValueError, match="out=.* holds a run"):
@@ -294,93 +317,12 @@ def test_every_method_has_its_paper():
     assert {"Jiang and Borcea", "Horváth et al.", "Lee et al."} <= authors
 
 
-PROBE = """
-const errors = [], found = {};
-window.addEventListener("error", (event) => errors.push(event.message));
-"""
-SORT = """
-const table = document.querySelector("table.sortable");
-const first = (row) => row.cells[0].innerText.trim();
-const order = () => [...table.tBodies[0].rows].map(first);
-const heads = [...table.tHead.rows[0].cells];
-const head = heads.find((cell) => cell.innerText.startsWith("last"));
-found.before = order();
-head.querySelector("button").click();
-found.down = order();
-found.said = head.getAttribute("aria-sort");
-head.querySelector("button").click();
-found.up = order();
-heads[0].querySelector("button").click();
-found.names = order();
-found.sorts = heads.map((cell) => cell.getAttribute("aria-sort"));
-const panel = (i) => getComputedStyle(document.getElementById(`panel-${i}`)).display;
-found.panels = [panel(0), panel(1)];
-document.querySelector("label[for=axis-1]").click();
-found.panels.push(panel(0), panel(1));
-"""
-FIT = """
-for (const input of document.querySelectorAll("details")) input.open = true;
-const inside = (element) => element.closest(".scroll, pre, svg");
-found.wide = [...document.querySelectorAll("body *")]
-  .filter((element) => !inside(element))
-  .filter((element) => element.getBoundingClientRect().right > innerWidth + 0.5)
-  .map((element) => element.outerHTML.slice(0, 80));
-found.scroll = document.documentElement.scrollWidth;
-found.inner = innerWidth;
-found.errors = errors;
-parent.document.body.insertAdjacentHTML("beforeend", "<pre id=found></pre>");
-parent.document.getElementById("found").textContent = JSON.stringify(found);
-"""
-
-
 def test_a_pilot_is_named_beside_its_line(tmp_path):
-    fit = {"gbit": 0.4, "pflop": None, "pilot": 5, "by": "pilot"}
+    fit = {"gbit": 0.4, "pflop": None, "pilot": 5, "by": "pilot", "measured": "much"}
     write(tmp_path / "a", [(1, 0.2), (2, 0.4)], 0, "jmwst", fit=fit, num_rounds=2)
     write(tmp_path / "b", [(1, 0.3), (2, 0.5)], 0, "spdst", num_rounds=2)
     report.write_comparison([tmp_path / "a", tmp_path / "b"], tmp_path / "out")
     text = Sorted((tmp_path / "out" / "report.html").read_text()).text
-    told = "A pilot of 5 rounds estimated that fit.gbit=0.4 pays for 2 rounds."
+    told = "A pilot of 5 rounds estimated that fit.gbit=0.4 pays for 2 rounds. "
+    told += "It measured: much."
     assert text.count(told) == 1 and re.search(rf"jmwst[^\n]*: {told}", text)
-
-
-def in_a_browser(page, folder, width, script=""):
-    """Shows a page in a frame, as headless windows cannot be as narrow as a phone.
-
-    Returns what `script` and FIT found.
-    """
-    browser = shutil.which("chromium") or shutil.which("google-chrome")
-    if not browser:
-        pytest.skip("needs chromium")
-    page = page.replace("<head>", f"<head><script>{PROBE}</script>", 1)
-    page = page.replace("</body>", f"<script>{script}{FIT}</script></body>")
-    frame = html.escape(page, quote=True)
-    outer = folder / "outer.html"
-    outer.write_text(
-        '<!DOCTYPE html><meta charset="utf-8"><body>'
-        f'<iframe width="{width}" height="900" srcdoc="{frame}"></iframe></body>'
-    )
-    command = [browser, "--headless=new", "--no-sandbox", "--disable-gpu"]
-    command += ["--enable-logging=stderr", f"--user-data-dir={folder / 'profile'}"]
-    command += ["--window-size=1400,1000", "--virtual-time-budget=5000", "--dump-dom"]
-    done = subprocess.run(
-        [*command, outer.as_uri()], capture_output=True, text=True, timeout=120
-    )
-    assert "CONSOLE" not in done.stderr, done.stderr[-3000:]
-    text = re.search(r'<pre id="found">(.*?)</pre>', done.stdout, re.S)[1]
-    found = json.loads(html.unescape(text))
-    assert found["errors"] == [] and found["wide"] == []
-    assert found["scroll"] <= found["inner"] <= width
-    return found
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("width", [360, 1200])
-def test_in_a_browser(made, tmp_path, width):
-    page = (made / "report.html").read_text()
-    found = in_a_browser(page, tmp_path, width, SORT)
-    dense, s10, s05, own = found["before"]
-    assert found["down"] == [dense, s10, s05, own] and found["said"] == "descending"
-    assert found["up"] == [own, s05, s10, dense]
-    assert found["names"] == [dense, own, s05, s10]
-    assert found["sorts"][0] == "ascending" and set(found["sorts"][1:]) == {"none"}
-    assert found["panels"] == ["block", "none", "none", "block"]

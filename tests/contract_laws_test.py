@@ -1,5 +1,6 @@
 """Checks that every law fails on a method that breaks it."""
 
+import dataclasses
 import itertools
 import re
 
@@ -7,8 +8,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from sparsefl_jax.algorithms import fedavg, heterofl, nst
-from sparsefl_jax.testing import laws, small_world
+from sparsefl_jax.algorithms import fedavg, heterofl, nst, spdst
+from sparsefl_jax.testing import laws, message_laws, small_world
 from sparsefl_jax.wire.packets import Packet
 from tests.broken_methods import BROKEN, carrying, remembered, signs, types
 
@@ -194,6 +195,7 @@ def test_check_algorithm_shows_its_laws_and_says_that_all_hold(monkeypatch, caps
         """
 
     monkeypatch.setattr(laws, "LAWS", {"one": law_one, "two": law_two})
+    monkeypatch.setattr(message_laws, "masks_stand", lambda world: False)
     laws.check_algorithm(nst, density=0.5)
     printed = capsys.readouterr()
     lines = [re.sub(r"\d+\.\d s", "0.0 s", x) for x in printed.err.splitlines()]
@@ -214,6 +216,41 @@ def test_check_algorithm_shows_its_laws_and_says_that_all_hold(monkeypatch, caps
         laws.check_algorithm(nst, density=0.5)
     told = capsys.readouterr().err.splitlines()
     assert told[-1] == "broken     it is red ... broken" and len(told) == 3
+
+
+def late(model, optimizer, *, first=0):
+    """FedAvg on a mask that turns around in round `first`, and is not paid for."""
+    whole = spdst(model, optimizer)
+
+    def broadcast(key, ctx, server):
+        down = whole.broadcast(key, ctx, server)
+        packet, turned = down["weights"], ctx.round >= first
+        mask = jax.tree.map(lambda m: m ^ (turned & (m.ndim > 1)), packet.mask)
+        return down | {"weights": dataclasses.replace(packet, mask=mask)}
+
+    return whole._replace(broadcast=broadcast)
+
+
+def test_masks_that_did_not_change_in_the_rounds_are_told(monkeypatch, capsys):
+    monkeypatch.setattr(laws, "LAWS", {})
+    monkeypatch.setattr(message_laws, "masks_stand", lambda world: True)
+    laws.check_algorithm(late, num_rounds=6)
+    said = capsys.readouterr().err.splitlines()[1]
+    assert said.startswith("masks did not change in 6 rounds: the laws on changing")
+    assert "num_rounds=" in said
+    with pytest.raises(ValueError, match="num_rounds=3"):
+        laws.check_algorithm(fedavg, num_rounds=3)
+
+
+def test_a_mask_that_moves_late_is_seen_in_a_longer_world():
+    short, long = (
+        small_world.make_world(late, {"first": 5}, num_rounds=n) for n in (4, 6)
+    )
+    laws.LAWS["fresh"](short)
+    with pytest.raises(laws.ContractError, match="round 5 has a new mask"):
+        laws.LAWS["fresh"](long)
+    assert message_laws.masks_stand(short) and not message_laws.masks_stand(long)
+    assert not message_laws.masks_stand(small_world.make_world(fedavg, {}))  # dense
 
 
 def test_every_law_says_in_its_first_line_what_it_checks():

@@ -7,7 +7,7 @@ import pytest
 from absl import flags
 
 from sparsefl_jax.runs import cli, experiment, fit_rounds
-from sparsefl_jax.runs.config import methods
+from sparsefl_jax.runs.config import fields, methods
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
 WEIGHTS = 784 * 16 + 16 + 16 * 10 + 10  # of the MLP below
@@ -68,8 +68,9 @@ def test_a_run_spends_its_budget(method, tmp_path):
     rounds = kept["num_rounds"]
     spent = [s["bits_up"] + s["bits_down"] for s in summary["stages"]]
     assert 12 < rounds == summary["stages"][-1]["rounds"]
-    # a pilot counts the positions that clients get at first
-    assert 0.92 < sum(spent) / (12 * ROUND * 1e9) < 1.05
+    budget, each = 12 * ROUND * 1e9, spent[-1] / rounds
+    # What a pilot sees of masks that change is a sample, so leave it 2 %.
+    assert sum(spent) < 1.02 * budget < sum(spent) + each + 0.04 * budget
     if "rounds" in kept["algorithm"]:  # its schedule spans the run
         assert kept["algorithm"]["rounds"] == rounds
 
@@ -78,8 +79,10 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     """Started again, a budget is not measured again; another budget is."""
     asked, begun = config(), config()
     asked.fit.gbit = begun.fit.gbit = 3 * ROUND
-    begun.num_rounds, begun.fit.by = 77, "pilot"
-    assert fit_rounds.kept(asked, begun).num_rounds == 77
+    begun.num_rounds, begun.fit.by, begun.fit.measured = 77, "pilot", "much"
+    fields.check(begun)
+    kept = fit_rounds.kept(asked, begun)
+    assert (kept.num_rounds, kept.fit.measured) == (77, "much")
     assert fit_rounds.fitted(begun, build=None) == (begun, "")
     asked.fit.gbit = 4 * ROUND
     assert fit_rounds.kept(asked, begun) is None

@@ -3,6 +3,7 @@ import io
 import json
 import math
 import os
+import re
 import statistics
 
 import pytest
@@ -38,10 +39,10 @@ def write_seed(folder, seed, gain=0.0, name="flash", seeds=1, rounds=6, **change
 
 
 def rows_of(table):
-    head, _, *rows = [
-        [cell.strip() for cell in line.strip("|").split(" | ")]
-        for line in table.partition("\n\n")[0].splitlines()
-    ]
+    """Returns the rows of a printed table, whose columns are two spaces apart."""
+    _, *lines = table.partition("\n\n")[0].splitlines()
+    assert max(map(len, lines)) <= 100
+    head, *rows = [re.split(r" {2,}", line.strip()) for line in lines]
     return [dict(zip(head, row, strict=True)) for row in rows]
 
 
@@ -52,13 +53,10 @@ def test_runs_of_several_metrics_are_told_apart(tmp_path):
         for name, metric in metrics.items()
     ]
     alike = rows_of(comparison_table(read_groups([paths[0], paths[2]])))
-    assert {row["model"] for row in alike} == {"aggregated", "masked"}
-    first, *_ = rows_of(comparison_table(read_groups(paths[:1])))
-    assert first["model"] == "aggregated"
+    assert [row["run"] for row in alike] == ["a", "masked", "c", "masked"]
     rows = rows_of(comparison_table(read_groups(paths)))
-    found = [row["model"] for row in rows if "aggregated" in row["model"]]
-    assert {row["run"] for row in rows} == {"a", "b †", "c"}
-    assert found == [f"aggregated ({metric})" for metric in metrics.values()]
+    found = [row["run"] for row in rows if "masked" not in row["run"]]
+    assert found == ["a (pooled)", "b † (clients)", "c (pooled)"]
 
 
 def test_equal_configurations_form_groups_and_seeds_are_not_counted_twice(tmp_path):
@@ -92,22 +90,37 @@ def test_runs_without_a_configuration_stand_alone(tmp_path):
     assert len(read_groups([tmp_path / "a", tmp_path / "b"])) == 2
 
 
-def test_the_table_has_mean_deviation_and_number(tmp_path):
+def test_the_table_has_mean_interval_and_number(tmp_path):
+    """The interval is that of the page: t of two degrees of freedom is 4.30265."""
     gains = (0.0, 0.03, 0.09)
     paths = [write_seed(tmp_path / f"s{i}", i, g) for i, g in enumerate(gains)]
     finals = [read_run(p).evals[-1]["accuracy"] for p in paths]
     rows = rows_of(comparison_table(read_groups(paths)))
-    assert [(row["run"], row["model"], row["n"]) for row in rows] == [
-        ("s", "aggregated", "3"),
-        ("s", "masked", "3"),
-    ]
+    assert [(row["run"], row["n"]) for row in rows] == [("flash", "3"), ("masked", "3")]
     mean, std = 100 * statistics.mean(finals), 100 * statistics.stdev(finals)
-    assert rows[0]["accuracy"] == f"{mean:.2f} ± {std:.2f} %"
-    assert rows[1]["accuracy"].endswith("± 0.00 %") and rows[0]["rounds"] == "8"
-    assert rows[0]["dense"] == "8.00 ± 0.00 G"
-    assert rows[0]["clients p10"] != "-" == rows[1]["clients p10"]
-    (alone, _) = rows_of(comparison_table(read_groups(paths[:1])))
-    assert alone["accuracy"] == f"{100 * finals[0]:.2f} %" and alone["n"] == "1"
+    half = 4.30265 * std / 3**0.5
+    assert rows[0]["last %"] == f"{mean:.1f} ± {half:.1f}"
+    assert rows[1]["last %"].endswith("± 0.0") and rows[0]["rounds"] == "8"
+    table = comparison_table(read_groups(paths))
+    assert table.splitlines()[0].endswith(
+        "± is half a 95 % interval over n seeds (Student's t)"
+    )
+    (alone, _) = rows_of(table := comparison_table(read_groups(paths[:1])))
+    assert alone["last %"] == f"{100 * finals[0]:.1f}" and alone["n"] == "1"
+    assert "±" not in table
+
+
+def test_a_long_label_keeps_the_table_in_a_terminal(tmp_path):
+    paths = [
+        write_seed(tmp_path / f"{name}{seed}", seed, 0.1 * seed, name=80 * name)
+        for name in "ab"
+        for seed in (0, 1)
+    ]
+    groups = read_groups(paths)
+    labels = [f"{80 * group.name}, density {i}" for i, group in enumerate(groups)]
+    rows = rows_of(comparison_table(groups, compare(groups, labels)))
+    assert [row["run"][-9:] for row in rows[::2]] == ["density 0", "density 1"]
+    assert all("…" in row["run"] for row in rows[::2])
 
 
 def test_the_csv_holds_the_same_in_plain_units(tmp_path):
@@ -131,21 +144,21 @@ def test_the_best_round_is_chosen_by_validation_where_there_is_one(tmp_path):
     lines = [json.loads(x) for x in (path / "metrics.jsonl").read_text().splitlines()]
     evals = [x for x in lines if x["phase"] == "eval"]
     (row, _) = rows_of(comparison_table(read_groups([path])))
-    assert row["best"] == f"{100 * max(e['accuracy'] for e in evals):.2f} %"
+    assert row["best %"] == f"{100 * max(e['accuracy'] for e in evals):.1f}"
     for index, record in enumerate(evals):
         # The first is of stage 0, which does not count.
         record["val_accuracy"] = (0.95, 0.5, 0.9, 0.5)[index]
     (path / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
     (row, masked) = rows_of(comparison_table(read_groups([path])))
-    assert row["best"] == f"{100 * evals[2]['accuracy']:.2f} %"
-    assert masked["best"] == f"{100 * evals[2]['models']['masked']['accuracy']:.2f} %"
+    assert row["best %"] == f"{100 * evals[2]['accuracy']:.1f}"
+    assert masked["best %"] == f"{100 * evals[2]['models']['masked']['accuracy']:.1f}"
 
 
 def test_an_empty_run_has_a_row(tmp_path):
     empty = write_run(tmp_path / "b", [], summary=None)
     groups = read_groups([empty])
     (row,) = rows_of(comparison_table(groups))
-    assert (row["method"], row["rounds"], row["accuracy"]) == ("flash", "0", "-")
+    assert (row["run"], row["rounds"], row["last %"]) == ("flash", "0", "-")
 
 
 def test_training_flops_are_summed_where_they_are_not_logged(tmp_path):
@@ -243,7 +256,7 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
         "\n".join([*written[:-1], json.dumps(last)])
     )
     (row, _) = rows_of(comparison_table(read_groups(paths)))
-    assert "±" not in row["accuracy"] and row["n"] == "2"
+    assert "±" not in row["last %"] and row["n"] == "2"
     group = read_groups(paths)[0]
     (entry,) = compare([group]).entries
     band = figures.band(entry, "rounds", lambda r: r["accuracy"])

@@ -5,7 +5,7 @@ import re
 
 import numpy as np
 import pytest
-from comparison_page_test import in_a_browser
+from comparison_browser_test import in_a_browser
 from report_masks_test import write_masks
 from report_page_test import Page
 from report_test import records, write_run

@@ -139,3 +139,23 @@ def test_a_point_whose_name_is_no_folder(tmp_path, name):
     write_study(tmp_path)
     config = points(tmp_path)[0].config
     refused(lambda: on_disk.check([Point(name, config)]), repr(name))
+
+
+def test_labels_of_points_are_kept_and_unique(tmp_path):
+    write_study(tmp_path)
+    one, other = points(tmp_path)
+    named = [one._replace(label="Dense"), other]
+    on_disk.write(tmp_path / "out", named, {})
+    read, _ = on_disk.read(tmp_path / "out")
+    assert [point.label for point in read] == ["Dense", ""]
+    file = tmp_path / "labelled.py"
+    file.write_text(
+        "from tests.tiny_study import points\nfrom pathlib import Path\n"
+        "def get_study(arg):\n"
+        "    first, second = points(Path(__file__).parent)\n"
+        "    return [(first.name, first.config, 'A'), second]\n"
+    )
+    assert [point.label for point in on_disk.load(str(file))] == ["A", ""]
+    for label in ("Dense", "two\nlines"):
+        both = [point._replace(label=label) for point in named]
+        refused(lambda both=both: on_disk.check(both), "label=")

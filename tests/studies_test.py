@@ -227,7 +227,10 @@ class _Job:
         return "it was shot"
 
 
-def test_a_job_that_is_lost_is_a_failure(study, tmp_path, ran, capsys):
+@pytest.mark.parametrize(
+    "jobs, arrays", [(2, [["fedavg", "fedprox"]]), (1, [["fedavg"], ["fedprox"]])]
+)
+def test_a_job_that_is_lost_is_a_failure(study, tmp_path, ran, capsys, jobs, arrays):
     begun = []
 
     def submit(names):
@@ -236,8 +239,8 @@ def test_a_job_that_is_lost_is_a_failure(study, tmp_path, ran, capsys):
         acts["fedprox"] = lambda: runner.run_point(tmp_path, "fedprox")
         return [_Job(acts[name]) for name in names]
 
-    states = runner.run(study, tmp_path, submit=submit)
-    assert begun == [["fedavg", "fedprox"]]  # one array
+    states = runner.run(study, tmp_path, jobs=jobs, submit=submit)
+    assert begun == arrays
     assert states == {"fedavg": State(0, "it was shot"), "fedprox": State(2)}
     assert "fedavg failed: it was shot" in capsys.readouterr().err
 

@@ -34,9 +34,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     parser = argparse.ArgumentParser(
         prog="python -m sparsefl_jax.report",
-        description="Plot runs, write their report.html, and print a Markdown table of"
-        " all. Runs that differ only in the seed are one row with mean and deviation; a"
-        " RUN may be a folder of seed_*/.",
+        description="Plot runs, write their report.html, and print a table of all. Runs"
+        " that differ only in the seed are one row with mean and 95 % interval; a RUN"
+        " may be a folder of seed_*/, or of a study, which stands for its runs.",
     )
     parser.add_argument("runs", nargs="+", metavar="RUN", help="folder of a run")
     parser.add_argument(
@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         " RUN itself if it is the only one and has several seeds)",
     )
     parser.add_argument(
-        "--csv", action="store_true", help="print CSV instead of Markdown"
+        "--csv", action="store_true", help="print CSV instead of the table"
     )
     parser.add_argument(
         "--unlike",
@@ -88,7 +88,7 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
     if arguments.csv:
         say(report.comparison_csv(groups, comparison).rstrip())
     else:
-        say(report.comparison_table(groups))
+        say(report.comparison_table(groups, comparison))
 
 
 def _budget(text: str) -> tuple[str, list[float]]:

@@ -93,9 +93,10 @@ def dry_run(config) -> None:
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
     hardware.keep_compilations()
-    config, said = fit_rounds.fitted(settle(config), experiment.build)
+    show = processes.leads()
+    config, said = fit_rounds.fitted(settle(config), experiment.build, progress=show)
     told = job.plan(config, experiment.build(config), compiled=True)
-    if processes.leads():
+    if show:
         formats.say(f"{said}\n{told}" if said else told)
 
 
@@ -195,8 +196,9 @@ def define_config(values):
             self.config = _config_of(path) if own else super().parse(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
             if own and not any(arg.lstrip("-") == "resume" for arg in argv):
-                with self.config.ignore_type():
-                    self.config.fit.by = None  # a new run fits its budget anew
+                fit = self.config.fit  # a new run fits its budget anew
+                with fit.unlocked(), fit.ignore_type():
+                    fit.by = fit.measured = None
             rename.follow(self.config, _sections(argv))
             return self.config
 

@@ -103,8 +103,9 @@ def run(
     if resume:
         config = fit_rounds.kept(config, run_directory.read_config(workdir)) or config
     else:
-        config, said = fit_rounds.fitted(config, build)
-        if said and progress and processes.leads():
+        show = bool(progress) and processes.leads()
+        config, said = fit_rounds.fitted(config, build, progress=show)
+        if said and show:
             print(said, file=sys.stderr)
     how = resume, progress, extend_at_final, accept_lost_records, widths
     job = Job(values(config), Path(workdir), *how)

@@ -9,7 +9,7 @@ from sparsefl_jax.core.validate import one_of, whole
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import experiment as runs
-from sparsefl_jax.runs import lockstep, loop, results, sinks, together
+from sparsefl_jax.runs import lockstep, results, sinks, together
 from sparsefl_jax.runs.config.plain import plain
 from sparsefl_jax.runs.description import describe
 from sparsefl_jax.runs.job import Job
@@ -33,7 +33,7 @@ def experiment(
     name: str | None = None,
     progress: bool = True,
     **settings,
-) -> loop.Run | list[loop.Run]:
+) -> Run | list[Run]:
     """Runs the stages one after another, as the command line does.
 
     With a `workdir` there are the plan, and all files of a run: metrics, summary,

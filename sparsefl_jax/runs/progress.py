@@ -18,6 +18,7 @@ class Progress:
       file: where to write; a terminal gets a bar, anything else a line at most every
         `every` seconds.
       every: seconds between lines.
+      title: what every line begins with.
     """
 
     def __init__(
@@ -28,11 +29,13 @@ class Progress:
         show: bool = True,
         file=None,
         every: float = 5.0,
+        title: str = "",
     ):
         self.total, self.done, self.before = total, done, done
         self.accuracy, self.density = None, None  # of the last evaluation's headline
         self.file = sys.stderr if file is None else file
         self.lines = show and not self.file.isatty()
+        self.title = title
         self.every, self.begin, self.said = every, time.monotonic(), -every
         self.compiled = 0.0  # seconds, which tell nothing of later rounds
         self.waited = 0.0  # seconds of compilation at the last line that said so
@@ -42,6 +45,7 @@ class Progress:
             disable=not show or self.lines,
             file=self.file,
             unit="round",
+            desc=title.rstrip(", ") or None,
         )
 
     def __enter__(self):
@@ -62,16 +66,16 @@ class Progress:
         name = f"stage {stage + 1} of {stages}"
         if program is None:
             text = f"compiling {name} ({seconds:.0f} s)"
-            self.bar.set_description_str(text)
+            self.bar.set_description_str(self.title + text)
             due = seconds < 1 or seconds - self.waited >= self.every
         else:
             size = format_si(program.memory.working_set, "B")
             text = f"{name}: compiled in {program.seconds:.0f} s, working set {size}"
-            self.bar.set_description_str("")
+            self.bar.set_description_str(self.title)
             due = True
         if self.lines and due:
             self.waited = seconds
-            print(text, file=self.file, flush=True)
+            print(self.title + text, file=self.file, flush=True)
 
     def update(self, records: list[dict], compiled: float = 0.0) -> None:
         """Takes the records of one segment, and the seconds of it spent compiling."""
@@ -100,5 +104,5 @@ class Progress:
                 f"{rate:.2f} rounds/s",
                 f"{(self.total - self.done) / rate:.0f} s left",
             ]
-            line = f"round {self.done}/{self.total}: " + ", ".join(parts)
+            line = f"{self.title}round {self.done}/{self.total}: " + ", ".join(parts)
             print(line, file=self.file, flush=True)

@@ -10,11 +10,11 @@ import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, run_directory
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.config.plain import flatten
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.segments import Best, Run
 from sparsefl_jax.runs.setup import Setup

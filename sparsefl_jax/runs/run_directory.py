@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.runs.config.defaults import default_config
-from sparsefl_jax.runs.config.plain import flatten, plain
+from sparsefl_jax.runs.config.plain import plain
 from sparsefl_jax.system import files
 
 # Fields that change a run's results by rounding at most. The place of the data is one

@@ -24,7 +24,7 @@ def run(
       swept: the fields and values of a sweep, see `grid.parse`; or None.
       config: what a sweep varies.
       workdir: the study's folder.
-      jobs: points at a time in this machine.
+      jobs: points at a time on this machine.
       unlike: whether the runs may differ in data, partition or metric.
       launcher: 'local' or 'slurm' for jobs of submitit; or None.
       options: of the launcher, `NAME=VALUE,NAME=VALUE`.
@@ -38,8 +38,8 @@ def run(
         raise ValueError("--sweep varies a configuration, expected --config with it")
     if workdir is None:
         raise ValueError("--workdir is missing, expected the folder of the study")
-    if launcher and jobs != 1:
-        raise ValueError(f"--jobs={jobs} has no effect with --launcher={launcher}")
+    if launcher == "slurm" and jobs != 1:
+        raise ValueError(f"--jobs={jobs} has no effect with --launcher=slurm")
     if options and not launcher:
         raise ValueError("--launcher_options has no effect without --launcher")
     import jax
@@ -56,6 +56,8 @@ def run(
     submit = None
     if launcher:
         submit = launchers.submitting(launcher, Path(workdir), options or "")
+    if launcher == "slurm":
+        jobs = len(study)  # SLURM knows how many run at a time
     try:
         states = runner.run(study, workdir, jobs=jobs, submit=submit, unlike=unlike)
     except interrupt.StoppedError as error:

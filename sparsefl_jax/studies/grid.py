@@ -6,9 +6,10 @@ import itertools
 import re
 from collections.abc import Mapping, Sequence
 
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import closest
 from sparsefl_jax.runs import run_directory
-from sparsefl_jax.runs.config import defaults, methods, plain, registry, rename
+from sparsefl_jax.runs.config import defaults, methods, registry, rename
 from sparsefl_jax.studies.points import Point
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -131,7 +132,7 @@ def _set(config, field: str, value) -> bool:
     if key == "name" and section in registry.TABLES:
         rename.switch(config, section, value)
         return True
-    known = plain.flatten(config.to_dict())
+    known = flatten(config.to_dict())
     if field not in known:
         if section in ("algorithm", "first_stage"):
             return False  # another method's argument

@@ -4,22 +4,23 @@ A study's folder holds `study.json`, the points with their configurations, and f
 point a folder of its name with a run for every seed, `seed_0`, `seed_1`, ...
 """
 
+import contextlib
 import copy
 import importlib.util
 import json
 import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsefl_jax.core.validate import closest
+from sparsefl_jax.core.validate import closest, one_line
+from sparsefl_jax.report.comparison.study_folder import FILE as FILE
 from sparsefl_jax.runs import run_directory
 from sparsefl_jax.runs.config import defaults, fields, plain, registry
 from sparsefl_jax.system import files
 
-FILE = "study.json"
-_TAKEN = (FILE, "failed", "jobs", "lock", "logs", "report.html")
+_TAKEN = (FILE, "failed", "fits", "jobs", "lock", "logs", "report.html")
 
 
 class Point(NamedTuple):
@@ -27,6 +28,7 @@ class Point(NamedTuple):
 
     name: str  # of its folder
     config: Any  # a ConfigDict; `seed` and `seeds` say which seeds
+    label: str = ""  # in legends and tables; '' for what differs
 
     @property
     def seeds(self) -> range:
@@ -53,7 +55,7 @@ def load(path: str) -> list[Point]:
 
     Args:
       path: FILE or FILE:ARGUMENT; the argument, '' by default, goes to `get_study`,
-        which returns a list of pairs of a name and a configuration.
+        which returns a list of `Point`s, or of pairs of a name and a configuration.
 
     Raises:
       ValueError: there is no such file, or it returns something else.
@@ -91,6 +93,7 @@ def check(points: Sequence[Point]) -> None:
     if not points:
         raise ValueError("the study has no points, expected at least one")
     names = [point.name for point in points]
+    labels = [point.label for point in points]
     for point in points:
         if not re.fullmatch(r"\w[\w.,=+-]{,199}", str(point.name)):
             raise ValueError(
@@ -104,6 +107,11 @@ def check(points: Sequence[Point]) -> None:
             )
         if names.count(point.name) > 1:
             raise ValueError(f"two points are called {point.name!r}")
+        if point.label and (labels.count(point.label) > 1 or "\n" in point.label):
+            raise ValueError(
+                f"point {point.name!r} has label={point.label!r}, expected one line "
+                "that no other point has"
+            )
         try:
             fields.check(point.config)
         except ValueError as error:
@@ -130,7 +138,7 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
             pairs = run_directory.differences(kept, point.of_seed(kept.seed))
             for name in sorted(pairs, key=lambda name: not name.startswith("fit.")):
                 there, here = pairs[name]
-                if name not in (*run_directory.FREE, "fit.by"):
+                if name not in (*run_directory.FREE, "fit.by", "fit.measured"):
                     raise ValueError(
                         f"{folder} holds a run of another configuration: {name} is "
                         f"{there!r} there and {here!r} here; remove "
@@ -147,7 +155,9 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
     workdir.mkdir(parents=True, exist_ok=True)
     told = {p.name: plain.plain(p.config) for p in points}
     with writing(workdir):
-        text = json.dumps(shown | {"code": code, "points": told}, indent=2)
+        labels = {p.name: p.label for p in points if p.label}
+        held = {"code": code, "labels": labels, "points": told}
+        text = json.dumps(shown | held, indent=2)
         files.write_text(workdir / FILE, text)
 
 
@@ -183,18 +193,49 @@ def read(workdir: str | Path) -> tuple[list[Point], dict]:
     Raises:
       ValueError: the folder holds no study, or its file is damaged.
     """
-    from ml_collections import config_dict
-
     path = Path(workdir) / FILE
     if not path.exists():
         raise ValueError(f"workdir={str(workdir)!r}, expected the folder of a study")
     told = files.read_json(path, {"points": {}})
     with files.blaming(path):
-        base = defaults.default_config().to_dict()
+        labels = told.pop("labels", {})
         return [
-            Point(name, config_dict.ConfigDict(base | values))
+            Point(name, configuration(values), labels.get(name, ""))
             for name, values in told.pop("points").items()
         ], told
+
+
+def named(workdir: str | Path, name: str) -> Point:
+    """Returns a point of a study.
+
+    Raises:
+      ValueError: there is no such study or point.
+    """
+    found = [point for point in read(workdir)[0] if point.name == name]
+    if not found:
+        raise ValueError(f"{workdir} has no point {name!r}")
+    return found[0]
+
+
+def configuration(values: dict):
+    """Returns the `ConfigDict` of plain values, with defaults for what they lack."""
+    from ml_collections import config_dict
+
+    return config_dict.ConfigDict(defaults.default_config().to_dict() | values)
+
+
+@contextlib.contextmanager
+def naming(point: Point) -> Iterator[None]:
+    """Names the point in what cannot run."""
+    try:
+        yield
+    except ValueError as error:
+        raise ValueError(f"point {point.name!r}: {one_line(error)}") from error
+    except Exception as error:  # a method of one's own may raise any
+        raise ValueError(
+            f"point {point.name!r}: {type(error).__name__}: {one_line(error)} "
+            "(SPARSEFL_DEBUG=1 shows where)"
+        ) from error
 
 
 def state(workdir: Path, point: Point) -> State:

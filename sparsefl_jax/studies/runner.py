@@ -15,11 +15,11 @@ from pathlib import Path
 import jax
 
 from sparsefl_jax.core.validate import at_least, one_line
-from sparsefl_jax.runs import experiment, fit_rounds, run_directory
+from sparsefl_jax.runs import experiment, run_directory
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import evaluate
+from sparsefl_jax.studies import fitting, processes, progress
 from sparsefl_jax.studies import points as on_disk
-from sparsefl_jax.studies import processes, progress
 from sparsefl_jax.studies.points import Point
 from sparsefl_jax.system import files, interrupt
 
@@ -48,9 +48,10 @@ def run(
       workdir: its folder, created if absent. If it holds the study already, what is
         missing runs.
       jobs: points at a time, each in a process of its own with its share of the cores;
-        1 runs them in this process.
-      submit: `(names) -> jobs`, which runs all points elsewhere, see `launchers`; a job
-        has `done()`, `cancel()`, and `fate()`, which says how it ended.
+        1 runs them in this process, unless `submit` is given.
+      submit: `(names, fit=False) -> jobs`, which runs points elsewhere, or fits their
+        rounds, see `launchers`; a job has `done()`, `cancel()`, and `fate()`, which
+        says how it ended.
       unlike: whether the runs may differ in data, partition or metric.
       show: whether to print the progress.
 
@@ -67,49 +68,24 @@ def run(
     say = _say if show else lambda text: None
     setups = []
     for point in points:
-        with _naming(point):
+        with on_disk.naming(point):
             parts = experiment.build(point.of_seed(point.seeds[0]), started=True)
         setups.append(parts[0])
     if not unlike:
         _check_alike(points, setups)
-    points = _fitted(points, workdir, {"unlike": unlike}, say)
+    start = submit
+    if submit is None and jobs > 1:
+        start = processes.starting(workdir, jobs)
+    shown = {"unlike": unlike}
+    points = fitting.fitted(points, workdir, shown, say, start, jobs, show)
     missing = [point for point in points if not _complete(workdir, point)]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
-    if submit is None and jobs == 1:
+    if start is None:
         _in_this_process(workdir, points, missing, say)
     else:
-        start, at_once = submit, len(points)
-        if start is None:
-            start, at_once = processes.starting(workdir, jobs), jobs
-        _elsewhere(workdir, points, missing, start, say, at_once)
+        _elsewhere(workdir, points, missing, start, say, jobs)
     progress.write_page(workdir, say)
     return {point.name: on_disk.state(workdir, point) for point in points}
-
-
-def _fitted(points: Sequence[Point], workdir: Path, shown: dict, say: Callable):
-    """Returns the points with the numbers of rounds that their budgets pay for.
-
-    What is found is written at once, as pilots take their time.
-    """
-    there = (workdir / on_disk.FILE).exists()
-    old = {p.name: p.config for p in on_disk.read(workdir)[0]} if there else {}
-    if left := [name for name in old if name not in {p.name for p in points}]:
-        say(f"not in this study, and so not on its page: {', '.join(left)}")
-    found = list(points)
-    for number, point in enumerate(points):
-        kept = point.name in old and fit_rounds.kept(point.config, old[point.name])
-        if kept:
-            found[number] = point._replace(config=kept)
-    on_disk.write(workdir, found, shown)
-    for number, point in enumerate(found):
-        if fit_rounds.wanted(point.config):
-            say(f"fitting point {number + 1} of {len(points)}: {point.name}")
-            with _naming(point):
-                config, said = fit_rounds.fitted(point.config, experiment.build)
-            say(said)
-            found[number] = point._replace(config=config)
-            on_disk.write(workdir, found, shown)
-    return found
 
 
 def run_point(workdir: str | Path, name: str) -> None:
@@ -124,11 +100,7 @@ def run_point(workdir: str | Path, name: str) -> None:
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     workdir = Path(workdir)
-    points, _ = on_disk.read(workdir)
-    found = [point for point in points if point.name == name]
-    if not found:
-        raise ValueError(f"{workdir} has no point {name!r}")
-    for _ in _seeds(workdir, found[0]):
+    for _ in _seeds(workdir, on_disk.named(workdir, name)):
         pass
 
 
@@ -262,20 +234,6 @@ def _check_alike(points: Sequence[Point], setups: Sequence[Setup]) -> None:
             f"in {metrics['clients']!r}, with personal models; expected one metric "
             "for all, or --unlike"
         )
-
-
-@contextlib.contextmanager
-def _naming(point: Point) -> Iterator[None]:
-    """Names the point in what cannot run."""
-    try:
-        yield
-    except ValueError as error:
-        raise ValueError(f"point {point.name!r}: {one_line(error)}") from error
-    except Exception as error:  # a method of one's own may raise any
-        raise ValueError(
-            f"point {point.name!r}: {type(error).__name__}: {one_line(error)} "
-            "(SPARSEFL_DEBUG=1 shows where)"
-        ) from error
 
 
 def _say(text: str) -> None:

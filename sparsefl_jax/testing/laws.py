@@ -42,17 +42,22 @@ LAWS: dict[str, Callable[[World], None]] = {
 }
 
 
-def check_algorithm(factory: Callable, *, progress: bool = True, **kwargs) -> None:
+def check_algorithm(
+    factory: Callable, *, progress: bool = True, num_rounds: int = 4, **kwargs
+) -> None:
     """Checks a method against all laws; takes seconds, most of them compilation.
 
     Args:
       factory: `factory(model, optimizer, **kwargs) -> Algorithm`.
       progress: whether to print each law with its seconds, and at the end that all
-        hold, to standard error.
+        hold, to standard error, and whether any mask changed.
+      num_rounds: of the small world, at least 4. A mask that moves first in a later
+        round is seen by the laws 'known', 'zeros' and 'fresh' if the world has it.
       **kwargs: of the factory.
 
     Raises:
       ContractError: names the first law that the method breaks, and where.
+      ValueError: there are fewer than 4 rounds, or the factory refuses an argument.
 
     Example:
       >>> from sparsefl_jax.algorithms import fedavg
@@ -65,7 +70,7 @@ def check_algorithm(factory: Callable, *, progress: bool = True, **kwargs) -> No
       `update` lack 'correct'
     """
     begin = time.perf_counter()
-    world = make_world(factory, kwargs)
+    world = make_world(factory, kwargs, num_rounds=num_rounds)
     say = functools.partial(print, file=sys.stderr, flush=True) if progress else _quiet
     for name, law in LAWS.items():
         say(f"{name:10} {_checked(law)} ...", end=" ")
@@ -81,6 +86,11 @@ def check_algorithm(factory: Callable, *, progress: bool = True, **kwargs) -> No
         say(f"{time.perf_counter() - law_begin:.1f} s")
     seconds = format_seconds(time.perf_counter() - begin)
     say(f"{len(LAWS)} laws hold for {world.name}, {seconds}")
+    if progress and message_laws.masks_stand(world):
+        say(
+            f"masks did not change in {num_rounds} rounds: the laws on changing masks "
+            "did not see one; if yours change later, pass num_rounds=N"
+        )
 
 
 def _checked(law: Callable) -> str:

@@ -1,5 +1,7 @@
 """The laws of what travels: messages are all that passes, and are charged correctly."""
 
+import collections
+
 import jax
 import numpy as np
 
@@ -123,6 +125,20 @@ def law_fresh(world: World) -> None:
             _paid_once(world, where, "up", passing.up, list(down.values()), True)
             received[index] |= down
         before = cohort
+
+
+def masks_stand(world: World) -> bool:
+    """Tells whether there are masks, and none changed in the rounds of the world."""
+    seen, sparse = collections.defaultdict(set), False
+    for round, cohort in enumerate(world.cohorts.tolist()):
+        passings = plain_loop.passings(world, round)
+        for index, passing in zip(cohort, passings, strict=True):
+            for way in ("down", "up"):
+                for name, packet in getattr(passing, way).items():
+                    if packet.sent and packet.mask is not None:
+                        seen[way, name, index].add(tuple(_mask_bytes(packet)))
+                        sparse |= not all(m.all() for m in jax.tree.leaves(packet.mask))
+    return sparse and all(len(masks) == 1 for masks in seen.values())
 
 
 def _paid_once(world, where: str, way: str, message, held: list, kept: bool) -> None:

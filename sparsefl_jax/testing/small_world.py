@@ -16,6 +16,7 @@ import numpy as np
 
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.types import ClientInfo, PyTree, SparseModel
+from sparsefl_jax.core.validate import at_least
 from sparsefl_jax.models import Model
 from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.sparsity import masks
@@ -38,7 +39,7 @@ class World(NamedTuple):
     model: SparseModel  # what `init` receives
     layers: PyTree  # Python bools: the kernels
     population: placement.Population
-    cohorts: np.ndarray  # [4, K] int32
+    cohorts: np.ndarray  # [rounds, K] int32
     key: jax.Array
     thorough: bool
     shared: dict  # programs and results by name; 'traces': how often a round was traced
@@ -83,7 +84,13 @@ def tiny_model() -> Model:
     return Model(init, apply, macs)
 
 
-def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> World:
+def make_world(
+    factory: Callable,
+    kwargs: dict,
+    *,
+    thorough: bool = False,
+    num_rounds: int = len(COHORTS),
+) -> World:
     """Puts a method among five clients.
 
     Args:
@@ -91,7 +98,12 @@ def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> Wo
       kwargs: of the factory.
       thorough: whether a cohort has all clients and two local epochs, instead of three
         clients and one epoch; the laws then also try more chunks and cuts.
+      num_rounds: of the world, at least 4; the cohorts come again after four.
+
+    Raises:
+      ValueError: there are too few rounds.
     """
+    at_least("num_rounds", num_rounds, len(COHORTS))
     model = tiny_model()
     optimizer = local.make_optimizer(
         "sgd", momentum=0.9, schedule=lambda round: 0.1 * 0.9**round
@@ -103,7 +115,8 @@ def make_world(factory: Callable, kwargs: dict, *, thorough: bool = False) -> Wo
         shared["traces"] += 1
         return algorithm.aggregate(*args)
 
-    cohorts = np.array(EVERYONE if thorough else COHORTS, np.int32)
+    drawn = np.array(EVERYONE if thorough else COHORTS, np.int32)
+    cohorts = np.resize(drawn, (num_rounds, drawn.shape[1]))
     watched = algorithm._replace(aggregate=counted)
     stage = Stage(watched, *cohorts.shape, epochs=2 if thorough else 1, batch_size=4)
     layers = jax.tree.map(lambda m: m > 0, model.macs)

@@ -161,7 +161,9 @@ def pilot_note(run: Run) -> str:
     if fit.get("by") != "pilot":
         return ""
     budgets = [f"fit.{n}={fit[n]:g}" for n in ("gbit", "pflop") if finite(fit.get(n))]
-    return (
+    note = (
         f"A pilot of {fit.get('pilot')} rounds estimated that {' and '.join(budgets)} "
-        f"pays for {run.config.get('num_rounds')} rounds."
+        f"pays for {run.config.get('num_rounds')} rounds"
     )
+    found = fit.get("measured")
+    return f"{note}. It measured: {found}." if found else f"{note}."

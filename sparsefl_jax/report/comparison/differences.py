@@ -1,15 +1,16 @@
 """Finds in what the configurations of runs differ, and labels runs by it."""
 
 import collections
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.comparison.groups import Group, method_of
 
 # Fields that tell runs of one configuration apart, or change no result.
 _IGNORED = ("seed", "seeds", "checkpoint_minutes", "chunk", "client_store", "data_dir")
-_IGNORED += ("memory_gb", "sinks", "writers")
+_IGNORED += ("fit.measured", "memory_gb", "sinks", "writers")
 _NAMES = ("algorithm.name", "first_stage.name")  # which the label begins with
 _LONGEST = 28  # letters of a value in a label
 
@@ -26,7 +27,7 @@ def fields(group: Group) -> dict[str, str]:
     """
     return {
         name: _text(value)
-        for name, value in _flatten(group.runs[0].config).items()
+        for name, value in flatten(group.runs[0].config).items()
         if name not in _IGNORED
     }
 
@@ -80,7 +81,7 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
     A label begins with the method, and with its first stage if that differs between
     runs of the method. The density follows if it is not the same everywhere. Further
     fields follow only where two labels would be the same; if there are none, the
-    folder's name does.
+    folder's name does. A group that a study has given a label keeps that.
 
     Args:
       groups: as `read_groups` returned them.
@@ -101,6 +102,7 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
                 if len({column[i] for i in twin}) > 1:
                     for i in twin:
                         labels[i] = _joined(labels[i], column[i])
+    labels = [group.label or label for group, label in zip(groups, labels, strict=True)]
     for twin in _twins(labels):
         for i in twin:
             labels[i] = f"{labels[i]}, {groups[i].name}"
@@ -172,16 +174,6 @@ def _twins(labels: Sequence[str]) -> list[list[int]]:
 def _separated(column: Sequence[str | None], twins: Sequence[Sequence[int]]) -> int:
     """Returns how many more labels would differ with the words of a column."""
     return sum(len({column[i] for i in twin}) - 1 for twin in twins)
-
-
-def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat = {}
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            flat |= _flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
 
 
 def _text(value: Any) -> str:

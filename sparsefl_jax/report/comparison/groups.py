@@ -1,5 +1,6 @@
 """Groups runs that differ only in the seed."""
 
+import itertools
 import json
 import os
 import re
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from sparsefl_jax.core.formats import MISSING
+from sparsefl_jax.report.comparison import study_folder
 from sparsefl_jax.report.load import Run, read_run, run_folders
 
 
@@ -16,6 +18,7 @@ class Group(NamedTuple):
 
     name: str
     runs: list[Run]
+    label: str = ""  # what a study calls it
 
 
 def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
@@ -26,7 +29,7 @@ def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
     into another group, because it is not a further sample.
 
     Args:
-      run_dirs: folders of runs.
+      run_dirs: folders of runs, of seeds, or of studies, which stand for their runs.
 
     Returns:
       The groups, in the order of their first runs. The name of a group is that of its
@@ -41,7 +44,8 @@ def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
     """
     members, folders, seen = {}, {}, set()
-    for run_dir in map(Path, run_dirs):
+    every = [study_folder.runs_of(path) or [Path(path)] for path in run_dirs]
+    for run_dir in itertools.chain(*every):
         for folder in run_folders(run_dir):
             if folder.resolve() in seen:
                 continue
@@ -53,12 +57,11 @@ def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
                 copy += 1
             members.setdefault((kind, copy), {})[seed] = run
             folders.setdefault((kind, copy), []).append(run_dir.resolve())
-    return [
-        Group(name, list(runs.values()))
-        for name, runs in zip(
-            _names(list(folders.values())), members.values(), strict=True
-        )
-    ]
+    names, groups = _names(list(folders.values())), []
+    for name, by_seed in zip(names, members.values(), strict=True):
+        runs = list(by_seed.values())
+        groups.append(Group(name, runs, study_folder.label_of(runs[0].path)))
+    return groups
 
 
 def method_of(run: Run) -> str:
@@ -76,6 +79,8 @@ def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
     if not run.config:
         return str(run_dir.resolve()), None
     rest = {k: v for k, v in run.config.items() if k not in ("seed", "seeds")}
+    fit = rest.get("fit") or {}
+    rest["fit"] = {k: v for k, v in fit.items() if k != "measured"}  # by each seed
     return json.dumps(rest, sort_keys=True), run.config.get("seed")
 
 

@@ -12,6 +12,7 @@ from sparsefl_jax.report.comparison.latex import latex_table
 from sparsefl_jax.report.comparison.likeness import refuse_unlike
 from sparsefl_jax.report.comparison.line_styles import looks
 from sparsefl_jax.report.comparison.measures import MARK, Comparison, compare
+from sparsefl_jax.report.comparison.study_folder import runs_of
 from sparsefl_jax.report.comparison.table import comparison_csv
 from sparsefl_jax.report.load import run_folders
 from sparsefl_jax.report.markup import (
@@ -84,7 +85,7 @@ def _by_group(labels: Sequence[str], run_dirs: Sequence, groups: Sequence[Group]
         )
     named = {}
     for label, run_dir in zip(labels, run_dirs, strict=True):
-        for folder in run_folders(run_dir):
+        for folder in runs_of(run_dir) or run_folders(run_dir):
             named.setdefault(folder.resolve(), label)
     return [named[group.runs[0].path.resolve()] for group in groups]
 

@@ -51,7 +51,7 @@ def results(comparison: Comparison) -> str:
     columns[Column("seeds")] = [Cell(str(n := len(e.group.runs)), n) for e in entries]
     columns[Column("last", "%")] = ranked(measures.last_accuracy)
     columns[Column("best", "%")] = ranked(measures.best_accuracy)
-    columns[Column("density", "%")] = [
+    columns[Column("density reached", "%")] = [
         percent(measures.over_seeds(entry, measures.density)._replace(half=None))
         for entry in entries
     ]

@@ -1,4 +1,4 @@
-"""Formats a comparison as a Markdown table and as CSV."""
+"""Formats a comparison as a table for a terminal and as CSV."""
 
 import csv
 import io
@@ -6,10 +6,10 @@ import statistics
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from sparsefl_jax.core.formats import MISSING, format_percent, format_si
+from sparsefl_jax.core.formats import MISSING, align, format_si
 from sparsefl_jax.report.charge import assumptions
 from sparsefl_jax.report.comparison import costs, measures
-from sparsefl_jax.report.comparison.differences import differing, settings
+from sparsefl_jax.report.comparison.differences import differing
 from sparsefl_jax.report.comparison.evaluations import (
     accuracy,
     best_eval,
@@ -34,60 +34,64 @@ class Spread(NamedTuple):
 
 
 _PERCENT = ("accuracy", "best", "density", "client_p10", "client_median")
-_AMOUNTS = {"gbit": (1e9, "bit"), "pflop": (1e15, ""), "pflop_dense": (1e15, "")}
-_HEAD = ["run", "method", "model", "n", "rounds", "accuracy", "best", "density"]
-_HEAD += ["clients p10", "clients median", "traffic", "FLOPs", "dense"]
-_TEXT_COLUMNS = 3
+_AMOUNTS = ("gbit", "pflop", "pflop_dense")
+_HEAD = ["run", "n", "rounds", "last %", "best %", "density %", "traffic", "FLOPs"]
+_WIDTH = 100  # of a terminal
 _FIRST = ["run", "method", "model", "n", "seeds", "rounds", "rounds_std"]
 
 
-def comparison_table(groups: Sequence[Group]) -> str:
-    """Formats groups as a Markdown table with a row for each deployed model.
+def comparison_table(
+    groups: Sequence[Group], comparison: Comparison | None = None
+) -> str:
+    """Formats groups as a table for a terminal, with a row for each deployed model.
 
-    Groups of several seeds show the mean and the sample deviation. `accuracy` is that
-    of the last evaluation; if the groups' metrics differ (see `evaluate.METRICS`), the
-    metric follows the name of the model. `best` belongs to the round of the last stage
-    with the best `val_accuracy`, or, without a validation split, the best accuracy on
-    the test set. The percentiles are those of the clients' accuracies with the headline
-    model. Bits and FLOPs count the completed rounds, also of a run that has not ended.
-    The last columns are the fields of the configuration that differ, see `settings`.
+    The rows of a group's other models stand below its headline model. `last` is the
+    accuracy of the last evaluation. `best` belongs to the round of the last stage with
+    the best `val_accuracy`, or, without a validation split, the best accuracy on the
+    test set. `density` is what the deployed model has reached, of all parameters. Bits
+    and FLOPs count the completed rounds, also of a run that has not ended. Over `n`
+    seeds there is the mean, with half its 95 % interval, as on the page.
 
     Args:
       groups: as `read_groups` returned them.
+      comparison: as `compare` made it of them; None for default labels.
 
     Returns:
-      A Markdown table, followed by the packets that a group leaves uncharged by
-      assumption, and by what makes groups unlike the first one, without a newline at
+      At most 100 columns of text, followed by the packets that a group leaves uncharged
+      by assumption, and by what makes groups unlike the first one, without a newline at
       the end.
 
     Example:
-      >>> print(comparison_table([]).splitlines()[0][:44])
-      | run | method | model | n | rounds | accura
+      >>> print(comparison_table([]).splitlines()[1])
+      run  n  rounds  last %  best %  density %  traffic  FLOPs
     """
-    entries = compare(groups).entries
-    metrics = [metric(group) for group in groups]
-    differ, fields = len(set(metrics)) > 1, settings(groups)
-    rows = [
-        _cells(entry, f"{model} ({metrics[i]})" if differ else model, spreads)
-        + [_escaped(values[i]) for values in fields.values()]
-        for i, entry in enumerate(entries)
-        for model, spreads in _rows(entry.group)
-    ]
-    head = [*_HEAD, *map(_escaped, fields)]
-    rule = ["---"] * _TEXT_COLUMNS + ["--:"] * (len(head) - _TEXT_COLUMNS)
-    lines = [f"| {' | '.join(row)} |" for row in [head, rule, *rows]]
+    entries = (comparison or compare(groups)).entries
+    metrics = [metric(entry.group) for entry in entries]
+    rows = []
+    for entry, whose in zip(entries, metrics, strict=True):
+        for index, (model, spreads) in enumerate(_rows(entry.group)):
+            label = f"  {model}" if index else entry.label
+            label += f" ({whose})" * (len(set(metrics)) > 1)
+            rows.append([label, *_cells(entry.group, model, spreads)])
+    others = align([row[1:] for row in [_HEAD, *rows]])
+    most = _WIDTH - 2 - max(map(len, others))
+    rows = [[_shortened(row[0], most), *row[1:]] for row in rows]
     notes = [
-        f"{entry.group.name}: {' '.join(assumed)}"
+        f"{entry.label}: {' '.join(assumed)}"
         for entry in entries
         if (assumed := _assumed(entry.group))
     ]
     notes += [
-        f"{measures.MARK} {entry.group.name}: another {entry.unlike} than "
-        f"{entries[0].group.name}."
+        f"{entry.label}: another {entry.unlike} than {entries[0].label}."
         for entry in entries
         if entry.unlike
     ]
-    return "\n".join(lines + ([""] if notes else []) + notes)
+    several = any(len(entry.group.runs) > 1 for entry in entries)
+    about = "± is half a 95 % interval over n seeds (Student's t)" if several else ""
+    caption = "; ".join(
+        filter(None, ["accuracy after the last and the best round", about])
+    )
+    return "\n".join([caption, *align([_HEAD, *rows]), *[""] * bool(notes), *notes])
 
 
 def comparison_csv(
@@ -98,7 +102,8 @@ def comparison_csv(
     Half the widths of 95 % intervals are `*_ci95`. `accuracy_at_gbit_0.4` is the
     headline accuracy at that budget, empty with `*_note` if a run did not reach it, and
     `area_gbit_0.4` the mean accuracy up to it, see `equal_cost`. Fields of the
-    configuration that differ between groups have columns of their dotted names.
+    configuration that differ between groups have columns of their dotted names;
+    `density` is what was reached, and `config.density` what was asked for.
 
     Args:
       groups: as `read_groups` returned them.
@@ -119,7 +124,8 @@ def comparison_csv(
         for j, (model, spreads) in enumerate(_rows(entry.group)):
             row = _csv_row(entry, model, spreads)
             row |= equal if j == 0 else dict.fromkeys(equal, "")
-            rows.append(row | {n: v for n, v in named.items() if n not in row})
+            asked = {f"config.{n}" if n in row else n: v for n, v in named.items()}
+            rows.append(row | asked)
     columns = list(dict.fromkeys(name for row in rows for name in row))
     text = io.StringIO()
     out = csv.DictWriter(text, columns or _FIRST, lineterminator="\n")
@@ -237,19 +243,36 @@ def _of_clients(run: Run, headline: bool) -> dict[str, float | None]:
     return {f"client_{n}": clients.get(n) if headline else None for n in names}
 
 
-def _cells(entry: Entry, model: str, spreads: dict[str, Spread]) -> list[str]:
-    group, rounds = entry.group, spreads["rounds"]
-    shares = [format_percent(spreads[q].mean, 2, spreads[q].std) for q in _PERCENT]
-    amounts = []
-    for name, (scale, unit) in _AMOUNTS.items():
-        mean, std = spreads[name]
-        mean = None if mean is None else scale * mean
-        amounts.append(format_si(mean, unit, None if std is None else scale * std))
-    count = f"{rounds.mean:g}" + (f" ± {rounds.std:.3g}" if rounds.std else "")
-    name = f"{group.name} {measures.MARK}" if entry.unlike else group.name
-    head = [_escaped(text) for text in (name, method_of(group.runs[0]), model)]
-    return [*head, str(len(group.runs)), count, *shares, *amounts]
+def _cells(group: Group, model: str, spreads: dict[str, Spread]) -> list[str]:
+    """Returns a row of the printed table without its label."""
+    found = (interval([of(run, model) for run in group.runs]) for of in (_last, _best))
+    rounds, density = spreads["rounds"].mean, spreads["density"].mean
+    gbit, pflop = spreads["gbit"].mean, spreads["pflop"].mean
+    return [
+        str(len(group.runs)),
+        f"{rounds:g}",
+        *map(_percent, found),
+        MISSING if density is None else f"{100 * density:.3g}",
+        format_si(None if gbit is None else 1e9 * gbit, "bit"),
+        format_si(None if pflop is None else 1e15 * pflop),
+    ]
 
 
-def _escaped(text: str) -> str:
-    return text.replace("|", "\\|")
+def _percent(found: Interval) -> str:
+    if found.mean is None:
+        return MISSING
+    half = "" if found.half is None else f" ± {100 * found.half:.1f}"
+    return f"{100 * found.mean:.1f}{half}"
+
+
+def _shortened(text: str, most: int) -> str:
+    """Leaves out the middle of a text that is too long.
+
+    Example:
+      >>> _shortened("a_long_method, density 0.05", 20)
+      'a_long_me… sity 0.05'
+    """
+    if len(text) <= most:
+        return text
+    half = (most - 1) // 2
+    return f"{text[:half]}… {text[-(most - half - 2) :]}"

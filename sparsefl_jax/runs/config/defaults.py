@@ -15,29 +15,8 @@ def default_config() -> Any:  # a ConfigDict
     A file in `configs/` starts from here and returns `complete(config)`. The
     sub-dictionaries `model`, `partition`, `algorithm`, `first_stage`, `optimizer` and
     `server_optimizer` take the keyword arguments of what their `name` names.
-    `model.dtype` is what the network computes in, 'float32' or 'bfloat16'; all that is
-    kept and sent is float32.
-    `num_classes` gives the network more outputs than there are labels. `num_clients` 0
-    leaves it to the partition. `density` is for configurations to refer to; `budgets`
-    holds pairs of a budget and the share of the clients that have it.
-    `metric` says whose accuracy counts, see `evaluate.METRICS`; `client_store` where
-    what clients keep lives, see `store.STORES`; `memory_gb` is what the devices may
-    hold together, which an 'auto' `chunk` fills, see `memory_estimate.choose`, and by
-    which an 'auto' store and the length of its segments go. What may change when a run
-    is resumed is listed in `workdir`.
-    There are `seeds` runs, from `seed` on; `seeds_together` says whether in one
-    program, see `together.CHOICES`. `init_from` is the directory of a
-    finished run, `init_what` what to take from it: 'model', 'weights' or 'mask'.
-    `until` ends a run early: with the first round after which it has cost `gbit`,
-    `pflop` or `hours` of the system's time, or the first evaluation that reaches
-    `accuracy`. `fit` sets `num_rounds` before the run to what `gbit` or `pflop` pay
-    for, see `runs.fit_rounds`, and notes `by` what, 'plan' or 'pilot'.
-    `system` names the devices of the clients,
-    a preset or a CSV table, see `systems.make_system`, and `deadline` says when a round
-    closes: after so many `seconds`, or when the share `quantile` of the clients would
-    be done with a round of the dense network; `over` draws that many times
-    `cohort_size` clients, to make up for those who are late. In `observe_rounds` of the
-    main stage the masks that clients send are kept. `sinks` log beside `metrics.jsonl`.
+    `python launch.py --fields` says in a line what every field means, see `lines.py`;
+    `run_directory` lists those that may change when a run is resumed.
     """
     from ml_collections import config_dict
 
@@ -100,6 +79,7 @@ def default_config() -> Any:  # a ConfigDict
             pflop=config_dict.placeholder(float),
             pilot=config_dict.placeholder(int),
             by=config_dict.placeholder(str),
+            measured=config_dict.placeholder(str),
         ),
         system=config_dict.placeholder(str),
         deadline=config_dict.create(
@@ -116,7 +96,7 @@ def default_config() -> Any:  # a ConfigDict
 def complete(config):
     """Adds the arguments that the named factories take, with their defaults.
 
-    Unknown names are left for `build`  to refuse. Returns `config`.
+    Unknown names are left for `build` to refuse. Returns `config`.
     """
     for field in registry.TABLES:
         section = config[field]

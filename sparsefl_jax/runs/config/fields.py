@@ -182,7 +182,7 @@ def _check_ranges(config) -> None:
             at_least(field, config[field], least)
     for section in ("until", "fit", "deadline"):
         for name, value in config[section].items():
-            if value is not None and name != "by":
+            if value is not None and name not in ("by", "measured"):
                 above(f"{section}.{name}", value, 0)
     if config.fit.get("by") is not None:
         one_of("fit.by", config.fit.by, ("plan", "pilot"))

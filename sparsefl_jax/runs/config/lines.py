@@ -69,6 +69,7 @@ LINES = {
     "fit.pflop": "sets num_rounds to what so many PFLOP of training pay for",
     "fit.pilot": "rounds measured first, where the plan only bounds the cost",
     "fit.by": "set by the run: what num_rounds comes from, 'plan' or 'pilot'",
+    "fit.measured": "set by the run: what the pilot measured",
     "until.gbit": "ends the run after this traffic, 1e9 bits both ways",
     "until.pflop": "ends the run after these training FLOPs, 1e15",
     "until.accuracy": "ends the run at this accuracy, a share",

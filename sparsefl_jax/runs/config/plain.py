@@ -63,22 +63,6 @@ def refuse_python(config: Any) -> None:
         )
 
 
-def flatten(fields: dict, prefix: str = "") -> dict:
-    """Flattens nested sections into one dictionary of dotted names.
-
-    Example:
-      >>> flatten({"a": 1, "b": {"c": 2}})
-      {'a': 1, 'b.c': 2}
-    """
-    flat = {}
-    for name, value in fields.items():
-        if isinstance(value, dict):
-            flat |= flatten(value, f"{prefix}{name}.")
-        else:
-            flat[prefix + name] = value
-    return flat
-
-
 def _with_tuples(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: _with_tuples(item) for key, item in value.items()}

@@ -52,20 +52,10 @@ def expect(stage: Stage, start: float, traced) -> Traffic:
     Raises:
       ValueError: `Algorithm.alive` gives what is no share.
     """
-    came, went = traced.facts
-    alive = [_alive(stage, t, start) for t in range(stage.num_rounds + 1)]
-    shares, rounds = np.unique(alive[:-1], return_counts=True)
-    bits = {"down": [], "up": []}
-    for share in shares.tolist():
-        for way, facts in (("down", came), ("up", went)):
-            each = [
-                _bits(packet, facts[name], share if facts[name].mask_of else 1.0)
-                for name, packet in traced.layouts[way].items()
-            ]
-            bits[way].append([sum(pair) for pair in zip(*each, strict=True)])
+    alive = _alive(stage, start)
     means = {
-        way: (stage.cohort_size * np.average(pairs, 0, rounds)).tolist()
-        for way, pairs in bits.items()
+        way: (stage.cohort_size * bits.mean(0)).tolist()
+        for way, bits in by_round(stage, start, traced).items()
     }
     under = [p for p in traced.layouts["down"].values() if p.masked]
     return Traffic(
@@ -75,6 +65,30 @@ def expect(stage: Stage, start: float, traced) -> Traffic:
         share=alive[-1],
         assumed=packets.assumptions(traced.layouts),
     )
+
+
+def by_round(stage: Stage, start: float, traced) -> dict[str, np.ndarray]:
+    """Bounds the bits of one exchange in every round of a stage.
+
+    Args:
+      stage, start, traced: as `expect` takes them.
+
+    Returns:
+      By 'down' and 'up', least and most, [rounds, 2] float64.
+    """
+    shares, rounds = np.unique(_alive(stage, start)[:-1], return_inverse=True)
+    bits = {}
+    for way, facts in zip(("down", "up"), traced.facts, strict=True):
+        pairs = [
+            [
+                _bits(packet, facts[name], share if facts[name].mask_of else 1.0)
+                for name, packet in traced.layouts[way].items()
+            ]
+            for share in shares.tolist()
+        ]
+        sums = [[sum(pair) for pair in zip(*each, strict=True)] for each in pairs]
+        bits[way] = np.array(sums, float).reshape(len(shares), -1)[rounds]
+    return bits
 
 
 def share_alive(start: SparseModel, traced) -> float:
@@ -134,14 +148,16 @@ def _mask(packet: PyTree) -> tuple:
     return tuple(jax.tree.leaves(packet.mask))
 
 
-def _alive(stage: Stage, round: int, start: float) -> float:
-    """Returns the share alive at most after so many rounds."""
+def _alive(stage: Stage, start: float) -> list[float]:
+    """Returns the share alive at most after 0, 1, ... rounds, up to all."""
     if stage.algorithm.alive is None:
-        return 1.0
-    share = float(stage.algorithm.alive(round, start))
-    if not 0 <= share <= 1:
-        raise ValueError(f"alive({round}) is {share}, expected in [0, 1]")
-    return share
+        return [1.0] * (stage.num_rounds + 1)
+    shares = []
+    for round in range(stage.num_rounds + 1):
+        shares.append(share := float(stage.algorithm.alive(round, start)))
+        if not 0 <= share <= 1:
+            raise ValueError(f"alive({round}) is {share}, expected in [0, 1]")
+    return shares
 
 
 def _sizes(packet: packets.Layout) -> np.ndarray:

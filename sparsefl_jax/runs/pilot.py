@@ -1,0 +1,167 @@
+"""A pilot: a few rounds that measure what a run costs where the plan only bounds it.
+
+Two things keep a pilot's rounds from being like later ones. The first round of a stage
+may send a dense model, and so it counts for itself. A client's first exchange brings
+it positions that it holds afterwards while the mask stands, and a pilot has many first
+exchanges. Both kinds are therefore measured apart, as shares of the most that the plan
+allows in their rounds; how many of either kind a run has follows from its cohorts.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+
+from sparsefl_jax.core import keys
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.formats import format_percent, format_si
+from sparsefl_jax.data import cohorts
+from sparsefl_jax.runs import loop
+from sparsefl_jax.runs.plan import traffic_estimate
+from sparsefl_jax.runs.progress import Progress
+from sparsefl_jax.runs.source import Parts
+
+_DRAWS = 5_000_000  # rounds x clients that are drawn; later exchanges are no first ones
+
+
+class Measured(NamedTuple):
+    """What a pilot has measured; shares are of the most that the plan allows."""
+
+    before: dict[str, float]  # Gbit and PFLOP of all stages but the last
+    begin: dict[str, float]  # of the first round of the last stage
+    first: float  # share of the bits of clients' first exchanges after that round
+    again: float  # share of the bits of their later exchanges
+    flops: float  # share of the FLOPs after that round
+
+
+def measure(
+    parts: Parts, flops: float, rounds: int, seed: int, *, progress: bool = False
+) -> Measured:
+    """Runs all stages but the last, and the first rounds of that.
+
+    Args:
+      parts: of the run.
+      flops: the most that a round of the last stage takes.
+      rounds: of the last stage, at most those that it has.
+      seed: of the run.
+      progress: whether to show the rounds.
+    """
+    *before, last = parts.setup.stages
+    rounds = min(rounds, last.num_rounds)
+    stages = [*before, last._replace(num_rounds=rounds)]
+    settings = parts.setup._replace(stages=stages, eval_every=rounds)._asdict()
+    given = [settings.pop(name) for name in ("stages", "model", "data")]
+    total = sum(stage.num_rounds for stage in stages)
+    with Progress(total, show=progress, title="pilot, ") as bar:
+        key = jax.random.key(seed)
+        run = loop.run(key, *given, callback=bar.update, **settings)
+    records = [r for r in run.metrics if r["phase"] == "train"]
+    main = [r for r in records if r["stage"] == len(before)]
+    most = most_bits(parts)
+    first, again = _shares(main, most)
+    after = sum(r["flops"] for r in main[1:] or main)
+    return Measured(
+        _spent(r for r in records if r["stage"] < len(before)),
+        _spent(main[:1]),
+        first,
+        again,
+        after / (flops * max(len(main) - 1, 1)),
+    )
+
+
+def told(measured: Measured) -> str:
+    """Returns what a pilot has measured, in words.
+
+    Example:
+      >>> print(told(Measured({}, {"gbit": 0.012}, first=0.61, again=0.4, flops=0.1)))
+      first round 12.0 Mbit; then of the most bits 61 % in a client's first exchange and
+      40 % in later ones, and of the most FLOPs 10 %
+    """
+    first, again, flops = (
+        format_percent(share, 0)
+        for share in (measured.first, measured.again, measured.flops)
+    )
+    return (
+        f"first round {format_si(1e9 * measured.begin['gbit'], 'bit')}; then of the "
+        f"most bits {first} in a client's first exchange and {again} in later ones, "
+        f"and of the most FLOPs {flops}"
+    )
+
+
+def cost(measured: Measured, parts: Parts, flops: float, seed: int) -> dict:
+    """Estimates the cost of a run by a pilot.
+
+    Args:
+      measured: by the pilot.
+      parts: of the run, with any number of rounds in its last stage.
+      flops: the most that a round of the last stage takes.
+      seed: of the run, whose very cohorts are counted.
+
+    Returns:
+      By 'gbit' and 'pflop', that of all stages but the last, and of the last one.
+    """
+    index, last = len(parts.setup.stages) - 1, parts.setup.stages[-1]
+    root = keys.of_stage(keys.of_run(jax.random.key(seed))[1], index)
+    new = first_exchanges(root, last, len(parts.setup.data.train.size))
+    most = most_bits(parts)
+    each = new * measured.first + (last.cohort_size - new) * measured.again
+    gbit = measured.begin["gbit"] + float(np.sum((most * each)[1:])) / 1e9
+    later = (last.num_rounds - 1) * flops * measured.flops / 1e15
+    return {
+        "gbit": (measured.before["gbit"], gbit),
+        "pflop": (measured.before["pflop"], measured.begin["pflop"] + later),
+    }
+
+
+def most_bits(parts: Parts) -> np.ndarray:
+    """Returns the most bits of one exchange in each round of the last stage, [T]."""
+    *before, last = parts.setup.stages
+    *others, traced = parts.traced
+    share, initial = 1.0, parts.setup.initial
+    if initial is not None:
+        share = traffic_estimate.share_alive(initial, parts.traced[0])
+    for stage, one in zip(before, others, strict=True):
+        share = traffic_estimate.expect(stage, share, one).share
+    bits = traffic_estimate.by_round(last, share, traced)
+    return bits["down"][:, 1] + bits["up"][:, 1]
+
+
+def first_exchanges(root, stage: Stage, num_clients: int) -> np.ndarray:
+    """Counts the clients of each round that take part for the first time, [T] int.
+
+    Args:
+      root: the root key of the stage.
+      stage: the stage.
+      num_clients: of the population.
+    """
+    drawn = min(stage.num_rounds, max(1, _DRAWS // stage.cohort_size))
+    draw = cohorts.drawing(root, stage, num_clients)
+    ids = draw(np.arange(drawn, dtype=np.int32))
+    _, places = np.unique(ids, return_index=True)
+    return np.bincount(places // stage.cohort_size, minlength=stage.num_rounds)
+
+
+def _shares(records: Sequence[dict], most: np.ndarray) -> tuple[float, float]:
+    """Returns the shares of `Measured`; one kind stands for another that is absent."""
+    spent, allowed, seen = np.zeros(2), np.zeros(2), set()
+    for round, record in enumerate(records):
+        bits = np.add(record["bits_down_by_client"], record["bits_up_by_client"])
+        if round or len(records) == 1:
+            kinds = [client in seen for client in record["clients"]]
+            np.add.at(spent, np.array(kinds, int), bits)
+            np.add.at(allowed, np.array(kinds, int), most[round])
+        seen |= set(record["clients"])
+    known = allowed > 0
+    first, again = np.where(known, spent / np.where(known, allowed, 1.0), np.nan)
+    return tuple(
+        float(share if share == share else other)
+        for share, other in ((first, again), (again, first))
+    )
+
+
+def _spent(records) -> dict[str, float]:
+    """Returns the Gbit and PFLOP of some rounds."""
+    pairs = [(r["bits_down"] + r["bits_up"], r["flops"]) for r in records]
+    bits, flops = map(sum, zip(*pairs, strict=True)) if pairs else (0, 0.0)
+    return {"gbit": bits / 1e9, "pflop": flops / 1e15}

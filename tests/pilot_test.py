@@ -1,0 +1,64 @@
+"""What a pilot measures, and what a run costs by it, by hand."""
+
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+import pytest
+
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.data import cohorts
+from sparsefl_jax.runs import pilot
+
+
+def record(clients, down, up):
+    return {"clients": clients, "bits_down_by_client": down, "bits_up_by_client": up}
+
+
+def test_first_exchanges_and_later_ones_are_measured_apart():
+    records = [
+        record([0, 1], [50, 50], [50, 50]),  # dense, which is no share of any kind
+        record([1, 2], [2, 6], [2, 2]),  # 1 again: 4 of 10 bits; 2 first: 8 of 10
+        record([3, 0], [5, 1], [2, 2]),  # 3 first: 7 of 20; 0 again: 3 of 20
+    ]
+    first, again = pilot._shares(records, np.array([100.0, 10.0, 20.0]))
+    assert first == pytest.approx(15 / 30) and again == pytest.approx(7 / 30)
+
+
+def test_a_kind_that_a_pilot_has_not_seen_costs_as_the_other():
+    most = np.array([100.0, 10.0])
+    alone = [record([0, 1], [30, 30], [20, 20])]
+    assert pilot._shares(alone, most) == (0.5, 0.5)
+    firsts = [*alone, record([2, 3], [3, 3], [4, 4])]
+    assert pilot._shares(firsts, most) == pytest.approx((0.7, 0.7))
+    everyone = [*alone, record([1, 0], [1, 1], [1, 1])]
+    assert pilot._shares(everyone, most) == pytest.approx((0.2, 0.2))
+
+
+def test_a_run_costs_its_first_round_and_both_kinds_of_exchanges(monkeypatch):
+    bits = 1e9 * np.array([100.0, 10.0, 10.0, 20.0])
+    monkeypatch.setattr(pilot, "most_bits", lambda parts: bits)
+    new = np.array([2, 1, 1, 0])
+    monkeypatch.setattr(pilot, "first_exchanges", lambda *args: new)
+    before, begin = {"gbit": 1.0, "pflop": 5.0}, {"gbit": 70.0, "pflop": 4.0}
+    measured = pilot.Measured(before, begin, first=0.8, again=0.5, flops=0.25)
+    stage = SimpleNamespace(cohort_size=2, num_rounds=4)
+    data = SimpleNamespace(train=SimpleNamespace(size=np.ones(9)))
+    parts = SimpleNamespace(setup=SimpleNamespace(stages=[stage], data=data))
+    cost = pilot.cost(measured, parts, flops=8e15, seed=0)
+    # 10 (.8 + .5) twice, then 20 (.5 + .5); three rounds of a quarter of 8 PFLOP.
+    assert cost["gbit"] == pytest.approx((1.0, 70.0 + 13.0 + 13.0 + 20.0))
+    assert cost["pflop"] == pytest.approx((5.0, 4.0 + 6.0))
+
+
+@pytest.mark.parametrize("draws", [5_000_000, 6])
+def test_first_exchanges_are_those_of_the_runs_cohorts(monkeypatch, draws):
+    monkeypatch.setattr(pilot, "_DRAWS", draws)
+    stage, root = Stage(None, num_rounds=9, cohort_size=3), jax.random.key(5)
+    ids = cohorts.drawing(root, stage, 12)(np.arange(9)).tolist()
+    seen, new = set(), []
+    for round, drawn in enumerate(ids):
+        new.append(len(set(drawn) - seen) if 3 * round < draws else 0)
+        seen |= set(drawn)
+    assert pilot.first_exchanges(root, stage, 12).tolist() == new
+    assert 0 < sum(new[1:]) < 24
