@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from sparsefl_jax.data.hub import OPTIONS
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.runs.config.plain import flatten, plain
 from sparsefl_jax.system import files
@@ -15,6 +16,7 @@ from sparsefl_jax.system import files
 # of them, because a checkpoint knows their content.
 FREE = ("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset")
 FREE += ("memory_gb", "sinks", "writers")
+FREE += tuple(f"hf.{option}" for option in OPTIONS)
 # Fields that set how often a run is evaluated and when it ends, see `resumption`.
 LATER = ("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds")
 LATER += ("until.accuracy", "until.gbit", "until.pflop")

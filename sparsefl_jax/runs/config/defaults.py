@@ -17,6 +17,7 @@ def default_config() -> Any:  # a ConfigDict
     `server_optimizer` take the keyword arguments of what their `name` names.
     `model.dtype` is what the network computes in, 'float32' or 'bfloat16'; all that is
     kept and sent is float32.
+    `hf` names columns and splits of a Hugging Face data set, see `hub.read`.
     `num_classes` gives the network more outputs than there are labels. `num_clients` 0
     leaves it to the partition. `density` is for configurations to refer to; `budgets`
     holds pairs of a budget and the share of the clients that have it.
@@ -39,6 +40,16 @@ def default_config() -> Any:  # a ConfigDict
         seed=0,
         dataset="cifar10_sample",
         data_dir=config_dict.placeholder(str),
+        hf=config_dict.create(
+            image=config_dict.placeholder(str),
+            text=config_dict.placeholder(str),
+            table=(),
+            label=config_dict.placeholder(str),
+            user=config_dict.placeholder(str),
+            hash=config_dict.placeholder(int),
+            train=config_dict.placeholder(str),
+            test=config_dict.placeholder(str),
+        ),
         writers=config_dict.placeholder(str),
         num_classes=config_dict.placeholder(int),
         num_clients=100,

@@ -91,7 +91,8 @@ def _known(section: str, names, allowed) -> None:
 
 def _check_section(field: str, section: dict, default) -> None:
     """Checks the values of a section; None counts as not set."""
-    named = field not in ("until", "fit", "server_optimizer") and (section or default)
+    free = ("until", "fit", "server_optimizer", "hf")
+    named = field not in free and (section or default)
     if named and section.get("name") is None:
         raise ValueError(f"{field}.name is missing")
     known = kinds(field, section.get("name"))

@@ -6,7 +6,15 @@ The arguments of methods, networks and partitions are explained in their docstri
 
 LINES = {
     "seed": "root of all randomness of the run",
-    "dataset": "an embedded sample, a TFDS name, an .npz file, or a folder of LEAF",
+    "dataset": "a sample, a name, hf:ORGANISATION/NAME, an .npz file, a LEAF folder",
+    "hf.image": "column of images, if a Hugging Face data set has several",
+    "hf.text": "column of texts, if there are several",
+    "hf.table": "columns of numbers that together are a sample",
+    "hf.label": "column of labels, if several could be",
+    "hf.user": "column of users, for partition natural",
+    "hf.hash": "features that the letters of a text are hashed to, 768 by default",
+    "hf.train": "split to train on, by default 'train' or the only one",
+    "hf.test": "split to test on, by default 'test' or 'validation'",
     "data_dir": "folder of prepared TFDS data sets",
     "writers": ".npz file with the writer of each sample, for partition natural",
     "num_classes": "outputs of the network, if more than there are labels",
