@@ -147,7 +147,7 @@ def _samples(free) -> tuple[str, tuple[str, ...]]:
         if len(found) == 1 and not numbers:
             return kind, (found[0],)
         if found:
-            role = "text' or 'table" if numbers else kind
+            role = "text or hf.table" if numbers else kind
             raise _open("samples", role, [*found, *numbers], free)
     floats, lists = _of(free, "float"), _of(free, "list")
     numbers = _of(free, *_NUMBERS)

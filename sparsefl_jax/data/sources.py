@@ -97,8 +97,8 @@ def load(
     own = name.startswith(hub.PREFIX) or name in named.NAMED
     for option, value in hf.items() if not own else ():
         raise ValueError(
-            f"hf.{option}={value!r} is read by nothing here: {name!r} is no data set of "
-            "Hugging Face"
+            f"hf.{option}={value!r} is read by nothing here: {name!r} is no data set "
+            "of Hugging Face"
         )
     if name in samples.SAMPLES:
         arrays = samples.read(name)
