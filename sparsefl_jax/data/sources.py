@@ -15,10 +15,13 @@ from numpy.typing import ArrayLike
 
 from sparsefl_jax.data import hub, leaf, named, prepared_tfds, samples
 from sparsefl_jax.data.users import number as number_users
+from sparsefl_jax.data.writers import MNIST, of_mnist
 
 DATASETS = {
     "cifar10_sample": "2,000 + 500 CIFAR-10 images, embedded in the package",
     "fashion_mnist_sample": "2,000 + 500 Fashion-MNIST images, embedded",
+    "mnist_sample": "960 + 200 digits of MNIST, embedded; 48 writers are the users",
+    "sentences_sample": "1,195 sentences of a play, embedded; labels are their marks",
     "shakespeare_sample": "the beginning of a play, embedded; its characters are users",
     **{name: source.told for name, source in named.NAMED.items()},
     "emnist/byclass": "TFDS: 697,932 + 116,323 grey images 28x28, 62 characters",
@@ -34,6 +37,7 @@ STATISTICS = {
     "cifar10_sample": _CIFAR10,
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "mnist": ((0.1307,), (0.3081,)),
+    "mnist_sample": ((0.1307,), (0.3081,)),
 }
 
 
@@ -74,7 +78,7 @@ def load(
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
       writers: an .npz file with `writer_train` and `writer_test`, the writer of each
-        sample, for the natural split of MNIST.
+        sample, or "mnist" for those of MNIST, which come with the package.
       num_classes: None for the classes of the data set; a larger number gives the
         network outputs that no sample is labelled with.
       hf: the columns and splits of a data set of Hugging Face, where the types of its
@@ -92,7 +96,9 @@ def load(
       ((2000, 28, 28, 1), 10)
     """
     name = title = str(name)
-    users = _read_npz(writers, _WRITER_KEYS) if writers else {}
+    users = {}
+    if writers and writers != MNIST:
+        users = _read_npz(writers, _WRITER_KEYS)
     known, hf = None, {k: v for k, v in (hf or {}).items() if v not in (None, ())}
     own = name.startswith(hub.PREFIX) or name in named.NAMED
     for option, value in hf.items() if not own else ():
@@ -113,6 +119,8 @@ def load(
         arrays, title = leaf.read(name), Path(name).resolve().name
     else:
         arrays, known = prepared_tfds.read(name, data_dir)
+    if writers == MNIST:
+        users = of_mnist(arrays, name)
     num_classes = known if num_classes is None else num_classes
     return make_dataset(**arrays | users, num_classes=num_classes, name=title)
 
