@@ -21,7 +21,7 @@ DATASETS = {
     "cifar10_sample": "2,000 + 500 CIFAR-10 images, embedded in the package",
     "fashion_mnist_sample": "2,000 + 500 Fashion-MNIST images, embedded",
     "mnist_sample": "960 + 200 digits of MNIST, embedded; 48 writers are the users",
-    "sentences_sample": "1,195 sentences of a play, embedded; labels are their marks",
+    "sentences_sample": "1,194 sentences of a play, embedded; labels are their marks",
     "shakespeare_sample": "the beginning of a play, embedded; its characters are users",
     **{name: source.told for name, source in named.NAMED.items()},
     "emnist/byclass": "TFDS: 697,932 + 116,323 grey images 28x28, 62 characters",

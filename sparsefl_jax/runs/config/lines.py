@@ -16,7 +16,7 @@ LINES = {
     "hf.train": "split to train on, by default 'train' or the only one",
     "hf.test": "split to test on, by default 'test' or 'validation'",
     "data_dir": "folder of prepared TFDS data sets",
-    "writers": ".npz file with the writer of each sample, or 'mnist' for those of MNIST",
+    "writers": ".npz file with the writer of each sample, or 'mnist' for MNIST's own",
     "num_classes": "outputs of the network, if more than there are labels",
     "num_clients": "number of clients; 0 leaves it to the partition",
     "partition.name": "how samples are shared out; your own is my_module:my_partition",
