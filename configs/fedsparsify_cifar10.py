@@ -22,4 +22,7 @@ def get_config(arg: str = ""):
     config.augment = ("crop", "flip")
     config.model.name = "fedsparsify_cnn"
     config.optimizer.learning_rate, config.optimizer.momentum = 0.005, 0.75
+    if "mini" in options:
+        config.num_rounds, config.epochs = 15, 1
+        config.model.widths = (16, 16, 32, 32, 32, 32, 64)
     return fedsparsify.finish(config)

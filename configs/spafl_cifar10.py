@@ -52,4 +52,5 @@ def get_config(arg: str = ""):
     if "mini" in options:
         config.dataset, config.num_clients = "cifar10_sample", 20
         config.num_rounds, config.epochs = 10, 2
+        config.model.widths = (16, 16, 32, 32, 32, 32)
     return spafl.finish(config)

@@ -47,5 +47,5 @@ def get_config(arg: str = ""):
     config.num_rounds, config.epochs, config.batch_size = 500, 5, 64
     if "mini" in options:
         config.dataset, config.num_clients = "fashion_mnist_sample", 20
-        config.num_rounds, config.batch_size = 30, 16
+        config.num_rounds, config.batch_size = 20, 16
     return spafl.finish(config)
