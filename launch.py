@@ -33,7 +33,9 @@ ACCEPT = flags.DEFINE_bool(
     "With --resume: continue although earlier lines of metrics.jsonl are lost.",
 )
 PREPARE = flags.DEFINE_string(
-    "prepare", None, "Download this TFDS data set, and write it where runs find it."
+    "prepare",
+    None,
+    "Download this data set of TFDS, or of the hub (hf:ORGANISATION/NAME).",
 )
 STUDY = flags.DEFINE_string(
     "study", None, "A file in studies/: many runs, compared on one page in --workdir."

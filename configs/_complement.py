@@ -5,11 +5,12 @@ from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = ("cs", "fedavg", "prunefl", "pqsu")
 PARTICIPATION = ("all", "users10")
+MINI_ROUNDS = 20
 
 
 def parse(arg: str) -> set[str]:
     """Returns the options of a configuration's argument."""
-    return _options.parse(arg, METHODS, PARTICIPATION)
+    return _options.parse(arg, METHODS, PARTICIPATION, ("mini",))
 
 
 def base(options: set[str], *, classes: int, rounds: int = 500):
@@ -20,8 +21,11 @@ def base(options: set[str], *, classes: int, rounds: int = 500):
     Args:
       options: as `parse` returns them.
       classes: the outputs of the network.
-      rounds: T, which includes a first stage that trains a dense model.
+      rounds: T, which includes a first stage that trains a dense model; `mini` runs
+        `MINI_ROUNDS`.
     """
+    if "mini" in options:
+        rounds = MINI_ROUNDS
     config = default_config()
     config.num_clients, config.cohort_size = 0, 10
     config.partition = {"name": "natural", "min_samples": 2}

@@ -11,11 +11,13 @@ ONE_CLIENT = {"num_rounds": 1, "cohort_size": 1, "epochs": 1}
 
 def parse(arg: str) -> set[str]:
     """Returns the options of a configuration's argument."""
-    return _options.parse(arg, METHODS, CLIENTS, PARTITIONS)
+    return _options.parse(arg, METHODS, CLIENTS, PARTITIONS, ("mini",))
 
 
 def base(options: set[str], *, classes: int, without_norm=("*",)):
     """Returns a configuration with cohorts of 10 and 200 rounds of 4 epochs.
+
+    `mini` runs 20 rounds, with batches of 16.
 
     Args:
       options: as `parse` returns them.
@@ -30,6 +32,8 @@ def base(options: set[str], *, classes: int, without_norm=("*",)):
         config.partition = {"name": "iid"}
     config.num_rounds, config.epochs, config.batch_size = 200, 4, 32
     config.eval_every = 1
+    if "mini" in options:
+        config.num_rounds, config.batch_size = 20, 16
     method = next((name for name in METHODS if name in options), "global")
     if method not in ("fedavg", "fedprox"):
         config.density = 0.1

@@ -11,7 +11,7 @@ OWN = ("spafl", "local_only")  # the official code has no other method
 
 def parse(arg: str) -> set[str]:
     """Returns the options of an argument; refuses a variant of another method."""
-    options = _options.parse(arg, METHODS, tuple(VARIANTS), PRESETS)
+    options = _options.parse(arg, METHODS, tuple(VARIANTS), PRESETS, ("mini",))
     for variant in options & VARIANTS.keys():
         if VARIANTS[variant] != _method(options):
             raise ValueError(f"option {variant!r}, expected with {VARIANTS[variant]}")

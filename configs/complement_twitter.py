@@ -1,11 +1,12 @@
 """Complement Sparsification on tweets by user (AAAI 2023, Tables 2, 4): SA, T = 500.
 
-python launch.py --config=configs/complement_twitter.py[:METHOD][,all|,users10]
+python launch.py --config=configs/complement_twitter.py[:METHOD][,all|,users10][,mini]
 
 METHOD is cs (default), fedavg, prunefl or pqsu. All users with at least 70 tweets take
-part (436 in the paper), or, with users10, ten at random. `data/twitter.npz` holds 768
-features of each tweet, its label (negative, neutral, positive) and its user, as
-`python -m sparsefl_jax.data.text` makes them with a DistilBERT. As printed, best round,
+part (436 in the paper), or, with users10, ten at random. `python launch.py
+--prepare=twitter` downloads Sentiment140, whose letters are hashed to 768 features;
+`python -m sparsefl_jax.data.text` writes those of a DistilBERT, which the paper uses,
+to a file for --config.dataset. As printed, best round,
 all users: FedAvg 76.1, CS 73.3 (p = .5); ten users: 76.9, 74.3, PruneFL 71.5, PQSU
 73.4. The paper does not state T. Not measured, because the data set was not available.
 """
@@ -17,9 +18,12 @@ def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
     options = complement.parse(arg)
     config = complement.base(options, classes=3)
-    config.dataset = "data/twitter.npz"
+    config.dataset, users = "twitter", 436
     config.partition.min_samples = 70
+    if "mini" in options:
+        config.dataset, users = "sentences_sample", 11
+        config.partition.min_samples, config.batch_size = 10, 16
     if "users10" not in options:
-        config.num_clients = config.cohort_size = 436
+        config.num_clients = config.cohort_size = users
     config.model.name = "sa"
     return complement.finish(config)

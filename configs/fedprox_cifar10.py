@@ -1,16 +1,18 @@
 """FedProx on the embedded CIFAR-10 sample: a baseline that is not from a paper.
 
-python launch.py --config=configs/fedprox_cifar10.py
+python launch.py --config=configs/fedprox_cifar10.py[:mini]
 
 20 clients with LDA 0.1, 10 a round, mu = 0.01, a small CNN; a minute on 2 CPU cores.
-`--config.algorithm.mu=0.0` is FedAvg.
+`--config.algorithm.mu=0.0` is FedAvg. `mini` runs 20 rounds instead of 40.
 """
 
+from configs import _options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
 
-def get_config():
-    """Returns the configuration."""
+def get_config(arg: str = ""):
+    """Returns the configuration of an `arg`, "mini" or nothing."""
+    options = _options.parse(arg, ("mini",))
     config = default_config()
     config.dataset = "cifar10_sample"
     config.augment = ("flip",)
@@ -18,5 +20,5 @@ def get_config():
     config.partition = {"name": "lda", "alpha": 0.1}
     config.algorithm = {"name": "fedprox", "mu": 0.01}
     config.optimizer.learning_rate = 0.05
-    config.num_rounds, config.batch_size = 40, 16
+    config.num_rounds, config.batch_size = 20 if options else 40, 16
     return complete(config)

@@ -1,6 +1,6 @@
 """FedSparsify on CIFAR-10 (2022, Table 1): CNN of six convolutions, T = 200.
 
-python launch.py --config=configs/fedsparsify_cifar10.py[:METHOD][,...]
+python launch.py --config=configs/fedsparsify_cifar10.py[:METHOD][,...][,mini]
 
 METHOD is global (default), local, fedavg, fedprox, random, snip, grasp or prunefl. With
 clients100, 10 of 100 clients take part. With iid the split is random; otherwise each
@@ -16,11 +16,13 @@ from configs import _fedsparsify as fedsparsify
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
-    config = fedsparsify.base(
-        fedsparsify.parse(arg), classes=5, without_norm=("*", "!bn*")
-    )
-    config.dataset = "cifar10"
+    options = fedsparsify.parse(arg)
+    config = fedsparsify.base(options, classes=5, without_norm=("*", "!bn*"))
+    config.dataset = "cifar10_sample" if "mini" in options else "cifar10"
     config.augment = ("crop", "flip")
     config.model.name = "fedsparsify_cnn"
     config.optimizer.learning_rate, config.optimizer.momentum = 0.005, 0.75
+    if "mini" in options:
+        config.num_rounds, config.epochs = 15, 1
+        config.model.widths = (16, 16, 32, 32, 32, 32, 64)
     return fedsparsify.finish(config)

@@ -1,6 +1,6 @@
 """FedSparsify on Fashion-MNIST (2022, Table 2): MLP, 10 clients, T = 200.
 
-python launch.py --config=configs/fedsparsify_fashion_mnist.py[:METHOD][,...]
+python launch.py --config=configs/fedsparsify_fashion_mnist.py[:METHOD][,...][,mini]
 
 METHOD is global (default), local, fedavg, fedprox, random, snip, grasp or prunefl. With
 clients100, 10 of 100 clients take part. With iid the split is random; otherwise each
@@ -16,8 +16,9 @@ from configs import _fedsparsify as fedsparsify
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
-    config = fedsparsify.base(fedsparsify.parse(arg), classes=2)
-    config.dataset = "fashion_mnist"
+    options = fedsparsify.parse(arg)
+    config = fedsparsify.base(options, classes=2)
+    config.dataset = "fashion_mnist_sample" if "mini" in options else "fashion_mnist"
     config.input_scale, config.normalize = 256.0, False
     config.model.name = "mlp"
     config.optimizer.learning_rate = 0.02

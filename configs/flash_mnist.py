@@ -1,6 +1,6 @@
 """FLASH on MNIST (TMLR 2023, Table 3): MNISTNet, 100 clients, 10 a round, T = 400.
 
-python launch.py --config=configs/flash_mnist.py[:METHOD][,release|,paper]
+python launch.py --config=configs/flash_mnist.py[:METHOD][,release|,paper][,mini]
 
 METHOD is fedavg, nst, pdst, spdst (default), jmwst, hetero_spdst or hetero_jmwst.
 `release` has the settings of the released code: a second softmax in the network, and a
@@ -14,11 +14,15 @@ from configs import _flash as flash
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
-    options = flash.parse(arg)
+    options = flash.parse(arg, extra=("mini",))
     config = flash.base(options)
     config.dataset = "mnist"
     config.model.name = "mnistnet"
     if "release" in options:
         config.model.softmax_output = True
     config.num_rounds = 400
+    if "mini" in options:
+        config.dataset, config.num_clients = "mnist_sample", 20
+        config.partition.alpha = 1.0
+        config.num_rounds, config.epochs, config.batch_size = 40, 2, 8
     return flash.finish(config, ("conv2/kernel", "fc1/kernel"))

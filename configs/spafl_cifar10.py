@@ -1,6 +1,6 @@
 """SpaFL on CIFAR-10 (NeurIPS 2024, Table 2): Conv4 with BatchNorm, Dir(0.1), T = 500.
 
-python launch.py --config=configs/spafl_cifar10.py[:METHOD][,VARIANT][,PRESET]
+python launch.py --config=configs/spafl_cifar10.py[:METHOD][,VARIANT][,PRESET][,mini]
 
 METHOD is spafl (default), local, fedavg, fedpm, heterofl or fjord. VARIANT is without13
 (spafl without eq. 13, Table 3), thresholds_only (spafl, Table 1) or initial (fedpm on
@@ -49,4 +49,8 @@ def get_config(arg: str = ""):
         config.input_scale, config.normalize, config.scramble = 1.0, False, True
         if config.algorithm.name in spafl.OWN:
             config.optimizer.clip = 3.0
+    if "mini" in options:
+        config.dataset, config.num_clients = "cifar10_sample", 20
+        config.num_rounds, config.epochs = 10, 2
+        config.model.widths = (16, 16, 32, 32, 32, 32)
     return spafl.finish(config)

@@ -1,6 +1,6 @@
 """SpaFL on CIFAR-100 (NeurIPS 2024, Table 2): ResNet-18, balanced Dir(0.1), T = 1500.
 
-python launch.py --config=configs/spafl_cifar100.py[:METHOD][,VARIANT][,PRESET]
+python launch.py --config=configs/spafl_cifar100.py[:METHOD][,VARIANT][,PRESET][,mini]
 
 METHOD is spafl (default), local, fedavg, fedpm, heterofl or fjord. VARIANT is without13
 (spafl without eq. 13, Table 3), thresholds_only (spafl, Table 1) or initial (fedpm on
@@ -56,4 +56,8 @@ def get_config(arg: str = ""):
         config.model.base, config.model.variant = 32, "preactivation"
         if config.algorithm.name in spafl.OWN:
             config.optimizer.clip = 15.0
+    if "mini" in options:
+        config.dataset, config.num_clients = "cifar10_sample", 10
+        config.num_rounds, config.epochs, config.cohort_size = 10, 2, 5
+        config.batch_size, config.model.base = 16, 8
     return spafl.finish(config)

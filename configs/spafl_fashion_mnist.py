@@ -1,12 +1,12 @@
 """SpaFL on Fashion-MNIST (NeurIPS 2024, Table 2): LeNet-5-Caffe, Dir(0.2), T = 500.
 
-python launch.py --config=configs/spafl_fashion_mnist.py[:METHOD][,VARIANT][,PRESET]
+python launch.py --config=configs/spafl_fashion_mnist.py[:METHOD][,VARIANT][,...]
 
 METHOD is spafl (default), local, fedavg, fedpm, heterofl or fjord. VARIANT is without13
 (spafl without eq. 13, Table 3), thresholds_only (spafl, Table 1) or initial (fedpm on
 the network's initial weights instead of constants). FjORD uses HeteroFL's optimizer and
-mean, because the paper does not say which it used. PRESET is paper (default) or
-release, the official code.
+mean, because the paper does not say which it used. Further options are a preset, paper
+(default) or release, the official code, and mini.
 
 release affects spafl and local: it sets `variant="release_fashion_mnist"`, keeps
 momentum with the client and does not clamp. All methods but FedPM read raw pixels, 0 to
@@ -23,8 +23,9 @@ from configs import _spafl as spafl
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
+    options = spafl.parse(arg)
     config = spafl.base(
-        spafl.parse(arg),
+        options,
         rates={
             "spafl": 0.001,
             "local": 0.001,
@@ -44,4 +45,7 @@ def get_config(arg: str = ""):
     if config.algorithm.name == "fedpm":  # on raw pixels it reaches 51 %
         config.input_scale = 255.0
     config.num_rounds, config.epochs, config.batch_size = 500, 5, 64
+    if "mini" in options:
+        config.dataset, config.num_clients = "fashion_mnist_sample", 20
+        config.num_rounds, config.batch_size = 20, 16
     return spafl.finish(config)

@@ -180,7 +180,13 @@ def test_bad_files_are_named(tmp_path):
         ("cifar10_sampel", "did you mean cifar10_sample"),
         ("qqqqqq", "see launch.py --list"),
         ("emnist/nope", "cannot be used"),
-        ("cifar10", "--prepare=cifar10.*TFDS_DATA_DIR.*configs/flash_cifar10.py:mini"),
+        (
+            "cifar10",
+            "--prepare=hf:uoft-cs/cifar10.*--prepare=cifar10.*TFDS_DATA_DIR.*:mini",
+        ),
+        ("sst2", "--prepare=hf:stanfordnlp/sst2.*--prepare=glue/sst2"),
+        ("femnist", "--prepare=hf:flwrlabs/femnist.*folder of LEAF"),
+        ("twitter", "--prepare=hf:stanfordnlp/sentiment140.*sparsefl_jax.data.text"),
         ("emnist/byclass", "--prepare=emnist/byclass"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Downloads and prepares a TFDS data set, once, in a separate process.
+"""Downloads a data set once: of the Hugging Face hub, or of TFDS in another process.
 
 Most builders need TensorFlow's file functions to *prepare* data. The extra `[prepare]`
 installs TensorFlow, and only the child process loads it. Everything else reads the
@@ -13,22 +13,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-from sparsefl_jax.data import prepared_tfds, samples
+from sparsefl_jax.data import hub, named, prepared_tfds, samples
 
 _ROOT = Path(__file__).parents[2]  # the folder that holds the package
 
 
 def prepare(name: str, data_dir: str | Path | None = None) -> str:
-    """Runs TFDS's `download_and_prepare` for one data set, with `array_record` files.
+    """Downloads a data set of the hub, or prepares one of TFDS as `array_record`.
 
     Args:
-      name: a TFDS builder such as `"cifar10"` or `"emnist/byclass"`, or
+      name: `hf:ORGANISATION/NAME` or a name in `named.NAMED` that TFDS does not have; a
+        TFDS builder such as `"cifar10"` or `"emnist/byclass"`, or
         `"module:BuilderClass"` for a builder of your own.
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
 
     Returns:
-      The folder of the prepared data set.
+      The folder of the data set, or what the splits of one of the hub hold.
 
     Raises:
       ValueError: the name is unknown, TensorFlow is missing, or the download failed.
@@ -42,6 +43,13 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
         raise ValueError(f"data set {name!r} is embedded; it needs no preparation")
     if name.endswith(".npz"):
         raise ValueError(f"data set {name!r} is a file; it needs no preparation")
+    if name.startswith(hub.PREFIX):
+        return _sizes(hub.fetch(name.removeprefix(hub.PREFIX)))
+    if name in named.NAMED:
+        source = named.NAMED[name]
+        if source.tfds is None:
+            return _sizes(hub.fetch(source.hub))
+        name = source.tfds
     command = [sys.executable, "-m", "sparsefl_jax.data.prepare", name]
     command += [str(data_dir)] if data_dir else []
     paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
@@ -52,6 +60,11 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
     if child.returncode:
         raise ValueError(last_line)
     return last_line
+
+
+def _sizes(data) -> str:
+    """Returns the splits of a data set and their numbers of samples."""
+    return ", ".join(f"{split}: {len(rows):,} samples" for split, rows in data.items())
 
 
 def _builder(name, data_dir):

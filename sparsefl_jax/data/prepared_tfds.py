@@ -79,6 +79,12 @@ def read_texts(
     return (*train, *test), builder.info.features[label].names
 
 
+def is_prepared(name: str, data_dir: str | Path | None = None) -> bool:
+    """Returns whether a TFDS data set is in the folder."""
+    with _quiet():
+        return find_builder(name, data_dir).is_prepared()
+
+
 def find_builder(name: str, data_dir: str | Path | None = None) -> Any:
     """Returns the TFDS builder of a name.
 

@@ -1,19 +1,21 @@
 """Samples of real data sets that ship with the package, for runs without a network.
 
-Two have 2,000 training and 500 test images with equally many of every class, which
-`scripts/cut_samples.py` made. One is the beginning of a play, whose characters are the
-users. `samples/README.md` names sources and licences.
+Two have 2,000 training and 500 test images with equally many of every class, and one
+digits of 48 writers; `scripts/cut_samples.py` made them. The others are the beginning
+of a play, whose characters are the users: its text, and its sentences with the marks
+that end them as labels. `samples/README.md` names sources and licences.
 """
 
 from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.data import characters
+from sparsefl_jax.data import characters, sentences
 
 FOLDER = Path(__file__).parent / "samples"
 PLAY, PIECE = "shakespeare_sample", 40  # characters of a sample
-SAMPLES = ("cifar10_sample", "fashion_mnist_sample", PLAY)
+SENTENCES, FEATURES = "sentences_sample", 768
+SAMPLES = ("cifar10_sample", "fashion_mnist_sample", "mnist_sample", PLAY, SENTENCES)
 
 
 def decode(differences: np.ndarray) -> np.ndarray:
@@ -34,18 +36,22 @@ def read(name: str) -> dict[str, np.ndarray]:
 
     Returns:
       `x` [n, H, W, C] uint8, `y` [n] int32, `x_test` and `y_test`; of the play `x`
-      [n, T] uint8, `y` [n, T] int32, and the `users` of both splits.
+      [n, T] uint8, `y` [n, T] int32, and the `users` of both splits; of its sentences
+      `x` [n, D] float32. The digits have `users` of the training images.
 
     Example:
       >>> data = read("fashion_mnist_sample")
       >>> data["x"].shape, data["x_test"].shape, set(np.bincount(data["y"]).tolist())
       ((2000, 28, 28, 1), (500, 28, 28, 1), {200})
     """
-    if name == PLAY:
-        play = (FOLDER / f"{name}.txt").read_text(encoding="ascii")
-        return characters.by_character(play, PIECE)
+    if name in (PLAY, SENTENCES):
+        play = (FOLDER / f"{PLAY}.txt").read_text(encoding="ascii")
+        if name == PLAY:
+            return characters.by_character(play, PIECE)
+        return sentences.by_speaker(play, FEATURES)
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as f:
-        return {
+        users = {"users": f["users"].astype(np.int32)} if "users" in f else {}
+        return users | {
             "x": decode(f["x_train"]),
             "y": f["y_train"].astype(np.int32),
             "x_test": decode(f["x_test"]),

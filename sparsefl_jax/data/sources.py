@@ -1,31 +1,33 @@
-"""Loads data sets: embedded samples, .npz files, LEAF, or TensorFlow Datasets.
+"""Loads data sets: embedded samples, .npz files, LEAF, Hugging Face, or TFDS.
 
 Everything is NumPy on the host. Images are normalised with published channel statistics
 if they exist, and else with those of the training images.
 """
 
 import zlib
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from sparsefl_jax.data import leaf, prepared_tfds, samples
+from sparsefl_jax.data import hub, leaf, named, prepared_tfds, samples
 from sparsefl_jax.data.users import number as number_users
+from sparsefl_jax.data.writers import MNIST, of_mnist
 
 DATASETS = {
     "cifar10_sample": "2,000 + 500 CIFAR-10 images, embedded in the package",
     "fashion_mnist_sample": "2,000 + 500 Fashion-MNIST images, embedded",
+    "mnist_sample": "960 + 200 digits of MNIST, embedded; 48 writers are the users",
+    "sentences_sample": "1,194 sentences of a play, embedded; labels are their marks",
     "shakespeare_sample": "the beginning of a play, embedded; its characters are users",
-    "cifar10": "TFDS: 50,000 + 10,000 colour images 32x32, 10 classes",
-    "cifar100": "TFDS: 50,000 + 10,000 colour images 32x32, 100 classes",
-    "fashion_mnist": "TFDS: 60,000 + 10,000 grey images 28x28, 10 classes",
-    "mnist": "TFDS: 60,000 + 10,000 grey images 28x28, 10 digits",
+    **{name: source.told for name, source in named.NAMED.items()},
     "emnist/byclass": "TFDS: 697,932 + 116,323 grey images 28x28, 62 characters",
     "<file>.npz": "your arrays x, y (optional x_test, y_test, users, users_test)",
     "<folder>": "LEAF's JSON files, such as FEMNIST: train/ and test/, or all_data/",
+    "hf:<organisation>/<name>": "a data set of the Hugging Face hub; hf:./<folder>",
     "<any other>": "any prepared TFDS builder with one image and one class label",
 }
 
@@ -35,6 +37,7 @@ STATISTICS = {
     "cifar10_sample": _CIFAR10,
     "cifar100": ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762)),
     "mnist": ((0.1307,), (0.3081,)),
+    "mnist_sample": ((0.1307,), (0.3081,)),
 }
 
 
@@ -64,18 +67,22 @@ def load(
     data_dir: str | Path | None = None,
     writers: str | Path | None = None,
     num_classes: int | None = None,
+    hf: Mapping[str, Any] | None = None,
 ) -> Dataset:
     """Loads a data set by name.
 
     Args:
       name: an embedded sample, a path that ends in `.npz`, a folder of LEAF's JSON
-        files, or a prepared TFDS builder such as `"cifar10"` or `"emnist/byclass"`.
+        files, `hf:` and a name of the Hugging Face hub or a path, a name in
+        `named.NAMED`, or a prepared TFDS builder such as `"emnist/byclass"`.
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
       writers: an .npz file with `writer_train` and `writer_test`, the writer of each
-        sample, for the natural split of MNIST.
+        sample, or "mnist" for those of MNIST, which come with the package.
       num_classes: None for the classes of the data set; a larger number gives the
         network outputs that no sample is labelled with.
+      hf: the columns and splits of a data set of Hugging Face, where the types of its
+        features leave a choice, as `hub.read` takes them: `{"label": "fine_label"}`.
 
     Returns:
       A `Dataset`.
@@ -89,16 +96,32 @@ def load(
       ((2000, 28, 28, 1), 10)
     """
     name = title = str(name)
-    users = _read_npz(writers, _WRITER_KEYS) if writers else {}
+    users = {}
+    if writers and writers != MNIST:
+        users = _read_npz(writers, _WRITER_KEYS)
+    known, hf = None, {k: v for k, v in (hf or {}).items() if v not in (None, ())}
+    own = name.startswith(hub.PREFIX) or name in named.NAMED
+    for option, value in hf.items() if not own else ():
+        raise ValueError(
+            f"hf.{option}={value!r} is read by nothing here: {name!r} is no data set "
+            "of Hugging Face"
+        )
     if name in samples.SAMPLES:
         arrays = samples.read(name)
+    elif name.startswith(hub.PREFIX):
+        path = name.removeprefix(hub.PREFIX)
+        (arrays, known), title = hub.read(path, **hf), hub.title_of(path)
     elif name.endswith(".npz"):
         arrays, title = _read_npz(name, _KEYS, _OPTIONAL), Path(name).stem
+    elif name in named.NAMED:
+        arrays, known = named.read(name, data_dir, hf)
     elif Path(name).is_absolute() or leaf.find(name):
         arrays, title = leaf.read(name), Path(name).resolve().name
     else:
         arrays, known = prepared_tfds.read(name, data_dir)
-        num_classes = known if num_classes is None else num_classes
+    if writers == MNIST:
+        users = of_mnist(arrays, name)
+    num_classes = known if num_classes is None else num_classes
     return make_dataset(**arrays | users, num_classes=num_classes, name=title)
 
 

@@ -25,6 +25,7 @@ import numpy as np
 
 from sparsefl_jax.core.validate import at_least, one_of
 from sparsefl_jax.data import prepared_tfds
+from sparsefl_jax.data.hashing import hashed
 from sparsefl_jax.system.files import naming
 
 _TABLES = {".csv": ",", ".tsv": "\t"}
@@ -89,41 +90,6 @@ def read_table(
     texts, labels, *users = zip(*columns, strict=True)
     class_names, y = _numbered(labels)
     return Texts(list(texts), y, class_names, _numbered(users[0])[1] if user else None)
-
-
-def hashed(texts: Sequence[str], num_features: int) -> np.ndarray:
-    """Counts runs of letters in hashed buckets, with signs, and scales to length 1.
-
-    This applies scikit-learn's HashingVectorizer (Weinberger et al., ICML 2009,
-    arXiv:0902.2206) to the runs of 3 and 4 letters of each lower-case word and the
-    spaces around it. With few buckets, such runs are more informative than whole words.
-    Nothing is learned, so the features are the same everywhere and leak nothing from
-    one user to another.
-
-    Args:
-      texts: n strings.
-      num_features: D, the number of buckets, at least 1.
-
-    Returns:
-      [n, D] float32; zeros for an empty text.
-
-    Raises:
-      ValueError: num_features is below 1, or scikit-learn is not installed.
-
-    Example:
-      >>> x = hashed(["good film", "film GOOD", ""], 16)
-      >>> x.shape, bool((x[0] == x[1]).all()), bool(x[2].any())
-      ((3, 16), True, False)
-    """
-    at_least("hash", num_features, 1)
-    try:
-        from sklearn.feature_extraction.text import HashingVectorizer
-    except ImportError:
-        install = "scikit-learn: pip install 'sparsefl_jax[hashing]'"
-        raise ValueError(f"--hash needs {install}") from None
-    runs = {"analyzer": "char_wb", "ngram_range": (3, 4)}
-    vectorizer = HashingVectorizer(n_features=num_features, dtype=np.float32, **runs)
-    return vectorizer.transform(texts).toarray()
 
 
 def load_encoder(folder: str | Path) -> tuple[Any, Any]:
@@ -256,7 +222,7 @@ def _convert(arguments) -> str:
         features = partial(embed, tokenizer=tokenizer, model=model, **options)
         origin = f"first token of {arguments.encoder.resolve().name}"
     else:
-        features = partial(hashed, num_features=arguments.hash)
+        features = partial(hashed, num_features=arguments.hash, title="hash")
         origin = f"letters hashed to {arguments.hash} features"
     train, test = _read(arguments)
     arrays = {"x": features(train.texts), "y": train.y}

@@ -101,7 +101,7 @@ def dry_run(config) -> None:
 
 
 def prepare(name: str) -> None:
-    """Downloads and writes a TFDS data set."""
+    """Downloads a data set, and prints where it is or what it holds."""
     from sparsefl_jax.data.prepare import prepare as get
 
     print(get(name))

@@ -14,6 +14,7 @@ from sparsefl_jax.runs.config.plain import plain
 from sparsefl_jax.runs.description import describe
 from sparsefl_jax.runs.job import Job
 from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.segments import Run
 from sparsefl_jax.runs.setup import make
 from sparsefl_jax.runs.source import Parts, Source
 from sparsefl_jax.system import files

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsefl_jax.core.flatten import flatten
+from sparsefl_jax.data.hub import OPTIONS
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.runs.config.plain import plain
 from sparsefl_jax.system import files
@@ -16,6 +17,7 @@ from sparsefl_jax.system import files
 # of them, because a checkpoint knows their content.
 FREE = ("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset")
 FREE += ("memory_gb", "seeds_together", "sinks", "writers")
+FREE += tuple(f"hf.{option}" for option in OPTIONS)
 # Fields that set how often a run is evaluated and when it ends, see `resumption`.
 LATER = ("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds")
 LATER += ("until.accuracy", "until.gbit", "until.hours", "until.pflop")

@@ -94,6 +94,7 @@ def build_data(config):
         data_dir=config.data_dir,
         writers=config.writers,
         num_classes=config.num_classes,
+        hf=dict(config.hf),
     )
     name, settings = _settings(config.partition)
     return datasets.federate(

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparsefl_jax.data import leaf, samples
+from sparsefl_jax.data.hub import PREFIX
+from sparsefl_jax.data.named import NAMED
 from sparsefl_jax.runs.config import defaults, registry
 from sparsefl_jax.runs.plan import checks
 
@@ -119,8 +121,13 @@ def _rates(config) -> Iterator[tuple]:
 def _data(config) -> Iterator[tuple]:
     name = config.dataset
     own = name in samples.SAMPLES or name.endswith(".npz")
-    if config.data_dir and (own or Path(name).is_absolute() or leaf.find(name)):
+    ours = name in NAMED  # one of several sources
+    hub = name.startswith(PREFIX) or (ours and NAMED[name].tfds is None)
+    folder = not ours and (Path(name).is_absolute() or leaf.find(name))
+    if config.data_dir and (own or hub or folder):
         yield "data_dir", config.data_dir, f"{name!r} is no data set of TFDS"
+    if config.data_dir and any(value for value in config.hf.values()):
+        yield "data_dir", config.data_dir, "hf names a data set of Hugging Face"
     if config.writers:
         readers = registry.readers("partition", "users")
         if config.partition.get("name") not in readers:

@@ -1,0 +1,52 @@
+"""Turns texts into hashed counts of runs of letters, as samples for a network."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from tqdm import tqdm
+
+from sparsefl_jax.core.validate import at_least
+
+_CHUNK = 4096  # texts at a time, so that the sparse counts stay small
+
+
+def hashed(
+    texts: Sequence[str], num_features: int, *, title: str | None = None
+) -> np.ndarray:
+    """Counts runs of letters in hashed buckets, with signs, and scales to length 1.
+
+    This applies scikit-learn's HashingVectorizer (Weinberger et al., ICML 2009,
+    arXiv:0902.2206) to the runs of 3 and 4 letters of each lower-case word and the
+    spaces around it. With few buckets, such runs are more informative than whole words.
+    Nothing is learned, so the features are the same everywhere and leak nothing from
+    one user to another.
+
+    Args:
+      texts: n strings.
+      num_features: D, the number of buckets, at least 1.
+      title: what a progress bar on a terminal is called; None for no bar.
+
+    Returns:
+      [n, D] float32; zeros for an empty text.
+
+    Raises:
+      ValueError: num_features is below 1.
+
+    Example:
+      >>> x = hashed(["good film", "film GOOD", ""], 16)
+      >>> x.shape, bool((x[0] == x[1]).all()), bool(x[2].any())
+      ((3, 16), True, False)
+    """
+    from sklearn.feature_extraction.text import HashingVectorizer
+
+    at_least("hash", num_features, 1)
+    runs = {"analyzer": "char_wb", "ngram_range": (3, 4)}
+    vectorizer = HashingVectorizer(n_features=num_features, dtype=np.float32, **runs)
+    x = np.zeros((len(texts), num_features), np.float32)
+    hide = True if title is None else None  # None shows it on a terminal alone
+    with tqdm(total=len(texts), desc=title, unit=" texts", disable=hide) as bar:
+        for start in range(0, len(texts), _CHUNK):
+            chunk = texts[start : start + _CHUNK]
+            vectorizer.transform(chunk).toarray(out=x[start : start + len(chunk)])
+            bar.update(len(chunk))
+    return x

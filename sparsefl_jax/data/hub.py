@@ -1,0 +1,200 @@
+"""Reads data sets of the Hugging Face hub, or of its library's files, decoded once.
+
+A name is `ORGANISATION/NAME`, a folder or file (parquet, CSV, JSON, images), or a
+folder that `save_to_disk` wrote. What the library's cache holds is read without a
+network; the rest is downloaded. `columns` says which columns are read.
+"""
+
+import contextlib
+import hashlib
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from sparsefl_jax.core.validate import one_line, one_of
+from sparsefl_jax.data import cache, hub_samples
+
+PREFIX = "hf:"
+OPTIONS = ("image", "text", "table", "label", "user", "hash", "train", "test")
+_BUILDERS = {".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
+_BUILDERS |= {".json": "json", ".jsonl": "json"}
+_SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
+
+
+def read(name: str, **options: Any) -> tuple[dict[str, np.ndarray], int | None]:
+    """Reads a data set into arrays for `sources.make_dataset`.
+
+    Args:
+      name: `ORGANISATION/NAME` or a path, with an optional `:CONFIG`.
+      **options: columns, as `columns.choose` takes them; `hash`, the features of each
+        text, by default 768; `train` and `test`, the names of the splits, by default
+        `train` or the only one, and `test` or `validation`, whichever has labels.
+
+    Returns:
+      The arrays, and the number of classes where labels have names. Images become
+      uint8, texts hashed features. Texts of one length whose labels are characters
+      become tokens and the next token of each, as `leaf` has it.
+
+    Raises:
+      ValueError: the data set is not to be had, its columns or splits leave a choice,
+        or a sample cannot be read.
+    """
+    for option in options:
+        one_of("hf", option, OPTIONS)
+    digest = hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()[:8]
+    title = title_of(name)
+    entry = f"hf-{title}-{digest}".replace(":", "-")
+    with _blaming(name), tempfile.TemporaryDirectory() as scratch:
+        path, config = _local(name)
+        if path is not None:
+            files = [path] if path.is_file() else _files(path)
+            folder = path.parent if path.is_file() else path
+
+            def load():
+                return _load_files(path, config, scratch)
+        else:
+            data = fetch(name)
+            load, folder, files = lambda: data, *_cached_files(data)
+
+        def decode():
+            return hub_samples.decode(load(), title, **options)
+
+        arrays = dict(cache.through(entry, folder, files, decode))
+    known = arrays.pop("num_classes", None)
+    return arrays, None if known is None else int(known[0])
+
+
+def title_of(name: str) -> str:
+    """Returns the name of a data set in reports.
+
+    Example:
+      >>> title_of("ylecun/mnist"), title_of("sparsefl_jax/data/hub.py")
+      ('mnist', 'hub')
+    """
+    path, _ = _local(name)
+    return path.resolve().stem if path is not None else _split(name)[0].split("/")[-1]
+
+
+def fetch(name: str, *, offline: bool = False) -> Any:
+    """Returns a data set of the hub, downloaded unless it is in the library's cache.
+
+    Args:
+      name: `ORGANISATION/NAME`, with an optional `:CONFIG`.
+      offline: whether to refuse what is not in the cache.
+
+    Returns:
+      A `datasets.DatasetDict`.
+
+    Raises:
+      ValueError: the library is not installed, the hub cannot be reached, or has no
+        such data set.
+    """
+    library = _library()
+    repository, config = _split(name)
+    with _blaming(name):
+        if repository.count("/") != 1:
+            raise ValueError("expected ORGANISATION/NAME, a folder or a file")
+        try:
+            with _offline(library):
+                return library.load_dataset(repository, config)
+        except Exception as error:  # noqa: BLE001  what a cache lacks has many types
+            if offline or "multiple" in str(error):
+                raise
+        return library.load_dataset(repository, config)
+
+
+def is_cached(name: str) -> bool:
+    """Returns whether the library's cache holds a data set of the hub."""
+    import importlib.util
+
+    if importlib.util.find_spec("datasets") is None:
+        return False
+    try:
+        fetch(name, offline=True)
+    except ValueError:
+        return False
+    return True
+
+
+def _library():
+    """Imports `datasets`; its progress bars appear on a terminal alone."""
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError(
+            "data sets of Hugging Face need datasets: pip install 'sparsefl_jax[hf]'"
+        ) from None
+    datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # errors are raised
+    if not sys.stderr.isatty():
+        datasets.disable_progress_bars()
+    return datasets
+
+
+@contextlib.contextmanager
+def _offline(library) -> Iterator[None]:
+    """Has the library look only into its cache."""
+    before = library.config.HF_HUB_OFFLINE
+    library.config.HF_HUB_OFFLINE = True
+    try:
+        yield
+    finally:
+        library.config.HF_HUB_OFFLINE = before
+
+
+@contextlib.contextmanager
+def _blaming(name: str) -> Iterator[None]:
+    """Turns every error into one line that names the data set."""
+    begin = f"data set {PREFIX + name!r}"
+    try:
+        yield
+    except Exception as error:  # noqa: BLE001  damaged files raise many types
+        cause = error.__cause__ or error  # "An error occurred while generating ..."
+        told = one_line(error if isinstance(error, ValueError) else cause)
+        if told.startswith("data set "):
+            raise ValueError(told) from None
+        raise ValueError(f"{begin} cannot be used: {told}") from None
+
+
+def _split(name: str) -> tuple[str, str | None]:
+    """Returns a name and its configuration."""
+    name, _, config = name.partition(":")
+    return name, config or None
+
+
+def _local(name: str) -> tuple[Path | None, str | None]:
+    """Returns a path and a configuration; no path for a name of the hub."""
+    for path, config in ((name, None), _split(name)):
+        if (found := Path(path).expanduser()).exists():
+            return found, config
+    if name.startswith((".", "/", "~")):
+        raise ValueError(f"data set {PREFIX + name!r}: there is no such folder or file")
+    return None, None
+
+
+def _files(folder: Path) -> list[Path]:
+    """Returns the files of a folder and its subfolders, but for hidden ones."""
+    found = [f for f in folder.rglob("*") if f.is_file()]
+    hidden = [f for f in found if any(p[0] == "." for p in f.relative_to(folder).parts)]
+    return sorted(set(found) - set(hidden))
+
+
+def _cached_files(data) -> tuple[Path, list[Path]]:
+    """Returns the folder of the library's cache with a data set, and its files."""
+    files = [Path(f["filename"]) for split in data.values() for f in split.cache_files]
+    return files[0].parent, sorted(files)
+
+
+def _load_files(path: Path, config: str | None, scratch: str):
+    """Returns the splits of a folder or a file; `scratch` takes the library's copy."""
+    library = _library()
+    if path.is_file():
+        one_of("suffix", path.suffix, _BUILDERS)
+        builder, told = _BUILDERS[path.suffix], {"data_files": str(path)}
+        return library.load_dataset(builder, cache_dir=scratch, **told)
+    if any((path / name).is_file() for name in _SAVED):
+        return library.load_from_disk(str(path))
+    return library.load_dataset(str(path), config, cache_dir=scratch)

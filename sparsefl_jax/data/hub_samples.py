@@ -1,0 +1,237 @@
+"""Decodes the splits of a Hugging Face data set into arrays."""
+
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tqdm import tqdm
+
+from sparsefl_jax.core.validate import one_line, one_of
+from sparsefl_jax.data import characters, users
+from sparsefl_jax.data.columns import choose, kind_of
+from sparsefl_jax.data.hashing import hashed
+
+HASH = 768  # as many features as a DistilBERT has
+_ROWS = 1024  # read at a time
+_MODES = {"1": "L", "P": "RGB"}  # Pillow's modes that are converted without loss
+_PIXELS = ("L", "RGB", "RGBA")
+
+
+def decode(
+    data: Any,
+    title: str,
+    *,
+    train: str | None = None,
+    test: str | None = None,
+    hash: int | None = None,
+    **columns: Any,
+) -> dict[str, np.ndarray]:
+    """Decodes the samples, labels and users of a data set.
+
+    Args:
+      data: a `datasets.DatasetDict`, or a `datasets.Dataset`, which has no test split.
+      title: what the progress bars are called.
+      train: the split to train on; None for `train`, or the only one.
+      test: the split to test on; None for `test` or `validation`, whichever has labels.
+      hash: the number of features of a text, by default 768.
+      **columns: as `columns.choose` takes them.
+
+    Returns:
+      The arrays that `sources.make_dataset` takes, and, where the labels have names,
+      `num_classes` [1].
+
+    Raises:
+      ValueError: columns or splits leave a choice, or a sample cannot be read.
+    """
+    data = dict(data) if isinstance(data, dict) else {train or "train": data}
+    train, tests = _splits(list(data), train, test)
+    features = data[train].features
+    chosen = choose(features, **columns)
+    if hash is not None and chosen.kind != "text":
+        raise ValueError(
+            f"hf.hash={hash} is read by nothing here: the samples are no texts, but "
+            f"of kind {chosen.kind}"
+        )
+    parts = [_labelled(data[train], train, chosen)]
+    if parts[0] is None:
+        raise ValueError(f"split {train!r} has no sample with a label")
+    for name in tests:
+        if (part := _labelled(data[name], name, chosen)) is not None:
+            parts.append(part)
+            break
+    if test and len(parts) < 2:
+        raise ValueError(f"hf.test={test!r} has no sample with a label")
+    samples = [_samples(split, name, chosen, title) for split, name in parts]
+    labels = [_values(split, name, chosen.label) for split, name in parts]
+    x, y = _features(samples, labels, features, chosen, hash or HASH, title)
+    ids = [_values(split, name, chosen.user) for split, name in parts]
+    suffixes = ("", "_test")[: len(parts)]
+    arrays = {f"x{s}": v for s, v in zip(suffixes, x, strict=True)}
+    arrays |= {f"y{s}": v for s, v in zip(suffixes, y, strict=True)}
+    if chosen.user is not None:
+        named = {f"users{s}": v for s, v in zip(suffixes, ids, strict=True)}
+        arrays |= users.number(named, {k: len(v) for k, v in named.items()})
+    if kind_of(features[chosen.label]) == "classes":
+        arrays["num_classes"] = np.array([features[chosen.label].num_classes])
+    return arrays
+
+
+def _splits(names, train, test) -> tuple[str, list[str]]:
+    """Returns the split to train on, and those that may be tested on, best first."""
+    if train is not None:
+        one_of("hf.train", train, names)
+    elif "train" in names or len(names) == 1:
+        train = "train" if "train" in names else names[0]
+    else:
+        raise ValueError(
+            f"its splits are {', '.join(names)}: name the one to train on as hf.train"
+        )
+    if test is not None:
+        one_of("hf.test", test, [name for name in names if name != train])
+        return train, [test]
+    return train, [n for n in ("test", "validation") if n in names and n != train]
+
+
+def _labelled(split, name, columns) -> tuple[Any, str] | None:
+    """Returns the rows of a split that have a label, and its name; None if none has.
+
+    The library marks a class that is kept secret by -1.
+    """
+    labels = list(split[columns.label])
+    kind = kind_of(split.features[columns.label])
+    unknown = (None, -1) if kind == "classes" else (None,)
+    keep = [i for i, label in enumerate(labels) if label not in unknown]
+    secret = kind == "integer" and set(labels) == {-1}
+    if not keep or secret:
+        return None
+    if kind == "integer" and min(labels[i] for i in keep) < 0:
+        raise ValueError(
+            f"label {columns.label!r} of split {name!r} has {min(labels)}, expected 0 "
+            "and above for integers; texts may name classes of any kind"
+        )
+    if len(keep) < len(labels):
+        missing = len(labels) - len(keep)
+        warnings.warn(
+            f"{missing} of {len(labels)} samples of split {name!r} have no label and "
+            "are left out",
+            stacklevel=2,
+        )
+        split = split.select(keep)
+    return split, name
+
+
+def _values(split, name, column) -> list | None:
+    """Returns a column as a list; refuses a row that has none."""
+    if column is None:
+        return None
+    values = list(split[column])
+    if None in values:
+        raise _refusal(values.index(None), name, column, "is missing")
+    return values
+
+
+def _samples(split, name, columns, title):
+    """Returns the samples of a split: images, texts, or rows of numbers."""
+    with tqdm(
+        total=len(split), desc=f"{title} {name}", unit=" samples", disable=None
+    ) as bar:
+        if columns.kind == "image":
+            return _images(split, name, columns.samples[0], bar)
+        if columns.kind == "text":
+            texts = [t for batch in _batches(split, columns, bar) for t in batch[0]]
+            if None in texts:
+                raise _refusal(
+                    texts.index(None), name, columns.samples[0], "is missing"
+                )
+            return texts
+        return _numbers(split, name, columns, bar)
+
+
+def _batches(split, columns, bar) -> Iterator[list[list]]:
+    """Yields the columns of the samples, `_ROWS` rows at a time."""
+    rows = split.select_columns(list(columns.samples))
+    for batch in rows.iter(batch_size=_ROWS):
+        yield [batch[name] for name in columns.samples]
+        bar.update(len(batch[columns.samples[0]]))
+
+
+def _images(split, name, column, bar) -> np.ndarray:
+    """Returns images [n, H, W, C] uint8."""
+    feature = split.features[column]
+    stored = split.select_columns([column]).cast_column(
+        column, type(feature)(decode=False)
+    )
+    images, row = np.zeros(0, np.uint8), 0
+    for batch in stored.iter(batch_size=_ROWS):
+        for value in batch[column]:
+            pixels = _pixels(value, type(feature)(), row, name, column)
+            if not row:
+                images = np.empty((len(split), *pixels.shape), np.uint8)
+            if pixels.shape != images.shape[1:]:
+                raise _refusal(
+                    row,
+                    name,
+                    column,
+                    f"is an image of shape {pixels.shape}, but the first is "
+                    f"{images.shape[1:]}: resize them to one size",
+                )
+            images[row] = pixels
+            row += 1
+            bar.update()
+    return images
+
+
+def _pixels(value, feature, row, name, column) -> np.ndarray:
+    """Returns an image [H, W, C] uint8."""
+    if value is None:
+        raise _refusal(row, name, column, "is missing")
+    try:
+        image = feature.decode_example(value)
+        image = image.convert(_MODES.get(image.mode, image.mode))
+    except Exception as error:  # noqa: BLE001  Pillow raises many types
+        told = one_line(error).replace(one_line(repr(value)), "")
+        raise _refusal(row, name, column, f"is no image: {told[:120]}") from None
+    if image.mode not in _PIXELS:
+        raise _refusal(
+            row, name, column, f"is an image of mode {image.mode}, expected grey or RGB"
+        )
+    pixels = np.asarray(image, np.uint8)
+    return pixels.reshape(*pixels.shape[:2], -1)
+
+
+def _numbers(split, name, columns, bar) -> np.ndarray:
+    """Returns rows of numbers: [n, D], or arrays [n, H, W] and [n, H, W, C]."""
+    parts, first = [], columns.samples[0]
+    for batch in _batches(split, columns, bar):
+        row = sum(map(len, parts))
+        try:
+            arrays = [np.array(values) for values in batch]
+        except ValueError:
+            raise _refusal(row, name, first, "has several lengths") from None
+        for column, values in zip(columns.samples, arrays, strict=True):
+            if values.dtype == object:
+                raise _refusal(row, name, column, "or a row after it lacks a number")
+        parts.append(arrays[0] if arrays[0].ndim > 1 else np.stack(arrays, axis=1))
+    if len({part.shape[1:] for part in parts}) > 1:
+        raise ValueError(f"column {first!r} has rows of several lengths")
+    return np.concatenate(parts)
+
+
+def _features(samples, labels, features, columns, num_features, title):
+    """Returns x and y of each split, with labels as numbers."""
+    if columns.kind == "text" and kind_of(features[columns.label]) == "text":
+        lengths = {len(text) for texts in samples for text in texts}
+        if len(lengths) == 1 and all(len(c) == 1 for y in labels for c in y):
+            pairs = map(characters.followed, samples, labels)
+            return tuple(zip(*pairs, strict=True))
+    if columns.kind == "text":
+        samples = [hashed(texts, num_features, title=title) for texts in samples]
+    if kind_of(features[columns.label]) != "classes":
+        place = {c: i for i, c in enumerate(sorted(set().union(*labels)))}
+        labels = [[place[label] for label in y] for y in labels]
+    return samples, [np.array(y, np.int32) for y in labels]
+
+
+def _refusal(row: int, split: str, column: str, told: str) -> ValueError:
+    return ValueError(f"row {row} of split {split!r}: {column!r} {told}")

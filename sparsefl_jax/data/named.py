@@ -1,0 +1,120 @@
+"""Names of well-known data sets, each read from whichever source is on the machine.
+
+The sources are prepared TensorFlow Datasets and the cache of Hugging Face's library.
+They order their samples in their own ways, so a partition differs between them.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsefl_jax.data import hub, hub_samples, prepared_tfds
+from sparsefl_jax.data.hashing import hashed
+
+
+class Named(NamedTuple):
+    """The sources of a data set.
+
+    Attributes:
+      hub: its name on the Hugging Face hub.
+      told: a line about it.
+      columns: the columns that the types of features leave open, as `hub.read` takes
+        them.
+      tfds: its name as a TensorFlow data set, if it is one.
+      texts: whether its samples are texts.
+    """
+
+    hub: str
+    told: str
+    columns: dict[str, str] = {}  # noqa: RUF012  never changed
+    tfds: str | None = None
+    texts: bool = False
+
+
+_TWEETS = Named(
+    "stanfordnlp/sentiment140",
+    "1,600,000 tweets by user, negative, neutral or positive",
+    {"text": "text", "user": "user"},
+)
+NAMED = {
+    "mnist": Named(
+        "ylecun/mnist", "60,000 + 10,000 grey images 28x28, 10 digits", tfds="mnist"
+    ),
+    "fashion_mnist": Named(
+        "zalando-datasets/fashion_mnist",
+        "60,000 + 10,000 grey images 28x28, 10 classes",
+        tfds="fashion_mnist",
+    ),
+    "cifar10": Named(
+        "uoft-cs/cifar10",
+        "50,000 + 10,000 colour images 32x32, 10 classes",
+        tfds="cifar10",
+    ),
+    "cifar100": Named(
+        "uoft-cs/cifar100",
+        "50,000 + 10,000 colour images 32x32, 100 classes",
+        {"label": "fine_label"},
+        "cifar100",
+    ),
+    "femnist": Named("flwrlabs/femnist", "814,277 characters by writer, 62 classes"),
+    "twitter": _TWEETS,
+    "sentiment140": _TWEETS,
+    "sst2": Named(
+        "stanfordnlp/sst2",
+        "67,349 + 872 phrases of film reviews, negative or positive",
+        tfds="glue/sst2",
+        texts=True,
+    ),
+    "shakespeare": Named(
+        "flwrlabs/shakespeare",
+        "80 characters of a play and the next one, by role",
+        {"text": "x", "label": "y", "user": "character_id"},
+    ),
+}
+
+
+def read(
+    name: str, data_dir: str | Path | None = None, hf: Mapping[str, Any] | None = None
+) -> tuple[dict[str, np.ndarray], int | None]:
+    """Reads a named data set from TensorFlow Datasets, or else from the hub's cache.
+
+    Args:
+      name: in `NAMED`.
+      data_dir: as `prepared_tfds.read` takes it; if set, only that is read.
+      hf: options of `hub.read`; if there are any, only the hub's cache is read.
+
+    Returns:
+      The arrays, and the number of classes where labels have names. Sentences become
+      hashed features.
+
+    Raises:
+      ValueError: no source is there; the message has the commands that get one.
+    """
+    source, options = NAMED[name], dict(hf or {})
+    if not options and source.tfds and prepared_tfds.is_prepared(source.tfds, data_dir):
+        reader = _sentences if source.texts else prepared_tfds.read
+        return reader(source.tfds, data_dir)
+    if data_dir is None and hub.is_cached(source.hub):
+        return hub.read(source.hub, **source.columns | options)
+    raise ValueError(f"data set {name!r} is not on this machine: {_ways(name)}")
+
+
+def _ways(name: str) -> str:
+    """Returns what gets a data set, as the end of a message."""
+    source, way = NAMED[name], "`python launch.py --prepare="
+    ways = [f"{way}hf:{source.hub}` (extra [hf])"]
+    if source.tfds:
+        ways += [f"{way}{source.tfds}` (extra [prepare]), or set TFDS_DATA_DIR"]
+    elif name in ("femnist", "shakespeare"):
+        ways += ["name a folder of LEAF's files by --config.dataset"]
+    else:
+        ways += ["`python -m sparsefl_jax.data.text tweets.csv data/twitter.npz ...`"]
+    return f"run {', or '.join(ways)}; a configuration with :mini needs none"
+
+
+def _sentences(name, data_dir):
+    (texts, y, texts_test, y_test), classes = prepared_tfds.read_texts(name, data_dir)
+    x, x_test = (hashed(t, hub_samples.HASH, title=name) for t in (texts, texts_test))
+    return {"x": x, "y": y, "x_test": x_test, "y_test": y_test}, len(classes)

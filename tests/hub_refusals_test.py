@@ -1,0 +1,144 @@
+"""What leaves a choice in a data set of Hugging Face, or is damaged, is one line."""
+
+import pytest
+
+from sparsefl_jax.data import sources
+from tests.hub_layouts import (
+    FLOAT,
+    INT,
+    LABEL,
+    LAYOUTS,
+    TEXT,
+    classes,
+    colour,
+    datasets,
+    grey,
+    isolate,
+    parts_of,
+    picture,
+    table,
+    write,
+)
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    return isolate(tmp_path, monkeypatch)
+
+
+IMAGES = (datasets.Image(), grey(2))
+RED = (datasets.Image(), [*grey(1), *colour(1)])
+REFUSED = [
+    (
+        LAYOUTS["cifar100"],
+        {},
+        "fine_label (classes), coarse_label (classes): name",
+    ),
+    (
+        LAYOUTS["sentiment140"],
+        {},
+        "text (text), date (text), user (text), query (te",
+    ),
+    (LAYOUTS["shakespeare"], {}, "the label may be character_id (text), x (text), y"),
+    (table(a=IMAGES, b=IMAGES, y=LABEL), {}, "the samples may be a (image), b (image)"),
+    (
+        table(a=IMAGES, y=(FLOAT, [0, 1])),
+        {},
+        "no column for the label: a (image), y",
+    ),
+    (table(a=(INT, [1, 2]), b=(FLOAT, [1, 2]), y=LABEL), {}, "a (integer), b (float)"),
+    (
+        table(a=(TEXT, "ab"), b=(FLOAT, [1, 2]), y=LABEL),
+        {},
+        "as hf.text or hf.table",
+    ),
+    (LAYOUTS["mnist"], {"label": "lable"}, "hf.label='lable' (did you mean 'label'?)"),
+    (
+        LAYOUTS["mnist"],
+        {"image": "label"},
+        "hf.image='label' is of type classes",
+    ),
+    (LAYOUTS["mnist"], {"hash": 9}, "hf.hash=9 is read by nothing here"),
+    (LAYOUTS["mnist"], {"test": "dev"}, "hf.test='dev'"),
+    (LAYOUTS["sst2"], {"test": "test"}, "hf.test='test' has no sample with a label"),
+    (LAYOUTS["femnist"], {"user": "image"}, "hf.user='image' is of type image"),
+    (table(a=RED, y=LABEL), {}, "row 1 of split 'train': 'a' is an image of shape (32"),
+    (
+        table(a=(datasets.Image(), [None, *grey(1)]), y=LABEL),
+        {},
+        "row 0 of split",
+    ),
+    (
+        table(a=(FLOAT, [1, None]), y=LABEL),
+        {},
+        "'a' or a row after it lacks",
+    ),
+    (
+        table(a=(FLOAT, [1, 2]), y=(INT, [-1, 1])),
+        {},
+        "label 'y' of split 'train' has -1",
+    ),
+    (table(a=(FLOAT, [1, 2]), y=(classes(2), [-1, -1])), {}, "no sample with a label"),
+    (
+        table(a=(datasets.List(INT), [[1], [1, 2]]), y=LABEL),
+        {},
+        "'a' has several lengths",
+    ),
+    (
+        table(a=(datasets.Image(), [picture(0, 4, 4), picture(0, 4, 5)]), y=LABEL),
+        {},
+        "but the first is (4, 4, 1): resize them to one size",
+    ),
+]
+
+
+@pytest.mark.parametrize("layout, hf, told", REFUSED, ids=lambda v: str(v)[:40])
+def test_what_leaves_a_choice_or_is_broken_is_one_line(layout, hf, told, place):
+    name = write(place / "mine", layout)
+    with pytest.raises(ValueError) as caught:
+        sources.load(name, hf=hf)
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+    assert str(caught.value).startswith((f"data set '{name}' cannot be used: ", "x "))
+
+
+def damaged(place, what):
+    name = write(place / "mine", LAYOUTS["mnist"])
+    [file] = (place / "mine" / "data").glob("train*")
+    if what == "cut":
+        file.write_bytes(file.read_bytes()[:300])
+    elif what == "empty":
+        file.write_bytes(b"")
+    elif what == "image":
+        rows = datasets.Dataset.from_dict(
+            {"image": [{"bytes": b"no image", "path": None}], "label": [1]},
+            features=datasets.Features(LAYOUTS["mnist"][0]),
+        )
+        rows.to_parquet(file)
+    elif what == "arrow":
+        parts_of(LAYOUTS["mnist"]).save_to_disk(place / "saved")
+        [file] = (place / "saved" / "train").glob("*.arrow")
+        file.write_bytes(file.read_bytes()[:300])
+        name = f"hf:{place / 'saved'}"
+    elif what == "no data":
+        (place / "nothing").mkdir()
+        name = f"hf:{place / 'nothing'}"
+    elif what == "suffix":
+        (place / "mine.txt").write_text("a")
+        name = f"hf:{place / 'mine.txt'}"
+    else:
+        name = f"hf:{place / 'absent'}"
+    return name
+
+
+DAMAGES = ("cut", "empty", "image", "arrow", "no data", "suffix", "absent")
+
+
+@pytest.mark.parametrize("what", DAMAGES)
+def test_damaged_files_are_one_line(what, place):
+    name = damaged(place, what)
+    with pytest.raises(ValueError, match=f"^data set '{name}'") as caught:
+        sources.load(name)
+    assert "\n" not in str(caught.value)
+    assert what != "image" or "row 0 of split 'train': 'image' is no image" in str(
+        caught.value
+    )

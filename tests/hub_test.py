@@ -1,0 +1,225 @@
+"""Data sets of Hugging Face: layouts, columns, splits and caches, and a run."""
+
+import io
+import json
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from sparsefl_jax.data import characters, hub, hub_samples, prepare, sources
+from tests.hub_layouts import (
+    FLOAT,
+    INT,
+    LABEL,
+    LAYOUTS,
+    SPEECH,
+    TEXT,
+    classes,
+    datasets,
+    grey,
+    into_cache,
+    isolate,
+    parts_of,
+    picture,
+    table,
+    write,
+)
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(autouse=True)
+def place(tmp_path, monkeypatch):
+    return isolate(tmp_path, monkeypatch)
+
+
+SHAPES = {
+    "femnist": ((4, 28, 28, 1), [61, 3, 4, 5], 62, 0),
+    "mnist": ((3, 28, 28, 1), [5, 0, 4], 10, 1),
+    "fashion_mnist": ((3, 28, 28, 1), [5, 0, 4], 10, 1),
+    "cifar10": ((3, 32, 32, 3), [6, 9, 9], 10, 1),
+    "cifar100": ((2, 32, 32, 3), [19, 29], 100, 1),
+    "sst2": ((3, 768), [1, 0, 1], 2, 1),
+    "sentiment140": ((3, 768), [0, 2, 0], 3, 1),
+}
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_name_reads_the_cache_of_the_library(name, place):
+    into_cache(place, name)
+    data = sources.load(name)
+    shape, labels, num_classes, num_test = SHAPES[name]
+    assert data.x.shape == shape and data.y.tolist() == labels
+    assert data.num_classes == num_classes and len(data.x_test) == num_test
+    assert data.name == name
+    if data.x.ndim == 4:
+        assert data.x.dtype == np.uint8
+        drawn = np.asarray(picture(1, *shape[1:3], *([3] if shape[3] == 3 else [])))
+        np.testing.assert_array_equal(data.x[1].squeeze(), drawn)
+
+
+def test_users_come_with_the_samples(place):
+    into_cache(place, "femnist")
+    assert sources.load("femnist").users.tolist() == [1, 0, 1, 1]
+    data = sources.load("hf:flwrlabs/femnist", hf={"user": "hsf_id"})
+    assert data.users.tolist() == [0] * 4 and data.name == "femnist"
+
+
+def test_tweets_have_users_in_both_splits_and_three_classes(place):
+    into_cache(place, "sentiment140")
+    data = sources.load("twitter", hf={"hash": 32})
+    assert data.users.tolist() == [1, 0, 1] and data.users_test.tolist() == [2]
+    assert data.y_test.tolist() == [1] and data.x.shape == (3, 32)
+
+
+def test_texts_with_a_next_character_are_tokens(place):
+    into_cache(place, "shakespeare")
+    data = sources.load("shakespeare")
+    said = ["".join(characters.ALPHABET[c] for c in row) for row in data.y]
+    assert said[0] == SPEECH[1:80] + "r" and said[1][-3:] == "eri"
+    assert data.x.shape == (2, 80) and data.users.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("way", ["folder", "file", "saved", "saved split"])
+def test_files_of_ones_own_are_read_in_every_form(way, place):
+    folder = place / "mine"
+    name = write(folder, LAYOUTS["mnist"])
+    parts = parts_of(LAYOUTS["mnist"])
+    if way == "file":
+        name = f"hf:{next(folder.glob('data/train*'))}"
+    elif way == "saved":
+        parts.save_to_disk(folder / "saved")
+        name = f"hf:{folder / 'saved'}"
+    elif way == "saved split":
+        parts["train"].save_to_disk(folder / "saved")
+        name = f"hf:{folder / 'saved'}"
+    data = sources.load(name)
+    assert data.y.tolist() == [5, 0, 4]
+    assert len(data.x_test) == (1 if way in ("folder", "saved") else 0)
+    np.testing.assert_array_equal(data.x[2, ..., 0], np.asarray(picture(2, 28, 28)))
+
+
+TABLES = {
+    "floats": (table(a=(FLOAT, [1, 2]), b=(FLOAT, [3, 4]), y=LABEL), {}),
+    "integers that are named": (
+        table(a=(INT, [1, 2]), id=(INT, [7, 8]), b=(INT, [3, 4]), y=LABEL),
+        {"table": ("a", "b")},
+    ),
+    "a list": (table(v=(datasets.List(FLOAT), [[1, 3], [2, 4]]), y=LABEL), {}),
+    "labels as texts": (
+        table(a=(FLOAT, [1, 2]), b=(FLOAT, [3, 4]), mood=(TEXT, ["bad", "good"])),
+        {"label": "mood"},
+    ),
+    "labels as numbers": (
+        table(a=(FLOAT, [1, 2]), b=(FLOAT, [3, 4]), n=(INT, [10, 70])),
+        {},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", TABLES)
+def test_tables(case, place):
+    layout, hf = TABLES[case]
+    data = sources.load(write(place / "mine", layout), hf=hf)
+    assert data.x.tolist() == [[1, 3], [2, 4]] and data.y.tolist() == [0, 1]
+    assert data.num_classes == 2 and data.users is None
+
+
+def test_samples_without_a_label_are_left_out_aloud(place):
+    layout = table(a=(FLOAT, [1, 2, 3]), y=(classes(2), [1, -1, 0]))
+    with pytest.warns(UserWarning, match="1 of 3 samples of split 'train' have no lab"):
+        data = sources.load(write(place / "mine", layout))
+    assert data.x.tolist() == [[1], [3]] and data.y.tolist() == [1, 0]
+
+
+def test_splits_are_named_where_there_is_a_choice(place):
+    features, rows = LAYOUTS["mnist"]
+    layout = features, {"day": rows["train"], "night": rows["test"]}
+    parts_of(layout).save_to_disk(place / "saved")
+    name = f"hf:{place / 'saved'}"
+    with pytest.raises(ValueError, match="its splits are day, night: name the one to"):
+        sources.load(name)
+    assert not len(sources.load(name, hf={"train": "day"}).x_test)
+    data = sources.load(name, hf={"train": "night", "test": "day"})
+    assert data.y.tolist() == [7] and data.y_test.tolist() == [5, 0, 4]
+
+
+def test_files_are_decoded_once_and_again_when_they_change(place, monkeypatch):
+    name = write(place / "mine", LAYOUTS["mnist"])
+    before = sources.load(name)
+    with monkeypatch.context() as patch:
+        patch.setattr(hub_samples, "decode", None)
+        again = sources.load(name)
+        assert isinstance(again.x, np.memmap) and again.num_classes == 10
+        np.testing.assert_array_equal(before.x, again.x)
+    features, rows = LAYOUTS["mnist"]
+    write(place / "mine", (features, rows | {"train": (grey(3), [1, 1, 1])}))
+    assert sources.load(name).y.tolist() == [1, 1, 1]
+
+
+def test_decoding_shows_its_progress(place, monkeypatch):
+    shown, whole = [], hub_samples.tqdm
+
+    def bar(*args, **given):
+        shown.append(whole(*args, **given | {"disable": False, "file": io.StringIO()}))
+        assert given["disable"] is None  # on a terminal alone
+        return shown[-1]
+
+    monkeypatch.setattr(hub_samples, "tqdm", bar)
+    sources.load(write(place / "mine", LAYOUTS["mnist"]))
+    told = [(b.desc, b.total, b.n) for b in shown]
+    assert told == [("mine train", 3, 3), ("mine test", 1, 1)]
+
+
+def test_what_is_not_there_says_how_to_get_it(place):
+    with pytest.raises(ValueError, match="^data set 'hf:some/thing' cannot be used: "):
+        sources.load("hf:some/thing")
+    with pytest.raises(ValueError, match="expected ORGANISATION/NAME, a folder or"):
+        sources.load("hf:mnist")
+    with pytest.raises(ValueError, match="hf.label='a' is read by nothing here"):
+        sources.load("mnist_sample", hf={"label": "a"})
+    into_cache(place, "cifar10")
+    assert prepare.prepare("hf:uoft-cs/cifar10") == "train: 3 samples, test: 1 samples"
+    assert not datasets.config.HF_HUB_OFFLINE or hub.is_cached("uoft-cs/cifar10")
+
+
+def test_without_the_library_the_message_names_it(place, monkeypatch):
+    monkeypatch.setitem(sys.modules, "datasets", None)
+    with pytest.raises(ValueError, match=r"pip install 'sparsefl_jax\[hf\]'"):
+        sources.load(f"hf:{place}")
+
+
+@pytest.mark.slow
+def test_the_folder_and_the_network_of_the_documentation_train_with_spdst(place):
+    """The command as printed, with the module as printed and fewer rounds."""
+    page = (ROOT / "docs" / "data_and_models.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    [network] = [block for block in blocks if "def table_network" in block]
+    [command] = re.findall(r"python launch.py (.*table_network.*?)   # reads", page)
+    (place / "my_module.py").write_text(network)
+    x = np.random.default_rng(0).normal(size=(400, 8)).astype(np.float32)
+    rows = {f"x{i}": x[:, i] for i in range(8)}
+    rows |= {"label": (x[:, 0] > 0).astype(np.int64)}
+    rows |= {"user": [f"user {i % 20}" for i in range(400)]}
+    (place / "mine").mkdir()
+    datasets.Dataset.from_dict(rows).to_parquet(place / "mine" / "train.parquet")
+    arguments = command.replace("configs/", f"{ROOT}/configs/")
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "launch.py"), *shlex.split(arguments)]
+        + ["--config.num_rounds=5", "--workdir=run"],
+        capture_output=True,
+        text=True,
+        cwd=place,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    last = json.loads((place / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    config = json.loads((place / "run" / "config.json").read_text())
+    assert config["algorithm"]["name"] == "spdst"
+    # A fifth of the 8 * 32 + 32 + 32 * 2 + 2 values, in kernels, and the 34 biases.
+    assert last["models"]["global"]["parameters"] == 70 + 34
+    assert last["accuracy"] > 0.6

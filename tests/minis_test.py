@@ -1,0 +1,67 @@
+"""The variant `mini` of every configuration: what it reads, what it gives, that it runs."""
+
+import importlib
+import json
+import re
+
+import jax
+import numpy as np
+import pytest
+
+from sparsefl_jax.data import samples
+from sparsefl_jax.runs import cli, experiment, loop
+from sparsefl_jax.runs.config import build, fields
+
+CONFIGS = sorted(path.stem for path in cli.CONFIGS.glob("[!_]*.py"))
+PAPERS = ("complement_sst2", "fedsparsify_fashion_mnist", "flash_mnist")
+PAPERS += ("spafl_fashion_mnist",)
+SIZE = 600_000  # bytes of the samples that only `mini` reads
+
+
+def mini(name):
+    """Returns the configuration, and the accuracy in percent that its file states."""
+    module = importlib.import_module(f"configs.{name}")
+    _, _, told = module.__doc__.partition("`mini`")
+    stated = re.search(r"(\d+\.\d) %", told)
+    assert stated, f"configs/{name}.py does not say what `mini` gave"
+    return module.get_config("mini"), float(stated[1])
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_mini_reads_what_the_package_brings(name, monkeypatch, tmp_path):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
+    config, _ = mini(name)
+    fields.check(config)
+    assert config.dataset in samples.SAMPLES and not config.writers
+    data = build.build_data(config)
+    assert config.cohort_size <= len(data.train.size)
+
+
+def test_what_mini_needs_is_small_and_has_a_licence():
+    files = ["mnist_sample.npz", "mnist_writers.npz", "shakespeare_sample.txt"]
+    assert sum((samples.FOLDER / f).stat().st_size for f in files) <= SIZE
+    told = (samples.FOLDER / "README.md").read_text()
+    for file in samples.FOLDER.iterdir():
+        assert f"`{file.name}`" in told or file.name == "README.md"
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_the_mini_of_a_paper_runs_two_rounds(name, key):
+    config, _ = mini(name)
+    config.num_rounds = 2
+    data = build.build_data(config)
+    model = build.build_model(config, data)
+    stages = build.build_stages(config, model)
+    result = loop.run(key, stages, model, data, eval_every=2)
+    assert result.metrics[-1]["round"] == 2
+    assert 0 < result.metrics[-1]["accuracy"] < 1
+    assert np.isfinite(jax.tree.leaves(jax.tree.map(np.sum, result.metrics[-2]))[0])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CONFIGS)
+def test_mini_ends_at_the_accuracy_that_its_file_states(name, tmp_path):
+    config, stated = mini(name)
+    experiment.run(config, tmp_path / "run")
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert 100 * json.loads(lines[-1])["accuracy"] == pytest.approx(stated, abs=6)
