@@ -116,14 +116,14 @@ PRINTED = {
     "pdst": MASK | {"allocation": "uniform"},
     "pqsu": {
         **{"prunable": ("*kernel",), "quantize": "both", "selective": True},
-        **{"weighting": "uniform"},
+        **{"weighting": "uniform", "index": "bitmap"},
     },
     "prunefl": MASK | PRUNEFL | TIMES | {"half_life": 10000.0},
     "prunefl_initial": MASK
     | PRUNEFL
     | TIMES
     | {"num_batches": 10, "max_iterations": 1000, "start_accuracy": 0.15},
-    "sensitivity": FLASH | {"prunable": ("*kernel",), "group": 0},
+    "sensitivity": MASK | FLASH | {"group": 0},
     "snip": MASK | {"first_samples": False, "mode": "train"},
     "spafl": SPAFL
     | {"prunable": ("*kernel",), "extract": True, "thresholds_only": False}
@@ -137,3 +137,17 @@ def test_the_defaults_are_those_of_the_paper(name):
     takes = inspect.signature(getattr(sfl, name)).parameters.values()
     given = {a.name: a.default for a in takes if a.default is not a.empty}
     assert given == PRINTED[name]
+
+
+SENDS_NO_POSITIONS = {
+    *("fedavg", "fedpm", "fedprox", "fjord", "heterofl", "local_only", "spafl"),
+}
+
+
+def test_every_method_that_sends_positions_takes_their_code():
+    takes = {
+        name: inspect.signature(factory).parameters
+        for name, factory in sfl.algorithms.ALGORITHMS.items()
+    }
+    without = {name for name, arguments in takes.items() if "index" not in arguments}
+    assert without == SENDS_NO_POSITIONS

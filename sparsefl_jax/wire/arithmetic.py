@@ -43,8 +43,7 @@ def encode(values: np.ndarray) -> np.ndarray:
             words.append(start >> WORD)
             start = (start & LOW) << WORD
             length <<= WORD
-    # The shortest cell of a power of two that lies inside the final interval.
-    width = 2 * WORD + 2 - length.bit_length()
+    width = _tail_width(length)
     cell = -(-start // (1 << 2 * WORD - width))
     carry = cell >> width
     for i in reversed(range(len(words))):
@@ -54,7 +53,7 @@ def encode(values: np.ndarray) -> np.ndarray:
     return np.concatenate([np.unpackbits(np.array(words, ">u4").view(np.uint8)), tail])
 
 
-def decode(stream: np.ndarray, n: int, ones: int) -> np.ndarray:
+def decode(stream: np.ndarray, n: int, ones: int) -> tuple[np.ndarray, int]:
     """Reads what `encode` wrote.
 
     Args:
@@ -63,20 +62,21 @@ def decode(stream: np.ndarray, n: int, ones: int) -> np.ndarray:
       ones: how many of them are 1.
 
     Returns:
-      [n] bool.
+      [n] bool, and how many bits were read.
 
     Example:
-      >>> decode(encode([0, 1, 1, 0, 1]), 5, 3).astype(int).tolist()
-      [0, 1, 1, 0, 1]
+      >>> values, taken = decode(encode([0, 1, 1, 0, 1]), 5, 3)
+      >>> values.astype(int).tolist(), taken
+      ([0, 1, 1, 0, 1], 6)
     """
     zeros = n - ones
     if zeros in (0, n):
-        return np.full(n, ones > 0)
+        return np.full(n, ones > 0), 0
     bits = np.zeros(-(-stream.size // WORD) * WORD + 2 * WORD, np.uint8)
     bits[: stream.size] = stream
     words = np.packbits(bits).view(">u4").tolist()
     offset, length = (words[0] << WORD) | words[1], FULL  # in the interval
-    later, values = iter(words[2:]), []
+    later, values, left = iter(words[2:]), [], 0  # left: words out of the register
     for _ in range(n):
         split = length * zeros // n
         one = offset >= split
@@ -89,4 +89,32 @@ def decode(stream: np.ndarray, n: int, ones: int) -> np.ndarray:
         if length <= LOW:
             offset = (offset << WORD) | next(later, 0)
             length <<= WORD
-    return np.array(values, bool)
+            left += 1
+    return np.array(values, bool), left * WORD + _tail_width(length)
+
+
+def entropy_bits(n: np.ndarray | int, ones: np.ndarray | int) -> np.ndarray:
+    """Returns n H(ones / n): the bits of zeros and ones whose numbers are known.
+
+    Args:
+      n: how many values there are, of any shape.
+      ones: how many of them are 1.
+
+    Returns:
+      float64, the common shape of both.
+
+    Example:
+      >>> entropy_bits(np.array([0, 7, 8, 8]), np.array([0, 7, 4, 1])).tolist()
+      [0.0, 0.0, 8.0, 4.3485]
+    """
+    n, ones = np.asarray(n, np.float64), np.asarray(ones, np.float64)
+    total = np.zeros(np.broadcast_shapes(n.shape, ones.shape))
+    for k in (ones, n - ones):
+        share = np.where(k > 0, k, 1.0) / np.where(k > 0, n, 1.0)
+        total = total - k * np.log2(share)
+    return total
+
+
+def _tail_width(length: int) -> int:
+    """Returns the bits of the shortest cell of a power of two in a final interval."""
+    return 2 * WORD + 2 - length.bit_length()

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.wire.arithmetic import entropy_bits
 from sparsefl_jax.wire.packets import Count, Layout
 from sparsefl_jax.wire.positions import POSITIONS, position_bits
 
@@ -80,27 +81,6 @@ def packet_bits(layout: Layout, count: Count) -> Bits:
     positions = np.zeros_like(values)
     if layout.masked and layout.index in POSITIONS:
         for leaf, shape in enumerate(layout.shapes):
-            positions += position_bits(layout.index, shape, entries[..., leaf])
+            unary = None if count.unary is None else count.unary[..., leaf]
+            positions += position_bits(layout.index, shape, entries[..., leaf], unary)
     return Bits(values, sent * fresh * positions)
-
-
-def entropy_bits(n: np.ndarray | int, ones: np.ndarray | int) -> np.ndarray:
-    """Returns n H(ones / n): the bits of zeros and ones whose numbers are known.
-
-    Args:
-      n: how many values there are, of any shape.
-      ones: how many of them are 1.
-
-    Returns:
-      float64, the common shape of both.
-
-    Example:
-      >>> entropy_bits(np.array([0, 7, 8, 8]), np.array([0, 7, 4, 1])).tolist()
-      [0.0, 0.0, 8.0, 4.3485]
-    """
-    n, ones = np.asarray(n, np.float64), np.asarray(ones, np.float64)
-    total = np.zeros(np.broadcast_shapes(n.shape, ones.shape))
-    for k in (ones, n - ones):
-        share = np.where(k > 0, k, 1.0) / np.where(k > 0, n, 1.0)
-        total = total - k * np.log2(share)
-    return total

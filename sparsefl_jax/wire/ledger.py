@@ -20,7 +20,8 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core.types import PyTree, Work
-from sparsefl_jax.wire.charges import entropy_bits, message_bits
+from sparsefl_jax.wire.arithmetic import entropy_bits
+from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Count, Layout, assumptions
 
 
