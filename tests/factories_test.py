@@ -94,6 +94,12 @@ SPAFL = {"alpha": 0.002, "variant": "paper", "clamp": False, "keep_optimizer": F
 TIMES = {"layer_time": None, "constant_time": 0.0, "max_density": 1.0}
 PRINTED = {
     "complement": {"aggregation_ratio": 1.5, "index": "bitmap"},
+    "compressed": {
+        **{"up": "topk", "down": None, "feedback": "ef", "density": None},
+        **{"scope": None, "bits": None, "bucket": None, "index": None},
+        **{"clients": None, "stale": "keep", "server_optimizer": None},
+        **{"keep_optimizer": False, "weighting": None},
+    },
     "fedavg": FEDAVG,
     "fedpm": {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},

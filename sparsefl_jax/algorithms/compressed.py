@@ -32,7 +32,7 @@ from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor
 from sparsefl_jax.wire.packets import Message, Packet, stable
 
 FEEDBACK = ("ef", "ef21", "none")
-DOWN = ("topk", "stc", "sign", "qsgd")  # what compresses a step without a shared seed
+DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
 
 
@@ -94,7 +94,7 @@ def compressed(
         at the same positions), 'qsgd', 'sign', 'majority', 'stc', 'none', or a
         `wire.compressors.Compressor`.
       down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
-        'sign', 'qsgd', or a `Compressor`; None sends the model.
+        'sign', or a `Compressor`; None sends the model.
       feedback: 'ef', 'ef21' or 'none'.
       density, scope, bits, bucket, index: of the compressors that read them, see
         `wire.compressors`; None for their own defaults.
