@@ -2,11 +2,12 @@
 
 python launch.py --config=configs/compressed_cifar10.py[:RIVAL][,mini]
 
-RIVAL is topk (default), randomk, sign, stc (both ways), qsgd (4 bits), ef21 or majority.
-ResNet-18, 100 clients, LDA 0.1, 10 a round, 600 rounds, as in `flash_cifar10.py`. Not
-measured: a round takes about a minute on 2 CPU cores. Compression of the uplink alone
-saves less than half of the traffic: `--config.algorithm.down=stc` or `sign` compresses
-both ways. `--config.algorithm.density=0.05` sets the share of entries that travel.
+RIVAL is topk (default), randomk, sign, stc (both ways), qsgd (4 bits), ef21 or
+majority. ResNet-18, 100 clients, LDA 0.1, 10 a round, 600 rounds, as in
+`flash_cifar10.py`. Not measured: a round takes about a minute on 2 CPU cores.
+Compression of the uplink alone saves less than half of the traffic:
+`--config.algorithm.down=stc` or `sign` compresses both ways.
+`--config.algorithm.density=0.05` sets the share of entries that travel.
 
 `mini` is `flash_cifar10.py:mini`, with its network, clients and 60 rounds.
 """
@@ -33,8 +34,6 @@ def get_config(arg: str = ""):
     config.algorithm = {"name": "compressed"} | RIVALS[rival]
     if rival == "ef21":
         config.algorithm.clients = config.get_oneway_ref("num_clients")
-    if (
-        rival == "majority"
-    ):  # a step of every weight; its mean over clients says no size
+    if rival == "majority":  # its signs have no size
         config.server_optimizer = {"name": "sgd", "learning_rate": 0.002}
     return complete(config)

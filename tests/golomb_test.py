@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.wire import arithmetic, golomb, positions
+from sparsefl_jax.wire import arithmetic, golomb, ledger, packets, positions
+from sparsefl_jax.wire.charges import message_bits
 
 PHI = (1 + math.sqrt(5)) / 2
 
@@ -88,6 +89,29 @@ def test_bits_of_a_random_leaf_are_the_expected_ones(share, expected):
     assert bits / flat.sum() == pytest.approx(expected, rel=0.01)
     packed = arithmetic.entropy_bits(10**6, int(flat.sum()))
     assert 0.98 * bits < packed < bits
+
+
+def test_what_ternary_values_save():
+    # Sattler et al.: 4.414 at p = 0.01, by entropies; 32 bits over p (1 + a position).
+    p = 0.01
+    entropy = -p * math.log2(p) - (1 - p) * math.log2(1 - p)
+    assert (entropy + 32 * p) / (entropy + p) == pytest.approx(4.414, abs=5e-4)
+    for p, factor in ((0.01, 351), (1 / 400, 1152)):
+        b = low_bits(10**6, round(p * 10**6))
+        position = b + 1 / (1 - (1 - p) ** 2**b)
+        assert 32 / (p * (1 + position)) == pytest.approx(factor, abs=0.6)
+
+
+def test_bits_of_stc_as_its_official_code_counts_them():
+    mask = {"w": jnp.zeros(32, bool).at[jnp.array([0, 8, 31])].set(True)}
+    values = {"w": mask["w"].astype(jnp.uint8)}
+    message = {"delta": packets.Packet(values, mask, bits=1, index="golomb")}
+    found = packets.layout(message), packets.count(message)
+    # b = 2: of gaps 1, 8, 23 the quotients take 1 + 2 + 6 bits; 3 (1 + 1 + 2) + 9
+    assert ledger.official_stc_bits(*found, ("delta",)) == 21
+    assert int(message_bits(*found).total) == 6 + 3 * 2 + 9 + 3
+    unsent = {"delta": found[1]["delta"]._replace(sent=jnp.bool_(False))}
+    assert ledger.official_stc_bits(found[0], unsent, ("delta",)) == 0
 
 
 def test_the_plan_bounds_the_bits_of_every_mask_of_at_most_k_entries():
