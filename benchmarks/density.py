@@ -22,6 +22,7 @@ from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire.positions import POSITIONS
 
 DENSITIES = (1.0, 0.5, 0.2, 0.1, 0.05, 0.02, 0.01)
 HEAD = (
@@ -113,7 +114,7 @@ def main():
     models = list(workload.NETWORKS)
     parser.add_argument("--model", choices=models, default="lenet5_caffe")
     parser.add_argument("--densities", nargs="+", type=float, default=DENSITIES)
-    parser.add_argument("--index", default="bitmap", choices=("bitmap", "coo", "csr"))
+    parser.add_argument("--index", default="bitmap", choices=list(POSITIONS))
     parser.add_argument("--cohort", type=int, default=10)
     parser.add_argument("--samples", type=int, default=128, help="of a client")
     parser.add_argument("--chunk", default="auto")

@@ -43,6 +43,7 @@ SECONDS = 150  # for the tests of one mutant; more counts as a hang
 OWNERS = {
     "algorithms/": "{} [{}]",
     "algorithms/__init__": "imports",
+    "algorithms/compressed": "compressed [compressed]",
     "algorithms/fedavg": "[fedavg]",
     "algorithms/fedsparsify": "fedsparsify [fedsparsify_global] [fedsparsify_local]",
     "algorithms/flash/": "flash work [spdst] [nst]",
@@ -66,6 +67,7 @@ OWNERS = {
     "sparsity/width": "slice heterofl",
     "training/means": "aggregate",
     "wire/charges": "codec costs",
+    "wire/compressors": "compressors compressed",
     "wire/ledger": "costs",
     "wire/packets": "codec costs",
     "wire/positions": "codec",

@@ -76,6 +76,13 @@ RUNS = {
         (),
     ),
     "complement": ({"name": "complement"} | HALF, {}, 2, ()),
+    "compressed": ({"name": "compressed", "density": 0.1}, {}, 2, ()),
+    "compressed_stc": (
+        {"name": "compressed", "up": "stc", "down": "stc", "density": 0.1},
+        {},
+        2,
+        (),
+    ),
     "pqsu": (
         {"name": "pqsu"} | HALF,
         {"first_stage": {"name": "fedavg", "num_rounds": 1}},

@@ -18,6 +18,7 @@ from benchmarks import (
     measure,
     methods,
     population,
+    positions,
     profile,
     roofline,
     scaling,
@@ -251,6 +252,20 @@ def test_every_method_can_be_timed(name):
     method = sfl.ALGORITHMS[name](model, optimizer, **kwargs)
     sparse = checks.initial_model(jax.random.key(0), model)
     checks.trace(sfl.Stage(method, 1, 4, 1, 8), sparse, data)
+
+
+def test_positions_of_real_masks(tmp_path, monkeypatch):
+    arguments = "--model", "mlp", "--rounds", "2", "--densities", "0.5", "0.02"
+    told = written(positions, "positions", tmp_path, monkeypatch, *arguments)
+    kinds = [(r["mask"], r["density"]) for r in told]
+    assert kinds == [(m, d) for m in ("weights", "update") for d in (0.5, 0.02)]
+    for r in told:
+        bits, density = r["bits"], r["density"]
+        assert bits["bitmap"] == pytest.approx(1 / density, rel=1e-3)
+        layers = 0.98  # the layers differ in density, which a code of each layer uses
+        share = -np.log2(density) - (1 - density) / density * np.log2(1 - density)
+        assert bits["packed"] < share / layers
+        assert bits["packed"] < bits["golomb"] < bits["coo"]
 
 
 def test_contract(tmp_path, monkeypatch):

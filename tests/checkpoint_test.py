@@ -60,6 +60,7 @@ def stop_after(monkeypatch, rounds):
 
 OTHERS = {
     "complement": {"density": 0.5},
+    "compressed": {"up": "stc", "down": "stc", "density": 0.5},
     "fedavg": {"keep_optimizer": True},
     "fedpm": {},
     "fedprox": {"mu": 0.01},

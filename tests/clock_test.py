@@ -64,7 +64,7 @@ def a_round(method, deadline, *, chunk=1, devices=1, x=X, ids=(0, 1), clock_on=T
     mask = {"kernel": jnp.array([[True, False], [False, True]])}
     sparse = SparseModel({"kernel": jnp.zeros((2, 2))}, mask, {})
     key = jax.random.key(0)
-    state = initial_state.start(key, plan, sparse, population)
+    state = initial_state.start(key, plan, sparse, population.info)
     ids = np.array([ids], np.int32)
     run = round_program.make_segment(plan)
     state, log = run(key, population, state, np.zeros(1, np.int32), ids)

@@ -10,6 +10,7 @@ import pytest
 
 from sparsefl_jax.algorithms import (
     complement,
+    compressed,
     fedavg,
     fedpm,
     fedprox,
@@ -42,6 +43,7 @@ from tests.averaging_by_hand import (
 )
 from tests.complement_by_hand import DENSITY as KEPT
 from tests.complement_by_hand import complements
+from tests.compressed_by_hand import compresses, signs, ternary, top
 from tests.fedpm_by_hand import trains_scores
 from tests.fedsparsify_by_hand import (
     DENSITY,
@@ -89,7 +91,14 @@ def adapts(world):
     accumulates(world)
 
 
+def obeys(world):
+    """Checks the laws alone; `compressed_test.py` has a round by hand."""
+
+
 HALF = {"density": 0.5}
+BOTH = {"up": "stc", "down": "stc", "density": 0.2}
+TENTH = {"density": 0.1}
+VOTES = {"feedback": "none", "server_optimizer": optax.sgd(0.01)}
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
 
 TABLE = {
@@ -99,6 +108,31 @@ TABLE = {
     "fedpm": Row(fedpm, {}, trains_scores),
     "fedprox": Row(fedprox, {"mu": MU}, is_pulled),
     "complement": Row(complement, {"density": KEPT}, complements),
+    "compressed": Row(
+        compressed,
+        TENTH | {"index": "golomb"},
+        functools.partial(compresses, code=top(0.1)),
+    ),
+    "compressed_stc": Row(
+        compressed,
+        BOTH,
+        functools.partial(compresses, code=ternary(0.2), step_code=ternary(0.2)),
+    ),
+    "compressed_sign": Row(
+        compressed,
+        {"up": "sign", "down": "sign"},
+        functools.partial(compresses, code=signs, step_code=signs),
+    ),
+    "compressed_ef21": Row(
+        compressed,
+        TENTH | {"feedback": "ef21", "clients": 5},
+        functools.partial(compresses, code=top(0.1), feedback="ef21"),
+    ),
+    "compressed_randomk": Row(compressed, TENTH | {"up": "randomk"}, obeys),
+    "compressed_qsgd": Row(compressed, {"up": "qsgd", "feedback": "none"}, obeys),
+    "compressed_majority": Row(
+        compressed, VOTES | {"up": "majority", "down": "sign"}, obeys
+    ),
     "fedsparsify_global": Row(fedsparsify_global, SCHEDULE, purges_on_server),
     "fedsparsify_local": Row(fedsparsify_local, SCHEDULE, purges_on_clients),
     "pdst": Row(pdst, HALF, frozen_and_dense),
@@ -139,6 +173,8 @@ VARIANTS = (
     "jmwst_2",
     "fjord_round",
     "fjord_distill",
+    *("compressed_stc", "compressed_sign", "compressed_ef21"),
+    *("compressed_randomk", "compressed_qsgd", "compressed_majority"),
 )
 
 

@@ -94,6 +94,12 @@ SPAFL = {"alpha": 0.002, "variant": "paper", "clamp": False, "keep_optimizer": F
 TIMES = {"layer_time": None, "constant_time": 0.0, "max_density": 1.0}
 PRINTED = {
     "complement": {"aggregation_ratio": 1.5, "index": "bitmap"},
+    "compressed": {
+        **{"up": "topk", "down": None, "feedback": "ef", "density": None},
+        **{"scope": None, "bits": None, "bucket": None, "index": None},
+        **{"clients": None, "stale": "keep", "server_optimizer": None},
+        **{"keep_optimizer": False, "weighting": None},
+    },
     "fedavg": FEDAVG,
     "fedpm": {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
@@ -116,14 +122,14 @@ PRINTED = {
     "pdst": MASK | {"allocation": "uniform"},
     "pqsu": {
         **{"prunable": ("*kernel",), "quantize": "both", "selective": True},
-        **{"weighting": "uniform"},
+        **{"weighting": "uniform", "index": "bitmap"},
     },
     "prunefl": MASK | PRUNEFL | TIMES | {"half_life": 10000.0},
     "prunefl_initial": MASK
     | PRUNEFL
     | TIMES
     | {"num_batches": 10, "max_iterations": 1000, "start_accuracy": 0.15},
-    "sensitivity": FLASH | {"prunable": ("*kernel",), "group": 0},
+    "sensitivity": MASK | FLASH | {"group": 0},
     "snip": MASK | {"first_samples": False, "mode": "train"},
     "spafl": SPAFL
     | {"prunable": ("*kernel",), "extract": True, "thresholds_only": False}
@@ -137,3 +143,17 @@ def test_the_defaults_are_those_of_the_paper(name):
     takes = inspect.signature(getattr(sfl, name)).parameters.values()
     given = {a.name: a.default for a in takes if a.default is not a.empty}
     assert given == PRINTED[name]
+
+
+SENDS_NO_POSITIONS = {
+    *("fedavg", "fedpm", "fedprox", "fjord", "heterofl", "local_only", "spafl"),
+}
+
+
+def test_every_method_that_sends_positions_takes_their_code():
+    takes = {
+        name: inspect.signature(factory).parameters
+        for name, factory in sfl.algorithms.ALGORITHMS.items()
+    }
+    without = {name for name, arguments in takes.items() if "index" not in arguments}
+    assert without == SENDS_NO_POSITIONS

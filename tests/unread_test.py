@@ -59,7 +59,7 @@ UNREAD = [
     ),
     (
         {"server_optimizer.name": "adam", "algorithm": SPAFL, "first_stage": {}},
-        "server_optimizer.name='adam' is read by nothing here: fedavg, fedprox",
+        "server_optimizer.name='adam' is read by nothing here: compressed, fedavg, f",
     ),
     (
         {"data_dir": "/no/such/folder"},

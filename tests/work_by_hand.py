@@ -155,6 +155,7 @@ def scored(world, round, index, passing, passes):
     return thrice(times(passes * one, layers(1.0, 1.0)), SORTING)
 
 
+COMPRESSED = ("", "_stc", "_sign", "_ef21", "_randomk", "_qsgd", "_majority")
 # By row of the contract test. FedPM's and PruneFL's search are with their references:
 # both follow from masks that no message holds.
 WORK = {
@@ -164,6 +165,7 @@ WORK = {
     **dict.fromkeys(("sensitivity", "jmwst", "nst", "hetero_jmwst"), operated),
     **dict.fromkeys(("spafl", "local_only"), thresholds),
     "jmwst_2": partial(operated, every=2),
+    **{f"compressed{variant}": dense for variant in COMPRESSED},
     "complement": dense,  # its weights are so after one step
     "prunefl": dense_gradients,
     "heterofl": sliced,

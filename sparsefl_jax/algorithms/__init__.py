@@ -1,6 +1,7 @@
 """The methods, one paper per file. Exporting a factory here is what registers it."""
 
 from sparsefl_jax.algorithms.complement import complement as complement
+from sparsefl_jax.algorithms.compressed import compressed as compressed
 from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
 from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
 from sparsefl_jax.algorithms.fedprox import fedprox as fedprox

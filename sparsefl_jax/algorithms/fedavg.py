@@ -77,12 +77,10 @@ def fedavg(
         return means.weighted_sum(values, weight(ctx.client))
 
     def aggregate(key, round, server, total):
-        still = jax.tree.map(jnp.zeros_like, server.params)
-        mean = means.weighted_mean(total, {"delta": still, "stats": server.stats})
-        gradient = jax.tree.map(jnp.negative, mean["delta"])
-        step, opt_state = server_tx.update(gradient, server.opt_state, server.params)
+        delta, stats = mean_update(server, total)
+        step, opt_state = server_step(server_tx, server, delta)
         params = optax.apply_updates(server.params, step)
-        return Server(params, mean["stats"], opt_state), {}
+        return Server(params, stats, opt_state), {}
 
     def deploy(key, server):
         mask = masks.full(server.params)
@@ -91,6 +89,21 @@ def fedavg(
     return Algorithm(
         init, broadcast, update, contribute, aggregate, deploy, init_client
     )
+
+
+def mean_update(server: Server, total: PyTree) -> tuple[PyTree, PyTree]:
+    """Returns the cohort's mean update, 0 if nobody sent one, and mean statistics."""
+    still = jax.tree.map(jnp.zeros_like, server.params)
+    mean = means.weighted_mean(total, {"delta": still, "stats": server.stats})
+    return mean["delta"], mean["stats"]
+
+
+def server_step(
+    tx: optax.GradientTransformation, server: Server, delta: PyTree
+) -> tuple[PyTree, PyTree]:
+    """Returns the server optimizer's step along an update, and its new state."""
+    gradient = jax.tree.map(jnp.negative, delta)
+    return tx.update(gradient, server.opt_state, server.params)
 
 
 def fit(

@@ -21,6 +21,7 @@ from sparsefl_jax.sparsity import filters, masks, quantization
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import is_new
 from sparsefl_jax.wire.packets import Message, Packet
+from sparsefl_jax.wire.positions import POSITIONS
 
 DIRECTIONS = {"both": ("down", "up"), "up": ("up",), "none": ()}
 
@@ -40,6 +41,7 @@ def pqsu(
     quantize: str = "both",
     selective: bool = True,
     weighting: str = "uniform",
+    index: str = "bitmap",
 ) -> Algorithm:
     """PQSU: trains a network with fewer filters, and sends weights in 8 bits.
 
@@ -58,9 +60,9 @@ def pqsu(
     loss at the upload before.
 
     Down: the alive weights in uint8, with a scale and a zero point of 32 bits each for
-    every leaf; when a client first takes part also one bit per filter, from which the
-    mask follows. Up: the same weights, trained. Both: normalisation statistics,
-    float32. The server's model is never rounded.
+    every leaf; when a client first takes part also the positions of the filters, from
+    which the mask follows. Up: the same weights, trained. Both: normalisation
+    statistics, float32. The server's model is never rounded.
 
     Args:
       model: the network and its loss.
@@ -71,6 +73,7 @@ def pqsu(
         'none'; weights that are not quantised travel in float32.
       selective: False lets all clients upload in every round.
       weighting: a client's weight in the mean, see `means.WEIGHTINGS`.
+      index: how the positions of filters are written, see `packets.Packet`.
 
     Raises:
       ValueError: an argument is out of range, or `prunable` matches no hidden layer.
@@ -82,6 +85,7 @@ def pqsu(
     """
     in_range("density", density, "(0, 1]")
     one_of("quantize", quantize, DIRECTIONS)
+    one_of("index", index, POSITIONS)
     weight, loss_fn = means.weigh(weighting), local.objective(model)
     filters.shrinking(model.macs, prunable)  # refuses globs that match none
 
@@ -96,7 +100,7 @@ def pqsu(
         kept = filters.kept(server.mask, prunable)
         zeros = jax.tree.map(jnp.zeros_like, kept)
         new = is_new(ctx, jnp.int32(0))  # the mask has not changed since round 0
-        positions = Packet(zeros, kept, new, bits=0, index="bitmap")
+        positions = Packet(zeros, kept, new, bits=0, index=index)
         return _pack(server, "down" in DIRECTIONS[quantize]) | {"filters": positions}
 
     def update(key, ctx, downlink, client, batches):

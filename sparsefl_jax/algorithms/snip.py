@@ -51,7 +51,7 @@ def snip(
       mode: 'train' scores a batch as in training, with dropout and the batch's
         normalisation, as the official code does; 'inference' as in an evaluation, with
         the initial statistics, as FedSparsify's released code does.
-      index: how positions are written: 'bitmap', 'coo' or 'csr'.
+      index: how positions are written, see `packets.Packet`; 'none' is refused.
 
     Raises:
       ValueError: `density` is out of range, or the mode or index is unknown.

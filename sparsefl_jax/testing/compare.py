@@ -8,7 +8,7 @@ import numpy as np
 
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.testing.small_world import World
-from sparsefl_jax.wire import packets, streams
+from sparsefl_jax.wire import golomb, packets, streams
 from sparsefl_jax.wire.positions import POSITIONS
 
 TOLERANCE = 1e-6
@@ -87,12 +87,21 @@ def recount(packet: packets.Packet) -> packets.Count:
     tree = packet.values if packet.mask is None else packet.mask
     sizes = [v.size if packet.mask is None else v.sum() for v in jax.tree.leaves(tree)]
     fresh, sent = np.asarray(packet.fresh), np.asarray(packet.sent)
-    ones = None
+    ones = unary = None
+    if packet.index == "golomb" and packet.mask is not None:
+        leaves = [_unary(np.asarray(mask)) for mask in jax.tree.leaves(packet.mask)]
+        unary = np.array(leaves, np.int32)
     if packet.index == "entropy":
         inside = jax.tree.leaves(packet.mask) or [True] * len(sizes)
         pairs = zip(jax.tree.leaves(packet.values), inside, strict=True)
         ones = np.array([np.count_nonzero(v & m) for v, m in pairs], np.int32)
-    return packets.Count(np.array(sizes, np.int32), fresh, sent, ones)
+    return packets.Count(np.array(sizes, np.int32), fresh, sent, ones, unary)
+
+
+def _unary(mask: np.ndarray) -> int:
+    """Counts the unary bits of the Golomb codes of a leaf, from their stream."""
+    low = int((golomb.steps(mask.size) >= mask.sum()).sum())
+    return golomb.write_gaps(mask.reshape(-1)).size - low * int(mask.sum())
 
 
 def check_bytes(world: World, what: str, packet: packets.Packet, bits: int) -> None:
@@ -101,8 +110,8 @@ def check_bytes(world: World, what: str, packet: packets.Packet, bits: int) -> N
         data = streams.encode(packet)
     except ValueError as error:
         raise ContractError(f"law 'bytes', {world.name}: {what}: {error}") from error
-    slack = 64 if packet.index == "entropy" and packet.sent else 0
-    if not -(-bits // 8) <= len(data) <= -(-(bits + slack) // 8):
+    most = bits + streams.slack(packet)
+    if not -(-bits // 8) <= len(data) <= -(-most // 8):
         fail(world, "bytes", f"{what} takes {len(data)} bytes, counted are {bits} bits")
     blank = jax.tree.map(np.zeros_like, (packet.values, packet.mask))
     positions_travel = packet.index in POSITIONS

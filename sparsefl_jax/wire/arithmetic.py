@@ -10,6 +10,8 @@ a step rounds by less than 1 in at least 2^32, and all steps by less than a bit.
 
 import numpy as np
 
+from sparsefl_jax.wire.numbers import HOST, Numbers
+
 WORD = 32  # bits that leave the register together
 LOW, FULL = (1 << WORD) - 1, 1 << 2 * WORD  # the register holds two words
 
@@ -43,8 +45,7 @@ def encode(values: np.ndarray) -> np.ndarray:
             words.append(start >> WORD)
             start = (start & LOW) << WORD
             length <<= WORD
-    # The shortest cell of a power of two that lies inside the final interval.
-    width = 2 * WORD + 2 - length.bit_length()
+    width = _tail_width(length)
     cell = -(-start // (1 << 2 * WORD - width))
     carry = cell >> width
     for i in reversed(range(len(words))):
@@ -54,7 +55,7 @@ def encode(values: np.ndarray) -> np.ndarray:
     return np.concatenate([np.unpackbits(np.array(words, ">u4").view(np.uint8)), tail])
 
 
-def decode(stream: np.ndarray, n: int, ones: int) -> np.ndarray:
+def decode(stream: np.ndarray, n: int, ones: int) -> tuple[np.ndarray, int]:
     """Reads what `encode` wrote.
 
     Args:
@@ -63,20 +64,21 @@ def decode(stream: np.ndarray, n: int, ones: int) -> np.ndarray:
       ones: how many of them are 1.
 
     Returns:
-      [n] bool.
+      [n] bool, and how many bits were read.
 
     Example:
-      >>> decode(encode([0, 1, 1, 0, 1]), 5, 3).astype(int).tolist()
-      [0, 1, 1, 0, 1]
+      >>> values, taken = decode(encode([0, 1, 1, 0, 1]), 5, 3)
+      >>> values.astype(int).tolist(), taken
+      ([0, 1, 1, 0, 1], 6)
     """
     zeros = n - ones
     if zeros in (0, n):
-        return np.full(n, ones > 0)
+        return np.full(n, ones > 0), 0
     bits = np.zeros(-(-stream.size // WORD) * WORD + 2 * WORD, np.uint8)
     bits[: stream.size] = stream
     words = np.packbits(bits).view(">u4").tolist()
     offset, length = (words[0] << WORD) | words[1], FULL  # in the interval
-    later, values = iter(words[2:]), []
+    later, values, left = iter(words[2:]), [], 0  # left: words out of the register
     for _ in range(n):
         split = length * zeros // n
         one = offset >= split
@@ -89,4 +91,35 @@ def decode(stream: np.ndarray, n: int, ones: int) -> np.ndarray:
         if length <= LOW:
             offset = (offset << WORD) | next(later, 0)
             length <<= WORD
-    return np.array(values, bool)
+            left += 1
+    return np.array(values, bool), left * WORD + _tail_width(length)
+
+
+def entropy_bits(
+    n: np.ndarray | int, ones: np.ndarray | int, numbers: Numbers = HOST
+) -> np.ndarray:
+    """Returns n H(ones / n): the bits of zeros and ones whose numbers are known.
+
+    Args:
+      n: how many values there are, of any shape.
+      ones: how many of them are 1.
+      numbers: where to compute: `HOST` or `DEVICE`.
+
+    Returns:
+      float64, or float32 on the device; the common shape of both.
+
+    Example:
+      >>> entropy_bits(np.array([0, 7, 8, 8]), np.array([0, 7, 4, 1])).tolist()
+      [0.0, 0.0, 8.0, 4.3485]
+    """
+    xp, n, ones = numbers.xp, numbers.real(n), numbers.real(ones)
+    total = numbers.real(xp.zeros(xp.broadcast_shapes(n.shape, ones.shape)))
+    for k in (ones, n - ones):
+        share = xp.where(k > 0, k, 1.0) / xp.where(k > 0, n, 1.0)
+        total = total - k * xp.log2(share)
+    return total
+
+
+def _tail_width(length: int) -> int:
+    """Returns the bits of the shortest cell of a power of two in a final interval."""
+    return 2 * WORD + 2 - length.bit_length()

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.wire.arithmetic import entropy_bits
 from sparsefl_jax.wire.numbers import HOST, Numbers
 from sparsefl_jax.wire.packets import Count, Layout
 from sparsefl_jax.wire.positions import POSITIONS, position_bits
@@ -90,31 +91,8 @@ def packet_bits(layout: Layout, count: Count, numbers: Numbers = HOST) -> Bits:
     positions = numbers.xp.zeros_like(values)
     if layout.masked and layout.index in POSITIONS:
         for leaf, shape in enumerate(layout.shapes):
-            nnz = entries[..., leaf]
-            positions += position_bits(layout.index, shape, nnz, numbers)
+            nnz, unary = entries[..., leaf], None
+            if count.unary is not None:
+                unary = whole(count.unary[..., leaf])
+            positions += position_bits(layout.index, shape, nnz, unary, numbers)
     return Bits(values, sent * fresh * positions)
-
-
-def entropy_bits(
-    n: np.ndarray | int, ones: np.ndarray | int, numbers: Numbers = HOST
-) -> np.ndarray:
-    """Returns n H(ones / n): the bits of zeros and ones whose numbers are known.
-
-    Args:
-      n: how many values there are, of any shape.
-      ones: how many of them are 1.
-      numbers: where to compute: `HOST` or `DEVICE`.
-
-    Returns:
-      float64, or float32 on the device; the common shape of both.
-
-    Example:
-      >>> entropy_bits(np.array([0, 7, 8, 8]), np.array([0, 7, 4, 1])).tolist()
-      [0.0, 0.0, 8.0, 4.3485]
-    """
-    xp, n, ones = numbers.xp, numbers.real(n), numbers.real(ones)
-    total = numbers.real(xp.zeros(xp.broadcast_shapes(n.shape, ones.shape)))
-    for k in (ones, n - ones):
-        share = xp.where(k > 0, k, 1.0) / xp.where(k > 0, n, 1.0)
-        total = total - k * xp.log2(share)
-    return total

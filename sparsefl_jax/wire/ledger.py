@@ -20,7 +20,9 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core.types import PyTree, Work
-from sparsefl_jax.wire.charges import entropy_bits, message_bits
+from sparsefl_jax.wire import golomb
+from sparsefl_jax.wire.arithmetic import entropy_bits
+from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Count, Layout, assumptions
 
 
@@ -253,6 +255,39 @@ def clipped_entropy_bits(
         sent = np.asarray(count[name].sent) & (n > 0)
         bits += np.sum(np.where(sent, charged + np.log2(np.maximum(n, 1)), 0.0))
     return float(bits)
+
+
+def official_stc_bits(
+    layout: dict[str, Layout], count: dict[str, Count], names: Iterable[str]
+) -> float:
+    """Views the bits of ternary values as the official code of STC counts them.
+
+    It charges a bit for a sign, and for a position one bit more than its Golomb code
+    takes; neither the leaf's number of entries nor its magnitude is charged.
+
+    Args:
+      layout: as `packets.layout` returns it.
+      count: as `packets.count` returns it, any leading axes.
+      names: the packets that the figure charges, of index 'golomb'.
+
+    Returns:
+      Bits over all messages that were sent.
+
+    Example:
+      >>> layout = {'up': Layout(('w',), ((100,),), 1, 'golomb', True)}
+      >>> k, unary, one = np.array([5]), np.array([9]), np.array(True)
+      >>> count = Count(k, fresh=one, sent=one, unary=unary)  # b = 3: 5 (3 + 2) + 9
+      >>> official_stc_bits(layout, {'up': count}, ('up',))
+      34.0
+    """
+    bits = 0.0
+    for name in names:
+        one, entries = count[name], np.asarray(count[name].entries, np.int64)
+        for leaf, shape in enumerate(layout[name].shapes):
+            nnz, unary = entries[..., leaf], one.unary[..., leaf]
+            charged = golomb.position_bits(math.prod(shape), nnz, unary) + 2 * nnz
+            bits += float(np.sum(np.where(one.sent, charged, 0)))
+    return bits
 
 
 def linear_p_accounting(

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import in_range, typed
 from sparsefl_jax.sparsity import masks, trees
+from sparsefl_jax.wire import golomb
 from sparsefl_jax.wire.positions import POSITIONS
 
 INDEXES = ("none", *POSITIONS, "entropy")
@@ -31,12 +32,13 @@ class Packet:
       fresh: bool scalar, False if the receiver already holds this mask.
       sent: bool scalar, False if nothing travels this round.
       bits: static, per value, 0 to 32. Values of 0 bits are common knowledge, and free.
-      index: static, how positions are written: `'none'`, `'bitmap'`, `'coo'` or
-          `'csr'`. Positions are charged with a fresh mask, also when bits = 0.
-          `'entropy'` writes no positions, but codes the values, of bits = 1, as short
-          as their share of ones allows. With `'none'` and `'entropy'` the mask is free,
-          so the receiver has to be able to tell it from the round, the client's facts
-          and keys. A packet with a mask names its index; one without has `'none'`.
+      index: static, how positions are written: `'none'`, or a code of `positions`:
+          `'bitmap'`, `'coo'`, `'csr'`, `'golomb'` or `'packed'`. Positions are charged
+          with a fresh mask, also when bits = 0. `'entropy'` writes no positions, but
+          codes the values, of bits = 1, as short as their share of ones allows. With
+          `'none'` and `'entropy'` the mask is free, so the receiver has to be able to
+          tell it from the round, the client's facts and keys. A packet with a mask
+          names its index; one without has `'none'`.
       assumed: static, why values of 0 bits or positions under index `'none'` are free
           although the receiver cannot tell them. Law `known` passes such a packet, and
           plan, records and reports repeat the reason.
@@ -50,8 +52,8 @@ class Packet:
       'none'
       >>> Packet(jnp.zeros(3), jnp.ones(3, bool))
       Traceback (most recent call last):
-      ValueError: index=None, expected one of none, bitmap, coo, csr, entropy for a
-      packet with a mask.
+      ValueError: index=None, expected one of none, bitmap, coo, csr, golomb,
+      packed, entropy for a packet with a mask.
     """
 
     values: PyTree
@@ -92,6 +94,7 @@ class Count(NamedTuple):
     fresh: Array  # shape=(), bool
     sent: Array  # shape=(), bool
     ones: Array | None = None  # [leaves] int32, of the entries; index 'entropy' only
+    unary: Array | None = None  # [leaves] int32, of the gaps; index 'golomb' only
 
 
 class Layout(NamedTuple):
@@ -133,8 +136,8 @@ def count(message: Message) -> dict[str, Count]:
       message: packets of one client; vmap for more.
 
     Returns:
-      One `Count` per packet. A leaf counts its True mask entries, or its size; with
-      index 'entropy', whose length depends on them, also its ones.
+      One `Count` per packet. A leaf counts its True mask entries, or its size; and what
+      else a length depends on: the ones with index 'entropy', the gaps with 'golomb'.
 
     Example:
       >>> mask = {'w': jnp.array([True, False, True])}
@@ -149,13 +152,16 @@ def count(message: Message) -> dict[str, Count]:
             entries = jnp.array(sizes, jnp.int32)
         else:
             entries = _trues(packet.mask)
-        ones = None
+        ones = unary = None
+        if packet.index == "golomb" and packet.mask is not None:  # static branch
+            leaves = [golomb.unary_bits(m) for m in jax.tree.leaves(packet.mask)]
+            unary = jnp.stack(leaves) if leaves else jnp.zeros((0,), jnp.int32)
         if packet.index == "entropy":  # static branch
             ones = jax.tree.map(lambda v: v.astype(jnp.bool_), packet.values)
             if packet.mask is not None:
                 ones = jax.tree.map(jnp.logical_and, ones, packet.mask)
             ones = _trues(ones)
-        counts[name] = Count(entries, packet.fresh, packet.sent, ones)
+        counts[name] = Count(entries, packet.fresh, packet.sent, ones, unary)
     return counts
 
 

@@ -1,28 +1,52 @@
-"""How a packet says where its values stand: the formats, their bits and their bytes.
+"""How a packet says where its values stand: the codes, their bits and their bytes.
 
-For one leaf with `size` entries of which `nnz` travel, and w(n) = ceil(log2(n)), an
-index takes this many bits:
+For one leaf with `size` entries of which `nnz` travel, w(n) = ceil(log2(n)) and H the
+entropy in bits, a code takes this many bits:
 
     bitmap  size
     coo     w(size + 1) + nnz * w(max(size, 2))
     csr     w(size + 1) + (rows + 1) * max(w(nnz + 1), 1) + nnz * w(max(cols, 2))
+    golomb  w(size + 1) + nnz * b + sum of ceil(gap / 2^b), see `golomb`
+    packed  w(size + 1) + ceil(size * H(nnz / size)), see `arithmetic`
 
 The leading w(size + 1) bits hold nnz, without which no receiver could cut the stream
 into leaves. In csr the rows are the last axis (the outputs) and the columns all others.
+The stream of packed is as long as that or up to two bits longer.
 """
 
 import math
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
+from sparsefl_jax.wire import arithmetic, golomb
 from sparsefl_jax.wire.codes import read, write
 from sparsefl_jax.wire.numbers import HOST, Numbers
 
-POSITIONS = ("bitmap", "coo", "csr")
+
+class Code(NamedTuple):
+    """A code of positions without the bits that hold nnz.
+
+    Attributes:
+      bits: `(shape, nnz, unary, numbers) -> bits`, as in `position_bits`.
+      write: `(mask) -> stream`.
+      read: `(stream, shape, nnz) -> (mask, taken)`; the mask may be flat.
+      header: whether the stream begins with nnz.
+    """
+
+    bits: Callable
+    write: Callable
+    read: Callable
+    header: bool = True
 
 
 def position_bits(
-    index: str, shape: tuple[int, ...], nnz: np.ndarray, numbers: Numbers = HOST
+    index: str,
+    shape: tuple[int, ...],
+    nnz: np.ndarray,
+    unary: np.ndarray | None = None,
+    numbers: Numbers = HOST,
 ) -> np.ndarray:
     """Returns the bits that name the positions of some entries of one leaf.
 
@@ -30,20 +54,32 @@ def position_bits(
       index: one of `POSITIONS`.
       shape: of the leaf.
       nnz: how many entries travel, whole `numbers` of any shape.
+      unary: `golomb.unary_bits` of the same masks; other codes do not read it.
       numbers: where to count: `HOST` or `DEVICE`.
 
     Returns:
       Whole `numbers`, the shape of `nnz`.
 
     Example:
-      >>> nnz = np.array([0, 3])
-      >>> [position_bits(index, (4, 2), nnz).tolist() for index in POSITIONS]
-      [[8, 8], [4, 13], [7, 16]]
+      >>> nnz, codes = np.array([0, 3]), ("bitmap", "coo", "csr", "packed")
+      >>> [position_bits(index, (4, 2), nnz).tolist() for index in codes]
+      [[8, 8], [4, 13], [7, 16], [4, 12]]
     """
-    if index == "bitmap":
-        return numbers.xp.full_like(nnz, math.prod(shape))
-    header, pointers, width = _widths(index, shape)
-    return header + pointers * _pointer_width(nnz, numbers) + nnz * width
+    code, header = POSITIONS[index], _width(math.prod(shape) + 1)
+    return code.header * header + code.bits(shape, nnz, unary, numbers)
+
+
+def most_position_bits(index: str, shape: tuple[int, ...], nnz: int) -> int:
+    """Returns the most bits that positions of up to nnz entries of a leaf take.
+
+    Example:
+      >>> [most_position_bits(index, (8,), 8) for index in ("coo", "packed")]
+      [28, 12]
+    """
+    size = math.prod(shape)  # the most bits lie at nnz, at a half, or where b steps
+    tried = np.minimum([nnz, size // 2, *golomb.steps(size)], nnz).astype(np.int64)
+    unary = golomb.most_unary(size, tried)
+    return int(position_bits(index, shape, tried, unary).max())
 
 
 def write_positions(index: str, mask: np.ndarray) -> np.ndarray:
@@ -54,24 +90,15 @@ def write_positions(index: str, mask: np.ndarray) -> np.ndarray:
       mask: bool, the shape of the leaf.
 
     Returns:
-      [position_bits] uint8, zeros and ones.
+      uint8, zeros and ones, `position_bits` of them.
 
     Example:
       >>> write_positions("coo", np.array([False, True, True])).tolist()  # 2: 1, 2
       [1, 0, 0, 1, 1, 0]
     """
-    if index == "bitmap":
-        return mask.reshape(-1).astype(np.uint8)
-    nnz = np.array([mask.sum()])
-    header, _, width = _widths(index, mask.shape)
-    if index == "coo":
-        return np.concatenate([write(nnz, header), write(np.flatnonzero(mask), width)])
-    rows, columns = _rows_by_columns(mask.shape)
-    matrix = mask.reshape(columns, rows).T
-    starts = np.concatenate([[0], np.cumsum(matrix.sum(1))])
-    pointers = write(starts, int(_pointer_width(nnz)[0]))
-    entries = write(np.nonzero(matrix)[1], width)
-    return np.concatenate([write(nnz, header), pointers, entries])
+    code = POSITIONS[index]
+    width = code.header * _width(mask.size + 1)
+    return np.concatenate([write(np.array([mask.sum()]), width), code.write(mask)])
 
 
 def read_positions(
@@ -92,23 +119,100 @@ def read_positions(
       >>> mask.tolist(), taken
       ([False, True, True], 6)
     """
+    code = POSITIONS[index]
+    width = code.header * _width(math.prod(shape) + 1)
+    nnz = int(read(stream, 1, width)[0])
+    mask, taken = code.read(stream[width:], shape, nnz)
+    return mask.reshape(shape), width + taken
+
+
+def _bitmap_bits(shape, nnz, unary, numbers):
+    return numbers.xp.full_like(nnz, math.prod(shape))
+
+
+def _write_bitmap(mask):
+    return mask.reshape(-1).astype(np.uint8)
+
+
+def _read_bitmap(stream, shape, nnz):
     size = math.prod(shape)
-    if index == "bitmap":
-        return stream[:size].astype(bool).reshape(shape), size
-    header, pointers, width = _widths(index, shape)
-    nnz = int(read(stream, 1, header)[0])
-    if index == "coo":
-        flat = np.zeros(size, bool)
-        flat[read(stream[header:], nnz, width)] = True
-        return flat.reshape(shape), header + nnz * width
+    return stream[:size].astype(bool), size
+
+
+def _coo_bits(shape, nnz, unary, numbers):
+    return nnz * _entry_width(math.prod(shape))
+
+
+def _write_coo(mask):
+    return write(np.flatnonzero(mask), _entry_width(mask.size))
+
+
+def _read_coo(stream, shape, nnz):
+    flat, width = np.zeros(math.prod(shape), bool), _entry_width(math.prod(shape))
+    flat[read(stream, nnz, width)] = True
+    return flat, nnz * width
+
+
+def _csr_bits(shape, nnz, unary, numbers):
     rows, columns = _rows_by_columns(shape)
-    pointer = int(_pointer_width(nnz))
-    body = header + pointers * pointer
-    starts = read(stream[header:], pointers, pointer).astype(np.int64)
+    return (rows + 1) * _pointer_width(nnz, numbers) + nnz * _entry_width(columns)
+
+
+def _write_csr(mask):
+    rows, columns = _rows_by_columns(mask.shape)
+    matrix = mask.reshape(columns, rows).T
+    starts = np.concatenate([[0], np.cumsum(matrix.sum(1))])
+    pointers = write(starts, int(_pointer_width(starts[-1])))
+    return np.concatenate(
+        [pointers, write(np.nonzero(matrix)[1], _entry_width(columns))]
+    )
+
+
+def _read_csr(stream, shape, nnz):
+    rows, columns = _rows_by_columns(shape)
+    pointer, width = int(_pointer_width(nnz)), _entry_width(columns)
+    body = (rows + 1) * pointer
+    starts = read(stream, rows + 1, pointer).astype(np.int64)
     matrix = np.zeros((rows, columns), bool)
     row = np.repeat(np.arange(rows), np.diff(starts))
     matrix[row, read(stream[body:], nnz, width)] = True
-    return matrix.T.reshape(shape), body + nnz * width
+    return matrix.T, body + nnz * width
+
+
+def _golomb_bits(shape, nnz, unary, numbers):
+    return golomb.position_bits(math.prod(shape), nnz, unary, numbers)
+
+
+def _write_golomb(mask):
+    return golomb.write_gaps(mask.reshape(-1))
+
+
+def _read_golomb(stream, shape, nnz):
+    return golomb.read_gaps(stream, math.prod(shape), nnz)
+
+
+def _packed_bits(shape, nnz, unary, numbers=HOST):
+    bits = arithmetic.entropy_bits(math.prod(shape), nnz, numbers)
+    return numbers.whole(numbers.xp.ceil(bits))
+
+
+def _write_packed(mask):
+    return arithmetic.encode(mask.reshape(-1))
+
+
+def _read_packed(stream, shape, nnz):
+    # Reads no further than a stream can be: what follows may be long.
+    end = int(_packed_bits(shape, np.array(nnz), None)) + 2
+    return arithmetic.decode(stream[:end], math.prod(shape), nnz)
+
+
+POSITIONS = {
+    "bitmap": Code(_bitmap_bits, _write_bitmap, _read_bitmap, header=False),
+    "coo": Code(_coo_bits, _write_coo, _read_coo),
+    "csr": Code(_csr_bits, _write_csr, _read_csr),
+    "golomb": Code(_golomb_bits, _write_golomb, _read_golomb),
+    "packed": Code(_packed_bits, _write_packed, _read_packed),
+}
 
 
 def _width(n: int) -> int:
@@ -116,18 +220,9 @@ def _width(n: int) -> int:
     return (n - 1).bit_length()
 
 
-def _widths(index: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
-    """Returns the bits of nnz, the number of row pointers and the bits of one entry.
-
-    Example:
-      >>> _widths('csr', (3, 3, 8, 16))
-      (11, 17, 7)
-    """
-    size = math.prod(shape)
-    if index == "coo":
-        return _width(size + 1), 0, _width(max(size, 2))
-    rows, columns = _rows_by_columns(shape)
-    return _width(size + 1), rows + 1, _width(max(columns, 2))
+def _entry_width(size: int) -> int:
+    """Returns the bits of one of `size` positions, at least 1."""
+    return _width(max(size, 2))
 
 
 def _pointer_width(nnz: np.ndarray | int, numbers: Numbers = HOST) -> np.ndarray:

@@ -1,9 +1,10 @@
 """Byte streams of packets, written and read with NumPy on the host.
 
 They prove the counted bits: `encode(packet)` is as long as `charges.packet_bits`
-charges, rounded up to a byte; with the index "entropy" it may be two bits longer. A
-packet is one bit stream, most significant bit first. Each leaf writes its positions and
-then its values; with "entropy" the values of all leaves follow the count of ones.
+charges, rounded up to a byte; what the arithmetic coder writes may be `slack` bits
+longer. A packet is one bit stream, most significant bit first. Each leaf writes its
+positions and then its values; with "entropy" the values of all leaves follow the count
+of ones.
 """
 
 import dataclasses
@@ -80,7 +81,7 @@ def decode(data: bytes, like: Packet) -> Packet:
         n = sum(int(mask.sum()) for _, mask in leaves)
         header = n.bit_length()
         ones = int(read(stream, 1, header)[0])
-        stream = arithmetic.decode(stream[header:], n, ones).astype(np.uint8)
+        stream = arithmetic.decode(stream[header:], n, ones)[0].astype(np.uint8)
     for leaf, mask in leaves:
         if _positions_travel(like):
             mask, taken = read_positions(like.index, stream[offset:], leaf.shape)
@@ -99,6 +100,21 @@ def decode(data: bytes, like: Packet) -> Packet:
     mask = None if like.mask is None else jax.tree.unflatten(treedef, found)
     values = jax.tree.unflatten(treedef, values)
     return dataclasses.replace(like, values=values, mask=mask)
+
+
+def slack(packet: Packet) -> int:
+    """Returns how many bits `encode` may exceed the charge by: 2 a stream of its coder.
+
+    Example:
+      >>> mask = {'a': np.ones(2, bool), 'b': np.ones(3, bool)}
+      >>> slack(Packet(mask, mask, bits=1, index='packed'))
+      4
+    """
+    if not bool(packet.sent):
+        return 0
+    if packet.index == "packed" and _positions_travel(packet):
+        return 2 * len(jax.tree.leaves(packet.mask))
+    return 2 if packet.index == "entropy" else 0
 
 
 def _leaves(packet: Packet, known: bool = True) -> list:

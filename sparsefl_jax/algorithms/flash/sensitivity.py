@@ -23,6 +23,7 @@ def sensitivity(
     prune_rate: float = 0.25,
     prune_rate_decay: bool = True,
     group: int = 0,
+    index: str = "bitmap",
 ) -> Algorithm:
     """FLASH's stage 1: clients measure how dense each layer should be (Algorithm 1).
 
@@ -39,6 +40,7 @@ def sensitivity(
       prune_rate_decay: the rate falls linearly to 0 over the local steps.
       group: 0 for unstructured masks, M for N:M masks with N = round(d_l M), at
         least 1.
+      index: how positions are written, see `packets.Packet`.
 
     Raises:
       ValueError: an argument is out of range.
@@ -60,7 +62,7 @@ def sensitivity(
         return Server(start._replace(mask=mask), jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        return pack_down(ctx, server.model, server.since, select, index="bitmap")
+        return pack_down(ctx, server.model, server.since, select, index=index)
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)

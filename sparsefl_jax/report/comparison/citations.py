@@ -12,6 +12,7 @@ _FEDSPARSIFY, _PRUNEFL = "stripelis2022federated", "jiang2022model"
 # The key of each method's paper. Methods of one's own have none.
 PAPERS = {
     "complement": "jiang2023complement",
+    "compressed": "sattler2020robust",
     "fedavg": "mcmahan2017communication",
     "fedpm": "isik2023sparse",
     "fedprox": "li2020federated",

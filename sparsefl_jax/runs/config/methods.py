@@ -27,6 +27,11 @@ def _reference(name: str) -> Callable:
     return lambda config: {"rounds": config.get_oneway_ref(name)}
 
 
+def _density(config) -> dict:
+    """Refers to the configuration's density, if it has one."""
+    return {"density": config.get_oneway_ref("density")} if config.density else {}
+
+
 def _tiers(config) -> tuple[float, float, float]:
     """Returns FLASH's three densities, of which the largest is the configuration's."""
     top = config.density or 0.2
@@ -48,6 +53,7 @@ _HETERO = Brought(
     budgets=lambda config: tuple(zip(_tiers(config), (0.3, 0.3, 0.4), strict=True)),
 )
 BROUGHT = {
+    "compressed": Brought(arguments=_density),
     "spdst": Brought(first_stage=_SENSITIVITY),
     "jmwst": Brought(first_stage=_SENSITIVITY),
     "hetero_spdst": _HETERO,

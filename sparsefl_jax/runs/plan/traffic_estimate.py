@@ -18,6 +18,7 @@ from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import packet_bits
+from sparsefl_jax.wire.positions import POSITIONS, most_position_bits
 
 _DEVIATIONS = 5  # of an entry count from the share by which a mask is drawn at random
 
@@ -174,10 +175,13 @@ def _bits(packet: packets.Layout, facts: Facts, share: float) -> tuple[int, int]
         least, most = np.zeros_like(sizes), np.minimum(sizes, size)
     none, half = np.zeros_like(sizes), most // 2  # the ones of entropy-coded values
     always, new = np.bool_(facts.sent is True), np.bool_(facts.fresh is True)
-    low = packet_bits(packet, packets.Count(least, new, always, none))
+    low = packet_bits(packet, packets.Count(least, new, always, none, least))
     ever, anew = np.bool_(facts.sent is not False), np.bool_(facts.fresh is not False)
-    high = packet_bits(packet, packets.Count(most, anew, ever, half))
-    values = high.values
+    high = packet_bits(packet, packets.Count(most, np.False_, ever, half, most))
+    values, positions = high.values, 0
+    if ever and anew and packet.masked and packet.index in POSITIONS:
+        leaves = zip(packet.shapes, most.tolist(), strict=True)
+        positions = sum(most_position_bits(packet.index, *leaf) for leaf in leaves)
     if packet.index != "entropy":  # leaves together hold no more than their share
         values = np.minimum(values, packet.bits * size)
-    return int(low.total), int(values + high.positions)
+    return int(low.total), int(values + positions)

@@ -1,0 +1,120 @@
+"""Measures the bits of positions by code and density, on masks of a trained network.
+
+    python -m benchmarks.positions            # LeNet-5-Caffe, a minute
+    python -m benchmarks.positions --model small_cnn --densities 0.1 0.01
+
+FedAvg trains a network on the images that the package has. One mask keeps the largest
+weights of all kernels, as magnitude pruning does; another one keeps the largest entries
+of a client's update, as top-k compression does. Every mask is written by every code,
+and its stream is read back and compared with what the ledger charges. Figures are means
+over `--repeats` networks.
+"""
+
+import jax
+import numpy as np
+
+import sparsefl_jax as sfl
+from benchmarks import measure
+from sparsefl_jax.sparsity import masks, top_k, trees
+from sparsefl_jax.wire import packets, streams
+from sparsefl_jax.wire.charges import message_bits
+from sparsefl_jax.wire.positions import POSITIONS
+
+DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
+HEAD = ("mask of", "density", *POSITIONS, "golomb / packed")
+
+
+def trained(name: str, seed: int, rounds: int) -> dict:
+    """Returns the weights after some rounds, and one client's update in the next."""
+    dataset = "fashion_mnist_sample" if name != "small_cnn" else "cifar10_sample"
+    dataset = sfl.data.load(dataset)
+    data = sfl.federate(dataset, "dirichlet", 20, alpha=0.5, seed=seed)
+    model = sfl.models.build(name, data.num_classes, data.x.shape[1:])
+    model = model.reading(sfl.data.make_preprocess(data.mean, data.std))
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.05, momentum=0.9)
+    method, found = sfl.fedavg(model, optimizer), []
+    stages = [sfl.Stage(method, rounds, 10), sfl.Stage(method, 1, 1)]
+    key, every = jax.random.key(seed), rounds + 1
+    for segment in sfl.segments(key, stages, model, data, eval_every=every):
+        found.append((segment.snapshot.stage, segment.models["global"].params))
+        found[-1] = jax.device_get(found[-1])
+    before = [params for stage, params in found if stage == 0][-1]
+    update = jax.tree.map(np.subtract, found[-1][1], before)
+    select = masks.prunable(model.macs)
+    kernels = (trees.split(tree, select)[0] for tree in (before, update))
+    return dict(zip(("weights", "update"), kernels, strict=True))
+
+
+def position_bits(index: str, mask) -> int:
+    """Returns the charged bits of a mask, after a look at the stream."""
+    packet = packets.Packet(mask, mask, bits=0, index=index)
+    message = {"mask": packet}
+    bits = int(message_bits(packets.layout(message), packets.count(message)).total)
+    stream, most = streams.encode(packet), bits + streams.slack(packet)
+    if not -(-bits // 8) <= len(stream) <= -(-most // 8):
+        raise AssertionError(f"{index}: {len(stream)} bytes, charged are {bits} bits")
+    read = streams.decode(stream, packet).mask
+    if not jax.tree.all(jax.tree.map(np.array_equal, read, mask)):
+        raise AssertionError(f"{index}: the stream does not decode to the mask")
+    return bits
+
+
+def run(name: str, densities, repeats: int, rounds: int = 20) -> list[dict]:
+    """Returns bits per position by mask, density and code."""
+    trees_of = [trained(name, seed, rounds) for seed in range(repeats)]
+    results = []
+    for kind in trees_of[0]:
+        for density in densities:
+            bits = {index: [] for index in POSITIONS}
+            for tree in (one[kind] for one in trees_of):
+                select = masks.everything(tree)
+                count = round(density * int(trees.layer_sizes(tree, select).sum()))
+                size = jax.tree.map(np.abs, tree)
+                mask = jax.device_get(top_k.largest_overall(size, count, select))
+                for index, each in bits.items():
+                    each.append(position_bits(index, mask) / count)
+            means = {index: float(np.mean(each)) for index, each in bits.items()}
+            results.append({"mask": kind, "density": density, "bits": means})
+    return results
+
+
+def row(r: dict) -> list[str]:
+    bits = r["bits"]
+    ratio = bits["golomb"] / bits["packed"]
+    each = (f"{bits[index]:.2f}" for index in POSITIONS)
+    return [r["mask"], f"{r['density']:g}", *each, f"{ratio:.3f}"]
+
+
+def draw(results: list[dict], figure) -> None:
+    """Plots the bits per position of both kinds of masks."""
+    axes = figure.subplots(1, 2, sharey=True)
+    for ax, kind in zip(axes, ("weights", "update"), strict=True):
+        own = [r for r in results if r["mask"] == kind]
+        for index in POSITIONS:
+            points = [r["bits"][index] for r in own]
+            ax.plot([r["density"] for r in own], points, "o-", label=index)
+        ax.set(xscale="log", yscale="log", xlabel="density", title=f"largest {kind}")
+    axes[0].set_ylabel("bits per position")
+    axes[0].legend()
+
+
+def main():
+    """Prints Markdown; writes JSON, Markdown and a plot."""
+    parser = measure.parser(__doc__, repeats=3)
+    networks = ("lenet5_caffe", "mlp", "small_cnn")
+    parser.add_argument("--model", choices=networks, default="lenet5_caffe")
+    parser.add_argument("--densities", nargs="+", type=float, default=DENSITIES)
+    parser.add_argument("--rounds", type=int, default=20, help="of training")
+    args = parser.parse_args()
+    if not all(0 < d <= 1 for d in args.densities):
+        parser.error(f"densities={args.densities}, expected each in (0, 1]")
+    results = run(args.model, args.densities, args.repeats, args.rounds)
+    about = measure.machine(repeats=args.repeats, model=args.model, rounds=args.rounds)
+    table = measure.markdown(HEAD, map(row, results))
+    measure.publish(
+        "positions", args.out, about, results, table, lambda f: draw(results, f)
+    )
+
+
+if __name__ == "__main__":
+    main()

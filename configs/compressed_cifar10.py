@@ -1,0 +1,39 @@
+"""FedAvg with compressed messages in FLASH's setting on CIFAR-10 (no paper's row).
+
+python launch.py --config=configs/compressed_cifar10.py[:RIVAL][,mini]
+
+RIVAL is topk (default), randomk, sign, stc (both ways), qsgd (4 bits), ef21 or
+majority. ResNet-18, 100 clients, LDA 0.1, 10 a round, 600 rounds, as in
+`flash_cifar10.py`. Not measured: a round takes about a minute on 2 CPU cores.
+Compression of the uplink alone saves less than half of the traffic:
+`--config.algorithm.down=stc` or `sign` compresses both ways.
+`--config.algorithm.density=0.05` sets the share of entries that travel.
+
+`mini` is `flash_cifar10.py:mini`, with its network, clients and 60 rounds.
+"""
+
+from configs import _options, flash_cifar10
+from sparsefl_jax.runs.config.defaults import complete
+
+RIVALS = {
+    "topk": {"up": "topk", "density": 0.01},
+    "randomk": {"up": "randomk", "density": 0.01},
+    "sign": {"up": "sign"},
+    "stc": {"up": "stc", "down": "stc", "density": 0.01, "index": "golomb"},
+    "qsgd": {"up": "qsgd", "bits": 4, "feedback": "none"},
+    "ef21": {"up": "topk", "density": 0.01, "feedback": "ef21"},
+    "majority": {"up": "majority", "down": "sign", "feedback": "none"},
+}
+
+
+def get_config(arg: str = ""):
+    """Returns the configuration of a comma-separated `arg`; see above."""
+    options = _options.parse(arg, tuple(RIVALS), ("mini",))
+    rival = next((name for name in RIVALS if name in options), "topk")
+    config = flash_cifar10.get_config("fedavg" + ",mini" * ("mini" in options))
+    config.algorithm = {"name": "compressed"} | RIVALS[rival]
+    if rival == "ef21":
+        config.algorithm.clients = config.get_oneway_ref("num_clients")
+    if rival == "majority":  # its signs have no size
+        config.server_optimizer = {"name": "sgd", "learning_rate": 0.002}
+    return complete(config)

@@ -1,0 +1,296 @@
+"""FedAvg whose messages are compressed: what compression alone gives.
+
+Clients train the whole network; their updates travel as a compressor of
+`wire.compressors` writes them, and on request the server's steps too. Feedback keeps
+what was not sent:
+
+    ef    the residual is added to the next update: Seide et al., Interspeech 2014;
+          Karimireddy et al., ICML 2019, https://arxiv.org/abs/1901.09847
+    ef21  the change of an estimate travels, which both ends keep: Richtarik et al.,
+          NeurIPS 2021, https://arxiv.org/abs/2106.05203
+
+Both ways: Sattler et al., "Robust and Communication-Efficient Federated Learning from
+Non-IID Data", TNNLS 2019, https://arxiv.org/abs/1903.02891 (STC).
+"""
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from sparsefl_jax.algorithms.fedavg import fit, mean_update, server_step
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, Context, EmptyState, PyTree, SparseModel
+from sparsefl_jax.core.validate import one_of, whole
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire import compressors
+from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor
+from sparsefl_jax.wire.packets import Message, Packet, stable
+
+FEEDBACK = ("ef", "ef21", "none")
+DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
+HELD = "the client adds the steps that travel to the model that it holds"
+
+
+class Client(NamedTuple):
+    """What a client keeps: the residual of 'ef', or the estimate of 'ef21'."""
+
+    memory: PyTree  # float32 like the parameters; EmptyState without feedback
+    opt_state: PyTree  # EmptyState if it starts anew in every round
+
+
+class Step(NamedTuple):
+    """The server's compressed step, and what has been left out of its steps so far."""
+
+    residual: PyTree  # float32 like the parameters
+    message: Message  # the last step as it travels
+    changed: PyTree  # int32 like the parameters: first round that broadcasts the value
+
+
+class Server(NamedTuple):
+    """The global model, the server optimizer's state, and what compression needs."""
+
+    params: PyTree  # float32
+    stats: PyTree  # float32
+    opt_state: PyTree
+    seed: Array  # shape=(), uint32: the positions of this round, if they are shared
+    estimate: PyTree  # 'ef21': the mean of all clients' estimates; else EmptyState
+    step: PyTree  # a `Step` if the downlink is compressed; else EmptyState
+
+
+def compressed(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    up: str | Compressor = "topk",
+    down: str | Compressor | None = None,
+    feedback: str = "ef",
+    density: float | None = None,
+    scope: str | None = None,
+    bits: int | None = None,
+    bucket: int | None = None,
+    index: str | None = None,
+    clients: int | None = None,
+    stale: str = "keep",
+    server_optimizer: optax.GradientTransformation | None = None,
+    keep_optimizer: bool = False,
+    weighting: str | None = None,
+) -> Algorithm:
+    """FedAvg with compressed messages, and memory of what they leave out.
+
+    Down: the model, float32; with `down` the last step, compressed, to clients that
+    took part in the round before, to others every entry that has changed since, or
+    everything. Up: the update, compressed. Both: normalisation statistics, float32.
+    Training is dense, so compression saves no FLOPs.
+
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', as `local.make_optimizer` returns it.
+      up: compressor of the clients' updates: 'topk', 'randomk' (all clients of a round
+        at the same positions), 'qsgd', 'sign', 'majority', 'stc', 'none', or a
+        `wire.compressors.Compressor`.
+      down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
+        'sign', or a `Compressor`; None sends the model.
+      feedback: 'ef', 'ef21' or 'none'.
+      density, scope, bits, bucket, index: of the compressors that read them, see
+        `wire.compressors`; None for their own defaults.
+      clients: number of all clients, which 'ef21' needs.
+      stale: 'keep', or 'reset' if a client that missed a round forgets its residual.
+      server_optimizer: an optax optimizer that takes the negated mean for a gradient;
+        None adds the mean. 'majority' needs one, whose rate is the size of a step.
+      keep_optimizer: clients keep their optimizer's state between rounds.
+      weighting: a client's weight in the mean, see `means.WEIGHTINGS`; None for
+        'examples', or 'uniform' with 'ef21', which has no other.
+
+    Raises:
+      ValueError: an argument is out of range, or nothing that was chosen reads it.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> method = compressed(model, optimizer, up="stc", down="stc", density=0.01)
+    """
+    one_of("feedback", feedback, FEEDBACK)
+    one_of("stale", stale, ("keep", "reset"))
+    given = dict(density=density, scope=scope, bits=bits, bucket=bucket, index=index)
+    _refuse_unread(up, down, given)
+    _refuse_combinations(up, feedback, clients, stale, server_optimizer, weighting)
+    weight = means.weigh(weighting or ("uniform" if feedback == "ef21" else "examples"))
+    unbiased = {"unbiased": True} if feedback == "none" else {}
+    coder = _compressor("up", up, given | unbiased, COMPRESSORS)
+    step_coder = None if down is None else _compressor("down", down, given, DOWN)
+    if step_coder is not None and step_coder.shared:
+        raise ValueError(f"down={down!r}, expected a compressor without a shared key")
+    loss_fn, server_tx = local.objective(model), server_optimizer or optax.sgd(1.0)
+
+    def init(key, start: SparseModel):
+        zeros = jax.tree.map(jnp.zeros_like, start.params)
+        step: PyTree = EmptyState()
+        if step_coder is not None:  # static branch
+            changed = jax.tree.map(lambda v: jnp.zeros(v.shape, jnp.int32), zeros)
+            step = Step(zeros, stable(step_coder.encode(key, zeros)), changed)
+        return Server(
+            start.params,
+            start.stats,
+            server_tx.init(start.params),
+            jax.random.bits(key, (), jnp.uint32),
+            zeros if feedback == "ef21" else EmptyState(),
+            step,
+        )
+
+    def init_client(key, server, info):
+        zeros = jax.tree.map(jnp.zeros_like, server.params)
+        memory = EmptyState() if feedback == "none" else zeros
+        return Client(
+            memory, local.init_optimizer(optimizer, server.params, keep_optimizer)
+        )
+
+    def broadcast(key, ctx, server):
+        message = {"params": Packet(server.params), "stats": Packet(server.stats)}
+        if step_coder is not None:  # static branch
+            message |= _catch_up(ctx, server)
+        return message | ({"seed": Packet(server.seed)} if coder.shared else {})
+
+    def update(key, ctx, downlink, client, batches):
+        train_key, code_key = jax.random.split(key)
+        if coder.shared:  # static branch
+            code_key = jax.random.key(downlink["seed"].values)
+        tx, opt_state = optimizer(ctx.round), client.opt_state
+        uplink, opt_state, metrics = fit(
+            train_key, loss_fn, tx, downlink, opt_state, batches
+        )
+        pending, memory = uplink["delta"].values, client.memory
+        if feedback == "ef":  # static branch
+            if stale == "reset":  # static branch
+                missed = ctx.last_round < ctx.round - 1
+                memory = jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
+            pending = jax.tree.map(jnp.add, pending, memory)
+        elif feedback == "ef21":
+            pending = jax.tree.map(jnp.subtract, pending, memory)
+        message = coder.encode(code_key, pending)
+        if feedback == "ef":  # static branch
+            sent = coder.decode(message)
+            memory = jax.tree.map(jnp.subtract, pending, sent)
+        elif feedback == "ef21":
+            memory = jax.tree.map(jnp.add, memory, coder.decode(message))
+        client = Client(memory, opt_state)
+        return message | {"stats": uplink["stats"]}, client, metrics
+
+    def contribute(ctx, uplink):
+        sent = {"delta": coder.decode(uplink), "stats": uplink["stats"].values}
+        return means.weighted_sum(sent, weight(ctx.client))
+
+    def aggregate(key, round, server, total):
+        combine_key, seed_key, step_key = jax.random.split(key, 3)
+        delta, stats = mean_update(server, total)
+        estimate = server.estimate
+        if feedback == "ef21":  # static branch
+            estimate = delta = jax.tree.map(
+                lambda h, q: h + q / clients, estimate, total["sum"]["delta"]
+            )
+        delta = coder.combine(combine_key, delta)
+        move, opt_state = server_step(server_tx, server, delta)
+        step = server.step
+        if step_coder is not None:  # static branch
+            step, move = _compress(step_coder, step_key, round, step, move)
+        params = optax.apply_updates(server.params, move)
+        seed = jax.random.bits(seed_key, (), jnp.uint32)
+        return Server(params, stats, opt_state, seed, estimate, step), {}
+
+    def deploy(key, server):
+        mask = masks.full(server.params)
+        return {"global": SparseModel(server.params, mask, server.stats)}
+
+    return Algorithm(
+        init, broadcast, update, contribute, aggregate, deploy, init_client
+    )
+
+
+def _catch_up(ctx: Context, server: Server) -> Message:
+    """Returns the packets from which a client makes the present model.
+
+    One that took part in the round before gets the last step. One that missed rounds
+    gets the entries that have changed since, or all where every step changes all. A
+    client that takes part for the first time gets everything.
+    """
+    step = server.step
+    new = ctx.last_round < 0
+    here = ~new & (ctx.last_round == ctx.round - 1)
+    packets = {n: replace(packet, sent=here) for n, packet in step.message.items()}
+    delta = step.message["delta"]
+    if delta.mask is None:  # static branch: all entries change
+        packets["full"] = Packet(server.params, sent=~here)
+    else:
+        packets["full"] = Packet(server.params, sent=new)
+        mask = jax.tree.map(lambda c: c > ctx.last_round, step.changed)
+        values, sent = masks.apply(server.params, mask), ~new & ~here
+        packets["patch"] = Packet(values, mask, sent=sent, index=delta.index)
+    return packets | {"params": Packet(server.params, bits=0, assumed=HELD)}
+
+
+def _compress(
+    coder: Compressor, key: Array, round: Array, step: Step, move: PyTree
+) -> tuple[Step, PyTree]:
+    """Compresses a step of the server; returns its state and what the model moves."""
+    pending = jax.tree.map(jnp.add, step.residual, move)
+    message = stable(coder.encode(key, pending))
+    sent = coder.decode(message)
+    residual = jax.tree.map(jnp.subtract, pending, sent)
+    changed = jax.tree.map(
+        lambda c, q: jnp.where(q != 0, round + 1, c), step.changed, sent
+    )
+    return Step(residual, message, changed), sent
+
+
+def _compressor(
+    argument: str, chosen: str | Compressor, given: dict, allowed
+) -> Compressor:
+    """Returns the compressor that an argument names, or is."""
+    if isinstance(chosen, Compressor):
+        return chosen
+    one_of(argument, chosen, allowed)
+    return compressors.build(chosen, given)
+
+
+def _refuse_unread(up, down, given: dict) -> None:
+    """Refuses an argument of a compressor that neither of the two takes."""
+    names = [name for name in (up, down) if name in COMPRESSORS]
+    read = set().union(*map(compressors.arguments, names))
+    for argument, value in given.items():
+        if value is not None and argument not in read:
+            raise ValueError(
+                f"{argument}={value!r}, expected None: neither up={up!r} nor "
+                f"down={down!r} reads it"
+            )
+
+
+def _refuse_combinations(
+    up, feedback, clients, stale, server_optimizer, weighting
+) -> None:
+    """Refuses arguments that do not go together."""
+    if up == "majority" and feedback != "none":
+        raise ValueError(
+            f"feedback={feedback!r}, expected 'none' with up='majority', whose signs "
+            "have no size to take a residual of"
+        )
+    if up == "majority" and server_optimizer is None:
+        raise ValueError(
+            "server_optimizer=None, expected one with up='majority', such as sgd: its "
+            "learning rate is the size of a step"
+        )
+    if feedback == "ef21":
+        if clients is None:
+            raise ValueError("clients=None, expected their number with feedback='ef21'")
+        whole("clients", clients, 1)
+        if weighting not in (None, "uniform"):
+            raise ValueError(
+                f"weighting={weighting!r}, expected 'uniform' with feedback='ef21'"
+            )
+    elif clients is not None:
+        raise ValueError(f"clients={clients}, expected None: feedback='ef21' reads it")
+    if stale == "reset" and feedback != "ef":
+        raise ValueError(f"stale={stale!r}, expected 'keep' with feedback={feedback!r}")

@@ -1,0 +1,317 @@
+"""Compressors: an update as packets, and what their receiver makes of them.
+
+    topk      the k largest of all entries: Stich et al., NeurIPS 2018,
+              https://arxiv.org/abs/1809.07599
+    randomk   k entries at positions that both ends draw from one seed: the same paper
+    qsgd      levels by stochastic rounding: Alistarh et al., NeurIPS 2017,
+              https://arxiv.org/abs/1610.02132
+    sign      signs and a scale per leaf: Karimireddy et al., ICML 2019,
+              https://arxiv.org/abs/1901.09847
+    majority  signs, of which the server takes the majority: Bernstein et al., ICML
+              2018, https://arxiv.org/abs/1802.04434
+    stc       the largest entries of each leaf, as signs and one magnitude: Sattler et
+              al., TNNLS 2019, https://arxiv.org/abs/1903.02891
+    none      everything, float32
+
+`decode` reads nothing but what travels, or what both ends draw from a key. An update of
+zeros decodes to zeros, but for `majority`.
+"""
+
+import inspect
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.validate import in_range, one_of, whole
+from sparsefl_jax.sparsity import masks, top_k, trees
+from sparsefl_jax.wire.packets import Message, Packet
+from sparsefl_jax.wire.positions import POSITIONS
+
+
+def _as_it_is(key: Key, mean: PyTree) -> PyTree:
+    return mean
+
+
+class Compressor(NamedTuple):
+    """How an update travels.
+
+    Attributes:
+      encode: `(key, update) -> message`, packets by name, of which one is `'delta'`.
+      decode: `(message) -> update`, float32; further packets do not matter.
+      combine: `(key, mean) -> update`, on the server: what it makes of the mean of the
+        decoded updates of a cohort.
+      shared: whether the key of `encode` is one that the server has sent, the same for
+        all clients of a round. A key of `encode` is a client's own otherwise.
+    """
+
+    encode: Callable
+    decode: Callable
+    combine: Callable = _as_it_is
+    shared: bool = False
+
+
+def none() -> Compressor:
+    """Returns the compressor that changes nothing: 32 bits an entry."""
+    return Compressor(
+        lambda key, update: {"delta": Packet(update)},
+        lambda message: message["delta"].values,
+    )
+
+
+def topk(
+    density: float = 0.01, scope: str = "global", index: str = "packed"
+) -> Compressor:
+    """Returns the compressor that sends exactly k = ceil(n density) entries.
+
+    Takes k (32 + bits of a position).
+
+    Args:
+      density: share of the entries that travel, in (0, 1].
+      scope: the n entries among which the largest are sought: 'global', or each 'leaf'.
+      index: how positions are written, see `packets.Packet`.
+
+    Raises:
+      ValueError: an argument is not as above.
+
+    Example:
+      >>> method = topk(0.25)
+      >>> message = method.encode(None, {'w': jnp.array([1., -3., 2., 0.])})
+      >>> method.decode(message)['w'].tolist()
+      [0.0, -3.0, 0.0, 0.0]
+    """
+    in_range("density", density, "(0, 1]")
+    one_of("scope", scope, ("global", "leaf"))
+    one_of("index", index, POSITIONS)
+
+    def encode(key: Key, update: PyTree) -> Message:
+        size = jax.tree.map(jnp.abs, update)
+        mask = _largest(size, density, scope == "leaf")
+        return {"delta": Packet(masks.apply(update, mask), mask, index=index)}
+
+    return Compressor(encode, none().decode)
+
+
+def randomk(density: float = 0.01, unbiased: bool = False) -> Compressor:
+    """Returns the compressor that sends entries at random positions.
+
+    All clients of a round draw the same k = ceil(n density) positions from the server's
+    seed. Takes 32 k.
+
+    Args:
+      density: share of all entries that travel, in (0, 1].
+      unbiased: whether `decode` multiplies by n / k, so that the mean over positions is
+        the update; not with error feedback, which sends the others later.
+
+    Raises:
+      ValueError: an argument is not as above.
+    """
+    in_range("density", density, "(0, 1]")
+
+    def encode(key: Key, update: PyTree) -> Message:
+        scores = masks.uniform_scores(key, update, masks.everything(update))
+        mask = _largest(scores, density, False)
+        return {"delta": Packet(masks.apply(update, mask), mask, index="none")}
+
+    def decode(message: Message) -> PyTree:
+        values = message["delta"].values
+        size = sum(leaf.size for leaf in jax.tree.leaves(values))
+        factor = jnp.float32(size / _kept(size, density) if unbiased else 1.0)
+        return jax.tree.map(lambda v: v * factor, values)
+
+    return Compressor(encode, decode, shared=True)
+
+
+def qsgd(bits: int = 4, bucket: int = 0) -> Compressor:
+    """Returns the compressor that rounds |x| / norm to s = 2^(bits - 1) - 1 levels.
+
+    A value between two levels goes up with the probability that keeps its mean. Takes n
+    bits + 32 a norm.
+
+    Args:
+      bits: of a level with its sign, 2 to 8.
+      bucket: entries that share an L2 norm; 0 for those of a leaf.
+
+    Raises:
+      ValueError: an argument is not as above.
+    """
+    whole("bits", bits, 2, 8)
+    whole("bucket", bucket, 0)
+    levels = jnp.float32(2 ** (bits - 1) - 1)
+
+    def one(key: Key, leaf: Array) -> tuple[Array, Array]:
+        rows = _rows(leaf, bucket)
+        norm = jnp.sqrt(jnp.sum(rows * rows, 1))
+        safe = jnp.where(norm > 0, norm, jnp.ones_like(norm))
+        level = levels * (jnp.abs(rows) / safe[:, None])
+        level = jnp.floor(level + jax.random.uniform(key, rows.shape))
+        level = jnp.sign(rows) * jnp.minimum(level, levels)
+        level = level.reshape(-1)[: leaf.size].reshape(leaf.shape)
+        return level.astype(jnp.int8), norm
+
+    def encode(key: Key, update: PyTree) -> Message:
+        leaves, treedef = jax.tree.flatten(update)
+        keys = jax.random.split(key, len(leaves))
+        pairs = [one(k, leaf) for k, leaf in zip(keys, leaves, strict=True)]
+        level, norm = (jax.tree.unflatten(treedef, v) for v in zip(*pairs, strict=True))
+        return {"delta": Packet(level, bits=bits), "scale": Packet(norm)}
+
+    def back(level: Array, norm: Array) -> Array:
+        rows = _rows(level.astype(jnp.float32), bucket) * (norm[:, None] / levels)
+        return rows.reshape(-1)[: level.size].reshape(level.shape)
+
+    return Compressor(encode, partial(_with_scale, back))
+
+
+def sign() -> Compressor:
+    """Returns the compressor to signs, 0 counting as +, and the mean |x| of a leaf.
+
+    Takes n + 32 a leaf.
+
+    Example:
+      >>> message = sign().encode(None, {'w': jnp.array([1., -3., 2., 0.])})
+      >>> sign().decode(message)['w'].tolist()
+      [1.5, -1.5, 1.5, 1.5]
+    """
+
+    def encode(key: Key, update: PyTree) -> Message:
+        scale = jax.tree.map(lambda v: jnp.mean(jnp.abs(v)), update)
+        return {"delta": Packet(_signs(update), bits=1), "scale": Packet(scale)}
+
+    return Compressor(encode, partial(_with_scale, lambda bit, s: s * _plus_minus(bit)))
+
+
+def majority() -> Compressor:
+    """Returns the compressor to signs whose majority the server takes.
+
+    Takes n. The server sees no more than the sum of the signs; where it is 0, a coin
+    that the server tosses decides, because a bit has no third value.
+    """
+
+    def encode(key: Key, update: PyTree) -> Message:
+        return {"delta": Packet(_signs(update), bits=1)}
+
+    def decode(message: Message) -> PyTree:
+        return jax.tree.map(_plus_minus, message["delta"].values)
+
+    def combine(key: Key, mean: PyTree) -> PyTree:
+        coins = masks.uniform_scores(key, mean, masks.everything(mean))
+        return jax.tree.map(
+            lambda m, c: jnp.where(m == 0, jnp.sign(c - 0.5), jnp.sign(m)), mean, coins
+        )
+
+    return Compressor(encode, decode, combine)
+
+
+def stc(density: float = 0.01, index: str = "packed") -> Compressor:
+    """Returns sparse ternary compression: a leaf's largest entries by sign and mean.
+
+    Of each leaf, k = ceil(n density) entries travel, and no zeros among them. Takes
+    k (1 + bits of a position) + 32 a leaf.
+
+    Args:
+      density: share of the entries of a leaf that travel, in (0, 1].
+      index: how positions are written, see `packets.Packet`; STC's own is 'golomb'.
+
+    Raises:
+      ValueError: an argument is not as above.
+
+    Example:
+      >>> method = stc(0.5)
+      >>> message = method.encode(None, {'w': jnp.array([1., -3., 2., 0.])})
+      >>> method.decode(message)['w'].tolist()
+      [0.0, -2.5, 2.5, 0.0]
+    """
+    in_range("density", density, "(0, 1]")
+    one_of("index", index, POSITIONS)
+
+    def encode(key: Key, update: PyTree) -> Message:
+        size = jax.tree.map(jnp.abs, update)
+        mask = _largest(size, density, True)
+        mask = jax.tree.map(lambda m, s: m & (s > 0), mask, size)
+        scale = jax.tree.map(_mean_inside, size, mask)
+        bits = masks.apply(_signs(update), mask)
+        delta = Packet(bits, mask, bits=1, index=index)
+        return {"delta": delta, "scale": Packet(scale)}
+
+    def decode(message: Message) -> PyTree:
+        dense = _with_scale(lambda bit, s: s * _plus_minus(bit), message)
+        return masks.apply(dense, message["delta"].mask)
+
+    return Compressor(encode, decode)
+
+
+COMPRESSORS = {
+    make.__name__: make for make in (topk, randomk, qsgd, sign, majority, stc, none)
+}
+
+
+def build(name: str, given: dict[str, Any]) -> Compressor:
+    """Builds a compressor from those of the given arguments that it takes.
+
+    Args:
+      name: one of `COMPRESSORS`.
+      given: arguments by name; None leaves an argument at its default.
+
+    Example:
+      >>> build('stc', {'density': 0.1, 'bits': None}).shared
+      False
+    """
+    own = {k: v for k, v in given.items() if v is not None and k in arguments(name)}
+    return COMPRESSORS[name](**own)
+
+
+def arguments(name: str) -> set[str]:
+    """Returns the names of the arguments that a compressor takes.
+
+    Example:
+      >>> sorted(arguments('qsgd'))
+      ['bits', 'bucket']
+    """
+    return set(inspect.signature(COMPRESSORS[name]).parameters)
+
+
+def _kept(size: int, density: float) -> int:
+    """Returns ceil(size * density), by the decimal digits that one writes."""
+    return math.ceil(round(size * density, 6))
+
+
+def _largest(scores: PyTree, density: float, by_leaf: bool) -> PyTree:
+    """Keeps exactly the share of largest scores, of each leaf or of all together."""
+    select = masks.everything(scores)
+    sizes = trees.layer_sizes(scores, select)
+    if not by_leaf:  # static branch
+        return top_k.largest_overall(scores, _kept(int(sizes.sum()), density), select)
+    counts = np.array([_kept(int(size), density) for size in sizes], np.int32)
+    return top_k.largest(scores, counts, select)
+
+
+def _rows(leaf: Array, bucket: int) -> Array:
+    """Returns the entries in rows of a bucket, the last filled up with zeros."""
+    width = bucket or max(leaf.size, 1)
+    flat = leaf.reshape(-1)
+    return jnp.pad(flat, (0, -flat.size % width)).reshape(-1, width)
+
+
+def _signs(update: PyTree) -> PyTree:
+    """Returns 1 where an entry is at least 0, otherwise 0; uint8."""
+    return jax.tree.map(lambda v: (v >= 0).astype(jnp.uint8), update)
+
+
+def _plus_minus(bit: Array) -> Array:
+    return 2 * bit.astype(jnp.float32) - 1
+
+
+def _mean_inside(size: Array, mask: Array) -> Array:
+    count = jnp.maximum(jnp.sum(mask, dtype=jnp.float32), 1)
+    return jnp.sum(jnp.where(mask, size, jnp.zeros_like(size))) / count
+
+
+def _with_scale(function: Callable, message: Message) -> PyTree:
+    """Maps over the codes and scales of a message's leaves."""
+    return jax.tree.map(function, message["delta"].values, message["scale"].values)

@@ -1,0 +1,173 @@
+"""Golomb-Rice codes of the gaps between the positions that travel.
+
+Sattler et al., "Robust and Communication-Efficient Federated Learning from Non-IID
+Data", TNNLS 2019, https://arxiv.org/abs/1903.02891, write positions in this way. The
+gap g between two of k positions among n, in flat order, is written as
+floor((g - 1) / 2^b) ones, a zero, and the b low bits of g - 1. With the golden ratio
+phi and q = (k + 1) / (n + 1),
+
+    b = max(0, 1 + floor(log2(ln(phi - 1) / ln(1 - q))))
+
+is the best b for positions drawn at random. It falls in steps as k grows; the device,
+the encoder and the decoder all read it from one table of these steps.
+"""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.core.types import Array
+from sparsefl_jax.wire.codes import write
+from sparsefl_jax.wire.numbers import HOST, Numbers
+
+_GOLDEN = math.log((math.sqrt(5) - 1) / 2)  # ln(phi - 1)
+
+
+def steps(size: int) -> np.ndarray:
+    """Returns, for b = 1, 2, ..., the largest k that is written with at least b bits.
+
+    So the b of k positions is the number of steps that are at least k.
+
+    Args:
+      size: n, the entries of the leaf.
+
+    Returns:
+      int32, falling; as many as the largest b.
+
+    Example:
+      >>> steps(100).tolist(), int((steps(100) >= 5).sum())  # 5 of 100: b = 4
+      ([37, 20, 10, 4, 1], 3)
+    """
+    found = []
+    while not found or found[-1] >= 1:
+        share = -math.expm1(_GOLDEN / 2 ** len(found))
+        found.append(math.floor((size + 1) * share - 1))
+    return np.array(found[:-1], np.int32)
+
+
+def unary_bits(mask: Array) -> Array:
+    """Counts the bits of all codes of a leaf but the b low ones, on the device.
+
+    Args:
+      mask: bool, the leaf's positions.
+
+    Returns:
+      The sum of ceil(g / 2^b) over the gaps; shape=(), int32.
+
+    Example:
+      >>> unary_bits(jnp.array([False, True, True, False, True])).item()  # b = 0
+      5
+    """
+    flat = mask.reshape(-1)
+    if not flat.size:  # static branch
+        return jnp.int32(0)
+    k = jnp.sum(flat, dtype=jnp.int32)
+    low = jnp.sum(jnp.asarray(steps(flat.size)) >= k, dtype=jnp.int32)
+    place = jnp.arange(1, flat.size + 1, dtype=jnp.int32)
+    last = jax.lax.cummax(jnp.where(flat, place, jnp.zeros_like(place)))
+    before = jnp.concatenate([jnp.zeros(1, jnp.int32), last[:-1]])
+    digits = jnp.where(flat, ((place - before - 1) >> low) + 1, jnp.zeros_like(place))
+    return jnp.sum(digits, dtype=jnp.int32)
+
+
+def write_gaps(flat: np.ndarray) -> np.ndarray:
+    """Writes the gaps between the True entries.
+
+    Args:
+      flat: [n] bool.
+
+    Returns:
+      The stream's bits, uint8.
+
+    Example:
+      >>> write_gaps(np.array([False, True, True, False, True])).tolist()
+      [1, 0, 0, 1, 0]
+    """
+    gaps = np.diff(np.flatnonzero(flat), prepend=-1) - 1
+    low = _low_bits(flat.size, gaps.size)
+    ends = np.cumsum((gaps >> low) + 1 + low)
+    starts = np.concatenate([[0], ends[:-1]]) if gaps.size else ends
+    stream = np.zeros(ends[-1] if gaps.size else 0, np.int8)
+    change = np.zeros(stream.size + 1, np.int8)
+    np.add.at(change, starts, 1)
+    np.add.at(change, ends - 1 - low, -1)
+    stream = np.cumsum(change[:-1], dtype=np.int8).astype(np.uint8)
+    if low:
+        codes = write(gaps & ((1 << low) - 1), low).reshape(-1, low)
+        stream[(ends - low)[:, None] + np.arange(low)] = codes
+    return stream
+
+
+def read_gaps(stream: np.ndarray, size: int, k: int) -> tuple[np.ndarray, int]:
+    """Reads what `write_gaps` wrote.
+
+    Args:
+      stream: uint8 zeros and ones; more may follow.
+      size: n, the entries of the leaf.
+      k: how many of them are True.
+
+    Returns:
+      [n] bool, and how many bits were read.
+
+    Example:
+      >>> flat, taken = read_gaps(np.array([1, 0, 0, 1, 0]), 5, 3)
+      >>> flat.tolist(), taken
+      ([False, True, True, False, True], 5)
+    """
+    low = _low_bits(size, k)
+    stream = stream[: k * low + most_unary(size, k)]
+    place = np.arange(stream.size)
+    zeros = np.where(stream == 0, place, stream.size)
+    next_zero = np.minimum.accumulate(zeros[::-1])[::-1].tolist()
+    starts, ends, offset = [], [], 0
+    for _ in range(k):
+        end = next_zero[offset]
+        starts.append(offset)
+        ends.append(end)
+        offset = end + 1 + low
+    starts, ends = np.array(starts, np.int64), np.array(ends, np.int64)
+    rest = np.zeros(k, np.int64)
+    for bit in range(low):
+        rest = 2 * rest + stream[ends + 1 + bit]
+    flat = np.zeros(size, bool)
+    flat[np.cumsum(((ends - starts) << low) + rest + 1) - 1] = True
+    return flat, offset
+
+
+def position_bits(
+    size: int, nnz: np.ndarray, unary: np.ndarray, numbers: Numbers = HOST
+) -> np.ndarray:
+    """Returns the bits of all codes of a leaf.
+
+    Args:
+      size: n, the entries of the leaf.
+      nnz: k, whole `numbers` of any shape.
+      unary: `unary_bits` of the same masks, likewise.
+      numbers: where to count: `HOST` or `DEVICE`.
+
+    Returns:
+      Whole `numbers`, the shape of `nnz`.
+
+    Example:
+      >>> position_bits(100, np.array([5]), np.array([9])).tolist()  # b = 3
+      [24]
+    """
+    low = (numbers.whole(steps(size)) >= nnz[..., None]).sum(-1)
+    return nnz * low + unary
+
+
+def most_unary(size: int, nnz: np.ndarray | int) -> np.ndarray | int:
+    """Returns the largest `unary_bits` that masks of nnz entries can have.
+
+    Example:
+      >>> int(most_unary(100, 5))  # b = 3: five zeros and 95 / 8 ones
+      16
+    """
+    low = (steps(size) >= np.asarray(nnz)[..., None]).sum(-1)
+    return nnz + ((size - nnz) >> low)
+
+
+def _low_bits(size: int, k: int) -> int:
+    return int((steps(size) >= k).sum())

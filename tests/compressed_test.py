@@ -1,0 +1,308 @@
+"""Compressed FedAvg: small rounds by hand, memories, and what a client replays.
+
+The clients' training is replaced by updates that a test gives.
+"""
+
+import sys
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+
+from sparsefl_jax.algorithms import compressed, fedavg
+from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.runs.config import methods
+from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import compressors
+from sparsefl_jax.wire.packets import Packet
+from tests.compressed_by_hand import close, signs, ternary, top, vector
+from tests.refusals import refused
+
+PARAMS = {"a": np.zeros((2, 3), np.float32), "b": np.ones(5, np.float32)}
+RNG = np.random.default_rng(0)
+SIZES = (1, 3, 2)
+ROUNDS = 6
+DELTAS = [  # [round][client]
+    [
+        {k: np.float32(RNG.normal(size=v.shape)) for k, v in PARAMS.items()}
+        for _ in SIZES
+    ]
+    for _ in range(ROUNDS)
+]
+ALL = [(0, 1, 2)] * ROUNDS
+OPTIMIZER = local.make_optimizer()
+
+
+@pytest.fixture(autouse=True)
+def _no_training(monkeypatch):
+    """Takes what stands in the place of a client's samples for its update."""
+
+    def fit(key, loss_fn, tx, downlink, opt_state, batches):
+        return {"delta": Packet(batches), "stats": Packet({})}, opt_state, {}
+
+    for name in ("compressed", "fedavg"):
+        module = sys.modules[f"sparsefl_jax.algorithms.{name}"]
+        monkeypatch.setattr(module, "fit", fit)
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def play(method, cohorts=ALL, sizes=SIZES):
+    """Yields (server before, clients, downlinks, uplinks, server) of each round."""
+    key = jax.random.key(0)
+    start = SparseModel(jax.tree.map(jnp.asarray, PARAMS), None, {})
+    server = jax.jit(method.init)(key, start)
+    info = [ClientInfo(jnp.int32(i), jnp.int32(n), 1.0) for i, n in enumerate(sizes)]
+    clients = [method.init_client(key, server, one) for one in info]
+    last = [-1] * len(sizes)
+
+    @jax.jit
+    def exchange(key, ctx, server, client, delta):
+        down = method.broadcast(key, ctx, server)
+        up, client, _ = method.update(key, ctx, down, client, delta)
+        return down, up, client, method.contribute(ctx, up)
+
+    for round, cohort in enumerate(cohorts):
+        downs, ups, total, before = {}, {}, None, server
+        for i in cohort:
+            ctx = Context(jnp.int32(round), jnp.int32(last[i]), info[i])
+            own = jax.random.fold_in(jax.random.fold_in(key, round), i)
+            args = own, ctx, server, clients[i], DELTAS[round][i]
+            downs[i], ups[i], clients[i], one = exchange(*args)
+            total = one if total is None else jax.tree.map(jnp.add, total, one)
+            last[i] = round
+        own = jax.random.fold_in(key, 100 + round)
+        server, _ = jax.jit(method.aggregate)(own, jnp.int32(round), server, total)
+        yield before, list(clients), downs, ups, server
+
+
+def make(**given):
+    return compressed(small_world.tiny_model(), OPTIMIZER, **given)
+
+
+CODES = {  # the uplink's arguments, and the compressor by hand
+    "topk": ({"up": "topk", "density": 0.3}, top(0.3)),
+    "sign": ({"up": "sign"}, signs),
+    "stc": ({"up": "stc", "density": 0.3, "index": "golomb"}, ternary(0.3)),
+}
+START = vector(PARAMS)
+LEAVES = (6, 5)
+
+
+def vectors(trees):
+    return np.stack([vector(tree) for tree in trees])
+
+
+def mean(updates, weights=SIZES):
+    return np.average(updates, axis=0, weights=weights)
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_error_feedback_by_hand(name):
+    given, code = CODES[name]
+    residual, rounds = np.zeros((3, 11)), play(make(**given), ALL[:2])
+    for deltas, (before, clients, _, _, server) in zip(DELTAS, rounds, strict=False):
+        pending = vectors(deltas) + residual
+        sent = np.stack([code(p, LEAVES) for p in pending])
+        residual = pending - sent
+        for client, e in zip(clients, residual, strict=True):
+            close(client.memory, e)
+        close(server.params, vector(before.params) + mean(sent))
+
+
+def test_random_k_by_hand():
+    _, clients, downs, ups, server = next(play(make(up="randomk", density=0.3)))
+    seeds = {int(down["seed"].values) for down in downs.values()}
+    masks = vectors(up["delta"].mask for up in ups.values())
+    assert len(seeds) == 1 and masks.sum(1).tolist() == [4, 4, 4]  # of 11
+    assert (masks == masks[0]).all()
+    kept = masks * vectors(DELTAS[0])
+    close(server.params, START + mean(kept))
+    close(clients[1].memory, vector(DELTAS[0][1]) - kept[1])
+    assert int(server.seed) not in seeds
+    method = make(up="randomk", density=0.3, feedback="none")
+    *_, ups, server = next(play(method))
+    kept = vectors(up["delta"].values for up in ups.values())
+    close(server.params, START + 11 / 4 * mean(kept), atol=1e-5)
+
+
+def test_qsgd_by_hand():
+    method = make(up="qsgd", bits=3, feedback="none")
+    *_, ups, server = next(play(method))
+    sent = []
+    for i, up in ups.items():
+        norms = [np.linalg.norm(leaf) for leaf in jax.tree.leaves(DELTAS[0][i])]
+        step = np.repeat(norms, LEAVES) / 3
+        sent.append(vector(up["delta"].values) * step)
+        # To one of both neighbours.
+        assert (np.abs(sent[-1] - vector(DELTAS[0][i])) < step + 1e-6).all()
+        np.testing.assert_allclose(vector(up["scale"].values), norms, rtol=1e-6)
+    close(server.params, START + mean(sent))
+
+
+def test_majority_by_hand():
+    options = {"feedback": "none", "server_optimizer": optax.sgd(0.1)}
+    method = make(up="majority", weighting="uniform", **options)
+    *_, ups, server = next(play(method))
+    votes = np.where(vectors(DELTAS[0]) >= 0, 1, -1)
+    close(server.params, START + 0.1 * np.sign(votes.sum(0)))  # of three
+    assert ups[0]["delta"].bits == 1 and set(ups[0]) == {"delta", "stats"}
+
+
+def test_ef21_by_hand_and_the_server_holds_the_mean_of_the_estimates():
+    method = make(up="topk", density=0.3, feedback="ef21", clients=3)
+    cohorts, held = [(0, 2), (1, 2), (0, 1)], np.zeros((3, 11))
+    played = play(method, cohorts)
+    for deltas, cohort, one in zip(DELTAS, cohorts, played, strict=False):
+        before, clients, _, _, server = one
+        for i in cohort:
+            held[i] += top(0.3)(vector(deltas[i]) - held[i], LEAVES)
+            close(clients[i].memory, held[i])
+        close(server.estimate, held.mean(0))
+        close(server.params, vector(before.params) + held.mean(0))
+
+
+def test_stc_both_ways_by_hand():
+    method = make(up="stc", down="stc", density=0.3)
+    residual, wait, code = np.zeros((3, 11)), 0.0, ternary(0.3)
+    rounds = play(method, ALL[:3])
+    for deltas, (before, _, downs, _, server) in zip(DELTAS, rounds, strict=False):
+        close(downs[0]["params"].values, vector(before.params), atol=0)
+        pending = vectors(deltas) + residual
+        sent = np.stack([code(p, LEAVES) for p in pending])
+        residual = pending - sent
+        wait = wait + mean(sent)
+        move = code(wait, LEAVES)
+        wait = wait - move
+        close(server.params, vector(before.params) + move)
+        close(server.step.residual, wait)
+
+
+def way_of(message):
+    """Returns how a client gets the present model, and checks that it is one way."""
+    sent = {n for n in ("full", "patch") if n in message and message[n].sent}
+    steps = {n for n in ("delta", "scale") if n in message and message[n].sent}
+    assert len(sent) + bool(steps) == 1
+    assert steps in (set(), {"delta", "scale"} & set(message))
+    return sent.pop() if sent else "step"
+
+
+@pytest.mark.parametrize("down", ["stc", "topk", "sign"])
+def test_a_client_replays_the_model_from_what_travels(down):
+    given = {"density": 0.3} if down in ("stc", "topk") else {}
+    method = make(up="sign", down=down, **given)
+    coder, held, seen = compressors.build(down, given), {}, {}
+    cohorts = [(0, 1), (0,), (0, 2), (2, 0), (1, 0), (1, 2)]
+    for before, _, downs, *_ in play(method, cohorts):
+        for i, message in downs.items():
+            way = way_of(message)
+            if way == "full":
+                held[i] = message["full"].values
+            elif way == "patch":
+                patch = message["patch"]
+                held[i] = jax.tree.map(jnp.where, patch.mask, patch.values, held[i])
+            else:
+                held[i] = jax.tree.map(jnp.add, held[i], coder.decode(message))
+            seen.setdefault(i, []).append(way)
+            close(held[i], vector(before.params), atol=0)  # bit for bit
+    late = "patch" if down in ("stc", "topk") else "full"
+    assert seen == {
+        0: ["full", "step", "step", "step", "step"],
+        1: ["full", late, "step"],  # missed three rounds
+        2: ["full", "step", late],  # missed one
+    }
+
+
+@pytest.mark.parametrize("name", CODES)
+def test_nothing_is_lost_to_error_feedback(name):
+    given, _ = CODES[name]
+    coder, sent, played = compressors.build(name, given), 0.0, ()
+    for played in play(make(**given)):
+        sent = sent + vectors(coder.decode(up) for up in played[3].values())
+    whole = sum(vectors(deltas) for deltas in DELTAS)
+    left = vectors(client.memory for client in played[1])
+    np.testing.assert_allclose(sent + left, whole, rtol=0, atol=1e-5)
+
+
+def test_a_client_that_missed_a_round_may_forget():
+    cohorts = [(0, 1), (1,), (0, 1)]
+    for stale in ("keep", "reset"):
+        method = make(up="topk", density=0.3, stale=stale)
+        *_, (_, before, *_), (_, clients, *_) = play(method, cohorts)
+        for i in (0, 1):
+            pending = vector(DELTAS[2][i])
+            if i == 1 or stale == "keep":
+                pending += vector(before[i].memory)
+            close(clients[i].memory, pending - top(0.3)(pending, LEAVES))
+
+
+@pytest.mark.parametrize("feedback", ["none", "ef", "ef21"])
+def test_without_compression_it_is_fedavg(feedback):
+    clients = {"clients": 3} if feedback == "ef21" else {}
+    options = {"server_optimizer": optax.sgd(0.5, momentum=0.9)}
+    ours = make(up="none", feedback=feedback, **clients, **options)
+    theirs = fedavg(small_world.tiny_model(), OPTIMIZER, **options)
+    pairs = zip(play(ours, sizes=(2, 2, 2)), play(theirs, sizes=(2, 2, 2)), strict=True)
+    for (*_, one), (*_, other) in pairs:
+        close(one.params, vector(other.params), atol=0 if feedback == "none" else 1e-5)
+
+
+def test_a_compressor_of_ones_own():
+    def half(key, update):
+        halved = jax.tree.map(lambda v: v / 2, update)
+        return {"delta": Packet(halved)}
+
+    own = compressors.none()._replace(encode=half)
+    *_, server = next(play(make(up=own, feedback="none")))
+    close(server.params, START + mean(vectors(DELTAS[0])) / 2)
+    shared = own._replace(shared=True)
+    refused(lambda: make(down=shared), "expected a compressor without a shared key")
+
+
+REFUSED = [
+    ({"up": "top"}, "up='top' (did you mean 'topk'?), expected one of"),
+    ({"down": "randomk"}, "down='randomk', expected one of topk, stc, sign"),
+    ({"feedback": "EF"}, "feedback='EF', expected one of ef, ef21, none"),
+    ({"density": 0.0}, "density=0.0, expected in (0, 1]"),
+    ({"bits": 4}, "bits=4, expected None: neither up='topk' nor down=None reads it"),
+    ({"up": "sign", "density": 0.1}, "density=0.1, expected None: neither up='sign'"),
+    ({"up": "randomk", "index": "coo"}, "index='coo', expected None: neither"),
+    ({"index": "none"}, "index='none', expected one of bitmap, coo, csr, golomb"),
+    ({"up": "majority"}, "feedback='ef', expected 'none' with up='majority'"),
+    ({"up": "majority", "feedback": "none"}, "server_optimizer=None, expected one"),
+    ({"feedback": "ef21"}, "clients=None, expected their number"),
+    ({"feedback": "ef21", "clients": 0}, "clients=0, expected an integer from 1"),
+    ({"clients": 5}, "clients=5, expected None: feedback='ef21' reads it"),
+    (
+        {"feedback": "ef21", "clients": 5, "weighting": "examples"},
+        "weighting='examples', expected 'uniform' with feedback='ef21'",
+    ),
+    ({"feedback": "none", "stale": "reset"}, "stale='reset', expected 'keep'"),
+    ({"stale": "forget"}, "stale='forget', expected one of keep, reset"),
+    ({"weighting": "size"}, "weighting='size', expected one of"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), REFUSED, ids=lambda v: str(v)[:40])
+def test_refuses(given, said):
+    refused(lambda: make(**given), said)
+
+
+def test_one_density_serves_both_ways():
+    method = make(up="stc", down="stc", density=0.3)
+    *_, ups, server = next(play(method))
+    up, down = ups[0]["delta"].mask, server.step.message["delta"].mask
+    for mask in (up, down):  # ceil(1.8) of 6, ceil(1.5) of 5
+        assert [int(m.sum()) for m in jax.tree.leaves(mask)] == [2, 2]
+    sign = make(up="sign", down="stc", density=0.3)
+    assert next(play(sign))[-1].step.message["delta"].mask is not None
+
+
+def test_a_study_sets_its_density():
+    config = methods.choose(default_config(), "compressed", density=0.05)
+    assert (config.algorithm.name, config.algorithm.density) == ("compressed", 0.05)

@@ -1,0 +1,240 @@
+"""Compressors by hand, and the laws that each of them keeps."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax import models
+from sparsefl_jax.wire import compressors, golomb, packets, streams
+from sparsefl_jax.wire.charges import message_bits
+from tests.refusals import refused
+
+RNG = np.random.default_rng(0)
+UPDATE = {
+    "a": jnp.asarray(RNG.normal(size=(7, 5)), jnp.float32),
+    "b": jnp.asarray(RNG.normal(size=11), jnp.float32),
+}
+KEY = jax.random.key(1)
+BUILT = {  # with other arguments than their defaults
+    "topk": {"density": 0.1},
+    "randomk": {"density": 0.1},
+    "qsgd": {"bits": 3},
+    "sign": {},
+    "majority": {},
+    "stc": {"density": 0.1, "index": "golomb"},
+    "none": {},
+}
+
+
+def flat(tree):
+    return np.concatenate([np.asarray(v).reshape(-1) for v in jax.tree.leaves(tree)])
+
+
+def sent(name, update=UPDATE, key=KEY, **given):
+    """Returns the message of an update and what it decodes to."""
+    coder = compressors.build(name, BUILT[name] | given)
+    message = jax.jit(coder.encode)(key, update)
+    return message, jax.jit(coder.decode)(message)
+
+
+def charged(message):
+    bits = message_bits(packets.layout(message), packets.count(message))
+    return int(bits.values), int(bits.positions)
+
+
+@pytest.fixture(autouse=True)
+def _quick_compilation():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_bytes_decode_to_the_message_and_are_as_many_as_charged(name):
+    message, _ = sent(name)
+    for part, packet in jax.device_get(message).items():
+        one = {part: message[part]}
+        data, bits = streams.encode(packet), sum(charged(one))
+        slack = streams.slack(packet)
+        assert math.ceil(bits / 8) <= len(data) <= math.ceil((bits + slack) / 8)
+        back = streams.decode(data, packet)
+        jax.tree.map(np.testing.assert_array_equal, back.values, packet.values)
+
+
+def test_top_k_keeps_exactly_k_of_all_or_of_each_leaf():
+    for scope, kept in (("global", [5]), ("leaf", [4, 2])):
+        message, update = sent("topk", scope=scope)
+        mask = message["delta"].mask
+        counts = [int(m.sum()) for m in jax.tree.leaves(mask)]
+        assert sum(counts) == sum(kept)  # ceil(4.6), or ceil(3.5) and ceil(1.1)
+        assert scope == "global" or counts == kept
+        x, q = flat(UPDATE), flat(update)
+        np.testing.assert_array_equal(q[q != 0], x[q != 0])
+        if scope == "global":
+            assert set(np.flatnonzero(q)) == set(np.argsort(-np.abs(x))[:5])
+        share = sum(kept) / 46  # a contraction, at least by leaf
+        assert scope == "leaf" or np.sum((q - x) ** 2) <= (1 - share) * np.sum(x**2)
+    ties, _ = sent("topk", {"w": jnp.array([1.0, -2.0, 2.0, 2.0])}, density=0.5)
+    assert ties["delta"].mask["w"].tolist() == [False, True, True, False]
+
+
+def test_a_share_is_meant_as_it_is_written():
+    update = {"w": jnp.arange(100.0)}  # 0.07 * 100 is 7.000000000000001
+    assert int(sent("topk", update, density=0.07)[0]["delta"].mask["w"].sum()) == 7
+
+
+def test_random_k_is_at_the_same_positions_for_one_key_alone():
+    (one, _), (same, _) = sent("randomk"), sent("randomk", jax.tree.map(abs, UPDATE))
+    other, _ = sent("randomk", key=jax.random.key(2))
+    masks = [flat(message["delta"].mask) for message in (one, same, other)]
+    assert masks[0].sum() == masks[2].sum() == 5
+    assert (masks[0] == masks[1]).all() and (masks[0] != masks[2]).any()
+    assert charged(one) == (32 * 5, 0)
+
+
+@pytest.mark.parametrize("name", ["qsgd", "randomk"])
+def test_the_mean_over_keys_is_the_update(name):
+    given = {"unbiased": True} if name == "randomk" else {}
+    coder, update = compressors.build(name, BUILT[name] | given), UPDATE["b"]
+
+    def draw(key):
+        return coder.decode(coder.encode(key, {"w": update}))["w"]
+
+    drawn = np.asarray(jax.jit(jax.vmap(draw))(jax.random.split(KEY, 4096)))
+    error = np.abs(drawn.mean(0) - np.asarray(update))
+    assert (error <= 4 * drawn.std(0) / 64 + 1e-6).all()
+    assert (drawn.std(0) > 0).any()
+    if name == "qsgd":  # s = 3 levels, n = 11
+        spread = np.sum((drawn - np.asarray(update)) ** 2, 1).mean()
+        bound = min(11 / 9, math.sqrt(11) / 3) * np.sum(np.asarray(update) ** 2)
+        assert spread <= bound
+
+
+def test_qsgd_by_hand():
+    update = {"w": jnp.array([[3.0, -4.0], [0.0, 0.0]])}  # norm 5, s = 1
+    message, back = sent("qsgd", update, bits=2)
+    level = np.asarray(message["delta"].values["w"])
+    assert set(np.unique(level)) <= {-1, 0, 1} and level.dtype == np.int8
+    assert (level[1] == 0).all() and level[0, 0] >= 0 and level[0, 1] <= 0
+    np.testing.assert_allclose(back["w"], 5.0 * level, rtol=1e-6)
+    assert charged(message) == (4 * 2 + 32, 0)
+    message, back = sent("qsgd", update, bits=8, bucket=2)  # a norm for each pair
+    np.testing.assert_allclose(message["scale"].values["w"], [5, 0], rtol=1e-6)
+    np.testing.assert_allclose(back["w"], update["w"], atol=5 / 127)
+    assert charged(message) == (4 * 8 + 2 * 32, 0)
+    message, _ = sent("qsgd", {"w": jnp.ones(5)}, bits=4, bucket=2)  # a pair and a half
+    assert message["scale"].values["w"].shape == (3,)
+
+
+def test_signs_keep_the_norm_and_a_zero_is_a_plus():
+    message, back = sent("sign")
+    for name, leaf in UPDATE.items():
+        q = np.asarray(back[name])
+        np.testing.assert_allclose(np.abs(q).sum(), np.abs(leaf).sum(), rtol=1e-5)
+        assert (np.sign(q) == np.sign(leaf)).all()
+    assert charged(message) == (46 + 2 * 32, 0)
+    bits = sent("sign", {"w": jnp.array([0.0, -0.0, -1.0])})[0]["delta"].values["w"]
+    assert bits.tolist() == [1, 1, 0]
+
+
+def test_stc_sends_one_magnitude_a_leaf():
+    message, back = sent("stc")
+    for name, k in (("a", 4), ("b", 2)):
+        x, q = flat(UPDATE[name]), flat(back[name])
+        kept = np.argsort(-np.abs(x))[:k]
+        assert set(np.flatnonzero(q)) == set(kept)
+        np.testing.assert_allclose(np.abs(q[kept]), np.abs(x[kept]).mean(), rtol=1e-6)
+        assert (np.sign(q[kept]) == np.sign(x[kept])).all()
+    values, positions = charged(message)
+    assert values == 6 + 2 * 32
+    assert positions == 6 + 4 + sum(
+        golomb.write_gaps(flat(m)).size for m in jax.tree.leaves(message["delta"].mask)
+    )
+    few, back = sent("stc", {"w": jnp.array([0.0, -3.0, 0.0, 0.0])}, density=0.5)
+    assert few["delta"].mask["w"].sum() == 1  # no zero travels as a magnitude
+    assert back["w"].tolist() == [0, -3, 0, 0]
+
+
+@pytest.mark.parametrize("name", [name for name in BUILT if name != "majority"])
+def test_no_update_decodes_to_none(name):
+    _, back = sent(name, jax.tree.map(jnp.zeros_like, UPDATE))
+    assert not flat(back).any()
+
+
+def test_the_majority_decides_and_a_coin_between_equals():
+    coder = compressors.majority()
+    update = {"w": jnp.array([2.0, -0.1, 0.0])}
+    votes = coder.decode(coder.encode(KEY, update))
+    assert votes["w"].tolist() == [1, -1, 1]
+    mean = {"w": jnp.concatenate([jnp.array([0.2, -0.2]), jnp.zeros(1000)])}
+    found = np.asarray(coder.combine(KEY, mean)["w"])
+    assert found[:2].tolist() == [1, -1] and set(found) == {-1, 1}
+    assert abs(found[2:].mean()) < 0.15  # 4 standard errors are 0.126
+
+
+def test_refuses():
+    refused(lambda: compressors.topk(0.0), "density=0.0, expected in (0, 1]")
+    refused(lambda: compressors.stc(1.5), "density=1.5, expected in (0, 1]")
+    refused(lambda: compressors.randomk(-1.0), "density=-1.0, expected in (0, 1]")
+    refused(lambda: compressors.topk(scope="layer"), "scope='layer', expected one of")
+    refused(lambda: compressors.stc(index="none"), "index='none', expected one of")
+    refused(lambda: compressors.qsgd(1), "bits=1, expected an integer from 2 to 8")
+    refused(lambda: compressors.qsgd(bucket=-1), "bucket=-1, expected an integer from")
+
+
+def resnet18():
+    """Returns the shapes of ResNet-18: 11 173 962 parameters, 9 600 statistics."""
+    model = models.build("resnet18", 10, (32, 32, 3))
+    return jax.eval_shape(model.init, jax.random.key(0))
+
+
+def mbit(name, **given):
+    """Returns the bits of an update of ResNet-18 whose entries all travel."""
+    params, stats = resnet18()
+    coder = compressors.build(name, given)
+    message = jax.eval_shape(coder.encode, jax.random.key(0), params)
+    message["stats"] = packets.Packet(stats)
+    counts = {
+        part: packets.Count(
+            np.array([leaf.size for leaf in jax.tree.leaves(packet.values)]),
+            np.True_,
+            np.True_,
+        )
+        for part, packet in message.items()
+    }
+    return float(message_bits(packets.layout(message), counts).total) / 1e6
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "given", "up"),  # an uplink of ResNet-18, Mbit; the downlink is 357.9
+    [
+        ("none", {}, 357.9),
+        ("sign", {}, 11.48),
+        ("qsgd", {"bits": 2}, 22.66),
+        ("qsgd", {"bits": 8}, 89.70),
+    ],
+)
+def test_uplinks_of_resnet18(name, given, up):
+    assert mbit(name, **given) == pytest.approx(up, abs=0.06)
+    assert mbit("none") == pytest.approx(357.9, abs=0.06)
+
+
+@pytest.mark.slow
+def test_sparse_uplinks_of_resnet18():
+    params, stats = resnet18()
+    draw, size = np.random.default_rng(0).normal, 11_173_962
+    update = jax.tree.map(
+        lambda v: jnp.asarray(draw(size=v.shape), jnp.float32), params
+    )
+    assert sum(leaf.size for leaf in jax.tree.leaves(update)) == size
+    rest = 32 * sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(stats))
+    assert rest == 32 * 9600
+    for name, up in (("topk", 4.79), ("randomk", 3.88), ("stc", 1.33)):
+        index = {} if name == "randomk" else {"index": "golomb"}
+        coder = compressors.build(name, {"density": 0.01} | index)
+        message = jax.jit(coder.encode)(KEY, update)
+        assert (sum(charged(message)) + rest) / 1e6 == pytest.approx(up, abs=0.01)

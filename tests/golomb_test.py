@@ -1,0 +1,130 @@
+"""Golomb codes: their parameter, their bits by the published formula, round trips."""
+
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from sparsefl_jax.wire import arithmetic, golomb, ledger, packets, positions
+from sparsefl_jax.wire.charges import message_bits
+
+PHI = (1 + math.sqrt(5)) / 2
+
+
+def low_bits(n, k):
+    """Returns the b of Sattler et al. for k of n positions, straight from the paper."""
+    if k in (0, n):
+        return 0
+    q = (k + 1) / (n + 1)
+    return max(0, 1 + math.floor(math.log2(math.log(PHI - 1) / math.log(1 - q))))
+
+
+def written(flat):
+    """Returns the codes of the gaps as text, one gap at a time."""
+    b, text, last = low_bits(flat.size, int(flat.sum())), "", -1
+    for place in np.flatnonzero(flat):
+        gap, last = place - last - 1, place
+        text += "1" * (gap >> b) + "0"
+        text += format(gap & ((1 << b) - 1), f"0{b}b") if b else ""
+    return text
+
+
+def test_the_table_of_steps_is_the_papers_formula():
+    for n in (1, 2, 3, 10, 117, 1000):
+        for k in range(1, n + 1):
+            assert int((golomb.steps(n) >= k).sum()) == low_bits(n, k), (n, k)
+    assert golomb.steps(0).size == 0 and golomb.steps(1).size == 0
+    big = golomb.steps(11_173_962)
+    for share, b in ((0.1, 3), (0.05, 4), (0.02, 5), (0.01, 6), (0.0025, 8), (1e-3, 9)):
+        assert int((big >= round(share * 11_173_962)).sum()) == b
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.integers(0, 300), st.sampled_from([0.0, 0.01, 0.1, 0.4, 0.9, 1.0]), st.data())
+def test_streams_are_those_of_the_paper_and_come_back(n, share, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 2**31)))
+    flat = rng.random(n) < share
+    stream = golomb.write_gaps(flat)
+    assert "".join(map(str, stream)) == written(flat)
+    behind = np.concatenate([stream, np.ones(40, np.uint8)])
+    back, taken = golomb.read_gaps(behind, n, int(flat.sum()))
+    assert taken == stream.size and back.tobytes() == flat.tobytes()
+
+
+def test_zero_one_and_all_but_one():
+    for n in (1, 5, 64):
+        for k in {0, 1, n - 1, n}:
+            for flat in (np.arange(n) < k, np.arange(n) >= n - k):
+                back, taken = golomb.read_gaps(golomb.write_gaps(flat), n, k)
+                assert back.tolist() == flat.tolist()
+                assert taken == len(written(flat))
+    assert golomb.write_gaps(np.ones(9, bool)).tolist() == [0] * 9
+
+
+def test_the_device_counts_what_is_written():
+    rng = np.random.default_rng(0)
+    masks = np.stack([rng.random((7, 30)) < p for p in (0, 0.02, 0.1, 0.5, 1)])
+    counted = jax.jit(jax.vmap(golomb.unary_bits))(jnp.asarray(masks))
+    assert counted.dtype == jnp.int32
+    for mask, unary in zip(masks, counted.tolist(), strict=True):
+        k = int(mask.sum())
+        assert unary + k * low_bits(210, k) == len(written(mask.reshape(-1)))
+    assert golomb.unary_bits(jnp.zeros((3, 0), bool)).item() == 0
+
+
+@pytest.mark.parametrize(
+    ("share", "expected"),  # bits per position
+    [(0.1, 4.756), (0.05, 5.786), (0.02, 7.1), (0.01, 8.108), (0.0025, 10.114)],
+)
+def test_bits_of_a_random_leaf_are_the_expected_ones(share, expected):
+    # b + 1 / (1 - (1 - p)^(2^b)); the mean of 10^6 entries lies within 1 %.
+    b = low_bits(10**6, round(share * 10**6))
+    assert b + 1 / (1 - (1 - share) ** 2**b) == pytest.approx(expected, abs=1e-3)
+    flat = np.random.default_rng(0).random(10**6) < share
+    bits = golomb.write_gaps(flat).size
+    assert bits / flat.sum() == pytest.approx(expected, rel=0.01)
+    packed = arithmetic.entropy_bits(10**6, int(flat.sum()))
+    assert 0.98 * bits < packed < bits
+
+
+def test_what_ternary_values_save():
+    # Sattler et al.: 4.414 at p = 0.01, by entropies; 32 bits over p (1 + a position).
+    p = 0.01
+    entropy = -p * math.log2(p) - (1 - p) * math.log2(1 - p)
+    assert (entropy + 32 * p) / (entropy + p) == pytest.approx(4.414, abs=5e-4)
+    for p, factor in ((0.01, 351), (1 / 400, 1152)):
+        b = low_bits(10**6, round(p * 10**6))
+        position = b + 1 / (1 - (1 - p) ** 2**b)
+        assert 32 / (p * (1 + position)) == pytest.approx(factor, abs=0.6)
+
+
+def test_bits_of_stc_as_its_official_code_counts_them():
+    mask = {"w": jnp.zeros(32, bool).at[jnp.array([0, 8, 31])].set(True)}
+    values = {"w": mask["w"].astype(jnp.uint8)}
+    message = {"delta": packets.Packet(values, mask, bits=1, index="golomb")}
+    found = packets.layout(message), packets.count(message)
+    # b = 2: of gaps 1, 8, 23 the quotients take 1 + 2 + 6 bits; 3 (1 + 1 + 2) + 9
+    assert ledger.official_stc_bits(*found, ("delta",)) == 21
+    assert int(message_bits(*found).total) == 6 + 3 * 2 + 9 + 3
+    unsent = {"delta": found[1]["delta"]._replace(sent=jnp.bool_(False))}
+    assert ledger.official_stc_bits(found[0], unsent, ("delta",)) == 0
+
+
+def test_the_plan_bounds_the_bits_of_every_mask_of_at_most_k_entries():
+    rng, n = np.random.default_rng(0), 60
+    for index in positions.POSITIONS:
+        for most in (0, 1, 7, 23, 31, 60):
+            bound = positions.most_position_bits(index, (n,), most)
+            lengths = []
+            for k in range(most + 1):
+                last, first = np.arange(n) >= n - k, np.arange(n) < k
+                for flat in (last, first, rng.permutation(last)):
+                    unary = np.asarray(golomb.unary_bits(jnp.asarray(flat)))
+                    nnz = np.array(k)
+                    bits = positions.position_bits(index, (n,), nnz, unary)
+                    lengths.append(int(bits))
+            assert max(lengths) <= bound <= max(lengths) + 8, (index, most)
