@@ -44,7 +44,8 @@ def zerofl(
     |x| of its input. All weights are trained, also those that the layer does not use.
 
     Down: the whole model, float32. Up: for each prunable leaf the `density` +
-    `mask_ratio` largest entries and their positions, other leaves whole; statistics.
+    `mask_ratio` largest entries, ties included, without those that are 0, and their
+    positions; other leaves whole; statistics.
     The network runs sparse: the headline is the aggregate's `density` largest weights
     of each prunable leaf, and `unpruned` is the dense aggregate.
 
@@ -103,8 +104,12 @@ def zerofl(
         weights = trained.model.params
         change = jax.tree.map(jnp.subtract, weights, received)
         scores = change if uplink == "top_of_diff" else weights
-        mask = _largest(scores, density + mask_ratio, select)
         values = weights if uplink == "weights" else change
+        mask = _largest(scores, density + mask_ratio, select)
+        # A layer whose inputs are not among the largest leaves ties of exact zeros.
+        mask = jax.tree.map(
+            lambda m, v, s: m & (v != 0) if s else m, mask, values, select
+        )
         sent = SparseModel(values, mask, trained.model.stats)
         message = pack_up(sent, masks.full(received), select, index=index)
         return message, client, trained.metrics
