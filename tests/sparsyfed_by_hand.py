@@ -8,7 +8,7 @@ import numpy as np
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests import sparse_passes_by_hand as passes
-from tests.work_by_hand import KERNELS, SORTING, densities, times
+from tests.work_by_hand import KERNELS, SORTING, densities, multiplies, times
 
 DENSITY, EXPONENT = 0.3, 1.25
 COUNT = KERNELS - 134  # round(0.7 * 192) are left out
@@ -82,13 +82,14 @@ def starts(world):
 
 
 def trains_powers(world):
-    """All rounds by hand, and supports that only shrink."""
+    """All rounds by hand, supports that only shrink, and the work."""
     starts(world)
     for round, state, passings, new in passes.rounds(world):
         sends(world, round, state, passings)
         averages(world, round, state.server, passings, new)
         deployed = world.algorithm.deploy(world.key, new)["global"].params
         passes.close(deployed, kernels(lambda w: power(w, EXPONENT), new.model.params))
+    multiplies(world, multiplied)
 
 
 def multiplied(world, round, index, passing):
