@@ -58,7 +58,8 @@ def zerofl(
         in every round.
       density: 1 - sp, the share of weights and of inputs that layers compute with, in
         (0, 1].
-      mask_ratio: r, the further share of weights that is sent; `density` + r <= 1.
+      mask_ratio: r, the further share of weights that is sent, in [0, 1]; everything
+        is if `density` + r reaches 1.
       uplink: what travels. 'weights': the largest trained weights, which the server
         averages, zeros included. 'diff_on_top': their change in training.
         'top_of_diff': the largest changes. The server adds the mean of changes.
@@ -78,10 +79,6 @@ def zerofl(
     """
     in_range("density", density, "(0, 1]")
     in_range("mask_ratio", mask_ratio, "[0, 1]")
-    if density + mask_ratio > 1:
-        raise ValueError(
-            f"mask_ratio={mask_ratio!r}, expected at most 1 - density={1 - density:g}"
-        )
     one_of("uplink", uplink, UPLINKS)
     local.objective(model)  # refuses an argument that is no model
     weight, select = means.weigh(weighting), masks.prunable(model.macs, prunable)
@@ -105,7 +102,7 @@ def zerofl(
         change = jax.tree.map(jnp.subtract, weights, received)
         scores = change if uplink == "top_of_diff" else weights
         values = weights if uplink == "weights" else change
-        mask = _largest(scores, density + mask_ratio, select)
+        mask = _largest(scores, min(1.0, density + mask_ratio), select)
         # A layer whose inputs are not among the largest leaves ties of exact zeros.
         mask = jax.tree.map(
             lambda m, v, s: m & (v != 0) if s else m, mask, values, select
