@@ -1,4 +1,4 @@
-"""Small versions of experiments, on data that ship with the package; no configuration."""
+"""Small versions of experiments, on embedded data; not a configuration."""
 
 
 def cifar10(config):
