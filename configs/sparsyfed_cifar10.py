@@ -42,6 +42,9 @@ def get_config(arg: str = ""):
     config.density = 0.05
     config.algorithm = {"name": "sparsyfed"}
     config.algorithm.density = config.get_oneway_ref("density")
+    if "mini" in options:  # its small head would be pruned whole
+        config.density = 0.1
+        config.algorithm.prunable = ("conv[23]/kernel", "fc1/kernel")
     if method == "topk":
         config.algorithm.exponent, config.algorithm.sparse_inputs = 1.0, False
     return complete(config)

@@ -9,13 +9,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.models import (
-    linen,
-    multiply_adds,
-    nnx_modules,
-    saved_inputs,
-    trial,
-)
+from sparsefl_jax.models import linen, multiply_adds, nnx_modules, saved_inputs, trial
 from sparsefl_jax.models.loss import cross_entropy
 from sparsefl_jax.models.norm import is_static
 
