@@ -16,6 +16,7 @@ Measured with seed 0 on 2 CPU cores: 40.6 % (chance 10 %) in 46 s with compilati
 """
 
 from configs import _flash as flash
+from configs import _mini
 
 
 def get_config(arg: str = ""):
@@ -28,11 +29,5 @@ def get_config(arg: str = ""):
     config.num_rounds = 600
     if "mini" not in options:
         return flash.finish(config, ("*conv*/kernel", "*shortcut/kernel"))
-    config.dataset = "cifar10_sample"
-    config.augment = ("flip",)
-    config.model.name = "small_cnn"
-    config.num_clients = 20
-    config.partition.alpha = 1.0
-    config.num_rounds, config.epochs, config.batch_size = 60, 2, 16
-    config.optimizer.learning_rate, config.final_learning_rate = 0.1, 0.01
+    _mini.cifar10(config)
     return flash.finish(config, ("conv[23]/kernel", "fc1/kernel"))

@@ -109,6 +109,8 @@ RUNS = {
         2,
         (),
     ),
+    "sparsyfed": ({"name": "sparsyfed"} | HALF, {}, 2, ()),
+    "zerofl": ({"name": "zerofl"} | HALF, {}, 2, ()),
     "spafl": ({"name": "spafl", "alpha": 0.05}, {"metric": "clients"}, 2, ()),
     "spafl_kept": (
         {"name": "spafl", "alpha": 0.05, "keep_optimizer": True, "clamp": True},

@@ -80,6 +80,8 @@ OTHERS = {
     "spafl": {"keep_optimizer": True},
     "local_only": {},
     "pqsu": {"density": 0.5},
+    "sparsyfed": {"density": 0.3},
+    "zerofl": {"density": 0.3},
 }
 
 

@@ -31,8 +31,11 @@ from sparsefl_jax.algorithms import (
     sensitivity,
     snip,
     spafl,
+    sparsyfed,
     spdst,
+    zerofl,
 )
+from sparsefl_jax.algorithms.zerofl import UPLINKS
 from sparsefl_jax.testing import laws, small_world
 from tests.averaging_by_hand import (
     MU,
@@ -64,8 +67,11 @@ from tests.pqsu_by_hand import uploads_what_helps
 from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
 from tests.snip_by_hand import flows, sensitive, votes_for
 from tests.spafl_by_hand import ALPHA, trains_thresholds
+from tests.sparsyfed_by_hand import DENSITY as LARGEST
+from tests.sparsyfed_by_hand import trains_powers
 from tests.width_by_hand import GRID, drops_widths, slices
 from tests.work_by_hand import ELSEWHERE, WORK, multiplies
+from tests.zerofl_by_hand import SPARSE, computes_sparsely
 
 
 class Row(NamedTuple):
@@ -159,11 +165,20 @@ TABLE = {
     "fjord_round": Row(fjord, GRID | {"draw": "round"}, drops_widths),
     "fjord_distill": Row(fjord, GRID | {"distill": True}, drops_widths),
     "pqsu": Row(pqsu, HALF, uploads_what_helps),
+    "sparsyfed": Row(sparsyfed, {"density": LARGEST}, trains_powers),
+    **{
+        f"zerofl_{uplink}": Row(
+            zerofl,
+            SPARSE | {"uplink": uplink},
+            functools.partial(computes_sparsely, uplink=uplink),
+        )
+        for uplink in UPLINKS
+    },
 }
 
 
-# Only with `-m slow`: a method with other arguments than in another row, or with the
-# messages of another row.
+# Only with `-m slow`: a method with other arguments than in another row, with the
+# messages of another row, or with default tests by hand in its own file.
 VARIANTS = (
     "fedprox",
     "grasp",
@@ -175,6 +190,8 @@ VARIANTS = (
     "fjord_distill",
     *("compressed_stc", "compressed_sign", "compressed_ef21"),
     *("compressed_randomk", "compressed_qsgd", "compressed_majority"),
+    "sparsyfed",
+    *(f"zerofl_{uplink}" for uplink in UPLINKS),
 )
 
 

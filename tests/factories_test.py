@@ -18,9 +18,11 @@ NUMBERS = {
     "density": ((0.0, 1.01), (1.0, 0.01)),
     "densities": (((0.5, 1.01), (0.0, 0.5), ()), ((1.0,), (0.5, 0.01))),
     "epsilon": ((0.0, 0.5), (0.01, 0.49)),
+    "exponent": ((0.99,), (1.0, 4.0)),
     "frequency": ((0, 5), (1, 4)),
     "half_life": ((0.0,), (1e-3,)),
     "layer_time": (((1.0, 0.0), (1.0, float("inf")), (1.0,)), ((1.0, 2.0),)),
+    "mask_ratio": ((-0.01, 1.01), (0.0, 1.0)),
     "max_density": ((0.0, 1.01), (1.0, 0.01)),
     "max_iterations": ((0,), (1,)),
     "mu": ((-1e-6,), (0.0,)),
@@ -37,7 +39,7 @@ NUMBERS = {
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
     *("allocation", "criterion", "draw", "merge", "mode", "quantize"),
-    *("submask", "variant", "weighting", "weights"),
+    *("submask", "uplink", "variant", "weighting", "weights"),
 )
 
 
@@ -134,7 +136,12 @@ PRINTED = {
     "spafl": SPAFL
     | {"prunable": ("*kernel",), "extract": True, "thresholds_only": False}
     | {"charge_delta": True},
+    "sparsyfed": MASK
+    | {"exponent": 1.25, "sparse_inputs": True, "weighting": "examples"},
     "spdst": MASK | {"keep_optimizer": False},
+    "zerofl": MASK
+    | {"mask_ratio": 0.2, "uplink": "top_of_diff", "sparse_inputs": True}
+    | {"weighting": "examples"},
 }
 
 

@@ -213,6 +213,19 @@ def test_reading_puts_preprocessing_in_front():
     assert not np.allclose(got, other)
 
 
+def test_resnet_of_sparsyfed_begins_truncated():
+    """Kernels at N(0, 1 / fan_in) within two deviations of the normal that is cut."""
+    model = build("resnet18", 10, (8, 8, 3), base=16, init="lecun_truncated")
+    params, _ = model.init(jax.random.key(0))
+    kernel = params["layer2_block1"]["conv2"]["kernel"]  # fan-in 9 * 32
+    deviation = (9 * 32) ** -0.5
+    assert float(kernel.std()) == pytest.approx(deviation, rel=0.03)
+    assert 1.9 < float(jnp.abs(kernel).max()) * 0.87963 / deviation < 2.0001
+    head = params["fc"]["kernel"]
+    assert float(head.std()) == pytest.approx(128**-0.5, rel=0.1)
+    assert not params["fc"]["bias"].any()
+
+
 def test_other_collections_are_refused():
     class Net(nn.Module):
         @nn.compact

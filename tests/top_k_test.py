@@ -106,3 +106,21 @@ def test_at_least_keeps_the_ties_of_the_last_and_never_nothing(k, kept):
     select = {"a": True, "b": True, "c": False}
     mask = top_k.at_least(scores, k, select)
     assert [*mask["a"].tolist(), *mask["b"].tolist()] == kept and mask["c"].all()
+
+
+@pytest.mark.parametrize("share, kept", [(0.3, 4), (0.25, 3), (0.01, 1), (1.0, 12)])
+def test_a_share_of_the_largest_magnitudes(share, kept):
+    x = np.array([[3, -7, 1, 0], [-12, 5, -2, 11], [4, -6, 8, 9]], np.float32)
+    found = jax.jit(top_k.largest_share)(x, jnp.float32(share))
+    want = np.abs(x) >= np.sort(np.abs(x), None)[-kept]
+    np.testing.assert_array_equal(found, want)
+
+
+def test_ties_of_a_share_are_kept_and_padded_rows_neither_count_nor_stay():
+    x = jnp.array([[2.0, -2.0, 0.0], [jnp.nan, 9.0, 9.0], [1.0, 0.0, -2.0]])
+    weight = jnp.array([1.0, 0.0, 1.0])
+    found = jax.jit(top_k.largest_share)(x, 0.3, weight)  # 2 of 6, and a tie
+    assert found.tolist() == [[True, True, False], [False] * 3, [False, False, True]]
+    whole = top_k.largest_share(x, 1.0, weight)
+    assert whole.tolist() == [[True] * 3, [False] * 3, [True] * 3]
+    assert not top_k.largest_share(x, 1.0, jnp.zeros(3)).any()

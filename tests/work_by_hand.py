@@ -156,8 +156,7 @@ def scored(world, round, index, passing, passes):
 
 
 COMPRESSED = ("", "_stc", "_sign", "_ef21", "_randomk", "_qsgd", "_majority")
-# By row of the contract test. FedPM's and PruneFL's search are with their references:
-# both follow from masks that no message holds.
+# By row of the contract test. The other rows have theirs with their references.
 WORK = {
     **dict.fromkeys(("fedavg", "fedadam", "fedavg_keep", "fedprox"), dense),
     **dict.fromkeys(("pdst", "spdst", "spdst_keep", "hetero_spdst", "pqsu"), received),
@@ -175,4 +174,7 @@ WORK = {
     "snip": partial(scored, passes=1),
     "grasp": partial(scored, passes=3),
 }
-ELSEWHERE = {"fedpm", "prunefl_initial"}
+ELSEWHERE = {
+    *("fedpm", "prunefl_initial", "sparsyfed"),
+    *("zerofl_weights", "zerofl_diff_on_top", "zerofl_top_of_diff"),
+}

@@ -23,6 +23,8 @@ from sparsefl_jax.algorithms.prunefl import prunefl_initial as prunefl_initial
 from sparsefl_jax.algorithms.snip import snip as snip
 from sparsefl_jax.algorithms.spafl import local_only as local_only
 from sparsefl_jax.algorithms.spafl import spafl as spafl
+from sparsefl_jax.algorithms.sparsyfed import sparsyfed as sparsyfed
+from sparsefl_jax.algorithms.zerofl import zerofl as zerofl
 
 ALGORITHMS = {name: value for name, value in vars().items() if callable(value)}
 __all__ = list(ALGORITHMS)

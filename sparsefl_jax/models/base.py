@@ -1,6 +1,6 @@
 """The interface of a network to the rest of the package: functions, loss and macs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.models import linen, multiply_adds, nnx_modules, trial
+from sparsefl_jax.models import linen, multiply_adds, nnx_modules, saved_inputs, trial
 from sparsefl_jax.models.loss import cross_entropy
 from sparsefl_jax.models.norm import is_static
 
@@ -200,6 +200,35 @@ class Model(NamedTuple):
             return logits.astype(jnp.float32), new
 
         return self._replace(apply=apply, dtype=dtype)
+
+    def saving(self, hook: Callable, paths: Sequence[str]) -> "Model":
+        """Returns the same network whose layers save other inputs in training.
+
+        Args:
+          hook: `(x [B, ...], kernel, weight [B]) -> x~`, like x: what a layer saves of
+            its input, from which the gradient of its kernel follows. weight is 0 for
+            padded samples. Output and input gradient are exact, and no gradient flows
+            through the hook.
+          paths: the kernels whose layers have the hook, such as 'conv1/kernel'.
+
+        Returns:
+          A `Model`. Its `apply` raises ValueError if a path is no kernel of linen's
+          `Conv` or `Dense`, or of `saved_inputs.affine`.
+
+        Example:
+          >>> example = jax.ShapeDtypeStruct((8, 3), jnp.float32)
+          >>> model = Model.from_flax(nn.Dense(4), example)
+          >>> blind = model.saving(lambda x, kernel, weight: 0 * x, ["kernel"])
+        """
+
+        def apply(params, stats, x, *, train, weight=None, key=None):
+            options = {"train": train, "weight": weight, "key": key}
+            if not train:
+                return self.apply(params, stats, x, **options)
+            with saved_inputs.hooked(hook, paths, weight):
+                return self.apply(params, stats, x, **options)
+
+        return self._replace(apply=apply)
 
     def reading(self, preprocess: Callable) -> "Model":
         """Returns the same network with `preprocess` in front of it.

@@ -15,6 +15,15 @@ from sparsefl_jax.models.base import Model, check_widths, image_model
 VARIANTS = ("postactivation", "preactivation")
 # FLASH uses Xavier-uniform with gain 0.5, which has a quarter of the variance.
 XAVIER_HALF = nn.initializers.variance_scaling(0.25, "fan_avg", "uniform")
+# SparsyFed draws N(0, 1 / fan_in), cut off at two standard deviations.
+LECUN = nn.initializers.variance_scaling(1.0, "fan_in", "truncated_normal")
+ZEROS = nn.initializers.zeros
+# The initialisers of convolutions and of the head's kernel and bias.
+INITS = {
+    "flash": (XAVIER_HALF, nn.initializers.normal(0.01), ZEROS),
+    "torch": (layers.torch_uniform, layers.torch_uniform, None),
+    "lecun_truncated": (LECUN, LECUN, ZEROS),
+}
 
 
 class _Block(nn.Module):
@@ -69,9 +78,8 @@ class _ResNet18(nn.Module):
 
     @nn.compact
     def __call__(self, x, train, weight=None):
-        flash = self.initialiser == "flash"
-        kernel_init = XAVIER_HALF if flash else layers.torch_uniform
-        conv_args = {"init": kernel_init, "lowering": self.lowering}
+        conv_init, head_init, bias_init = INITS[self.initialiser]
+        conv_args = {"init": conv_init, "lowering": self.lowering}
         x = layers.conv(x, self.base, 3, name="conv1", pad=1, **conv_args)
         x = layers.norm(x, self.norm, name="bn1", train=train, weight=weight)
         x = nn.relu(x)
@@ -82,10 +90,7 @@ class _ResNet18(nn.Module):
                 options = self.variant, self.norm, conv_args
                 name = f"layer{stage + 1}_block{block}"
                 x = _Block(*shape, stride, *options, name=name)(x, train, weight)
-        head = {"init": layers.torch_uniform}
-        if flash:
-            zeros = nn.initializers.zeros
-            head = {"init": nn.initializers.normal(0.01), "bias_init": zeros}
+        head = {"init": head_init, "bias_init": bias_init}
         return layers.dense(x.mean((1, 2)), self.num_classes, name="fc", **head)
 
 
@@ -113,7 +118,8 @@ def resnet18(
         None for as many as the block has outside.
       variant: a name in `VARIANTS`.
       norm: 'batch', 'static', 'group' or None.
-      init: 'flash' (Xavier-uniform with gain 0.5, head N(0, 0.01)) or 'torch'.
+      init: 'flash' (Xavier-uniform with gain 0.5, head N(0, 0.01)), 'torch', or
+        'lecun_truncated' (SparsyFed: truncated normal of variance 1 / fan_in).
       lowering: as in `convolution.convolve`.
 
     Raises:
@@ -121,7 +127,7 @@ def resnet18(
     """
     at_least("base", base, 1)
     one_of("variant", variant, VARIANTS)
-    one_of("init", init, ("flash", "torch"))
+    one_of("init", init, INITS)
     outside = tuple(base * 2 ** (block // 2) for block in range(8))
     widths = outside if widths is None else check_widths(widths, 8)
     module = _ResNet18(num_classes, base, widths, variant, norm, init, lowering)

@@ -80,6 +80,33 @@ def at_least(scores: PyTree, k: Array | int, select: PyTree) -> PyTree:
     return masks.total(scores, select, [x >= threshold for x in keys])
 
 
+def largest_share(x: Array, share: Array | float, weight: Array | None = None) -> Array:
+    """Keeps the ceil(share n) largest |x| of n, ties included.
+
+    Args:
+      x: [B, ...], a float no wider than float32.
+      share: float32 scalar in (0, 1]; may be traced. The count is computed in float32.
+      weight: [B], 0 for rows that neither count nor are kept; None if all do.
+
+    Returns:
+      bool, the shape of `x`.
+
+    Example:
+      >>> largest_share(jnp.array([3., -4., 1., 3.]), 0.5).tolist()
+      [True, True, False, True]
+    """
+    keys, number = _ordered(jnp.abs(x)), jnp.int32(x.size)
+    valid = jnp.ones((), jnp.bool_)
+    if weight is not None:  # static branch
+        rows = weight > 0
+        number = jnp.sum(rows, dtype=jnp.int32) * (x.size // max(1, rows.size))
+        valid = jnp.expand_dims(rows, range(1, x.ndim))
+        keys = jnp.where(valid, keys, jnp.zeros_like(keys))
+    wanted = jnp.ceil(jnp.asarray(share, jnp.float32) * number.astype(jnp.float32))
+    k = jnp.clip(wanted.astype(jnp.int32), 1, jnp.maximum(number, 1))
+    return valid & (keys >= _kth_largest(keys.reshape(-1), k))
+
+
 def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
     """Keeps the `counts[l]` largest scores of each layer.
 

@@ -17,7 +17,7 @@ import numpy as np
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.types import ClientInfo, PyTree, SparseModel
 from sparsefl_jax.core.validate import at_least
-from sparsefl_jax.models import Model
+from sparsefl_jax.models import Model, saved_inputs
 from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -66,11 +66,14 @@ def tiny_model() -> Model:
             params[name] = {"kernel": kernel, "bias": jnp.zeros(shape[1:], jnp.float32)}
         return params, {"mean": jnp.zeros((HIDDEN,), jnp.float32)}
 
-    def dense(layer, x):
-        return x @ layer["kernel"] + layer["bias"][None]
+    def dense(params, x):
+        return x @ params["kernel"] + params["bias"][None]
+
+    def layer(name, params, x):
+        return saved_inputs.affine(f"{name}/kernel", dense, params[name], x)
 
     def apply(params, stats, x, *, train, weight=None, key=None):
-        hidden, mean = dense(params["fc1"], x), stats["mean"]
+        hidden, mean = layer("fc1", params, x), stats["mean"]
         if train:  # static branch
             valid = jnp.ones(x.shape[:1], bool) if weight is None else weight > 0
             total = jnp.sum(jnp.where(valid[:, None], hidden, 0.0), 0)
@@ -78,7 +81,7 @@ def tiny_model() -> Model:
             stats = {"mean": 0.9 * stats["mean"] + 0.1 * mean}
         # Half the mean: a whole one would leave the bias without a gradient.
         hidden = jax.nn.tanh(hidden - 0.5 * mean[None])
-        return dense(params["fc2"], hidden), stats
+        return layer("fc2", params, hidden), stats
 
     macs = {n: {"kernel": s[0] * s[1], "bias": 0} for n, s in shapes.items()}
     return Model(init, apply, macs)

@@ -299,7 +299,8 @@ def train(
         every step, and the work counts what it keeps. A mask of None keeps everything.
       batches: the client's data.
       opt_state: the optimizer's state to continue from; EmptyState starts anew.
-      sums: zeros for the sums of `loss_fn` beside `loss`, `correct` and `count`.
+      sums: zeros for the sums of `loss_fn` beside `loss`, `correct` and `count`. One
+        named `work` is the work; without it, the mask tells it.
       project: a function of the parameters that replaces the mask after every step.
 
     Returns:
@@ -319,7 +320,7 @@ def train(
     else:
         training_work = work(count, model.mask)
     trained = SparseModel(state.params, model.mask, state.stats)
-    return Trained(trained, opt_state, {**state.sums, "work": training_work})
+    return Trained(trained, opt_state, {"work": training_work, **state.sums})
 
 
 def work(count: Array, mask: PyTree, extra: Array | float = 0.0) -> Work:

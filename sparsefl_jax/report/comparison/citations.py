@@ -33,7 +33,9 @@ PAPERS = {
     "sensitivity": _FLASH,
     "snip": "lee2019snip",
     "spafl": _SPAFL,
+    "sparsyfed": "guastella2025sparsyfed",
     "spdst": _FLASH,
+    "zerofl": "qiu2022zerofl",
 }
 SERVER_OPTIMIZERS = "reddi2021adaptive"
 

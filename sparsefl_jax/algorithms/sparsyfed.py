@@ -1,0 +1,148 @@
+"""SparsyFed: clients train powers of weights, and send the largest ones.
+
+Guastella, Sani, Iacob, Mora, Bellavista and Lane, "SparsyFed: Sparse Adaptive Federated
+Training", ICLR 2025, https://arxiv.org/abs/2504.05153. The power is that of
+Powerpropagation: Schwarz et al., NeurIPS 2021, https://arxiv.org/abs/2110.00296.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, within
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import masks, top_k, trees
+from sparsefl_jax.training import local, means, sparse_passes
+from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
+
+LEAST = 1e-7  # the share of inputs that the layer of a kernel of zeros saves
+
+
+def sparsyfed(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    density: float,
+    exponent: float = 1.25,
+    sparse_inputs: bool = True,
+    prunable: Sequence[str] = KERNELS,
+    index: str = "bitmap",
+    weighting: str = "examples",
+) -> Algorithm:
+    """SparsyFed: the network computes with sign(w) |w|^a, so large weights grow faster.
+
+    After training a client keeps its largest |w| over all prunable leaves together, and
+    the server averages, zeros included. The server's mask is where its mean is not 0.
+    An exact zero has no gradient if a > 1, so the mask shrinks from the union of the
+    first cohort's masks towards `density`, and no weight ever comes back.
+
+    Down and up: weights that are not 0, their positions if they changed, dense leaves
+    and statistics, float32. The first downlink is dense.
+
+    The ledger's FLOPs: forward pass and input gradients at the share of weights that
+    are not 0, weight gradients at the share of inputs that are saved; the order of all
+    weights once a round. The search for the largest inputs is not counted.
+
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
+        in every round. Weight decay acts on w.
+      density: share of the prunable weights that a client sends, in (0, 1].
+      exponent: a, at least 1. With 1 and no sparse inputs this is the top-k of weights.
+      sparse_inputs: a layer saves as large a share of its inputs, for the gradient of
+        its kernel, as the kernel has weights that are not 0.
+      prunable: globs of the kernels that can be pruned and have the exponent.
+      index: how positions are written, see `packets.Packet`.
+      weighting: a client's weight in the mean, see `means.WEIGHTINGS`.
+
+    Raises:
+      ValueError: an argument is out of range, or a glob matches no leaf.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> method = sparsyfed(model, optimizer, density=0.05, exponent=1.25)
+    """
+    in_range("density", density, "(0, 1]")
+    in_range("exponent", exponent, "[1, inf)")
+    local.objective(model)  # refuses an argument that is no model
+    weight, select = means.weigh(weighting), masks.prunable(model.macs, prunable)
+    inputs = _saved if sparse_inputs else None
+    loss_fn = sparse_passes.objective(
+        model, lambda w: _power(w, exponent, select), select, inputs=inputs
+    )
+
+    def init(key, start):
+        model = within(start, select)
+        params = _power(model.params, 1 / exponent, select)
+        return Server(_alive(model._replace(params=params), select), jnp.int32(0))
+
+    def broadcast(key, ctx, server):
+        return pack_down(ctx, server.model, server.since, select, index=index)
+
+    def update(key, ctx, downlink, client, batches):
+        received, tx = unpack_model(downlink), optimizer(ctx.round)
+        trained = sparse_passes.train(key, loss_fn, tx, received, batches)
+        scores = jax.tree.map(jnp.abs, trained.model.params)
+        size = int(trees.layer_sizes(scores, select).sum())
+        count = size - round((1 - density) * size)
+        mask = top_k.largest_overall(scores, count, select)
+        pruned = masks.apply(trained.model.params, mask)
+        sent = _alive(trained.model._replace(params=pruned), select)
+        work = trained.metrics["work"]
+        work = work._replace(extra=work.extra + np.float32(size * np.log2(size + 1)))
+        uplink = pack_up(sent, received.mask, select, index=index)
+        return uplink, client, trained.metrics | {"work": work}
+
+    def contribute(ctx, uplink):
+        sent = unpack_model(uplink)
+        return means.weighted_sum((sent.params, sent.stats), weight(ctx.client))
+
+    def aggregate(key, round, server, total):
+        new = _alive(averaged(server.model, total), select)
+        since = renewed(round, server.model.mask, new.mask, server.since)
+        return Server(new, since), {}
+
+    def deploy(key, server):
+        params = _power(server.model.params, exponent, select)
+        return {"global": _alive(server.model._replace(params=params), select)}
+
+    return Algorithm(
+        init,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        deploy,
+        alive=lambda round, start: start if exponent > 1 else 1.0,
+    )
+
+
+def _power(params: PyTree, exponent: float, select: PyTree) -> PyTree:
+    """Returns sign(w) |w|^exponent on the selected leaves.
+
+    At 0 the derivative is 0 if the exponent is above 1; in the form w |w|^(a - 1) it
+    would be 0 * inf for a < 2.
+    """
+    if exponent == 1:  # static branch
+        return params
+    powers = [
+        jnp.sign(w) * jnp.abs(w) ** exponent for w in trees.layers(params, select)
+    ]
+    return trees.replace_layers(params, select, powers)
+
+
+def _alive(model: SparseModel, select: PyTree) -> SparseModel:
+    """Returns the model with the mask of its weights that are not 0."""
+    kept = [w != 0 for w in trees.layers(model.params, select)]
+    return model._replace(mask=masks.total(model.params, select, kept))
+
+
+def _saved(kernel: Array) -> Array:
+    """Returns the share of its inputs that a layer saves."""
+    return jnp.maximum(sparse_passes.nonzero(kernel), jnp.float32(LEAST))

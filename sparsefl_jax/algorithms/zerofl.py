@@ -1,0 +1,144 @@
+"""ZeroFL: sparse forward and backward passes on the clients, and sparse uplinks.
+
+Qiu, Fernandez-Marques, Gusmao, Gao, Parcollet and Lane, "ZeroFL: Efficient On-Device
+Training for Federated Learning with Local Sparsity", ICLR 2022,
+https://arxiv.org/abs/2208.02507. The passes are those of SWAT: Raihan and Aamodt,
+"Sparse Weight Activation Training", NeurIPS 2020, https://arxiv.org/abs/2001.01969.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sparsefl_jax.algorithms.masked import KERNELS, averaged
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import masks, top_k, trees
+from sparsefl_jax.training import local, means, sparse_passes
+from sparsefl_jax.wire.messages import pack_up, unpack_model
+from sparsefl_jax.wire.packets import Packet
+
+UPLINKS = ("weights", "diff_on_top", "top_of_diff")
+
+
+def zerofl(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    density: float,
+    mask_ratio: float = 0.2,
+    uplink: str = "top_of_diff",
+    sparse_inputs: bool = True,
+    prunable: Sequence[str] = KERNELS,
+    index: str = "bitmap",
+    weighting: str = "examples",
+) -> Algorithm:
+    """ZeroFL: clients compute with the largest weights and inputs, and train all.
+
+    In each step a prunable layer computes its output and the gradient of its input with
+    the largest |w| of its kernel, and the gradient of the whole kernel from the largest
+    |x| of its input. All weights are trained, also those that the layer does not use.
+
+    Down: the whole model, float32. Up: for each prunable leaf the `density` +
+    `mask_ratio` largest entries, ties included, without those that are 0, and their
+    positions; other leaves whole; statistics.
+    The network runs sparse: the headline is the aggregate's `density` largest weights
+    of each prunable leaf, and `unpruned` is the dense aggregate.
+
+    The ledger's FLOPs: prunable layers at `density` in all three passes; the order of
+    each leaf's weights in every step. The search for the largest inputs is not counted.
+
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', as `local.make_optimizer` returns it; it starts afresh
+        in every round.
+      density: 1 - sp, the share of weights and of inputs that layers compute with, in
+        (0, 1].
+      mask_ratio: r, the further share of weights that is sent, in [0, 1]; everything
+        is if `density` + r reaches 1.
+      uplink: what travels. 'weights': the largest trained weights, which the server
+        averages, zeros included. 'diff_on_top': their change in training.
+        'top_of_diff': the largest changes. The server adds the mean of changes.
+      sparse_inputs: False computes gradients of kernels from all of the input.
+      prunable: globs of the sparse kernels; the paper's are the 3x3 convolutions of a
+        ResNet, but for the first.
+      index: how positions are written, see `packets.Packet`.
+      weighting: a client's weight in the mean, see `means.WEIGHTINGS`.
+
+    Raises:
+      ValueError: an argument is out of range, or a glob matches no leaf.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> method = zerofl(model, optimizer, density=0.1, mask_ratio=0.2)
+    """
+    in_range("density", density, "(0, 1]")
+    in_range("mask_ratio", mask_ratio, "[0, 1]")
+    one_of("uplink", uplink, UPLINKS)
+    local.objective(model)  # refuses an argument that is no model
+    weight, select = means.weigh(weighting), masks.prunable(model.macs, prunable)
+    inputs = (lambda kernel: jnp.float32(density)) if sparse_inputs else None
+    loss_fn = sparse_passes.objective(
+        model, lambda w: _sparse(w, density, select), select, inputs=inputs, sorts=True
+    )
+
+    def init(key, start):
+        params = masks.apply(start.params, start.mask)
+        return SparseModel(params, masks.full(params), start.stats)
+
+    def broadcast(key, ctx, server):
+        return {"params": Packet(server.params), "stats": Packet(server.stats)}
+
+    def update(key, ctx, downlink, client, batches):
+        received, tx = downlink["params"].values, optimizer(ctx.round)
+        start = SparseModel(received, None, downlink["stats"].values)
+        trained = sparse_passes.train(key, loss_fn, tx, start, batches)
+        weights = trained.model.params
+        change = jax.tree.map(jnp.subtract, weights, received)
+        scores = change if uplink == "top_of_diff" else weights
+        values = weights if uplink == "weights" else change
+        mask = _largest(scores, min(1.0, density + mask_ratio), select)
+        # A layer whose inputs are not among the largest leaves ties of exact zeros.
+        mask = jax.tree.map(
+            lambda m, v, s: m & (v != 0) if s else m, mask, values, select
+        )
+        sent = SparseModel(values, mask, trained.model.stats)
+        message = pack_up(sent, masks.full(received), select, index=index)
+        return message, client, trained.metrics
+
+    def contribute(ctx, uplink):
+        sent = unpack_model(uplink)
+        return means.weighted_sum((sent.params, sent.stats), weight(ctx.client))
+
+    def aggregate(key, round, server, total):
+        if uplink == "weights":  # static branch
+            return averaged(server, total), {}
+        still = jax.tree.map(jnp.zeros_like, server.params)
+        mean = averaged(server._replace(params=still), total)
+        params = jax.tree.map(jnp.add, server.params, mean.params)
+        return mean._replace(params=params), {}
+
+    def deploy(key, server):
+        mask = _largest(server.params, density, select)
+        sparse = SparseModel(masks.apply(server.params, mask), mask, server.stats)
+        return {"global": sparse, "unpruned": server}
+
+    return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
+
+
+def _largest(params: PyTree, share: float, select: PyTree) -> PyTree:
+    """Returns the mask of each selected leaf's largest |w|, ties included."""
+    kept = [top_k.largest_share(w, share) for w in trees.layers(params, select)]
+    return masks.total(params, select, kept)
+
+
+def _sparse(params: PyTree, density: float, select: PyTree) -> PyTree:
+    """Returns each leaf's largest weights; the gradient passes to all of them."""
+    mask = _largest(lax.stop_gradient(params), density, select)
+    kept = masks.apply(params, mask)
+    return jax.tree.map(lambda w, k: w + lax.stop_gradient(k - w), params, kept)

@@ -1,0 +1,150 @@
+"""SparsyFed: a round by hand, the power, and supports that only shrink."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax.algorithms import fedavg, sparsyfed
+from sparsefl_jax.algorithms.sparsyfed import _power
+from sparsefl_jax.testing import small_world
+from sparsefl_jax.training import local
+from sparsefl_jax.wire.messages import unpack_model
+from tests import sparsyfed_by_hand as by_hand
+from tests.averaging_by_hand import first_round, is_fedavg
+from tests.sparse_passes_by_hand import close
+
+SPARSE = {"density": by_hand.DENSITY}
+
+
+@pytest.fixture(autouse=True)
+def _quick_compilation():
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+def test_a_round_by_hand():
+    """In it no weight that a client received as 0 has become another."""
+    world = small_world.make_world(sparsyfed, SPARSE)
+    by_hand.starts(world)
+    passings, server = first_round(world)
+    passings, state = jax.device_get(passings), small_world.start(world)
+    by_hand.sends(world, 0, state, passings)
+    by_hand.averages(world, 0, state.server, passings, server)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "arguments",
+    [{"exponent": 1.0, "sparse_inputs": False}, {"exponent": 2.0}],
+    ids=["top_k", "squares"],
+)
+def test_a_round_with_other_arguments_by_hand(arguments):
+    """At exponent 1 without sparse inputs: top-k of the weights, which come back."""
+    world = small_world.make_world(sparsyfed, SPARSE | arguments)
+    passings, _ = first_round(world)
+    state, regrown = small_world.start(world), 0
+    params, mask, _ = jax.device_get(world.model)
+    received = by_hand.support(mask)
+    for rate, data, passing in by_hand.passes.clients(world, 0, state, passings):
+        sent = unpack_model(passing.up)
+        want = by_hand.client(state.server.model, data, rate, **arguments)
+        close((sent.params, sent.stats), want)
+        regrown += np.sum((by_hand.support(sent.params) != 0) & ~received)
+    assert (regrown > 0) == (arguments["exponent"] == 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("exponent", [1.0, 1.25])
+def test_at_density_1_it_is_fedavg_of_the_powers(exponent):
+    """With exponent 1 and without pruned inputs it is FedAvg itself."""
+    arguments = {"density": 1.0, "exponent": exponent, "sparse_inputs": False}
+    world = small_world.make_world(sparsyfed, arguments)
+    dense = jax.tree.map(jnp.ones_like, world.model.mask)
+    world = world._replace(model=world.model._replace(mask=dense))
+    if exponent == 1:
+        is_fedavg(world)
+        return
+
+    def powered(model, optimizer):
+        def apply(params, stats, x, **options):
+            layers = by_hand.kernels(lambda w: jnp.sign(w) * jnp.abs(w) ** 1.25, params)
+            return model.apply(layers, stats, x, **options)
+
+        whole = fedavg(model._replace(apply=apply), optimizer)
+
+        def init(key, start):
+            root = by_hand.kernels(
+                lambda w: jnp.sign(w) * jnp.abs(w) ** 0.8, start.params
+            )
+            return whole.init(key, start._replace(params=root))
+
+        return whole._replace(init=init)
+
+    other = small_world.make_world(powered, {})
+    other = other._replace(model=world.model)
+    close(first_round(world)[1].model.params, first_round(other)[1].params)
+
+
+def make(name, **kwargs):
+    return local.make_optimizer(name, learning_rate=0.1, **kwargs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "optimizer",
+    [
+        make("sgd", weight_decay=0.01),
+        make("sgd", momentum=0.9),
+        make("adam"),
+    ],
+    ids=["decay", "momentum", "adam"],
+)
+def test_supports_shrink_under_every_optimizer(optimizer):
+    """The union of the first cohort's masks is the most that is ever alive again."""
+
+    def method(model, _):
+        return sparsyfed(model, optimizer, **SPARSE)
+
+    world = small_world.make_world(method, {})
+    dense = jax.tree.map(jnp.ones_like, world.model.mask)
+    world = world._replace(model=world.model._replace(mask=dense))
+    states = small_world.path(world)[0]
+    alive = [by_hand.support(s.server.model.params) != 0 for s in states]
+    assert alive[0].all() and alive[1].sum() > by_hand.COUNT
+    for old, new in zip(alive, alive[1:], strict=False):
+        assert not np.any(new & ~old)
+    assert alive[-1].sum() < alive[1].sum()
+
+
+@pytest.mark.parametrize("exponent", [1.25, 2.0, 4.0])
+def test_the_power_its_root_and_its_derivative(exponent):
+    """At 0 the derivative is 0, and finite."""
+    select, w = {"w": True}, jnp.array([-2.0, 0.0, 0.5])
+    power = _power({"w": w}, exponent, select)["w"]
+    want = [-(2.0**exponent), 0.0, 0.5**exponent]
+    np.testing.assert_allclose(power, want, rtol=1e-6)
+    root = _power({"w": power}, 1 / exponent, select)["w"]
+    np.testing.assert_allclose(root, w, rtol=1e-6)
+    slope = jax.grad(lambda w: _power({"w": w}, exponent, select)["w"].sum())(w)
+    near = exponent * np.array([2.0, 0.0, 0.5]) ** (exponent - 1)
+    np.testing.assert_allclose(slope, near, rtol=1e-6)
+
+
+def test_exponent_1_is_the_weight_itself_and_other_leaves_have_no_power():
+    w = jnp.array([-2.0, 0.0, 0.5])
+    one = {"w": True}
+    slope = jax.grad(lambda w: _power({"w": w}, 1.0, one)["w"].sum())(w)
+    assert slope.tolist() == [1.0, 1.0, 1.0]
+    found = _power({"b": w, "w": w}, 2.0, {"b": False, "w": True})
+    assert found["b"].tolist() == w.tolist() and found["w"].tolist() == [-4, 0, 0.25]
+
+
+def test_the_density_bound_holds_for_powers_only():
+    """Supports cannot grow above exponent 1; at 1 the weights are dense in training."""
+    model, optimizer = sfl.testing.tiny_model(), local.make_optimizer()
+    given = {"model": model, "optimizer": optimizer, **SPARSE}
+    assert sparsyfed(**given).alive(3, 0.4) == 0.4
+    assert sparsyfed(**given, exponent=1.0).alive(3, 0.4) == 1.0
