@@ -80,13 +80,17 @@ def at_least(scores: PyTree, k: Array | int, select: PyTree) -> PyTree:
     return masks.total(scores, select, [x >= threshold for x in keys])
 
 
-def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
+def largest(
+    scores: PyTree, counts: Array, select: PyTree, *, within: PyTree | None = None
+) -> PyTree:
     """Keeps the `counts[l]` largest scores of each layer.
 
     Args:
       scores: float tree, the larger the better: `jax.tree.map(jnp.abs, params)`.
       counts: `[L]` int32; may be traced.
       select: tree of Python bools.
+      within: bool tree, the entries to choose from, and all of them where a layer has
+        fewer than its count; None: every entry.
 
     Returns:
       A bool tree, True on the leaves that are not selected.
@@ -96,7 +100,15 @@ def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
       >>> largest({'w': jnp.array([1., 3., 2.])}, n, {'w': True})['w'].tolist()
       [False, True, False]
     """
-    kept = [top_k(x, counts[i]) for i, x in enumerate(trees.layers(scores, select))]
+    layers = trees.layers(scores, select)
+    if within is None:
+        kept = [top_k(x, counts[i]) for i, x in enumerate(layers)]
+        return masks.total(scores, select, kept)
+    pairs = zip(layers, trees.layers(within, select), strict=True)
+    kept = [
+        top_k(jnp.where(m, x, -jnp.inf), counts[i]) & m
+        for i, (x, m) in enumerate(pairs)
+    ]
     return masks.total(scores, select, kept)
 
 

@@ -10,10 +10,11 @@ import numpy as np
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms.prunefl.rule import summing, work
+from sparsefl_jax.algorithms.prunefl.rule import summing
 from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local
+from sparsefl_jax.training.screening import work
 
 _CHANGE, _PATIENCE = 0.1, 5  # settled: five times in a row, no more than a tenth
 
