@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.types import Array, PyTree
@@ -43,6 +44,24 @@ def top_k(scores: Array, k: Array | int) -> Array:
     room = k - jnp.sum(above, dtype=jnp.int32)
     first = jnp.cumsum(ties, dtype=jnp.int32) <= room
     return (above | (ties & first)).reshape(scores.shape)
+
+
+def flops(tree: PyTree, select: PyTree) -> Array:
+    """Returns the FLOPs charged for a choice among n entries, n log2(n + 1).
+
+    Args:
+      tree: a tree of arrays or shapes.
+      select: tree of Python bools; n is the number of entries of its leaves.
+
+    Returns:
+      float32 scalar.
+
+    Example:
+      >>> flops({'w': jnp.zeros(7)}, {'w': True}).item()
+      21.0
+    """
+    size = float(trees.layer_sizes(tree, select).sum())
+    return jnp.float32(size * np.log2(size + 1))
 
 
 def _kth_largest(flat: Array, k: Array) -> Array:

@@ -1,6 +1,6 @@
-"""The gradient of one batch within a mask, pruned weights included, and its work.
+"""The gradient of one batch for pruned weights too, and what grows back by it.
 
-Methods that let weights grow back by their gradients ask for it.
+Evci et al., "Rigging the Lottery" (RigL), ICML 2020, https://arxiv.org/abs/1911.11134.
 """
 
 from collections.abc import Callable
@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
+from sparsefl_jax.sparsity import regrow, top_k
 from sparsefl_jax.training import local
 
 
@@ -41,6 +42,42 @@ def screen(
     gradient = jax.grad(loss_fn, argnums=1, has_aux=True)
     grads, _ = gradient(key, model.params, model.stats, x, y, weight)
     return grads, work(jnp.sum(weight), model.mask)
+
+
+def readjust(
+    key: Key,
+    loss_fn: Callable,
+    trained: local.Trained,
+    batches: Batches,
+    kept: Array,
+    alive: Array,
+    *,
+    select: PyTree,
+    step: Array | int = 0,
+    anywhere: bool = False,
+) -> local.Trained:
+    """Prunes and regrows a trained model by magnitude and the gradient of one batch.
+
+    Args:
+      key, loss_fn, batches, step: as in `screen`; the batch is of the last epoch.
+      trained: what local training left.
+      kept, alive, select, anywhere: as in `regrow.exchange`.
+
+    Returns:
+      `trained` with the new model; its work counts the gradient, and the choice among
+      the prunable weights.
+    """
+    grads, passes = screen(key, loss_fn, trained.model, batches, step=step)
+    model, scores = trained.model, jax.tree.map(jnp.abs, grads)
+    params, mask = regrow.exchange(
+        model.params, model.mask, scores, kept, alive, select=select, anywhere=anywhere
+    )
+    done = jax.tree.map(jnp.add, trained.metrics["work"], passes)
+    done = done._replace(extra=done.extra + top_k.flops(params, select))
+    return trained._replace(
+        model=model._replace(params=params, mask=mask),
+        metrics=trained.metrics | {"work": done},
+    )
 
 
 def work(count: Array, mask: PyTree) -> Work:
