@@ -5,6 +5,8 @@ from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
 from sparsefl_jax.algorithms.feddst import feddst as feddst
 from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
 from sparsefl_jax.algorithms.fedprox import fedprox as fedprox
+from sparsefl_jax.algorithms.fedrts import fedrts as fedrts
+from sparsefl_jax.algorithms.fedspa import fedspa as fedspa
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsify_global
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_local as fedsparsify_local
 from sparsefl_jax.algorithms.fjord import fjord as fjord
@@ -23,6 +25,7 @@ from sparsefl_jax.algorithms.prunefl import prunefl_initial as prunefl_initial
 from sparsefl_jax.algorithms.snip import snip as snip
 from sparsefl_jax.algorithms.spafl import local_only as local_only
 from sparsefl_jax.algorithms.spafl import spafl as spafl
+from sparsefl_jax.algorithms.ssfl import ssfl as ssfl
 
 ALGORITHMS = {name: value for name, value in vars().items() if callable(value)}
 __all__ = list(ALGORITHMS)
