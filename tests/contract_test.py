@@ -11,8 +11,11 @@ import pytest
 from sparsefl_jax.algorithms import (
     complement,
     fedavg,
+    feddst,
     fedpm,
     fedprox,
+    fedrts,
+    fedspa,
     fedsparsify_global,
     fedsparsify_local,
     fjord,
@@ -31,6 +34,7 @@ from sparsefl_jax.algorithms import (
     snip,
     spafl,
     spdst,
+    ssfl,
 )
 from sparsefl_jax.testing import laws, small_world
 from tests.averaging_by_hand import (
@@ -60,6 +64,16 @@ from tests.flash_by_hand import (
 )
 from tests.pqsu_by_hand import uploads_what_helps
 from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
+from tests.regrowth_by_hand import (
+    FEDDST,
+    FEDRTS,
+    FEDSPA,
+    TINY,
+    adds_changes,
+    readjusts,
+    scores_of_all,
+    votes_by_hand,
+)
 from tests.snip_by_hand import flows, sensitive, votes_for
 from tests.spafl_by_hand import ALPHA, trains_thresholds
 from tests.width_by_hand import GRID, drops_widths, slices
@@ -89,6 +103,19 @@ def adapts(world):
     accumulates(world)
 
 
+def adjusts(world):
+    """Checks FedDST's rounds, and that it is FedAvg where nothing is pruned."""
+    readjusts(world)
+    dense = {"density": 1.0, "prune_rate": 0.0, "adjust_until": 2}
+    fedavg_by_hand(small_world.make_world(feddst, dense))
+
+
+def draws(world):
+    """Checks FedRTS's rounds, and that it is FedAvg where nothing is pruned."""
+    votes_by_hand(world)
+    fedavg_by_hand(small_world.make_world(fedrts, {"density": 1.0}))
+
+
 HALF = {"density": 0.5}
 SCHEDULE = {"density": DENSITY, "rounds": ROUNDS}
 
@@ -116,6 +143,15 @@ TABLE = {
     "hetero_jmwst": Row(
         hetero_jmwst, TIERS, functools.partial(nests, factory=hetero_jmwst)
     ),
+    "ssfl": Row(ssfl, HALF, scores_of_all),
+    "feddst": Row(feddst, FEDDST, adjusts),
+    "fedspa": Row(fedspa, HALF, adds_changes),
+    "fedspa_own": Row(
+        fedspa, HALF | {"shared": False}, functools.partial(adds_changes, shared=False)
+    ),
+    "fedspa_dst": Row(fedspa, FEDSPA, functools.partial(adds_changes, dynamic=True)),
+    "fedrts": Row(fedrts, FEDRTS, draws),
+    "fedrts_gradient": Row(fedrts, TINY, votes_by_hand),
     "prunefl": Row(prunefl, FEDERATED, adapts),
     "prunefl_initial": Row(prunefl_initial, SEARCH, searches),
     "spafl": Row(spafl, {"alpha": ALPHA}, trains_thresholds),
@@ -129,7 +165,7 @@ TABLE = {
 
 
 # Only with `-m slow`: a method with other arguments than in another row, or with the
-# messages of another row.
+# messages of another row; a default run has to stay short.
 VARIANTS = (
     "fedprox",
     "grasp",
@@ -139,6 +175,13 @@ VARIANTS = (
     "jmwst_2",
     "fjord_round",
     "fjord_distill",
+    "ssfl",
+    "feddst",
+    "fedspa",
+    "fedspa_own",
+    "fedspa_dst",
+    "fedrts",
+    "fedrts_gradient",
 )
 
 

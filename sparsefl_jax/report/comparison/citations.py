@@ -13,8 +13,11 @@ _FEDSPARSIFY, _PRUNEFL = "stripelis2022federated", "jiang2022model"
 PAPERS = {
     "complement": "jiang2023complement",
     "fedavg": "mcmahan2017communication",
+    "feddst": "bibikar2022federated",
     "fedpm": "isik2023sparse",
     "fedprox": "li2020federated",
+    "fedrts": "huang2025fedrts",
+    "fedspa": "huang2022achieving",
     "fedsparsify_global": _FEDSPARSIFY,
     "fedsparsify_local": _FEDSPARSIFY,
     "fjord": "horvath2021fjord",
@@ -33,6 +36,7 @@ PAPERS = {
     "snip": "lee2019snip",
     "spafl": _SPAFL,
     "spdst": _FLASH,
+    "ssfl": "ohib2026ssfl",
 }
 SERVER_OPTIMIZERS = "reddi2021adaptive"
 
