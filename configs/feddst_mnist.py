@@ -38,7 +38,7 @@ def get_config(arg: str = ""):
     if "mini" in options:
         config.dataset, config.model.name = "fashion_mnist_sample", "small_cnn"
         config.num_clients, config.cohort_size = 20, 5
-        config.partition.samples_per_class = 100
+        config.partition.samples_per_class = 50
         config.num_rounds, config.epochs = 40, 2
         config.optimizer.learning_rate = 0.02
         flash = ("conv[23]/kernel", "fc1/kernel")

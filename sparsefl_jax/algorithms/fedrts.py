@@ -13,6 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.algorithms.masked import ALLOCATIONS, KERNELS, averaged, spdst
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
@@ -128,11 +129,9 @@ def fedrts(
     def budget(params, round=0):
         """Returns K_l and k_l of a round, [L] int32."""
         sizes = trees.layer_sizes(params, select)
-        alive = layer_densities.whole(
-            ALLOCATIONS[allocation](params, select, density), sizes
-        )
-        doubt = np.minimum(layer_densities.whole(rates[:, None], alive), sizes - alive)
-        doubt = jnp.asarray(doubt.astype(np.int32))
+        shares = ALLOCATIONS[allocation](params, select, density)
+        alive = layer_densities.whole(shares, sizes)
+        doubt = jnp.asarray(in_doubt(rates, alive, sizes))
         return jnp.asarray(alive), doubt[jnp.minimum(round, adjust_until)]
 
     def due(round):
@@ -220,7 +219,7 @@ def fedrts(
         )
 
         def draw():
-            scores = _beta(key, a, b)
+            scores = beta_logits(key, a, b)
             scores = trees.merge(scores, trees.split(mean.params, select)[1])
             return top_k.largest(scores, budget(mean.params)[0], select)
 
@@ -261,8 +260,45 @@ def fedrts(
     )
 
 
-def _beta(key: Key, a: PyTree, b: PyTree) -> PyTree:
-    """Draws from Beta(a, b) for every entry."""
-    keys = jax.random.split(key, len(jax.tree.leaves(a)))
-    keys = jax.tree.unflatten(jax.tree.structure(a), list(keys))
-    return jax.tree.map(jax.random.beta, keys, a, b)
+def in_doubt(rates: np.ndarray, alive: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Returns how many alive entries of each layer are in doubt in each round.
+
+    Args:
+      rates: [T] float64, r_t.
+      alive: [L], K_l.
+      sizes: [L], all entries of each layer.
+
+    Returns:
+      [T, L] int32, int(r_t K_l), at most the entries that are pruned.
+
+    Example:
+      >>> alive, sizes = np.array([50, 90]), np.array([100, 100])
+      >>> in_doubt(np.array([0.4, 0.0]), alive, sizes).tolist()
+      [[20, 10], [0, 0]]
+    """
+    wanted = layer_densities.whole(rates[:, None], alive)
+    return np.minimum(wanted, sizes - alive).astype(np.int32)
+
+
+def beta_logits(key: Key, a: PyTree, b: PyTree) -> PyTree:
+    """Draws from Beta(a, b) for every entry, and returns the logits of the draws.
+
+    They have the order of the draws, and none rounds to 1. All leaves are one draw, as
+    a sampler takes long to compile.
+
+    Args:
+      key: a typed key.
+      a, b: float32 trees, above 0.
+
+    Returns:
+      A float32 tree like `a`.
+
+    Example:
+      >>> a, b = {'w': jnp.array([1e6, 1.])}, {'w': jnp.array([1., 1e6])}
+      >>> (beta_logits(jax.random.key(0), a, b)['w'] > 0).tolist()
+      [True, False]
+    """
+    flat, unravel = ravel_pytree(a)
+    pair = jnp.stack([flat, ravel_pytree(b)[0]])
+    of_a, of_b = jax.random.loggamma(key, pair)
+    return unravel(of_a - of_b)
