@@ -3,7 +3,10 @@
 from configs import _options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
-METHODS = ("fedavg", "nst", "pdst", "spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
+METHODS = (
+    *("fedavg", "nst", "pdst", "spdst", "jmwst", "hetero_spdst", "hetero_jmwst"),
+    *("fedspa", "fedspa_dst"),
+)
 TWO_STAGES = ("spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
 
 
@@ -26,6 +29,10 @@ def base(options: set[str]):
     if release:  # its exponent is round / 1000, set after the round
         config.lr_horizon, config.lr_delay = 1000, 1
     config.algorithm = {"name": method}
+    if method == "fedspa_dst":
+        until = config.get_oneway_ref("num_rounds")
+        dynamic = {"mask_update": "dst", "adjust_until": until}
+        config.algorithm = {"name": "fedspa"} | dynamic
     if method == "fedavg":
         return config
     hetero = method.startswith("hetero")

@@ -2,7 +2,8 @@
 
 python launch.py --config=configs/flash_mnist.py[:METHOD][,release|,paper][,mini]
 
-METHOD is fedavg, nst, pdst, spdst (default), jmwst, hetero_spdst or hetero_jmwst.
+METHOD is fedavg, nst, pdst, spdst (default), jmwst, hetero_spdst, hetero_jmwst, fedspa
+or fedspa_dst.
 `release` has the settings of the released code: a second softmax in the network, and a
 learning rate that decays over 1000 rounds. As printed for alpha = 0.1, d = 0.1, 3
 seeds: dense 98.45 +- 0.17, NST 96.19 +- 0.22, PDST 94.41 +- 1.23, SPDST 97.22 +- 0.43,

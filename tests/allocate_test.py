@@ -208,3 +208,43 @@ def test_n_of_m_refusals():
     params, select = {"fc": {"kernel": jnp.zeros((3, 8))}}, {"fc": {"kernel": True}}
     with pytest.raises(ValueError, match="m=4, but 'fc/kernel' has 3 inputs"):
         n_of_m.n_of_m(params, 2, 4, select)
+
+
+MNISTNET = {
+    "conv1": (5, 5, 1, 10),
+    "conv2": (5, 5, 10, 20),
+    "fc1": (5120, 50),
+    "fc2": (50, 10),
+}
+
+
+def test_erk_of_feddst_scales_sparsities():
+    """At S = .8: c (229/250, 4960/5000, 250830/256000, 440/500), c = .816505."""
+    tree, select = shapes(**MNISTNET)
+    found = layer_densities.erk_sparsity(tree, select, 0.2)
+    np.testing.assert_allclose(
+        1 - found, [0.747919, 0.809973, 0.800015, 0.718524], atol=1e-6
+    )
+    sizes = trees.layer_sizes(tree, select)
+    kept = layer_densities.whole(found, sizes)
+    assert kept.tolist() == [63, 950, 51196, 140]
+    other = layer_densities.erk(tree, select, 0.2)
+    np.testing.assert_allclose(other, [0.833, 0.079, 0.200, 1], atol=1.5e-3)
+
+
+def test_erk_of_feddst_leaves_every_layer_an_entry_and_meets_the_density():
+    """At S = .99 conv2 would have a sparsity of 1.0023."""
+    tree, select = shapes(**MNISTNET)
+    found = layer_densities.erk_sparsity(tree, select, 0.01)
+    assert (
+        found[1] == pytest.approx(1 / 5000)
+        and (found * [250, 5000, 256000, 500] >= 1).all()
+    )
+    assert (found @ [250, 5000, 256000, 500]) == pytest.approx(2617.5)
+    single, select = shapes(a=(1, 9))
+    assert layer_densities.erk_sparsity(single, select, 0.5).tolist() == [1.0]
+
+
+def test_whole_counts_forgive_rounding_alone():
+    shares, sizes = np.array([0.29, 0.3, 0.2899]), np.array([100, 10, 100])
+    assert layer_densities.whole(shares, sizes).tolist() == [29, 3, 28]

@@ -12,8 +12,11 @@ from sparsefl_jax.algorithms import (
     complement,
     compressed,
     fedavg,
+    feddst,
     fedpm,
     fedprox,
+    fedrts,
+    fedspa,
     fedsparsify_global,
     fedsparsify_local,
     fjord,
@@ -33,6 +36,7 @@ from sparsefl_jax.algorithms import (
     spafl,
     sparsyfed,
     spdst,
+    ssfl,
     zerofl,
 )
 from sparsefl_jax.algorithms.zerofl import UPLINKS
@@ -65,6 +69,16 @@ from tests.flash_by_hand import (
 )
 from tests.pqsu_by_hand import uploads_what_helps
 from tests.prunefl_by_hand import FEDERATED, SEARCH, accumulates, searches
+from tests.regrowth_by_hand import (
+    FEDDST,
+    FEDRTS,
+    FEDSPA,
+    TINY,
+    adds_changes,
+    readjusts,
+    scores_of_all,
+    votes_by_hand,
+)
 from tests.snip_by_hand import flows, sensitive, votes_for
 from tests.spafl_by_hand import ALPHA, trains_thresholds
 from tests.sparsyfed_by_hand import DENSITY as LARGEST
@@ -99,6 +113,19 @@ def adapts(world):
 
 def obeys(world):
     """Checks the laws alone; `compressed_test.py` has a round by hand."""
+
+
+def adjusts(world):
+    """Checks FedDST's rounds, and that it is FedAvg where nothing is pruned."""
+    readjusts(world)
+    dense = {"density": 1.0, "prune_rate": 0.0, "adjust_until": 2}
+    fedavg_by_hand(small_world.make_world(feddst, dense))
+
+
+def draws(world):
+    """Checks FedRTS's rounds, and that it is FedAvg where nothing is pruned."""
+    votes_by_hand(world)
+    fedavg_by_hand(small_world.make_world(fedrts, {"density": 1.0}))
 
 
 HALF = {"density": 0.5}
@@ -156,6 +183,15 @@ TABLE = {
     "hetero_jmwst": Row(
         hetero_jmwst, TIERS, functools.partial(nests, factory=hetero_jmwst)
     ),
+    "ssfl": Row(ssfl, HALF, scores_of_all),
+    "feddst": Row(feddst, FEDDST, adjusts),
+    "fedspa": Row(fedspa, HALF, adds_changes),
+    "fedspa_own": Row(
+        fedspa, HALF | {"shared": False}, functools.partial(adds_changes, shared=False)
+    ),
+    "fedspa_dst": Row(fedspa, FEDSPA, functools.partial(adds_changes, dynamic=True)),
+    "fedrts": Row(fedrts, FEDRTS, draws),
+    "fedrts_gradient": Row(fedrts, TINY, votes_by_hand),
     "prunefl": Row(prunefl, FEDERATED, adapts),
     "prunefl_initial": Row(prunefl_initial, SEARCH, searches),
     "spafl": Row(spafl, {"alpha": ALPHA}, trains_thresholds),
@@ -192,6 +228,13 @@ VARIANTS = (
     *("compressed_randomk", "compressed_qsgd", "compressed_majority"),
     "sparsyfed",
     *(f"zerofl_{uplink}" for uplink in UPLINKS),
+    "ssfl",
+    "feddst",
+    "fedspa",
+    "fedspa_own",
+    "fedspa_dst",
+    "fedrts",
+    "fedrts_gradient",
 )
 
 

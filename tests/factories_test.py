@@ -8,10 +8,16 @@ import sparsefl_jax as sfl
 from tests.refusals import refused
 
 MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()
-NEEDED = {"density": 0.5, "rounds": 4}  # arguments that have no default
+NEEDED = {
+    "density": 0.5,
+    "rounds": 4,
+    "adjust_until": 4,
+}  # arguments that have no default
 
 # argument -> values that no method takes, and values at the ends of what it takes.
 NUMBERS = {
+    "adjust_every": ((0, 1.5), (1,)),
+    "adjust_until": ((0, 2.5), (2,)),
     "alpha": ((-1e-6,), (0.0,)),
     "aggregation_ratio": ((0.0,), (1e-3,)),
     "constant_time": ((-1e-6,), (0.0,)),
@@ -20,6 +26,7 @@ NUMBERS = {
     "epsilon": ((0.0, 0.5), (0.01, 0.49)),
     "exponent": ((0.99,), (1.0, 4.0)),
     "frequency": ((0, 5), (1, 4)),
+    "gamma": ((-0.01, 1.01), (0.0, 1.0)),
     "half_life": ((0.0,), (1e-3,)),
     "layer_time": (((1.0, 0.0), (1.0, float("inf")), (1.0,)), ((1.0, 2.0),)),
     "mask_ratio": ((-0.01, 1.01), (0.0, 1.0)),
@@ -34,12 +41,13 @@ NUMBERS = {
     "rounds": ((1,), (2,)),
     "start_accuracy": ((-0.01, 1.01), (0.0, 1.0)),
     "temperature": ((0.0,), (1e-3,)),
+    "vote_weight": ((0.0,), (1e-3,)),
     "widths": (((0.0, 1.0), (0.5, 1.01), (0.5, 0.5)), ((1.0,), (0.01, 1.0))),
 }
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
-    *("allocation", "criterion", "draw", "merge", "mode", "quantize"),
-    *("submask", "uplink", "variant", "weighting", "weights"),
+    *("allocation", "criterion", "draw", "mask_update", "merge", "mode", "quantize"),
+    *("rule", "start", "submask", "uplink", "variant", "weighting", "weights"),
 )
 
 
@@ -47,7 +55,10 @@ def make(name, model=MODEL, **changed):
     """Builds a method with the arguments that have no default, and with `changed`."""
     factory = getattr(sfl, name)
     takes = inspect.signature(factory).parameters
-    needed = {k: v for k, v in NEEDED.items() if k in takes}
+    bare = {k for k, p in takes.items() if p.default is p.empty}
+    needed = {k: v for k, v in NEEDED.items() if k in bare}
+    if "adjust_until" in changed and "mask_update" in takes:
+        needed["mask_update"] = "dst"
     return factory(model, OPTIMIZER, **needed | changed)
 
 
@@ -103,8 +114,17 @@ PRINTED = {
         **{"keep_optimizer": False, "weighting": None},
     },
     "fedavg": FEDAVG,
+    "feddst": MASK
+    | {"adjust_every": 10, "prune_rate": 0.5, "allocation": "erk_sparsity"}
+    | {"variant": "paper"},
     "fedpm": {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
+    "fedrts": MASK
+    | {"rule": "thompson", "adjust_every": 10, "adjust_until": 300, "prune_rate": 0.4}
+    | {"gamma": 0.5, "vote_weight": 10.0, "start": "random", "allocation": "erk"},
+    "fedspa": MASK
+    | {"mask_update": "static", "shared": True, "prune_rate": 0.5, "allocation": "erk"}
+    | {"adjust_until": None},
     "fedsparsify_global": SPARSIFY | {"criterion": "magnitude"},
     "fedsparsify_local": SPARSIFY | {"merge": "majority"},
     "fjord": {
@@ -142,6 +162,7 @@ PRINTED = {
     "zerofl": MASK
     | {"mask_ratio": 0.2, "uplink": "top_of_diff", "sparse_inputs": True}
     | {"weighting": "examples"},
+    "ssfl": {"prunable": ("*kernel",), "weighting": "examples", "mode": "inference"},
 }
 
 

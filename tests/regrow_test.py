@@ -217,3 +217,30 @@ def test_prune_rate():
     assert float(regrow.prune_rate(0.25, 9, 16, decay=False)) == 0.25
     traced = jax.jit(lambda s, n: regrow.prune_rate(0.25, s, n))
     assert float(traced(jnp.int32(1), jnp.int32(2))) == 0.125
+
+
+def test_what_was_just_pruned_competes_for_growth_and_starts_at_zero():
+    """Weight 1 is the smallest, and its gradient the largest of the three holes."""
+    params = {"a": jnp.array([4.0, -1.0, 2.0, 0.0, 0.0]), "bias": jnp.ones(2)}
+    mask = {"a": jnp.arange(5) < 3, "bias": jnp.ones(2, bool)}
+    scores = {"a": jnp.array([9.0, 3.0, 8.0, 2.0, 1.0]), "bias": jnp.ones(2)}
+    select = {"a": True, "bias": False}
+    counts = jnp.array([2]), jnp.array([3])
+    new, grown = regrow.exchange(params, mask, scores, *counts, select=select)
+    assert grown["a"].tolist() == [True, True, True, False, False]
+    assert new["a"].tolist() == [4.0, 0.0, 2.0, 0.0, 0.0]
+    assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()
+    new, grown = regrow.exchange(  # the largest of all scores is a survivor's
+        params, mask, scores, *counts, select=select, anywhere=True
+    )
+    assert grown["a"].tolist() == [True, False, True, False, False]
+    assert new["a"].tolist() == [0.0, 0.0, 2.0, 0.0, 0.0]
+    assert new["bias"].tolist() == [1.0, 1.0] and grown["bias"].all()
+
+
+def test_fewer_alive_weights_than_kept_are_all_kept():
+    params, mask = {"a": jnp.array([4.0, 0.0, 0.0])}, {"a": jnp.arange(3) < 1}
+    scores, counts = {"a": jnp.array([0.0, 1.0, 2.0])}, (jnp.array([2]), jnp.array([2]))
+    new, grown = regrow.exchange(params, mask, scores, *counts, select={"a": True})
+    assert grown["a"].tolist() == [True, False, True]
+    assert new["a"].tolist() == [4.0, 0.0, 0.0]

@@ -80,6 +80,17 @@ def dense_gradients(world, round, index, passing):
     return sparse, sparse, dense(world, round, index, passing)[2], extra
 
 
+def screened(world, round, index, passing, due, last=False):
+    """Frozen, and in some rounds the dense gradient of one batch and one choice."""
+    size = small_world.SIZES[index]
+    batch = size - (-(-size // BATCH) - 1) * BATCH if last else min(size, BATCH)
+    if round not in due:
+        return received(world, round, index, passing)
+    mask = densities(_before(world, round, index, passing))
+    sparse, whole = times(size + batch, mask), times(batch, layers(1.0, 1.0))
+    return sparse, sparse, plus(times(size, mask), whole), SORTING
+
+
 def operated(world, round, index, passing, every=1):
     """One surgery after the step with index floor(n / 2), where the round has one."""
     size = small_world.SIZES[index]
@@ -149,10 +160,10 @@ def drawn(world, round, index, passing, draw="batch", distill=False):
     return thrice(plus(*work))
 
 
-def scored(world, round, index, passing, passes):
+def scored(world, round, index, passing, passes, extra=SORTING):
     """SNIP's and GraSP's: one batch, dense, and the order of all weights."""
     one = min(BATCH, small_world.SIZES[index])
-    return thrice(times(passes * one, layers(1.0, 1.0)), SORTING)
+    return thrice(times(passes * one, layers(1.0, 1.0)), extra)
 
 
 COMPRESSED = ("", "_stc", "_sign", "_ef21", "_randomk", "_qsgd", "_majority")
@@ -173,6 +184,11 @@ WORK = {
     "fjord_distill": partial(drawn, distill=True),
     "snip": partial(scored, passes=1),
     "grasp": partial(scored, passes=3),
+    "ssfl": partial(scored, passes=1, extra=0.0),
+    "feddst": partial(screened, due=(1, 3), last=True),
+    **dict.fromkeys(("fedspa", "fedspa_own"), received),
+    "fedspa_dst": partial(screened, due=range(4)),
+    **dict.fromkeys(("fedrts", "fedrts_gradient"), partial(screened, due=(2,))),
 }
 ELSEWHERE = {
     *("fedpm", "prunefl_initial", "sparsyfed"),

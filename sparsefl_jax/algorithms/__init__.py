@@ -3,8 +3,11 @@
 from sparsefl_jax.algorithms.complement import complement as complement
 from sparsefl_jax.algorithms.compressed import compressed as compressed
 from sparsefl_jax.algorithms.fedavg import fedavg as fedavg
+from sparsefl_jax.algorithms.feddst import feddst as feddst
 from sparsefl_jax.algorithms.fedpm import fedpm as fedpm
 from sparsefl_jax.algorithms.fedprox import fedprox as fedprox
+from sparsefl_jax.algorithms.fedrts import fedrts as fedrts
+from sparsefl_jax.algorithms.fedspa import fedspa as fedspa
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_global as fedsparsify_global
 from sparsefl_jax.algorithms.fedsparsify import fedsparsify_local as fedsparsify_local
 from sparsefl_jax.algorithms.fjord import fjord as fjord
@@ -24,6 +27,7 @@ from sparsefl_jax.algorithms.snip import snip as snip
 from sparsefl_jax.algorithms.spafl import local_only as local_only
 from sparsefl_jax.algorithms.spafl import spafl as spafl
 from sparsefl_jax.algorithms.sparsyfed import sparsyfed as sparsyfed
+from sparsefl_jax.algorithms.ssfl import ssfl as ssfl
 from sparsefl_jax.algorithms.zerofl import zerofl as zerofl
 
 ALGORITHMS = {name: value for name, value in vars().items() if callable(value)}

@@ -24,7 +24,11 @@ from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
 
 KERNELS = ("*kernel",)
-ALLOCATIONS = {"uniform": layer_densities.uniform, "erk": layer_densities.erk}
+ALLOCATIONS = {
+    "uniform": layer_densities.uniform,
+    "erk": layer_densities.erk,
+    "erk_sparsity": layer_densities.erk_sparsity,
+}
 
 
 class Server(NamedTuple):
@@ -114,8 +118,8 @@ def pdst(
 
     Args:
       density: target share of alive prunable weights, in (0, 1].
-      allocation: how density is divided among layers: 'uniform' or 'erk'
-        (Erdős-Rényi kernel).
+      allocation: how density is divided among layers: 'uniform', 'erk'
+        (Erdős-Rényi kernel) or 'erk_sparsity' (as FedDST scales it).
       model, optimizer, prunable, index: as in `spdst`.
 
     Raises:

@@ -11,7 +11,6 @@ from functools import partial
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
@@ -163,8 +162,7 @@ def one_shot(
         scores, sums = score(key, params, stats, x, y, weight)
         mask, _ = trees.split(best(scores), select)
         work = local.dense_work(passes * sums["count"], params)
-        size = float(trees.layer_sizes(params, select).sum())
-        work = work._replace(extra=jnp.float32(size * np.log2(size + 1)))
+        work = work._replace(extra=top_k.flops(params, select))
         uplink = {"mask": Packet(mask, mask, bits=0, index=index)}
         return uplink, client, {**sums, "work": work}
 

@@ -3,7 +3,8 @@
 Densities and counts are arrays `[L]` over the selected leaves, in tree order.
 
 Sources: Evci et al., "Rigging the Lottery" (RigL), ICML 2020,
-https://arxiv.org/abs/1911.11134 (ERK); Babakniya et al., FLASH, TMLR 2023,
+https://arxiv.org/abs/1911.11134 (ERK); Bibikar et al., FedDST, AAAI 2022,
+https://arxiv.org/abs/2112.09824 (its ERK); Babakniya et al., FLASH, TMLR 2023,
 https://arxiv.org/abs/2208.13092 (Eq. 3, Algorithm 4).
 """
 
@@ -49,7 +50,7 @@ def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       density: in (0, 1].
 
     Returns:
-      `[L]` float32, on the host.
+      `[L]` float64, on the host.
 
     Raises:
       ValueError: `density` is not in (0, 1].
@@ -59,15 +60,14 @@ def uniform(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       [0.5]
     """
     in_range("density", density, "(0, 1]")
-    return np.full(len(trees.layers(params, select)), density, np.float32)
+    return np.full(len(trees.layers(params, select)), density, np.float64)
 
 
 def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
     """Gives layers RigL's Erdos-Renyi-kernel densities, which sum to `density`.
 
     A layer's raw density is the sum of its axes over their product. A layer whose
-    scaled density would exceed 1 is dense, and the others share the rest. FedDST scales
-    sparsities instead, which gives other densities.
+    scaled density would exceed 1 is dense, and the others share the rest.
 
     Args:
       params: a tree of arrays or shapes.
@@ -75,7 +75,7 @@ def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       density: of all layers together, (0, 1].
 
     Returns:
-      `[L]` float32 in (0, 1], on the host.
+      `[L]` float64 in (0, 1], on the host.
 
     Raises:
       ValueError: `density` is not in (0, 1].
@@ -94,9 +94,65 @@ def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
         scale = left / (raw * size)[~dense].sum()
         above = ~dense & (scale * raw > 1)
         if not above.any():
-            return np.where(dense, 1.0, scale * raw).astype(np.float32)
+            return np.where(dense, 1.0, scale * raw)
         dense |= above
-    return np.ones(len(leaves), np.float32)
+    return np.ones(len(leaves), np.float64)
+
+
+def erk_sparsity(params: PyTree, select: PyTree, density: float) -> np.ndarray:
+    """Gives layers FedDST's densities, whose *sparsities* are scaled by one factor.
+
+    A layer's sparsity is proportional to 1 - r, with r its raw density in `erk`, and so
+    large layers get nearly the same density. A layer of n entries keeps at least one:
+    a sparsity beyond 1 - 1 / n is cut to that, and the others share the rest. FedDST's
+    released code leaves a layer alone whose sparsity would exceed 1.
+
+    Args:
+      params: a tree of arrays or shapes.
+      select: tree of Python bools.
+      density: of all layers together, (0, 1].
+
+    Returns:
+      `[L]` float64 in (0, 1], on the host.
+
+    Raises:
+      ValueError: `density` is not in (0, 1].
+
+    Example:
+      >>> w = {'a': np.zeros((10, 10)), 'b': np.zeros((30, 10))}
+      >>> print(erk_sparsity(w, {'a': True, 'b': True}, 0.3).round(3))
+      [0.341 0.286]
+    """
+    in_range("density", density, "(0, 1]")
+    leaves, size = trees.layers(params, select), trees.layer_sizes(params, select)
+    raw = np.array([sum(x.shape) for x in leaves], np.float64) / np.maximum(size, 1)
+    weight, most = np.maximum(1 - raw, 0), 1 - 1 / np.maximum(size, 1)
+    full = np.zeros(len(leaves), bool)
+    while True:
+        left = (1 - density) * size.sum() - (most * size)[full].sum()
+        scale = left / max((weight * size)[~full].sum(), np.finfo(np.float64).tiny)
+        above = ~full & (scale * weight > most)
+        if not above.any():
+            return 1 - np.where(full, most, scale * weight)
+        full |= above
+
+
+def whole(densities: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Returns the whole entries of layers at densities, int(d_l n_l).
+
+    Args:
+      densities: `[..., L]` float64.
+      sizes: `[L]`, entries of each layer.
+
+    Returns:
+      `[..., L]` int32, on the host.
+
+    Example:
+      >>> whole(np.array([0.3, 0.29]), np.array([10, 100])).tolist()
+      [3, 29]
+    """
+    exact = np.asarray(densities, np.float64) * np.asarray(sizes)
+    return np.floor(exact * (1 + 1e-12)).astype(np.int32)
 
 
 def recalibrate(

@@ -138,6 +138,51 @@ def prune_regrow(
     return masks.apply(params, mask), mask, _next(carry, mask, select)
 
 
+def exchange(
+    params: PyTree,
+    mask: PyTree,
+    scores: PyTree,
+    kept: Array,
+    alive: Array,
+    *,
+    select: PyTree,
+    anywhere: bool = False,
+) -> tuple[PyTree, PyTree]:
+    """Prunes the smallest weights of each layer, and grows the largest scores.
+
+    What was just pruned competes with the other holes, as in RigL (Evci et al., ICML
+    2020); scores are magnitudes of gradients there.
+
+    Args:
+      params: float32 tree, 0 outside the mask.
+      mask: bool tree; total.
+      scores: float32 tree, the larger the better.
+      kept: `[L]` int32, the alive weights of each layer to keep; may be traced.
+      alive: `[L]` int32, the alive entries of each layer after growth; may be traced.
+      select: tree of Python bools, the prunable leaves.
+      anywhere: choose growth among all entries, as FedDST's released code does. A
+        surviving weight that is chosen starts again at 0, and fewer entries are alive.
+
+    Returns:
+      The parameters, 0 where an entry has grown, and the mask.
+
+    Example:
+      >>> w, m = {'w': jnp.array([1., -3., 0.])}, {'w': jnp.arange(3) < 2}
+      >>> n, g = jnp.array([1, 2]), {'w': jnp.array([0., 9., 5.])}
+      >>> new, grown = exchange(w, m, g, n[:1], n[1:], select={'w': True})
+      >>> new['w'].tolist(), grown['w'].tolist()
+      ([0.0, -3.0, 0.0], [False, True, True])
+    """
+    size = jax.tree.map(jnp.abs, params)
+    stay = top_k.largest(size, kept, select, within=mask)
+    holes = None if anywhere else jax.tree.map(jnp.logical_not, stay)
+    missing = alive - masks.counts(stay, select)
+    grown = top_k.largest(scores, missing, select, within=holes)
+    grown = jax.tree.map(lambda g, s: g if s else jnp.zeros_like(g), grown, select)
+    old = jax.tree.map(lambda s, g: s & ~g, stay, grown)
+    return masks.apply(params, old), jax.tree.map(jnp.logical_or, stay, grown)
+
+
 def _shares(weights: list, alive: list, count: Array) -> Array:
     """Returns the normalised mean alive magnitude of each layer, [L]; 0 if empty."""
     pairs = zip(weights, alive, strict=True)

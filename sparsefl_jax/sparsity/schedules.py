@@ -50,6 +50,29 @@ def polynomial(
     return last - last * (1 - done) ** power
 
 
+def cosine(rate: float, rounds: int) -> np.ndarray:
+    """Returns a rate that falls to 0 by half a cosine, `rate / 2 (1 + cos(pi t / T))`.
+
+    Args:
+      rate: in round 0, in [0, 1].
+      rounds: T, the first round in which it is 0, up to a million.
+
+    Returns:
+      [T + 1] float64; item t is for round t. Later rounds have the last one, 0.
+
+    Raises:
+      ValueError: an argument is out of range.
+
+    Example:
+      >>> cosine(0.4, 2).tolist()
+      [0.4, 0.2, 0.0]
+    """
+    in_range("rate", rate, "[0, 1]")
+    whole("rounds", rounds, 1, _MOST_ROUNDS)
+    angle = np.pi * np.arange(rounds + 1) / rounds
+    return np.where(angle < np.pi, rate / 2 * (1 + np.cos(angle)), 0.0).round(15)
+
+
 def alive(pruned: np.ndarray, size: int) -> np.ndarray:
     """Returns the entries that a schedule leaves, n - int(s n).
 

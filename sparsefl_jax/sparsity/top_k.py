@@ -2,6 +2,7 @@
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.types import Array, PyTree
@@ -43,6 +44,24 @@ def top_k(scores: Array, k: Array | int) -> Array:
     room = k - jnp.sum(above, dtype=jnp.int32)
     first = jnp.cumsum(ties, dtype=jnp.int32) <= room
     return (above | (ties & first)).reshape(scores.shape)
+
+
+def flops(tree: PyTree, select: PyTree) -> Array:
+    """Returns the FLOPs charged for a choice among n entries, n log2(n + 1).
+
+    Args:
+      tree: a tree of arrays or shapes.
+      select: tree of Python bools; n is the number of entries of its leaves.
+
+    Returns:
+      float32 scalar.
+
+    Example:
+      >>> flops({'w': jnp.zeros(7)}, {'w': True}).item()
+      21.0
+    """
+    size = float(trees.layer_sizes(tree, select).sum())
+    return jnp.float32(size * np.log2(size + 1))
 
 
 def _kth_largest(flat: Array, k: Array) -> Array:
@@ -107,13 +126,17 @@ def largest_share(x: Array, share: Array | float, weight: Array | None = None) -
     return valid & (keys >= _kth_largest(keys.reshape(-1), k))
 
 
-def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
+def largest(
+    scores: PyTree, counts: Array, select: PyTree, *, within: PyTree | None = None
+) -> PyTree:
     """Keeps the `counts[l]` largest scores of each layer.
 
     Args:
       scores: float tree, the larger the better: `jax.tree.map(jnp.abs, params)`.
       counts: `[L]` int32; may be traced.
       select: tree of Python bools.
+      within: bool tree, the entries to choose from, and all of them where a layer has
+        fewer than its count; None: every entry.
 
     Returns:
       A bool tree, True on the leaves that are not selected.
@@ -123,7 +146,15 @@ def largest(scores: PyTree, counts: Array, select: PyTree) -> PyTree:
       >>> largest({'w': jnp.array([1., 3., 2.])}, n, {'w': True})['w'].tolist()
       [False, True, False]
     """
-    kept = [top_k(x, counts[i]) for i, x in enumerate(trees.layers(scores, select))]
+    layers = trees.layers(scores, select)
+    if within is None:
+        kept = [top_k(x, counts[i]) for i, x in enumerate(layers)]
+        return masks.total(scores, select, kept)
+    pairs = zip(layers, trees.layers(within, select), strict=True)
+    kept = [
+        top_k(jnp.where(m, x, -jnp.inf), counts[i]) & m
+        for i, (x, m) in enumerate(pairs)
+    ]
     return masks.total(scores, select, kept)
 
 

@@ -56,11 +56,9 @@ def target_mask(
     """
     sizes = trees.layer_sizes(model.params, select)
     layers = layer_densities.recalibrate(layers, sizes, density, raises=False)
-    size = jax.tree.map(
-        lambda w, m: jnp.where(m, jnp.abs(w), jnp.float32(-1)), model.params, model.mask
-    )
     counts = layer_densities.floor_count(layers * np.float32(sizes))
-    return top_k.largest(size, counts, select)
+    size = jax.tree.map(jnp.abs, model.params)
+    return top_k.largest(size, counts, select, within=model.mask)
 
 
 def both(key: Key, server: Changing) -> dict[str, SparseModel]:

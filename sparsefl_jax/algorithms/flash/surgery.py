@@ -6,14 +6,13 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax
 
 from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import masks, regrow, trees
+from sparsefl_jax.sparsity import masks, regrow, top_k
 from sparsefl_jax.training import local
 
 
@@ -81,8 +80,7 @@ def sparse_learning(
       As `local.train`; its model has the mask after the last surgery.
     """
     epochs = batches.order.shape[0]
-    prunable = float(np.sum(trees.layer_sizes(model.params, select)))
-    sorting = jnp.float32(prunable * np.log2(prunable + 1))
+    sorting = top_k.flops(model.params, select)
     train_key, surgery_key = jax.random.split(key)
 
     def surgery(training, carry, at, rate, when):

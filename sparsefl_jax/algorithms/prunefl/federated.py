@@ -8,12 +8,13 @@ import optax
 from jax import lax
 
 from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, spdst
-from sparsefl_jax.algorithms.prunefl.rule import make_rule, summing, work
+from sparsefl_jax.algorithms.prunefl.rule import make_rule, summing
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.validate import in_range, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
+from sparsefl_jax.training.screening import work
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 from sparsefl_jax.wire.packets import Packet
 

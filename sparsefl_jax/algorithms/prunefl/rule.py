@@ -13,11 +13,10 @@ import optax
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.sparsity.layer_densities import floor_count
-from sparsefl_jax.training import local
 
 
 def make_rule(
@@ -90,13 +89,10 @@ def make_rule(
 
 def _largest_alive(model: SparseModel, select: PyTree, rate: Array) -> PyTree:
     """Returns the mask without the floor(rate n_l) smallest alive weights per layer."""
-    height = jax.tree.map(
-        lambda w, m: jnp.where(m, jnp.abs(w), jnp.float32(-1)), model.params, model.mask
-    )
     alive = masks.counts(model.mask, select)
-    return top_k.largest(
-        height, alive - floor_count(rate * alive.astype(jnp.float32)), select
-    )
+    kept = alive - floor_count(rate * alive.astype(jnp.float32))
+    size = jax.tree.map(jnp.abs, model.params)
+    return top_k.largest(size, kept, select, within=model.mask)
 
 
 def _worthwhile(squared, stay, select, times, constant: float, room: Array) -> PyTree:
@@ -152,9 +148,3 @@ def summing(power: int = 1) -> optax.GradientTransformation:
         return grads, jax.tree.map(lambda t, g: t + g**power, total, grads)
 
     return optax.GradientTransformation(init, update)
-
-
-def work(count: Array, mask: PyTree) -> Work:
-    """Returns the work of `count` samples if pruned weights need gradients too."""
-    sparse = local.work(count, mask)
-    return sparse._replace(weight_grad=local.dense_work(count, mask).weight_grad)

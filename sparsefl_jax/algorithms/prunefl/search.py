@@ -6,14 +6,14 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms.prunefl.rule import summing, work
+from sparsefl_jax.algorithms.prunefl.rule import summing
 from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
-from sparsefl_jax.sparsity import masks, trees
+from sparsefl_jax.sparsity import masks, top_k
 from sparsefl_jax.training import local
+from sparsefl_jax.training.screening import work
 
 _CHANGE, _PATIENCE = 0.1, 5  # settled: five times in a row, no more than a tenth
 
@@ -45,8 +45,7 @@ def prune(
     start_accuracy: float,
 ) -> Search:
     """Runs the initial pruning of one client; arguments as in `prunefl_initial`."""
-    size = float(trees.layer_sizes(model.params, select).sum())
-    sorting = jnp.float32(size * np.log2(size + 1))
+    sorting = top_k.flops(model.params, select)
     steps = jnp.minimum(local.own_steps(batches, 0), num_batches)
     shared = jnp.minimum(batches.num_steps, num_batches)
     span = {"epoch": 0, "first": 0, "last": steps, "num_trips": shared}

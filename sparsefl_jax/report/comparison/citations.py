@@ -14,8 +14,11 @@ PAPERS = {
     "complement": "jiang2023complement",
     "compressed": "sattler2020robust",
     "fedavg": "mcmahan2017communication",
+    "feddst": "bibikar2022federated",
     "fedpm": "isik2023sparse",
     "fedprox": "li2020federated",
+    "fedrts": "huang2025fedrts",
+    "fedspa": "huang2022achieving",
     "fedsparsify_global": _FEDSPARSIFY,
     "fedsparsify_local": _FEDSPARSIFY,
     "fjord": "horvath2021fjord",
@@ -36,6 +39,7 @@ PAPERS = {
     "sparsyfed": "guastella2025sparsyfed",
     "spdst": _FLASH,
     "zerofl": "qiu2022zerofl",
+    "ssfl": "ohib2026ssfl",
 }
 SERVER_OPTIMIZERS = "reddi2021adaptive"
 

@@ -45,6 +45,21 @@ def _dense_fifth(config) -> dict:
     return {"name": "fedavg", "num_rounds": dense}
 
 
+def _half(config) -> dict:
+    """Ends FedDST's readjustments halfway, as its released code does."""
+    return {"adjust_until": max(2, config.num_rounds // 2)}
+
+
+def _three_fifths(config) -> dict:
+    """Ends FedRTS's adjustments as early as the paper, in round 300 of 500."""
+    return {"adjust_until": max(1, config.num_rounds * 3 // 5)}
+
+
+def _all_clients(config) -> dict:
+    stage = {"name": "ssfl", "num_rounds": 1, "epochs": 1}
+    return stage | {"cohort_size": config.num_clients}
+
+
 _SENSITIVITY = {"name": "sensitivity", "num_rounds": 1, "epochs": 10}
 _PROGRESSIVE = Brought(arguments=_reference("num_rounds"))
 _HETERO = Brought(
@@ -60,6 +75,9 @@ BROUGHT = {
     "hetero_jmwst": _HETERO,
     "snip": Brought("spdst", _ONE_CLIENT | {"name": "snip"}),
     "grasp": Brought("spdst", _ONE_CLIENT | {"name": "grasp"}),
+    "ssfl": Brought("spdst", _all_clients),
+    "feddst": Brought(arguments=_half),
+    "fedrts": Brought(arguments=_three_fifths),
     "fedsparsify_global": _PROGRESSIVE,
     "fedsparsify_local": _PROGRESSIVE,
     "prunefl": Brought(
@@ -79,8 +97,8 @@ def choose(config, name: str, density: float | None = None):
 
     The method brings its first stage, the arguments that follow from the rest of the
     configuration, and the budgets of its clients. What the configuration has set stays
-    where the method takes it; so does everything if the method stays the same. 'snip'
-    and 'grasp' stand for their mask and then FedAvg within it.
+    where the method takes it; so does everything if the method stays the same. 'snip',
+    'grasp' and 'ssfl' stand for their mask and then FedAvg within it.
 
     Args:
       config: a configuration, which changes.

@@ -1,0 +1,53 @@
+"""FedRTS on CIFAR-10 (NeurIPS 2025, Table 4): ResNet-18, Dirichlet 0.5, T = 500.
+
+python launch.py --config=configs/fedrts_cifar10.py[:METHOD][,mini]
+
+METHOD is fedrts (default), gradient (its rule of FedTiny), feddst or fedavg. The
+paper's density 0.2 counts biases, normalisation and the dense last layer too; it is
+2220062 / 11159232 of the prunable weights, which `--config.density` is of. As printed
+for 0.2, five runs: FedAvg 77.24, FedDST 68.31, FedRTS 73.41. The paper names 11.19 M
+parameters; this network has 11.17 M. Cutout, which the released framework adds to crops
+and flips, is not here. Not measured: a round takes minutes on 2 CPU cores.
+
+`mini` is a small version of the same pipeline on images that ship with the package: 20
+clients, a small CNN, 60 rounds of two epochs. It is not a row of the paper.
+"""
+
+from configs import _options
+from sparsefl_jax.runs.config.defaults import complete, default_config
+
+METHODS = ("fedrts", "gradient", "feddst", "fedavg")
+
+
+def get_config(arg: str = ""):
+    """Returns the configuration of a comma-separated `arg`; see above."""
+    options = _options.parse(arg, METHODS, ("mini",))
+    config = default_config()
+    method = next((name for name in METHODS if name in options), "fedrts")
+    config.dataset, config.model.name = "cifar10", "resnet18"
+    config.augment = ("crop", "flip")
+    config.num_clients, config.cohort_size = 100, 10
+    config.partition = {"name": "dirichlet", "alpha": 0.5, "balanced": True}
+    config.optimizer.learning_rate = 0.01
+    config.num_rounds, config.epochs, config.batch_size = 500, 5, 64
+    prunable = ("*conv*/kernel", "*shortcut/kernel")
+    if "mini" in options:
+        config.dataset, config.model.name = "cifar10_sample", "small_cnn"
+        config.augment, config.num_clients = ("flip",), 20
+        config.num_rounds, config.epochs, config.batch_size = 60, 2, 16
+        config.optimizer.learning_rate = 0.05
+        prunable = ("conv*/kernel", "fc1/kernel")
+    config.algorithm = {"name": "fedrts" if method == "gradient" else method}
+    if method == "fedavg":
+        return complete(config)
+    config.density = 2220062 / 11159232
+    config.algorithm.density = config.get_oneway_ref("density")
+    config.algorithm.prunable = prunable
+    rounds = config.get_oneway_ref("num_rounds")
+    if method == "feddst":
+        config.algorithm.adjust_until = rounds // 2
+    else:
+        config.algorithm.adjust_until = rounds * 3 // 5
+    if method == "gradient":
+        config.algorithm.rule = "gradient"
+    return complete(config)

@@ -1,0 +1,158 @@
+"""FedDST: clients readjust a sparse mask by magnitude and gradient, the server too.
+
+Bibikar et al., "Federated Dynamic Sparse Training: Computing Less, Communicating Less,
+Yet Learning Better", AAAI 2022, https://arxiv.org/abs/2112.09824. Layer densities,
+rounds and costs are those of the released code; what it does otherwise than the paper
+is `variant='release'`.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sparsefl_jax.algorithms.masked import ALLOCATIONS, KERNELS, Server, spdst
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.core.validate import in_range, one_of, whole
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import (
+    layer_densities,
+    masks,
+    schedules,
+    top_k,
+    trees,
+)
+from sparsefl_jax.training import local, means
+from sparsefl_jax.training.screening import readjust
+from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
+
+
+def feddst(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    density: float,
+    adjust_until: int,
+    adjust_every: int = 10,
+    prune_rate: float = 0.5,
+    allocation: str = "erk_sparsity",
+    variant: str = "paper",
+    prunable: Sequence[str] = KERNELS,
+    index: str = "bitmap",
+) -> Algorithm:
+    """FedDST: in some rounds clients prune and regrow; the server prunes the union.
+
+    The first mask keeps the largest initial weights of each layer. In rounds 1, 1 + R,
+    1 + 2 R, ... below `adjust_until`, with R = `adjust_every`, a client readjusts after
+    its last epoch: it prunes each layer to its share of the density (1 - a_t) d by
+    magnitude, and grows it to its share of d where the gradient of its last batch, at
+    the trained weights, is largest. What has grown is uploaded untrained, as 0. The
+    rate a_t falls from `prune_rate` to 0 in round `adjust_until` by half a cosine. The
+    server takes the mean of each weight over the clients whose mask has it, and prunes
+    each layer of the union of masks to its share of d by magnitude.
+
+    Down and up: alive weights, dense leaves and statistics, float32; positions where
+    they changed. FLOPs: a readjustment is charged the dense gradient of a batch and n
+    log2(n) over the n prunable weights.
+
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', as `local.make_optimizer` returns it.
+      density: share of alive prunable weights, in (0, 1].
+      adjust_until: the round in which the rate reaches 0, T / 2 in the released code.
+      adjust_every: rounds between readjustments.
+      prune_rate: share of the alive weights that a readjustment exchanges in round 0.
+      allocation: as in `pdst`.
+      variant: 'paper' or 'release'. In the released code growth chooses among all
+        entries, so that surviving weights are set to 0 and fewer entries are alive; the
+        server prunes no layer unless all of them together are too dense; and the rate
+        is a_t times `prune_rate`.
+      prunable: globs of the leaves that can be pruned.
+      index: how positions are written, see `packets.Packet`.
+
+    Raises:
+      ValueError: an argument is out of range, or a name is unknown.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> method = feddst(model, optimizer, density=0.2, adjust_until=200)
+    """
+    in_range("density", density, "(0, 1]")
+    in_range("prune_rate", prune_rate, "[0, 1]")
+    whole("adjust_until", adjust_until, 2)
+    whole("adjust_every", adjust_every, 1)
+    one_of("allocation", allocation, ALLOCATIONS)
+    one_of("variant", variant, ("paper", "release"))
+    release, loss_fn = variant == "release", local.objective(model)
+    select = masks.prunable(model.macs, prunable)
+    rates = schedules.cosine(prune_rate, adjust_until)[1:-1:adjust_every]
+    if release:  # static branch
+        rates = prune_rate * rates
+
+    def counts(params, rate=0.0):
+        shares = ALLOCATIONS[allocation](params, select, density * (1 - rate))
+        return layer_densities.whole(shares, trees.layer_sizes(params, select))
+
+    def due(round):
+        late = round >= adjust_until
+        return (round > 0) & ((round - 1) % adjust_every == 0) & ~late
+
+    # Its broadcast and deploy also serve a mask that changes.
+    frozen = spdst(model, optimizer, prunable=prunable, index=index)
+
+    def init(key, start):
+        size = jax.tree.map(jnp.abs, start.params)
+        mask = top_k.largest(size, jnp.asarray(counts(start.params)), select)
+        params = masks.apply(start.params, mask)
+        return Server(SparseModel(params, mask, start.stats), jnp.int32(0))
+
+    def update(key, ctx, downlink, client, batches):
+        received = unpack_model(downlink)
+        train_key, screen_key = jax.random.split(key)
+        tx = optimizer(ctx.round)
+        trained = local.train(train_key, loss_fn, tx, received, batches)
+
+        def exchange(trained):
+            params, step = trained.model.params, local.own_steps(batches, -1) - 1
+            table = jnp.asarray(np.stack([counts(params, rate) for rate in rates]))
+            kept = table[(ctx.round - 1) // adjust_every], jnp.asarray(counts(params))
+            how = {"select": select, "step": step, "anywhere": release}
+            return readjust(screen_key, loss_fn, trained, batches, *kept, **how)
+
+        trained = lax.cond(due(ctx.round), exchange, lambda same: same, trained)
+        uplink = pack_up(trained.model, received.mask, select, index=index)
+        return uplink, client, trained.metrics
+
+    def contribute(ctx, uplink):
+        sent, weight = unpack_model(uplink), ctx.client.num_examples
+        return {
+            "weights": means.covered_sum(sent.params, sent.mask, weight),
+            "stats": means.weighted_sum(sent.stats, weight),
+        }
+
+    def aggregate(key, round, server, total):
+        old = server.model
+        mean = means.covered_mean(total["weights"], 0.0)
+        union = jax.tree.map(lambda weight: weight > 0, total["weights"]["weight"])
+        size, held = jax.tree.map(jnp.abs, mean), jnp.asarray(counts(mean))
+        mask = top_k.largest(size, held, select, within=union)
+        if release:  # static branch
+            sparse = masks.density(union, select) <= density
+            mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), union, mask)
+        stats = means.weighted_mean(total["stats"], old.stats)
+        new = SparseModel(masks.apply(mean, mask), mask, stats)
+        any_sent = total["stats"]["weight"] > 0
+        new = jax.tree.map(lambda n, o: jnp.where(any_sent, n, o), new, old)
+        return Server(new, renewed(round, old.mask, new.mask, server.since)), {}
+
+    return frozen._replace(
+        init=init,
+        update=update,
+        contribute=contribute,
+        aggregate=aggregate,
+        alive=lambda round, start: density,
+    )

@@ -1,0 +1,304 @@
+"""FedRTS: the server draws the mask from posteriors that votes of clients update.
+
+Huang et al., "FedRTS: Federated Robust Pruning via Combinatorial Thompson Sampling",
+NeurIPS 2025, https://arxiv.org/abs/2501.19122. With `rule='gradient'` the server grows
+by the mean gradient instead, as FedTiny does (Huang et al., ICDCS 2023,
+https://arxiv.org/abs/2212.01977); FedTiny's choice of the first mask is not here.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.flatten_util import ravel_pytree
+
+from sparsefl_jax.algorithms.masked import ALLOCATIONS, KERNELS, averaged, spdst
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.core.validate import in_range, one_of, whole
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import (
+    layer_densities,
+    masks,
+    regrow,
+    schedules,
+    top_k,
+    trees,
+)
+from sparsefl_jax.training import local, means
+from sparsefl_jax.training.screening import screen
+from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
+from sparsefl_jax.wire.packets import Packet
+
+GAMMA, VOTE_WEIGHT = 0.5, 10.0  # the paper's gamma and lambda
+
+
+class Server(NamedTuple):
+    """The global model and the Beta posterior of each prunable entry."""
+
+    model: SparseModel
+    since: Array  # shape=(), int32: first round whose broadcast carries the mask
+    a: PyTree  # float32, prunable leaves; 1 plus the votes for an entry
+    b: PyTree  # float32, the same against it
+
+
+def fedrts(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    density: float,
+    rule: str = "thompson",
+    adjust_every: int = 10,
+    adjust_until: int = 300,
+    prune_rate: float = 0.4,
+    gamma: float = GAMMA,
+    vote_weight: float = VOTE_WEIGHT,
+    start: str = "random",
+    allocation: str = "erk",
+    prunable: Sequence[str] = KERNELS,
+    index: str = "bitmap",
+) -> Algorithm:
+    """FedAvg within a mask of K_l entries a layer that the server draws anew at times.
+
+    In round t the k_l = int(r_t K_l) weakest entries of a layer are in doubt, at most
+    as many as are pruned; r_t falls from `prune_rate` to 0 in round `adjust_until` by
+    half a cosine. An alive entry gets the vote X = (1 - gamma) [it is one of the K_l -
+    k_l largest weights of the aggregate] + gamma (the share of the cohort, by samples,
+    in whose weights it is). In the rounds t > 0 below `adjust_until` that are multiples
+    of `adjust_every`, clients also name the k_l pruned entries of each layer with the
+    largest gradient, on the first batch of their last epoch, at the trained weights. A
+    pruned entry gets X = (1 - gamma) / 2 + gamma (the share of the cohort that names
+    it). Votes add `vote_weight` X to a and `vote_weight` (1 - X) to b; then the server
+    draws from Beta(a, b) for every entry, and the K_l largest of each layer are the new
+    mask. With `rule='gradient'` clients send the gradients of the entries that they
+    name; the server prunes the k_l smallest weights of the aggregate and grows the
+    k_l largest mean gradients. What grows starts at 0.
+
+    Down and up: alive weights, dense leaves and statistics, float32; down the positions
+    of a new mask; up, in rounds that adjust, the positions of the entries named, with
+    `rule='gradient'` also 32 bits for each. FLOPs: such a round is charged the dense
+    gradient of a batch and n log2(n) over the n prunable weights.
+
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', as `local.make_optimizer` returns it.
+      density: share of alive prunable weights, in (0, 1]; K_l = int(n_l d_l). The
+        paper's density also counts the dense leaves.
+      rule: 'thompson' or 'gradient'.
+      adjust_every: rounds between adjustments.
+      adjust_until: the round in which the rate reaches 0.
+      prune_rate: share of the alive weights in doubt in round 0, in [0, 1].
+      gamma: how much clients' votes count beside the aggregate's, in [0, 1]; only
+        'thompson' takes another than 0.5.
+      vote_weight: lambda, above 0; only 'thompson' takes another than 10.
+      start: 'random', or 'magnitude' as in the released code: the first mask.
+      allocation: as in `pdst`.
+      prunable: globs of the leaves that can be pruned; the paper leaves the last layer
+        dense.
+      index: how positions are written, see `packets.Packet`.
+
+    Raises:
+      ValueError: an argument is out of range or not read, or a name is unknown.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> method = fedrts(model, optimizer, density=0.2)
+    """
+    in_range("density", density, "(0, 1]")
+    in_range("gamma", gamma, "[0, 1]")
+    in_range("vote_weight", vote_weight, "(0, inf)")
+    one_of("rule", rule, ("thompson", "gradient"))
+    one_of("start", start, ("random", "magnitude"))
+    one_of("allocation", allocation, ALLOCATIONS)
+    whole("adjust_every", adjust_every, 1)
+    whole("adjust_until", adjust_until, 1)
+    rates = schedules.cosine(prune_rate, adjust_until)
+    votes = rule == "thompson"
+    if not votes and (gamma, vote_weight) != (GAMMA, VOTE_WEIGHT):
+        raise ValueError(
+            f"gamma={gamma}, vote_weight={vote_weight}, expected {GAMMA} and "
+            f"{VOTE_WEIGHT} with rule='gradient', which has no votes"
+        )
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+    by_magnitude = start == "magnitude"
+
+    def budget(params, round=0):
+        """Returns K_l and k_l of a round, [L] int32."""
+        sizes = trees.layer_sizes(params, select)
+        shares = ALLOCATIONS[allocation](params, select, density)
+        alive = layer_densities.whole(shares, sizes)
+        doubt = jnp.asarray(in_doubt(rates, alive, sizes))
+        return jnp.asarray(alive), doubt[jnp.minimum(round, adjust_until)]
+
+    def due(round):
+        return (round > 0) & (round % adjust_every == 0) & (round < adjust_until)
+
+    # Its broadcast and deploy also serve a mask that changes.
+    frozen = spdst(model, optimizer, prunable=prunable, index=index)
+
+    def init(key, start):
+        scores = masks.uniform_scores(key, start.params, select)
+        if by_magnitude:  # static branch
+            scores = jax.tree.map(jnp.abs, start.params)
+        mask = top_k.largest(scores, budget(scores)[0], select)
+        params = masks.apply(start.params, mask)
+        ones, _ = trees.split(jax.tree.map(jnp.ones_like, params), select)
+        return Server(SparseModel(params, mask, start.stats), jnp.int32(0), ones, ones)
+
+    def update(key, ctx, downlink, client, batches):
+        received, adjust = unpack_model(downlink), due(ctx.round)
+        train_key, screen_key = jax.random.split(key)
+        tx = optimizer(ctx.round)
+        trained = local.train(train_key, loss_fn, tx, received, batches)
+        work, zeros = trained.metrics["work"], jax.tree.map(jnp.zeros_like, received)
+
+        def name():
+            grads, passes = screen(screen_key, loss_fn, trained.model, batches)
+            steep = jax.tree.map(jnp.abs, grads)
+            holes = jax.tree.map(jnp.logical_not, received.mask)
+            doubt = budget(grads, ctx.round)[1]
+            named = top_k.largest(steep, doubt, select, within=holes)
+            done = jax.tree.map(jnp.add, work, passes)
+            done = done._replace(extra=done.extra + top_k.flops(grads, select))
+            return masks.apply(grads, named), named, done
+
+        blank = zeros.params, zeros.mask, work
+        grads, named, work = lax.cond(adjust, name, lambda: blank)
+        grads, named = (trees.split(tree, select)[0] for tree in (grads, named))
+        uplink = pack_up(trained.model, received.mask, select, index=index)
+        values, bits = (named, 0) if votes else (grads, 32)
+        uplink["grown"] = Packet(values, named, sent=adjust, bits=bits, index=index)
+        return uplink, client, trained.metrics | {"work": work}
+
+    def core(params, mask, round):
+        """Returns which weights are not in doubt, prunable leaves only."""
+        alive, doubt = budget(params, round)
+        size = jax.tree.map(jnp.abs, params)
+        kept = top_k.largest(size, alive - doubt, select, within=mask)
+        return trees.split(kept, select)[0]
+
+    def contribute(ctx, uplink):
+        sent, weight, grown = (
+            unpack_model(uplink),
+            ctx.client.num_examples,
+            uplink["grown"],
+        )
+        named = grown.mask if votes else grown.values
+        there = jnp.where(grown.sent, weight, jnp.zeros_like(weight))
+        total = {
+            "mean": means.weighted_sum((sent.params, sent.stats), weight),
+            "grown": means.weighted_sum(named, there),
+        }
+        if votes:  # static branch
+            strong = core(sent.params, sent.mask, ctx.round)
+            total["core"] = means.weighted_sum(strong, weight)
+        return total
+
+    def thompson(key, round, server, mean, total, grown):
+        shares = means.weighted_mean(
+            total["core"], jax.tree.map(jnp.zeros_like, server.a)
+        )
+        own, alive = (
+            core(mean.params, mean.mask, round),
+            trees.split(mean.mask, select)[0],
+        )
+
+        def posterior(a, b, m, o, s, g):
+            vote = gamma * jnp.where(m, s, g) + (1 - gamma) * jnp.where(m, o, 0.5)
+            counted = (m | due(round)) & (total["core"]["weight"] > 0)
+            weight = jnp.where(counted, jnp.float32(vote_weight), 0.0)
+            return a + weight * vote, b + weight * (1 - vote)
+
+        pairs = jax.tree.map(posterior, server.a, server.b, alive, own, shares, grown)
+        a, b = jax.tree.transpose(
+            jax.tree.structure(alive), jax.tree.structure((0, 0)), pairs
+        )
+
+        def draw():
+            scores = beta_logits(key, a, b)
+            scores = trees.merge(scores, trees.split(mean.params, select)[1])
+            return top_k.largest(scores, budget(mean.params)[0], select)
+
+        return lax.cond(due(round), draw, lambda: mean.mask), a, b
+
+    def by_gradient(round, mean, grown):
+        alive, doubt = budget(mean.params, round)
+        scores = trees.merge(
+            jax.tree.map(jnp.abs, grown), trees.split(mean.params, select)[1]
+        )
+
+        def exchange():
+            pair = mean.params, mean.mask
+            return regrow.exchange(*pair, scores, alive - doubt, alive, select=select)[
+                1
+            ]
+
+        return lax.cond(due(round), exchange, lambda: mean.mask)
+
+    def aggregate(key, round, server, total):
+        mean = averaged(server.model, total["mean"])
+        blank = jax.tree.map(jnp.zeros_like, server.a)
+        grown, a, b = means.weighted_mean(total["grown"], blank), server.a, server.b
+        if votes:  # static branch
+            mask, a, b = thompson(key, round, server, mean, total, grown)
+        else:
+            mask = by_gradient(round, mean, grown)
+        since = renewed(round, mean.mask, mask, server.since)
+        new = mean._replace(params=masks.apply(mean.params, mask), mask=mask)
+        return Server(new, since, a, b), {}
+
+    return frozen._replace(
+        init=init,
+        update=update,
+        contribute=contribute,
+        aggregate=aggregate,
+        alive=lambda round, start: density,
+    )
+
+
+def in_doubt(rates: np.ndarray, alive: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Returns how many alive entries of each layer are in doubt in each round.
+
+    Args:
+      rates: [T] float64, r_t.
+      alive: [L], K_l.
+      sizes: [L], all entries of each layer.
+
+    Returns:
+      [T, L] int32, int(r_t K_l), at most the entries that are pruned.
+
+    Example:
+      >>> alive, sizes = np.array([50, 90]), np.array([100, 100])
+      >>> in_doubt(np.array([0.4, 0.0]), alive, sizes).tolist()
+      [[20, 10], [0, 0]]
+    """
+    wanted = layer_densities.whole(rates[:, None], alive)
+    return np.minimum(wanted, sizes - alive).astype(np.int32)
+
+
+def beta_logits(key: Key, a: PyTree, b: PyTree) -> PyTree:
+    """Draws from Beta(a, b) for every entry, and returns the logits of the draws.
+
+    They have the order of the draws, and none rounds to 1. All leaves are one draw, as
+    a sampler takes long to compile.
+
+    Args:
+      key: a typed key.
+      a, b: float32 trees, above 0.
+
+    Returns:
+      A float32 tree like `a`.
+
+    Example:
+      >>> a, b = {'w': jnp.array([1e6, 1.])}, {'w': jnp.array([1., 1e6])}
+      >>> (beta_logits(jax.random.key(0), a, b)['w'] > 0).tolist()
+      [True, False]
+    """
+    flat, unravel = ravel_pytree(a)
+    pair = jnp.stack([flat, ravel_pytree(b)[0]])
+    of_a, of_b = jax.random.loggamma(key, pair)
+    return unravel(of_a - of_b)

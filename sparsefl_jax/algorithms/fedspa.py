@@ -1,0 +1,197 @@
+"""FedSpa: sparse masks of clients over a dense model of the server.
+
+Huang et al., "Achieving Personalized Federated Learning with Sparse Local Models",
+2022, https://arxiv.org/abs/2201.11380. It has no released code. How masks are drawn and
+changed follows the code of DisPFL (Dai et al., ICML 2022), which has the same rules.
+FLASH's experiments (Table 8) run it with one random mask that stays.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sparsefl_jax.algorithms.masked import ALLOCATIONS, KERNELS
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, EmptyState, SparseModel
+from sparsefl_jax.core.validate import in_range, one_of, whole
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import layer_densities, masks, schedules, top_k, trees
+from sparsefl_jax.training import local, means
+from sparsefl_jax.training.screening import readjust
+from sparsefl_jax.wire.messages import pack_slice, pack_up, unpack_model
+from sparsefl_jax.wire.packets import Packet
+
+
+class Server(NamedTuple):
+    """The dense model, and the seed of the masks."""
+
+    model: SparseModel  # mask: the shared one if masks stay, else full
+    seed: Array  # shape=(), uint32
+
+
+def fedspa(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    density: float,
+    mask_update: str = "static",
+    shared: bool = True,
+    prune_rate: float = 0.5,
+    adjust_until: int | None = None,
+    allocation: str = "erk",
+    prunable: Sequence[str] = KERNELS,
+    index: str = "bitmap",
+) -> Algorithm:
+    """FedSpa: clients train the server's model within masks of their own.
+
+    A mask has int(n_l d_l) random entries of each layer. A client sends the change of
+    the weights within its mask, and the server adds the uniform mean of the changes,
+    zeros included, to its dense model. Static masks stay as they were drawn. With
+    'dst' a client changes its mask after training, in rounds t below `adjust_until`: it
+    prunes the ceil(r_t nnz_l) smallest weights of a layer and grows as many where the
+    gradient of a batch, as in an evaluation, is largest. r_t falls from `prune_rate` to
+    0 in round `adjust_until` by half a cosine. What grows starts at the server's value.
+
+    Static masks follow from a seed and the client's index: down and up, 32 bits for
+    each of their entries, dense leaves and statistics. With 'dst' the server, which
+    sees only sums, knows no client's mask: down the whole model, up the values and
+    positions of the mask that was trained. A client keeps its mask.
+
+    Args:
+      model: the network and its loss.
+      optimizer: the clients', as `local.make_optimizer` returns it.
+      density: share of alive prunable weights of a client, in (0, 1].
+      mask_update: 'static' or 'dst' (dynamic sparse training).
+      shared: whether all clients begin with the same mask.
+      prune_rate: share of a layer's alive weights that a client exchanges in round 0;
+        only 'dst' reads it.
+      adjust_until: the round in which the rate reaches 0; with 'dst', and only then.
+      allocation: as in `pdst`.
+      prunable: globs of the leaves that can be pruned.
+      index: how positions are written, see `packets.Packet`.
+
+    Raises:
+      ValueError: an argument is out of range, a name is unknown, or `adjust_until`
+        does not go with `mask_update`.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> static = fedspa(model, optimizer, density=0.05)
+    """
+    in_range("density", density, "(0, 1]")
+    in_range("prune_rate", prune_rate, "[0, 1]")
+    one_of("mask_update", mask_update, ("static", "dst"))
+    one_of("allocation", allocation, ALLOCATIONS)
+    dynamic = mask_update == "dst"
+    if dynamic:
+        whole("adjust_until", adjust_until or 0, 1)
+        rates = schedules.cosine(prune_rate, adjust_until)[:-1, None]
+    elif adjust_until is not None:
+        raise ValueError(
+            f"adjust_until={adjust_until}, expected None with mask_update='static'"
+        )
+    loss_fn, steady = local.objective(model), local.objective(model, train=False)
+    select = masks.prunable(model.macs, prunable)
+
+    def counts(params):
+        shares = ALLOCATIONS[allocation](params, select, density)
+        return layer_densities.whole(shares, trees.layer_sizes(params, select))
+
+    def draw(seed, params, client):
+        key = jax.random.key(seed)
+        key = key if shared else jax.random.fold_in(key, client)
+        scores = masks.uniform_scores(key, params, select)
+        return top_k.largest(scores, jnp.asarray(counts(params)), select)
+
+    def held(server, client):
+        return server.model.mask if shared else draw(*_drawn(server), client)
+
+    def init(key, start):
+        seed, mask = jax.random.bits(key, (), jnp.uint32), masks.full(start.params)
+        if shared and not dynamic:  # static branch
+            mask = draw(seed, start.params, 0)
+        return Server(start._replace(mask=mask), seed)
+
+    def init_client(key, server, info):
+        return draw(*_drawn(server), info.index) if dynamic else EmptyState()
+
+    def broadcast(key, ctx, server):
+        stats = Packet(server.model.stats)
+        if dynamic:  # static branch
+            return {"params": Packet(server.model.params), "stats": stats}
+        weights, dense = trees.split(server.model.params, select)
+        mask, _ = trees.split(held(server, ctx.client.index), select)
+        packed = pack_slice(weights, mask)
+        return {"weights": packed, "dense": Packet(dense), "stats": stats}
+
+    def update(key, ctx, downlink, client, batches):
+        train_key, screen_key = jax.random.split(key)
+        if dynamic:  # static branch
+            params, stats = downlink["params"].values, downlink["stats"].values
+            start = SparseModel(masks.apply(params, client), client, stats)
+            known = jax.tree.map(jnp.logical_not, client)  # the server holds no mask
+        else:
+            start = unpack_model(downlink)
+            known = start.mask
+        trained = local.train(train_key, loss_fn, optimizer(ctx.round), start, batches)
+        delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
+        change = trained.model._replace(params=delta)
+        uplink = pack_up(change, known, select, index=index)
+        if not dynamic:  # static branch
+            return uplink, client, trained.metrics
+
+        def exchange(trained):
+            alive = counts(delta)
+            table = alive - np.ceil(rates * alive * (1 - 1e-12)).astype(np.int32)
+            kept, alive = jnp.asarray(table)[ctx.round], jnp.asarray(alive)
+            moved = trained, batches, kept, alive
+            return readjust(screen_key, steady, *moved, select=select)
+
+        due = ctx.round < adjust_until
+        after = lax.cond(due, exchange, lambda same: same, trained)
+        return uplink, after.model.mask, after.metrics
+
+    def contribute(ctx, uplink):
+        sent = unpack_model(uplink)
+        return means.weighted_sum((sent.params, sent.stats), jnp.float32(1))
+
+    def aggregate(key, round, server, total):
+        params, _, stats = server.model
+        still = jax.tree.map(jnp.zeros_like, params)
+        change, stats = means.weighted_mean(total, (still, stats))
+        params = jax.tree.map(jnp.add, params, change)
+        return server._replace(
+            model=server.model._replace(params=params, stats=stats)
+        ), {}
+
+    def deploy(key, server):
+        params = masks.apply(server.model.params, server.model.mask)
+        return {"global": server.model._replace(params=params)}
+
+    def personalize(key, server, client, info):
+        mask = client if dynamic else held(server, info.index)
+        params = masks.apply(server.model.params, mask)
+        return {"personal": SparseModel(params, mask, server.model.stats)}
+
+    same = shared and not dynamic
+    return Algorithm(
+        init,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        deploy,
+        init_client,
+        None if same else personalize,
+        (lambda round, start: density) if same else None,
+    )
+
+
+def _drawn(server: Server) -> tuple:
+    """Returns what masks are drawn from."""
+    return server.seed, server.model.params

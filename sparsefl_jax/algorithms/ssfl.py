@@ -1,0 +1,100 @@
+"""SSFL: SNIP's scores, averaged over clients, choose one mask before training.
+
+Ohib et al., "SSFL: Discovering Sparse Unified Subnetworks at Initialization for
+Efficient Federated Learning", TMLR 2026, https://arxiv.org/abs/2405.09037.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+
+from sparsefl_jax.algorithms.masked import KERNELS
+from sparsefl_jax.algorithms.snip import one_shot, saliency, scored
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import masks, top_k, trees
+from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.packets import Packet
+
+
+def ssfl(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    density: float,
+    weighting: str = "examples",
+    prunable: Sequence[str] = KERNELS,
+    mode: str = "inference",
+) -> Algorithm:
+    """SSFL's first stage: keeps the largest mean |w dL/dw|, over all layers.
+
+    It is meant for one round in which all clients take part, and for `spdst` as the
+    stage after it. A client scores one random batch, as `snip` does. The server keeps
+    what reaches the int(n density)-th largest mean of the n scores, ties included. The
+    weights stay as they are.
+
+    Down: the initial weights and statistics, float32. Up: the scores of the prunable
+    weights, float32.
+
+    Args:
+      model: the network and its loss.
+      optimizer: not used, as nothing is trained.
+      density: share of the prunable weights that stay, in (0, 1].
+      weighting: a client's weight in the mean, see `means.WEIGHTINGS`; the released
+        code has 'uniform', the paper 'examples'.
+      prunable: globs of the leaves that can be pruned. Stage 2 needs the same globs.
+      mode: 'inference' scores a batch as in an evaluation, like the released code;
+        'train' as in training, which networks with batch normalisation need.
+
+    Raises:
+      ValueError: `density` is out of range, or the weighting or mode is unknown.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> stage = ssfl(model, optimizer, density=0.5)
+    """
+    weight, score = means.weigh(weighting), partial(saliency, scored(model, mode))
+    select = masks.prunable(model.macs, prunable)
+
+    def keep(size):
+        return max(1, int(size * density * (1 + 1e-12)))
+
+    # Its init, broadcast and deploy also serve scores that travel.
+    vote = one_shot(
+        score,
+        keep=keep,
+        passes=1,
+        density=density,
+        select=select,
+        first_samples=False,
+        index="bitmap",
+    )
+
+    def update(key, ctx, downlink, client, batches):
+        params, stats = downlink["params"].values, downlink["stats"].values
+        rows, valid = batches.order[0, 0], batches.weight[0, 0]
+        batch = batches.x[rows], batches.y[rows], valid
+        scores, sums = score(key, params, stats, *batch)
+        scores, _ = trees.split(scores, select)
+        work = local.dense_work(sums["count"], params)
+        return {"scores": Packet(scores)}, client, {**sums, "work": work}
+
+    def contribute(ctx, uplink):
+        return means.weighted_sum(uplink["scores"].values, weight(ctx.client))
+
+    def aggregate(key, round, server, total):
+        own, others = trees.split(server.params, select)
+        mean = means.weighted_mean(total, jax.tree.map(jnp.zeros_like, own))
+        size = int(trees.layer_sizes(server.params, select).sum())
+        best = top_k.at_least(trees.merge(mean, others), keep(size), select)
+        any_sent = total["weight"] > 0
+        mask = jax.tree.map(lambda n, o: jnp.where(any_sent, n, o), best, server.mask)
+        return server._replace(mask=mask), {}
+
+    stage = vote._replace(
+        update=update, contribute=contribute, aggregate=aggregate, alive=None
+    )
+    return named("ssfl", stage)

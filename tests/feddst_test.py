@@ -1,0 +1,131 @@
+"""FedDST beyond the contract: when it readjusts, the released code, what travels."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.algorithms import feddst
+from sparsefl_jax.algorithms.masked import Server
+from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
+from sparsefl_jax.training import local
+from sparsefl_jax.wire import packets
+from tests.by_hand import model_of
+from tests.printed_spafl import MNIST
+from tests.prunefl_test import batches, linear_loss
+from tests.silent import STILL, network, rounds
+
+
+def linear(**kwargs):
+    """Returns FedDST on 16 weights, 8 of them alive, and its first server."""
+    method = feddst(
+        model_of(linear_loss, {"w": 1}),
+        local.make_optimizer(learning_rate=0.0),
+        density=0.5,
+        allocation="uniform",
+        prunable=("w",),
+        **kwargs,
+    )
+    weights = jnp.arange(16, 0, -1, dtype=jnp.float32)
+    start = SparseModel({"w": weights}, {"w": jnp.ones(16, bool)}, {})
+    return method, method.init(None, start)
+
+
+# The gradient is largest at the largest weights, and grows among the holes.
+STEEP = [9.0, 8.0, *([0.1] * 6), *np.arange(1.0, 9.0) / 10]
+
+
+def uplinks(method, server, at):
+    """Returns the alive positions and values that a client sends in some rounds."""
+    info, data = ClientInfo(0, jnp.int32(6), jnp.float32(1)), batches(3, STEEP)
+    update, key, sent = jax.jit(method.update), jax.random.key(0), []
+    for round in at:
+        ctx = Context(jnp.int32(round), jnp.int32(-1), info)
+        down = packets.stable(method.broadcast(key, ctx, server))
+        up, _, _ = update(key, ctx, down, method.init_client(key, server, info), data)
+        alive = np.flatnonzero(up["weights"].mask["w"]).tolist()
+        sent.append((alive, up["weights"].values["w"], bool(up["weights"].fresh)))
+    return sent
+
+
+def test_clients_readjust_in_rounds_1_11_and_21_below_the_end():
+    method, server = linear(adjust_until=21)
+    at = (0, 1, 2, 10, 11, 20, 21, 31)
+    fresh = [new for *_, new in uplinks(method, server, at)]
+    assert fresh == [r in (1, 11) for r in at]
+
+
+@pytest.mark.parametrize(
+    ("variant", "alive", "zeros"),
+    [
+        # a_1 = .25: int(8 (1 - .25)) = 6 stay, and the two steepest holes grow.
+        ("paper", [0, 1, 2, 3, 4, 5, 14, 15], [14, 15]),
+        # .25 times .5: 7 stay, and the steepest of all is 0, a survivor.
+        ("release", [0, 1, 2, 3, 4, 5, 6], [0]),
+    ],
+)
+def test_what_a_client_prunes_and_grows(variant, alive, zeros):
+    method, server = linear(adjust_until=2, variant=variant)
+    ((found, values, _),) = uplinks(method, server, (1,))
+    assert found == alive
+    kept = [i for i in alive if i not in zeros]
+    np.testing.assert_array_equal(values[np.array(kept)], 16 - np.array(kept))
+    assert not values[np.array(zeros)].any()
+
+
+@pytest.mark.parametrize(
+    ("variant", "held", "alive"),
+    [
+        ("paper", 10, 8),
+        ("paper", 7, 7),  # sparser than needed
+        ("release", 10, 8),
+        ("release", 7, 7),
+    ],
+)
+def test_the_server_prunes_the_union_to_the_density(variant, held, alive):
+    """Entry i is held by one of two clients, of 1 and 3 samples, or by both."""
+    method, server = linear(adjust_until=2, variant=variant)
+    values = jnp.arange(16, dtype=jnp.float32) + 1
+    key, ctx = jax.random.key(0), Context(jnp.int32(0), jnp.int32(-1), None)
+    total = None
+    for number, part in ((1, jnp.arange(16) < held), (3, jnp.arange(16) < held // 2)):
+        one = Server(SparseModel({"w": number * values}, {"w": part}, {}), jnp.int32(0))
+        up = packets.stable(method.broadcast(key, ctx, one))
+        info = ClientInfo(0, jnp.int32(number), jnp.float32(1))
+        summand = method.contribute(ctx._replace(client=info), up)
+        total = summand if total is None else jax.tree.map(jnp.add, total, summand)
+    new, _ = method.aggregate(key, jnp.int32(4), server, total)
+    # Both: (1 + 3 * 3) / 4 = 2.5 times the value; one of them: once.
+    mean = np.where(np.arange(16) < held // 2, 2.5, 1.0) * np.asarray(values)
+    mean[held:] = 0
+    best = np.sort(np.argsort(-mean, kind="stable")[:alive])
+    assert np.flatnonzero(new.model.mask["w"]).tolist() == best.tolist()
+    np.testing.assert_allclose(new.model.params["w"][best], mean[best])
+    assert new.since == 5
+
+
+def test_a_sum_of_no_client_changes_nothing():
+    method, server = linear(adjust_until=2)
+    blank = {"w": jnp.zeros(16)}
+    total = {
+        "weights": {"sum": blank, "weight": blank},
+        "stats": {"sum": {}, "weight": jnp.float32(0)},
+    }
+    new, _ = method.aggregate(None, jnp.int32(4), server, total)
+    jax.tree.map(np.testing.assert_array_equal, new, server)
+
+
+@pytest.mark.slow
+def test_the_bits_of_mnistnet():
+    """At S = .8: 63 + 950 + 51196 + 140 weights and 90 biases of 32 bits.
+
+    The 261,750 positions travel down to whoever lacks the mask, and up in round 1.
+    """
+    values, bitmap = 32 * (63 + 950 + 51196 + 140 + 90), 250 + 5000 + 256000 + 500
+    model = network("mnistnet", 10, MNIST)
+    method = feddst(model, STILL, density=0.2, adjust_until=200)
+    found = rounds(model, method, 4, clients=2).records
+    down, up = (
+        [r[f"bits_{way}"] / 2 - values for r in found] for way in ("down", "up")
+    )
+    assert down == [bitmap, 0, bitmap, 0] and up == [0, bitmap, 0, 0]

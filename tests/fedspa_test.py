@@ -1,0 +1,33 @@
+"""FedSpa beyond the contract: its arguments, and that it is FedAvg at density 1."""
+
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax.algorithms import fedavg, fedspa
+from sparsefl_jax.testing import small_world
+from tests.averaging_by_hand import assert_close, headline
+from tests.refusals import refused
+
+MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+
+
+def test_the_end_of_the_schedule_goes_with_dynamic_masks_alone():
+    def make(**kwargs):
+        return lambda: fedspa(MODEL, OPTIMIZER, density=0.5, **kwargs)
+
+    refused(make(adjust_until=4), "adjust_until=4, expected None with mask_update=")
+    refused(make(mask_update="dst"), "adjust_until=0, expected an integer from 1")
+
+
+@pytest.mark.slow
+def test_everything_alive_is_fedavg_with_equal_weights():
+    worlds = [
+        small_world.make_world(factory, kwargs)
+        for factory, kwargs in (
+            (fedspa, {"density": 1.0}),
+            (fedavg, {"weighting": "uniform"}),
+        )
+    ]
+    states = [small_world.path(world)[0][-1].server for world in worlds]
+    got, want = (headline(world, s) for world, s in zip(worlds, states, strict=True))
+    assert_close((got.params, got.stats), (want.params, want.stats))
