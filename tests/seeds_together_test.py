@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import shutil
 
 import jax
 import numpy as np
@@ -28,14 +29,14 @@ X[:, 0, 0, 0] += Y
 def data(seed, poisoned=None):
     """Returns data whose partition, and so the widths of tables, differ by seed.
 
-    One training sample of the poisoned seed is infinite.
+    In that of the poisoned seed, a sample of client 4 is too large for a finite loss.
     """
-    x = X[:160].copy()
-    if seed == poisoned:
-        x[7] = np.inf
     arrays = dict(x_test=X[160:], y_test=Y[160:], name="tiny")
     how = dict(num_clients=8, partition="dirichlet", alpha=0.5, seed=seed)
-    return sfl.from_arrays(x, Y[:160], **arrays, **how)
+    found = sfl.from_arrays(X[:160].copy(), Y[:160], **arrays, **how)
+    if seed == poisoned:
+        found.x[found.train.index[4, 0]] = 3e38
+    return found
 
 
 def stages(rounds=4, method=sfl.fedavg, **arguments):
@@ -184,7 +185,7 @@ def test_a_budget_ends_each_seed_in_its_own_round(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_seed_that_diverges_stops_no_other(tmp_path, capsys):
+def test_a_seed_that_diverges_stops_no_other(tmp_path):
     def poisoned(seed):
         return data(seed, poisoned=1)
 
@@ -195,7 +196,8 @@ def test_a_seed_that_diverges_stops_no_other(tmp_path, capsys):
         assert not (folder / "summary.json").exists()
     assert ends(tmp_path / "yes") == ends(tmp_path / "no")
     assert ends(tmp_path / "yes")["seed_2"] == (8, "rounds")
-    assert ends(tmp_path / "yes")["seed_1"][1] is None
+    last, ended_by = ends(tmp_path / "yes")["seed_1"]
+    assert 0 < last < 8 and ended_by is None
     for seed in range(3):
         both = [tmp_path / how / f"seed_{seed}/metrics.jsonl" for how in ("yes", "no")]
         near(*map(read_records, both))
@@ -249,12 +251,7 @@ def test_a_seed_that_is_missing_runs_as_among_all(tmp_path, programs):
     parts = stages(3)
     run(parts, seeds=3, workdir=tmp_path / "run")
     before = contents(tmp_path / "run")
-    for path in (tmp_path / "run/seed_1").rglob("*"):
-        if path.is_file():
-            path.unlink()
-    for name in ("checkpoint", "masks", "clients"):
-        for path in sorted((tmp_path / "run/seed_1" / name).rglob("*"), reverse=True):
-            path.rmdir()
+    shutil.rmtree(tmp_path / "run/seed_1")
     (tmp_path / "run/summary.json").unlink()
     run(parts, seeds=3, workdir=tmp_path / "run")
     assert programs == [3, 3]

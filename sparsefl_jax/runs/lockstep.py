@@ -165,9 +165,6 @@ def go_on(
     Yields:
       By place, what the runs came to that were furthest behind: a segment, or the
       error with which a run has ended. The others go on.
-
-    Raises:
-      MemoryError: the devices' memory does not suffice.
     """
     asked, ready = {}, list(runs)
     while True:
@@ -185,8 +182,12 @@ def go_on(
             return
         least = min(_place(each) for each in asked.values())
         behind = [place for place, each in asked.items() if _place(each) == least]
-        came = {}
-        ran = simulate({place: asked.pop(place) for place in behind})
+        came, ready = {}, []
+        try:
+            ran = simulate({place: asked.pop(place) for place in behind})
+        except Exception as error:  # as when the memory does not suffice
+            yield dict.fromkeys(behind, error)
+            continue
         for place in behind:
             try:
                 came[place] = runs[place].send(ran[place])
