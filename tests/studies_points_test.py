@@ -170,22 +170,18 @@ def test_the_plan_of_a_study_runs_nothing(tmp_path, monkeypatch):
     with other.config.unlocked(), other.config.ignore_type():
         methods.choose(other.config, "jmwst", density=0.5)
         other.config.fit.gbit, other.config.fit.pilot = 1e-4, 2
+        other.config.optimizer.learning_rate = 0.2
     monkeypatch.setattr(pilot, "measure", None)
     text = dry_run.text([dense._replace(label="Dense"), other]).splitlines()
     assert text[0].split()[:4] == ["point", "seeds", "rounds", "bits"]
     # An MLP of 6 x 16 + 16 + 16 x 4 + 4 weights: 3 rounds, 3 clients, both ways.
     bits = 3 * 3 * 2 * 32 * (6 * 16 + 16 + 16 * 4 + 4)
-    assert re.split(" {2,}", text[1])[:4] == [
-        "Dense",
-        "2",
-        "3",
-        f"{bits / 1e3:.0f} kbit",
-    ]
-    assert re.split(" {2,}", text[2])[2].startswith("≥ ") and "at least" in text[2]
-    assert "2 points, 4 runs" in text[4] and text[5].startswith(
-        "≥: by the plan's bound"
-    )
-    assert any("num_rounds=3" in line for line in text if line.startswith("  Dense:"))
+    rows = [re.split(" {2,}", line) for line in text[1:3]]
+    assert rows[0][:4] == ["Dense", "2", "3", f"{bits / 1e3:.0f} kbit"]
+    assert rows[1][2].startswith("≥ ") and "at least" in text[2]
+    assert "2 points, 4 runs" in text[4]
+    assert text[5].startswith("≥: by the plan's bound")
+    assert "  Dense: optimizer.learning_rate=0.1" in text
     assert not list(tmp_path.glob("*/seed_*"))
 
 
