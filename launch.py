@@ -19,7 +19,9 @@ LIST = flags.DEFINE_bool(
     "list", False, "List the methods, networks, data sets, partitions and files."
 )
 DRY_RUN = flags.DEFINE_bool(
-    "dry_run", False, "Print the plan (bits, FLOPs, memory, time) and train nothing."
+    "dry_run",
+    False,
+    "Print the plan (bits, FLOPs, memory, time) of a run or a study; train nothing.",
 )
 RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
 EXTEND = flags.DEFINE_bool(
@@ -74,12 +76,13 @@ def main(argv):
     logging.set_verbosity(logging.WARNING)
     if len(argv) > 1:
         raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
-    verbs = LIST, FIELDS, PREPARE, DRY_RUN, RESUME, STUDY, SWEEP
+    study = STUDY.value or SWEEP.value
+    verbs = [LIST, FIELDS, PREPARE, RESUME, STUDY, SWEEP]
+    verbs += [] if study else [DRY_RUN]
     cli.check_flags(
         {flag.name: flag.value for flag in verbs},
         {"config": CONFIG.value, "workdir": WORKDIR.value},
     )
-    study = STUDY.value or SWEEP.value
     alone, of_studies = (EXTEND, ACCEPT, DISTRIBUTED), (JOBS, LAUNCHER, OPTIONS, UNLIKE)
     for flag in alone if study else of_studies:
         if flag.present:
@@ -107,6 +110,7 @@ def main(argv):
             unlike=UNLIKE.value,
             launcher=LAUNCHER.value,
             options=OPTIONS.value,
+            dry_run=DRY_RUN.value,
         )
     if DRY_RUN.value:
         return cli.dry_run(CONFIG.value)

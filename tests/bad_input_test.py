@@ -30,8 +30,11 @@ REFUSED = [
     ({"sinks": ("tensorbord",)}, "did you mean 'tensorboard'"),
     ({"augment": ("rotate",)}, "augment='rotate'"),
     ({"algorithm.index": "csc"}, "index='csc'"),
-    ({"algorithm.prunable": ("conv9/kernel",)}, "'conv9/kernel' matches no leaf"),
-    ({"algorithm.prunable": ()}, "patterns=()"),
+    (
+        {"algorithm.prunable": ("conv9/kernel",)},
+        "algorithm.prunable: 'conv9/kernel' matches no leaf",
+    ),
+    ({"algorithm.prunable": ()}, "algorithm.prunable=()"),
     ({"algorithm": {"name": "json:dumps"}}, "algorithm.name='json:dumps'"),
     ({"algorithm": {"name": "json:__name__"}}, "is not a callable object"),
     ({"algorithm": {"name": ".x:y"}}, "algorithm.name='.x:y'"),

@@ -17,6 +17,7 @@ from sparsefl_jax.report.comparison.differences import (
     shared,
 )
 from sparsefl_jax.report.comparison.likeness import refuse_unlike, unlike
+from sparsefl_jax.report.comparison.line_styles import PALETTE, looks
 from sparsefl_jax.report.comparison.measures import compare
 
 POINTS = [(1, 0.5), (2, 0.6)]
@@ -219,6 +220,34 @@ def test_without_checksums_the_configuration_decides(tmp_path):
     check(one, same, "")
     write(same, POINTS, 1, dataset="cifar", num_clients=8)
     check(one, same, "data, partition")
+
+
+PYTHON = {"source": "python", "partition": {"name": "python"}, "dataset": "mine"}
+DRAWN = {"dataset": "data/mine.npz", "partition": {"name": "dirichlet", "alpha": 0.5}}
+
+
+def test_a_run_made_in_python_is_like_the_same_run_of_a_configuration(tmp_path):
+    groups = groups_of(
+        tmp_path,
+        {"algorithm": a("my_module:mine", rate=2), **DRAWN, "num_clients": 9},
+        {"algorithm": a("mine", rate=2, loss="f"), **PYTHON, "num_clients": 9},
+    )
+    assert unlike(groups) == ["", ""] and differing(groups) == {}
+    assert make_labels(groups) == ["mine, run0", "mine, run1"]
+    assert shared(groups)["partition.alpha"] == "0.5"
+    assert [look.color for look in looks(groups)] == [PALETTE[0], PALETTE[0]]
+
+
+def test_what_differs_beside_a_run_made_in_python_is_found(tmp_path):
+    other = {"partition": {"name": "dirichlet"}}  # another alpha, by default
+    groups = groups_of(
+        tmp_path,
+        {"algorithm": a("mine", rate=2), **DRAWN, "num_clients": 9},
+        {"algorithm": a("mine", rate=3), **PYTHON, "num_clients": 8},
+        {"algorithm": a("mine", rate=2), **DRAWN, **other, "num_clients": 9},
+    )
+    found = {"algorithm.rate", "num_clients", "partition.alpha"}
+    assert differing(groups).keys() == found
 
 
 def test_unlike_runs_are_marked_in_table_and_csv(tmp_path):

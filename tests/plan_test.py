@@ -18,6 +18,7 @@ METHODS = {
     "fedsparsify": _fedsparsify.METHODS,
     "complement": _complement.METHODS,
     "fedprox": ("",),
+    "own": ("",),
 }
 FILES = sorted(p.stem for p in Path(configs.__file__).parent.glob("[a-z]*.py"))
 FILES.remove("shakespeare")  # its network reads tokens, not these samples

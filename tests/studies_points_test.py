@@ -1,12 +1,14 @@
 """The points of a study: what a sweep makes, how they are called, what is refused."""
 
+import re
+
 import pytest
 
 from sparsefl_jax.algorithms import ALGORITHMS
-from sparsefl_jax.runs import experiment
+from sparsefl_jax.runs import experiment, fit_rounds, pilot
 from sparsefl_jax.runs.config import methods
 from sparsefl_jax.runs.config.defaults import complete, default_config
-from sparsefl_jax.studies import grid
+from sparsefl_jax.studies import command, dry_run, grid
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
 from tests.refusals import refused
@@ -159,3 +161,43 @@ def test_labels_of_points_are_kept_and_unique(tmp_path):
     for label in ("Dense", "two\nlines"):
         both = [point._replace(label=label) for point in named]
         refused(lambda both=both: on_disk.check(both), "label=")
+
+
+def test_the_plan_of_a_study_runs_nothing(tmp_path, monkeypatch):
+    """Two points, of which one has a budget that a pilot would have to measure."""
+    write_study(tmp_path)
+    dense, other = points(tmp_path, rounds=3)
+    with other.config.unlocked(), other.config.ignore_type():
+        methods.choose(other.config, "jmwst", density=0.5)
+        other.config.fit.gbit, other.config.fit.pilot = 1e-4, 2
+        other.config.optimizer.learning_rate = 0.2
+    monkeypatch.setattr(pilot, "measure", None)
+    text = dry_run.text([dense._replace(label="Dense"), other]).splitlines()
+    assert text[0].split()[:4] == ["point", "seeds", "rounds", "bits"]
+    # An MLP of 6 x 16 + 16 + 16 x 4 + 4 weights: 3 rounds, 3 clients, both ways.
+    bits = 3 * 3 * 2 * 32 * (6 * 16 + 16 + 16 * 4 + 4)
+    rows = [re.split(" {2,}", line) for line in text[1:3]]
+    assert rows[0][:4] == ["Dense", "2", "3", f"{bits / 1e3:.0f} kbit"]
+    assert rows[1][2].startswith("≥ ") and "at least" in text[2]
+    assert "2 points, 4 runs" in text[4]
+    assert text[5].startswith("≥: by the plan's bound")
+    assert "  Dense: optimizer.learning_rate=0.1" in text
+    assert not list(tmp_path.glob("*/seed_*"))
+
+
+def test_the_plan_of_a_study_is_of_the_rounds_that_its_pilots_found(tmp_path):
+    write_study(tmp_path)
+    point = points(tmp_path)[0]
+    point.config.fit.gbit = 1.0
+    fitted = fit_rounds._of(point.config, 9, "pilot", "much")
+    on_disk.write(tmp_path / "out", [point._replace(config=fitted)], {})
+    _, row, *_ = dry_run.text([point], tmp_path / "out").splitlines()
+    assert re.split(" {2,}", row)[2] == "9"
+
+
+@pytest.mark.parametrize("options", [{"jobs": 2}, {"launcher": "local"}])
+def test_a_plan_reads_no_flags_of_a_run(tmp_path, options):
+    file = write_study(tmp_path)
+    said = f"--{[*options][0]} is not read beside --dry_run"
+    plan = lambda: command.run(str(file), None, None, None, dry_run=True, **options)  # noqa: E731
+    refused(plan, said)

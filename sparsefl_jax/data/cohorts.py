@@ -134,9 +134,11 @@ def stratified_sampler(
     tiers = [np.flatnonzero(budgets == b).astype(np.int32) for b in np.unique(budgets)]
     shares = [len(tier) * cohort_size / len(budgets) for tier in tiers]
     if any(share != int(share) or share < 1 for share in shares):
+        sizes = [len(tier) for tier in tiers]
+        least = len(budgets) // math.gcd(*sizes)
         raise ValueError(
             f"cohort_size={cohort_size} does not split into whole shares of the tiers "
-            f"of {[len(tier) for tier in tiers]} clients"
+            f"of {sizes} clients, expected a multiple of {least}"
         )
 
     def sampler(key, round):

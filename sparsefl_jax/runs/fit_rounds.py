@@ -39,13 +39,17 @@ def kept(config, old):
     return None if run_directory.differences(old, same) else same
 
 
-def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
+def fitted(
+    config, build: Callable, *, progress: bool = False, measure: bool = True
+) -> tuple:
     """Returns a configuration with the number of rounds that its budget pays for.
 
     Args:
       config: with `fit.gbit` or `fit.pflop`; without, it is returned as it is.
       build: `(config) -> Parts`, see `experiment.build`.
       progress: whether to show the rounds of a pilot.
+      measure: whether to run a pilot where there has to be one. If not, the rounds are
+        those that the plan's bound pays for, at least one, and are still to be set.
 
     Returns:
       The configuration, and a line that says what was found, or ''.
@@ -77,6 +81,8 @@ def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
             "fit.pilot=N to measure N rounds first"
         )
     rounds, found = _largest(planned, budgets, config.num_rounds), None
+    if inexact and not measure:
+        return _of(config, max(rounds, 1)), f"at least {rounds} rounds, by the plan"
     if inexact:
         parts, stages = plan(max(rounds, 1))
         given = stages[-1]["flops_most"], config.fit.pilot, config.seed

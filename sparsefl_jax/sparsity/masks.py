@@ -41,19 +41,19 @@ def prunable(params: PyTree, patterns: tuple[str, ...] = ("*kernel",)) -> PyTree
     """
     if isinstance(patterns, str) or not patterns:
         what = "is one string" if patterns else "is empty"
-        raise ValueError(f"patterns={patterns!r} {what}, expected a tuple of globs.")
+        raise ValueError(f"prunable={patterns!r} {what}, expected a tuple of globs.")
     paths = trees.leaf_paths(params)
     chosen, excluded = set(), set()
     for pattern in patterns:
         found = {p for p in paths if fnmatch.fnmatchcase(p, pattern.removeprefix("!"))}
         if not found:
             raise ValueError(
-                f"patterns: {pattern!r} matches no leaf, expected a glob that matches"
+                f"prunable: {pattern!r} matches no leaf, expected a glob that matches"
                 f" one of {', '.join(paths)}."
             )
         (excluded if pattern.startswith("!") else chosen).update(found)
     if not chosen - excluded:
-        raise ValueError(f"patterns={patterns!r} leave no leaf, expected at least one.")
+        raise ValueError(f"prunable={patterns!r} leave no leaf, expected at least one.")
     return trees.map_by_path(lambda path, _: path in chosen - excluded, params)
 
 

@@ -16,6 +16,7 @@ def run(
     unlike: bool = False,
     launcher: str | None = None,
     options: str | None = None,
+    dry_run: bool = False,
 ) -> None:
     """Runs a study, or goes on with it, and prints its table.
 
@@ -28,6 +29,7 @@ def run(
       unlike: whether the runs may differ in data, partition or metric.
       launcher: 'local' or 'slurm' for jobs of submitit; or None.
       options: of the launcher, `NAME=VALUE,NAME=VALUE`.
+      dry_run: whether to print the plan of all points instead, see `dry_run.text`.
 
     Raises:
       ValueError: in one line, on what cannot run, and at the end if a point failed.
@@ -36,7 +38,10 @@ def run(
         raise ValueError("--study names all its runs, expected no --sweep or --config")
     if not file and config is None:
         raise ValueError("--sweep varies a configuration, expected --config with it")
-    if workdir is None:
+    if dry_run and (jobs != 1 or launcher):
+        flag = "launcher" if launcher else "jobs"
+        raise ValueError(f"--{flag} is not read beside --dry_run")
+    if workdir is None and not dry_run:
         raise ValueError("--workdir is missing, expected the folder of the study")
     if launcher == "slurm" and jobs != 1:
         raise ValueError(f"--jobs={jobs} has no effect with --launcher=slurm")
@@ -53,6 +58,10 @@ def run(
     if launcher or jobs > 1:  # leaves the memory of accelerators to the points
         jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(settle(config), swept)
+    if dry_run:
+        from sparsefl_jax.studies import dry_run as plans
+
+        return formats.say(plans.text(study, Path(workdir) if workdir else None))
     submit = None
     if launcher:
         submit = launchers.submitting(launcher, Path(workdir), options or "")

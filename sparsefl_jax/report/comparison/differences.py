@@ -1,12 +1,18 @@
-"""Finds in what the configurations of runs differ, and labels runs by it."""
+"""Finds in what the configurations of runs differ, and labels runs by it.
+
+A run of `sfl.experiment` describes parts whose configuration it does not know, and a
+configuration does not have what only that describes. What one of the two lacks is
+therefore no difference between them, see `_differ`.
+"""
 
 import collections
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING
-from sparsefl_jax.report.comparison.groups import Group, method_of
+from sparsefl_jax.report.comparison.groups import Group, made_in_python, method_of
 
 # Fields that tell runs of one configuration apart, or change no result.
 _IGNORED = ("seed", "seeds", "checkpoint_minutes", "chunk", "client_store", "data_dir")
@@ -25,11 +31,15 @@ def fields(group: Group) -> dict[str, str]:
       >>> fields(Group("a", [Run(Path("a"), [], [], [0], {}, config, None)]))
       {'algorithm.name': 'spdst', 'algorithm.density': '0.05'}
     """
-    return {
+    told = {
         name: _text(value)
         for name, value in flatten(group.runs[0].config).items()
         if name not in _IGNORED
     }
+    if made_in_python(group.runs[0]):
+        told.pop("source")
+        told.pop("partition.name", None)  # which is not known
+    return told
 
 
 def differing(groups: Sequence[Group]) -> dict[str, list[str]]:
@@ -41,10 +51,10 @@ def differing(groups: Sequence[Group]) -> dict[str, list[str]]:
     Returns:
       `{field: [value of each group]}`. A group that lacks the field has "-".
     """
-    configs = [fields(group) for group in groups]
+    configs = _configurations(groups)
     names = dict.fromkeys(name for config in configs for name in config)
     table = {name: [c.get(name, MISSING) for c in configs] for name in names}
-    return {name: values for name, values in table.items() if len(set(values)) > 1}
+    return {name: values for name, values in table.items() if _differ(groups, values)}
 
 
 def settings(groups: Sequence[Group]) -> dict[str, list[str]]:
@@ -56,7 +66,7 @@ def settings(groups: Sequence[Group]) -> dict[str, list[str]]:
     Returns:
       As `differing` does.
     """
-    configs = [fields(group) for group in groups]
+    configs = _configurations(groups)
     return {
         name: values
         for name, values in differing(groups).items()
@@ -65,13 +75,15 @@ def settings(groups: Sequence[Group]) -> dict[str, list[str]]:
 
 
 def shared(groups: Sequence[Group]) -> dict[str, str]:
-    """Returns every field that has the same value in all groups."""
-    configs = [fields(group) for group in groups]
-    first, *rest = configs or [{}]
+    """Returns every field that does not differ between groups, with its value."""
+    configs, differ, found = _configurations(groups), differing(groups), {}
+    for config in configs:
+        found |= {n: v for n, v in config.items() if found.get(n, MISSING) == MISSING}
     return {
         name: value
-        for name, value in first.items()
-        if all(config.get(name) == value for config in rest)
+        for name, value in found.items()
+        if name not in differ
+        and (value != MISSING or all(name in config for config in configs))
     }
 
 
@@ -128,7 +140,7 @@ def _columns(groups: Sequence[Group]) -> dict[str, list[str | None]]:
 
     The same setting of a method and of its first stage is one field where they agree.
     """
-    configs = [fields(group) for group in groups]
+    configs = _configurations(groups)
     names = dict.fromkeys(name for config in configs for name in config)
     merged = {}
     for name in names:
@@ -136,7 +148,7 @@ def _columns(groups: Sequence[Group]) -> dict[str, list[str | None]]:
             continue
         values = [config.get(name) for config in configs]
         values = [None if value == MISSING else value for value in values]
-        short = name.rpartition(".")[2]
+        short = name if name.endswith(".name") else name.rpartition(".")[2]
         known = merged.get(short, values)
         agree = all(
             a == b or None in (a, b) for a, b in zip(known, values, strict=True)
@@ -149,8 +161,36 @@ def _columns(groups: Sequence[Group]) -> dict[str, list[str | None]]:
     return {
         name: [None if v is None else _words(name, v) for v in values]
         for name, values in merged.items()
-        if len(set(values)) > 1
+        if _differ(groups, [MISSING if v is None else v for v in values])
     }
+
+
+def _configurations(groups: Sequence[Group]) -> list[dict[str, str]]:
+    """Returns the fields of every group, with the names that runs of Python have.
+
+    These lack the module of a function, and the folder and suffix of a file of data.
+    """
+    configs = [fields(group) for group in groups]
+    if any(made_in_python(group.runs[0]) for group in groups):
+        for config in configs:
+            for name in config.keys() & {*_NAMES, "model.name"}:
+                config[name] = config[name].rpartition(":")[2]
+            if "dataset" in config:
+                config["dataset"] = Path(config["dataset"]).stem
+    return configs
+
+
+def _differ(groups: Sequence[Group], values: Sequence[str]) -> bool:
+    """Tells whether a field differs between groups.
+
+    A missing value is a difference between two configurations, or two runs made in
+    Python, but not between one and the other.
+    """
+    if len(set(values) - {MISSING}) > 1:
+        return True
+    kinds = [made_in_python(group.runs[0]) for group in groups]
+    pairs = set(zip(kinds, values, strict=True))
+    return len(pairs) > len(set(kinds))
 
 
 def _words(name: str, value: str) -> str:

@@ -11,7 +11,7 @@ from sparsefl_jax.report.comparison.costs import Axis
 from sparsefl_jax.report.comparison.equal_cost import on_front
 from sparsefl_jax.report.comparison.evaluations import accuracy, final_evals
 from sparsefl_jax.report.comparison.intervals import interval
-from sparsefl_jax.report.comparison.line_styles import Look, looks
+from sparsefl_jax.report.comparison.line_styles import Look, Turn, looks, turns
 from sparsefl_jax.report.comparison.measures import Comparison, Entry
 from sparsefl_jax.report.figure import FAINT, whole_numbers
 from sparsefl_jax.report.lines import finite
@@ -164,13 +164,14 @@ def _models(i: int, entry: Entry) -> list[Point]:
 def _draw_bands(ax, comparison: Comparison, bands: Sequence[Band], axis: Axis) -> None:
     scale = scale_costs(ax, [b.cost.max() for b in bands if len(b.cost)], axis)
     styles = looks([entry.group for entry in comparison.entries])
-    for i, (entry, each, look) in enumerate(
-        zip(comparison.entries, bands, styles, strict=True)
+    placed = turns([(each.cost, each.mean) for each in bands])
+    for i, (entry, each, look, turn) in enumerate(
+        zip(comparison.entries, bands, styles, placed, strict=True)
     ):
         if not len(each.cost):
             continue
         x, y, spread = scale * each.cost, 100 * each.mean, 100 * each.deviation
-        line = _line(ax, x, y, look, len(x) <= 25)
+        line = _line(ax, x, y, look, turn, len(x) <= 25)
         line.set_gid(tip(f"line-{i}", entry.label))
         if spread.any():
             style = {"color": look.color, "alpha": 0.14, "linewidth": 0}
@@ -193,6 +194,7 @@ def _draw_front(
     front = sorted((scale * p.cost, 100 * p.accuracy) for p in front)
     if len(front) > 1:
         ax.plot(*zip(*front, strict=True), color=FAINT, lw=1, zorder=1)
+    rings = _rings(points)
     for i, (point, kept) in enumerate(zip(points, best, strict=True)):
         look, label = styles[point.entry], comparison.entries[point.entry].label
         color = look.color if kept else FAINT
@@ -202,8 +204,8 @@ def _draw_front(
             y,
             marker=look.marker,
             color=color,
-            markerfacecolor=color if kept else "none",
-            markersize=5 if point.model else 7.5,
+            markerfacecolor=color if kept and not rings[i] else "none",
+            markersize=(5 if point.model else 7.5) + 4 * rings[i],
             linestyle="none",
             zorder=3,
         )
@@ -214,15 +216,24 @@ def _draw_front(
         _label_powers(ax)
 
 
+def _rings(points: Sequence[Point]) -> list[int]:
+    """Counts the points before each one that it would hide; it is drawn around them."""
+    if not points:
+        return []
+    values = np.array([(p.cost, p.accuracy) for p in points])
+    near = np.abs(values[:, None] - values) <= 0.01 * np.ptp(values, axis=0)
+    return np.tril(near.all(-1), -1).sum(1).tolist()
+
+
 def tip(name: str, text: str) -> str:
     """Returns an id that carries the text of a tooltip, see `svg.inline`."""
     return f"tip:{name}:{text}"
 
 
-def _line(ax, x, y, look: Look, marked: bool):
-    style = {"color": look.color, "linestyle": look.linestyle, "markersize": 4.5}
-    marker = look.marker if marked else None
-    return ax.plot(x, y, marker=marker, **style)[0]
+def _line(ax, x, y, look: Look, turn: Turn, marked: bool):
+    style = {"color": look.color, "linestyle": turn.linestyle(look), "markersize": 4.5}
+    style |= {"marker": look.marker, "markevery": turn.markevery()} if marked else {}
+    return ax.plot(x, y, **style)[0]
 
 
 def scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:

@@ -65,11 +65,20 @@ def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
 
 
 def method_of(run: Run) -> str:
-    """Returns the name of a run's method; two stages are joined by a plus sign."""
+    """Returns the name of a run's method; two stages are joined by a plus sign.
+
+    The module of a method of one's own is left out, as a run made in Python lacks it.
+    """
     configured = (run.config.get("algorithm") or {}).get("name") or MISSING
     method = run.summary.get("method") or configured
     first = (run.config.get("first_stage") or {}).get("name")
-    return f"{first} + {method}" if first else method
+    names = [str(name).rpartition(":")[2] for name in (first, method) if name]
+    return " + ".join(names)
+
+
+def made_in_python(run: Run) -> bool:
+    """Tells whether a run's parts were made in Python, by `sfl.experiment`."""
+    return run.config.get("source") == "python"
 
 
 def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:

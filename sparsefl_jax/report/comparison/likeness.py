@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.comparison.evaluations import seed_of
-from sparsefl_jax.report.comparison.groups import Group
+from sparsefl_jax.report.comparison.groups import Group, made_in_python
 from sparsefl_jax.report.load import Run
 
 _SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summary
@@ -118,6 +118,9 @@ def _same_fields(one: Run, other: Run, names: Sequence[str]) -> bool:
 
     if not one.config or not other.config:
         return True
+    if made_in_python(one) != made_in_python(other):  # what only one of them knows
+        names = [n for n in names if n in ("num_clients", "val_fraction")]
+        names = [n for n in names if n in one.config and n in other.config]
     return all(value(one, name) == value(other, name) for name in names)
 
 

@@ -159,7 +159,7 @@ def _page(
         note(_lede(comparison), "lede"),
         sections.status_table(status),
         _unlike(comparison),
-        *map(note, _pilots(comparison)),
+        _pilots(comparison),
         _downloads(files) if there else "",
         "</header>\n",
     ]
@@ -216,13 +216,17 @@ def _unlike(comparison: Comparison) -> str:
     )
 
 
-def _pilots(comparison: Comparison) -> list[str]:
+def _pilots(comparison: Comparison) -> str:
     """Names the lines whose number of rounds a pilot has set."""
     found = {
         entry.label: costs.pilot_note(entry.group.runs[0])
         for entry in comparison.entries
     }
-    return [f"{label}: {told}" for label, told in found.items() if told]
+    notes = [note(f"{label}: {told}") for label, told in found.items() if told]
+    if not notes:
+        return ""
+    number = f"{len(notes)} of {len(found)} lines"
+    return folded(f"Pilots have set the rounds of {number}", "".join(notes))
 
 
 def _downloads(files: Mapping[str, str]) -> str:

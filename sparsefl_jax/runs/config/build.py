@@ -47,7 +47,8 @@ def build_algorithm(
         signature.bind(model, optimizer, **settings)
     except TypeError as error:
         raise ValueError(f"{field}.name={name!r}: {error}") from None
-    algorithm = found(model, optimizer, **settings)
+    with registry.naming(field, settings):
+        algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
         raise ValueError(f"{field}.name={name!r}, expected to return an Algorithm")
     return algorithm

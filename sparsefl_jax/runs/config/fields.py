@@ -161,10 +161,12 @@ def check_densities(config, model) -> None:
       ValueError: in one line.
     """
     params, _ = jax.eval_shape(model.init, jax.random.key(0))
-    for section in (config.first_stage, config.algorithm):
+    for field in ("first_stage", "algorithm"):
+        section = getattr(config, field)
         if section.get("name") not in registry.TABLES["algorithm"]:
             continue  # one's own, whose density may be of anything
-        layers = masks.prunable(params, tuple(section.get("prunable", "*")))
+        with registry.naming(field, ("prunable",)):
+            layers = masks.prunable(params, tuple(section.get("prunable", "*")))
         size = int(trees.layer_sizes(params, layers).sum())
         for key in ("density", "max_density", "densities"):
             least = np.min(section.get(key) or 1.0)

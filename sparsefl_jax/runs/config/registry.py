@@ -1,6 +1,9 @@
 """The names that a configuration may use, and the arguments that each of them takes."""
 
+import contextlib
 import inspect
+import re
+from collections.abc import Container, Iterator
 
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
@@ -85,3 +88,22 @@ def factory(field: str, name: str):
       ValueError: if there is no such thing.
     """
     return named(f"{field}.name", name, TABLES[field])
+
+
+@contextlib.contextmanager
+def naming(section: str, arguments: Container[str]) -> Iterator[None]:
+    """Puts the section before the name of an argument that a factory refuses.
+
+    Example:
+      >>> with naming("algorithm", ("density",)):
+      ...     raise ValueError("density=2, expected in (0, 1]")
+      Traceback (most recent call last):
+      ValueError: algorithm.density=2, expected in (0, 1]
+    """
+    try:
+        yield
+    except ValueError as error:
+        named_first = re.match(r"\w*", str(error))[0]
+        if named_first not in arguments:
+            raise
+        raise ValueError(f"{section}.{error}") from error

@@ -33,10 +33,10 @@ def text(plan: dict) -> str:
         *_columns(stages),
         "",
         f"total     {total['rounds']} rounds,"
-        f" {_span(total['gbit'], lambda g: format_si(1e9 * g, 'bit'))},"
+        f" {span(total['gbit'], lambda g: format_si(1e9 * g, 'bit'))},"
         f" {format_si(1e15 * total['pflop_executed'], 'FLOP')} executed,"
-        f" {_memory(stages, total)},"
-        f" {_span(total['seconds'], format_seconds)}",
+        f" {memory(stages, total)},"
+        f" {span(total['seconds'], format_seconds)}",
         *_notes(stages),
     ]
     return "\n".join(lines)
@@ -47,14 +47,14 @@ def _system(system: dict | None) -> list[str]:
     if system is None:
         return []
     tiers = ", ".join(f"{count} {name}" for name, count in system["tiers"].items())
-    dense = _span(system["seconds"], format_seconds)
+    dense = span(system["seconds"], format_seconds)
     line = f"system    {tiers}; a dense round takes a client {dense} of virtual time"
     if system["closes"] is not None:
         line += f", a round closes after {format_seconds(system['closes'])}"
     return [line]
 
 
-def _span(values, form) -> str:
+def span(values, form) -> str:
     """Formats one figure, a range, or an upper bound."""
     low, high = form(values[0]), form(values[-1])
     if low == high:
@@ -66,12 +66,12 @@ def _columns(stages: list[dict]) -> list[str]:
     """Formats the figures of every stage below one another."""
 
     def bits(key):
-        return lambda s: _span(s[key], lambda v: format_si(v, "bit"))
+        return lambda s: span(s[key], lambda v: format_si(v, "bit"))
 
     def flops(key):
         return lambda s: format_si(s[key], "FLOP")
 
-    def memory(part):
+    def size(part):
         return lambda s: format_si(s["memory"][part], "B")
 
     figures = {
@@ -87,9 +87,9 @@ def _columns(stages: list[dict]) -> list[str]:
         "         at the masks": lambda s: f"at most {flops('flops_most')(s)}",
         "         dense": flops("flops_dense"),
         "         executed": flops("flops_executed"),
-        "         time": lambda s: _span(s["seconds_per_round"], format_seconds),
+        "         time": lambda s: span(s["seconds_per_round"], format_seconds),
         "all clients' rows": lambda s: _rows(s["client_store"]),
-        **{f"memory: {k}": memory(k) for k in stages[0]["memory"]},
+        **{f"memory: {k}": size(k) for k in stages[0]["memory"]},
     }
     rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
     return align(rows)
@@ -99,7 +99,7 @@ def _share(density: float) -> str:
     return f"at most {density:.3g}" if density < 1 else "unknown"
 
 
-def _memory(stages: list[dict], total: dict) -> str:
+def memory(stages: list[dict], total: dict) -> str:
     """Formats the memory of the largest stage, a lower bound before compilation."""
     known = all("working set" in stage["memory"] for stage in stages)
     return ("" if known else "at least ") + format_si(total["memory"], "B")
