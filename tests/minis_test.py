@@ -1,4 +1,4 @@
-"""The variant `mini` of every configuration: what it reads, what it gives, that it runs."""
+"""The variant `mini` of every configuration: what it reads and gives; that it runs."""
 
 import importlib
 import json

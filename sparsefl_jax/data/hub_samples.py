@@ -44,7 +44,7 @@ def decode(
     Raises:
       ValueError: columns or splits leave a choice, or a sample cannot be read.
     """
-    data = dict(data) if isinstance(data, dict) else {train or "train": data}
+    data = dict(data) if isinstance(data, dict) else {"train": data}
     train, tests = _splits(list(data), train, test)
     features = data[train].features
     chosen = choose(features, **columns)
