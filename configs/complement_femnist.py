@@ -4,11 +4,14 @@ python launch.py --config=configs/complement_femnist.py[:METHOD][,mini]
 
 METHOD is cs (default), fedavg, prunefl or pqsu; 10 random users take part in a round.
 `python launch.py --prepare=femnist` downloads the data; --config.dataset=FOLDER names a
-folder of LEAF's JSON files instead.
---config.density is 1 - p; for pqsu, --config.algorithm.density is that of the filters.
-As printed, best round: FedAvg 76.3, CS 72.5 (p = .5), PruneFL 55.5, PQSU 57.9; p up to
-.7 is usable; client sparsity .904 / .843 / .828 / .891 at p = .5 / .6 / .7 / .8. Not
-measured, because the data set was not available.
+folder of LEAF's JSON files instead. --config.density is 1 - p; for pqsu,
+--config.algorithm.density is that of the filters. As printed, best round: FedAvg 76.3,
+CS 72.5 (p = .5), PruneFL 55.5, PQSU 57.9; p up to .7 is usable; client sparsity .904 /
+.843 / .828 / .891 at p = .5 / .6 / .7 / .8. Not measured, because the data set was not
+available.
+
+`mini` has 960 digits of 48 writers, and runs 20 rounds. It gave 64.6 % (chance 10 %;
+`unpruned` 70.3 %) with seed 0 in MNISTTIME (2026-11-23).
 """
 
 from configs import _complement as complement

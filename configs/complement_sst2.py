@@ -9,6 +9,10 @@ DistilBERT. `python launch.py --prepare=hf:stanfordnlp/sst2` downloads the data.
 --config.density is 1 - p; for pqsu, --config.algorithm.density is that of the neurons.
 The validation sentences are the test set. For measured results see
 docs/reproduction/complement.md.
+
+`mini` deals the sentences of a play, of three classes, to 20 clients and runs 20
+rounds. It gave 68.5 % (always the most frequent class: 55.0 %) with seed 0 in 66 s on
+two busy cores (2026-11-23).
 """
 
 from configs import _complement as complement

@@ -9,6 +9,10 @@ part (436 in the paper), or, with users10, ten at random. `python launch.py
 to a file for --config.dataset. As printed, best round,
 all users: FedAvg 76.1, CS 73.3 (p = .5); ten users: 76.9, 74.3, PruneFL 71.5, PQSU
 73.4. The paper does not state T. Not measured, because the data set was not available.
+
+`mini` has the sentences of a play instead of tweets, of which 11 roles are the users,
+and runs 20 rounds. It gave 66.2 % (three classes) with seed 0 in 72 s on two busy cores
+(2026-11-23).
 """
 
 from configs import _complement as complement

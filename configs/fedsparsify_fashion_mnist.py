@@ -9,6 +9,9 @@ FedAvg .7489, FedSparsify-Global .740 / .735 / .749 / .735 / .687 at S = .8 / .8
 .95 / .99. SNIP and GraSP score a random batch; `--config.first_stage.first_samples`
 takes a client's first samples, which are of one class. For measured results see
 docs/reproduction/fedsparsify.md.
+
+`mini` has 2,000 training and 500 test images, and runs 20 rounds. It gave 62.2 %
+(chance 10 %) with seed 0 in 18 s of processor time (2026-11-23).
 """
 
 from configs import _fedsparsify as fedsparsify

@@ -8,6 +8,10 @@ or fedspa_dst.
 learning rate that decays over 1000 rounds. As printed for alpha = 0.1, d = 0.1, 3
 seeds: dense 98.45 +- 0.17, NST 96.19 +- 0.22, PDST 94.41 +- 1.23, SPDST 97.22 +- 0.43,
 JMWST (r_int = 1) 96.53 +- 0.19. For measured results see docs/reproduction/flash.md.
+
+`mini` has 960 training and 200 test digits, 20 clients, LDA with alpha 1.0 and 40
+rounds. It gave 94.0 % (chance 10 %) with seed 0 in about 70 s of processor time
+(2026-11-23).
 """
 
 from configs import _flash as flash

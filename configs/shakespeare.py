@@ -2,9 +2,10 @@
 
 python launch.py --config=configs/shakespeare.py[:METHOD][,mini]
 
-METHOD is fedavg (default), spdst or spafl. The data set is LEAF's Shakespeare in the
-folder `data/shakespeare` (Caldas et al. 2018, arXiv:1812.01097), 80 characters a
-sample, of which each predicts the next one. This is no row of a paper. Not measured.
+METHOD is fedavg (default), spdst or spafl. The data set is LEAF's Shakespeare (Caldas
+et al. 2018, arXiv:1812.01097), 80 characters a sample, of which each predicts the next
+one. `python launch.py --prepare=shakespeare` downloads it; --config.dataset=FOLDER
+names a folder of LEAF's files instead. This is no row of a paper. Not measured.
 
 `mini` reads the beginning of Romeo and Juliet, which ships with the package.
 Measured with seed 0 on two busy CPU cores, with compilation: fedavg 44.5 % of the next
@@ -23,7 +24,7 @@ def get_config(arg: str = ""):
     options = _options.parse(arg, METHODS, ("mini",))
     method = next((name for name in METHODS if name in options), "fedavg")
     config = default_config()
-    config.dataset, config.model.name = "data/shakespeare", "char_gru"
+    config.dataset, config.model.name = "shakespeare", "char_gru"
     config.partition = {"name": "natural"}
     config.num_clients, config.cohort_size, config.test_split = 0, 10, "within"
     config.num_rounds, config.epochs, config.batch_size = 500, 1, 10

@@ -18,6 +18,10 @@ Mean over clients on their own test samples, best round, over seeds: SpaFL 69.75
 (density 30.57 %), without eq. (13) 68.63 +- 1.76, FedAvg 61.33 +- 0.15, FedPM 52.05 +-
 0.06, HeteroFL 66.83 +- 1.15, FjORD 66.38 +- 2.01, Local 57.06 +- 1.30; thresholds only
 60.94 +- 3.4. Not measured: it needs a GPU.
+
+`mini` has 2,000 training and 500 test images, 20 clients, 10 rounds of two epochs and a
+quarter of the channels. It gave SC10 % (mean over clients) with seed 0 in TSC10 of
+processor time (2026-11-23).
 """
 
 from configs import _spafl as spafl

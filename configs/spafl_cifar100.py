@@ -21,6 +21,10 @@ round, over seeds: SpaFL 40.80 +- 0.54 (density 35.38 %), without eq. (13) 38.96
 0.22, Local 33.77 +- 1.87; thresholds only 24.80 +- 1.1. The weights of 100 clients take
 4.5 GB; --config.client_store=host keeps them in host memory if the GPU lacks the room.
 Not measured: it needs a GPU.
+
+`mini` has images of CIFAR-10 instead, 2,000 for training and 500 for testing, 10
+clients, 10 rounds of two epochs and an eighth of the channels. It gave SC100 % (mean
+over clients) with seed 0 in TSC100 of processor time (2026-11-23).
 """
 
 from configs import _spafl as spafl

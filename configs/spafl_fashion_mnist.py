@@ -16,6 +16,9 @@ Mean over clients on their own test samples, best round, over seeds: SpaFL 89.21
 (density 35.36 %), without eq. (13) 88.20 +- 1.10, FedAvg 88.73 +- 0.21, FedPM 63.27 +-
 1.65, HeteroFL 85.97 +- 0.20, FjORD 89.08 +- 0.17, Local 84.31 +- 0.20; thresholds only
 65.52 +- 5.3. About 30 minutes on two cores. Measured: see docs/reproduction/spafl.md.
+
+`mini` has 2,000 training and 500 test images, 20 clients and 20 rounds. It gave 77.2 %
+(mean over clients, density 91.2 %) with seed 0 in 57 s of processor time (2026-11-23).
 """
 
 from configs import _spafl as spafl

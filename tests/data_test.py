@@ -26,7 +26,7 @@ def cache(tmp_path, monkeypatch):
 # --- embedded samples
 
 
-@pytest.mark.parametrize("name", [s for s in samples.SAMPLES if s != samples.PLAY])
+@pytest.mark.parametrize("name", ["cifar10_sample", "fashion_mnist_sample"])
 def test_sample_is_balanced_and_small(name):
     data = sources.load(name)
     assert np.bincount(data.y).tolist() == [200] * 10
@@ -37,7 +37,7 @@ def test_sample_is_balanced_and_small(name):
 
 
 @pytest.mark.needs("data/tfds")
-@pytest.mark.parametrize("name", ["cifar10", "fashion_mnist"])
+@pytest.mark.parametrize("name", ["cifar10", "fashion_mnist", "mnist"])
 def test_sample_equals_its_source(name, shared):
     import tensorflow_datasets as tfds
 
@@ -222,11 +222,30 @@ def test_real_mnist_is_decoded_once_and_without_tensorflow(shared, cache, monkey
     assert isinstance(data.x, np.memmap)
     assert np.bincount(data.y).tolist()[:2] == [5923, 6742]
     assert data.mean == (0.1307,)
+    ours = sources.load("mnist", data_dir=tfds_dir, writers="mnist")
+    np.testing.assert_array_equal(ours.users, data.users)
+    np.testing.assert_array_equal(ours.users_test, data.users_test)
     assert float((data.x / np.float32(255)).mean()) == pytest.approx(0.1307, abs=1e-4)
     fed = federate(data, "natural", test_split="within")
     assert len(fed.train.size) == 539 and not np.any(fed.test.size == 0)
     own = fed.train.index[7, : fed.train.size[7]]
     assert len(np.unique(data.users[own])) == 1
+
+
+def test_the_writers_of_mnist_belong_to_its_images_alone():
+    with pytest.raises(ValueError, match="writers='mnist' are those of MNIST's images"):
+        sources.load("fashion_mnist_sample", writers="mnist")
+    data = sources.load("mnist_sample")
+    ids, counts = np.unique(data.users, return_counts=True)
+    assert len(ids) == 48 and set(counts) == {20}
+    assert np.bincount(data.y_test).tolist() == [20] * 10
+
+
+def test_sentences_have_their_marks_as_labels_and_roles_as_users():
+    """The text has 1,195 of two words and more, one of them a role's only one."""
+    data = sources.load("sentences_sample")
+    assert len(data.x) + len(data.x_test) == 1194 and data.x.shape[1] == 768
+    assert data.num_classes == 3 and len(np.unique(data.users)) == 23
 
 
 def test_cache_is_keyed_whole_or_absent(cache, tmp_path, monkeypatch):

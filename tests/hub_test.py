@@ -162,6 +162,22 @@ def test_files_are_decoded_once_and_again_when_they_change(place, monkeypatch):
     assert sources.load(name).y.tolist() == [1, 1, 1]
 
 
+def test_what_is_cached_is_of_the_configuration_that_is_named(place):
+    for kind, labels in (("first", [1, 1, 1]), ("second", [2, 2, 2])):
+        features, rows = LAYOUTS["mnist"]
+        write(place / "mine" / kind, (features, rows | {"train": (grey(3), labels)}))
+    kinds = "".join(
+        f"- config_name: {kind}\n  data_files: {kind}/data/train*\n"
+        for kind in ("first", "second")
+    )
+    (place / "mine" / "README.md").write_text(f"---\nconfigs:\n{kinds}---\n")
+    name = f"hf:{place / 'mine'}"
+    assert sources.load(f"{name}:first").y.tolist() == [1, 1, 1]
+    assert sources.load(f"{name}:second").y.tolist() == [2, 2, 2]
+    with pytest.raises(ValueError, match="cannot be used: .*'first', 'second'"):
+        sources.load(name)
+
+
 def test_decoding_shows_its_progress(place, monkeypatch):
     shown, whole = [], hub_samples.tqdm
 

@@ -1,4 +1,4 @@
-"""The variant `mini` of every configuration: what it reads and gives, and a run."""
+"""The variant `mini` of every configuration: what it reads and gives; that it runs."""
 
 import importlib
 import json

@@ -45,7 +45,8 @@ def read(name: str, **options: Any) -> tuple[dict[str, np.ndarray], int | None]:
     """
     for option in options:
         one_of("hf", option, OPTIONS)
-    digest = hashlib.sha256(repr(sorted(options.items())).encode()).hexdigest()[:8]
+    told = repr((_split(name), sorted(options.items())))
+    digest = hashlib.sha256(told.encode()).hexdigest()[:8]
     title = title_of(name)
     entry = f"hf-{title}-{digest}".replace(":", "-")
     with _blaming(name), tempfile.TemporaryDirectory() as scratch:
@@ -109,10 +110,6 @@ def fetch(name: str, *, offline: bool = False) -> Any:
 
 def is_cached(name: str) -> bool:
     """Returns whether the library's cache holds a data set of the hub."""
-    import importlib.util
-
-    if importlib.util.find_spec("datasets") is None:
-        return False
     try:
         fetch(name, offline=True)
     except ValueError:

@@ -44,7 +44,7 @@ def decode(
     Raises:
       ValueError: columns or splits leave a choice, or a sample cannot be read.
     """
-    data = dict(data) if isinstance(data, dict) else {train or "train": data}
+    data = dict(data) if isinstance(data, dict) else {"train": data}
     train, tests = _splits(list(data), train, test)
     features = data[train].features
     chosen = choose(features, **columns)
@@ -53,15 +53,14 @@ def decode(
             f"hf.hash={hash} is read by nothing here: the samples are no texts, but "
             f"of kind {chosen.kind}"
         )
-    parts = [_labelled(data[train], train, chosen)]
-    if parts[0] is None:
+    first = _labelled(data[train], train, chosen)
+    if first is None:
         raise ValueError(f"split {train!r} has no sample with a label")
-    for name in tests:
-        if (part := _labelled(data[name], name, chosen)) is not None:
-            parts.append(part)
-            break
-    if test and len(parts) < 2:
+    found = (_labelled(data[name], name, chosen) for name in tests)
+    second = next((part for part in found if part is not None), None)
+    if test and second is None:
         raise ValueError(f"hf.test={test!r} has no sample with a label")
+    parts = [first] if second is None else [first, second]
     samples = [_samples(split, name, chosen, title) for split, name in parts]
     labels = [_values(split, name, chosen.label) for split, name in parts]
     x, y = _features(samples, labels, features, chosen, hash or HASH, title)
