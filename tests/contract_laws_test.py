@@ -47,6 +47,10 @@ ANSWERS = {  # by function: what it returns instead, and what the error says
     ),
     "deploy": (lambda models: models["global"], "deploy is SparseModel, expected"),
     "deploy ": (lambda models: {}, "deploy returned {}, expected a model"),
+    "undelivered": (
+        lambda row: {"loss": jnp.float32(0)},
+        "undelivered returned [(\"['loss']\", (), dtype('float32'))], expected []",
+    ),
 }
 
 

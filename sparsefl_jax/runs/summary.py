@@ -108,10 +108,10 @@ def summarize(
 
 def _clock(metrics: list[dict], train: list[dict], evals: list[dict]) -> dict:
     """Returns what a system's clock has told; {} without one."""
-    if "hours_cumulative" not in metrics[-1]:
+    hours = [r["hours_cumulative"] for r in metrics if "hours_cumulative" in r]
+    if not hours:
         return {}
-    hours = metrics[-1]["hours_cumulative"]
-    return {"hours": hours, "tiers": tiers.totals(train, evals)}
+    return {"hours": hours[-1], "tiers": tiers.totals(train, evals)}
 
 
 def _density(record: dict) -> float:

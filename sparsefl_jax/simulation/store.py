@@ -174,11 +174,12 @@ def find(cohorts: Array, size: int, num_clients: int) -> tuple[np.ndarray, np.nd
       ([2, 5, 7, 9], [[2, 0], [0, 1]])
     """
     ids = np.full(size, num_clients, np.int32)
-    cohorts = np.asarray(cohorts)
-    members = np.unique(cohorts[cohorts < num_clients])
+    drawn = np.asarray(cohorts)
+    real = drawn < num_clients
+    members = np.unique(drawn[real])
     ids[: members.size] = members
-    places = np.searchsorted(members, cohorts)
-    return ids, np.where(cohorts < num_clients, places, num_clients).astype(np.int32)
+    places = np.where(real, np.searchsorted(members, drawn), num_clients)
+    return ids, places.astype(np.int32)
 
 
 def shared(old: np.ndarray, new: np.ndarray, group: int) -> np.ndarray:

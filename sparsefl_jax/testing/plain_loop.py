@@ -91,7 +91,7 @@ def batches_jit(world: World) -> Callable:
 
     def make(key, population, info):
         _, key, _ = keys.of_exchange(keys.of_client(key, info.index))
-        x, y, index, _ = population
+        x, y, index, *_ = population
         size, count = stage.batch_size, info.num_examples
         options = {"epochs": stage.epochs, "num_steps": steps_per_epoch(count, size)}
         return batches(key, x, y, index[info.index], count, batch_size=size, **options)

@@ -36,6 +36,7 @@ class _Samples(NamedTuple):
     own: float  # of the clients, in all epochs
     steps: float  # minibatches of these
     executed: float  # with padding to full batches and to the chunk's longest client
+    filled: float  # share of the cohort's places that have a client
 
 
 def describe(
@@ -134,7 +135,8 @@ def _samples(
     executed = chunk * stage.batch_size * float(steps.sum(1).mean())
     own = float(ordered.sum(1).mean())
     each = float((-(-ordered // stage.batch_size)).sum(1).mean())
-    return _Samples(*(stage.epochs * v for v in (own, each, executed)))
+    filled = float(np.mean(ids < len(sizes)))
+    return _Samples(*(stage.epochs * v for v in (own, each, executed)), filled)
 
 
 def _stage(
@@ -150,8 +152,8 @@ def _stage(
         "batch_size": stage.batch_size,
         "masked": traffic.masked,
         "density": traffic.density,
-        "bits_down": traffic.down,
-        "bits_up": traffic.up,
+        "bits_down": [samples.filled * bits for bits in traffic.down],
+        "bits_up": [samples.filled * bits for bits in traffic.up],
         "assumed": traffic.assumed,
         "flops_most": limits.most_flops(macs, weights, samples.own, samples.steps),
         "flops_dense": 6 * dense * samples.own,
