@@ -210,6 +210,8 @@ def test_a_client_replays_the_model_from_what_travels(down):
                 held[i] = message["full"].values
             elif way == "patch":
                 patch = message["patch"]
+                stale = vector(held[i]) != vector(before.params)
+                np.testing.assert_array_equal(vector(patch.mask), stale)
                 held[i] = jax.tree.map(jnp.where, patch.mask, patch.values, held[i])
             else:
                 held[i] = jax.tree.map(jnp.add, held[i], coder.decode(message))
