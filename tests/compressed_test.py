@@ -11,9 +11,10 @@ import numpy as np
 import optax
 import pytest
 
+from configs import compressed_cifar10
 from sparsefl_jax.algorithms import compressed, fedavg
 from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
-from sparsefl_jax.runs.config import methods
+from sparsefl_jax.runs.config import build, fields, methods
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
@@ -92,6 +93,10 @@ CODES = {  # the uplink's arguments, and the compressor by hand
 }
 START = vector(PARAMS)
 LEAVES = (6, 5)
+
+
+def slowly(value):
+    return pytest.param(value, marks=pytest.mark.slow)
 
 
 def vectors(trees):
@@ -192,7 +197,7 @@ def way_of(message):
     return sent.pop() if sent else "step"
 
 
-@pytest.mark.parametrize("down", ["stc", "topk", "sign"])
+@pytest.mark.parametrize("down", ["stc", *map(slowly, ("topk", "sign"))])
 def test_a_client_replays_the_model_from_what_travels(down):
     given = {"density": 0.3} if down in ("stc", "topk") else {}
     method = make(up="sign", down=down, **given)
@@ -205,6 +210,8 @@ def test_a_client_replays_the_model_from_what_travels(down):
                 held[i] = message["full"].values
             elif way == "patch":
                 patch = message["patch"]
+                stale = vector(held[i]) != vector(before.params)
+                np.testing.assert_array_equal(vector(patch.mask), stale)
                 held[i] = jax.tree.map(jnp.where, patch.mask, patch.values, held[i])
             else:
                 held[i] = jax.tree.map(jnp.add, held[i], coder.decode(message))
@@ -218,7 +225,7 @@ def test_a_client_replays_the_model_from_what_travels(down):
     }
 
 
-@pytest.mark.parametrize("name", CODES)
+@pytest.mark.parametrize("name", ["topk", *map(slowly, ("sign", "stc"))])
 def test_nothing_is_lost_to_error_feedback(name):
     given, _ = CODES[name]
     coder, sent, played = compressors.build(name, given), 0.0, ()
@@ -241,7 +248,7 @@ def test_a_client_that_missed_a_round_may_forget():
             close(clients[i].memory, pending - top(0.3)(pending, LEAVES))
 
 
-@pytest.mark.parametrize("feedback", ["none", "ef", "ef21"])
+@pytest.mark.parametrize("feedback", ["none", *map(slowly, ("ef", "ef21"))])
 def test_without_compression_it_is_fedavg(feedback):
     clients = {"clients": 3} if feedback == "ef21" else {}
     options = {"server_optimizer": optax.sgd(0.5, momentum=0.9)}
@@ -306,3 +313,14 @@ def test_one_density_serves_both_ways():
 def test_a_study_sets_its_density():
     config = methods.choose(default_config(), "compressed", density=0.05)
     assert (config.algorithm.name, config.algorithm.density) == ("compressed", 0.05)
+
+
+def test_every_rival_of_the_configuration_builds():
+    for rival in compressed_cifar10.RIVALS:
+        config = compressed_cifar10.get_config(f"mini,{rival}")
+        fields.check(config)
+        (stage,) = build.build_stages(config, small_world.tiny_model())
+        assert stage.num_rounds == 60
+    config = compressed_cifar10.get_config("ef21")
+    config.num_clients = 7
+    assert config.algorithm.clients == 7

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import configs
-from configs import _complement, _fedsparsify, _flash, _spafl
+from configs import _complement, _fedsparsify, _flash, _spafl, compressed_cifar10
 from sparsefl_jax.runs import experiment, loop
 from sparsefl_jax.runs.plan import describe
 
@@ -19,6 +19,7 @@ METHODS = {
     "complement": _complement.METHODS,
     "fedprox": ("",),
     "own": ("",),
+    "compressed": tuple(compressed_cifar10.RIVALS),
 }
 FILES = sorted(p.stem for p in Path(configs.__file__).parent.glob("[a-z]*.py"))
 FILES.remove("shakespeare")  # its network reads tokens, not these samples

@@ -24,11 +24,11 @@ UNREAD = [
     ({"density": 0.05}, "density=0.05 is read by nothing here: first_stage.density is"),
     (
         {"density": 0.05, "first_stage": {}, "algorithm": {"name": "fedavg"}},
-        "density=0.05 is read by nothing here: 'fedavg' takes none; complement, fedsp",
+        "density=0.05 is read by nothing here: 'fedavg' takes none; complement, comp",
     ),
     (
         {"algorithm": {"name": "fedavg", "density": 0.5}},
-        "algorithm.density=0.5 is not read by 'fedavg' but by complement,",
+        "algorithm.density=0.5 is not read by 'fedavg' but by complement, comp",
     ),
     (
         {"first_stage": {"name": "sensitivity", "density": 0.5, "mu": 0.1}},

@@ -96,8 +96,14 @@ def compressed(
       down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
         'sign', or a `Compressor`; None sends the model.
       feedback: 'ef', 'ef21' or 'none'.
-      density, scope, bits, bucket, index: of the compressors that read them, see
-        `wire.compressors`; None for their own defaults.
+      density: share of the entries that 'topk', 'randomk' and 'stc' send, both ways;
+        None for 0.01.
+      scope: entries among which 'topk' seeks the largest, 'global' or each 'leaf'; None
+        for 'global'.
+      bits: of a level of 'qsgd', 2 to 8; None for 4.
+      bucket: number of entries that share a norm of 'qsgd'; None for those of a leaf.
+      index: how 'topk' and 'stc' write positions, see `packets.Packet`; None for
+        'packed'.
       clients: number of all clients, which 'ef21' needs.
       stale: 'keep', or 'reset' if a client that missed a round forgets its residual.
       server_optimizer: an optax optimizer that takes the negated mean for a gradient;

@@ -1,5 +1,7 @@
 """Compressors: an update as packets, and what their receiver makes of them.
 
+Their names and papers::
+
     topk      the k largest of all entries: Stich et al., NeurIPS 2018,
               https://arxiv.org/abs/1809.07599
     randomk   k entries at positions that both ends draw from one seed: the same paper
