@@ -11,8 +11,10 @@ this was written, so no row is stated. Not measured: a round takes about a minut
 CPU cores.
 
 `mini` is a small version of the same pipeline: 2,000 training and 500 test images that
-ship with the package, a small CNN, 20 clients, 60 rounds. It is not a row of the paper.
-MEASURED
+ship with the package, a small CNN, 20 clients, 60 rounds, density 0.1 without the first
+and the last layer. It is not a row of the paper. Measured with seed 0: 35.4 % (chance
+10 %) at density 0.113 and 0.42 Gbit, in 20 minutes on 2 CPU cores that many other runs
+shared (commit 8db0867, 2026-11-23).
 """
 
 from configs import _mini, _options

@@ -29,6 +29,16 @@ def test_a_round_by_hand():
     """In it no weight that a client received as 0 has become another."""
     world = small_world.make_world(sparsyfed, SPARSE)
     by_hand.starts(world)
+    a_round(world)
+    # A start with fewer weights than are sent: zeros do not travel.
+    compiled = {k: v for k, v in world.shared.items() if k != ("start",)}
+    mask = by_hand.kernels(lambda m: m.at[2:].set(False), world.model.mask)
+    assert by_hand.support(mask).sum() < by_hand.COUNT
+    model = world.model._replace(mask=mask)
+    a_round(world._replace(model=model, shared=compiled))
+
+
+def a_round(world):
     passings, server = first_round(world)
     passings, state = jax.device_get(passings), small_world.start(world)
     by_hand.sends(world, 0, state, passings)
