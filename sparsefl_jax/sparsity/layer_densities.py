@@ -133,7 +133,7 @@ def erk_sparsity(params: PyTree, select: PyTree, density: float) -> np.ndarray:
         scale = left / max((weight * size)[~full].sum(), np.finfo(np.float64).tiny)
         above = ~full & (scale * weight > most)
         if not above.any():
-            return 1 - np.where(full, most, scale * weight)
+            return np.where(full, 1 / np.maximum(size, 1), 1 - scale * weight)
         full |= above
 
 
