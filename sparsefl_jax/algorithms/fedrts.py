@@ -48,7 +48,7 @@ class Server(NamedTuple):
 class Rule(NamedTuple):
     """How gradients of clients and weights choose the next mask."""
 
-    pack: Callable  # (grads, named) -> (values, bits) that travel beside the positions
+    pack: Callable  # (grads, named, sent, index) -> packet of what clients name
     summand: Callable  # (ctx, model, grown, weight) -> what the server adds up besides
     choose: Callable  # (key, round, server, mean, total) -> (mask, a, b)
 
@@ -122,10 +122,8 @@ def fedrts(
     whole("adjust_until", adjust_until, 1)
     in_range("prune_rate", prune_rate, "[0, 1]")
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
-    counts, by_magnitude = (
-        layer_counts(allocation, density, select),
-        start == "magnitude",
-    )
+    counts = layer_counts(allocation, density, select)
+    by_magnitude = start == "magnitude"
     rates = schedules.cosine(prune_rate, adjust_until)
 
     def budget(params, round):
@@ -154,8 +152,8 @@ def fedrts(
     def update(key, ctx, downlink, client, batches):
         received, adjust = unpack_model(downlink), due(ctx.round)
         train_key, screen_key = jax.random.split(key)
-        start = received, batches
-        trained = local.train(train_key, loss_fn, optimizer(ctx.round), *start)
+        tx = optimizer(ctx.round)
+        trained = local.train(train_key, loss_fn, tx, received, batches)
         zeros = jax.tree.map(jnp.zeros_like, received)
 
         def name():
@@ -166,16 +164,15 @@ def fedrts(
         grads, named, work = lax.cond(adjust, name, lambda: blank)
         grads, named = (trees.split(tree, select)[0] for tree in (grads, named))
         uplink = pack_up(trained.model, received.mask, select, index=index)
-        values, bits = voting.pack(grads, named)
-        uplink["grown"] = Packet(values, named, sent=adjust, bits=bits, index=index)
+        uplink["grown"] = voting.pack(grads, named, adjust, index)
         return uplink, client, trained.metrics | {"work": work}
 
     def contribute(ctx, uplink):
         sent, grown = unpack_model(uplink), uplink["grown"]
         weight = ctx.client.num_examples
         there = jnp.where(grown.sent, weight, jnp.zeros_like(weight))
-        total = {"mean": means.weighted_sum((sent.params, sent.stats), weight)}
-        return total | voting.summand(ctx, sent, grown, there)
+        mean = means.weighted_sum((sent.params, sent.stats), weight)
+        return {"mean": mean} | voting.summand(ctx, sent, grown, there)
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
@@ -258,7 +255,10 @@ def thompson(
 
         return lax.cond(due(round), draw, lambda: mean.mask), a, b
 
-    return Rule(lambda grads, named: (named, 0), summand, choose)
+    def pack(grads, named, sent, index):
+        return Packet(named, named, sent=sent, bits=0, index=index)
+
+    return Rule(pack, summand, choose)
 
 
 def by_gradient(
@@ -288,7 +288,10 @@ def by_gradient(
         mask = lax.cond(due(round), exchange, lambda: mean.mask)
         return mask, server.a, server.b
 
-    return Rule(lambda grads, named: (grads, 32), summand, choose)
+    def pack(grads, named, sent, index):
+        return Packet(grads, named, sent=sent, index=index)
+
+    return Rule(pack, summand, choose)
 
 
 def in_doubt(rates: np.ndarray, alive: np.ndarray, sizes: np.ndarray) -> np.ndarray:
