@@ -13,18 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import ALLOCATIONS, KERNELS, Server, spdst
+from sparsefl_jax.algorithms.masked import KERNELS, Server, layer_counts, spdst
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import (
-    layer_densities,
-    masks,
-    schedules,
-    top_k,
-    trees,
-)
+from sparsefl_jax.sparsity import masks, schedules, top_k
 from sparsefl_jax.training import local, means
 from sparsefl_jax.training.screening import readjust
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
@@ -81,21 +75,16 @@ def feddst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = feddst(model, optimizer, density=0.2, adjust_until=200)
     """
-    in_range("density", density, "(0, 1]")
     in_range("prune_rate", prune_rate, "[0, 1]")
     whole("adjust_until", adjust_until, 2)
     whole("adjust_every", adjust_every, 1)
-    one_of("allocation", allocation, ALLOCATIONS)
     one_of("variant", variant, ("paper", "release"))
     release, loss_fn = variant == "release", local.objective(model)
     select = masks.prunable(model.macs, prunable)
+    counts = layer_counts(allocation, density, select)
     rates = schedules.cosine(prune_rate, adjust_until)[1:-1:adjust_every]
     if release:  # static branch
         rates = prune_rate * rates
-
-    def counts(params, rate=0.0):
-        shares = ALLOCATIONS[allocation](params, select, density * (1 - rate))
-        return layer_densities.whole(shares, trees.layer_sizes(params, select))
 
     def due(round):
         late = round >= adjust_until

@@ -6,7 +6,7 @@ by the mean gradient instead, as FedTiny does (Huang et al., ICDCS 2023,
 https://arxiv.org/abs/2212.01977); FedTiny's choice of the first mask is not here.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -15,9 +15,9 @@ import numpy as np
 from jax import lax
 from jax.flatten_util import ravel_pytree
 
-from sparsefl_jax.algorithms.masked import ALLOCATIONS, KERNELS, averaged, spdst
+from sparsefl_jax.algorithms.masked import KERNELS, averaged, layer_counts, spdst
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import (
@@ -43,6 +43,14 @@ class Server(NamedTuple):
     since: Array  # shape=(), int32: first round whose broadcast carries the mask
     a: PyTree  # float32, prunable leaves; 1 plus the votes for an entry
     b: PyTree  # float32, the same against it
+
+
+class Rule(NamedTuple):
+    """How gradients of clients and weights choose the next mask."""
+
+    pack: Callable  # (grads, named, sent, index) -> packet of what clients name
+    summand: Callable  # (ctx, model, grown, weight) -> what the server adds up besides
+    choose: Callable  # (key, round, server, mean, total) -> (mask, a, b)
 
 
 def fedrts(
@@ -108,34 +116,26 @@ def fedrts(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = fedrts(model, optimizer, density=0.2)
     """
-    in_range("density", density, "(0, 1]")
-    in_range("gamma", gamma, "[0, 1]")
-    in_range("vote_weight", vote_weight, "(0, inf)")
     one_of("rule", rule, ("thompson", "gradient"))
     one_of("start", start, ("random", "magnitude"))
-    one_of("allocation", allocation, ALLOCATIONS)
     whole("adjust_every", adjust_every, 1)
     whole("adjust_until", adjust_until, 1)
-    rates = schedules.cosine(prune_rate, adjust_until)
-    votes = rule == "thompson"
-    if not votes and (gamma, vote_weight) != (GAMMA, VOTE_WEIGHT):
-        raise ValueError(
-            f"gamma={gamma}, vote_weight={vote_weight}, expected {GAMMA} and "
-            f"{VOTE_WEIGHT} with rule='gradient', which has no votes"
-        )
+    in_range("prune_rate", prune_rate, "[0, 1]")
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+    counts = layer_counts(allocation, density, select)
     by_magnitude = start == "magnitude"
+    rates = schedules.cosine(prune_rate, adjust_until)
 
-    def budget(params, round=0):
-        """Returns K_l and k_l of a round, [L] int32."""
-        sizes = trees.layer_sizes(params, select)
-        shares = ALLOCATIONS[allocation](params, select, density)
-        alive = layer_densities.whole(shares, sizes)
+    def budget(params, round):
+        alive, sizes = counts(params), trees.layer_sizes(params, select)
         doubt = jnp.asarray(in_doubt(rates, alive, sizes))
         return jnp.asarray(alive), doubt[jnp.minimum(round, adjust_until)]
 
     def due(round):
         return (round > 0) & (round % adjust_every == 0) & (round < adjust_until)
+
+    chosen = thompson if rule == "thompson" else by_gradient
+    voting = chosen(budget, due, select, gamma, vote_weight)
 
     # Its broadcast and deploy also serve a mask that changes.
     frozen = spdst(model, optimizer, prunable=prunable, index=index)
@@ -144,7 +144,7 @@ def fedrts(
         scores = masks.uniform_scores(key, start.params, select)
         if by_magnitude:  # static branch
             scores = jax.tree.map(jnp.abs, start.params)
-        mask = top_k.largest(scores, budget(scores)[0], select)
+        mask = top_k.largest(scores, jnp.asarray(counts(scores)), select)
         params = masks.apply(start.params, mask)
         ones, _ = trees.split(jax.tree.map(jnp.ones_like, params), select)
         return Server(SparseModel(params, mask, start.stats), jnp.int32(0), ones, ones)
@@ -154,99 +154,29 @@ def fedrts(
         train_key, screen_key = jax.random.split(key)
         tx = optimizer(ctx.round)
         trained = local.train(train_key, loss_fn, tx, received, batches)
-        work, zeros = trained.metrics["work"], jax.tree.map(jnp.zeros_like, received)
+        zeros = jax.tree.map(jnp.zeros_like, received)
 
         def name():
-            grads, passes = screen(screen_key, loss_fn, trained.model, batches)
-            steep = jax.tree.map(jnp.abs, grads)
-            holes = jax.tree.map(jnp.logical_not, received.mask)
-            doubt = budget(grads, ctx.round)[1]
-            named = top_k.largest(steep, doubt, select, within=holes)
-            done = jax.tree.map(jnp.add, work, passes)
-            done = done._replace(extra=done.extra + top_k.flops(grads, select))
-            return masks.apply(grads, named), named, done
+            doubt = budget(received.params, ctx.round)[1]
+            return _name(screen_key, loss_fn, trained, batches, doubt, select)
 
-        blank = zeros.params, zeros.mask, work
+        blank = zeros.params, zeros.mask, trained.metrics["work"]
         grads, named, work = lax.cond(adjust, name, lambda: blank)
         grads, named = (trees.split(tree, select)[0] for tree in (grads, named))
         uplink = pack_up(trained.model, received.mask, select, index=index)
-        values, bits = (named, 0) if votes else (grads, 32)
-        uplink["grown"] = Packet(values, named, sent=adjust, bits=bits, index=index)
+        uplink["grown"] = voting.pack(grads, named, adjust, index)
         return uplink, client, trained.metrics | {"work": work}
 
-    def core(params, mask, round):
-        """Returns which weights are not in doubt, prunable leaves only."""
-        alive, doubt = budget(params, round)
-        size = jax.tree.map(jnp.abs, params)
-        kept = top_k.largest(size, alive - doubt, select, within=mask)
-        return trees.split(kept, select)[0]
-
     def contribute(ctx, uplink):
-        sent, weight, grown = (
-            unpack_model(uplink),
-            ctx.client.num_examples,
-            uplink["grown"],
-        )
-        named = grown.mask if votes else grown.values
+        sent, grown = unpack_model(uplink), uplink["grown"]
+        weight = ctx.client.num_examples
         there = jnp.where(grown.sent, weight, jnp.zeros_like(weight))
-        total = {
-            "mean": means.weighted_sum((sent.params, sent.stats), weight),
-            "grown": means.weighted_sum(named, there),
-        }
-        if votes:  # static branch
-            strong = core(sent.params, sent.mask, ctx.round)
-            total["core"] = means.weighted_sum(strong, weight)
-        return total
-
-    def thompson(key, round, server, mean, total, grown):
-        shares = means.weighted_mean(
-            total["core"], jax.tree.map(jnp.zeros_like, server.a)
-        )
-        own, alive = (
-            core(mean.params, mean.mask, round),
-            trees.split(mean.mask, select)[0],
-        )
-
-        def posterior(a, b, m, o, s, g):
-            vote = gamma * jnp.where(m, s, g) + (1 - gamma) * jnp.where(m, o, 0.5)
-            counted = (m | due(round)) & (total["core"]["weight"] > 0)
-            weight = jnp.where(counted, jnp.float32(vote_weight), 0.0)
-            return a + weight * vote, b + weight * (1 - vote)
-
-        pairs = jax.tree.map(posterior, server.a, server.b, alive, own, shares, grown)
-        a, b = jax.tree.transpose(
-            jax.tree.structure(alive), jax.tree.structure((0, 0)), pairs
-        )
-
-        def draw():
-            scores = beta_logits(key, a, b)
-            scores = trees.merge(scores, trees.split(mean.params, select)[1])
-            return top_k.largest(scores, budget(mean.params)[0], select)
-
-        return lax.cond(due(round), draw, lambda: mean.mask), a, b
-
-    def by_gradient(round, mean, grown):
-        alive, doubt = budget(mean.params, round)
-        scores = trees.merge(
-            jax.tree.map(jnp.abs, grown), trees.split(mean.params, select)[1]
-        )
-
-        def exchange():
-            pair = mean.params, mean.mask
-            return regrow.exchange(*pair, scores, alive - doubt, alive, select=select)[
-                1
-            ]
-
-        return lax.cond(due(round), exchange, lambda: mean.mask)
+        mean = means.weighted_sum((sent.params, sent.stats), weight)
+        return {"mean": mean} | voting.summand(ctx, sent, grown, there)
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
-        blank = jax.tree.map(jnp.zeros_like, server.a)
-        grown, a, b = means.weighted_mean(total["grown"], blank), server.a, server.b
-        if votes:  # static branch
-            mask, a, b = thompson(key, round, server, mean, total, grown)
-        else:
-            mask = by_gradient(round, mean, grown)
+        mask, a, b = voting.choose(key, round, server, mean, total)
         since = renewed(round, mean.mask, mask, server.since)
         new = mean._replace(params=masks.apply(mean.params, mask), mask=mask)
         return Server(new, since, a, b), {}
@@ -258,6 +188,110 @@ def fedrts(
         aggregate=aggregate,
         alive=lambda round, start: density,
     )
+
+
+def _name(
+    key: Key,
+    loss_fn: Callable,
+    trained: local.Trained,
+    batches: Batches,
+    doubt: Array,
+    select: PyTree,
+) -> tuple[PyTree, PyTree, Work]:
+    """Returns the steepest pruned entries' gradients, their mask, and the work."""
+    grads, passes = screen(key, loss_fn, trained.model, batches)
+    steep = jax.tree.map(jnp.abs, grads)
+    holes = jax.tree.map(jnp.logical_not, trained.model.mask)
+    named = top_k.largest(steep, doubt, select, within=holes)
+    work = jax.tree.map(jnp.add, trained.metrics["work"], passes)
+    work = work._replace(extra=work.extra + top_k.flops(grads, select))
+    return masks.apply(grads, named), named, work
+
+
+def thompson(
+    budget: Callable, due: Callable, select: PyTree, gamma: float, vote_weight: float
+) -> Rule:
+    """Returns the rule that draws from posteriors; arguments as in `fedrts`."""
+    in_range("gamma", gamma, "[0, 1]")
+    in_range("vote_weight", vote_weight, "(0, inf)")
+
+    def core(model, round):
+        alive, doubt = budget(model.params, round)
+        size = jax.tree.map(jnp.abs, model.params)
+        kept = top_k.largest(size, alive - doubt, select, within=model.mask)
+        return trees.split(kept, select)[0]
+
+    def summand(ctx, sent, grown, there):
+        strong = core(sent, ctx.round), ctx.client.num_examples
+        named = means.weighted_sum(grown.mask, there)
+        return {"grown": named, "core": means.weighted_sum(*strong)}
+
+    def choose(key, round, server, mean, total):
+        blank = jax.tree.map(jnp.zeros_like, server.a)
+        shares, grown = (
+            means.weighted_mean(total[n], blank) for n in ("core", "grown")
+        )
+        own, alive = core(mean, round), trees.split(mean.mask, select)[0]
+
+        def votes(m, o, s, g):
+            x = gamma * jnp.where(m, s, g) + (1 - gamma) * jnp.where(m, o, 0.5)
+            heard = (m | due(round)) & (total["core"]["weight"] > 0)
+            weight = jnp.where(heard, jnp.float32(vote_weight), 0.0)
+            return weight, weight * x
+
+        pairs = [jax.tree.leaves(tree) for tree in (alive, own, shares, grown)]
+        found = [votes(*leaves) for leaves in zip(*pairs, strict=True)]
+        weight, gain = (
+            jax.tree.unflatten(jax.tree.structure(alive), list(leaves))
+            for leaves in zip(*found, strict=True)
+        )
+        a = jax.tree.map(jnp.add, server.a, gain)
+        b = jax.tree.map(lambda b, w, g: b + (w - g), server.b, weight, gain)
+
+        def draw():
+            scores = beta_logits(key, a, b)
+            scores = trees.merge(scores, trees.split(mean.params, select)[1])
+            return top_k.largest(scores, budget(scores, round)[0], select)
+
+        return lax.cond(due(round), draw, lambda: mean.mask), a, b
+
+    def pack(grads, named, sent, index):
+        return Packet(named, named, sent=sent, bits=0, index=index)
+
+    return Rule(pack, summand, choose)
+
+
+def by_gradient(
+    budget: Callable, due: Callable, select: PyTree, gamma: float, vote_weight: float
+) -> Rule:
+    """Returns FedTiny's rule; arguments as in `fedrts`."""
+    if (gamma, vote_weight) != (GAMMA, VOTE_WEIGHT):
+        raise ValueError(
+            f"gamma={gamma}, vote_weight={vote_weight}, expected {GAMMA} and "
+            f"{VOTE_WEIGHT} with rule='gradient', which has no votes"
+        )
+
+    def summand(ctx, sent, grown, there):
+        return {"grown": means.weighted_sum(grown.values, there)}
+
+    def choose(key, round, server, mean, total):
+        blank = jax.tree.map(jnp.zeros_like, server.a)
+        steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"], blank))
+        scores = trees.merge(steep, trees.split(mean.params, select)[1])
+        alive, doubt = budget(scores, round)
+
+        def exchange():
+            counts = alive - doubt, alive
+            pair = mean.params, mean.mask
+            return regrow.exchange(*pair, scores, *counts, select=select)[1]
+
+        mask = lax.cond(due(round), exchange, lambda: mean.mask)
+        return mask, server.a, server.b
+
+    def pack(grads, named, sent, index):
+        return Packet(grads, named, sent=sent, index=index)
+
+    return Rule(pack, summand, choose)
 
 
 def in_doubt(rates: np.ndarray, alive: np.ndarray, sizes: np.ndarray) -> np.ndarray:

@@ -6,7 +6,7 @@ changed follows the code of DisPFL (Dai et al., ICML 2022), which has the same r
 FLASH's experiments (Table 8) run it with one random mask that stays.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -14,12 +14,19 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import ALLOCATIONS, KERNELS
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, EmptyState, SparseModel
+from sparsefl_jax.algorithms.masked import KERNELS, layer_counts
+from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer
+from sparsefl_jax.core.types import (
+    Array,
+    Context,
+    EmptyState,
+    Key,
+    PyTree,
+    SparseModel,
+)
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import layer_densities, masks, schedules, top_k, trees
+from sparsefl_jax.sparsity import masks, schedules, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.training.screening import readjust
 from sparsefl_jax.wire.messages import pack_slice, pack_up, unpack_model
@@ -83,42 +90,36 @@ def fedspa(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> static = fedspa(model, optimizer, density=0.05)
     """
-    in_range("density", density, "(0, 1]")
-    in_range("prune_rate", prune_rate, "[0, 1]")
     one_of("mask_update", mask_update, ("static", "dst"))
-    one_of("allocation", allocation, ALLOCATIONS)
-    dynamic = mask_update == "dst"
+    in_range("prune_rate", prune_rate, "[0, 1]")
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+    counts, dynamic = layer_counts(allocation, density, select), mask_update == "dst"
+    exchange = None
     if dynamic:
-        whole("adjust_until", adjust_until or 0, 1)
-        rates = schedules.cosine(prune_rate, adjust_until)[:-1, None]
+        exchange = _exchange(model, counts, select, prune_rate, adjust_until)
     elif adjust_until is not None:
         raise ValueError(
             f"adjust_until={adjust_until}, expected None with mask_update='static'"
         )
-    loss_fn, steady = local.objective(model), local.objective(model, train=False)
-    select = masks.prunable(model.macs, prunable)
 
-    def counts(params):
-        shares = ALLOCATIONS[allocation](params, select, density)
-        return layer_densities.whole(shares, trees.layer_sizes(params, select))
-
-    def draw(seed, params, client):
-        key = jax.random.key(seed)
+    def drawn(server, client):
+        key, params = jax.random.key(server.seed), server.model.params
         key = key if shared else jax.random.fold_in(key, client)
         scores = masks.uniform_scores(key, params, select)
         return top_k.largest(scores, jnp.asarray(counts(params)), select)
 
     def held(server, client):
-        return server.model.mask if shared else draw(*_drawn(server), client)
+        return server.model.mask if shared else drawn(server, client)
 
     def init(key, start):
-        seed, mask = jax.random.bits(key, (), jnp.uint32), masks.full(start.params)
-        if shared and not dynamic:  # static branch
-            mask = draw(seed, start.params, 0)
-        return Server(start._replace(mask=mask), seed)
+        model = start._replace(mask=masks.full(start.params))
+        server = Server(model, jax.random.bits(key, (), jnp.uint32))
+        if dynamic or not shared:  # static branch
+            return server
+        return server._replace(model=model._replace(mask=drawn(server, 0)))
 
     def init_client(key, server, info):
-        return draw(*_drawn(server), info.index) if dynamic else EmptyState()
+        return drawn(server, info.index) if dynamic else EmptyState()
 
     def broadcast(key, ctx, server):
         stats = Packet(server.model.stats)
@@ -131,67 +132,87 @@ def fedspa(
 
     def update(key, ctx, downlink, client, batches):
         train_key, screen_key = jax.random.split(key)
-        if dynamic:  # static branch
-            params, stats = downlink["params"].values, downlink["stats"].values
-            start = SparseModel(masks.apply(params, client), client, stats)
-            known = jax.tree.map(jnp.logical_not, client)  # the server holds no mask
-        else:
-            start = unpack_model(downlink)
-            known = start.mask
+        start = received(downlink, client)
         trained = local.train(train_key, loss_fn, optimizer(ctx.round), start, batches)
         delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
         change = trained.model._replace(params=delta)
+        # To a server that sends no mask, the positions are always new.
+        known = jax.tree.map(jnp.logical_not, client) if dynamic else start.mask
         uplink = pack_up(change, known, select, index=index)
         if not dynamic:  # static branch
             return uplink, client, trained.metrics
-
-        def exchange(trained):
-            alive = counts(delta)
-            table = alive - np.ceil(rates * alive * (1 - 1e-12)).astype(np.int32)
-            kept, alive = jnp.asarray(table)[ctx.round], jnp.asarray(alive)
-            moved = trained, batches, kept, alive
-            return readjust(screen_key, steady, *moved, select=select)
-
-        due = ctx.round < adjust_until
-        after = lax.cond(due, exchange, lambda same: same, trained)
+        after = exchange(screen_key, ctx.round, trained, batches)
         return uplink, after.model.mask, after.metrics
 
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        return means.weighted_sum((sent.params, sent.stats), jnp.float32(1))
-
-    def aggregate(key, round, server, total):
-        params, _, stats = server.model
-        still = jax.tree.map(jnp.zeros_like, params)
-        change, stats = means.weighted_mean(total, (still, stats))
-        params = jax.tree.map(jnp.add, params, change)
-        return server._replace(
-            model=server.model._replace(params=params, stats=stats)
-        ), {}
-
-    def deploy(key, server):
-        params = masks.apply(server.model.params, server.model.mask)
-        return {"global": server.model._replace(params=params)}
+    def received(downlink, client):
+        if not dynamic:  # static branch
+            return unpack_model(downlink)
+        params = masks.apply(downlink["params"].values, client)
+        return SparseModel(params, client, downlink["stats"].values)
 
     def personalize(key, server, client, info):
         mask = client if dynamic else held(server, info.index)
-        params = masks.apply(server.model.params, mask)
-        return {"personal": SparseModel(params, mask, server.model.stats)}
+        return {"personal": _pruned(server.model, mask)}
 
     same = shared and not dynamic
     return Algorithm(
         init,
         broadcast,
         update,
-        contribute,
-        aggregate,
-        deploy,
+        _summand,
+        _add,
+        _deploy,
         init_client,
         None if same else personalize,
         (lambda round, start: density) if same else None,
     )
 
 
-def _drawn(server: Server) -> tuple:
-    """Returns what masks are drawn from."""
-    return server.seed, server.model.params
+def _summand(ctx: Context, uplink: Message) -> dict[str, PyTree]:
+    """Returns a client's change and statistics; all clients count the same."""
+    sent = unpack_model(uplink)
+    return means.weighted_sum((sent.params, sent.stats), jnp.float32(1))
+
+
+def _add(key: Key, round: Array, server: Server, total: PyTree) -> tuple[Server, dict]:
+    """Adds the mean change to the dense model."""
+    params, mask, stats = server.model
+    still = jax.tree.map(jnp.zeros_like, params)
+    change, stats = means.weighted_mean(total, (still, stats))
+    params = jax.tree.map(jnp.add, params, change)
+    return server._replace(model=SparseModel(params, mask, stats)), {}
+
+
+def _deploy(key: Key, server: Server) -> dict[str, SparseModel]:
+    """Returns the server's model within the mask that all clients share, if any."""
+    return {"global": _pruned(server.model, server.model.mask)}
+
+
+def _pruned(model: SparseModel, mask: PyTree) -> SparseModel:
+    """Returns a model within a mask."""
+    return SparseModel(masks.apply(model.params, mask), mask, model.stats)
+
+
+def _exchange(
+    model: Model,
+    counts: Callable,
+    select: PyTree,
+    prune_rate: float,
+    adjust_until: int | None,
+) -> Callable:
+    """Returns `exchange(key, round, trained, batches) -> trained`, with a new mask."""
+    whole("adjust_until", adjust_until or 0, 1)
+    rates = schedules.cosine(prune_rate, adjust_until or 1)[:-1, None]
+    loss_fn = local.objective(model, train=False)
+
+    def exchange(key, round, trained, batches):
+        alive = counts(trained.model.params)
+        gone = np.ceil(rates * alive * (1 - 1e-12)).astype(np.int32)
+
+        def move(trained):
+            kept = jnp.asarray(alive - gone)[round], jnp.asarray(alive)
+            return readjust(key, loss_fn, trained, batches, *kept, select=select)
+
+        return lax.cond(round < len(gone), move, lambda same: same, trained)
+
+    return exchange

@@ -9,11 +9,12 @@ Babakniya et al., "Revisiting Sparsity Hunting in Federated Learning: Why does S
 Consensus Matter?", TMLR 2023, https://arxiv.org/abs/2208.13092.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer
 from sparsefl_jax.core.types import Array, Context, PyTree, SparseModel
@@ -141,6 +142,30 @@ def pdst(
         return frozen.init(key, start._replace(mask=mask))
 
     return frozen._replace(init=init, alive=lambda round, start: density)
+
+
+def layer_counts(allocation: str, density: float, select: PyTree) -> Callable:
+    """Returns how many entries of each layer are alive, by an allocation.
+
+    Args:
+      allocation, density: as in `pdst`.
+      select: tree of Python bools, the prunable leaves.
+
+    Returns:
+      `counts(params, cut=0.0) -> [L] int32`, on the host: int(n_l d_l) at the density
+      (1 - cut) d, for `cut` below 1.
+
+    Raises:
+      ValueError: the density is out of range, or the allocation unknown.
+    """
+    in_range("density", density, "(0, 1]")
+    one_of("allocation", allocation, ALLOCATIONS)
+
+    def counts(params: PyTree, cut: float = 0.0) -> np.ndarray:
+        shares = ALLOCATIONS[allocation](params, select, density * (1 - cut))
+        return layer_densities.whole(shares, trees.layer_sizes(params, select))
+
+    return counts
 
 
 def within(start: SparseModel, select: PyTree) -> SparseModel:

@@ -130,10 +130,11 @@ def erk_sparsity(params: PyTree, select: PyTree, density: float) -> np.ndarray:
     full = np.zeros(len(leaves), bool)
     while True:
         left = (1 - density) * size.sum() - (most * size)[full].sum()
-        scale = left / max((weight * size)[~full].sum(), np.finfo(np.float64).tiny)
+        rest = (weight * size)[~full].sum()
+        scale = left / rest if rest > 0 else 0.0
         above = ~full & (scale * weight > most)
         if not above.any():
-            return 1 - np.where(full, most, scale * weight)
+            return np.where(full, 1 / np.maximum(size, 1), 1 - scale * weight)
         full |= above
 
 
