@@ -332,6 +332,28 @@ def test_seeds_that_cannot_go_together_are_told(change, settings, why):
         lockstep.compiled(setups, checks.run(setups[0]), asked=asked)
 
 
+@pytest.mark.slow
+def test_by_itself_only_with_as_many_clients_at_a_time_as_alone(monkeypatch):
+    """As on an accelerator, whose memory has a limit."""
+    monkeypatch.setattr(lockstep, "_refusal", lambda *arguments: "")
+    one = make(stages(1), MODEL, data(0), devices=jax.devices()[:1], memory_gb=1.0)
+
+    def compiled(setup, asked):
+        setups = [setup, setup._replace(data=setup.data)]
+        programs = lockstep.compiled(setups, checks.run(setup), asked=asked)
+        return programs.memory(0)
+
+    alone, both = checks.run(one)[0].memory, compiled(one, asked=False)
+    assert both.chunk == alone.chunk == 3  # the whole cohort
+    assert both.fixed == {name: 2 * size for name, size in alone.fixed.items()}
+    states = both.fixed["clients"] + both.fixed["server"]
+    assert both.working_set >= states  # copied before and after a segment
+    tight = one._replace(memory_gb=(both.total() - 1) / 1e9)
+    with pytest.raises(lockstep.ApartError, match="stage 0 of 2 seeds fits the memory"):
+        compiled(tight, asked=False)
+    assert compiled(tight, asked=True).chunk < 3
+
+
 def test_a_choice_that_has_no_effect_or_does_not_exist_is_refused():
     config = defaults.default_config()
     config.seeds_together = "yes"

@@ -107,7 +107,12 @@ def by_shape(setup: Setup, stage: Stage, state: placement.State, pace: Pace) -> 
 
 
 def of_replicas(memory: Memory, count: int) -> Memory:
-    """Multiplies the memory of one run by the number of runs that go on together."""
+    """Multiplies the memory of one run by the number of runs that go on together.
+
+    Example:
+      >>> of_replicas(Memory({"server": 100}, {}, share=8, chunk=8), 3).total()
+      300
+    """
     return memory._replace(fixed={k: count * v for k, v in memory.fixed.items()})
 
 
