@@ -22,9 +22,9 @@ round, over seeds: SpaFL 40.80 +- 0.54 (density 35.38 %), without eq. (13) 38.96
 4.5 GB; --config.client_store=host keeps them in host memory if the GPU lacks the room.
 Not measured: it needs a GPU.
 
-`mini` has images of CIFAR-10 instead, 2,000 for training and 500 for testing, 10
-clients, 10 rounds of two epochs and an eighth of the channels. It gave SC100 % (mean
-over clients) with seed 0 in TSC100 of processor time (2026-11-23).
+`mini` has images of CIFAR-10 instead, 2,000 for training and 500 for testing, a small
+CNN, 10 clients and 10 rounds of two epochs. It gave 70.8 % (mean over clients, density
+80.2 %) with seed 0 in 40 s of processor time (2026-11-23).
 """
 
 from configs import _spafl as spafl
@@ -63,5 +63,7 @@ def get_config(arg: str = ""):
     if "mini" in options:
         config.dataset, config.num_clients = "cifar10_sample", 10
         config.num_rounds, config.epochs, config.cohort_size = 10, 2, 5
-        config.batch_size, config.model.base = 16, 8
+        config.model, config.batch_size = {"name": "small_cnn"}, 16
+        if "prunable" in config.algorithm:
+            config.algorithm.prunable = ("*kernel",)
     return spafl.finish(config)

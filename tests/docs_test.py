@@ -109,8 +109,12 @@ def test_every_file_and_function_that_a_page_names_is_there():
         if blocks(page, "python") and name(page) != QUICKSTART
     ],
 )
-def test_the_code_of_a_page_runs(page):
+def test_the_code_of_a_page_runs(page, monkeypatch, tmp_path):
     """All of it in order; the included template counts as the first block."""
+    if "import datasets" in page.read_text():
+        pytest.importorskip("datasets", reason="needs the extra [hf]")
+    monkeypatch.chdir(tmp_path)  # a page may write files
+    monkeypatch.setenv("SPARSEFL_CACHE_DIR", str(tmp_path / "cache"))
     code = blocks(page, "python")
     if "<!-- template -->" in page.read_text():
         code.insert(0, TEMPLATE.search(README.read_text())[1])
