@@ -222,3 +222,24 @@ def test_in_a_browser(tmp_path, width):
     run = write_run(tmp_path / "run", records())
     plot_run(run)
     in_a_browser(write_page(run).read_text(), tmp_path, width)
+
+
+def test_a_page_tells_which_devices_are_left_out(tmp_path):
+    """Of six draws three were late; without a clock there is no such table."""
+    train, evaluation = records(stages=(1,))
+    tiers = {"old": {"drawn": 3, "dropped": 3}, "new": {"drawn": 3, "dropped": 0}}
+    clocked = {"hours_cumulative": 0.5, "tiers": tiers, "dropped": 3}
+    told = {"models": {"global": MASKED}, "tier_accuracy": {"old": 0.25, "new": 0.5}}
+    kept = [{"schema": 2}, train | clocked, evaluation | told]
+    run = write_run(tmp_path / "a", kept)
+    page = write_page(run).read_text()
+    cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", page.partition("<h2>Devices")[2])
+    words = [re.sub(r"<[^>]*>", "", cell) for cell in cells[:15]]
+    assert words == [
+        *("devices", "drawn", "late", "share late", "accuracy"),
+        *("old", "3", "3", "100.00 %", "25.00 %"),
+        *("new", "3", "0", "0.00 %", "50.00 %"),
+    ]
+    assert "30 min 0 s" in page
+    plain = write_run(tmp_path / "b", [train, evaluation | {"models": {"m": MASKED}}])
+    assert "<h2>Devices" not in write_page(plain).read_text()
