@@ -9,6 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparsefl_jax import algorithms
+from sparsefl_jax.testing import laws, small_world
 from sparsefl_jax.wire import arithmetic, golomb, ledger, packets, positions
 from sparsefl_jax.wire.charges import message_bits
 
@@ -128,3 +130,13 @@ def test_the_plan_bounds_the_bits_of_every_mask_of_at_most_k_entries():
                     bits = positions.position_bits(index, (n,), nnz, unary)
                     lengths.append(int(bits))
             assert max(lengths) <= bound <= max(lengths) + 8, (index, most)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("index", ["golomb", "packed"])
+@pytest.mark.parametrize("name", ["jmwst", "nst", "pqsu", "snip", "sensitivity"])
+def test_streams_of_methods_come_back(name, index):
+    factory = getattr(algorithms, name)
+    world = small_world.make_world(factory, {"density": 0.5, "index": index})
+    for law in ("bytes", "fresh"):
+        laws.LAWS[law](world)
