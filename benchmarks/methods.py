@@ -19,7 +19,7 @@ from benchmarks import measure, workload
 from benchmarks.workload import Workload
 
 # Arguments without a default in some factories.
-NEEDED = {"density": 0.5, "rounds": 100}
+NEEDED = {"density": 0.5, "rounds": 100, "adjust_until": 50}
 TIERS = (0.1, 0.15, 0.2)
 SLICES = (0.2, 0.4, 0.6, 0.8, 1.0)
 BUDGETS = {
@@ -42,7 +42,8 @@ def arguments(name: str, steps: int) -> dict:
       steps: the minibatches of a client.
     """
     parameters = inspect.signature(sfl.ALGORITHMS[name]).parameters
-    chosen = {key: value for key, value in NEEDED.items() if key in parameters}
+    bare = {name for name, p in parameters.items() if p.default is p.empty}
+    chosen = {key: value for key, value in NEEDED.items() if key in bare}
     if name == "prunefl_initial":
         chosen |= {"num_batches": steps, "max_iterations": 1}
     return chosen

@@ -9,7 +9,9 @@ takes classes for clients in turn, this one client after client. Other rows:
 `--config.density=0.05`. Not measured: a round takes minutes on 2 CPU cores.
 
 `mini` is a small version of the same pipeline on images that ship with the package: 20
-clients, a small CNN, 60 rounds of two epochs. It is not a row of the paper.
+clients, a small CNN, 60 rounds of two epochs. It is not a row of the paper. Measured
+with seed 0: 46.4 % (chance 10 %) in 6 min 44 s on 2 busy CPU cores, a third of it
+compilation (2026-11-23).
 """
 
 from configs import _options

@@ -64,6 +64,16 @@ RUNS = {
         (),
     ),
     "snip": ({"name": "spdst"}, {"first_stage": SNIP}, 2, ()),
+    "ssfl": ({"name": "spdst"}, {"first_stage": SNIP | {"name": "ssfl"}}, 2, ()),
+    "feddst": ({"name": "feddst", "adjust_until": 3} | HALF, {}, 2, ()),
+    "fedspa": ({"name": "fedspa"} | HALF, {}, 2, ()),
+    "fedspa_dst": (
+        {"name": "fedspa", "mask_update": "dst", "adjust_until": 3} | HALF,
+        {},
+        2,
+        (),
+    ),
+    "fedrts": ({"name": "fedrts", "adjust_every": 1} | HALF, {}, 2, ()),
     "grasp": ({"name": "spdst"}, {"first_stage": SNIP | {"name": "grasp"}}, 2, ()),
     "prunefl": (
         {"name": "prunefl", "reconfigure_every": 2} | PRUNEFL,

@@ -64,3 +64,33 @@ def test_options_of_a_group_exclude_each_other():
         _options.parse("d", *groups)
     with pytest.raises(ValueError, match="options 'a,b', expected one of a, b"):
         _options.parse("a,b", *groups)
+
+
+@pytest.mark.parametrize("file", ["feddst_mnist", "fedrts_cifar10", "ssfl_cifar10"])
+def test_every_method_of_a_later_paper_builds_at_the_density_that_is_asked_for(file):
+    module = importlib.import_module(f"configs.{file}")
+    for method in module.METHODS:
+        for mini in ("", ",mini"):
+            config = module.get_config(method + mini)
+            fields.check(config)
+            config.density = 0.3 if method != "fedavg" else None
+            stages = build.build_stages(config, network(config.model.name))
+            assert stages[-1].num_rounds == config.num_rounds
+            sections = config.first_stage, config.algorithm
+            asked = {section.get("density") for section in sections}
+            assert (0.3 in asked) == (method != "fedavg")
+            config.num_rounds = 50  # a schedule follows
+            until = {"feddst": 25, "fedrts": 30}.get(config.algorithm.name)
+            assert config.algorithm.get("adjust_until") == until
+
+
+def test_table_9_of_flash():
+    config = importlib.import_module("configs.feddst_mnist").get_config("")
+    assert config.partition.to_dict() == {
+        **{"name": "pathological", "classes_per_client": 2, "samples_per_class": 20},
+    }
+    assert (config.num_clients, config.cohort_size, config.density) == (400, 20, 0.2)
+    assert config.algorithm.prunable == ("*kernel",)
+    assert config.algorithm.adjust_until == 200 and config.algorithm.adjust_every == 10
+    release = importlib.import_module("configs.feddst_mnist").get_config("release")
+    assert release.algorithm.variant == "release"
