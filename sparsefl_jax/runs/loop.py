@@ -98,7 +98,9 @@ def _compiling(key: Key, setup: Setup, traced: list, at: Snapshot | None):
         yield from go_on(key, programs, at)
 
 
-def go_on(key: Key, programs: Programs, at: Snapshot | None = None):
+def go_on(
+    key: Key, programs: Programs, at: Snapshot | None = None
+) -> Iterator[Segment]:
     """Runs a setup segment by segment, from its start or from where it stood.
 
     Args:

@@ -154,10 +154,8 @@ def _shares(records: Sequence[dict], most: np.ndarray) -> tuple[float, float]:
         seen |= set(record["clients"])
     known = allowed > 0
     first, again = np.where(known, spent / np.where(known, allowed, 1.0), np.nan)
-    return tuple(
-        float(share if share == share else other)
-        for share, other in ((first, again), (again, first))
-    )
+    first, again = np.where(known, (first, again), (again, first))
+    return float(first), float(again)
 
 
 def _spent(records) -> dict[str, float]:
