@@ -213,6 +213,7 @@ def test_reading_puts_preprocessing_in_front():
     assert not np.allclose(got, other)
 
 
+@pytest.mark.slow
 def test_resnet_of_sparsyfed_begins_truncated():
     """Kernels at N(0, 1 / fan_in) within two deviations of the normal that is cut."""
     model = build("resnet18", 10, (8, 8, 3), base=16, init="lecun_truncated")
