@@ -17,14 +17,8 @@ METHODS = {
     "spafl": (*_spafl.METHODS, "without13", "thresholds_only", "fedpm,initial"),
     "fedsparsify": _fedsparsify.METHODS,
     "complement": _complement.METHODS,
-<<<<<<< HEAD
-    "fedprox": ("",),
-    "own": ("",),
     "compressed": tuple(compressed_cifar10.RIVALS),
-}
-=======
 }  # of others, the default
->>>>>>> s5h6
 FILES = sorted(p.stem for p in Path(configs.__file__).parent.glob("[a-z]*.py"))
 FILES.remove("shakespeare")  # its network reads tokens, not these samples
 QUICK = {  # one of each paper

@@ -124,3 +124,15 @@ def test_ties_of_a_share_are_kept_and_padded_rows_neither_count_nor_stay():
     whole = top_k.largest_share(x, 1.0, weight)
     assert whole.tolist() == [[True] * 3, [False] * 3, [True] * 3]
     assert not top_k.largest_share(x, 1.0, jnp.zeros(3)).any()
+
+
+def test_the_largest_among_some_entries_are_no_others():
+    """Of the entries 1 to 3, with negative scores too; the second layer has too few."""
+    scores = {"a": jnp.array([9.0, -2.0, -1.0, -3.0]), "b": jnp.array([5.0, 7.0])}
+    among = {"a": jnp.arange(4) > 0, "b": jnp.array([True, False])}
+    counts, select = jnp.array([2, 2], jnp.int32), {"a": True, "b": True}
+    found = top_k.largest(scores, counts, select, within=among)
+    assert found["a"].tolist() == [False, True, True, False]
+    assert found["b"].tolist() == [True, False]
+    dense = top_k.largest(scores, counts[:1], select | {"b": False}, within=among)
+    assert dense["b"].tolist() == [True, True]
