@@ -248,6 +248,16 @@ def test_a_client_that_missed_a_round_may_forget():
             close(clients[i].memory, pending - top(0.3)(pending, LEAVES))
 
 
+def test_a_lost_uplink_leaves_the_memory_as_it_was():
+    method = make(up="topk", density=0.3, keep_optimizer=True)
+    played = play(method, ALL[:2])
+    (_, first, *_), (_, second, *_) = played
+    kept = method.undelivered(None, first[0], second[0]._replace(opt_state="moved"))
+    close(kept.memory, vector(first[0].memory), atol=0)
+    assert kept.opt_state == "moved"
+    assert not np.allclose(vector(first[0].memory), vector(second[0].memory))
+
+
 @pytest.mark.parametrize("feedback", ["none", *map(slowly, ("ef", "ef21"))])
 def test_without_compression_it_is_fedavg(feedback):
     clients = {"clients": 3} if feedback == "ef21" else {}

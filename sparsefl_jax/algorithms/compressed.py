@@ -85,7 +85,8 @@ def compressed(
     Down: the model, float32; with `down` the last step, compressed, to clients that
     took part in the round before, to others every entry that has changed since, or
     everything. Up: the update, compressed. Both: normalisation statistics, float32.
-    Training is dense, so compression saves no FLOPs.
+    Training is dense, so compression saves no FLOPs. A client whose uplink was lost
+    keeps the memory that it had, with which the server's is in step.
 
     Args:
       model: the network and its loss.
@@ -211,8 +212,18 @@ def compressed(
         mask = masks.full(server.params)
         return {"global": SparseModel(server.params, mask, server.stats)}
 
+    def undelivered(ctx, before, after):
+        return after._replace(memory=before.memory)  # the server has not seen the rest
+
     return Algorithm(
-        init, broadcast, update, contribute, aggregate, deploy, init_client
+        init,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        deploy,
+        init_client,
+        undelivered=undelivered,
     )
 
 
