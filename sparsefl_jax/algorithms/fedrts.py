@@ -177,6 +177,9 @@ def fedrts(
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
         mask, a, b = voting.choose(key, round, server, mean, total)
+        any_sent = total["mean"]["weight"] > 0
+        pair = mask, mean.mask
+        mask = jax.tree.map(lambda new, old: jnp.where(any_sent, new, old), *pair)
         since = renewed(round, mean.mask, mask, server.since)
         new = mean._replace(params=masks.apply(mean.params, mask), mask=mask)
         return Server(new, since, a, b), {}
