@@ -35,7 +35,7 @@ def feddst(
     allocation: str = "erk_sparsity",
     variant: str = "paper",
     prunable: Sequence[str] = KERNELS,
-    index: str = "bitmap",
+    index: str = "packed",
 ) -> Algorithm:
     """FedDST: in some rounds clients prune and regrow; the server prunes the union.
 

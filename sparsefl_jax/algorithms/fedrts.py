@@ -67,7 +67,7 @@ def fedrts(
     start: str = "random",
     allocation: str = "erk",
     prunable: Sequence[str] = KERNELS,
-    index: str = "bitmap",
+    index: str = "packed",
 ) -> Algorithm:
     """FedAvg within a mask of K_l entries a layer that the server draws anew at times.
 

@@ -51,7 +51,7 @@ def fedspa(
     adjust_until: int | None = None,
     allocation: str = "erk",
     prunable: Sequence[str] = KERNELS,
-    index: str = "bitmap",
+    index: str = "packed",
 ) -> Algorithm:
     """FedSpa: clients train the server's model within masks of their own.
 

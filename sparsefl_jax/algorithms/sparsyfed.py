@@ -31,7 +31,7 @@ def sparsyfed(
     exponent: float = 1.25,
     sparse_inputs: bool = True,
     prunable: Sequence[str] = KERNELS,
-    index: str = "bitmap",
+    index: str = "packed",
     weighting: str = "examples",
 ) -> Algorithm:
     """SparsyFed: the network computes with sign(w) |w|^a, so large weights grow faster.
