@@ -57,8 +57,8 @@ def make(name, model=MODEL, **changed):
     takes = inspect.signature(factory).parameters
     bare = {k for k, p in takes.items() if p.default is p.empty}
     needed = {k: v for k, v in NEEDED.items() if k in bare}
-    if "adjust_until" in changed and "mask_update" in takes:
-        needed["mask_update"] = "dst"
+    if "mask_update" in takes and {"adjust_until", "prune_rate"} & set(changed):
+        needed |= {"mask_update": "dst", "adjust_until": 4}
     return factory(model, OPTIMIZER, **needed | changed)
 
 
@@ -124,8 +124,8 @@ PRINTED = {
     | {"rule": "thompson", "adjust_every": 10, "adjust_until": 300, "prune_rate": 0.4}
     | {"gamma": 0.5, "vote_weight": 10.0, "start": "random", "allocation": "erk"},
     "fedspa": MASKS
-    | {"mask_update": "static", "shared": True, "prune_rate": 0.5, "allocation": "erk"}
-    | {"adjust_until": None},
+    | {"mask_update": "static", "shared": True, "prune_rate": None}
+    | {"allocation": "erk", "adjust_until": None},
     "fedsparsify_global": SPARSIFY | {"criterion": "magnitude"},
     "fedsparsify_local": SPARSIFY | {"merge": "majority"},
     "fjord": {
