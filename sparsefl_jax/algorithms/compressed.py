@@ -241,15 +241,15 @@ def _catch_up(ctx: Context, server: Server) -> Message:
     """
     step = server.step
     new = ctx.last_round < 0
-    here = ~new & (ctx.last_round == ctx.round - 1)
-    packets = {n: replace(packet, sent=here) for n, packet in step.message.items()}
+    recent = ~new & (ctx.last_round == ctx.round - 1)
+    packets = {n: replace(packet, sent=recent) for n, packet in step.message.items()}
     delta = step.message["delta"]
     if delta.mask is None:  # static branch: all entries change
-        packets["full"] = Packet(server.params, sent=~here)
+        packets["full"] = Packet(server.params, sent=~recent)
     else:
         packets["full"] = Packet(server.params, sent=new)
         mask = jax.tree.map(lambda c: c > ctx.last_round, step.changed)
-        values, sent = masks.apply(server.params, mask), ~new & ~here
+        values, sent = masks.apply(server.params, mask), ~new & ~recent
         packets["patch"] = Packet(values, mask, sent=sent, index=delta.index)
     return packets | {"params": Packet(server.params, bits=0, assumed=HELD)}
 

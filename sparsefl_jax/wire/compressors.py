@@ -264,8 +264,9 @@ def build(name: str, given: dict[str, Any]) -> Compressor:
       >>> build('stc', {'density': 0.1, 'bits': None}).shared
       False
     """
-    own = {k: v for k, v in given.items() if v is not None and k in arguments(name)}
-    return COMPRESSORS[name](**own)
+    known = arguments(name)
+    chosen = {k: v for k, v in given.items() if v is not None and k in known}
+    return COMPRESSORS[name](**chosen)
 
 
 def arguments(name: str) -> set[str]:
