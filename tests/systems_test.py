@@ -1,8 +1,12 @@
 """Devices of clients: presets, tables, what a configuration makes of them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.runs import setup
 from sparsefl_jax.runs.config import build, defaults, fields
 from sparsefl_jax.runs.plan import formatting
 from sparsefl_jax.simulation import systems
@@ -125,9 +129,24 @@ def test_refuses_a_configuration(tmp_path, values, said):
 
 
 def test_over_selection_draws_more_but_for_a_cohort_of_one():
-    config = defaults.default_config()
-    config.deadline.over, config.cohort_size = 1.3, 10
-    assert build._drawn(config, 10) == 13 and build._drawn(config, 1) == 1
+    config, system = defaults.default_config(), systems.make_system("iot", 20)
+    config.deadline.over = 1.3
+    drawn = [build._drawn(config, size, system) for size in (10, 1, 15)]
+    assert drawn == [13, 1, 20] and build._drawn(config, 10, None) == 10
+    refused(
+        lambda: build._drawn(config, 16, system),
+        "deadline.over=1.3 draws 21 clients for cohort_size=16, expected at most",
+    )
+
+
+@pytest.mark.parametrize("closing", [{"deadline": 2.0}, {"quantile": 0.5}])
+def test_refuses_a_deadline_that_no_cohort_has(closing):
+    system = systems.make_system("iot", 4, **closing)
+    data = SimpleNamespace(train=SimpleNamespace(size=np.ones(4)))
+    one, two = (Stage(None, 1, cohort_size) for cohort_size in (1, 2))
+    setup.check(setup.make([one, two], None, data, system=system))
+    alone = setup.make([one], None, data, system=system)
+    refused(lambda: setup.check(alone), "is read by nothing here: a cohort of one")
 
 
 def test_the_smallest_budgets_go_to_the_slowest_clients():
