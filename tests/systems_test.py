@@ -139,6 +139,15 @@ def test_over_selection_draws_more_but_for_a_cohort_of_one():
     )
 
 
+def test_over_selection_that_no_tier_of_budgets_shares_is_refused_by_its_name():
+    config, system = defaults.default_config(), systems.make_system("iot", 20)
+    config.deadline.over, budgets = 1.3, np.array([0.5, 1.0] * 10)
+    told = "deadline.over=1.3: cohort_size=13 does not split into whole shares"
+    refused(lambda: build._sampler(config, budgets, 13, system), told)
+    config.cohort_size = 13
+    refused(lambda: build._sampler(config, budgets, 13, system), told[19:])
+
+
 @pytest.mark.parametrize("closing", [{"deadline": 2.0}, {"quantile": 0.5}])
 def test_refuses_a_deadline_that_no_cohort_has(closing):
     system = systems.make_system("iot", 4, **closing)

@@ -238,8 +238,7 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     if budgets is not None:
         if "densities" in settings:
             _check_budgets(config, settings, budgets)
-        size, present = main["cohort_size"], clock.presence(system)
-        sampler = cohorts.stratified_sampler(budgets, size, present)
+        sampler = _sampler(config, budgets, main["cohort_size"], system)
     algorithm = build_algorithm(name, settings, model, optimizer)
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
 
@@ -256,6 +255,17 @@ def _drawn(config, cohort_size: int, system: System | None) -> int:
             f"cohort_size={cohort_size}, expected at most all {num_clients}"
         )
     return drawn
+
+
+def _sampler(config, budgets, drawn: int, system: System | None):
+    """Returns the sampler of tiers of budgets; names what sets the size it refuses."""
+    try:
+        return cohorts.stratified_sampler(budgets, drawn, clock.presence(system))
+    except ValueError as error:
+        if drawn == config.cohort_size:
+            raise
+        over = config.deadline["over"]
+        raise ValueError(f"deadline.over={over:g}: {error}") from None
 
 
 def _check_budgets(config, settings: dict, budgets) -> None:
