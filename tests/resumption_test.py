@@ -20,7 +20,6 @@ from sparsefl_jax.runs import (
 from sparsefl_jax.runs.config import build, defaults, plain
 from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.runs.setup import make
-from sparsefl_jax.simulation.systems import make_system
 from sparsefl_jax.system import interrupt
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
@@ -146,22 +145,6 @@ def test_another_partition_is_refused_by_its_tables(finished):
     assert (at.stage, at.round) == (0, 4)
     with pytest.raises(ValueError, match="checkpoint: train changed"):
         resumption.start(saved, setup._replace(data=moved))
-
-
-def test_another_table_of_devices_is_refused(run, tmp_path):
-    """It has the name of the old one, so that the configuration is the same."""
-    table, kept = tmp_path / "phones.csv", checkpoint.read(run)
-    data = build.build_data(run_directory.read_config(run))
-
-    def start(gflops, saved=None):
-        table.write_text(f"share,gflops,mbit_down,mbit_up\n1,{gflops},2,1\n")
-        system = make_system(str(table), len(data.train.size))
-        return resumption.start(saved, make([], None, data, system=system))[1]
-
-    saved = kept._replace(about=kept.about | {"data": start(1)})
-    assert start(1, saved) == start(1)
-    with pytest.raises(ValueError, match="checkpoint: system changed"):
-        start(9, saved)
 
 
 def test_an_edited_configuration_is_refused_by_its_field(run):

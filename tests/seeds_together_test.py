@@ -3,7 +3,6 @@
 import contextlib
 import json
 import shutil
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,7 +10,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.report import read_records, read_summary
-from sparsefl_jax.runs import experiment, lockstep, loop, recording, together
+from sparsefl_jax.runs import experiment, lockstep, loop, recording
 from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import make
@@ -332,17 +331,6 @@ def test_seeds_that_cannot_go_together_are_told(change, settings, why):
     asked = bool(change or settings)
     with pytest.raises(lockstep.ApartError, match=why):
         lockstep.compiled(setups, checks.run(setups[0]), asked=asked)
-
-
-def test_seeds_of_several_processes_say_that_they_go_one_by_one(monkeypatch, capsys):
-    monkeypatch.setattr(together.processes, "several", lambda: True)
-    monkeypatch.setattr(together.single, "perform", lambda job: {})
-    jobs = [SimpleNamespace(progress=True)] * 2
-    assert list(together.outcomes(jobs, "auto")) == [(0, {}), (1, {})]
-    assert not capsys.readouterr().err
-    assert len(list(together.outcomes(jobs, "yes"))) == 2
-    said = "seeds run one after another: there are several processes\n"
-    assert capsys.readouterr().err == said
 
 
 @pytest.mark.slow

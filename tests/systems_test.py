@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs import setup
+from sparsefl_jax.runs import resumption, setup
 from sparsefl_jax.runs.config import build, defaults, fields
 from sparsefl_jax.runs.plan import formatting
+from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.simulation import systems
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
@@ -176,3 +177,19 @@ def test_a_plan_tells_the_devices_and_the_deadline():
         "virtual time, a round closes after 1 min 1 s"
     )
     assert formatting._system(None) == []
+
+
+def test_another_table_of_devices_is_not_gone_on_with(tmp_path):
+    """It has the name of the old one, so that the configuration is the same."""
+    data = build.build_data(tiny_config(tmp_path))
+
+    def start(gflops, saved=None):
+        name = table(tmp_path, HEAD, f"old,1,{gflops},2,1")
+        system = systems.make_system(name, 8)
+        return resumption.start(saved, setup.make([], None, data, system=system))[1]
+
+    at = Snapshot(0, 4, None, 0, 0.0, hours=1.0)
+    saved = SimpleNamespace(snapshot=at, about={"data": start(1)})
+    assert start(1, saved) == start(1)
+    with pytest.raises(ValueError, match="checkpoint: system changed"):
+        start(9, saved)
