@@ -12,6 +12,7 @@ from sparsefl_jax import testing as testing
 from sparsefl_jax import training as training
 from sparsefl_jax.algorithms import *  # noqa: F403
 from sparsefl_jax.algorithms import ALGORITHMS as ALGORITHMS
+from sparsefl_jax.algorithms.private import private as private
 from sparsefl_jax.core.algorithm import Algorithm as Algorithm
 from sparsefl_jax.core.algorithm import Stage as Stage
 from sparsefl_jax.core.types import EmptyState as EmptyState

@@ -147,6 +147,7 @@ def write_page(run_dir: str | Path) -> Path:
             _figures(run, "Density and masks"),
             *map(note, sentences(run)),
         ),
+        section("Guarantee", *_guarantee(run)),
         section("Filters", _figures(run, "Filters")),
         section(
             "Devices",
@@ -237,6 +238,14 @@ def _accuracy_notes(run: Run) -> list[str]:
 def _accuracy_rows(run: Run) -> list[list[str]]:
     """Returns the accuracies; the densities are in a table of their own."""
     return [row[:-1] for row in accuracy_rows(run.summary)]
+
+
+def _guarantee(run: Run) -> list[str]:
+    """Returns what holds of the released models, if the method guarantees anything."""
+    found = dict(run.summary.get("guarantee", {}))
+    said = found.pop("statement", "")
+    named = [(name, MISSING if v is None else f"{v:.4g}") for name, v in found.items()]
+    return [note(said), facts(named)] if said else []
 
 
 def _round(run: Run, record: Mapping[str, Any]) -> int:

@@ -13,6 +13,7 @@ import optax
 
 from sparsefl_jax import data as datasets
 from sparsefl_jax import models
+from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.validate import above, in_range
 from sparsefl_jax.data import cohorts
@@ -240,7 +241,23 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
             _check_budgets(config, settings, budgets)
         sampler = _sampler(config, budgets, main["cohort_size"], system)
     algorithm = build_algorithm(name, settings, model, optimizer)
+    algorithm = _make_private(config, algorithm)
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
+
+
+def _make_private(config, algorithm: Algorithm) -> Algorithm:
+    """Returns the method with clipping and noise, if the configuration asks for it."""
+    given = {k: v for k, v in config.privacy.items() if v is not None}
+    if not given:
+        return algorithm
+    for name in ("clip", "noise_multiplier"):
+        if name not in given:
+            field = next(iter(given))
+            raise ValueError(
+                f"privacy.{name} is missing: privacy.{field}={given[field]} needs it"
+            )
+    with registry.naming("privacy", given):
+        return private(algorithm, **given)
 
 
 def _drawn(config, cohort_size: int, system: System | None) -> int:
