@@ -97,6 +97,8 @@ def build_data(config):
         writers=config.writers,
         num_classes=config.num_classes,
         hf=dict(config.hf),
+        tokenizer=config.tokenizer,
+        max_tokens=config.max_tokens,
     )
     name, settings = _settings(config.partition)
     return datasets.federate(
@@ -161,9 +163,14 @@ def _check_tokens(config, data, model) -> None:
     fast = {"xla_backend_optimization_level": 0}
     logits = jax.jit(forward, compiler_options=fast)(jax.random.key(0))
     if not np.isfinite(logits).all():  # flax looks up NaN beyond the end of a table
+        expected = f"a longer table, such as num_classes={most + 1}"
+        if "vocabulary" in config.model:
+            expected = f"a longer table, such as model.vocabulary={most + 1}"
+        elif "folder" in config.model:
+            expected = f"tokenizer={config.model['folder']!r}, the network's own"
         raise ValueError(
             f"model.name={name!r} has no row for token {most}, the largest of "
-            f"{data.name!r}; expected a longer table, such as num_classes={most + 1}"
+            f"{data.name!r}; expected {expected}"
         )
 
 
