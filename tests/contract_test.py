@@ -217,7 +217,7 @@ TABLE = {
 # `-m slow`: a default run has to stay short.
 QUICK = (
     *("fedavg", "spdst", "jmwst", "spafl", "complement", "fedsparsify_global"),
-    *("compressed", "private"),
+    "compressed",
 )
 
 
