@@ -106,7 +106,7 @@ def compressed(
     took part in the round before, to others every entry that has changed since, or
     everything. Up: the update, compressed. Both: normalisation statistics, float32.
     Training is dense, so compression saves no FLOPs. A client whose uplink was lost
-    keeps the memory that it had, with which the server's is in step.
+    keeps the memory that it had, as the server has not seen the new one.
 
     Args:
       model: the network and its loss.
