@@ -33,6 +33,7 @@ from sparsefl_jax.wire import compressors
 from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor
 from sparsefl_jax.wire.packets import Message, Packet, stable
 
+NO_RESIDUAL = ("qsgd", "majority")  # unbiased, and without a size
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
 
@@ -87,7 +88,7 @@ def compressed(
     *,
     up: str | Compressor = "topk",
     down: str | Compressor | None = None,
-    feedback: str = "ef",
+    feedback: str | None = None,
     density: float | None = None,
     scope: str | None = None,
     bits: int | None = None,
@@ -105,7 +106,7 @@ def compressed(
     took part in the round before, to others every entry that has changed since, or
     everything. Up: the update, compressed. Both: normalisation statistics, float32.
     Training is dense, so compression saves no FLOPs. A client whose uplink was lost
-    keeps the memory that it had, with which the server's is in step.
+    keeps the memory that it had, as the server has not seen the new one.
 
     Args:
       model: the network and its loss.
@@ -115,7 +116,9 @@ def compressed(
         `wire.compressors.Compressor`.
       down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
         'sign', or a `Compressor`; None sends the model.
-      feedback: 'ef', 'ef21' or 'none'.
+      feedback: 'ef', 'ef21' or 'none'; None for 'ef', but for 'none' with 'qsgd' and
+        'majority'. The residual of 'qsgd' grows without bound unless a norm is of fewer
+        entries than its levels squared: 49 with 4 bits, 16129 with 8.
       density: share of the entries that 'topk', 'randomk' and 'stc' send, both ways;
         None for 0.01.
       scope: entries among which 'topk' seeks the largest, 'global' or each 'leaf'; None
@@ -141,6 +144,7 @@ def compressed(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = compressed(model, optimizer, up="stc", down="stc", density=0.01)
     """
+    feedback = feedback or ("none" if up in NO_RESIDUAL else "ef")
     one_of("feedback", feedback, FEEDBACK)
     one_of("stale", stale, ("keep", "reset"))
     given = dict(density=density, scope=scope, bits=bits, bucket=bucket, index=index)
