@@ -38,6 +38,20 @@ def test_a_dense_budget_pays_for_whole_rounds(rounds):
     assert "by the exact plan" in said
 
 
+def test_rounds_to_observe_may_lie_beyond_a_guess():
+    asked = config()
+    asked.fit.gbit, asked.num_rounds, asked.observe_rounds = 8 * ROUND, 20, (7,)
+    seen = []
+
+    def build(guess):
+        seen.append((guess.num_rounds, guess.observe_rounds))
+        return experiment.build(guess)
+
+    found, _ = fit_rounds.fitted(asked, build)
+    assert (found.num_rounds, found.observe_rounds) == (8, (7,))
+    assert {observed for _, observed in seen} == {()}
+
+
 def test_a_bound_is_refused_without_a_pilot():
     """The plan cannot know what JMWST's votes will cost."""
     asked = config("jmwst", 0.1)
