@@ -63,11 +63,14 @@ def test_a_bound_is_refused_without_a_pilot():
         fit_rounds.fitted(asked, experiment.build)
 
 
-def test_a_pilot_needs_a_budget():
-    """A pilot alone would have no effect."""
+@pytest.mark.parametrize(
+    "field, value", [("pilot", 3), ("by", "plan"), ("measured", "much")]
+)
+def test_what_goes_with_a_budget_needs_one(field, value):
+    """Alone it would have no effect."""
     asked = config()
-    asked.fit.pilot = 3
-    with pytest.raises(ValueError, match=r"fit\.pilot=3"):
+    setattr(asked.fit, field, value)
+    with pytest.raises(ValueError, match=rf"fit\.{field}={value!r} is read by nothing"):
         experiment.build(asked)
 
 
