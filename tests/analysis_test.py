@@ -12,7 +12,7 @@ from sparsefl_jax.analysis import spafl
 
 
 def test_epsilon_of_one_round_is_eq_30():
-    """With delta = exp(-2) the exponent is (2 r + r^2) / 2 for r = density M_g / sigma."""
+    """With delta = exp(-2) the exponent is (2 r + r^2) / 2; r = density M_g / sigma."""
     found = analysis.round_epsilon(0.5, 4.0, 2.0, math.exp(-2), 10, 40)
     assert found == pytest.approx(math.log(0.75 + 0.25 * math.exp(1.5)))  # r = 1
     every = analysis.round_epsilon(0.5, 4.0, 2.0, math.exp(-2), 40, 40)
