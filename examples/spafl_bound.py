@@ -21,7 +21,7 @@ DENSITIES = (0.1, 0.35, 1.0)
 
 
 def bounds(density, dimensions):
-    """Returns 9 epsilon [n], NaN without a value, and where Theorem 1 holds, [n] bool."""
+    """Returns 9 epsilon, NaN without a value, and where Theorem 1 holds; both [n]."""
     gaps, holds = np.full(len(dimensions), np.nan), np.zeros(len(dimensions), bool)
     for place, dimension in enumerate(dimensions):
         diameter = SHARE * np.sqrt(dimension)

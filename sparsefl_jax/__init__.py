@@ -1,8 +1,8 @@
 """A pure-functional JAX simulator of sparse federated learning.
 
-Here are the methods and what a run needs. `analysis` has the theory of their papers;
-the namespaces `data`, `masks`, `means`, `models`, `testing` and `training` hold what the
-author of a method needs.
+Here are the methods and what a run needs. `analysis` has the theory of their papers,
+and the namespaces `data`, `masks`, `means`, `models`, `testing` and `training` hold
+what the author of a method needs.
 """
 
 __version__ = "0.1.0"
