@@ -152,11 +152,21 @@ def test_qsgd_by_hand():
 
 def test_majority_by_hand():
     options = {"feedback": "none", "server_optimizer": optax.sgd(0.1)}
-    method = make(up="majority", weighting="uniform", **options)
-    *_, ups, server = next(play(method))
+    method = make(up="majority", **options)
+    *_, ups, server = next(play(method, sizes=(1, 5, 1)))  # samples do not count
     votes = np.where(vectors(DELTAS[0]) >= 0, 1, -1)
     close(server.params, START + 0.1 * np.sign(votes.sum(0)))  # of three
     assert ups[0]["delta"].bits == 1 and set(ups[0]) == {"delta", "stats"}
+
+
+def test_no_coin_is_tossed_where_nobody_votes():
+    options = {"feedback": "none", "server_optimizer": optax.sgd(0.1)}
+    method = make(up="majority", **options)
+    server = next(play(method))[0]
+    sums = {"delta": jax.tree.map(jnp.zeros_like, server.params), "stats": {}}
+    total, key = {"sum": sums, "weight": jnp.float32(0)}, jax.random.key(0)
+    after, _ = jax.jit(method.aggregate)(key, jnp.int32(0), server, total)
+    close(after.params, START, atol=0)
 
 
 def test_ef21_by_hand_and_the_server_holds_the_mean_of_the_estimates():

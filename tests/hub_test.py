@@ -77,6 +77,20 @@ def test_tweets_have_users_in_both_splits_and_three_classes(place):
     assert data.y_test.tolist() == [1] and data.x.shape == (3, 32)
 
 
+def test_tweets_become_tokens_of_any_length(place):
+    """The cache holds what each tokenizer gave."""
+    into_cache(place, "sentiment140")
+    for length in (3, 4, 3):
+        data = sources.load("twitter", tokenizer="words", max_tokens=length)
+        assert data.x.shape == (3, length) and data.x.dtype == np.int32
+        assert (data.x > 0).sum(1).tolist() == [2, 2, 2]
+    with pytest.raises(ValueError, match="tokenizer is read by .* hf.hash=8 is set"):
+        sources.load("twitter", tokenizer="words", hf={"hash": 8})
+    into_cache(place, "mnist")
+    with pytest.raises(ValueError, match="tokenizer is read by .* are no texts"):
+        sources.load("mnist", tokenizer="words")
+
+
 def test_texts_with_a_next_character_are_tokens(place):
     into_cache(place, "shakespeare")
     data = sources.load("shakespeare")

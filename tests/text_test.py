@@ -1,8 +1,7 @@
-"""Texts to features: tables, hashing, an encoder's stand-in, the command, a run."""
+"""Texts to features: tables, hashing, encoders, the command, a run."""
 
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +11,7 @@ from sparsefl_jax.data.federated import federate
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import experiment
 from sparsefl_jax.runs.config import defaults
+from tests import transformer_by_hand as by_hand
 
 pytestmark = pytest.mark.slow
 
@@ -100,38 +100,67 @@ def test_hashed_letters():
         text.hashed(["a"], 0)
 
 
-class Encoder:
-    """Returns the lengths of text and batch at the first token, -1 elsewhere."""
+class Lengths:
+    """An encoder whose tokens are 1s, and whose states are their number and shape."""
 
     def __init__(self):
-        self.batches = []
+        self.shapes = []
 
-    def tokenizer(self, texts, **how):
-        assert how == {
-            "padding": True,
-            "truncation": True,
-            "max_length": 9,
-            "return_tensors": "pt",
-        }
-        self.batches.append(len(texts))
-        longest = max(map(len, texts))
-        return {"lengths": [min(len(t), 9) for t in texts], "longest": longest}
+    def tokenize(self, texts):
+        return np.array(
+            [[1] * min(len(t), 9) + [0] * max(9 - len(t), 0) for t in texts]
+        )
 
-    def __call__(self, lengths, longest):
-        hidden = np.full((len(lengths), longest, 2), -1.0)
-        hidden[:, 0, 0], hidden[:, 0, 1] = lengths, len(lengths)
-        return SimpleNamespace(last_hidden_state=hidden)
+    def states(self, tokens):
+        self.shapes.append(tokens.shape)
+        return np.stack([tokens.sum(1), [len(tokens)] * len(tokens)], 1, dtype="f4")
+
+    def encoder(self):
+        return text.Encoder(self.tokenize, self.states)
 
 
 def test_embed_batches_by_length_and_keeps_the_order():
-    encoder, sizes = Encoder(), [5, 30, 1, 7, 2]
+    lengths, sizes = Lengths(), [5, 30, 1, 7, 2]
     texts = ["x" * size for size in sizes]
-    how = {"batch_size": 2, "max_length": 9}
-    x = text.embed(texts, encoder.tokenizer, encoder, **how)
+    x = text.embed(texts, lengths.encoder(), batch_size=2)
     assert x.dtype == np.float32 and x[:, 0].tolist() == [5, 9, 1, 7, 2]
-    assert encoder.batches == [2, 2, 1] and x[1, 1] == 1
+    assert lengths.shapes == [(2, 2), (2, 8), (2, 9)]  # cut to powers of two, or whole
+    assert x[1, 1] == 2  # the last batch has a row of padding
     with pytest.raises(ValueError, match="batch_size=0"):
-        text.embed(texts, encoder.tokenizer, encoder, batch_size=0)
+        text.embed(texts, lengths.encoder(), batch_size=0)
+
+
+@pytest.mark.parametrize("kind", by_hand.CONFIGS)
+def test_features_are_the_first_tokens_states(kind, tmp_path, capsys):
+    """A folder as it is downloaded, without torch."""
+    pytest.importorskip("tokenizers", reason="needs the extra [text]")
+    pytest.importorskip("safetensors", reason="needs the extra [text]")
+    found = by_hand.tensors(kind, 2)
+    folder = by_hand.write(tmp_path / kind, kind, found)
+    words = [
+        "[PAD]",
+        "[UNK]",
+        "[CLS]",
+        "[SEP]",
+        "[MASK]",
+        "a",
+        "good",
+        "film",
+        "##s",
+        ",",
+        "bad",
+    ]
+    (tmp_path / kind / "vocab.txt").write_text("\n".join(words))
+    rows = [("t", "l"), ("A good film", "1"), ("bad, bad FILMS", "0"), ("odd", "0")]
+    path, out = write(tmp_path / "t.csv", rows), tmp_path / "out.npz"
+    given = [str(path), str(out), "--text=t", "--label=l", f"--encoder={folder}"]
+    assert text.main([*given, "--batch_size=2"]) == 0
+    sentences = [2, 5, 6, 7, 3], [2, 10, 9, 10, 7, 8, 3], [2, 1, 3]
+    want = [by_hand.forward(kind, found, s)[0] for s in sentences]
+    np.testing.assert_allclose(sources.load(out).x, want, atol=1e-4)
+    with np.load(out) as kept:
+        assert str(kept["features"]) == f"first token of {kind}"
+    assert not {"torch", "transformers"} & set(sys.modules)
 
 
 # --- the command
@@ -157,22 +186,6 @@ def test_a_table_becomes_a_data_set(tmp_path, capsys):
         assert str(kept["features"]) == "letters hashed to 16 features"
 
 
-def test_an_encoder_is_used_from_the_command(tmp_path, monkeypatch):
-    class Short(Encoder):
-        def tokenizer(self, texts, **how):
-            return super().tokenizer(texts, **how | {"max_length": 9})
-
-    encoder, out = Short(), tmp_path / "out.npz"
-    monkeypatch.setattr(text, "load_encoder", lambda _: (encoder.tokenizer, encoder))
-    path = write(tmp_path / "t.csv", ROWS[:4])
-    assert (
-        text.main(arguments(path, out, "--encoder=models/some", "--batch_size=2")) == 0
-    )
-    assert sources.load(out).x[:, 0].tolist() == [9, 7, 6]
-    with np.load(out) as kept:
-        assert str(kept["features"]) == "first token of some"
-
-
 def command(*argv):
     child = [sys.executable, "-m", "sparsefl_jax.data.text", *argv]
     return subprocess.run(child, capture_output=True, text=True)
@@ -183,20 +196,20 @@ def test_the_real_command_refuses_in_one_line(tmp_path):
     done = command(*arguments(path, tmp_path / "o.npz", "--encoder=no/such/model"))
     assert done.returncode == 2 and not done.stdout
     assert done.stderr == (
-        "error: encoder='no/such/model' is not a folder with a config.json; expected "
-        "one that holds a Hugging Face encoder and its tokenizer\n"
+        "error: folder='no/such/model' has no config.json, expected a folder with "
+        "config.json and model.safetensors of a BERT or a DistilBERT\n"
     )
 
 
 def test_what_is_missing_is_one_line(tmp_path, monkeypatch, capsys):
     path, out = write(tmp_path / "t.csv"), tmp_path / "o.npz"
-    (tmp_path / "config.json").write_text("{}")
-    monkeypatch.setitem(sys.modules, "transformers", None)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace())
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    pytest.importorskip("safetensors", reason="needs the extra [text]")
+    folder = by_hand.write(tmp_path / "bert", "bert", by_hand.tensors("bert", 2))
+    (tmp_path / "bert" / "vocab.txt").write_text("[PAD]")
+    monkeypatch.setitem(sys.modules, "tokenizers", None)
     hashing = "--hash=8"
     for given, told in [
-        (arguments(path, out, f"--encoder={tmp_path}"), "'sparsefl_jax[text]'"),
+        (arguments(path, out, f"--encoder={folder}"), "'sparsefl_jax[text]'"),
         (arguments(path, tmp_path / "o.txt", hashing), "expected a name that ends"),
         (
             arguments(path, tmp_path / "no" / "o.npz", hashing),

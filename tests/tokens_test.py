@@ -1,6 +1,7 @@
 """Tokens as samples and sequences as targets: the loss, the data, a network."""
 
 import json
+import zlib
 
 import jax
 import jax.numpy as jnp
@@ -10,7 +11,7 @@ import pytest
 import sparsefl_jax as sfl
 from configs import shakespeare
 from sparsefl_jax import models
-from sparsefl_jax.data import characters, sources
+from sparsefl_jax.data import characters, sources, tokens
 from sparsefl_jax.models.loss import cross_entropy, per_sample
 from sparsefl_jax.runs.config import build, fields
 from tests.tiny import tiny_config
@@ -142,6 +143,83 @@ def test_a_token_beyond_the_table_is_refused(tmp_path):
         build.build_model(config, build.build_data(config))
     config.num_classes = 9
     build.build_model(config, build.build_data(config))
+    config.model = {"name": "encoder", "vocabulary": 8, "width": 4, "heads": 1}
+    with pytest.raises(ValueError, match="token 8, .* such as model.vocabulary=9"):
+        build.build_model(config, build.build_data(config))
+
+
+def test_sentences_become_hashed_words():
+    data = sources.load("sentences_sample", tokenizer="words", max_tokens=12)
+    plain = sources.load("sentences_sample")
+    assert data.x.dtype == np.int32 and data.x.shape == (len(plain.x), 12)
+    assert (data.x[:, 0] == 1).all() and data.x.max() < tokens.NUM_WORDS
+    np.testing.assert_array_equal(data.y, plain.y)
+    np.testing.assert_array_equal(data.users_test, plain.users_test)
+
+
+def test_words_are_hashed_alike_everywhere():
+    x = tokens.make_tokenizer("words", 6).encode(["Films, films!", "", "a b c d e f g"])
+    hashed = [2 + zlib.crc32(w) % 4094 for w in (b"films", b",", b"films", b"!")]
+    assert x[0].tolist() == [1, *hashed, 0] and x[1].tolist() == [1, 0, 0, 0, 0, 0]
+    assert x[2].all() and x.dtype == np.int32
+
+
+VOCABULARY = [
+    "[PAD]",
+    "[UNK]",
+    "[CLS]",
+    "[SEP]",
+    "[MASK]",
+    "a",
+    "good",
+    "film",
+    "##s",
+    ",",
+    "Bad",
+]
+
+
+def test_word_pieces_of_a_folder(tmp_path):
+    pytest.importorskip("tokenizers", reason="needs the extra [text]")
+    (tmp_path / "vocab.txt").write_text("\n".join(VOCABULARY))
+    pieces = tokens.make_tokenizer(tmp_path, 7)
+    texts = ["A good,  good films", "odd", "good film good film good"]
+    want = [2, 5, 6, 9, 6, 7, 3], [2, 1, 3, 0, 0, 0, 0], [2, 6, 7, 6, 7, 6, 3]
+    assert pieces.encode(texts).tolist() == list(map(list, want))
+    assert pieces.encode([]).shape == (0, 7)
+    settings = tmp_path / "tokenizer_config.json"
+    settings.write_text('{"do_lower_case": false}')
+    cased = tokens.make_tokenizer(tmp_path, 7)
+    assert cased.encode(["Bad A"])[0, :4].tolist() == [2, 10, 1, 3]
+    assert cased.identity != pieces.identity
+    settings.write_text("{")
+    with pytest.raises(ValueError, match="cannot be used") as caught:
+        tokens.make_tokenizer(tmp_path)
+    assert "\n" not in str(caught.value)
+    settings.unlink()
+    (tmp_path / "vocab.txt").write_text("\n".join(["x", *VOCABULARY]))
+    with pytest.raises(ValueError, match=r"\[PAD\] is 1, expected 0"):
+        tokens.make_tokenizer(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name, given, told",
+    [
+        ("mnist_sample", {"tokenizer": "words"}, "'mnist_sample' has no texts"),
+        ("sentences_sample", {"max_tokens": 9}, "it goes with tokenizer"),
+        (
+            "sentences_sample",
+            {"tokenizer": "words", "max_tokens": 1},
+            "max_tokens=1, expected at least 2",
+        ),
+        ("sentences_sample", {"tokenizer": "nowhere"}, "'words' or a folder with"),
+    ],
+    ids=str,
+)
+def test_tokenizers_that_are_refused(name, given, told):
+    with pytest.raises(ValueError, match=told) as caught:
+        sources.load(name, **given)
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("method", shakespeare.METHODS)

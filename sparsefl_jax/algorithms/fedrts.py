@@ -67,7 +67,7 @@ def fedrts(
     start: str = "random",
     allocation: str = "erk",
     prunable: Sequence[str] = KERNELS,
-    index: str = "bitmap",
+    index: str = "packed",
 ) -> Algorithm:
     """FedAvg within a mask of K_l entries a layer that the server draws anew at times.
 
@@ -170,13 +170,16 @@ def fedrts(
     def contribute(ctx, uplink):
         sent, grown = unpack_model(uplink), uplink["grown"]
         weight = ctx.client.num_examples
-        there = jnp.where(grown.sent, weight, jnp.zeros_like(weight))
+        grown_weight = jnp.where(grown.sent, weight, jnp.zeros_like(weight))
         mean = means.weighted_sum((sent.params, sent.stats), weight)
-        return {"mean": mean} | voting.summand(ctx, sent, grown, there)
+        return {"mean": mean} | voting.summand(ctx, sent, grown, grown_weight)
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
         mask, a, b = voting.choose(key, round, server, mean, total)
+        any_sent = total["mean"]["weight"] > 0
+        pair = mask, mean.mask
+        mask = jax.tree.map(lambda new, old: jnp.where(any_sent, new, old), *pair)
         since = renewed(round, mean.mask, mask, server.since)
         new = mean._replace(params=masks.apply(mean.params, mask), mask=mask)
         return Server(new, since, a, b), {}
@@ -221,9 +224,9 @@ def thompson(
         kept = top_k.largest(size, alive - doubt, select, within=model.mask)
         return trees.split(kept, select)[0]
 
-    def summand(ctx, sent, grown, there):
+    def summand(ctx, sent, grown, weight):
         strong = core(sent, ctx.round), ctx.client.num_examples
-        named = means.weighted_sum(grown.mask, there)
+        named = means.weighted_sum(grown.mask, weight)
         return {"grown": named, "core": means.weighted_sum(*strong)}
 
     def choose(key, round, server, mean, total):
@@ -231,15 +234,15 @@ def thompson(
         shares, grown = (
             means.weighted_mean(total[n], blank) for n in ("core", "grown")
         )
-        own, alive = core(mean, round), trees.split(mean.mask, select)[0]
+        strong, alive = core(mean, round), trees.split(mean.mask, select)[0]
 
-        def votes(m, o, s, g):
-            x = gamma * jnp.where(m, s, g) + (1 - gamma) * jnp.where(m, o, 0.5)
+        def votes(m, c, s, g):
+            x = gamma * jnp.where(m, s, g) + (1 - gamma) * jnp.where(m, c, 0.5)
             heard = (m | due(round)) & (total["core"]["weight"] > 0)
             weight = jnp.where(heard, jnp.float32(vote_weight), 0.0)
             return weight, weight * x
 
-        pairs = [jax.tree.leaves(tree) for tree in (alive, own, shares, grown)]
+        pairs = [jax.tree.leaves(tree) for tree in (alive, strong, shares, grown)]
         found = [votes(*leaves) for leaves in zip(*pairs, strict=True)]
         weight, gain = (
             jax.tree.unflatten(jax.tree.structure(alive), list(leaves))
@@ -271,8 +274,8 @@ def by_gradient(
             f"{VOTE_WEIGHT} with rule='gradient', which has no votes"
         )
 
-    def summand(ctx, sent, grown, there):
-        return {"grown": means.weighted_sum(grown.values, there)}
+    def summand(ctx, sent, grown, weight):
+        return {"grown": means.weighted_sum(grown.values, weight)}
 
     def choose(key, round, server, mean, total):
         blank = jax.tree.map(jnp.zeros_like, server.a)

@@ -17,6 +17,7 @@ import numpy as np
 
 from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import cache, hub_samples
+from sparsefl_jax.data.tokens import Tokenizer
 
 PREFIX = "hf:"
 OPTIONS = ("image", "text", "table", "label", "user", "hash", "train", "test")
@@ -25,19 +26,22 @@ _BUILDERS |= {".json": "json", ".jsonl": "json"}
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
 
 
-def read(name: str, **options: Any) -> tuple[dict[str, np.ndarray], int | None]:
+def read(
+    name: str, tokenizer: Tokenizer | None = None, **options: Any
+) -> tuple[dict[str, np.ndarray], int | None]:
     """Reads a data set into arrays for `sources.make_dataset`.
 
     Args:
       name: `ORGANISATION/NAME` or a path, with an optional `:CONFIG`.
+      tokenizer: what turns texts into tokens; None for hashed features.
       **options: columns, as `columns.choose` takes them; `hash`, the features of each
         text, by default 768; `train` and `test`, the names of the splits, by default
         `train` or the only one, and `test` or `validation`, whichever has labels.
 
     Returns:
       The arrays, and the number of classes where labels have names. Images become
-      uint8, texts hashed features. Texts of one length whose labels are characters
-      become tokens and the next token of each, as `leaf` has it.
+      uint8, texts hashed features or tokens. Texts of one length whose labels are
+      characters become tokens and the next token of each, as `leaf` has it.
 
     Raises:
       ValueError: the data set is not to be had, its columns or splits leave a choice,
@@ -45,7 +49,8 @@ def read(name: str, **options: Any) -> tuple[dict[str, np.ndarray], int | None]:
     """
     for option in options:
         one_of("hf", option, OPTIONS)
-    told = repr((_split(name), sorted(options.items())))
+    identity = [tokenizer.identity] if tokenizer else []
+    told = repr((_split(name), sorted(options.items()), *identity))
     digest = hashlib.sha256(told.encode()).hexdigest()[:8]
     title = title_of(name)
     entry = f"hf-{title}-{digest}".replace(":", "-")
@@ -62,7 +67,7 @@ def read(name: str, **options: Any) -> tuple[dict[str, np.ndarray], int | None]:
             load, folder, files = lambda: data, *_cached_files(data)
 
         def decode():
-            return hub_samples.decode(load(), title, **options)
+            return hub_samples.decode(load(), title, tokenizer=tokenizer, **options)
 
         arrays = dict(cache.through(entry, folder, files, decode))
     known = arrays.pop("num_classes", None)

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import characters, users
 from sparsefl_jax.data.columns import choose, kind_of
 from sparsefl_jax.data.hashing import hashed
+from sparsefl_jax.data.tokens import Tokenizer
 
 HASH = 768  # as many features as a DistilBERT has
 _ROWS = 1024  # read at a time
@@ -25,6 +27,7 @@ def decode(
     train: str | None = None,
     test: str | None = None,
     hash: int | None = None,
+    tokenizer: Tokenizer | None = None,
     **columns: Any,
 ) -> dict[str, np.ndarray]:
     """Decodes the samples, labels and users of a data set.
@@ -35,6 +38,7 @@ def decode(
       train: the split to train on; None for `train`, or the only one.
       test: the split to test on; None for `test` or `validation`, whichever has labels.
       hash: the number of features of a text, by default 768.
+      tokenizer: what turns texts into tokens instead.
       **columns: as `columns.choose` takes them.
 
     Returns:
@@ -53,6 +57,9 @@ def decode(
             f"hf.hash={hash} is read by nothing here: the samples are no texts, but "
             f"of kind {chosen.kind}"
         )
+    if tokenizer and (hash is not None or chosen.kind != "text"):
+        told = "the samples are no texts" if hash is None else f"hf.hash={hash} is set"
+        raise ValueError(f"tokenizer is read by nothing here: {told}")
     first = _labelled(data[train], train, chosen)
     if first is None:
         raise ValueError(f"split {train!r} has no sample with a label")
@@ -63,7 +70,12 @@ def decode(
     parts = [first] if second is None else [first, second]
     samples = [_samples(split, name, chosen, title) for split, name in parts]
     labels = [_values(split, name, chosen.label) for split, name in parts]
-    x, y = _features(samples, labels, features, chosen, hash or HASH, title)
+    features_of = partial(hashed, num_features=hash or HASH, title=title)
+    if tokenizer:
+        features_of = partial(tokenizer.encode, title=title)
+    elif _are_characters(samples, labels, features[chosen.label], chosen):
+        features_of = None
+    x, y = _features(samples, labels, features[chosen.label], chosen, features_of)
     ids = [_values(split, name, chosen.user) for split, name in parts]
     suffixes = ("", "_test")[: len(parts)]
     arrays = {f"x{s}": v for s, v in zip(suffixes, x, strict=True)}
@@ -217,16 +229,24 @@ def _numbers(split, name, columns, bar) -> np.ndarray:
     return np.concatenate(parts)
 
 
-def _features(samples, labels, features, columns, num_features, title):
-    """Returns x and y of each split, with labels as numbers."""
-    if columns.kind == "text" and kind_of(features[columns.label]) == "text":
-        lengths = {len(text) for texts in samples for text in texts}
-        if len(lengths) == 1 and all(len(c) == 1 for y in labels for c in y):
-            pairs = map(characters.followed, samples, labels)
-            return tuple(zip(*pairs, strict=True))
+def _are_characters(samples, labels, feature, columns) -> bool:
+    """Returns whether each label is the character after a text, all of one length."""
+    if columns.kind != "text" or kind_of(feature) != "text":
+        return False
+    lengths = {len(text) for texts in samples for text in texts}
+    return len(lengths) == 1 and all(len(c) == 1 for y in labels for c in y)
+
+
+def _features(samples, labels, feature, columns, features_of):
+    """Returns x and y of each split, with labels as numbers.
+
+    `features_of` encodes texts; None for tokens that each predict the next one.
+    """
+    if features_of is None:
+        return tuple(zip(*map(characters.followed, samples, labels), strict=True))
     if columns.kind == "text":
-        samples = [hashed(texts, num_features, title=title) for texts in samples]
-    if kind_of(features[columns.label]) != "classes":
+        samples = [features_of(texts) for texts in samples]
+    if kind_of(feature) != "classes":
         place = {c: i for i, c in enumerate(sorted(set().union(*labels)))}
         labels = [[place[label] for label in y] for y in labels]
     return samples, [np.array(y, np.int32) for y in labels]

@@ -6,11 +6,14 @@ of a play, whose characters are the users: its text, and its sentences with the 
 that end them as labels. `samples/README.md` names sources and licences.
 """
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from sparsefl_jax.data import characters, sentences
+from sparsefl_jax.data.hashing import hashed
+from sparsefl_jax.data.tokens import Tokenizer
 
 FOLDER = Path(__file__).parent / "samples"
 PLAY, PIECE = "shakespeare_sample", 40  # characters of a sample
@@ -28,16 +31,18 @@ def decode(differences: np.ndarray) -> np.ndarray:
     return np.cumsum(differences, axis=1, dtype=np.uint8)
 
 
-def read(name: str) -> dict[str, np.ndarray]:
+def read(name: str, tokenizer: Tokenizer | None = None) -> dict[str, np.ndarray]:
     """Reads an embedded sample.
 
     Args:
       name: one of `SAMPLES`.
+      tokenizer: what turns sentences into tokens; None for hashed features.
 
     Returns:
       `x` [n, H, W, C] uint8, `y` [n] int32, `x_test` and `y_test`; of the play `x`
       [n, T] uint8, `y` [n, T] int32, and the `users` of both splits; of its sentences
-      `x` [n, D] float32. The digits have `users` of the training images.
+      `x` [n, D] float32, or tokens [n, T] int32. The digits have `users` of the
+      training images.
 
     Example:
       >>> data = read("fashion_mnist_sample")
@@ -48,7 +53,8 @@ def read(name: str) -> dict[str, np.ndarray]:
         play = (FOLDER / f"{PLAY}.txt").read_text(encoding="ascii")
         if name == PLAY:
             return characters.by_character(play, PIECE)
-        return sentences.by_speaker(play, FEATURES)
+        features = partial(hashed, num_features=FEATURES)
+        return sentences.by_speaker(play, tokenizer.encode if tokenizer else features)
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as f:
         users = {"users": f["users"].astype(np.int32)} if "users" in f else {}
         return users | {

@@ -1,17 +1,17 @@
 """Sentences of a play by speaker; the mark that ends a sentence is its label."""
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
 from sparsefl_jax.data.characters import speeches
-from sparsefl_jax.data.hashing import hashed
 
 MARKS = (".", "!", "?")
 _SENTENCE = re.compile(r"([^.!?]+)([.!?])")
 
 
-def by_speaker(play: str, num_features: int, test_share: float = 0.2) -> dict:
+def by_speaker(play: str, encode: Callable, test_share: float = 0.2) -> dict:
     r"""Returns the sentences of a play as a data set whose users are its roles.
 
     A sentence has at least two words, and loses the mark that ends it. The last
@@ -19,15 +19,15 @@ def by_speaker(play: str, num_features: int, test_share: float = 0.2) -> dict:
 
     Args:
       play: as `characters.speeches` takes it.
-      num_features: D, the features that the letters of a sentence are hashed to.
+      encode: `(texts) -> [n, ...]`, the samples.
       test_share: the share of a role's sentences for testing, at least one.
 
     Returns:
-      The arrays that `sources.make_dataset` takes: `x` [n, D] float32, `y` [n] int32,
-      the place in `MARKS`, and `users` [n], and the same of the test samples.
+      The arrays that `sources.make_dataset` takes: `x` [n, ...], `y` [n] int32, the
+      place in `MARKS`, and `users` [n], and the same of the test samples.
 
     Example:
-      >>> arrays = by_speaker("A:\nWho is it? Come in! I am not here.\n", 8)
+      >>> arrays = by_speaker("A:\nWho is it? Come in! I am not here.\n", np.array)
       >>> arrays["y"].tolist(), arrays["y_test"].tolist(), arrays["users"].tolist()
       ([2, 1], [0], ['A', 'A'])
     """
@@ -43,7 +43,7 @@ def by_speaker(play: str, num_features: int, test_share: float = 0.2) -> dict:
     arrays = {}
     for suffix, sentences in parts.items():
         texts, marks, roles = zip(*sentences, strict=True)
-        arrays[f"x{suffix}"] = hashed(texts, num_features)
+        arrays[f"x{suffix}"] = encode(texts)
         arrays[f"y{suffix}"] = np.array([MARKS.index(mark) for mark in marks], np.int32)
         arrays[f"users{suffix}"] = np.array(roles)
     return arrays

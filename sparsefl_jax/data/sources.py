@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsefl_jax.data import hub, leaf, named, prepared_tfds, samples
+from sparsefl_jax.data.tokens import make_tokenizer
 from sparsefl_jax.data.users import number as number_users
 from sparsefl_jax.data.writers import MNIST, of_mnist
 
@@ -68,6 +69,8 @@ def load(
     writers: str | Path | None = None,
     num_classes: int | None = None,
     hf: Mapping[str, Any] | None = None,
+    tokenizer: str | Path | None = None,
+    max_tokens: int | None = None,
 ) -> Dataset:
     """Loads a data set by name.
 
@@ -83,6 +86,8 @@ def load(
         network outputs that no sample is labelled with.
       hf: the columns and splits of a data set of Hugging Face, where the types of its
         features leave a choice, as `hub.read` takes them: `{"label": "fine_label"}`.
+      tokenizer, max_tokens: turn texts into tokens, as `tokens.make_tokenizer` takes
+        them; None for hashed features.
 
     Returns:
       A `Dataset`.
@@ -99,22 +104,23 @@ def load(
     users = {}
     if writers and writers != MNIST:
         users = _read_npz(writers, _WRITER_KEYS)
-    known, hf = None, {k: v for k, v in (hf or {}).items() if v not in (None, ())}
+    known, hf = None, {k: v for k, v in (hf or {}).items() if v not in (None, (), [])}
     own = name.startswith(hub.PREFIX) or name in named.NAMED
     for option, value in hf.items() if not own else ():
         raise ValueError(
             f"hf.{option}={value!r} is read by nothing here: {name!r} is no data set "
             "of Hugging Face"
         )
+    tokens = _tokenizer(name, tokenizer, max_tokens)
     if name in samples.SAMPLES:
-        arrays = samples.read(name)
+        arrays = samples.read(name, tokens)
     elif name.startswith(hub.PREFIX):
         path = name.removeprefix(hub.PREFIX)
-        (arrays, known), title = hub.read(path, **hf), hub.title_of(path)
+        (arrays, known), title = hub.read(path, tokens, **hf), hub.title_of(path)
     elif name.endswith(".npz"):
         arrays, title = _read_npz(name, _KEYS, _OPTIONAL), Path(name).stem
     elif name in named.NAMED:
-        arrays, known = named.read(name, data_dir, hf)
+        arrays, known = named.read(name, data_dir, hf, tokens)
     elif Path(name).is_absolute() or leaf.find(name):
         arrays, title = leaf.read(name), Path(name).resolve().name
     else:
@@ -123,6 +129,24 @@ def load(
         users = of_mnist(arrays, name)
     num_classes = known if num_classes is None else num_classes
     return make_dataset(**arrays | users, num_classes=num_classes, name=title)
+
+
+def _tokenizer(name: str, tokenizer, max_tokens):
+    """Returns what turns a data set's texts into tokens, if anything."""
+    if tokenizer is None:
+        if max_tokens is not None:
+            raise ValueError(
+                f"max_tokens={max_tokens} is read by nothing here: it goes with "
+                "tokenizer"
+            )
+        return None
+    texts = name == samples.SENTENCES or name in named.NAMED
+    if not texts and not name.startswith(hub.PREFIX):
+        raise ValueError(
+            f"tokenizer={str(tokenizer)!r} is read by nothing here: {name!r} has no "
+            "texts; a table of texts is hf:./FILE.csv"
+        )
+    return make_tokenizer(tokenizer, max_tokens)
 
 
 def make_dataset(

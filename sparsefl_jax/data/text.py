@@ -5,27 +5,29 @@
         --user=author --encoder=models/distilbert-base-uncased
 
 The source is a CSV file (.csv, or .tsv with tabs) or a prepared TFDS data set with one
-text and one label. `--encoder` is a folder that holds a Hugging Face encoder and its
-tokenizer; nothing is ever downloaded. `--hash N` counts runs of letters in N buckets
-and knows nothing of their meaning. A CSV file has no test set: train on it with
-`--config.test_split=within`, which holds out a fifth of each client's samples.
+text and one label. `--encoder` is a folder that holds a BERT or a DistilBERT in Hugging
+Face's format, with its tokenizer; nothing is ever downloaded. `--hash N` counts runs of
+letters in N buckets and knows nothing of their meaning. A CSV file has no test set:
+train on it with `--config.test_split=within`, which holds out a fifth of each client's
+samples.
 """
 
 import argparse
 import csv
 import itertools
-import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from sparsefl_jax.core.validate import at_least, one_of
 from sparsefl_jax.data import prepared_tfds
 from sparsefl_jax.data.hashing import hashed
+from sparsefl_jax.data.tokens import make_tokenizer
+from sparsefl_jax.models import transformer
 from sparsefl_jax.system.files import naming
 
 _TABLES = {".csv": ",", ".tsv": "\t"}
@@ -92,57 +94,45 @@ def read_table(
     return Texts(list(texts), y, class_names, _numbered(users[0])[1] if user else None)
 
 
-def load_encoder(folder: str | Path) -> tuple[Any, Any]:
-    """Loads a Hugging Face encoder and its tokenizer from a folder, never a network.
+class Encoder(NamedTuple):
+    """A pretrained network that turns texts into features.
+
+    Attributes:
+      tokenize: `(texts) -> [n, T]` int32, padded with 0.
+      states: `(tokens [B, T]) -> [B, D]` float32.
+    """
+
+    tokenize: Callable
+    states: Callable
+
+
+def load_encoder(folder: str | Path) -> Encoder:
+    """Loads a BERT or a DistilBERT and its tokenizer from a folder, never a network.
 
     Args:
-      folder: a folder with `config.json`, weights and a tokenizer, as `save_pretrained`
-        writes them.
-
-    Returns:
-      `(tokenizer, model)`, the model in float32 and frozen.
+      folder: a folder with `config.json`, `model.safetensors`, and `tokenizer.json` or
+        `vocab.txt`, as Hugging Face's libraries write it.
 
     Raises:
-      ValueError: the folder holds no encoder, or transformers is not installed.
+      ValueError: the folder holds no such encoder, or the extra `text` is missing.
     """
-    if not (Path(folder) / "config.json").is_file():
-        raise ValueError(
-            f"encoder={str(folder)!r} is not a folder with a config.json; expected one "
-            "that holds a Hugging Face encoder and its tokenizer"
-        )
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    try:
-        import torch  # noqa: F401
-        import transformers
-    except ImportError as error:
-        install = "torch and transformers: pip install 'sparsefl_jax[text]'"
-        raise ValueError(f"--encoder needs {install} ({error})") from None
-    try:
-        read = {"local_files_only": True}
-        tokenizer = transformers.AutoTokenizer.from_pretrained(folder, **read)
-        model = transformers.AutoModel.from_pretrained(folder, **read)
-    except Exception as error:  # noqa: BLE001  damaged files raise many types
-        reason = " ".join(str(error).split())
-        raise ValueError(f"encoder={str(folder)!r} cannot be used: {reason}") from None
-    return tokenizer, model.float().eval().requires_grad_(False)
+    states, positions = transformer.read_states(folder)
+    return Encoder(make_tokenizer(folder, positions).encode, states)
 
 
 def embed(
     texts: Sequence[str],
-    tokenizer: Any,
-    model: Any,
+    encoder: Encoder,
     *,
     batch_size: int = 64,
-    max_length: int | None = 512,
     show: bool = False,
 ) -> np.ndarray:
-    """Returns an encoder's last hidden state at each text's first token ([CLS]).
+    """Returns an encoder's last state at each text's first token ([CLS]).
 
     Args:
-      texts: n strings.
-      tokenizer, model: as `load_encoder` returns them.
+      texts: n strings; the encoder cuts those that are too long for it.
+      encoder: as `load_encoder` returns it.
       batch_size: the number of texts that are encoded at a time.
-      max_length: the number of tokens after which a text is truncated.
       show: whether to show a progress bar.
 
     Returns:
@@ -159,10 +149,23 @@ def embed(
     parts = []
     for start in tqdm(range(0, len(texts), batch_size), disable=not show):
         chosen = [texts[i] for i in order[start : start + batch_size]]
-        cut = {"padding": True, "truncation": True, "max_length": max_length}
-        tokens = tokenizer(chosen, return_tensors="pt", **cut)
-        parts.append(np.asarray(model(**tokens).last_hidden_state[:, 0], np.float32))
+        tokens = _trimmed(encoder.tokenize(chosen), batch_size)
+        parts.append(np.asarray(encoder.states(tokens))[: len(chosen)])
     return np.concatenate(parts)[np.argsort(order)]
+
+
+def _trimmed(tokens: np.ndarray, rows: int) -> np.ndarray:
+    """Cuts padding off until the length is a power of two, and adds empty rows.
+
+    So few shapes are left, for each of which the network is compiled.
+
+    Example:
+      >>> _trimmed(np.array([[5, 6, 7, 0, 0, 0, 0]], np.int32), 2).tolist()
+      [[5, 6, 7, 0], [0, 0, 0, 0]]
+    """
+    longest = max(1, int((tokens != 0).sum(1).max(initial=0)))
+    tokens = tokens[:, : 2 ** (longest - 1).bit_length()]
+    return np.pad(tokens, ((0, rows - len(tokens)), (0, 0)))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -204,7 +207,7 @@ def _parser():
     add("--batch_size", type=int, default=64, help="texts at a time (default: 64)")
     features = parser.add_mutually_exclusive_group(required=True)
     add = features.add_argument
-    add("--encoder", metavar="DIR", type=Path, help="folder of a Hugging Face encoder")
+    add("--encoder", metavar="DIR", type=Path, help="folder of a BERT or DistilBERT")
     add("--hash", metavar="N", type=int, help="hash runs of letters to N features")
     return parser
 
@@ -218,8 +221,7 @@ def _convert(arguments) -> str:
         raise ValueError(f"out={str(arguments.out)!r}, expected a folder that exists")
     if arguments.encoder:
         options = {"batch_size": arguments.batch_size, "show": True}
-        tokenizer, model = load_encoder(arguments.encoder)
-        features = partial(embed, tokenizer=tokenizer, model=model, **options)
+        features = partial(embed, encoder=load_encoder(arguments.encoder), **options)
         origin = f"first token of {arguments.encoder.resolve().name}"
     else:
         features = partial(hashed, num_features=arguments.hash, title="hash")

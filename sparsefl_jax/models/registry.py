@@ -5,7 +5,7 @@ from typing import Any
 
 from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.models import cnn, mlp, recurrent, resnet, vgg
+from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer, vgg
 from sparsefl_jax.models.base import Model
 
 MODELS = {
@@ -24,6 +24,8 @@ MODELS = {
         resnet.resnet18,
         vgg.vgg16,
         recurrent.char_gru,
+        transformer.encoder,
+        transformer.pretrained_encoder,
     )
 }
 

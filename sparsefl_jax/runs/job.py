@@ -148,7 +148,7 @@ def opened(
     if together > 1:
         chunks += f" of {together} seeds together"
     key, here = jax.random.key(config.seed), provenance.facts(chunks)
-    at, data = resumption.start(saved, parts.setup.data)
+    at, data = resumption.start(saved, parts.setup)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if job.progress and (saved or job.progress != "rounds"):
         said = resumption.describe(saved, here) if saved else plan(config, parts)
@@ -185,7 +185,7 @@ def _follow(job: Job, parts: Parts | None) -> dict:
         found = resumption.settle(config, saved, job.extend_at_final)
         config, saved = found.config, found.saved
     parts = parts or job.build(config, begun)
-    at, _ = resumption.start(saved, parts.setup.data)
+    at, _ = resumption.start(saved, parts.setup)
     message = "asking all processes to end after this segment"
     _simulate(key, parts, at, recording.Recorder(), message)
     return processes.lead()

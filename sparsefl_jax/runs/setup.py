@@ -182,3 +182,10 @@ def _check_system(setup: Setup, num_clients: int) -> None:
         raise ValueError(
             f"system of {found} clients, expected the number of clients, {num_clients}"
         )
+    elif max(stage.cohort_size for stage in setup.stages) == 1:
+        for name in ("deadline", "quantile"):
+            if (value := getattr(system, name)) is not None:
+                raise ValueError(
+                    f"{name}={value:g} is read by nothing here: a cohort of one client "
+                    "has no deadline, expected cohort_size of at least 2"
+                )

@@ -82,8 +82,9 @@ def round_record(
     """Returns one round's line of `metrics.jsonl`, a dict of plain Python values.
 
     The ledger's fields stand at the top. A method's metrics stand in `client`, as means
-    over the cohort, and in `server`, so that none can take a field's place. `assumed`
-    says why packets leave something uncharged; it is absent where none do.
+    over the cohort, and in `server`, so that none can take a field's place. `loss` and
+    `train_accuracy` are None in a round without clients. `assumed` says why packets
+    leave something uncharged; it is absent where none do.
 
     Args:
       log: a `round_program.RoundLog` of one round, as NumPy arrays, without places
@@ -115,8 +116,9 @@ def round_record(
         "mismatch": float(log.mismatch),
         "layer_mismatch": dict(zip(names, map(float, log.layer_mismatch), strict=True)),
     }
-    if not len(log.ids):
-        client = {}  # there is nobody to average over
+    if not len(log.ids):  # there is nobody to average over
+        client = {}
+        record |= {"loss": None, "train_accuracy": None}
     sections = {
         "client": {k: float(np.mean(v, dtype=np.float64)) for k, v in client.items()},
         "server": {name: float(value) for name, value in log.server.items()},

@@ -97,6 +97,8 @@ def build_data(config):
         writers=config.writers,
         num_classes=config.num_classes,
         hf=dict(config.hf),
+        tokenizer=config.tokenizer,
+        max_tokens=config.max_tokens,
     )
     name, settings = _settings(config.partition)
     return datasets.federate(
@@ -161,9 +163,14 @@ def _check_tokens(config, data, model) -> None:
     fast = {"xla_backend_optimization_level": 0}
     logits = jax.jit(forward, compiler_options=fast)(jax.random.key(0))
     if not np.isfinite(logits).all():  # flax looks up NaN beyond the end of a table
+        expected = f"a longer table, such as num_classes={most + 1}"
+        if "vocabulary" in config.model:
+            expected = f"a longer table, such as model.vocabulary={most + 1}"
+        elif "folder" in config.model:
+            expected = f"tokenizer={config.model['folder']!r}, the network's own"
         raise ValueError(
             f"model.name={name!r} has no row for token {most}, the largest of "
-            f"{data.name!r}; expected a longer table, such as num_classes={most + 1}"
+            f"{data.name!r}; expected {expected}"
         )
 
 
@@ -228,10 +235,10 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
         chosen = main | {
             key: settings.pop(key) for key in registry.STAGE if key in settings
         }
-        chosen["cohort_size"] = _drawn(config, chosen["cohort_size"])
+        chosen["cohort_size"] = _drawn(config, chosen["cohort_size"], system)
         first = build_algorithm(name, settings, model, optimizer, "first_stage")
         stages.append(Stage(first, **chosen))
-    main["cohort_size"] = _drawn(config, main["cohort_size"])
+    main["cohort_size"] = _drawn(config, main["cohort_size"], system)
     name, settings = _settings(config.algorithm)
     if config.server_optimizer.get("name") is not None:
         chosen, arguments = _settings(config.server_optimizer)
@@ -239,8 +246,7 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     if budgets is not None:
         if "densities" in settings:
             _check_budgets(config, settings, budgets)
-        size, present = main["cohort_size"], clock.presence(system)
-        sampler = cohorts.stratified_sampler(budgets, size, present)
+        sampler = _sampler(config, budgets, main["cohort_size"], system)
     algorithm = build_algorithm(name, settings, model, optimizer)
     algorithm = _make_private(config, algorithm)
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
@@ -261,10 +267,29 @@ def _make_private(config, algorithm: Algorithm) -> Algorithm:
         return private(algorithm, **given)
 
 
-def _drawn(config, cohort_size: int) -> int:
+def _drawn(config, cohort_size: int, system: System | None) -> int:
     """Returns how many clients are drawn: a cohort of one is that client alone."""
-    over = config.deadline.get("over") or 1.0
-    return math.ceil(round(over * cohort_size, 6)) if cohort_size > 1 else cohort_size
+    over = config.deadline.get("over")
+    if over is None or system is None or cohort_size == 1:
+        return cohort_size
+    drawn, num_clients = math.ceil(round(over * cohort_size, 6)), len(system.tier)
+    if cohort_size <= num_clients < drawn:
+        raise ValueError(
+            f"deadline.over={over:g} draws {drawn} clients for "
+            f"cohort_size={cohort_size}, expected at most all {num_clients}"
+        )
+    return drawn
+
+
+def _sampler(config, budgets, drawn: int, system: System | None):
+    """Returns the sampler of tiers of budgets; names what sets the size it refuses."""
+    try:
+        return cohorts.stratified_sampler(budgets, drawn, clock.presence(system))
+    except ValueError as error:
+        if drawn == config.cohort_size:
+            raise
+        over = config.deadline["over"]
+        raise ValueError(f"deadline.over={over:g}: {error}") from None
 
 
 def _check_budgets(config, settings: dict, budgets) -> None:

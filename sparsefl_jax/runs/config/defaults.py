@@ -34,6 +34,8 @@ def default_config() -> Any:  # a ConfigDict
             train=config_dict.placeholder(str),
             test=config_dict.placeholder(str),
         ),
+        tokenizer=config_dict.placeholder(str),
+        max_tokens=config_dict.placeholder(int),
         writers=config_dict.placeholder(str),
         num_classes=config_dict.placeholder(int),
         num_clients=100,

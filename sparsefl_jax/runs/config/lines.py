@@ -15,6 +15,8 @@ LINES = {
     "hf.hash": "features that the letters of a text are hashed to, 768 by default",
     "hf.train": "split to train on, by default 'train' or the only one",
     "hf.test": "split to test on, by default 'test' or 'validation'",
+    "tokenizer": "turns texts into tokens: a folder with a vocabulary, or 'words'",
+    "max_tokens": "tokens of a text, which is cut or padded to them, 64 by default",
     "data_dir": "folder of prepared TFDS data sets",
     "writers": ".npz file with the writer of each sample, or 'mnist' for MNIST's own",
     "num_classes": "outputs of the network, if more than there are labels",

@@ -1,0 +1,135 @@
+"""Turns texts into tokens of one length: a vocabulary's word pieces, or hashed words.
+
+Token 0 is padding, and the first token of a text stands for all of it, as
+`models.encoder` expects them.
+"""
+
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from tqdm import tqdm
+
+from sparsefl_jax.core.validate import at_least, one_line
+
+WORDS = "words"
+MAX_TOKENS = 64
+NUM_WORDS = 4096  # tokens of hashed words, as many as `models.encoder` reads
+_CHUNK = 4096  # texts at a time
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+class Tokenizer(NamedTuple):
+    """How texts become tokens.
+
+    Attributes:
+      encode: `(texts, title=None) -> [n, T]` int32; `title` is what a progress bar on a
+        terminal is called.
+      identity: tells tokenizers apart that give other tokens.
+    """
+
+    encode: Callable
+    identity: str
+
+
+def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> Tokenizer:
+    """Returns a tokenizer.
+
+    Args:
+      name: a folder with the `tokenizer.json` or the `vocab.txt` of a BERT, or "words"
+        for the hashes of lower-case words and punctuation marks.
+      max_tokens: T, by default 64; a longer text is cut, a shorter one padded.
+
+    Raises:
+      ValueError: the folder holds no such vocabulary, or `max_tokens` is below 2.
+
+    Example:
+      >>> words = make_tokenizer("words", 4)
+      >>> x = words.encode(["Good film", "good, good film"])
+      >>> x.shape, x[:, 0].tolist(), x[0, 3].item(), bool(x[0, 1] == x[1, 1] == x[1, 3])
+      ((2, 4), [1, 1], 0, True)
+    """
+    length = MAX_TOKENS if max_tokens is None else max_tokens
+    at_least("max_tokens", length, 2)
+    if name == WORDS:
+        return Tokenizer(_in_chunks(_hashed_words, length), f"{WORDS} {length}")
+    pieces, content = _read_vocabulary(Path(name))
+    pieces.no_padding()
+    pieces.enable_truncation(length)
+
+    def encode(texts, length):
+        x = np.zeros((len(texts), length), np.int32)
+        for row, found in zip(x, pieces.encode_batch(texts), strict=True):
+            row[: len(found.ids)] = found.ids
+        return x
+
+    identity = f"{hashlib.sha256(content).hexdigest()} {length}"
+    return Tokenizer(_in_chunks(encode, length), identity)
+
+
+def _in_chunks(function: Callable, length: int) -> Callable:
+    """Returns a function of all texts, with a progress bar."""
+
+    def encode(texts: Sequence[str], title: str | None = None) -> np.ndarray:
+        hide = True if title is None else None  # None shows it on a terminal alone
+        parts = [np.zeros((0, length), np.int32)]
+        with tqdm(total=len(texts), desc=title, unit=" texts", disable=hide) as bar:
+            for start in range(0, len(texts), _CHUNK):
+                parts.append(function(list(texts[start : start + _CHUNK]), length))
+                bar.update(len(parts[-1]))
+        return np.concatenate(parts)
+
+    return encode
+
+
+def _hashed_words(texts: list[str], length: int) -> np.ndarray:
+    """Returns 1 and then a token from 2 on for each word and mark."""
+    x = np.zeros((len(texts), length), np.int32)
+    for row, text in zip(x, texts, strict=True):
+        words = _WORD.findall(text.lower())[: length - 1]
+        hashes = [zlib.crc32(word.encode()) % (NUM_WORDS - 2) for word in words]
+        row[: len(words) + 1] = [1, *(2 + h for h in hashes)]
+    return x
+
+
+def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
+    """Returns a tokenizer of the library, and what it was read from."""
+    begin = f"tokenizer={str(folder)!r}"
+    names = ("tokenizer.json", "vocab.txt")
+    path = next((folder / n for n in names if (folder / n).is_file()), None)
+    if path is None:
+        raise ValueError(
+            f"{begin}, expected {WORDS!r} or a folder with {' or '.join(names)}"
+        )
+    try:
+        import tokenizers
+    except ImportError:
+        raise ValueError(
+            f"{begin} needs tokenizers: pip install 'sparsefl_jax[text]'"
+        ) from None
+    try:
+        content = path.read_bytes()
+        if path.name == names[0]:
+            pieces = tokenizers.Tokenizer.from_file(str(path))
+        else:
+            settings = _settings(folder)
+            pieces = tokenizers.BertWordPieceTokenizer(str(path), **settings)
+            content += repr(settings).encode()
+        padding = pieces.token_to_id("[PAD]")
+    except Exception as error:  # noqa: BLE001  damaged files raise many types
+        raise ValueError(f"{begin} cannot be used: {one_line(error)}") from None
+    if padding != 0:
+        raise ValueError(f"{begin} cannot be used: [PAD] is {padding}, expected 0")
+    return pieces, content
+
+
+def _settings(folder: Path) -> dict[str, bool]:
+    """Returns whether a vocabulary is of lower-case words, as BERT's usually is."""
+    path = folder / "tokenizer_config.json"
+    told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {"lowercase": bool(told.get("do_lower_case", True))}
