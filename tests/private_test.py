@@ -245,10 +245,10 @@ def test_a_configuration_makes_its_method_private():
 def test_the_page_says_of_what_epsilon_is():
     method = sfl.private(averaging(), clip=1, noise_multiplier=4.0)
     told = method.guarantee([Stage(method, 9, 5)], 50, 7, None, None)
-    said = "".join(page._guarantee(SimpleNamespace(summary={"guarantee": told})))
+    said = "".join(page._guarantees(SimpleNamespace(summary={"guarantee": told})))
     assert "of the released models, not of metrics.jsonl" in said
     assert f"{module.epsilon(50, 5, 7, 4.0, 50**-1.1):.4g}" in said
-    assert page._guarantee(SimpleNamespace(summary={})) == []
+    assert page._guarantees(SimpleNamespace(summary={})) == []
     silent = sfl.private(averaging(), clip=1, noise_multiplier=0)
     told = silent.guarantee([Stage(silent, 9, 5)], 50, 7, None, None)
     assert told["epsilon"] is None and "no epsilon" in told["statement"]
@@ -269,7 +269,22 @@ def test_a_run_tells_its_epsilon_in_plan_summary_and_page(tmp_path, capsys):
 @pytest.mark.slow
 def test_a_private_method_obeys_the_laws_of_methods():
     def method(model, optimizer):
-        average = sfl.fedavg(model, optimizer, weighting="uniform")
-        return sfl.private(average, clip=0.1, noise_multiplier=0.5)
+        _, zeros = model.init(jax.random.key(0))
+
+        def apply(params, stats, x, **kwargs):
+            return model.apply(params, zeros, x, **kwargs)[0], {}
+
+        still = model._replace(apply=apply)
+        plain = sfl.fedavg(still, optimizer, weighting="uniform")
+
+        def init(key, start):
+            return plain.init(key, start._replace(stats={}))
+
+        def deploy(key, server):
+            (found,) = plain.deploy(key, server).values()
+            return {"global": found._replace(stats=zeros)}
+
+        changed = plain._replace(init=init, deploy=deploy)
+        return sfl.private(changed, clip=0.1, noise_multiplier=0.5)
 
     sfl.check_algorithm(method, progress=False)

@@ -172,8 +172,9 @@ def _told(
     said = f"epsilon={spent:.4g} at delta={delta:.3g}" if finite else "no epsilon"
     facts["statement"] = (
         f"Differential privacy of clients (one replaced by another) after {rounds} "
-        f"rounds: {said}. This is of the released models, not of metrics.jsonl, whose "
-        "losses and accuracies come from clients' samples without noise."
+        f"rounds: {said}, clip={clip:g}, noise_multiplier={noise_multiplier:g}. This "
+        "is of the released models, not of metrics.jsonl, whose losses and accuracies "
+        "come from samples without noise."
     )
     return facts
 

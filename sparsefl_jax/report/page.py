@@ -147,7 +147,7 @@ def write_page(run_dir: str | Path) -> Path:
             _figures(run, "Density and masks"),
             *map(note, sentences(run)),
         ),
-        section("Guarantee", *_guarantee(run)),
+        section("Guarantee", *map(note, _guarantees(run))),
         section("Filters", _figures(run, "Filters")),
         section(
             "Devices",
@@ -240,12 +240,10 @@ def _accuracy_rows(run: Run) -> list[list[str]]:
     return [row[:-1] for row in accuracy_rows(run.summary)]
 
 
-def _guarantee(run: Run) -> list[str]:
-    """Returns what holds of the released models, if the method guarantees anything."""
-    found = dict(run.summary.get("guarantee", {}))
-    said = found.pop("statement", "")
-    named = [(name, MISSING if v is None else f"{v:.4g}") for name, v in found.items()]
-    return [note(said), facts(named)] if said else []
+def _guarantees(run: Run) -> list[str]:
+    """Says what holds of the released models, if the method guarantees anything."""
+    found = run.summary.get("guarantee")
+    return [found["statement"]] if found else []
 
 
 def _round(run: Run, record: Mapping[str, Any]) -> int:
