@@ -99,6 +99,7 @@ def test_what_grows_by_the_gradient_starts_at_0_also_where_it_was_just_pruned():
     assert model.params["w"][:9].tolist() == [16, 15, 14, 13, 12, 0, 0, 0, 0]
 
 
+@pytest.mark.slow
 def test_draws_have_the_frequencies_of_beta():
     """Beta(3, 1) beats Beta(1, 1) with 3/4: x^3 is the chance that it is below x."""
     a = {"w": jnp.concatenate([jnp.full((1, 20000), 3.0), jnp.ones((1, 20000))])}

@@ -24,7 +24,10 @@ def config(method="fedavg", density=None):
     return methods.choose(config, method, density)
 
 
-@pytest.mark.parametrize("rounds", [0.5, 1, 7.99, 8, 5000.5])
+@pytest.mark.parametrize(
+    "rounds",
+    [7.99, 8, *(pytest.param(r, marks=pytest.mark.slow) for r in (0.5, 1, 5000.5))],
+)
 def test_a_dense_budget_pays_for_whole_rounds(rounds):
     """Dense models cost the same in every round."""
     asked = config()
@@ -105,6 +108,7 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     assert fit_rounds.kept(asked, begun) is None
 
 
+@pytest.mark.slow
 def test_a_plan_alone_is_of_the_rounds_that_the_budget_pays_for(capsys):
     """`--dry_run` beside a budget."""
     asked = config()
