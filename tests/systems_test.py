@@ -162,7 +162,8 @@ def test_over_selection_that_no_tier_of_budgets_shares_is_refused_by_its_name():
 def test_refuses_a_deadline_that_no_cohort_has(closing):
     system = systems.make_system("iot", 4, **closing)
     data = SimpleNamespace(train=SimpleNamespace(size=np.ones(4)))
-    one, two = (Stage(None, 1, cohort_size) for cohort_size in (1, 2))
+    method = SimpleNamespace(guarantee=None)
+    one, two = (Stage(method, 1, cohort_size) for cohort_size in (1, 2))
     setup.check(setup.make([one, two], None, data, system=system))
     alone = setup.make([one], None, data, system=system)
     refused(lambda: setup.check(alone), "is read by nothing here: a cohort of one")
