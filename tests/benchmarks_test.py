@@ -299,7 +299,8 @@ def test_roofline(tmp_path, monkeypatch):
 
 def test_every_network_has_a_usual_batch():
     missing = models.MODELS.keys() - workload.NETWORKS.keys()
-    assert missing == {"char_gru"}  # benchmarks draw images and features, no tokens
+    tokens = {"char_gru", "encoder", "pretrained_encoder"}
+    assert missing == tokens  # benchmarks draw images and features
 
 
 def test_compaction(tmp_path, monkeypatch):

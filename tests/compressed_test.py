@@ -150,6 +150,13 @@ def test_qsgd_by_hand():
     close(server.params, START + mean(sent))
 
 
+def test_qsgd_keeps_a_residual_on_request_alone():
+    """That of 4 bits and more than 49 entries a norm would grow without bound."""
+    for given, kept in (({}, 0), ({"feedback": "ef"}, len(LEAVES))):
+        _, clients, *_ = next(play(make(up="qsgd", **given)))
+        assert len(jax.tree.leaves(clients[0].memory)) == kept
+
+
 def test_majority_by_hand():
     options = {"feedback": "none", "server_optimizer": optax.sgd(0.1)}
     method = make(up="majority", **options)
@@ -300,8 +307,11 @@ REFUSED = [
     ({"up": "sign", "density": 0.1}, "density=0.1, expected None: neither up='sign'"),
     ({"up": "randomk", "index": "coo"}, "index='coo', expected None: neither"),
     ({"index": "none"}, "index='none', expected one of bitmap, coo, csr, golomb"),
-    ({"up": "majority"}, "feedback='ef', expected 'none' with up='majority'"),
-    ({"up": "majority", "feedback": "none"}, "server_optimizer=None, expected one"),
+    (
+        {"up": "majority", "feedback": "ef"},
+        "feedback='ef', expected 'none' with up='majority'",
+    ),
+    ({"up": "majority"}, "server_optimizer=None, expected one"),
     ({"feedback": "ef21"}, "clients=None, expected their number"),
     ({"feedback": "ef21", "clients": 0}, "clients=0, expected an integer from 1"),
     ({"clients": 5}, "clients=5, expected None: feedback='ef21' reads it"),

@@ -109,7 +109,7 @@ TIMES = {"layer_time": None, "constant_time": 0.0, "max_density": 1.0}
 PRINTED = {
     "complement": {"aggregation_ratio": 1.5, "index": "bitmap"},
     "compressed": {
-        **{"up": "topk", "down": None, "feedback": "ef", "density": None},
+        **{"up": "topk", "down": None, "feedback": None, "density": None},
         **{"scope": None, "bits": None, "bucket": None, "index": None},
         **{"clients": None, "stale": "keep", "server_optimizer": None},
         **{"keep_optimizer": False, "weighting": None},

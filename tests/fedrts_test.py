@@ -90,6 +90,16 @@ def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
         np.testing.assert_allclose(new.model.params["w"], weights)
 
 
+def test_what_grows_by_the_gradient_starts_at_0_also_where_it_was_just_pruned():
+    """Of 8 entries int(0.3989 * 8) = 3 go; without a gradient the first holes grow."""
+    method, server = drawing(start="magnitude", rule="gradient")
+    args = jax.random.key(0), jnp.int32(10), server, votes(server)
+    model = jax.jit(method.aggregate)(*args)[0].model
+    assert np.flatnonzero(model.mask["w"]).tolist() == list(range(8))
+    assert model.params["w"][:9].tolist() == [16, 15, 14, 13, 12, 0, 0, 0, 0]
+
+
+@pytest.mark.slow
 def test_draws_have_the_frequencies_of_beta():
     """Beta(3, 1) beats Beta(1, 1) with 3/4: x^3 is the chance that it is below x."""
     a = {"w": jnp.concatenate([jnp.full((1, 20000), 3.0), jnp.ones((1, 20000))])}

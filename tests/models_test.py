@@ -39,6 +39,15 @@ COUNTS = (
         0,
         40 * (3 * 96 * 112 + 96 * 92),
     ),
+    # DistilBERT has 66,362,880 parameters; the last two layers come on top.
+    (
+        "encoder",
+        (2, (512,)),
+        dict(layers=6, width=768, heads=12, hidden=3072, vocabulary=30_522),
+        66_362_880 + 768 * 769 + 2 * 769,
+        0,
+        6 * 512 * (4 * 768**2 + 2 * 768 * 3072) + 768**2 + 2 * 768,
+    ),
 )
 # Programs here run once or twice, so compiling is all the time there is.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})

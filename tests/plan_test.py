@@ -21,11 +21,9 @@ METHODS = {
 }  # of others, the default
 FILES = sorted(p.stem for p in Path(configs.__file__).parent.glob("[a-z]*.py"))
 FILES.remove("shakespeare")  # its network reads tokens, not these samples
-QUICK = {  # one of each paper
+QUICK = {  # the others take long to compile
     ("complement_sst2", "cs"),
     ("fedsparsify_fashion_mnist", "global"),
-    ("flash_cifar10", "spdst"),
-    ("spafl_cifar10", "spafl"),
 }
 SHAPES = {"mlp": (6, 6, 1), "sa": (24,)}  # of samples
 CLIENTS, ROUNDS = 10, 3

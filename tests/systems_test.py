@@ -67,9 +67,15 @@ def test_a_trace_has_a_row_for_each_client(tmp_path):
     "lines, said",
     [
         ([HEAD, "a,0.5,1,1,1"], "has shares of sum 0.5, expected 1"),
-        ([HEAD, "a,1,0,1,1"], "line 2: gflops=0.0, expected in (0, inf)"),
+        ([HEAD, "a,1,0,1,1"], "line 2: gflops=0.0, expected in [1e-6"),
         ([HEAD, "a,1,1,x,1"], "line 2: mbit_down='x', expected a number"),
-        ([HEAD, "a,1,1,inf,1"], "line 2: mbit_down=inf, expected in (0, inf)"),
+        ([HEAD, "a,1,1,inf,1"], "line 2: mbit_down=inf, expected in [1e-6"),
+        ([HEAD, "a,1,1,1,1e-300"], "line 2: mbit_up=1e-300, expected in [1e-6, 1e12]"),
+        ([HEAD, "", "a,1,x,1,1"], "line 3: gflops='x', expected a number"),
+        (
+            [HEAD + ",available", *(f"a,.5,1,1,1,{'1 ' * n}" for n in (997, 991))],
+            "available of 991, 997 rounds repeat together after 988027, expected",
+        ),
         ([HEAD, "a,1,1,1"], "line 2: mbit_up='', expected a number"),
         ([HEAD, "a,1,1,1,1,1"], "line 2: expected 5 fields"),
         ([HEAD + ",speed", "a,1,1,1,1,1"], "column='speed', expected one of tier"),
@@ -79,7 +85,10 @@ def test_a_trace_has_a_row_for_each_client(tmp_path):
         ([HEAD], "expected rows"),
         ([""], "expected the column gflops"),
         ([HEAD + ",available", "a,1,1,1,1,2"], "line 2: available=2.0, expected in"),
-        (["client,gflops,mbit_down,mbit_up", "0,1,1,1"], "a row for each of 0 to 3"),
+        (
+            ["client,gflops,mbit_down,mbit_up", "0,1,1,1"],
+            "1 rows of 1 clients, expected one for each of 0 to 3",
+        ),
         ([HEAD, "a,0.99,1,1,1", "b,0.01,1,1,1"], "leaves no client of num_clients=4"),
     ],
 )

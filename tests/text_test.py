@@ -137,20 +137,7 @@ def test_features_are_the_first_tokens_states(kind, tmp_path, capsys):
     pytest.importorskip("safetensors", reason="needs the extra [text]")
     found = by_hand.tensors(kind, 2)
     folder = by_hand.write(tmp_path / kind, kind, found)
-    words = [
-        "[PAD]",
-        "[UNK]",
-        "[CLS]",
-        "[SEP]",
-        "[MASK]",
-        "a",
-        "good",
-        "film",
-        "##s",
-        ",",
-        "bad",
-    ]
-    (tmp_path / kind / "vocab.txt").write_text("\n".join(words))
+    (tmp_path / kind / "vocab.txt").write_text("\n".join(by_hand.PIECES))
     rows = [("t", "l"), ("A good film", "1"), ("bad, bad FILMS", "0"), ("odd", "0")]
     path, out = write(tmp_path / "t.csv", rows), tmp_path / "out.npz"
     given = [str(path), str(out), "--text=t", "--label=l", f"--encoder={folder}"]

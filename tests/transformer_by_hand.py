@@ -6,6 +6,8 @@ import math
 import numpy as np
 
 WIDTH, HEADS, HIDDEN, LAYERS, ROWS, POSITIONS = 6, 2, 5, 2, 11, 8
+PIECES = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")  # a vocabulary
+PIECES += ("a", "good", "film", "##s", ",", "bad")
 CONFIGS = {
     "bert": {
         "model_type": "bert",

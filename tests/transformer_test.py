@@ -9,6 +9,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import models
+from sparsefl_jax.export.compact import compact
 from sparsefl_jax.models import transformer, wiring
 from sparsefl_jax.sparsity import filters, masks, width
 from tests import transformer_by_hand as by_hand
@@ -127,6 +128,11 @@ def test_wiring_names_the_kernels_and_slices_no_width(key):
         width.check(sfl.SparseModel(*shapes[:1], {}, {}))
     with pytest.raises(ValueError, match="layer 'layer1/down', expected conv or fc"):
         filters.largest(shapes[0], 0.5)
+    zeros = jax.tree.map(lambda v: np.zeros(v.shape, v.dtype), shapes[0])
+    sparse = sfl.SparseModel(zeros, masks.full(zeros), {})
+    sizes = {"layers": 10, "width": 4, "heads": 1, "hidden": 3}
+    with pytest.raises(ValueError, match="'layer1/down'"):
+        compact(sparse, "encoder", 2, (7,), **sizes)
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from sparsefl_jax.wire import compressors
 from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor
 from sparsefl_jax.wire.packets import Message, Packet, stable
 
+NO_RESIDUAL = ("qsgd", "majority")  # unbiased, and without a size
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
 
@@ -87,7 +88,7 @@ def compressed(
     *,
     up: str | Compressor = "topk",
     down: str | Compressor | None = None,
-    feedback: str = "ef",
+    feedback: str | None = None,
     density: float | None = None,
     scope: str | None = None,
     bits: int | None = None,
@@ -105,7 +106,7 @@ def compressed(
     took part in the round before, to others every entry that has changed since, or
     everything. Up: the update, compressed. Both: normalisation statistics, float32.
     Training is dense, so compression saves no FLOPs. A client whose uplink was lost
-    keeps the memory that it had, with which the server's is in step.
+    keeps the memory that it had, as the server has not seen the new one.
 
     Args:
       model: the network and its loss.
@@ -115,7 +116,9 @@ def compressed(
         `wire.compressors.Compressor`.
       down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
         'sign', or a `Compressor`; None sends the model.
-      feedback: 'ef', 'ef21' or 'none'.
+      feedback: 'ef', 'ef21' or 'none'; None for 'ef', but for 'none' with 'qsgd' and
+        'majority'. The residual of 'qsgd' grows without bound unless a norm is of fewer
+        entries than its levels squared: 49 with 4 bits, 16129 with 8.
       density: share of the entries that 'topk', 'randomk' and 'stc' send, both ways;
         None for 0.01.
       scope: entries among which 'topk' seeks the largest, 'global' or each 'leaf'; None
@@ -141,6 +144,7 @@ def compressed(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = compressed(model, optimizer, up="stc", down="stc", density=0.01)
     """
+    feedback = feedback or ("none" if up in NO_RESIDUAL else "ef")
     one_of("feedback", feedback, FEEDBACK)
     one_of("stale", stale, ("keep", "reset"))
     given = dict(density=density, scope=scope, bits=bits, bucket=bucket, index=index)
@@ -184,8 +188,7 @@ def compressed(
             train_key, loss_fn, tx, downlink, client.opt_state, batches
         )
         if stale == "reset":  # static branch
-            missed = ctx.last_round < ctx.round - 1
-            memory = jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
+            memory = _unless_missed(ctx, memory)
         pending = pending_of(uplink["delta"].values, memory)
         message = coder.encode(code_key, pending)
         client = Client(remember(memory, pending, coder.decode(message)), opt_state)
@@ -200,9 +203,7 @@ def compressed(
         delta, stats = mean_update(server, total)
         estimate = server.estimate
         if feedback == "ef21":  # static branch
-            estimate = delta = jax.tree.map(
-                lambda h, q: h + q / clients, estimate, total["sum"]["delta"]
-            )
+            estimate = delta = _estimate(server, total, clients)
         combined, any_sent = coder.combine(combine_key, delta), total["weight"] > 0
         delta = jax.tree.map(lambda c, d: jnp.where(any_sent, c, d), combined, delta)
         move, opt_state = server_step(server_tx, server, delta)
@@ -213,23 +214,30 @@ def compressed(
         seed = jax.random.bits(seed_key, (), jnp.uint32)
         return Server(params, stats, opt_state, seed, estimate, step), {}
 
-    def deploy(key, server):
-        mask = masks.full(server.params)
-        return {"global": SparseModel(server.params, mask, server.stats)}
+    steps = init, broadcast, update, contribute, aggregate, _deploy, init_client
+    return Algorithm(*steps, undelivered=_undelivered)
 
-    def undelivered(ctx, before, after):
-        return after._replace(memory=before.memory)  # the server has not seen the rest
 
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy,
-        init_client,
-        undelivered=undelivered,
-    )
+def _deploy(key: Array, server: Server) -> dict[str, SparseModel]:
+    mask = masks.full(server.params)
+    return {"global": SparseModel(server.params, mask, server.stats)}
+
+
+def _undelivered(ctx: Context, before: Client, after: Client) -> Client:
+    """Returns a client as it was to the server, which has not seen its update."""
+    return after._replace(memory=before.memory)
+
+
+def _unless_missed(ctx: Context, memory: PyTree) -> PyTree:
+    """Returns the memory of a client, 0 if it has missed a round."""
+    missed = ctx.last_round < ctx.round - 1
+    return jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
+
+
+def _estimate(server: Server, total: PyTree, clients: int) -> PyTree:
+    """Returns the mean of all clients' estimates; who sent nothing kept its own."""
+    changes = total["sum"]["delta"]
+    return jax.tree.map(lambda h, q: h + q / clients, server.estimate, changes)
 
 
 def _catch_up(ctx: Context, server: Server) -> Message:

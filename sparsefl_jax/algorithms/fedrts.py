@@ -50,7 +50,7 @@ class Rule(NamedTuple):
 
     pack: Callable  # (grads, named, sent, index) -> packet of what clients name
     summand: Callable  # (ctx, model, grown, weight) -> what the server adds up besides
-    choose: Callable  # (key, round, server, mean, total) -> (mask, a, b)
+    choose: Callable  # (key, round, server, mean, total) -> (model, a, b)
 
 
 def fedrts(
@@ -176,12 +176,10 @@ def fedrts(
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
-        mask, a, b = voting.choose(key, round, server, mean, total)
+        new, a, b = voting.choose(key, round, server, mean, total)
         any_sent = total["mean"]["weight"] > 0
-        pair = mask, mean.mask
-        mask = jax.tree.map(lambda new, old: jnp.where(any_sent, new, old), *pair)
-        since = renewed(round, mean.mask, mask, server.since)
-        new = mean._replace(params=masks.apply(mean.params, mask), mask=mask)
+        new = jax.tree.map(lambda n, o: jnp.where(any_sent, n, o), new, mean)
+        since = renewed(round, mean.mask, new.mask, server.since)
         return Server(new, since, a, b), {}
 
     return frozen._replace(
@@ -256,7 +254,8 @@ def thompson(
             scores = trees.merge(scores, trees.split(mean.params, select)[1])
             return top_k.largest(scores, budget(scores, round)[0], select)
 
-        return lax.cond(due(round), draw, lambda: mean.mask), a, b
+        mask = lax.cond(due(round), draw, lambda: mean.mask)
+        return SparseModel(masks.apply(mean.params, mask), mask, mean.stats), a, b
 
     def pack(grads, named, sent, index):
         return Packet(named, named, sent=sent, bits=0, index=index)
@@ -285,11 +284,11 @@ def by_gradient(
 
         def exchange():
             counts = alive - doubt, alive
-            pair = mean.params, mean.mask
-            return regrow.exchange(*pair, scores, *counts, select=select)[1]
+            return regrow.exchange(*pair, scores, *counts, select=select)
 
-        mask = lax.cond(due(round), exchange, lambda: mean.mask)
-        return mask, server.a, server.b
+        pair = mean.params, mean.mask
+        params, mask = lax.cond(due(round), exchange, lambda: pair)
+        return SparseModel(params, mask, mean.stats), server.a, server.b
 
     def pack(grads, named, sent, index):
         return Packet(grads, named, sent=sent, index=index)

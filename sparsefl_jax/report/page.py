@@ -36,7 +36,7 @@ from sparsefl_jax.report.table import (
     heading,
     made_with,
 )
-from sparsefl_jax.report.tiers import tier_rows, totals
+from sparsefl_jax.report.tiers import closing_rule, tier_rows, totals
 from sparsefl_jax.report.unchanged import sentences
 from sparsefl_jax.system.files import read_text, write_text
 
@@ -151,6 +151,7 @@ def write_page(run_dir: str | Path) -> Path:
         section("Filters", _figures(run, "Filters")),
         section(
             "Devices",
+            note(closing_rule(run.config)),
             rows_table(tier_rows(totals(run.train, final_evals(run))), "Tiers"),
         ),
         section("Partition", facts(statistics_of_run(run)), _figures(run, "Partition")),

@@ -36,7 +36,7 @@ from sparsefl_jax.wire.packets import Message, Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
 
-def _as_it_is(key: Key, mean: PyTree) -> PyTree:
+def _identity(key: Key, mean: PyTree) -> PyTree:
     return mean
 
 
@@ -54,7 +54,7 @@ class Compressor(NamedTuple):
 
     encode: Callable
     decode: Callable
-    combine: Callable = _as_it_is
+    combine: Callable = _identity
     shared: bool = False
 
 

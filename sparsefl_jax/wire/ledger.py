@@ -265,7 +265,8 @@ def official_stc_bits(
     """Views the bits of ternary values as the official code of STC counts them.
 
     It charges a bit for a sign, and for a position one bit more than its Golomb code
-    takes; neither the leaf's number of entries nor its magnitude is charged.
+    takes; neither the leaf's number of entries nor its magnitude is charged. Where more
+    than 0.62 of a leaf travels, that code's b falls below 0; here it is 0.
 
     Args:
       layout: as `packets.layout` returns it.
