@@ -18,59 +18,41 @@ def default_config() -> Any:  # a ConfigDict
     `python launch.py --fields` says in a line what every field means, see `lines.py`;
     `run_directory` lists those that may change when a run is resumed.
     """
-    from ml_collections import config_dict
-
-    return config_dict.create(
+    return _create(
         seed=0,
         dataset="cifar10_sample",
-        data_dir=config_dict.placeholder(str),
-        hf=config_dict.create(
-            image=config_dict.placeholder(str),
-            text=config_dict.placeholder(str),
-            table=(),
-            label=config_dict.placeholder(str),
-            user=config_dict.placeholder(str),
-            hash=config_dict.placeholder(int),
-            train=config_dict.placeholder(str),
-            test=config_dict.placeholder(str),
+        data_dir=str,
+        hf=_create(
+            **dict.fromkeys(("image", "text", "label", "user", "train", "test"), str),
+            **{"hash": int, "table": ()},
         ),
-        tokenizer=config_dict.placeholder(str),
-        max_tokens=config_dict.placeholder(int),
-        writers=config_dict.placeholder(str),
-        num_classes=config_dict.placeholder(int),
+        tokenizer=str,
+        max_tokens=int,
+        writers=str,
+        num_classes=int,
         num_clients=100,
-        partition=config_dict.create(name="iid"),
-        partition_seed=config_dict.placeholder(int),
+        partition=_create(name="iid"),
+        partition_seed=int,
         test_split="partition",
         val_fraction=0.0,
         augment=(),
         input_scale=255.0,
         normalize=True,
         scramble=False,
-        model=config_dict.create(name="small_cnn", dtype="float32"),
-        algorithm=config_dict.create(name="fedavg"),
-        first_stage=config_dict.create(),
-        optimizer=config_dict.create(
-            name="sgd",
-            learning_rate=0.1,
-            momentum=config_dict.placeholder(float),
-            weight_decay=0.0,
-            clip=0.0,
+        model=_create(name="small_cnn", dtype="float32"),
+        algorithm=_create(name="fedavg"),
+        first_stage=_create(),
+        optimizer=_create(
+            name="sgd", learning_rate=0.1, momentum=float, weight_decay=0.0, clip=0.0
         ),
-        privacy=config_dict.create(
-            clip=config_dict.placeholder(float),
-            noise_multiplier=config_dict.placeholder(float),
-            delta=config_dict.placeholder(float),
-        ),
-        server_optimizer=config_dict.create(
-            name=config_dict.placeholder(str), learning_rate=0.01
-        ),
-        final_learning_rate=config_dict.placeholder(float),
-        lr_horizon=config_dict.placeholder(int),
+        privacy=_create(clip=float, noise_multiplier=float, delta=float),
+        server_optimizer=_create(name=str, learning_rate=0.01),
+        final_learning_rate=float,
+        lr_horizon=int,
         lr_delay=0,
-        lr_decay=config_dict.placeholder(float),
+        lr_decay=float,
         budgets=(),
-        density=config_dict.placeholder(float),
+        density=float,
         num_rounds=100,
         cohort_size=10,
         epochs=1,
@@ -80,33 +62,30 @@ def default_config() -> Any:  # a ConfigDict
         metric="auto",
         chunk="auto",
         client_store="auto",
-        memory_gb=config_dict.placeholder(float),
+        memory_gb=float,
         seeds=1,
         seeds_together="auto",
-        init_from=config_dict.placeholder(str),
+        init_from=str,
         init_what="model",
-        until=config_dict.create(
-            gbit=config_dict.placeholder(float),
-            pflop=config_dict.placeholder(float),
-            accuracy=config_dict.placeholder(float),
-            hours=config_dict.placeholder(float),
-        ),
-        fit=config_dict.create(
-            gbit=config_dict.placeholder(float),
-            pflop=config_dict.placeholder(float),
-            pilot=config_dict.placeholder(int),
-            by=config_dict.placeholder(str),
-            measured=config_dict.placeholder(str),
-        ),
-        system=config_dict.placeholder(str),
-        deadline=config_dict.create(
-            seconds=config_dict.placeholder(float),
-            quantile=config_dict.placeholder(float),
-            over=config_dict.placeholder(float),
-        ),
+        until=_create(gbit=float, pflop=float, accuracy=float, hours=float),
+        fit=_create(gbit=float, pflop=float, pilot=int, by=str, measured=str),
+        system=str,
+        deadline=_create(seconds=float, quantile=float, over=float),
         checkpoint_minutes=10.0,
         observe_rounds=(),
         sinks=(),
+    )
+
+
+def _create(**fields) -> Any:
+    """Returns a `ConfigDict`; a type stands for a field of it that is not set."""
+    from ml_collections import config_dict
+
+    return config_dict.create(
+        **{
+            name: config_dict.placeholder(value) if isinstance(value, type) else value
+            for name, value in fields.items()
+        }
     )
 
 
