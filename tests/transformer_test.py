@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from configs import flash_sst2
 from sparsefl_jax import models
 from sparsefl_jax.export.compact import compact
 from sparsefl_jax.models import transformer, wiring
+from sparsefl_jax.runs.config import build, fields, unread
 from sparsefl_jax.sparsity import filters, masks, width
 from tests import transformer_by_hand as by_hand
 
@@ -232,6 +234,43 @@ def test_a_damaged_file_is_one_line(folder, tmp_path):
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="has no config.json, expected a folder"):
         transformer.read_states(tmp_path / "none")
+
+
+@pytest.mark.parametrize("method", flash_sst2.METHODS)
+def test_the_configuration_prunes_the_layers_alone(method):
+    config = flash_sst2.get_config(f"{method},mini")
+    fields.check(config)
+    unread.check(config)
+    whole = flash_sst2.get_config(method)
+    whole.tokenizer = "elsewhere"
+    assert whole.model.folder == "elsewhere" and whole.num_rounds == 50
+    assert whole.partition.alpha == 1.0 and whole.density in (None, 0.2)
+    with pytest.raises(ValueError, match="folder='elsewhere' has no config.json"):
+        models.build(whole.model.name, 2, (64,), folder=whole.model.folder)
+    if method != "fedavg":
+        model = models.build("encoder", 3, (4,), layers=1)
+        chosen = masks.prunable(model.macs, tuple(config.algorithm.prunable))
+        paths = [p for p, leaf in wiring.modules(chosen).items() if any(leaf.values())]
+        names = ("down", "key", "out", "query", "up", "value")
+        assert sorted(paths) == [f"layer1/{n}" for n in names]
+
+
+@pytest.mark.slow
+def test_a_run_on_a_folder_sends_no_embeddings(folder, tmp_path):
+    """Table 10's configuration on word pieces, with a network of six units."""
+    pytest.importorskip("tokenizers", reason="needs the extra [text]")
+    (tmp_path / folder / "vocab.txt").write_text("\n".join(by_hand.PIECES))
+    config = flash_sst2.get_config("fedavg")
+    config.dataset, config.tokenizer, config.max_tokens = "sentences_sample", folder, 8
+    config.num_clients, config.num_rounds, config.cohort_size = 20, 1, 2
+    data = build.build_data(config)
+    assert data.x.shape[1:] == (8,) and data.x.max() < by_hand.ROWS
+    model = build.build_model(config, data)
+    result = sfl.run(jax.random.key(0), build.build_stages(config, model), model, data)
+    square, across = 6 * 6 + 6, 6 * 5 + 5 + 5 * 6 + 6
+    sent = 2 * (4 * square + across + 2 * 12) + square + 7 * 3
+    (record,) = (r for r in result.metrics if r["phase"] == "train")
+    assert record["bits_up"] == 2 * 32 * sent
 
 
 @pytest.mark.slow

@@ -215,8 +215,13 @@ def _model(sizes: Sizes, num_classes, input_shape, dropout: float) -> Model:
 def _starting_from(model: Model, weights: dict[str, PyTree]) -> Model:
     """Returns the model whose `init` has these weights instead of random ones."""
 
-    def init(key):
+    @jax.jit  # which draws no weight that is not returned
+    def others(key):
         params, stats = model.init(key)
+        return {k: v for k, v in params.items() if k not in weights}, stats
+
+    def init(key):
+        params, stats = others(key)
         return params | jax.tree.map(jnp.asarray, weights), stats
 
     return model._replace(init=init)
