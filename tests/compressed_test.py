@@ -11,11 +11,8 @@ import numpy as np
 import optax
 import pytest
 
-from configs import compressed_cifar10
 from sparsefl_jax.algorithms import compressed, fedavg
 from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
-from sparsefl_jax.runs.config import build, fields, methods
-from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import compressors
@@ -298,38 +295,6 @@ def test_a_compressor_of_ones_own():
     refused(lambda: make(down=shared), "expected a compressor without a shared key")
 
 
-REFUSED = [
-    ({"up": "top"}, "up='top' (did you mean 'topk'?), expected one of"),
-    ({"down": "randomk"}, "down='randomk', expected one of topk, stc, sign"),
-    ({"feedback": "EF"}, "feedback='EF', expected one of ef, ef21, none"),
-    ({"density": 0.0}, "density=0.0, expected in (0, 1]"),
-    ({"bits": 4}, "bits=4, expected None: neither up='topk' nor down=None reads it"),
-    ({"up": "sign", "density": 0.1}, "density=0.1, expected None: neither up='sign'"),
-    ({"up": "randomk", "index": "coo"}, "index='coo', expected None: neither"),
-    ({"index": "none"}, "index='none', expected one of bitmap, coo, csr, golomb"),
-    (
-        {"up": "majority", "feedback": "ef"},
-        "feedback='ef', expected 'none' with up='majority'",
-    ),
-    ({"up": "majority"}, "server_optimizer=None, expected one"),
-    ({"feedback": "ef21"}, "clients=None, expected their number"),
-    ({"feedback": "ef21", "clients": 0}, "clients=0, expected an integer from 1"),
-    ({"clients": 5}, "clients=5, expected None: feedback='ef21' reads it"),
-    (
-        {"feedback": "ef21", "clients": 5, "weighting": "examples"},
-        "weighting='examples', expected 'uniform' with feedback='ef21'",
-    ),
-    ({"feedback": "none", "stale": "reset"}, "stale='reset', expected 'keep'"),
-    ({"stale": "forget"}, "stale='forget', expected one of keep, reset"),
-    ({"weighting": "size"}, "weighting='size', expected one of"),
-]
-
-
-@pytest.mark.parametrize(("given", "said"), REFUSED, ids=lambda v: str(v)[:40])
-def test_refuses(given, said):
-    refused(lambda: make(**given), said)
-
-
 def test_one_density_serves_both_ways():
     method = make(up="stc", down="stc", density=0.3)
     *_, ups, server = next(play(method))
@@ -338,19 +303,3 @@ def test_one_density_serves_both_ways():
         assert [int(m.sum()) for m in jax.tree.leaves(mask)] == [2, 2]
     sign = make(up="sign", down="stc", density=0.3)
     assert next(play(sign))[-1].step.message["delta"].mask is not None
-
-
-def test_a_study_sets_its_density():
-    config = methods.choose(default_config(), "compressed", density=0.05)
-    assert (config.algorithm.name, config.algorithm.density) == ("compressed", 0.05)
-
-
-def test_every_rival_of_the_configuration_builds():
-    for rival in compressed_cifar10.RIVALS:
-        config = compressed_cifar10.get_config(f"mini,{rival}")
-        fields.check(config)
-        (stage,) = build.build_stages(config, small_world.tiny_model())
-        assert stage.num_rounds == 60
-    config = compressed_cifar10.get_config("ef21")
-    config.num_clients = 7
-    assert config.algorithm.clients == 7
