@@ -50,6 +50,7 @@ def get_config(arg: str = ""):
     density = config.get_oneway_ref("density")
     if method == "feddst":
         config.algorithm.adjust_until = config.get_oneway_ref("num_rounds") // 2
+        config.algorithm.index = "bitmap"  # a mask is charged a bit for each entry
         if "release" in options:
             config.algorithm.variant = "release"
     else:

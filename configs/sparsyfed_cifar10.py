@@ -14,7 +14,8 @@ CPU cores.
 ship with the package, a small CNN, 20 clients, 60 rounds, density 0.1 without the first
 and the last layer. It is not a row of the paper. Measured with seed 0: 35.4 % (chance
 10 %) at density 0.113 and 0.42 Gbit, in 20 minutes on 2 CPU cores that many other runs
-shared (commit 8db0867, 2026-11-23); topk 31.0 % at density 0.114 and 0.52 Gbit.
+shared (commit 8db0867, 2026-11-23); topk 31.0 % at density 0.114 and 0.52 Gbit. Both
+wrote positions as bitmaps (`--config.algorithm.index=bitmap`).
 """
 
 from configs import _mini, _options

@@ -31,12 +31,14 @@ def get_config(arg: str = ""):
     config.num_clients, config.cohort_size = 100, 10
     config.partition = {"name": "lda", "alpha": 0.3}
     config.optimizer.weight_decay, config.optimizer.clip = 5e-4, 10.0
-    config.lr_decay, config.final_learning_rate = 0.998, 1e-8  # 0.1 * 0.998^t
+    config.lr_decay, config.final_learning_rate = 0.998, 1e-8
     config.num_rounds, config.epochs, config.batch_size = 999, 5, 16
     if "mini" in options:
         config.dataset, config.augment = "cifar10_sample", ("flip",)
         config.model = {"name": "small_cnn", "dtype": "float32"}
         config.num_clients, config.num_rounds, config.epochs = 20, 60, 2
+    else:  # its rounds count from 1: round t has the rate 0.1 * 0.998^(t + 1)
+        config.optimizer.learning_rate = 0.1 * 0.998
     if method == "fedavg":
         return complete(config)
     config.density = 0.5

@@ -15,7 +15,8 @@ Not measured: a round takes about a minute on 2 CPU cores.
 ship with the package, a small CNN, 20 clients, 60 rounds, sparse in all layers but the
 first and the last. It is not a row of the paper. Measured with seed 0: 42.2 % (chance
 10 %) at density 0.113 and 2.31 Gbit, in 25 minutes on 2 CPU cores that many other runs
-shared (commit 8db0867, 2026-11-23).
+shared (commit 8db0867, 2026-11-23), with positions as bitmaps
+(`--config.algorithm.index=bitmap`).
 """
 
 from configs import _mini, _options

@@ -1,17 +1,20 @@
 """A pure-functional JAX simulator of sparse federated learning.
 
-Here are the methods and what a run needs; the namespaces `data`, `masks`, `means`,
-`models`, `testing` and `training` hold what the author of a method needs.
+Here are the methods and what a run needs. `analysis` has the theory of their papers,
+and the namespaces `data`, `masks`, `means`, `models`, `testing` and `training` hold
+what the author of a method needs.
 """
 
 __version__ = "0.1.0"
 
+from sparsefl_jax import analysis as analysis
 from sparsefl_jax import data as data
 from sparsefl_jax import models as models
 from sparsefl_jax import testing as testing
 from sparsefl_jax import training as training
 from sparsefl_jax.algorithms import *  # noqa: F403
 from sparsefl_jax.algorithms import ALGORITHMS as ALGORITHMS
+from sparsefl_jax.algorithms.private import private as private
 from sparsefl_jax.core.algorithm import Algorithm as Algorithm
 from sparsefl_jax.core.algorithm import Stage as Stage
 from sparsefl_jax.core.types import EmptyState as EmptyState

@@ -25,6 +25,10 @@ PROTOCOLS = {
     "personalize": (algorithm.Personalize, "key server client info"),
     "alive": (algorithm.Alive, "round start"),
     "undelivered": (algorithm.Undelivered, "ctx before after"),
+    "guarantee": (
+        algorithm.Guarantee,
+        "stages num_clients rounds budgets system",
+    ),
 }
 
 

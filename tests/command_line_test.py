@@ -150,6 +150,12 @@ def test_an_unknown_field_is_guessed_and_the_others_listed(
     assert err.removeprefix(said).startswith(there[section])
 
 
+def test_a_field_without_a_configuration_asks_for_one(monkeypatch, capsys):
+    code, err = launched(monkeypatch, capsys, ["--config.system=mobile", "--dry_run"])
+    said = "error: --config.FIELD=VALUE is set, expected --config=FILE with it\n"
+    assert code == 2 and err == said
+
+
 def test_a_name_like_no_other_is_not_guessed():
     told = guess.unknown_field("until.xyzzy", ["gbit", "accuracy"])
     said = "the configuration has no field 'until.xyzzy'; until has accuracy, gbit"

@@ -150,13 +150,30 @@ def test_qsgd_by_hand():
     close(server.params, START + mean(sent))
 
 
+def test_qsgd_keeps_a_residual_on_request_alone():
+    """That of 4 bits and more than 49 entries a norm would grow without bound."""
+    for given, kept in (({}, 0), ({"feedback": "ef"}, len(LEAVES))):
+        _, clients, *_ = next(play(make(up="qsgd", **given)))
+        assert len(jax.tree.leaves(clients[0].memory)) == kept
+
+
 def test_majority_by_hand():
     options = {"feedback": "none", "server_optimizer": optax.sgd(0.1)}
-    method = make(up="majority", weighting="uniform", **options)
-    *_, ups, server = next(play(method))
+    method = make(up="majority", **options)
+    *_, ups, server = next(play(method, sizes=(1, 5, 1)))  # samples do not count
     votes = np.where(vectors(DELTAS[0]) >= 0, 1, -1)
     close(server.params, START + 0.1 * np.sign(votes.sum(0)))  # of three
     assert ups[0]["delta"].bits == 1 and set(ups[0]) == {"delta", "stats"}
+
+
+def test_no_coin_is_tossed_where_nobody_votes():
+    options = {"feedback": "none", "server_optimizer": optax.sgd(0.1)}
+    method = make(up="majority", **options)
+    server = next(play(method))[0]
+    sums = {"delta": jax.tree.map(jnp.zeros_like, server.params), "stats": {}}
+    total, key = {"sum": sums, "weight": jnp.float32(0)}, jax.random.key(0)
+    after, _ = jax.jit(method.aggregate)(key, jnp.int32(0), server, total)
+    close(after.params, START, atol=0)
 
 
 def test_ef21_by_hand_and_the_server_holds_the_mean_of_the_estimates():
@@ -290,8 +307,11 @@ REFUSED = [
     ({"up": "sign", "density": 0.1}, "density=0.1, expected None: neither up='sign'"),
     ({"up": "randomk", "index": "coo"}, "index='coo', expected None: neither"),
     ({"index": "none"}, "index='none', expected one of bitmap, coo, csr, golomb"),
-    ({"up": "majority"}, "feedback='ef', expected 'none' with up='majority'"),
-    ({"up": "majority", "feedback": "none"}, "server_optimizer=None, expected one"),
+    (
+        {"up": "majority", "feedback": "ef"},
+        "feedback='ef', expected 'none' with up='majority'",
+    ),
+    ({"up": "majority"}, "server_optimizer=None, expected one"),
     ({"feedback": "ef21"}, "clients=None, expected their number"),
     ({"feedback": "ef21", "clients": 0}, "clients=0, expected an integer from 1"),
     ({"clients": 5}, "clients=5, expected None: feedback='ef21' reads it"),

@@ -86,6 +86,15 @@ def test_a_share_is_meant_as_it_is_written():
     assert int(sent("topk", update, density=0.07)[0]["delta"].mask["w"].sum()) == 7
 
 
+@pytest.mark.parametrize("name", ["topk", "randomk", "stc"])
+def test_the_least_share_is_one_entry(name):
+    given = {"unbiased": True} if name == "randomk" else {}
+    message, decoded = sent(name, {"a": jnp.full(6, 2.0)}, density=1e-9, **given)
+    assert int(message["delta"].mask["a"].sum()) == 1
+    values = np.sort(decoded["a"]).tolist()
+    assert values == [0, 0, 0, 0, 0, 12 if given else 2]
+
+
 def test_random_k_is_at_the_same_positions_for_one_key_alone():
     (one, _), (same, _) = sent("randomk"), sent("randomk", jax.tree.map(abs, UPDATE))
     other, _ = sent("randomk", key=jax.random.key(2))

@@ -19,6 +19,7 @@ def conv4():
     return silent.rounds(model, method, 2, clients=2)
 
 
+@pytest.mark.slow
 def test_ledger_charges_more_than_the_papers_view(conv4):
     both = dict.fromkeys(("down", "up"), ("weights", "dense"))
     view = conv4.view(ledger.values_only_bits, both)
@@ -29,6 +30,7 @@ def test_ledger_charges_more_than_the_papers_view(conv4):
     assert conv4.total("bits_down", "bits_up") == values + 2 * 804_800
 
 
+@pytest.mark.slow
 def test_positions_are_charged_once_per_mask(conv4):
     first, second = conv4.records  # a bitmap of the prunable weights for each client
     assert first["bits_down_positions"] == 2 * 804_800

@@ -25,7 +25,8 @@ PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEMPLATE = re.compile(r"<!-- template -->\n```python\n(.*?)```\n<!-- end -->", re.S)
 FENCED = re.compile(r"^(```+)([\w{}-]*)[^\n]*\n(.*?)^\1$", re.S | re.M)
 LINK = re.compile(r"https?://[^\s)>\]\"'`|\\,]*[\w/]")
-SLOW = ("data_and_models.md", "runs.md", "write_a_method.md")  # runs, all laws
+# Runs, and all laws.
+SLOW = ("data_and_models.md", "runs.md", "slow_clients.md", "write_a_method.md")
 QUICKSTART = "quickstart.md"  # prints, and has a test of its own
 
 
@@ -121,6 +122,7 @@ def test_the_code_of_a_page_runs(page, monkeypatch, tmp_path):
     exec("\n".join(code), {"__name__": "page"})
 
 
+@pytest.mark.slow
 def test_the_quick_start_prints_accuracy_and_traffic():
     [code] = blocks(ROOT / "docs" / QUICKSTART, "python")
     assert len(code.splitlines()) <= 20

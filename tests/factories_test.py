@@ -57,8 +57,8 @@ def make(name, model=MODEL, **changed):
     takes = inspect.signature(factory).parameters
     bare = {k for k, p in takes.items() if p.default is p.empty}
     needed = {k: v for k, v in NEEDED.items() if k in bare}
-    if "adjust_until" in changed and "mask_update" in takes:
-        needed["mask_update"] = "dst"
+    if "mask_update" in takes and {"adjust_until", "prune_rate"} & set(changed):
+        needed |= {"mask_update": "dst", "adjust_until": 4}
     return factory(model, OPTIMIZER, **needed | changed)
 
 
@@ -103,28 +103,29 @@ PRUNEFL = {"reconfigure_every": 50, "prune_rate": 0.3}
 # What each method's paper or released code sets (see docs/methods): every default.
 FEDAVG = {"server_optimizer": None, "keep_optimizer": False, "weighting": "examples"}
 MASK = {"prunable": ("*kernel",), "index": "bitmap"}
+MASKS = {"prunable": ("*kernel",), "index": "packed"}  # they change all the time
 SPAFL = {"alpha": 0.002, "variant": "paper", "clamp": False, "keep_optimizer": False}
 TIMES = {"layer_time": None, "constant_time": 0.0, "max_density": 1.0}
 PRINTED = {
     "complement": {"aggregation_ratio": 1.5, "index": "bitmap"},
     "compressed": {
-        **{"up": "topk", "down": None, "feedback": "ef", "density": None},
+        **{"up": "topk", "down": None, "feedback": None, "density": None},
         **{"scope": None, "bits": None, "bucket": None, "index": None},
         **{"clients": None, "stale": "keep", "server_optimizer": None},
         **{"keep_optimizer": False, "weighting": None},
     },
     "fedavg": FEDAVG,
-    "feddst": MASK
+    "feddst": MASKS
     | {"adjust_every": 10, "prune_rate": 0.5, "allocation": "erk_sparsity"}
     | {"variant": "paper"},
     "fedpm": {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
-    "fedrts": MASK
+    "fedrts": MASKS
     | {"rule": "thompson", "adjust_every": 10, "adjust_until": 300, "prune_rate": 0.4}
     | {"gamma": 0.5, "vote_weight": 10.0, "start": "random", "allocation": "erk"},
-    "fedspa": MASK
-    | {"mask_update": "static", "shared": True, "prune_rate": 0.5, "allocation": "erk"}
-    | {"adjust_until": None},
+    "fedspa": MASKS
+    | {"mask_update": "static", "shared": True, "prune_rate": None}
+    | {"allocation": "erk", "adjust_until": None},
     "fedsparsify_global": SPARSIFY | {"criterion": "magnitude"},
     "fedsparsify_local": SPARSIFY | {"merge": "majority"},
     "fjord": {
@@ -156,10 +157,10 @@ PRINTED = {
     "spafl": SPAFL
     | {"prunable": ("*kernel",), "extract": True, "thresholds_only": False}
     | {"charge_delta": True},
-    "sparsyfed": MASK
+    "sparsyfed": MASKS
     | {"exponent": 1.25, "sparse_inputs": True, "weighting": "examples"},
     "spdst": MASK | {"keep_optimizer": False},
-    "zerofl": MASK
+    "zerofl": MASKS
     | {"mask_ratio": 0.2, "uplink": "top_of_diff", "sparse_inputs": True}
     | {"weighting": "examples"},
     "ssfl": {"prunable": ("*kernel",), "weighting": "examples", "mode": "inference"},
@@ -175,6 +176,7 @@ def test_the_defaults_are_those_of_the_paper(name):
 
 SENDS_NO_POSITIONS = {
     *("fedavg", "fedpm", "fedprox", "fjord", "heterofl", "local_only", "spafl"),
+    "ssfl",  # scores of all weights
 }
 
 

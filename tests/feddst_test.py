@@ -123,7 +123,8 @@ def test_the_bits_of_mnistnet():
     """
     values, bitmap = 32 * (63 + 950 + 51196 + 140 + 90), 250 + 5000 + 256000 + 500
     model = network("mnistnet", 10, MNIST)
-    method = feddst(model, STILL, density=0.2, adjust_until=200)
+    options = {"density": 0.2, "adjust_until": 200, "index": "bitmap"}
+    method = feddst(model, STILL, **options)
     found = rounds(model, method, 4, clients=2).records
     down, up = (
         [r[f"bits_{way}"] / 2 - values for r in found] for way in ("down", "up")

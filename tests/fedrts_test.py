@@ -43,7 +43,7 @@ def test_the_entries_of_resnet18():
         assert in_doubt(rates, alive, sizes).sum() == pytest.approx(doubt, abs=20)
 
 
-def drawing(start="random", key=0):
+def drawing(start="random", key=0, rule="thompson"):
     """Returns FedRTS on 16 weights, 8 of them alive, and its first server."""
     method = fedrts(
         bare({"w": 0}),
@@ -52,6 +52,7 @@ def drawing(start="random", key=0):
         allocation="uniform",
         prunable=("w",),
         start=start,
+        rule=rule,
     )
     weights = jnp.arange(16, 0, -1, dtype=jnp.float32)
     model = SparseModel({"w": weights}, {"w": jnp.ones(16, bool)}, {})
@@ -89,6 +90,16 @@ def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
         np.testing.assert_allclose(new.model.params["w"], weights)
 
 
+def test_what_grows_by_the_gradient_starts_at_0_also_where_it_was_just_pruned():
+    """Of 8 entries int(0.3989 * 8) = 3 go; without a gradient the first holes grow."""
+    method, server = drawing(start="magnitude", rule="gradient")
+    args = jax.random.key(0), jnp.int32(10), server, votes(server)
+    model = jax.jit(method.aggregate)(*args)[0].model
+    assert np.flatnonzero(model.mask["w"]).tolist() == list(range(8))
+    assert model.params["w"][:9].tolist() == [16, 15, 14, 13, 12, 0, 0, 0, 0]
+
+
+@pytest.mark.slow
 def test_draws_have_the_frequencies_of_beta():
     """Beta(3, 1) beats Beta(1, 1) with 3/4: x^3 is the chance that it is below x."""
     a = {"w": jnp.concatenate([jnp.full((1, 20000), 3.0), jnp.ones((1, 20000))])}
@@ -98,11 +109,13 @@ def test_draws_have_the_frequencies_of_beta():
     assert float(jnp.mean(second > 0)) == pytest.approx(0.5, abs=0.015)
 
 
-def test_a_cohort_that_sent_nothing_changes_no_posterior():
-    method, server = drawing()
+@pytest.mark.parametrize("rule", ["thompson", "gradient"])
+@pytest.mark.parametrize("round", [7, 10])  # 10 adjusts
+def test_a_cohort_that_sent_nothing_changes_nothing(rule, round):
+    method, server = drawing(rule=rule)
     total = jax.tree.map(jnp.zeros_like, votes(server))
     aggregate = jax.jit(method.aggregate)
-    new, _ = aggregate(jax.random.key(0), jnp.int32(7), server, total)
+    new, _ = aggregate(jax.random.key(0), jnp.int32(round), server, total)
     jax.tree.map(np.testing.assert_array_equal, new, server)
 
 

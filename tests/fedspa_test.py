@@ -16,7 +16,8 @@ def test_the_end_of_the_schedule_goes_with_dynamic_masks_alone():
         return lambda: fedspa(MODEL, OPTIMIZER, density=0.5, **kwargs)
 
     refused(make(adjust_until=4), "adjust_until=4, expected None with mask_update=")
-    refused(make(mask_update="dst"), "adjust_until=0, expected an integer from 1")
+    refused(make(prune_rate=0.5), "prune_rate=0.5, expected None with mask_update=")
+    refused(make(mask_update="dst"), "adjust_until=None, expected a round with")
 
 
 @pytest.mark.slow

@@ -24,7 +24,10 @@ def config(method="fedavg", density=None):
     return methods.choose(config, method, density)
 
 
-@pytest.mark.parametrize("rounds", [0.5, 1, 7.99, 8, 5000.5])
+@pytest.mark.parametrize(
+    "rounds",
+    [7.99, 8, *(pytest.param(r, marks=pytest.mark.slow) for r in (0.5, 1, 5000.5))],
+)
 def test_a_dense_budget_pays_for_whole_rounds(rounds):
     """Dense models cost the same in every round."""
     asked = config()
@@ -38,6 +41,20 @@ def test_a_dense_budget_pays_for_whole_rounds(rounds):
     assert "by the exact plan" in said
 
 
+def test_rounds_to_observe_may_lie_beyond_a_guess():
+    asked = config()
+    asked.fit.gbit, asked.num_rounds, asked.observe_rounds = 8 * ROUND, 20, (7,)
+    seen = []
+
+    def build(guess):
+        seen.append((guess.num_rounds, guess.observe_rounds))
+        return experiment.build(guess)
+
+    found, _ = fit_rounds.fitted(asked, build)
+    assert (found.num_rounds, found.observe_rounds) == (8, (7,))
+    assert {observed for _, observed in seen} == {()}
+
+
 def test_a_bound_is_refused_without_a_pilot():
     """The plan cannot know what JMWST's votes will cost."""
     asked = config("jmwst", 0.1)
@@ -49,11 +66,14 @@ def test_a_bound_is_refused_without_a_pilot():
         fit_rounds.fitted(asked, experiment.build)
 
 
-def test_a_pilot_needs_a_budget():
-    """A pilot alone would have no effect."""
+@pytest.mark.parametrize(
+    "field, value", [("pilot", 3), ("by", "plan"), ("measured", "much")]
+)
+def test_what_goes_with_a_budget_needs_one(field, value):
+    """Alone it would have no effect."""
     asked = config()
-    asked.fit.pilot = 3
-    with pytest.raises(ValueError, match=r"fit\.pilot=3"):
+    setattr(asked.fit, field, value)
+    with pytest.raises(ValueError, match=rf"fit\.{field}={value!r} is read by nothing"):
         experiment.build(asked)
 
 
@@ -88,6 +108,7 @@ def test_a_run_that_goes_on_keeps_its_rounds():
     assert fit_rounds.kept(asked, begun) is None
 
 
+@pytest.mark.slow
 def test_a_plan_alone_is_of_the_rounds_that_the_budget_pays_for(capsys):
     """`--dry_run` beside a budget."""
     asked = config()

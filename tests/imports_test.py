@@ -20,6 +20,7 @@ FOLDERS = (
     "algorithms",
     "simulation",
     "report",
+    "analysis",
     "runs",
     "export",
     "testing",

@@ -157,7 +157,7 @@ def test_another_setup_in_the_same_folder_is_refused_by_what_differs(
 
 def test_other_data_are_refused_for_more_rounds(ended):
     changed = ended.data._replace(x=ended.data.x + 1)
-    with pytest.raises(ValueError, match="the data set is not that of the checkpoint"):
+    with pytest.raises(ValueError, match="reads is not that of the checkpoint"):
         ended.run(stages(rounds=5), data=changed)
 
 

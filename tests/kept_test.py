@@ -43,7 +43,7 @@ def test_reports(kept, capsys, name):
     said = capsys.readouterr()
     final = json.loads((run / "summary.json").read_text())["accuracy"]
     (accuracy,) = final.values()
-    assert f"{100 * accuracy['final']:.2f}" in said.out
+    assert f" {100 * accuracy['final']:.1f} " in said.out
     pages = list(run.rglob("report.html"))
     assert len(pages) == (3 if name == "fedavg" else 1)
     assert all("What was charged" in page.read_text() for page in pages)

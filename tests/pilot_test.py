@@ -9,6 +9,8 @@ import pytest
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import pilot
+from sparsefl_jax.simulation import clock
+from sparsefl_jax.simulation.clock import System
 
 
 def record(clients, down, up):
@@ -38,13 +40,14 @@ def test_a_kind_that_a_pilot_has_not_seen_costs_as_the_other():
 def test_a_run_costs_its_first_round_and_both_kinds_of_exchanges(monkeypatch):
     bits = 1e9 * np.array([100.0, 10.0, 10.0, 20.0])
     monkeypatch.setattr(pilot, "most_bits", lambda parts: bits)
-    new = np.array([2, 1, 1, 0])
-    monkeypatch.setattr(pilot, "first_exchanges", lambda *args: new)
+    counted = np.array([2, 1, 1, 0]), np.array([0, 1, 1, 2])
+    monkeypatch.setattr(pilot, "exchanges", lambda *args: counted)
     before, begin = {"gbit": 1.0, "pflop": 5.0}, {"gbit": 70.0, "pflop": 4.0}
     measured = pilot.Measured(before, begin, first=0.8, again=0.5, flops=0.25)
     stage = SimpleNamespace(cohort_size=2, num_rounds=4)
     data = SimpleNamespace(train=SimpleNamespace(size=np.ones(9)))
-    parts = SimpleNamespace(setup=SimpleNamespace(stages=[stage], data=data))
+    setup = SimpleNamespace(stages=[stage], data=data, system=None)
+    parts = SimpleNamespace(setup=setup)
     cost = pilot.cost(measured, parts, flops=8e15, seed=0)
     # 10 (.8 + .5) twice, then 20 (.5 + .5); three rounds of a quarter of 8 PFLOP.
     assert cost["gbit"] == pytest.approx((1.0, 70.0 + 13.0 + 13.0 + 20.0))
@@ -60,5 +63,26 @@ def test_first_exchanges_are_those_of_the_runs_cohorts(monkeypatch, draws):
     for round, drawn in enumerate(ids):
         new.append(len(set(drawn) - seen) if 3 * round < draws else 0)
         seen |= set(drawn)
-    assert pilot.first_exchanges(root, stage, 12).tolist() == new
+    first, later = pilot.exchanges(root, stage, 12)
+    assert first.tolist() == new and (first + later == 3).all()
     assert 0 < sum(new[1:]) < 24
+
+
+@pytest.mark.parametrize("draws", [5_000_000, 24])
+def test_nobody_exchanges_in_an_empty_place(monkeypatch, draws):
+    """Of 12 clients 2 are there in odd rounds, which leaves a place of 3 empty."""
+    monkeypatch.setattr(pilot, "_DRAWS", draws)
+    available = np.ones((12, 2))
+    available[2:, 1] = 0
+    system = System(None, available, np.zeros(12, int), ("all",))
+    stage = Stage(None, num_rounds=10, cohort_size=3)
+    present = clock.presence(system)
+    first, later = pilot.exchanges(jax.random.key(5), stage, 12, present)
+    there = [3, 2] * 5 if draws > 30 else [3, 2] * 4 + [2.5] * 2
+    assert (first + later).tolist() == there and 3 <= first.sum() <= 12
+
+
+def test_a_pilot_of_empty_rounds_tells_nothing():
+    nobody = record([], [], [])
+    with pytest.raises(ValueError, match=r"fit\.pilot=3: no client was there"):
+        pilot._shares([record([0], [5], [5]), nobody, nobody], np.full(3, 10.0))

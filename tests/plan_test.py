@@ -22,11 +22,9 @@ METHODS = {
 FILES = sorted(p.stem for p in Path(configs.__file__).parent.glob("[a-z]*.py"))
 for name in ("shakespeare", "flash_sst2"):  # their networks read tokens
     FILES.remove(name)
-QUICK = {  # one of each paper
+QUICK = {  # the others take long to compile
     ("complement_sst2", "cs"),
     ("fedsparsify_fashion_mnist", "global"),
-    ("flash_cifar10", "spdst"),
-    ("spafl_cifar10", "spafl"),
 }
 SHAPES = {"mlp": (6, 6, 1), "sa": (24,)}  # of samples
 CLIENTS, ROUNDS = 10, 3

@@ -19,6 +19,7 @@ from sparsefl_jax.runs import (
 )
 from sparsefl_jax.runs.config import build, defaults, plain
 from sparsefl_jax.runs.segments import Snapshot
+from sparsefl_jax.runs.setup import make
 from sparsefl_jax.system import interrupt
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
@@ -139,10 +140,11 @@ def test_another_partition_is_refused_by_its_tables(finished):
     data = build.build_data(config)
     moved = data._replace(train=data.train._replace(index=data.train.index[::-1]))
     saved = checkpoint.read(finished)
-    at, _ = resumption.start(saved, data)
+    setup = make([], None, data)
+    at, _ = resumption.start(saved, setup)
     assert (at.stage, at.round) == (0, 4)
     with pytest.raises(ValueError, match="checkpoint: train changed"):
-        resumption.start(saved, moved)
+        resumption.start(saved, setup._replace(data=moved))
 
 
 def test_an_edited_configuration_is_refused_by_its_field(run):

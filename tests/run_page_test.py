@@ -232,7 +232,11 @@ def test_a_page_tells_which_devices_are_left_out(tmp_path):
     told = {"models": {"global": MASKED}, "tier_accuracy": {"old": 0.25, "new": 0.5}}
     kept = [{"schema": 2}, train | clocked, evaluation | told]
     run = write_run(tmp_path / "a", kept)
+    config = {"system": "iot", "deadline": {"quantile": 0.5, "over": 1.3}}
+    (run / "config.json").write_text(json.dumps(config))
     page = write_page(run).read_text()
+    assert "1.3 times as many clients are drawn" in page
+    assert "does not end with the first uplinks" in page
     cells = re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", page.partition("<h2>Devices")[2])
     words = [re.sub(r"<[^>]*>", "", cell) for cell in cells[:15]]
     assert words == [

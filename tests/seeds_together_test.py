@@ -322,6 +322,7 @@ def test_what_cannot_go_together_says_why_and_runs(
         ({"x": X[:80]}, {}, "the data of the seeds differ in shape"),
         ({"mean": (0.5,)}, {}, "the data of the seeds differ in mean"),
         ({}, {"memory_gb": 2e-5}, "stage 0 of 2 seeds does not fit the memory"),
+        ({}, {"system": sfl.make_system("iot", 8)}, "each seed has a clock of its own"),
     ],
 )
 def test_seeds_that_cannot_go_together_are_told(change, settings, why):

@@ -163,6 +163,7 @@ def test_labels_of_points_are_kept_and_unique(tmp_path):
         refused(lambda both=both: on_disk.check(both), "label=")
 
 
+@pytest.mark.slow
 def test_the_plan_of_a_study_runs_nothing(tmp_path, monkeypatch):
     """Two points, of which one has a budget that a pilot would have to measure."""
     write_study(tmp_path)

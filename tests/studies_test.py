@@ -50,6 +50,7 @@ def ran(monkeypatch):
 ALL = ["fedavg/seed_0", "fedavg/seed_1", "fedprox/seed_0", "fedprox/seed_1"]
 
 
+@pytest.mark.slow
 def test_a_point_that_diverges_costs_only_itself(study, tmp_path, capsys):
     first, second = study
     for point in study:

@@ -1,10 +1,15 @@
 """Devices of clients: presets, tables, what a configuration makes of them."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.runs import resumption, setup
 from sparsefl_jax.runs.config import build, defaults, fields
 from sparsefl_jax.runs.plan import formatting
+from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.simulation import systems
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
@@ -62,9 +67,15 @@ def test_a_trace_has_a_row_for_each_client(tmp_path):
     "lines, said",
     [
         ([HEAD, "a,0.5,1,1,1"], "has shares of sum 0.5, expected 1"),
-        ([HEAD, "a,1,0,1,1"], "line 2: gflops=0.0, expected in (0, inf)"),
+        ([HEAD, "a,1,0,1,1"], "line 2: gflops=0.0, expected in [1e-6"),
         ([HEAD, "a,1,1,x,1"], "line 2: mbit_down='x', expected a number"),
-        ([HEAD, "a,1,1,inf,1"], "line 2: mbit_down=inf, expected in (0, inf)"),
+        ([HEAD, "a,1,1,inf,1"], "line 2: mbit_down=inf, expected in [1e-6"),
+        ([HEAD, "a,1,1,1,1e-300"], "line 2: mbit_up=1e-300, expected in [1e-6, 1e12]"),
+        ([HEAD, "", "a,1,x,1,1"], "line 3: gflops='x', expected a number"),
+        (
+            [HEAD + ",available", *(f"a,.5,1,1,1,{'1 ' * n}" for n in (997, 991))],
+            "available of 991, 997 rounds repeat together after 988027, expected",
+        ),
         ([HEAD, "a,1,1,1"], "line 2: mbit_up='', expected a number"),
         ([HEAD, "a,1,1,1,1,1"], "line 2: expected 5 fields"),
         ([HEAD + ",speed", "a,1,1,1,1,1"], "column='speed', expected one of tier"),
@@ -74,7 +85,10 @@ def test_a_trace_has_a_row_for_each_client(tmp_path):
         ([HEAD], "expected rows"),
         ([""], "expected the column gflops"),
         ([HEAD + ",available", "a,1,1,1,1,2"], "line 2: available=2.0, expected in"),
-        (["client,gflops,mbit_down,mbit_up", "0,1,1,1"], "a row for each of 0 to 3"),
+        (
+            ["client,gflops,mbit_down,mbit_up", "0,1,1,1"],
+            "1 rows of 1 clients, expected one for each of 0 to 3",
+        ),
         ([HEAD, "a,0.99,1,1,1", "b,0.01,1,1,1"], "leaves no client of num_clients=4"),
     ],
 )
@@ -125,9 +139,33 @@ def test_refuses_a_configuration(tmp_path, values, said):
 
 
 def test_over_selection_draws_more_but_for_a_cohort_of_one():
-    config = defaults.default_config()
-    config.deadline.over, config.cohort_size = 1.3, 10
-    assert build._drawn(config, 10) == 13 and build._drawn(config, 1) == 1
+    config, system = defaults.default_config(), systems.make_system("iot", 20)
+    config.deadline.over = 1.3
+    drawn = [build._drawn(config, size, system) for size in (10, 1, 15)]
+    assert drawn == [13, 1, 20] and build._drawn(config, 10, None) == 10
+    refused(
+        lambda: build._drawn(config, 16, system),
+        "deadline.over=1.3 draws 21 clients for cohort_size=16, expected at most",
+    )
+
+
+def test_over_selection_that_no_tier_of_budgets_shares_is_refused_by_its_name():
+    config, system = defaults.default_config(), systems.make_system("iot", 20)
+    config.deadline.over, budgets = 1.3, np.array([0.5, 1.0] * 10)
+    told = "deadline.over=1.3: cohort_size=13 does not split into whole shares"
+    refused(lambda: build._sampler(config, budgets, 13, system), told)
+    config.cohort_size = 13
+    refused(lambda: build._sampler(config, budgets, 13, system), told[19:])
+
+
+@pytest.mark.parametrize("closing", [{"deadline": 2.0}, {"quantile": 0.5}])
+def test_refuses_a_deadline_that_no_cohort_has(closing):
+    system = systems.make_system("iot", 4, **closing)
+    data = SimpleNamespace(train=SimpleNamespace(size=np.ones(4)))
+    one, two = (Stage(None, 1, cohort_size) for cohort_size in (1, 2))
+    setup.check(setup.make([one, two], None, data, system=system))
+    alone = setup.make([one], None, data, system=system)
+    refused(lambda: setup.check(alone), "is read by nothing here: a cohort of one")
 
 
 def test_the_smallest_budgets_go_to_the_slowest_clients():
@@ -148,3 +186,19 @@ def test_a_plan_tells_the_devices_and_the_deadline():
         "virtual time, a round closes after 1 min 1 s"
     )
     assert formatting._system(None) == []
+
+
+def test_another_table_of_devices_is_not_gone_on_with(tmp_path):
+    """It has the name of the old one, so that the configuration is the same."""
+    data = build.build_data(tiny_config(tmp_path))
+
+    def start(gflops, saved=None):
+        name = table(tmp_path, HEAD, f"old,1,{gflops},2,1")
+        system = systems.make_system(name, 8)
+        return resumption.start(saved, setup.make([], None, data, system=system))[1]
+
+    at = Snapshot(0, 4, None, 0, 0.0, hours=1.0)
+    saved = SimpleNamespace(snapshot=at, about={"data": start(1)})
+    assert start(1, saved) == start(1)
+    with pytest.raises(ValueError, match="checkpoint: system changed"):
+        start(9, saved)

@@ -132,6 +132,7 @@ def reader(num_classes, input_shape):
     return models.build("char_gru", num_classes, (3,), units=2)
 
 
+@pytest.mark.slow
 def test_a_token_beyond_the_table_is_refused(tmp_path):
     x = np.arange(40).reshape(20, 2) % 9
     np.savez(tmp_path / "tokens.npz", x=x, y=x % 4)

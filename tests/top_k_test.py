@@ -116,6 +116,18 @@ def test_a_share_of_the_largest_magnitudes(share, kept):
     np.testing.assert_array_equal(found, want)
 
 
+@pytest.mark.parametrize("share, kept", [(0.15, 15), (0.151, 16), (0.55, 55)])
+def test_a_share_is_meant_as_it_is_written(share, kept):
+    """0.15 is 0.15000001 in float32."""
+    x = jnp.arange(1.0, 101.0)
+    for weight in (None, jnp.ones(100)):
+        assert top_k.largest_share(x, share, weight).sum() == kept
+
+
+def test_a_share_of_one_keeps_all_of_many():
+    assert top_k.largest_share(jnp.arange(1.0, 2**22), 1.0).all()
+
+
 def test_ties_of_a_share_are_kept_and_padded_rows_neither_count_nor_stay():
     x = jnp.array([[2.0, -2.0, 0.0], [jnp.nan, 9.0, 9.0], [1.0, 0.0, -2.0]])
     weight = jnp.array([1.0, 0.0, 1.0])

@@ -13,7 +13,9 @@ Both ways: Sattler et al., "Robust and Communication-Efficient Federated Learnin
 Non-IID Data", TNNLS 2019, https://arxiv.org/abs/1903.02891 (STC).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -31,9 +33,27 @@ from sparsefl_jax.wire import compressors
 from sparsefl_jax.wire.compressors import COMPRESSORS, Compressor
 from sparsefl_jax.wire.packets import Message, Packet, stable
 
-FEEDBACK = ("ef", "ef21", "none")
+NO_RESIDUAL = ("qsgd", "majority")  # unbiased, and without a size
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
+
+
+_add = partial(jax.tree.map, jnp.add)
+_subtract = partial(jax.tree.map, jnp.subtract)
+
+
+class Feedback(NamedTuple):
+    """What of earlier updates a client compresses, and what it remembers after."""
+
+    pending: Callable  # (delta, memory) -> what is compressed
+    remember: Callable  # (memory, pending, sent) -> memory
+
+
+FEEDBACK = {
+    "ef": Feedback(_add, lambda memory, pending, sent: _subtract(pending, sent)),
+    "ef21": Feedback(_subtract, lambda memory, pending, sent: _add(memory, sent)),
+    "none": Feedback(lambda delta, memory: delta, lambda memory, *_: memory),
+}
 
 
 class Client(NamedTuple):
@@ -68,7 +88,7 @@ def compressed(
     *,
     up: str | Compressor = "topk",
     down: str | Compressor | None = None,
-    feedback: str = "ef",
+    feedback: str | None = None,
     density: float | None = None,
     scope: str | None = None,
     bits: int | None = None,
@@ -86,7 +106,7 @@ def compressed(
     took part in the round before, to others every entry that has changed since, or
     everything. Up: the update, compressed. Both: normalisation statistics, float32.
     Training is dense, so compression saves no FLOPs. A client whose uplink was lost
-    keeps the memory that it had, with which the server's is in step.
+    keeps the memory that it had, as the server has not seen the new one.
 
     Args:
       model: the network and its loss.
@@ -96,7 +116,9 @@ def compressed(
         `wire.compressors.Compressor`.
       down: compressor of the server's steps, which keeps its residual: 'topk', 'stc',
         'sign', or a `Compressor`; None sends the model.
-      feedback: 'ef', 'ef21' or 'none'.
+      feedback: 'ef', 'ef21' or 'none'; None for 'ef', but for 'none' with 'qsgd' and
+        'majority'. The residual of 'qsgd' grows without bound unless a norm is of fewer
+        entries than its levels squared: 49 with 4 bits, 16129 with 8.
       density: share of the entries that 'topk', 'randomk' and 'stc' send, both ways;
         None for 0.01.
       scope: entries among which 'topk' seeks the largest, 'global' or each 'leaf'; None
@@ -111,7 +133,8 @@ def compressed(
         None adds the mean. 'majority' needs one, whose rate is the size of a step.
       keep_optimizer: clients keep their optimizer's state between rounds.
       weighting: a client's weight in the mean, see `means.WEIGHTINGS`; None for
-        'examples', or 'uniform' with 'ef21', which has no other.
+        'examples', but for 'uniform' with 'majority', where a client has one vote, and
+        with 'ef21', which has no other.
 
     Raises:
       ValueError: an argument is out of range, or nothing that was chosen reads it.
@@ -121,40 +144,34 @@ def compressed(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = compressed(model, optimizer, up="stc", down="stc", density=0.01)
     """
+    feedback = feedback or ("none" if up in NO_RESIDUAL else "ef")
     one_of("feedback", feedback, FEEDBACK)
     one_of("stale", stale, ("keep", "reset"))
     given = dict(density=density, scope=scope, bits=bits, bucket=bucket, index=index)
     _refuse_unread(up, down, given)
     _refuse_combinations(up, feedback, clients, stale, server_optimizer, weighting)
-    weight = means.weigh(weighting or ("uniform" if feedback == "ef21" else "examples"))
-    unbiased = {"unbiased": True} if feedback == "none" else {}
-    coder = _compressor("up", up, given | unbiased, COMPRESSORS)
+    equal = feedback == "ef21" or up == "majority"
+    weight = means.weigh(weighting or ("uniform" if equal else "examples"))
+    coder = _compressor("up", up, given | {"unbiased": feedback == "none"}, COMPRESSORS)
     step_coder = None if down is None else _compressor("down", down, given, DOWN)
-    if step_coder is not None and step_coder.shared:
-        raise ValueError(f"down={down!r}, expected a compressor without a shared key")
     loss_fn, server_tx = local.objective(model), server_optimizer or optax.sgd(1.0)
+    pending_of, remember = FEEDBACK[feedback]
 
     def init(key, start: SparseModel):
         zeros = jax.tree.map(jnp.zeros_like, start.params)
-        step: PyTree = EmptyState()
-        if step_coder is not None:  # static branch
-            changed = jax.tree.map(lambda v: jnp.zeros(v.shape, jnp.int32), zeros)
-            step = Step(zeros, stable(step_coder.encode(key, zeros)), changed)
         return Server(
             start.params,
             start.stats,
             server_tx.init(start.params),
             jax.random.bits(key, (), jnp.uint32),
             zeros if feedback == "ef21" else EmptyState(),
-            step,
+            EmptyState() if step_coder is None else _no_step(step_coder, key, zeros),
         )
 
     def init_client(key, server, info):
         zeros = jax.tree.map(jnp.zeros_like, server.params)
-        memory = EmptyState() if feedback == "none" else zeros
-        return Client(
-            memory, local.init_optimizer(optimizer, server.params, keep_optimizer)
-        )
+        opt_state = local.init_optimizer(optimizer, server.params, keep_optimizer)
+        return Client(EmptyState() if feedback == "none" else zeros, opt_state)
 
     def broadcast(key, ctx, server):
         message = {"params": Packet(server.params), "stats": Packet(server.stats)}
@@ -166,25 +183,15 @@ def compressed(
         train_key, code_key = jax.random.split(key)
         if coder.shared:  # static branch
             code_key = jax.random.key(downlink["seed"].values)
-        tx, opt_state = optimizer(ctx.round), client.opt_state
+        tx, memory = optimizer(ctx.round), client.memory
         uplink, opt_state, metrics = fit(
-            train_key, loss_fn, tx, downlink, opt_state, batches
+            train_key, loss_fn, tx, downlink, client.opt_state, batches
         )
-        pending, memory = uplink["delta"].values, client.memory
-        if feedback == "ef":  # static branch
-            if stale == "reset":  # static branch
-                missed = ctx.last_round < ctx.round - 1
-                memory = jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
-            pending = jax.tree.map(jnp.add, pending, memory)
-        elif feedback == "ef21":
-            pending = jax.tree.map(jnp.subtract, pending, memory)
+        if stale == "reset":  # static branch
+            memory = _unless_missed(ctx, memory)
+        pending = pending_of(uplink["delta"].values, memory)
         message = coder.encode(code_key, pending)
-        if feedback == "ef":  # static branch
-            sent = coder.decode(message)
-            memory = jax.tree.map(jnp.subtract, pending, sent)
-        elif feedback == "ef21":
-            memory = jax.tree.map(jnp.add, memory, coder.decode(message))
-        client = Client(memory, opt_state)
+        client = Client(remember(memory, pending, coder.decode(message)), opt_state)
         return message | {"stats": uplink["stats"]}, client, metrics
 
     def contribute(ctx, uplink):
@@ -196,10 +203,9 @@ def compressed(
         delta, stats = mean_update(server, total)
         estimate = server.estimate
         if feedback == "ef21":  # static branch
-            estimate = delta = jax.tree.map(
-                lambda h, q: h + q / clients, estimate, total["sum"]["delta"]
-            )
-        delta = coder.combine(combine_key, delta)
+            estimate = delta = _estimate(server, total, clients)
+        combined, any_sent = coder.combine(combine_key, delta), total["weight"] > 0
+        delta = jax.tree.map(lambda c, d: jnp.where(any_sent, c, d), combined, delta)
         move, opt_state = server_step(server_tx, server, delta)
         step = server.step
         if step_coder is not None:  # static branch
@@ -208,23 +214,30 @@ def compressed(
         seed = jax.random.bits(seed_key, (), jnp.uint32)
         return Server(params, stats, opt_state, seed, estimate, step), {}
 
-    def deploy(key, server):
-        mask = masks.full(server.params)
-        return {"global": SparseModel(server.params, mask, server.stats)}
+    steps = init, broadcast, update, contribute, aggregate, _deploy, init_client
+    return Algorithm(*steps, undelivered=_undelivered)
 
-    def undelivered(ctx, before, after):
-        return after._replace(memory=before.memory)  # the server has not seen the rest
 
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy,
-        init_client,
-        undelivered=undelivered,
-    )
+def _deploy(key: Array, server: Server) -> dict[str, SparseModel]:
+    mask = masks.full(server.params)
+    return {"global": SparseModel(server.params, mask, server.stats)}
+
+
+def _undelivered(ctx: Context, before: Client, after: Client) -> Client:
+    """Returns a client as it was to the server, which has not seen its update."""
+    return after._replace(memory=before.memory)
+
+
+def _unless_missed(ctx: Context, memory: PyTree) -> PyTree:
+    """Returns the memory of a client, 0 if it has missed a round."""
+    missed = ctx.last_round < ctx.round - 1
+    return jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
+
+
+def _estimate(server: Server, total: PyTree, clients: int) -> PyTree:
+    """Returns the mean of all clients' estimates; who sent nothing kept its own."""
+    changes = total["sum"]["delta"]
+    return jax.tree.map(lambda h, q: h + q / clients, server.estimate, changes)
 
 
 def _catch_up(ctx: Context, server: Server) -> Message:
@@ -236,27 +249,33 @@ def _catch_up(ctx: Context, server: Server) -> Message:
     """
     step = server.step
     new = ctx.last_round < 0
-    here = ~new & (ctx.last_round == ctx.round - 1)
-    packets = {n: replace(packet, sent=here) for n, packet in step.message.items()}
+    recent = ~new & (ctx.last_round == ctx.round - 1)
+    packets = {n: replace(packet, sent=recent) for n, packet in step.message.items()}
     delta = step.message["delta"]
     if delta.mask is None:  # static branch: all entries change
-        packets["full"] = Packet(server.params, sent=~here)
+        packets["full"] = Packet(server.params, sent=~recent)
     else:
         packets["full"] = Packet(server.params, sent=new)
         mask = jax.tree.map(lambda c: c > ctx.last_round, step.changed)
-        values, sent = masks.apply(server.params, mask), ~new & ~here
+        values, sent = masks.apply(server.params, mask), ~new & ~recent
         packets["patch"] = Packet(values, mask, sent=sent, index=delta.index)
     return packets | {"params": Packet(server.params, bits=0, assumed=HELD)}
+
+
+def _no_step(coder: Compressor, key: Array, zeros: PyTree) -> Step:
+    """Returns the state before the server's first step."""
+    changed = jax.tree.map(lambda v: jnp.zeros(v.shape, jnp.int32), zeros)
+    return Step(zeros, stable(coder.encode(key, zeros)), changed)
 
 
 def _compress(
     coder: Compressor, key: Array, round: Array, step: Step, move: PyTree
 ) -> tuple[Step, PyTree]:
     """Compresses a step of the server; returns its state and what the model moves."""
-    pending = jax.tree.map(jnp.add, step.residual, move)
+    pending = _add(step.residual, move)
     message = stable(coder.encode(key, pending))
     sent = coder.decode(message)
-    residual = jax.tree.map(jnp.subtract, pending, sent)
+    residual = _subtract(pending, sent)
     changed = jax.tree.map(
         lambda c, q: jnp.where(q != 0, round + 1, c), step.changed, sent
     )
@@ -268,6 +287,10 @@ def _compressor(
 ) -> Compressor:
     """Returns the compressor that an argument names, or is."""
     if isinstance(chosen, Compressor):
+        if argument == "down" and chosen.shared:
+            raise ValueError(
+                f"down={chosen}, expected a compressor without a shared key"
+            )
         return chosen
     one_of(argument, chosen, allowed)
     return compressors.build(chosen, given)

@@ -35,7 +35,7 @@ def feddst(
     allocation: str = "erk_sparsity",
     variant: str = "paper",
     prunable: Sequence[str] = KERNELS,
-    index: str = "bitmap",
+    index: str = "packed",
 ) -> Algorithm:
     """FedDST: in some rounds clients prune and regrow; the server prunes the union.
 
@@ -109,8 +109,8 @@ def feddst(
             params, step = trained.model.params, local.own_steps(batches, -1) - 1
             table = jnp.asarray(np.stack([counts(params, rate) for rate in rates]))
             kept = table[(ctx.round - 1) // adjust_every], jnp.asarray(counts(params))
-            how = {"select": select, "step": step, "anywhere": release}
-            return readjust(screen_key, loss_fn, trained, batches, *kept, **how)
+            options = {"select": select, "step": step, "anywhere": release}
+            return readjust(screen_key, loss_fn, trained, batches, *kept, **options)
 
         trained = lax.cond(due(ctx.round), exchange, lambda same: same, trained)
         uplink = pack_up(trained.model, received.mask, select, index=index)

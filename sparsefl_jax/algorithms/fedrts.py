@@ -50,7 +50,7 @@ class Rule(NamedTuple):
 
     pack: Callable  # (grads, named, sent, index) -> packet of what clients name
     summand: Callable  # (ctx, model, grown, weight) -> what the server adds up besides
-    choose: Callable  # (key, round, server, mean, total) -> (mask, a, b)
+    choose: Callable  # (key, round, server, mean, total) -> (model, a, b)
 
 
 def fedrts(
@@ -67,7 +67,7 @@ def fedrts(
     start: str = "random",
     allocation: str = "erk",
     prunable: Sequence[str] = KERNELS,
-    index: str = "bitmap",
+    index: str = "packed",
 ) -> Algorithm:
     """FedAvg within a mask of K_l entries a layer that the server draws anew at times.
 
@@ -170,15 +170,16 @@ def fedrts(
     def contribute(ctx, uplink):
         sent, grown = unpack_model(uplink), uplink["grown"]
         weight = ctx.client.num_examples
-        there = jnp.where(grown.sent, weight, jnp.zeros_like(weight))
+        grown_weight = jnp.where(grown.sent, weight, jnp.zeros_like(weight))
         mean = means.weighted_sum((sent.params, sent.stats), weight)
-        return {"mean": mean} | voting.summand(ctx, sent, grown, there)
+        return {"mean": mean} | voting.summand(ctx, sent, grown, grown_weight)
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total["mean"])
-        mask, a, b = voting.choose(key, round, server, mean, total)
-        since = renewed(round, mean.mask, mask, server.since)
-        new = mean._replace(params=masks.apply(mean.params, mask), mask=mask)
+        new, a, b = voting.choose(key, round, server, mean, total)
+        any_sent = total["mean"]["weight"] > 0
+        new = jax.tree.map(lambda n, o: jnp.where(any_sent, n, o), new, mean)
+        since = renewed(round, mean.mask, new.mask, server.since)
         return Server(new, since, a, b), {}
 
     return frozen._replace(
@@ -221,9 +222,9 @@ def thompson(
         kept = top_k.largest(size, alive - doubt, select, within=model.mask)
         return trees.split(kept, select)[0]
 
-    def summand(ctx, sent, grown, there):
+    def summand(ctx, sent, grown, weight):
         strong = core(sent, ctx.round), ctx.client.num_examples
-        named = means.weighted_sum(grown.mask, there)
+        named = means.weighted_sum(grown.mask, weight)
         return {"grown": named, "core": means.weighted_sum(*strong)}
 
     def choose(key, round, server, mean, total):
@@ -231,15 +232,15 @@ def thompson(
         shares, grown = (
             means.weighted_mean(total[n], blank) for n in ("core", "grown")
         )
-        own, alive = core(mean, round), trees.split(mean.mask, select)[0]
+        strong, alive = core(mean, round), trees.split(mean.mask, select)[0]
 
-        def votes(m, o, s, g):
-            x = gamma * jnp.where(m, s, g) + (1 - gamma) * jnp.where(m, o, 0.5)
+        def votes(m, c, s, g):
+            x = gamma * jnp.where(m, s, g) + (1 - gamma) * jnp.where(m, c, 0.5)
             heard = (m | due(round)) & (total["core"]["weight"] > 0)
             weight = jnp.where(heard, jnp.float32(vote_weight), 0.0)
             return weight, weight * x
 
-        pairs = [jax.tree.leaves(tree) for tree in (alive, own, shares, grown)]
+        pairs = [jax.tree.leaves(tree) for tree in (alive, strong, shares, grown)]
         found = [votes(*leaves) for leaves in zip(*pairs, strict=True)]
         weight, gain = (
             jax.tree.unflatten(jax.tree.structure(alive), list(leaves))
@@ -253,7 +254,8 @@ def thompson(
             scores = trees.merge(scores, trees.split(mean.params, select)[1])
             return top_k.largest(scores, budget(scores, round)[0], select)
 
-        return lax.cond(due(round), draw, lambda: mean.mask), a, b
+        mask = lax.cond(due(round), draw, lambda: mean.mask)
+        return SparseModel(masks.apply(mean.params, mask), mask, mean.stats), a, b
 
     def pack(grads, named, sent, index):
         return Packet(named, named, sent=sent, bits=0, index=index)
@@ -271,8 +273,8 @@ def by_gradient(
             f"{VOTE_WEIGHT} with rule='gradient', which has no votes"
         )
 
-    def summand(ctx, sent, grown, there):
-        return {"grown": means.weighted_sum(grown.values, there)}
+    def summand(ctx, sent, grown, weight):
+        return {"grown": means.weighted_sum(grown.values, weight)}
 
     def choose(key, round, server, mean, total):
         blank = jax.tree.map(jnp.zeros_like, server.a)
@@ -282,11 +284,11 @@ def by_gradient(
 
         def exchange():
             counts = alive - doubt, alive
-            pair = mean.params, mean.mask
-            return regrow.exchange(*pair, scores, *counts, select=select)[1]
+            return regrow.exchange(*pair, scores, *counts, select=select)
 
-        mask = lax.cond(due(round), exchange, lambda: mean.mask)
-        return mask, server.a, server.b
+        pair = mean.params, mean.mask
+        params, mask = lax.cond(due(round), exchange, lambda: pair)
+        return SparseModel(params, mask, mean.stats), server.a, server.b
 
     def pack(grads, named, sent, index):
         return Packet(grads, named, sent=sent, index=index)

@@ -47,11 +47,11 @@ def fedspa(
     density: float,
     mask_update: str = "static",
     shared: bool = True,
-    prune_rate: float = 0.5,
+    prune_rate: float | None = None,
     adjust_until: int | None = None,
     allocation: str = "erk",
     prunable: Sequence[str] = KERNELS,
-    index: str = "bitmap",
+    index: str = "packed",
 ) -> Algorithm:
     """FedSpa: clients train the server's model within masks of their own.
 
@@ -75,15 +75,15 @@ def fedspa(
       mask_update: 'static' or 'dst' (dynamic sparse training).
       shared: whether all clients begin with the same mask.
       prune_rate: share of a layer's alive weights that a client exchanges in round 0;
-        only 'dst' reads it.
+        only with 'dst', where None is for 0.5.
       adjust_until: the round in which the rate reaches 0; with 'dst', and only then.
       allocation: as in `pdst`.
       prunable: globs of the leaves that can be pruned.
       index: how positions are written, see `packets.Packet`.
 
     Raises:
-      ValueError: an argument is out of range, a name is unknown, or `adjust_until`
-        does not go with `mask_update`.
+      ValueError: an argument is out of range, a name is unknown, or the schedule does
+        not go with `mask_update`.
 
     Example:
       >>> import sparsefl_jax as sfl
@@ -91,16 +91,13 @@ def fedspa(
       >>> static = fedspa(model, optimizer, density=0.05)
     """
     one_of("mask_update", mask_update, ("static", "dst"))
-    in_range("prune_rate", prune_rate, "[0, 1]")
     loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
     counts, dynamic = layer_counts(allocation, density, select), mask_update == "dst"
     exchange = None
     if dynamic:
         exchange = _exchange(model, counts, select, prune_rate, adjust_until)
-    elif adjust_until is not None:
-        raise ValueError(
-            f"adjust_until={adjust_until}, expected None with mask_update='static'"
-        )
+    else:
+        _refuse_schedule(prune_rate=prune_rate, adjust_until=adjust_until)
 
     def drawn(server, client):
         key, params = jax.random.key(server.seed), server.model.params
@@ -197,12 +194,16 @@ def _exchange(
     model: Model,
     counts: Callable,
     select: PyTree,
-    prune_rate: float,
+    prune_rate: float | None,
     adjust_until: int | None,
 ) -> Callable:
     """Returns `exchange(key, round, trained, batches) -> trained`, with a new mask."""
-    whole("adjust_until", adjust_until or 0, 1)
-    rates = schedules.cosine(prune_rate, adjust_until or 1)[:-1, None]
+    prune_rate = 0.5 if prune_rate is None else prune_rate
+    in_range("prune_rate", prune_rate, "[0, 1]")
+    if adjust_until is None:
+        raise ValueError("adjust_until=None, expected a round with mask_update='dst'")
+    whole("adjust_until", adjust_until, 1)
+    rates = schedules.cosine(prune_rate, adjust_until)[:-1, None]
     loss_fn = local.objective(model, train=False)
 
     def exchange(key, round, trained, batches):
@@ -216,3 +217,12 @@ def _exchange(
         return lax.cond(round < len(gone), move, lambda same: same, trained)
 
     return exchange
+
+
+def _refuse_schedule(**given: float | None) -> None:
+    """Refuses arguments that static masks do not read."""
+    for argument, value in given.items():
+        if value is not None:
+            raise ValueError(
+                f"{argument}={value}, expected None with mask_update='static'"
+            )

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
@@ -31,7 +30,7 @@ def sparsyfed(
     exponent: float = 1.25,
     sparse_inputs: bool = True,
     prunable: Sequence[str] = KERNELS,
-    index: str = "bitmap",
+    index: str = "packed",
     weighting: str = "examples",
 ) -> Algorithm:
     """SparsyFed: the network computes with sign(w) |w|^a, so large weights grow faster.
@@ -95,7 +94,7 @@ def sparsyfed(
         pruned = masks.apply(trained.model.params, mask)
         sent = _alive(trained.model._replace(params=pruned), select)
         work = trained.metrics["work"]
-        work = work._replace(extra=work.extra + np.float32(size * np.log2(size + 1)))
+        work = work._replace(extra=work.extra + top_k.flops(scores, select))
         uplink = pack_up(sent, received.mask, select, index=index)
         return uplink, client, trained.metrics | {"work": work}
 

@@ -86,8 +86,8 @@ def ssfl(
         return means.weighted_sum(uplink["scores"].values, weight(ctx.client))
 
     def aggregate(key, round, server, total):
-        own, others = trees.split(server.params, select)
-        mean = means.weighted_mean(total, jax.tree.map(jnp.zeros_like, own))
+        weights, others = trees.split(server.params, select)
+        mean = means.weighted_mean(total, jax.tree.map(jnp.zeros_like, weights))
         size = int(trees.layer_sizes(server.params, select).sum())
         best = top_k.at_least(trees.merge(mean, others), keep(size), select)
         any_sent = total["weight"] > 0

@@ -34,7 +34,7 @@ def zerofl(
     uplink: str = "top_of_diff",
     sparse_inputs: bool = True,
     prunable: Sequence[str] = KERNELS,
-    index: str = "bitmap",
+    index: str = "packed",
     weighting: str = "examples",
 ) -> Algorithm:
     """ZeroFL: clients compute with the largest weights and inputs, and train all.

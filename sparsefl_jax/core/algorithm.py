@@ -30,7 +30,7 @@ run is extended beyond it only if the user asks for that.
 
 # ruff: noqa: D102 - the docstring of a protocol is that of its one function
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import optax
@@ -120,6 +120,19 @@ class Undelivered(Protocol):
     def __call__(self, ctx: Context, before: PyTree, after: PyTree) -> PyTree: ...
 
 
+class Guarantee(Protocol):
+    """Returns what a run guarantees of its released models; refuses what breaks it."""
+
+    def __call__(
+        self,
+        stages: "Sequence[Stage]",
+        num_clients: int,
+        rounds: int,
+        budgets: Any | None,
+        system: Any | None,
+    ) -> dict[str, Any]: ...
+
+
 class Alive(Protocol):
     """Returns an upper bound of the density after a number of rounds."""
 
@@ -172,6 +185,10 @@ class Algorithm(NamedTuple):
         the one that `update` returned, which it keeps by default. A method whose state
         takes for granted that the server has received the uplink says here what else
         holds.
+      guarantee: optional, `(stages, num_clients, rounds, budgets, system) -> dict`,
+        what holds of the released models after `rounds` rounds of the last stage. The
+        summary has it, plan and page print its `statement`. It is called before a run
+        too, and raises a ValueError where the run would break it.
     """
 
     init: Init
@@ -184,6 +201,7 @@ class Algorithm(NamedTuple):
     personalize: Personalize | None = None
     alive: Alive | None = None
     undelivered: Undelivered = as_it_left
+    guarantee: Guarantee | None = None
 
 
 def target(models: Mapping[str, Any]) -> Any:

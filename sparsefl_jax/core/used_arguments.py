@@ -5,12 +5,15 @@ import jax
 from sparsefl_jax.core.types import PyTree
 
 
-def reads(traced: jax.extend.core.ClosedJaxpr, arguments: PyTree) -> PyTree:
+def reads(
+    traced: jax.extend.core.ClosedJaxpr, arguments: PyTree, *, steps: bool = True
+) -> PyTree:
     """Returns a tree of bools: whether a result or a step depends on an argument.
 
     Args:
       traced: the function, as `jax.make_jaxpr` returns it.
       arguments: all of its arguments, arrays or shapes.
+      steps: whether steps count that no result depends on.
 
     Example:
       >>> import jax.numpy as jnp
@@ -18,9 +21,14 @@ def reads(traced: jax.extend.core.ClosedJaxpr, arguments: PyTree) -> PyTree:
       >>> traced = jax.make_jaxpr(lambda x, y: x + jnp.sin(y['b']))(*arguments)
       >>> reads(traced, arguments)
       (True, {'a': False, 'b': True})
+      >>> traced = jax.make_jaxpr(lambda x, y: (x + 1, jnp.sin(y))[0])(1.0, 2.0)
+      >>> reads(traced, (1.0, 2.0)), reads(traced, (1.0, 2.0), steps=False)
+      ((True, True), (True, False))
     """
     jaxpr = traced.jaxpr
     used = {id(v) for v in jaxpr.outvars}
-    used |= {id(v) for eqn in jaxpr.eqns for v in eqn.invars}
+    for eqn in reversed(jaxpr.eqns):
+        if steps or any(id(v) in used for v in eqn.outvars):
+            used |= {id(v) for v in eqn.invars}
     told = [id(v) in used for v in jaxpr.invars]
     return jax.tree.unflatten(jax.tree.structure(arguments), told)

@@ -104,7 +104,7 @@ def load(
     users = {}
     if writers and writers != MNIST:
         users = _read_npz(writers, _WRITER_KEYS)
-    known, hf = None, {k: v for k, v in (hf or {}).items() if v not in (None, ())}
+    known, hf = None, {k: v for k, v in (hf or {}).items() if v not in (None, (), [])}
     own = name.startswith(hub.PREFIX) or name in named.NAMED
     for option, value in hf.items() if not own else ():
         raise ValueError(

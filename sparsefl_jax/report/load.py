@@ -70,6 +70,7 @@ _SUMMARY = {
     "memory?": {str: VALUE},
     "versions?": {str: ANY},
     "data?": {str: COUNT},
+    "guarantee?": {"statement": TEXT},
     "seeds?": [COUNT],
     "seconds?": NUMBER,
     "rounds_per_second?": NUMBER,

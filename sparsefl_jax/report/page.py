@@ -36,7 +36,7 @@ from sparsefl_jax.report.table import (
     heading,
     made_with,
 )
-from sparsefl_jax.report.tiers import tier_rows, totals
+from sparsefl_jax.report.tiers import closing_rule, tier_rows, totals
 from sparsefl_jax.report.unchanged import sentences
 from sparsefl_jax.system.files import read_text, write_text
 
@@ -147,9 +147,11 @@ def write_page(run_dir: str | Path) -> Path:
             _figures(run, "Density and masks"),
             *map(note, sentences(run)),
         ),
+        section("Guarantee", *map(note, _guarantees(run))),
         section("Filters", _figures(run, "Filters")),
         section(
             "Devices",
+            note(closing_rule(run.config)),
             rows_table(tier_rows(totals(run.train, final_evals(run))), "Tiers"),
         ),
         section("Partition", facts(statistics_of_run(run)), _figures(run, "Partition")),
@@ -237,6 +239,12 @@ def _accuracy_notes(run: Run) -> list[str]:
 def _accuracy_rows(run: Run) -> list[list[str]]:
     """Returns the accuracies; the densities are in a table of their own."""
     return [row[:-1] for row in accuracy_rows(run.summary)]
+
+
+def _guarantees(run: Run) -> list[str]:
+    """Says what holds of the released models, if the method guarantees anything."""
+    found = run.summary.get("guarantee")
+    return [found["statement"]] if found else []
 
 
 def _round(run: Run, record: Mapping[str, Any]) -> int:

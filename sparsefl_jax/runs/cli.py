@@ -266,8 +266,10 @@ def _with_config(argv: list[str]) -> list[str]:
     text = [arg.removeprefix("-").removeprefix("-") for arg in argv]
     overrides = any(arg.startswith("config.") for arg in text)
     given = any(arg.partition("=")[0] == "config" for arg in text)
-    if not overrides or given or "resume" not in text:
+    if not overrides or given:
         return argv
+    if "resume" not in text:
+        raise ValueError("--config.FIELD=VALUE is set, expected --config=FILE with it")
     for at, arg in enumerate(text):
         name, there, value = arg.partition("=")
         if name == "workdir":

@@ -62,9 +62,12 @@ def fitted(
     if not budgets:
         return config, ""
 
+    bare = copy.deepcopy(config)
+    bare.observe_rounds = ()  # a guess or a pilot may be shorter
+
     @functools.cache
     def plan(rounds: int) -> tuple:
-        parts, key = build(_of(config, rounds)), jax.random.key(config.seed)
+        parts, key = build(_of(bare, rounds)), jax.random.key(config.seed)
         told = describe.describe(parts.setup, key=key, traced=parts.traced)
         return parts, told["stages"]
 

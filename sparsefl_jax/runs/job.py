@@ -24,6 +24,7 @@ from sparsefl_jax.runs.plan import describe, formatting
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.segments import Snapshot
+from sparsefl_jax.runs.setup import guarantee
 from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source, assemble, read
 from sparsefl_jax.system import interrupt, log_lines, processes, provenance
 
@@ -64,6 +65,9 @@ def plan(config, parts: Parts, compiled: bool = False) -> str:
             memories = [programs.of(stage).memory for stage in stages]
     told = describe.describe(*parts, key=jax.random.key(config.seed), memories=memories)
     lines = [formatting.text(told)]
+    promised = guarantee(parts.setup, parts.setup.stages[-1].num_rounds)
+    if promised:
+        lines.append(promised["statement"])
     if config.seeds > 1:
         lines.append(f"All this {config.seeds} times, once for each seed.")
     limits = [f"until.{k}={v:g}" for k, v in config.until.items() if v is not None]
@@ -144,7 +148,7 @@ def opened(
     if together > 1:
         chunks += f" of {together} seeds together"
     key, here = jax.random.key(config.seed), provenance.facts(chunks)
-    at, data = resumption.start(saved, parts.setup.data)
+    at, data = resumption.start(saved, parts.setup)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if job.progress and (saved or job.progress != "rounds"):
         said = resumption.describe(saved, here) if saved else plan(config, parts)
@@ -181,7 +185,7 @@ def _follow(job: Job, parts: Parts | None) -> dict:
         found = resumption.settle(config, saved, job.extend_at_final)
         config, saved = found.config, found.saved
     parts = parts or job.build(config, begun)
-    at, _ = resumption.start(saved, parts.setup.data)
+    at, _ = resumption.start(saved, parts.setup)
     message = "asking all processes to end after this segment"
     _simulate(key, parts, at, recording.Recorder(), message)
     return processes.lead()

@@ -80,7 +80,7 @@ def _refusal(setups: Sequence[Setup], traced: Sequence[Traced], asked: bool) -> 
     if devices[0].platform == "cpu" and not asked:
         return "a CPU gains nothing by seeds_together"
     if first.system is not None:
-        return "clients of each seed have devices of their own"
+        return "with a system each seed has a clock of its own"
     for index, one in enumerate(traced):
         if one.pace.where != "device":
             return f"clients' states of stage {index} live on the {one.pace.where}"

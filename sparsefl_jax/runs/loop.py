@@ -264,7 +264,8 @@ def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
             bits=at.bits + record["bits_up"] + record["bits_down"],
             flops=at.flops + record["flops"],
         )
-        if not (math.isfinite(record["loss"]) and log.finite):
+        loss = record["loss"]  # None if nobody was there
+        if not ((loss is None or math.isfinite(loss)) and log.finite):
             return records, at, _failure(at.round, record, log)
         records.append(_heading(at, "train") | record)
     return records, at, ""

@@ -7,7 +7,7 @@ exchanges. Both kinds are therefore measured apart, as shares of the most that t
 allows in their rounds; how many of either kind a run has follows from its cohorts.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import jax
@@ -16,11 +16,13 @@ import numpy as np
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.formats import format_percent, format_si
+from sparsefl_jax.core.types import Key
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import loop
 from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.source import Parts
+from sparsefl_jax.simulation import clock
 
 _DRAWS = 5_000_000  # rounds x clients that are drawn; later exchanges are no first ones
 
@@ -101,11 +103,12 @@ def cost(measured: Measured, parts: Parts, flops: float, seed: int) -> dict:
     Returns:
       By 'gbit' and 'pflop', that of all stages but the last, and of the last one.
     """
-    index, last = len(parts.setup.stages) - 1, parts.setup.stages[-1]
-    root = keys.of_stage(keys.of_run(jax.random.key(seed))[1], index)
-    new = first_exchanges(root, last, len(parts.setup.data.train.size))
+    setup, last = parts.setup, parts.setup.stages[-1]
+    root = keys.of_stage(keys.of_run(jax.random.key(seed))[1], len(setup.stages) - 1)
+    present = clock.presence(setup.system)
+    new, later = exchanges(root, last, len(setup.data.train.size), present)
     most = most_bits(parts)
-    each = new * measured.first + (last.cohort_size - new) * measured.again
+    each = new * measured.first + later * measured.again
     gbit = measured.begin["gbit"] + float(np.sum((most * each)[1:])) / 1e9
     later = (last.num_rounds - 1) * flops * measured.flops / 1e15
     return {
@@ -127,19 +130,32 @@ def most_bits(parts: Parts) -> np.ndarray:
     return bits["down"][:, 1] + bits["up"][:, 1]
 
 
-def first_exchanges(root, stage: Stage, num_clients: int) -> np.ndarray:
-    """Counts the clients of each round that take part for the first time, [T] int.
+def exchanges(
+    root: Key, stage: Stage, num_clients: int, present: Callable | None = None
+) -> tuple[np.ndarray, np.ndarray]:
+    """Counts the clients of each round by whether they take part for the first time.
+
+    Beyond the rounds that are drawn, all are expected to have taken part, and as many
+    to be there as in these rounds.
 
     Args:
       root: the root key of the stage.
       stage: the stage.
       num_clients: of the population.
+      present: who can be drawn, as `clock.presence` returns it; None: everyone.
+
+    Returns:
+      Those that take part for the first time, [T] int, and the others, [T] float.
     """
     drawn = min(stage.num_rounds, max(1, _DRAWS // stage.cohort_size))
-    draw = cohorts.drawing(root, stage, num_clients)
+    draw = cohorts.drawing(root, stage, num_clients, present)
     ids = draw(np.arange(drawn, dtype=np.int32))
-    _, places = np.unique(ids, return_index=True)
-    return np.bincount(places // stage.cohort_size, minlength=stage.num_rounds)
+    found, places = np.unique(ids, return_index=True)
+    places = places[found < num_clients] // stage.cohort_size
+    new = np.bincount(places, minlength=stage.num_rounds)
+    there = np.sum(ids < num_clients, axis=1)
+    beyond = np.full(stage.num_rounds - drawn, there.mean())
+    return new, np.concatenate([there, beyond]) - new
 
 
 def _shares(records: Sequence[dict], most: np.ndarray) -> tuple[float, float]:
@@ -153,6 +169,11 @@ def _shares(records: Sequence[dict], most: np.ndarray) -> tuple[float, float]:
             np.add.at(allowed, np.array(kinds, int), most[round])
         seen |= set(record["clients"])
     known = allowed > 0
+    if not known.any():
+        raise ValueError(
+            f"fit.pilot={len(records)}: no client was there in rounds that tell of "
+            "later ones, expected more rounds"
+        )
     first, again = np.where(known, spent / np.where(known, allowed, 1.0), np.nan)
     first, again = np.where(known, (first, again), (again, first))
     return float(first), float(again)

@@ -17,7 +17,7 @@ from sparsefl_jax.runs import checkpoint, mask_files, sinks, summary
 from sparsefl_jax.runs.plan import timings
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.segments import Segment, Snapshot
-from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.setup import Setup, guarantee
 from sparsefl_jax.system import files
 
 
@@ -89,7 +89,9 @@ def recording(
             saved_at = time.perf_counter()
 
         def finish(snapshot: Snapshot, memory: Callable) -> dict:
-            written = summary.write(config, memory, workdir, snapshot, about)
+            promised = guarantee(setup, snapshot.round)
+            told = about | ({"guarantee": promised} if promised else {})
+            written = summary.write(config, memory, workdir, snapshot, told)
             draw(workdir)
             return written
 

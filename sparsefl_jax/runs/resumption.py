@@ -16,6 +16,7 @@ from sparsefl_jax.data import federated
 from sparsefl_jax.runs import checkpoint, run_directory
 from sparsefl_jax.runs.config.plain import replaced, stages
 from sparsefl_jax.runs.segments import Snapshot
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import log_lines, processes
 
 
@@ -168,30 +169,33 @@ def _lifted(old: dict, config, at: Snapshot) -> bool:
     return limit is None or limit > spent
 
 
-def start(saved: checkpoint.Saved | None, data) -> tuple[Snapshot, dict]:
+def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]:
     """Returns where a run begins or continues, the same for all processes.
 
     Args:
       saved: the checkpoint, if there is one.
-      data: a `FederatedData`.
+      setup: the run.
 
     Returns:
-      The snapshot, and the data's fingerprint, which a checkpoint keeps.
+      The snapshot, and the fingerprint of the data and devices, which a checkpoint
+      keeps.
 
     Raises:
-      ValueError: in one line: the data are not those of the checkpoint, or processes
-        differ.
+      ValueError: in one line: data or devices are not those of the checkpoint, or
+        processes differ.
     """
     at = saved.snapshot if saved else Snapshot(0, 0, None, 0, 0.0)
-    found = fingerprint(data)
+    found = fingerprint(setup.data)
+    if setup.system is not None:  # the file of a table may have changed
+        found["system"] = checkpoint.checksum(setup.system)
     processes.check_same("the checkpoint", [at.stage, at.round, at.bits])
     processes.check_same("the data set", found)
     old = saved.about["data"] if saved else found
     changed = [name for name in old | found if old.get(name) != found.get(name)]
     if changed:
         raise ValueError(
-            f"the data set is not that of the checkpoint: {', '.join(changed)} "
-            "changed, expected the arrays and the partition that the run began with"
+            f"what the run reads is not that of the checkpoint: {', '.join(changed)} "
+            "changed, expected the arrays, partition and devices that it began with"
         )
     return at, found
 

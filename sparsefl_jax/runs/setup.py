@@ -1,7 +1,7 @@
 """A run as it was asked for: what runs, on what data, and how."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -120,7 +120,26 @@ def check(setup: Setup) -> None:
         raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
     _check_budgets(setup.budgets, num_clients)
     _check_system(setup, num_clients)
+    guarantee(setup, setup.stages[-1].num_rounds)
     store.check(setup.client_store)
+
+
+def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
+    """Returns what the methods guarantee of the released models; {} if nothing.
+
+    Args:
+      setup: the run.
+      rounds: number of rounds of the last stage.
+
+    Raises:
+      ValueError: the run would break what a method guarantees.
+    """
+    facts = setup.stages, len(setup.data.train.size), rounds
+    found = {}
+    for stage in setup.stages:
+        if stage.algorithm.guarantee is not None:
+            found = stage.algorithm.guarantee(*facts, setup.budgets, setup.system)
+    return found
 
 
 def check_observed(observe_rounds: Sequence[int], num_rounds: int) -> None:
@@ -163,3 +182,10 @@ def _check_system(setup: Setup, num_clients: int) -> None:
         raise ValueError(
             f"system of {found} clients, expected the number of clients, {num_clients}"
         )
+    elif max(stage.cohort_size for stage in setup.stages) == 1:
+        for name in ("deadline", "quantile"):
+            if (value := getattr(system, name)) is not None:
+                raise ValueError(
+                    f"{name}={value:g} is read by nothing here: a cohort of one client "
+                    "has no deadline, expected cohort_size of at least 2"
+                )

@@ -24,7 +24,7 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
       memory: gives that of a stage, as `Programs.memory` does.
       folder: the run's directory.
       at: where it ended.
-      about: as its last checkpoint has it.
+      about: as its last checkpoint has it, and its `guarantee`, if there is one.
 
     Returns:
       What it has written.
@@ -36,8 +36,9 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
     }
     facts["rounds"] = about["position"]["rounds"]
     facts["clients"] = partition_statistics(np.load(folder / "partition.npy"))
-    if about["lost"]:
-        facts["lost"] = about["lost"]
+    for key in ("lost", "guarantee"):
+        if about.get(key):
+            facts[key] = about[key]
     took = [
         {
             "chunk": memory(index).chunk,
@@ -67,8 +68,8 @@ def summarize(
       metrics: all records.
       best: the best models.
       about: what the host adds: `seconds`, `commit`, `ended_by`, all `rounds`, the
-        `clients` as `partition_statistics` has them, and what of the records is `lost`,
-        if anything, which then is in no total.
+        `clients` as `partition_statistics` has them, what of the records is `lost`, if
+        anything, which then is in no total, and the `guarantee`, if there is one.
       took: of each stage `chunk`, `memory`, bytes by part, and `compile_seconds`.
     """
     train = [r for r in metrics if r["phase"] == "train"]

@@ -53,6 +53,9 @@ def outcomes(jobs: Sequence[Job], asked: str) -> Iterator[Outcome]:
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
     if not wanted(asked, len(jobs)):
+        if asked == "yes" and len(jobs) > 1:
+            show = any(job.progress for job in jobs)
+            tell("seeds run one after another: there are several processes", show)
         for index, job in enumerate(jobs):
             yield index, attempt(single.perform, job)
         return

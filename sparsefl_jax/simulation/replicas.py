@@ -37,7 +37,7 @@ def of(populations: Sequence[placement.Population]) -> Replicas:
       >>> tables = [[0, 1], [2, 0]]
       >>> each = [placement.Population(x, y, np.array([t]), info) for t in tables]
       >>> of(each)
-      Replicas(count=2, axes=Population(x=None, y=None, index=0, info={}))
+      Replicas(count=2, axes=Population(x=None, y=None, index=0, info={}, clock=None))
     """
 
     def axis(first, *others):

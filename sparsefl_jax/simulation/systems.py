@@ -5,6 +5,7 @@ or a row for every client, as a trace has it.
 """
 
 import csv
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -23,9 +24,11 @@ COLUMNS = {  # of a table; those with a default can be left out
     "mbit_up": "1e6 bit/s from the client",
     "latency": "seconds of a round beside computation and transfers; 0 by default",
     "available": "chance that the client can be drawn, 1 by default; several numbers, "
-    "separated by spaces, are those of the rounds in turn",
+    "separated by spaces, are those of a stage's rounds in turn",
 }
 _RATES = ("gflops", "mbit_down", "mbit_up")
+_RANGES = {"share": "(0, 1]", "latency": "[0, 1e9]"}  # of float32 seconds
+_LONGEST = 100_000  # rounds after which availability repeats
 _HEAD = ("tier", "share", *_RATES, "latency")
 PRESETS = {
     name: [dict(zip(_HEAD, row, strict=True)) for row in rows]
@@ -129,8 +132,8 @@ def _deal(name: str, rows: Sequence[dict], num_clients: int, seed: int) -> np.nd
         clients = [row["client"] for row in rows]
         if sorted(clients) != list(range(num_clients)):
             raise ValueError(
-                f"system={name!r} has {len(set(clients))} clients, expected a row for "
-                f"each of 0 to {num_clients - 1}"
+                f"system={name!r} has {len(rows)} rows of {len(set(clients))} clients, "
+                f"expected one for each of 0 to {num_clients - 1}"
             )
         return np.argsort(clients)
     shares = np.array([row["share"] for row in rows])
@@ -161,7 +164,7 @@ def _read(name: str) -> list[dict[str, Any]]:
     try:
         with path.open(newline="", encoding="utf-8-sig") as file:
             reader = csv.DictReader(file, skipinitialspace=True, restval="")
-            found = list(reader)
+            found = [(reader.line_num, row) for row in reader]
             head = [column.strip() for column in reader.fieldnames or []]
     except (OSError, UnicodeError, csv.Error) as error:
         raise ValueError(f"system={name!r} cannot be read: {error}") from None
@@ -176,15 +179,21 @@ def _read(name: str) -> list[dict[str, Any]]:
         what = f"the column {missing[0]}" if missing else "rows"
         raise ValueError(f"system={name!r}, expected {what}")
     rows = []
-    for line, row in enumerate(found, start=2):
+    for line, row in found:
         try:
             if None in row:
                 raise ValueError(f"expected {len(head)} fields")
             rows.append(_row(dict(zip(head, row.values(), strict=True))))
         except ValueError as error:
             raise ValueError(f"system={name!r}, line {line}: {error}") from None
-    lengths = {len(row["available"]) for row in rows}
-    period = int(np.lcm.reduce(list(lengths)))
+    lengths = sorted({len(row["available"]) for row in rows})
+    period = math.lcm(*lengths)
+    if period > _LONGEST:
+        told = ", ".join(map(str, lengths))
+        raise ValueError(
+            f"system={name!r}: available of {told} rounds repeat together after "
+            f"{period}, expected at most {_LONGEST}"
+        )
     for row in rows:
         row["available"] *= period // len(row["available"])
     return rows
@@ -201,7 +210,7 @@ def _row(texts: dict[str, str]) -> dict[str, Any]:
         row["client"] = _number("client", texts.pop("client"), int)
     for column, text in texts.items():
         row[column] = _number(column, text or ("0" if column == "latency" else ""))
-        in_range(column, row[column], "[0, inf)" if column == "latency" else "(0, inf)")
+        in_range(column, row[column], _RANGES.get(column, "[1e-6, 1e12]"))
     return row
 
 

@@ -7,6 +7,7 @@ from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.sparsity import masks, trees
+from sparsefl_jax.sparsity.layer_densities import ceil_count
 
 
 def _ordered(scores: Array) -> Array:
@@ -104,7 +105,8 @@ def largest_share(x: Array, share: Array | float, weight: Array | None = None) -
 
     Args:
       x: [B, ...], a float no wider than float32.
-      share: float32 scalar in (0, 1]; may be traced. The count is computed in float32.
+      share: float32 scalar in (0, 1]; may be traced. The count is a float32 product,
+        whose rounding is forgiven.
       weight: [B], 0 for rows that neither count nor are kept; None if all do.
 
     Returns:
@@ -121,8 +123,9 @@ def largest_share(x: Array, share: Array | float, weight: Array | None = None) -
         number = jnp.sum(rows, dtype=jnp.int32) * (x.size // max(1, rows.size))
         valid = jnp.expand_dims(rows, range(1, x.ndim))
         keys = jnp.where(valid, keys, jnp.zeros_like(keys))
-    wanted = jnp.ceil(jnp.asarray(share, jnp.float32) * number.astype(jnp.float32))
-    k = jnp.clip(wanted.astype(jnp.int32), 1, jnp.maximum(number, 1))
+    share = jnp.asarray(share, jnp.float32)
+    wanted = ceil_count(share * number.astype(jnp.float32))
+    k = jnp.clip(jnp.where(share < 1, wanted, number), 1, jnp.maximum(number, 1))
     return valid & (keys >= _kth_largest(keys.reshape(-1), k))
 
 

@@ -61,9 +61,9 @@ def load(path: str) -> list[Point]:
       ValueError: there is no such file, or it returns something else.
 
     Example:
-      >>> load("studies/no_such.py")
+      >>> load("studies/five_method.py")
       Traceback (most recent call last):
-      ValueError: --study=studies/no_such.py: there is no such file; studies/ holds five_methods.py
+      ValueError: --study=studies/five_method.py: there is no such file; did you mean studies/five_methods.py?
     """  # noqa: E501
     name, _, argument = path.partition(":")
     file = Path(name)

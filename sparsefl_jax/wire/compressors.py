@@ -36,7 +36,7 @@ from sparsefl_jax.wire.packets import Message, Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
 
-def _as_it_is(key: Key, mean: PyTree) -> PyTree:
+def _identity(key: Key, mean: PyTree) -> PyTree:
     return mean
 
 
@@ -54,7 +54,7 @@ class Compressor(NamedTuple):
 
     encode: Callable
     decode: Callable
-    combine: Callable = _as_it_is
+    combine: Callable = _identity
     shared: bool = False
 
 
@@ -264,8 +264,9 @@ def build(name: str, given: dict[str, Any]) -> Compressor:
       >>> build('stc', {'density': 0.1, 'bits': None}).shared
       False
     """
-    own = {k: v for k, v in given.items() if v is not None and k in arguments(name)}
-    return COMPRESSORS[name](**own)
+    known = arguments(name)
+    chosen = {k: v for k, v in given.items() if v is not None and k in known}
+    return COMPRESSORS[name](**chosen)
 
 
 def arguments(name: str) -> set[str]:
@@ -279,8 +280,8 @@ def arguments(name: str) -> set[str]:
 
 
 def _kept(size: int, density: float) -> int:
-    """Returns ceil(size * density), by the decimal digits that one writes."""
-    return math.ceil(round(size * density, 6))
+    """Returns ceil(size * density), forgiving the density's rounding."""
+    return math.ceil(size * density * (1 - 1e-12))
 
 
 def _largest(scores: PyTree, density: float, by_leaf: bool) -> PyTree:

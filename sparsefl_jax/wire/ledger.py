@@ -82,8 +82,9 @@ def round_record(
     """Returns one round's line of `metrics.jsonl`, a dict of plain Python values.
 
     The ledger's fields stand at the top. A method's metrics stand in `client`, as means
-    over the cohort, and in `server`, so that none can take a field's place. `assumed`
-    says why packets leave something uncharged; it is absent where none do.
+    over the cohort, and in `server`, so that none can take a field's place. `loss` and
+    `train_accuracy` are None in a round without clients. `assumed` says why packets
+    leave something uncharged; it is absent where none do.
 
     Args:
       log: a `round_program.RoundLog` of one round, as NumPy arrays, without places
@@ -115,8 +116,9 @@ def round_record(
         "mismatch": float(log.mismatch),
         "layer_mismatch": dict(zip(names, map(float, log.layer_mismatch), strict=True)),
     }
-    if not len(log.ids):
-        client = {}  # there is nobody to average over
+    if not len(log.ids):  # there is nobody to average over
+        client = {}
+        record |= {"loss": None, "train_accuracy": None}
     sections = {
         "client": {k: float(np.mean(v, dtype=np.float64)) for k, v in client.items()},
         "server": {name: float(value) for name, value in log.server.items()},
@@ -263,7 +265,8 @@ def official_stc_bits(
     """Views the bits of ternary values as the official code of STC counts them.
 
     It charges a bit for a sign, and for a position one bit more than its Golomb code
-    takes; neither the leaf's number of entries nor its magnitude is charged.
+    takes; neither the leaf's number of entries nor its magnitude is charged. Where more
+    than 0.62 of a leaf travels, that code's b falls below 0; here it is 0.
 
     Args:
       layout: as `packets.layout` returns it.

@@ -20,7 +20,7 @@ _WORDS = {
     "gbit_up": ("traffic up", "bit", 1e9),
     "gbit_down": ("traffic down", "bit", 1e9),
     "pflop": ("training FLOPs at the masks", "FLOP", 1e15),
-    "hours": ("time", "h", 1.0),
+    "hours": ("virtual time", "h", 1.0),
     "rounds": ("rounds", "", 1.0),
 }
 

@@ -310,6 +310,7 @@ def overview(comparison: Comparison) -> list[tuple[str, str]]:
         "partition": named("partition"),
         "partition fingerprint": "differs" if "partition" in unlike else partitions,
         "clients": plain("num_clients"),
+        "devices": plain("system"),
         "a round": _a_round(*map(plain, ("cohort_size", "epochs", "batch_size"))),
         "rounds": plain("num_rounds"),
         "network": named("model"),

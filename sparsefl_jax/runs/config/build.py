@@ -13,6 +13,7 @@ import optax
 
 from sparsefl_jax import data as datasets
 from sparsefl_jax import models
+from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.validate import above, in_range
 from sparsefl_jax.data import cohorts
@@ -234,10 +235,10 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
         chosen = main | {
             key: settings.pop(key) for key in registry.STAGE if key in settings
         }
-        chosen["cohort_size"] = _drawn(config, chosen["cohort_size"])
+        chosen["cohort_size"] = _drawn(config, chosen["cohort_size"], system)
         first = build_algorithm(name, settings, model, optimizer, "first_stage")
         stages.append(Stage(first, **chosen))
-    main["cohort_size"] = _drawn(config, main["cohort_size"])
+    main["cohort_size"] = _drawn(config, main["cohort_size"], system)
     name, settings = _settings(config.algorithm)
     if config.server_optimizer.get("name") is not None:
         chosen, arguments = _settings(config.server_optimizer)
@@ -245,16 +246,50 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     if budgets is not None:
         if "densities" in settings:
             _check_budgets(config, settings, budgets)
-        size, present = main["cohort_size"], clock.presence(system)
-        sampler = cohorts.stratified_sampler(budgets, size, present)
+        sampler = _sampler(config, budgets, main["cohort_size"], system)
     algorithm = build_algorithm(name, settings, model, optimizer)
+    algorithm = _make_private(config, algorithm)
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
 
 
-def _drawn(config, cohort_size: int) -> int:
+def _make_private(config, algorithm: Algorithm) -> Algorithm:
+    """Returns the method with clipping and noise, if the configuration asks for it."""
+    given = {k: v for k, v in config.privacy.items() if v is not None}
+    if not given:
+        return algorithm
+    for name in ("clip", "noise_multiplier"):
+        if name not in given:
+            field = next(iter(given))
+            raise ValueError(
+                f"privacy.{name} is missing: privacy.{field}={given[field]} needs it"
+            )
+    with registry.naming("privacy", given):
+        return private(algorithm, **given)
+
+
+def _drawn(config, cohort_size: int, system: System | None) -> int:
     """Returns how many clients are drawn: a cohort of one is that client alone."""
-    over = config.deadline.get("over") or 1.0
-    return math.ceil(round(over * cohort_size, 6)) if cohort_size > 1 else cohort_size
+    over = config.deadline.get("over")
+    if over is None or system is None or cohort_size == 1:
+        return cohort_size
+    drawn, num_clients = math.ceil(round(over * cohort_size, 6)), len(system.tier)
+    if cohort_size <= num_clients < drawn:
+        raise ValueError(
+            f"deadline.over={over:g} draws {drawn} clients for "
+            f"cohort_size={cohort_size}, expected at most all {num_clients}"
+        )
+    return drawn
+
+
+def _sampler(config, budgets, drawn: int, system: System | None):
+    """Returns the sampler of tiers of budgets; names what sets the size it refuses."""
+    try:
+        return cohorts.stratified_sampler(budgets, drawn, clock.presence(system))
+    except ValueError as error:
+        if drawn == config.cohort_size:
+            raise
+        over = config.deadline["over"]
+        raise ValueError(f"deadline.over={over:g}: {error}") from None
 
 
 def _check_budgets(config, settings: dict, budgets) -> None:

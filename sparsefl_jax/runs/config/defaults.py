@@ -57,6 +57,11 @@ def default_config() -> Any:  # a ConfigDict
             weight_decay=0.0,
             clip=0.0,
         ),
+        privacy=config_dict.create(
+            clip=config_dict.placeholder(float),
+            noise_multiplier=config_dict.placeholder(float),
+            delta=config_dict.placeholder(float),
+        ),
         server_optimizer=config_dict.create(
             name=config_dict.placeholder(str), learning_rate=0.01
         ),

@@ -91,7 +91,7 @@ def _known(section: str, names, allowed) -> None:
 
 def _check_section(field: str, section: dict, default) -> None:
     """Checks the values of a section; None counts as not set."""
-    nameless = ("until", "fit", "deadline", "server_optimizer", "hf")
+    nameless = ("until", "fit", "deadline", "server_optimizer", "privacy", "hf")
     named = field not in nameless and (section or default)
     if named and section.get("name") is None:
         raise ValueError(f"{field}.name is missing")

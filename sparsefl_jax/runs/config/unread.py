@@ -140,9 +140,14 @@ def _data(config) -> Iterator[tuple]:
 def _start(config) -> Iterator[tuple]:
     if config.init_from is None and config.init_what != "model":
         yield "init_what", config.init_what, "it goes with init_from"
-    pilot = config.fit.get("pilot")
-    if pilot is not None and not (config.fit.get("gbit") or config.fit.get("pflop")):
-        yield "fit.pilot", pilot, "it goes with fit.gbit or fit.pflop"
+    if not (config.fit.get("gbit") or config.fit.get("pflop")):
+        for key in ("pilot", "by", "measured"):
+            if config.fit.get(key) is not None:
+                yield (
+                    f"fit.{key}",
+                    config.fit[key],
+                    "it goes with fit.gbit or fit.pflop",
+                )
 
 
 def _clock(config) -> Iterator[tuple]:

@@ -1,0 +1,252 @@
+"""Makes a method's released models differentially private for its clients.
+
+McMahan et al., "Learning Differentially Private Recurrent Language Models", ICLR 2018,
+https://arxiv.org/abs/1710.06963: the server clips every client's difference and adds
+Gaussian noise to their sum. Here K clients are drawn without replacement, and
+neighbours differ in one client's data (replace one): one clipped difference takes the
+place of another, so the sum moves by at most 2 clip. Accounting: Wang, Balle and
+Kasiviswanathan, "Subsampled Renyi Differential Privacy and Analytical Moments
+Accountant", AISTATS 2019, https://arxiv.org/abs/1808.00087.
+"""
+
+import functools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from sparsefl_jax.core.algorithm import Algorithm, Message, Stage
+from sparsefl_jax.core.types import Array, Context, PyTree
+from sparsefl_jax.core.used_arguments import reads
+from sparsefl_jax.core.validate import above, in_range
+
+_NOISE = 2**32 - 1  # a method's own streams have small numbers
+
+
+def private(
+    algorithm: Algorithm,
+    *,
+    clip: float,
+    noise_multiplier: float,
+    delta: float | None = None,
+) -> Algorithm:
+    """Clips every client's difference and adds Gaussian noise to their sum.
+
+    The method has to sum one `means.weighted_sum` of `{'delta': ...}`, what training
+    has changed of the received model, with the weight 1 for every client: 'fedavg',
+    'fedprox' and 'compressed' with `weighting='uniform'`. A sum of K clipped
+    differences gets noise of deviation noise_multiplier * 2 clip in every entry; the
+    weight K is public. An infinite `clip` and no noise leave every bit as it is.
+
+    Args:
+      algorithm: the method.
+      clip: largest L2 norm of a client's difference, over all parameters together.
+      noise_multiplier: deviation of the noise over 2 clip, the sensitivity of the sum;
+        0 adds none.
+      delta: the delta at which epsilon is told, in (0, 1); None for N**-1.1, as
+        McMahan et al. have it for N clients.
+
+    Raises:
+      ValueError: an argument is out of range, or the method has personal models. When
+        the method is traced: it sums anything else, weighs clients by what they have,
+        or may send nothing. Before a run: see `guarantee`, which refuses other samplers
+        than the uniform one, budgets, a `system` and several stages.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> method = sfl.fedavg(model, optimizer, weighting="uniform")
+      >>> method = private(method, clip=0.5, noise_multiplier=1.0)
+    """
+    above("clip", clip, 0)
+    in_range("noise_multiplier", noise_multiplier, "[0, inf)")
+    if delta is not None:
+        in_range("delta", delta, "(0, 1)")
+    if noise_multiplier and math.isinf(clip):
+        raise ValueError(f"clip={clip}, expected a finite number where there is noise")
+    if algorithm.personalize is not None:
+        raise ValueError(
+            "personalize is set, expected None: a private method releases no personal "
+            "models, to which no noise is added"
+        )
+
+    def update(key, ctx, downlink, client, batches):
+        uplink, client, metrics = algorithm.update(key, ctx, downlink, client, batches)
+        for name, packet in uplink.items():
+            if packet.sent is not True:
+                raise ValueError(
+                    f"packet {name!r} has a flag sent, expected sent=True: who sends "
+                    "nothing would show in the sum of a private method"
+                )
+        return uplink, client, metrics
+
+    def contribute(ctx, uplink):
+        summand = algorithm.contribute(ctx, uplink)
+        difference = _difference(summand)
+        _refuse_weights(algorithm, ctx, uplink)
+        norm = optax.tree.norm(difference)
+        scale = jnp.minimum(jnp.float32(1), clip / norm)
+        clipped = jax.tree.map(lambda v: scale * v, difference)
+        return _replaced(summand, clipped)
+
+    def aggregate(key, round, server, total):
+        if noise_multiplier:  # static branch
+            deviation = noise_multiplier * 2 * clip
+            noise_key, difference = jax.random.fold_in(key, _NOISE), _difference(total)
+            noise = optax.tree.random_like(noise_key, difference, jax.random.normal)
+            noisy = jax.tree.map(lambda v, n: v + deviation * n, difference, noise)
+            total = _replaced(total, noisy)
+        return algorithm.aggregate(key, round, server, total)
+
+    def guarantee(stages, num_clients, rounds, budgets, system):
+        _refuse_runs(stages, budgets, system)
+        size = stages[-1].cohort_size
+        at = num_clients**-1.1 if delta is None else delta
+        spent = epsilon(num_clients, size, rounds, noise_multiplier, at)
+        return _told(spent, at, clip, noise_multiplier, rounds)
+
+    return algorithm._replace(
+        update=update, contribute=contribute, aggregate=aggregate, guarantee=guarantee
+    )
+
+
+@functools.cache  # plan, run and summary ask for it
+def epsilon(
+    num_clients: int,
+    cohort_size: int,
+    rounds: int,
+    noise_multiplier: float,
+    delta: float,
+) -> float:
+    """Returns the epsilon of the models that some rounds release.
+
+    Google's `dp-accounting` computes it: Renyi differential privacy of the Gaussian
+    mechanism on K of N clients drawn without replacement, which is Theorem 27 of Wang
+    et al. in its docstring and takes neighbours to differ in one replaced client. Its
+    noise multiplier is "the ratio of the standard deviation of the Gaussian noise to
+    the l2-sensitivity of the function to which it is added", as it is here.
+
+    Args:
+      num_clients: N.
+      cohort_size: K, clients of a round.
+      rounds: number of rounds that were run.
+      noise_multiplier: deviation of the noise over the sensitivity of the sum, 2 clip.
+      delta: in (0, 1).
+
+    Returns:
+      Epsilon; infinite without noise, 0 without rounds.
+
+    Raises:
+      ValueError: `dp-accounting` is not installed (extra `privacy`).
+    """
+    if not noise_multiplier:
+        return math.inf
+    if not rounds:
+        return 0.0
+    try:
+        import dp_accounting
+    except ImportError:
+        raise ValueError(
+            "noise_multiplier needs dp-accounting: pip install 'sparsefl_jax[privacy]'"
+        ) from None
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
+    noise = dp_accounting.GaussianDpEvent(noise_multiplier)
+    sampled = dp_accounting.SampledWithoutReplacementDpEvent(
+        num_clients, cohort_size, noise
+    )
+    accountant.compose(sampled, rounds)
+    return float(accountant.get_epsilon(delta))
+
+
+def _told(
+    spent: float, delta: float, clip: float, noise_multiplier: float, rounds: int
+) -> dict[str, Any]:
+    """Returns what summary and page say; an infinite epsilon is None."""
+    finite = math.isfinite(spent)
+    facts = {"epsilon": spent if finite else None, "delta": delta, "clip": clip}
+    facts |= {"noise_multiplier": noise_multiplier, "rounds": rounds}
+    said = f"epsilon={spent:.4g} at delta={delta:.3g}" if finite else "no epsilon"
+    facts["statement"] = (
+        f"Differential privacy of clients (one replaced by another) after {rounds} "
+        f"rounds: {said}, clip={clip:g}, noise_multiplier={noise_multiplier:g}. This "
+        "is of the released models, not of metrics.jsonl, whose losses and accuracies "
+        "come from samples without noise."
+    )
+    return facts
+
+
+def _difference(summand: PyTree) -> PyTree:
+    """Returns the differences that a method sums; refuses any other sum."""
+    if not isinstance(summand, Mapping) or set(summand) != {"sum", "weight"}:
+        found = ", ".join(map(str, summand)) if isinstance(summand, Mapping) else "more"
+        raise ValueError(
+            f"the method sums {found}, expected one weighted_sum of differences (sum, "
+            "weight) for a private method: no votes, masks or scores"
+        )
+    if jax.tree.structure(summand["weight"]) != jax.tree.structure(0):
+        raise ValueError(
+            "the method sums a covered_sum, expected a weighted_sum for a private "
+            "method: the weight of an entry tells who holds it"
+        )
+    sums = summand["sum"]
+    if not isinstance(sums, Mapping) or "delta" not in sums:
+        raise ValueError(
+            "the method sums models, expected {'delta': ...}, the differences to the "
+            "broadcast, for a private method (fedavg, fedprox, compressed)"
+        )
+    others = [name for name in sums if name != "delta" and jax.tree.leaves(sums[name])]
+    if others:
+        raise ValueError(
+            f"the method sums {', '.join(others)} too, expected only 'delta' for a "
+            "private method: a network without running statistics (model.norm='group', "
+            "'static' or None)"
+        )
+    return sums["delta"]
+
+
+def _replaced(summand: PyTree, difference: PyTree) -> PyTree:
+    return summand | {"sum": summand["sum"] | {"delta": difference}}
+
+
+def _refuse_weights(algorithm: Algorithm, ctx: Context, uplink: Message) -> None:
+    """Refuses a weight that depends on the client or on what it has sent."""
+
+    def weight(ctx: Context, uplink: Message) -> Array:
+        return algorithm.contribute(ctx, uplink)["weight"]
+
+    traced = jax.make_jaxpr(weight)(ctx, uplink)
+    if any(jax.tree.leaves(reads(traced, (ctx, uplink), steps=False))):
+        raise ValueError(
+            "weighting='examples', expected 'uniform' for a private method: the weight "
+            "of a client is not public"
+        )
+
+
+def _refuse_runs(
+    stages: Sequence[Stage], budgets: Any | None, system: Any | None
+) -> None:
+    """Refuses what the accountant does not know of."""
+    if len(stages) > 1:
+        raise ValueError(
+            f"{len(stages)} stages, expected one for a private method: epsilon is not "
+            "of a first_stage"
+        )
+    if system is not None:
+        raise ValueError(
+            "system is set, expected None for a private method: who answers is not "
+            "drawn uniformly, nor is the weight K"
+        )
+    if budgets is not None:
+        raise ValueError(
+            "budgets are set, expected none for a private method: they draw clients by "
+            "tier"
+        )
+    if stages[0].sampler is not None:
+        raise ValueError(
+            "sampler is set, expected None for a private method: the accountant knows "
+            "uniform draws without replacement"
+        )

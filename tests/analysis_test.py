@@ -1,0 +1,169 @@
+"""The theorems' terms by hand, on the numbers of a run, and where they say nothing."""
+
+import json
+import math
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+from sparsefl_jax import analysis
+from sparsefl_jax.analysis import spafl
+
+
+def test_epsilon_of_one_round_is_eq_30():
+    """With delta = exp(-2) the exponent is (2 r + r^2) / 2; r = density M_g / sigma."""
+    found = analysis.round_epsilon(0.5, 4.0, 2.0, math.exp(-2), 10, 40)
+    assert found == pytest.approx(math.log(0.75 + 0.25 * math.exp(1.5)))  # r = 1
+    every = analysis.round_epsilon(0.5, 4.0, 2.0, math.exp(-2), 40, 40)
+    assert every == pytest.approx(1.5)
+    huge = analysis.round_epsilon(1.0, 200.0, 2.0, math.exp(-2), 10, 40)
+    assert huge == pytest.approx(5100 + math.log(0.25))
+
+
+def test_epsilon_and_delta_of_all_rounds_are_eq_15():
+    """log(1 / delta) = 1/2 and r^2 + r = 2 ln 3 give ln 3 a round, 12 ln 3 of 16."""
+    delta, ratio = math.exp(-0.5), (math.sqrt(1 + 8 * math.log(3)) - 1) / 2
+    found = analysis.generalization(1.0, ratio, 1.0, delta, 8, 8, 16)
+    assert found.round_epsilon == pytest.approx(math.log(3))
+    assert found.epsilon == pytest.approx(12 * math.log(3))  # 4 ln 3 + 16 ln 3 / 2
+    assert found.gap == pytest.approx(108 * math.log(3))
+    chernoff = 3.0**-14 * (8 / 4) ** 16 * 7.0**-14
+    rest = 2 - (1 - delta / 4) ** 16 - (1 - 3 * delta / 4) ** 12 * (1 - delta / 4) ** 4
+    assert found.delta == pytest.approx(chernoff + rest)
+    wanted = 2 / found.epsilon**2 * math.log(16 / (3.0**-12 * (chernoff + rest)))
+    assert found.least_samples == pytest.approx(wanted)
+    assert spafl._composed_delta(math.log(3), 12 * math.log(3), 0.0, 16) == (
+        pytest.approx(chernoff)
+    )
+
+
+def test_the_probability_is_that_of_theorem_1():
+    found = analysis.generalization(0.35, 0.25, 1.0, 1e-6, 64, 60_000, 500)
+    e, d = found.epsilon, found.delta
+    assert found.probability == pytest.approx(
+        1 - math.exp(-e) * d / e * math.log(2 / e)
+    )
+    # for rare failures delta is about T times that of a round, here 500 times 1e-6
+    assert d == pytest.approx(500e-6, rel=0.01)
+
+
+def test_the_delta_of_many_rounds_keeps_its_digits():
+    """By exact fractions: 2 - a - b loses all digits of a double at delta = 1e-18."""
+    once, delta = math.log(3), Fraction(1, 10**18)
+    exact = 2 - (1 - delta / 4) ** 400
+    exact -= (1 - 3 * delta / 4) ** 300 * (1 - delta / 4) ** 100
+    found = spafl._composed_delta(once, 299.5 * once, 1e-18, 400)
+    assert found == pytest.approx(float(exact), rel=1e-9)
+
+
+def test_the_bound_grows_with_density_and_dimension_and_premises_fail_below():
+    def gap(density, dimension):
+        diameter = 0.01 * math.sqrt(dimension)
+        return analysis.generalization(density, diameter, 1.0, 1e-8, 64, 60_000, 500)
+
+    gaps = [gap(density, 580).gap for density in (0.2, 0.35, 0.5, 1.0)]
+    assert gaps == sorted(gaps) and gaps[0] < 0.3
+    assert gap(0.35, 580).gap < gap(0.35, 5_000).gap
+    assert gap(0.35, 580).least_samples < 60_000 < gap(0.1, 580).least_samples
+    with pytest.raises(ValueError, match="rounds=500, expected more for eq. 15"):
+        gap(1.0, 431_080)
+    with pytest.raises(ValueError, match="density=2, expected in"):
+        gap(2, 580)
+
+
+def test_the_diameter_is_of_the_farthest_pair():
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(7, 3))
+    far = max(np.linalg.norm(a - b) for a in rows for b in rows)
+    assert analysis.diameter(rows) == pytest.approx(far)
+    with pytest.raises(ValueError, match="expected finite numbers"):
+        analysis.diameter([[np.nan]])
+
+
+def test_fedsparsify_theorem_1_by_hand():
+    """The last line of the proof, over eta S / 4, gives the theorem's terms."""
+    eta, L, S, sigma2, eps2 = 0.01, 2.0, 4, 0.3, 0.5
+    terms = analysis.convergence_bound(
+        *(eta, L, S),
+        variance=sigma2,
+        heterogeneity=eps2,
+        first_gap=1.5,
+        lipschitz=3.0,
+        pruned=[0.2, 0.1, 0.0],
+    )
+    left = (eta**2 * L * S / 2 + 2 * L**2 * eta**3 * S**3) * sigma2
+    left += 8 * L**2 * eta**3 * S**4 * eps2
+    assert terms.noise == pytest.approx(left / (eta * S / 4))
+    assert terms.start == pytest.approx(4 / (3 * 0.01 * 4) * 1.5)
+    assert terms.pruning == pytest.approx(4 / (3 * 0.01 * 4) * 3.0 * 0.3)
+    assert terms.total == pytest.approx(terms.noise + terms.start + terms.pruning)
+
+
+def test_the_rate_of_fedsparsify_makes_its_gradient_term_negative():
+    """-eta S / 2 + 8 L^2 eta^3 S^4 <= -eta S / 4, with equality at the largest rate."""
+    L, S = 3.0, 5
+    eta = analysis.largest_rate(L, S)
+    assert -eta * S / 2 + 8 * L**2 * eta**3 * S**4 == pytest.approx(-eta * S / 4)
+    given = dict(variance=0, heterogeneity=0, first_gap=0, lipschitz=0, pruned=[0])
+    analysis.convergence_bound(0.99 * eta, L, S, **given)
+    with pytest.raises(ValueError, match="learning_rate=.*, expected below 0.00527"):
+        analysis.convergence_bound(eta, L, S, **given)
+
+
+def test_the_norm_of_pruned_weights_is_bounded_and_equal_weights_reach_it():
+    rng = np.random.default_rng(0)
+    for weights in (rng.normal(size=100), np.ones(100)):
+        order = np.argsort(np.abs(weights))
+        dense, pruned = weights.copy(), weights.copy()
+        dense[order[:20]], pruned[order[:40]] = 0, 0
+        found = analysis.pruned_norm({"w": dense}, {"w": pruned})
+        assert found == pytest.approx(np.linalg.norm(dense[order[20:40]]))
+        norm = np.linalg.norm(dense)
+        most = analysis.pruned_norm_bound(norm, 0.2, 0.4)
+        assert found <= most * (1 + 1e-12)
+    assert found == pytest.approx(most) and found > norm * 0.2  # appendix D.1's
+
+
+def test_complement_sparsifications_ratio_lies_between_1_and_1_over_the_rate():
+    assert analysis.check_ratio(1.5, 0.5) == 0.75
+    for wrong in (0.9, 2.1):
+        with pytest.raises(
+            ValueError, match=rf"aggregation_ratio={wrong}, .*\[1, 2.0\]"
+        ):
+            analysis.check_ratio(wrong, 0.5)
+
+
+def test_the_errors_of_complement_sparsification_bound_its_gap_to_fedavg():
+    """Eq. 8 against eq. 12 on one round of two clients, in NumPy."""
+    rng = np.random.default_rng(1)
+    w, mask, ratio = rng.normal(size=6), np.arange(6) % 2 == 0, 1.5
+    pruned = np.where(mask, w, 0)
+    clients = pruned + 0.1 * rng.normal(size=(2, 6))
+    share = np.array([0.25, 0.75])
+    theirs = pruned + ratio * share @ np.where(mask, 0, clients)  # eqs. 7 and 8
+    fedavg = w + ratio * (share @ clients - pruned)  # eq. 12
+    found = analysis.approximation({"w": w}, {"w": mask}, {"w": share @ clients}, ratio)
+    gap = np.linalg.norm(theirs - fedavg)
+    assert gap == pytest.approx(math.hypot(found.kept_moved, found.pruned))
+    moved = ratio * np.linalg.norm(share @ clients - pruned)
+    assert found.step == pytest.approx(moved)
+
+
+def test_a_runs_own_numbers_are_read_from_its_folder(tmp_path):
+    line = {"phase": "train", "loss": 1.0, "gbit_cumulative": 0.0}
+    line |= {"pflop_cumulative": 0.0, "flops": 1.0, "flops_dense": 1.0, "density": 1.0}
+    rounds = [
+        line | {"stage": 0, "round": 1},
+        line | {"stage": 1, "round": 1, "client": {"density": 0.5}},
+        line | {"stage": 1, "round": 2, "client": {"density": 0.25}},
+    ]
+    text = [json.dumps(record) for record in ({"schema": 2}, *rounds)]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(text) + "\n")
+    with pytest.raises(ValueError, match="expected a run with rounds, partition.npy"):
+        analysis.quantities(tmp_path)
+    np.save(tmp_path / "partition.npy", np.array([[3, 4], [5, 0]]))
+    config = {"batch_size": 4, "optimizer": {"learning_rate": 0.125}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    found = analysis.quantities(tmp_path)
+    assert found == (2, 2, 12, 4, 0.125, (0.5, 0.25)) and found.density == 0.25

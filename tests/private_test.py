@@ -1,0 +1,290 @@
+"""Private methods: clipping and noise by hand, epsilon, what is refused and told."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import dp_accounting
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax.algorithms import private as module
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.types import ClientInfo, Context
+from sparsefl_jax.report import page
+from sparsefl_jax.runs import experiment, setup
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.wire.packets import Packet
+from tests.clock_test import a_round
+from tests.simulate_test import linear
+
+OPTIMIZER = sfl.training.make_optimizer("sgd", learning_rate=0.5)
+CTX = Context(
+    jnp.int32(0), jnp.int32(-1), ClientInfo(jnp.int32(0), jnp.int32(9), jnp.float32(1))
+)
+
+
+def averaging(model=None, **kwargs):
+    model = model or sfl.testing.tiny_model()
+    return sfl.fedavg(model, OPTIMIZER, weighting="uniform", **kwargs)
+
+
+def uplink(**leaves):
+    delta = {name: jnp.array(v, jnp.float32) for name, v in leaves.items()}
+    return {"delta": Packet(delta), "stats": Packet({})}
+
+
+@pytest.mark.parametrize(
+    "clip, wanted",
+    [(6.5, [1.5, 2, 6]), (13, [3, 4, 12]), (26, [3, 4, 12]), (math.inf, [3, 4, 12])],
+)
+def test_a_difference_of_norm_13_is_scaled_to_the_clip(clip, wanted):
+    method = sfl.private(averaging(), clip=clip, noise_multiplier=0)
+    summand = method.contribute(CTX, uplink(w=[3, 4], b=[12]))
+    delta = summand["sum"]["delta"]
+    np.testing.assert_allclose([*delta["w"], *delta["b"]], wanted, rtol=1e-6)
+    assert float(summand["weight"]) == 1
+
+
+def test_a_difference_of_zero_stays_zero():
+    method = sfl.private(averaging(), clip=1, noise_multiplier=0)
+    summand = method.contribute(CTX, uplink(w=[0, 0]))
+    assert summand["sum"]["delta"]["w"].tolist() == [0, 0]
+
+
+def test_the_noise_of_a_mean_of_four_has_deviation_2_clip_multiplier_over_4():
+    method = sfl.private(averaging(), clip=0.25, noise_multiplier=3)
+    zeros = {"v": jnp.zeros(60_000), "w": jnp.zeros(60_000)}
+    start = sfl.SparseModel(zeros, None, {})
+    server = method.init(jax.random.key(0), start)
+    total = {"sum": {"delta": zeros, "stats": {}}, "weight": jnp.float32(4)}
+
+    def noise(seed):
+        key = jax.random.key(seed)
+        moved, _ = method.aggregate(key, jnp.int32(0), server, total)
+        return [np.asarray(moved.params[name]) for name in "vw"]
+
+    (v, w), (other, _) = noise(0), noise(1)
+    wanted = 3 * 2 * 0.25 / 4  # 0.375, with a standard error of 0.0011
+    for values in (v, w):
+        assert np.std(values) == pytest.approx(wanted, abs=0.005)
+        assert np.mean(values) == pytest.approx(0, abs=0.007)
+        assert np.mean(np.abs(values) < wanted) == pytest.approx(0.6827, abs=0.01)
+    for pair in ((v, w), (v, other)):
+        assert np.corrcoef(*pair)[0, 1] == pytest.approx(0, abs=0.02)
+
+
+def test_an_infinite_clip_without_noise_changes_no_bit():
+    plain = averaging(linear())
+    method = sfl.private(plain, clip=math.inf, noise_multiplier=0.0)
+    (state, _), (same, _) = (a_round(m, math.inf, chunk=2) for m in (plain, method))
+    before, after = state.server.params["kernel"], same.server.params["kernel"]
+    assert before.tobytes() == after.tobytes() and np.any(before != 0)
+
+
+def test_epsilon_of_full_cohorts_is_that_of_the_gaussian_mechanism_by_hand():
+    """RDP a T / (2 s^2), converted as in Canonne et al., NeurIPS 2020, Prop. 12."""
+    orders = np.array([*np.arange(1.1, 11, 0.1), *range(11, 64), 128, 256, 512, 1024])
+    rounds, multiplier, delta = 20, 5.0, 1e-3
+    spent = orders * rounds / (2 * multiplier**2)
+    told = spent + np.log1p(-1 / orders) - np.log(delta * orders) / (orders - 1)
+    found = module.epsilon(50, 50, rounds, multiplier, delta)
+    assert found == pytest.approx(told.min(), rel=1e-3)
+
+
+def test_epsilon_is_that_of_dp_accounting_for_replaced_clients():
+    noise = dp_accounting.GaussianDpEvent(2.0)
+    event = dp_accounting.SampledWithoutReplacementDpEvent(500, 20, noise)
+    relation = dp_accounting.NeighboringRelation.REPLACE_ONE
+    accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
+    accountant.compose(dp_accounting.SelfComposedDpEvent(event, 30))
+    found = module.epsilon(500, 20, 30, 2.0, 1e-4)
+    assert found == pytest.approx(accountant.get_epsilon(1e-4), rel=1e-9)
+    assert module.epsilon(500, 20, 30, 0.0, 1e-4) == math.inf
+    assert module.epsilon(500, 20, 0, 2.0, 1e-4) == 0
+
+
+def test_epsilon_of_part_of_the_clients_is_bounded_by_theorem_9_by_hand():
+    """Wang et al.: a sum over orders with each term's second bound, T rounds."""
+    share, multiplier, rounds, delta = 0.02, 2.0, 10, 1e-4
+    epsilons = []
+    for order in range(2, 40):
+        terms = 1.0
+        for j in range(2, order + 1):
+            gaussian = (j - 1) * j / (2 * multiplier**2)
+            first = 4 * math.expm1(1 / multiplier**2) if j == 2 else math.inf
+            terms += share**j * math.comb(order, j) * min(first, 2 * math.exp(gaussian))
+        spent = rounds * math.log(terms) / (order - 1)
+        epsilons.append(
+            spent + math.log1p(-1 / order) - math.log(delta * order) / (order - 1)
+        )
+    found = module.epsilon(500, 10, rounds, multiplier, delta)
+    assert 0.5 * min(epsilons) < found <= min(epsilons) * (1 + 1e-9)
+
+
+def data_and_model():
+    x = np.eye(8, 6, dtype=np.float32)
+    y = np.arange(8) % 2
+    data = sfl.from_arrays(x, y, num_clients=4, x_test=x, y_test=y)
+    return data, sfl.models.build("mlp", 2, (6,), widths=(3,))
+
+
+def traced(method, model, data):
+    stage = Stage(sfl.private(method, clip=1, noise_multiplier=1), 2, 2)
+    return checks.trace(stage, checks.initial_shapes(model), data)
+
+
+@pytest.mark.parametrize(
+    "name, kwargs, told",
+    [
+        ("fedavg", {}, "weighting='examples', expected 'uniform'"),
+        ("compressed", {}, "weighting='examples', expected 'uniform'"),
+        ("spdst", {}, "sums models, expected .'delta'"),
+        ("jmwst", {"density": 0.5}, "no votes"),
+        ("fedpm", {}, "sums models, expected"),
+        ("fjord", {}, "covered_sum|personalize is set"),
+        ("pqsu", {"density": 0.5}, "flag sent, expected sent=True"),
+    ],
+)
+def test_a_method_that_sums_anything_else_is_refused_by_name(name, kwargs, told):
+    data, model = data_and_model()
+    with pytest.raises(ValueError, match=told) as caught:
+        traced(getattr(sfl, name)(model, OPTIMIZER, **kwargs), model, data)
+    assert "\n" not in str(caught.value)
+
+
+def test_running_statistics_and_covered_sums_are_refused():
+    data, _ = data_and_model()
+    total = {"sum": {"delta": 1.0, "stats": {"mean": 1.0}}, "weight": 1.0}
+    for name, summand in (
+        ("stats too.*running statistics", total),
+        ("covered_sum", {"sum": {"delta": {"w": 1.0}}, "weight": {"w": 1.0}}),
+    ):
+        odd = averaging()._replace(contribute=lambda ctx, uplink, s=summand: s)
+        method = sfl.private(odd, clip=1, noise_multiplier=0)
+        with pytest.raises(ValueError, match=name):
+            method.contribute(CTX, uplink(w=[1]))
+
+
+def test_methods_with_differences_and_equal_weights_are_taken():
+    data, model = data_and_model()
+    traced(averaging(model), model, data)
+    uniform = {"weighting": "uniform"}
+    traced(sfl.fedprox(model, OPTIMIZER, mu=0.1, **uniform), model, data)
+    traced(sfl.compressed(model, OPTIMIZER, density=0.5, **uniform), model, data)
+
+
+@pytest.mark.parametrize(
+    "change, told",
+    [
+        ({"budgets": np.ones(4)}, "budgets are set, expected none"),
+        ({"system": True}, "system is set, expected None"),
+        (
+            {"sampler": lambda key, round: jnp.arange(2)},
+            "sampler is set, expected None",
+        ),
+        ({"stages": 2}, "2 stages, expected one"),
+    ],
+)
+def test_a_run_that_the_accountant_does_not_know_is_refused(change, told):
+    data, model = data_and_model()
+    method = sfl.private(averaging(model), clip=1, noise_multiplier=1)
+    stage = Stage(method, 2, 2, sampler=change.pop("sampler", None))
+    if "system" in change:
+        change["system"] = sfl.make_system("mobile", 4)
+    stages = [stage] * change.pop("stages", 1)
+    with pytest.raises(ValueError, match=told):
+        setup.check(setup.make(stages, model, data, **change))
+
+
+def test_arguments_out_of_range_are_refused():
+    method = averaging()
+    for wrong, told in (
+        ({"clip": 0}, "clip=0, expected above 0"),
+        ({"clip": math.inf}, "clip=inf, expected a finite number"),
+        ({"noise_multiplier": -1}, "noise_multiplier=-1"),
+        ({"delta": 1}, "delta=1"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            sfl.private(method, **{"clip": 1, "noise_multiplier": 1} | wrong)
+    personal = method._replace(personalize=lambda key, server, client, info: {})
+    with pytest.raises(ValueError, match="personalize is set, expected None"):
+        sfl.private(personal, clip=1, noise_multiplier=1)
+
+
+def configured(**privacy):
+    config = default_config()
+    config.model.name, config.dataset = "mlp", "fashion_mnist_sample"
+    config.algorithm.weighting = "uniform"
+    config.update({"num_clients": 20, "cohort_size": 4, "num_rounds": 2})
+    config.privacy.update(privacy)
+    return complete(config)
+
+
+def test_a_configuration_makes_its_method_private():
+    model = sfl.testing.tiny_model()
+    given = configured(clip=0.5, noise_multiplier=1.5)
+    (stage,) = build.build_stages(given, model)
+    told = stage.algorithm.guarantee([stage], 20, 2, None, None)
+    assert told["clip"] == 0.5 and told["noise_multiplier"] == 1.5
+    assert told["delta"] == pytest.approx(20**-1.1)
+    assert told["epsilon"] == module.epsilon(20, 4, 2, 1.5, 20**-1.1)
+    (plain,) = build.build_stages(configured(), model)
+    assert plain.algorithm.guarantee is None
+    with pytest.raises(ValueError, match=r"privacy.noise_multiplier is missing"):
+        build.build_stages(configured(clip=0.5), model)
+    with pytest.raises(ValueError, match=r"privacy.clip=-1.0, expected above 0"):
+        build.build_stages(configured(clip=-1.0, noise_multiplier=1.0), model)
+
+
+def test_the_page_says_of_what_epsilon_is():
+    method = sfl.private(averaging(), clip=1, noise_multiplier=4.0)
+    told = method.guarantee([Stage(method, 9, 5)], 50, 7, None, None)
+    said = "".join(page._guarantees(SimpleNamespace(summary={"guarantee": told})))
+    assert "of the released models, not of metrics.jsonl" in said
+    assert f"{module.epsilon(50, 5, 7, 4.0, 50**-1.1):.4g}" in said
+    assert page._guarantees(SimpleNamespace(summary={})) == []
+    silent = sfl.private(averaging(), clip=1, noise_multiplier=0)
+    told = silent.guarantee([Stage(silent, 9, 5)], 50, 7, None, None)
+    assert told["epsilon"] is None and "no epsilon" in told["statement"]
+
+
+@pytest.mark.slow
+def test_a_run_tells_its_epsilon_in_plan_summary_and_page(tmp_path, capsys):
+    config = configured(clip=0.5, noise_multiplier=1.5)
+    experiment.run(config, tmp_path / "run")
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    wanted = module.epsilon(20, 4, 2, 1.5, 20**-1.1)
+    assert summary["guarantee"]["epsilon"] == pytest.approx(wanted)
+    told = summary["guarantee"]["statement"]
+    assert told in (tmp_path / "run" / "report.html").read_text()
+    assert told in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_private_method_obeys_the_laws_of_methods():
+    def method(model, optimizer):
+        _, zeros = model.init(jax.random.key(0))
+
+        def apply(params, stats, x, **kwargs):
+            return model.apply(params, zeros, x, **kwargs)[0], {}
+
+        still = model._replace(apply=apply)
+        plain = sfl.fedavg(still, optimizer, weighting="uniform")
+
+        def init(key, start):
+            return plain.init(key, start._replace(stats={}))
+
+        def deploy(key, server):
+            (found,) = plain.deploy(key, server).values()
+            return {"global": found._replace(stats=zeros)}
+
+        changed = plain._replace(init=init, deploy=deploy)
+        return sfl.private(changed, clip=0.1, noise_multiplier=0.5)
+
+    sfl.check_algorithm(method, progress=False)
