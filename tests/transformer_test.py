@@ -55,6 +55,7 @@ def test_outputs_are_those_of_the_formulas(folder, key):
     assert positions == by_hand.POSITIONS
 
 
+@pytest.mark.slow
 def test_names_without_a_prefix_and_of_the_first_release(tmp_path, key):
     """The encoder alone, whose normalisations have gamma and beta."""
     pytest.importorskip("safetensors", reason="needs the extra [text]")
@@ -78,11 +79,13 @@ def test_names_without_a_prefix_and_of_the_first_release(tmp_path, key):
     assert np.std(params["score"]["kernel"]) < 0.05  # drawn: the file's has 1
 
 
+@pytest.mark.parametrize("folder", ["distilbert"], indirect=True)
 def test_another_number_of_classes_draws_a_classifier(folder, key):
     model = transformer.pretrained_encoder(CLASSES + 1, (7,), folder=folder)
     assert model.init(key)[0]["score"]["kernel"].shape == (by_hand.WIDTH, CLASSES + 1)
 
 
+@pytest.mark.parametrize("folder", ["bert"], indirect=True)
 def test_frozen_embeddings_are_no_parameters(folder, key):
     frozen, free = (
         transformer.pretrained_encoder(CLASSES, (7,), folder=folder, frozen=frozen)
@@ -119,11 +122,11 @@ def test_multiply_adds_by_hand():
 
 
 def test_wiring_names_the_kernels_and_slices_no_width(key):
-    model = models.build("encoder", 2, (7,), layers=10, width=4, heads=1, hidden=3)
+    model = models.build("encoder", 2, (7,), layers=2, width=4, heads=1, hidden=3)
     shapes = jax.eval_shape(model.init, key)
     order = list(wiring.layers(shapes[0]))
     assert order[0] == "layer1/down" and order[-8:-2] == [
-        f"layer10/{n}" for n in ("down", "key", "out", "query", "up", "value")
+        f"layer2/{n}" for n in ("down", "key", "out", "query", "up", "value")
     ]
     assert order[-2:] == ["pooler", "score"]
     with pytest.raises(ValueError, match="width slicing: 'layer1/value' reads 4"):
@@ -132,7 +135,7 @@ def test_wiring_names_the_kernels_and_slices_no_width(key):
         filters.largest(shapes[0], 0.5)
     zeros = jax.tree.map(lambda v: np.zeros(v.shape, v.dtype), shapes[0])
     sparse = sfl.SparseModel(zeros, masks.full(zeros), {})
-    sizes = {"layers": 10, "width": 4, "heads": 1, "hidden": 3}
+    sizes = {"layers": 2, "width": 4, "heads": 1, "hidden": 3}
     with pytest.raises(ValueError, match="'layer1/down'"):
         compact(sparse, "encoder", 2, (7,), **sizes)
 
@@ -175,6 +178,7 @@ def test_padding_changes_nothing_and_a_padded_sample_is_finite(key):
     assert np.isfinite(apply(model, params, {}, empty)).all()
 
 
+@pytest.mark.slow
 def test_dropout_draws_in_training_alone(key):
     model = models.build("encoder", 2, (7,), layers=1, width=8, heads=2, dropout=0.5)
     params, stats = model.init(key)
@@ -225,6 +229,7 @@ def test_a_folder_that_cannot_be_used_is_one_line(tmp_path, changes, values, tol
     assert "\n" not in str(caught.value) and folder in str(caught.value)
 
 
+@pytest.mark.parametrize("folder", ["bert"], indirect=True)
 def test_a_damaged_file_is_one_line(folder, tmp_path):
     with pytest.raises(ValueError, match="expected at most 8 tokens"):
         transformer.pretrained_encoder(CLASSES, (9,), folder=folder)
