@@ -100,7 +100,7 @@ def _compiling(key: Key, setup: Setup, traced: list, at: Snapshot | None):
 
 def go_on(
     key: Key, programs: Programs, at: Snapshot | None = None
-) -> Iterator[Segment]:
+) -> Iterator:  # of `Segment`s
     """Runs a setup segment by segment, from its start or from where it stood.
 
     Args:
