@@ -95,6 +95,7 @@ def default_config() -> Any:  # a ConfigDict
             gbit=config_dict.placeholder(float),
             pflop=config_dict.placeholder(float),
             pilot=config_dict.placeholder(int),
+            most=config_dict.placeholder(int),
             by=config_dict.placeholder(str),
             measured=config_dict.placeholder(str),
         ),
