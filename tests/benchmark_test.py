@@ -1,4 +1,4 @@
-"""The points of `studies/benchmark.py`, counted by hand, and how settings are chosen."""
+"""The points of `studies/benchmark.py`, counted by hand, and the choice of settings."""
 
 import json
 
@@ -48,7 +48,7 @@ def test_the_core_spends_equal_bits_with_the_chosen_settings(chosen):
         assert (config.partition.name, config.partition.alpha) == ("dirichlet", 0.1)
         assert config.optimizer.learning_rate == 0.1
     spdst = points["spdst-density=0.01"].config
-    assert spdst.first_stage.density == spdst.algorithm.density == 0.01
+    assert spdst.first_stage.density == spdst.density == 0.01
     assert spdst.first_stage.epochs == 2
     stc = points["stc-density=0.2"].config.algorithm
     assert (stc.up, stc.down, stc.density, stc.stale) == ("stc", "stc", 0.2, "reset")
