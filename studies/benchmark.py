@@ -8,17 +8,17 @@ python launch.py --study=studies/benchmark.py --workdir=runs/benchmark
 the rules and their reasons.
 
 Cost, in processor seconds on two busy cores (2026-11-23), from runs of two lengths each
-on the settings below:
+with these settings (seed 0, rate 0.1):
 
   fedavg               0.09 a round, after 16 at the start
   spdst, density .05   0.07 a round, after 26
   spafl                0.16 a round, after 28
   sparsyfed, .05       0.34 a round, after 30 (sorts the inputs of each batch)
 
-Tuning has 72 runs and the core 96. Had each of these 168 runs the 2,000 rounds of the cap
-at SparsyFed's cost, it would take 30 + 2000 * 0.34 = 710 s, all 33 hours; the pilots of
-104 points add 1 hour at 30 s. That is 17 hours of two cores; 20 are the limit. FedAvg has
-26 rounds, and most runs end earlier than the cap. ZeroFL was not measured.
+Tuning has 72 runs and the core 96. If each had the 2,000 rounds of the cap at the cost
+of SparsyFed's, a run would take 30 + 2000 * 0.34 = 710 s and all 168 of them 33 hours;
+the pilots of 104 points add one, at 30 s each. That is 17 hours of two cores, of 20
+allowed. Most runs end before the cap. ZeroFL and the others were not measured.
 """
 
 import json
