@@ -45,9 +45,6 @@ def _no_training(monkeypatch):
     for name in ("compressed", "fedavg"):
         module = sys.modules[f"sparsefl_jax.algorithms.{name}"]
         monkeypatch.setattr(module, "fit", fit)
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def play(method, cohorts=ALL, sizes=SIZES):

@@ -30,6 +30,15 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
 
 
+@pytest.fixture(autouse=True)
+def _quick_compilation(request):
+    """Compiles default tests without optimisation: compilation is most of their time."""
+    slow = request.node.get_closest_marker("slow") is not None
+    jax.config.update("jax_disable_most_optimizations", not slow)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def key():
     """Returns a typed PRNG key, the same in every test."""

@@ -14,13 +14,6 @@ from sparsefl_jax.wire.packets import Packet
 from tests.broken_methods import BROKEN, carrying, remembered, signs, types
 
 
-@pytest.fixture(autouse=True)
-def _quick_compilation():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 @pytest.mark.parametrize("broken_laws", BROKEN)
 def test_law_catches_a_broken_method(broken_laws):
     def broken(model, optimizer):
@@ -246,6 +239,7 @@ def test_masks_that_did_not_change_in_the_rounds_are_told(monkeypatch, capsys):
         laws.check_algorithm(fedavg, num_rounds=3)
 
 
+@pytest.mark.slow
 def test_a_mask_that_moves_late_is_seen_in_a_longer_world():
     short, long = (
         small_world.make_world(late, {"first": 5}, num_rounds=n) for n in (4, 6)

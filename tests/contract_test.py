@@ -4,7 +4,6 @@ import functools
 from collections.abc import Callable
 from typing import NamedTuple
 
-import jax
 import optax
 import pytest
 
@@ -94,15 +93,6 @@ class Row(NamedTuple):
     factory: Callable
     kwargs: dict
     check: Callable
-
-
-@pytest.fixture(autouse=True)
-def _quick_compilation(request):
-    """Compiles without optimisation, a quarter cheaper; the laws hold either way."""
-    slow = request.node.get_closest_marker("slow") is not None
-    jax.config.update("jax_disable_most_optimizations", not slow)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def adapts(world):

@@ -20,14 +20,6 @@ from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import bare
 
 
-@pytest.fixture(autouse=True)
-def _quick_compilation():
-    """Turns off optimisation, because compilation takes most of the time."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def test_estimator_by_hand():
     # sigmoid(log 3) = 3/4 and sigmoid(-log 3) = 1/4; the last two draws keep nothing.
     scores = jnp.log(jnp.array([1.0, 3.0, 1.0, 1 / 3]))
@@ -44,6 +36,7 @@ def test_estimator_by_hand():
     assert not nothing.any() and not none.any()
 
 
+@pytest.mark.slow
 def test_estimator_is_its_surrogate_at_any_score():
     """The gradient is that of weights * sigmoid(s) times p for every draw."""
     scores = jnp.linspace(-9.0, 9.0, 37)

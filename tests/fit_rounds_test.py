@@ -67,7 +67,7 @@ def test_a_bound_is_refused_without_a_pilot():
 
 
 @pytest.mark.parametrize(
-    "field, value", [("pilot", 3), ("by", "plan"), ("measured", "much")]
+    "field, value", [("pilot", 3), ("most", 3), ("by", "plan"), ("measured", "much")]
 )
 def test_what_goes_with_a_budget_needs_one(field, value):
     """Alone it would have no effect."""
@@ -135,3 +135,13 @@ def test_a_new_run_of_a_kept_configuration_fits_its_budget(
     flags.DEFINE_bool("resume", False, "", flag_values=values)
     values(argv)
     assert (found.value.fit.gbit, found.value.fit.by) == (2.0, by)
+
+
+def test_fit_most_limits_the_rounds_and_saves_their_pilot(monkeypatch):
+    """Ten dense rounds pay for 100 at a density of .1; five of them cost less."""
+    asked = config("pdst", 0.1)
+    asked.fit.gbit, asked.fit.pilot, asked.fit.most = 10 * ROUND, 4, 5
+    monkeypatch.setattr(fit_rounds.pilot, "measure", None)  # must not be called
+    found, said = fit_rounds.fitted(asked, experiment.build)
+    assert (found.num_rounds, found.fit.by) == (5, "plan")
+    assert said.endswith("pays for 5 rounds, by fit.most")

@@ -101,6 +101,7 @@ def test_halves_matter_to_batch_statistics_alone(key):
     assert max(jax.tree.leaves(gap)) > 0.01
 
 
+@pytest.mark.slow
 def test_temperature_divides_the_logits(key):
     """Nothing else changes: the predictions stay."""
     params, stats, x, y, weight = world(key)

@@ -127,6 +127,7 @@ def test_columns_of_absent_classes_stay_and_the_rest_is_their_holders_mean():
     np.testing.assert_allclose(head[3:, 2], one[3:, 2], atol=1e-6)
 
 
+@pytest.mark.slow
 def test_what_a_client_sends_and_works():
     model, sparse = network()
     method = heterofl(model, OPTIMIZER)

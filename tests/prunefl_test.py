@@ -158,6 +158,7 @@ def linear_method(every):
     return method, method.init(None, model(width=8, alive=4))
 
 
+@pytest.mark.slow
 def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
     """Weight 7 is pruned and pulls hardest: three rounds, one client, every = 2."""
     method, server = linear_method(every=2)
@@ -223,6 +224,7 @@ def test_the_mask_after_that_and_the_weight_of_what_grew():
         ({"max_iterations": 5, "max_density": 0.8, "constant_time": 1e9}, 5, 32),
     ],
 )
+@pytest.mark.slow
 def test_when_the_initial_pruning_starts_and_ends(settings, iterations, alive):
     method = prunefl_initial(
         model_of(linear_loss, {"w": 1}),

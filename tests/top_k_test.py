@@ -50,6 +50,7 @@ def test_top_k_takes_nan_last_and_handles_scalars_and_empties():
     assert first(jnp.zeros((0, 3)), 1).shape == (0, 3)
 
 
+@pytest.mark.slow
 def test_top_k_under_vmap_over_scores_and_counts(key):
     scores = jnp.round(jax.random.normal(key, (4, 7, 9)), 1)
     k = jnp.array([0, 1, 40, 63], jnp.int32)

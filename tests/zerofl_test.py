@@ -13,13 +13,6 @@ from tests.averaging_by_hand import first_round, is_fedavg
 from tests.sparse_passes_by_hand import close
 
 
-@pytest.fixture(autouse=True)
-def _quick_compilation():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
-
-
 def test_a_round_by_hand():
     uplink = "top_of_diff"
     world = small_world.make_world(zerofl, by_hand.SPARSE | {"uplink": uplink})

@@ -3,7 +3,8 @@
 The number is set before the run, so that schedules of rates and densities span it.
 Where the plan tells the cost exactly, as it does for the bits of dense models, it is
 the largest that fits. Elsewhere the plan tells at most, and a pilot of `fit.pilot`
-rounds measures which share of that is spent, see `pilot`.
+rounds measures which share of that is spent, see `pilot`. `fit.most` limits the rounds
+of messages so small that their budget would take days to spend.
 """
 
 import copy
@@ -16,7 +17,7 @@ import jax
 from sparsefl_jax.runs import pilot, run_directory
 from sparsefl_jax.runs.plan import describe
 
-_MOST = 1_000_000  # rounds
+_MOST = 1_000_000  # rounds, without `fit.most`
 
 
 def wanted(config) -> dict[str, float]:
@@ -83,7 +84,10 @@ def fitted(
             f"{config.algorithm.name} bounds this cost but does not tell it, expected "
             "fit.pilot=N to measure N rounds first"
         )
-    rounds, found = _largest(planned, budgets, config.num_rounds), None
+    most = config.fit.get("most") or _MOST
+    rounds, found = _largest(planned, budgets, config.num_rounds, most), None
+    if rounds == most:  # even by the bound
+        inexact = []
     if inexact and not measure:
         return _of(config, max(rounds, 1)), f"at least {rounds} rounds, by the plan"
     if inexact:
@@ -95,12 +99,14 @@ def fitted(
             parts, stages = plan(rounds)
             return pilot.cost(measured, parts, stages[-1]["flops_most"], config.seed)
 
-        rounds = _largest(estimated, budgets, max(rounds, 1))
+        rounds = _largest(estimated, budgets, max(rounds, 1), most)
         found = pilot.told(measured)
     told = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
     if not rounds:
         raise ValueError(f"{told} does not pay for one round of the run")
     source = f"a pilot of {config.fit.pilot} rounds" if inexact else "the exact plan"
+    if rounds == most:
+        source = "fit.most"
     config = _of(config, rounds, "pilot" if inexact else "plan", found)
     said = f"{told} pays for {rounds} rounds, by {source}"
     return config, f"{said}: {found}" if found else said
@@ -129,14 +135,15 @@ def _cost(stage: dict, name: str) -> tuple[float, float]:
     return least, most
 
 
-def _largest(cost: Callable, budgets: dict, guess: int) -> int:
-    """Returns the largest number of rounds whose cost fits; 0 if none does.
+def _largest(cost: Callable, budgets: dict, guess: int, most: int) -> int:
+    """Returns the largest number of rounds, up to `most`, whose cost fits, or 0.
 
     `cost` maps rounds to the costs of the stages before, and of the last, by name.
     Costs are near to linear in the rounds, and so is the next guess; every guess
     narrows the range, so that the search ends for any cost that rises.
     """
-    low, high = 0, _MOST + 1  # low fits, high does not
+    low, high = 0, most + 1  # low fits, high does not
+    guess = min(guess, most)
     while high - low > 1:
         following, costs = math.inf, cost(guess)
         for name, budget in budgets.items():

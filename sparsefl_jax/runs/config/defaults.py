@@ -68,7 +68,11 @@ def default_config() -> Any:  # a ConfigDict
         init_from=str,
         init_what="model",
         until=_create(gbit=float, pflop=float, accuracy=float, hours=float),
-        fit=_create(gbit=float, pflop=float, pilot=int, by=str, measured=str),
+        fit=_create(
+            **dict.fromkeys(("gbit", "pflop"), float),
+            **dict.fromkeys(("pilot", "most"), int),
+            **dict.fromkeys(("by", "measured"), str),
+        ),
         system=str,
         deadline=_create(seconds=float, quantile=float, over=float),
         checkpoint_minutes=10.0,

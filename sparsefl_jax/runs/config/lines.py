@@ -81,6 +81,7 @@ LINES = {
     "fit.gbit": "sets num_rounds to what so many Gbit pay for, both ways, all clients",
     "fit.pflop": "sets num_rounds to what so many PFLOP of training pay for",
     "fit.pilot": "rounds measured first, where the plan only bounds the cost",
+    "fit.most": "the most rounds that fit.gbit and fit.pflop may set",
     "fit.by": "set by the run: what num_rounds comes from, 'plan' or 'pilot'",
     "fit.measured": "set by the run: what the pilot measured",
     "until.gbit": "ends the run after this traffic, 1e9 bits both ways",

@@ -141,7 +141,7 @@ def _start(config) -> Iterator[tuple]:
     if config.init_from is None and config.init_what != "model":
         yield "init_what", config.init_what, "it goes with init_from"
     if not (config.fit.get("gbit") or config.fit.get("pflop")):
-        for key in ("pilot", "by", "measured"):
+        for key in ("pilot", "most", "by", "measured"):
             if config.fit.get(key) is not None:
                 yield (
                     f"fit.{key}",
