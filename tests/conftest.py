@@ -32,7 +32,7 @@ jax.config.update("jax_default_matmul_precision", "highest")
 
 @pytest.fixture(autouse=True)
 def _quick_compilation(request):
-    """Compiles default tests without optimisation: compilation is most of their time."""
+    """Leaves out optimisation unless slow: compilation takes most of the time."""
     slow = request.node.get_closest_marker("slow") is not None
     jax.config.update("jax_disable_most_optimizations", not slow)
     yield

@@ -203,12 +203,8 @@ TABLE = {
 }
 
 
-# One of each paper, and the two whose messages or state no other has. The others need
-# `-m slow`: a default run has to stay short.
-QUICK = (
-    *("fedavg", "spdst", "jmwst", "spafl", "complement", "fedsparsify_global"),
-    "compressed",
-)
+# FedAvg and a method of each paper. The others need `-m slow`: a default run is short.
+QUICK = ("fedavg", "spdst", "spafl", "complement", "fedsparsify_global")
 
 
 def broken_laws(world) -> list[str]:

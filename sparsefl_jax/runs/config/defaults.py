@@ -70,8 +70,7 @@ def default_config() -> Any:  # a ConfigDict
         until=_create(gbit=float, pflop=float, accuracy=float, hours=float),
         fit=_create(
             **dict.fromkeys(("gbit", "pflop"), float),
-            **dict.fromkeys(("pilot", "most"), int),
-            **dict.fromkeys(("by", "measured"), str),
+            **{"pilot": int, "most": int, "by": str, "measured": str},
         ),
         system=str,
         deadline=_create(seconds=float, quantile=float, over=float),
