@@ -151,6 +151,22 @@ def test_samples_without_a_label_are_left_out_aloud(place):
     assert data.x.tolist() == [[1], [3]] and data.y.tolist() == [1, 0]
 
 
+def test_images_without_the_type_of_images_are_images(place):
+    """As pandas writes them: a struct, beside a text that could be a sample."""
+    encoded = []
+    for seed in range(3):
+        file = io.BytesIO()
+        picture(seed, 5, 4).save(file, "PNG")
+        encoded.append({"bytes": file.getvalue(), "path": None})
+    rows = {"img": encoded, "kind": [0, 1, 1], "who": ["a", "b", "a"]}
+    (place / "mine").mkdir()
+    datasets.Dataset.from_dict(rows).to_parquet(place / "mine/train.parquet")
+    dataset = sources.load(f"hf:{place}/mine")
+    want = [np.asarray(picture(seed, 5, 4)) for seed in range(3)]
+    np.testing.assert_array_equal(dataset.x[..., 0], want)
+    assert dataset.users is not None
+
+
 def test_splits_are_named_where_there_is_a_choice(place):
     features, rows = LAYOUTS["mnist"]
     layout = features, {"day": rows["train"], "night": rows["test"]}

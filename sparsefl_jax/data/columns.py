@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from sparsefl_jax.core.validate import one_of
 
+_PICTURE = {"bytes", "path"}  # an image in a file that does not say that it is one
 _NUMBERS = ("float", "integer", "list")
 _ALLOWED = {
     "image": ("image",),
@@ -46,7 +47,7 @@ def kind_of(feature: Any) -> str:
       or 'other'.
     """
     name, dtype = type(feature).__name__, str(getattr(feature, "dtype", ""))
-    if name == "Image":
+    if name == "Image" or (isinstance(feature, dict) and set(feature) == _PICTURE):
         return "image"
     if name == "ClassLabel":
         return "classes"

@@ -169,14 +169,13 @@ def _batches(split, columns, bar) -> Iterator[list[list]]:
 
 def _images(split, name, column, bar) -> np.ndarray:
     """Returns images [n, H, W, C] uint8."""
-    feature = split.features[column]
-    stored = split.select_columns([column]).cast_column(
-        column, type(feature)(decode=False)
-    )
+    from datasets import Image
+
+    stored = split.select_columns([column]).cast_column(column, Image(decode=False))
     images, row = np.zeros(0, np.uint8), 0
     for batch in stored.iter(batch_size=_ROWS):
         for value in batch[column]:
-            pixels = _pixels(value, type(feature)(), row, name, column)
+            pixels = _pixels(value, Image(), row, name, column)
             if not row:
                 images = np.empty((len(split), *pixels.shape), np.uint8)
             if pixels.shape != images.shape[1:]:
