@@ -46,7 +46,7 @@ REFUSED = [
     # misspelt fields
     ({"num_round": 3}, "no field 'num_round'; did you mean 'num_rounds'"),
     ({"until.gbits": 3.0}, "no field 'until.gbits'; did you mean 'until.gbit'"),
-    ({"model.width": 3}, "did you mean 'model.widths'"),
+    ({"model.widhts": 3}, "did you mean 'model.widths'"),
     ({"optimizer.momentm": 0.9}, "did you mean 'optimizer.momentum'"),
     ({"first_stage.densty": 0.9}, "did you mean 'density'"),
     ({"partition.seed": 1}, "no field 'partition.seed'"),
