@@ -30,13 +30,10 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 jax.config.update("jax_default_matmul_precision", "highest")
 
 
-@pytest.fixture(autouse=True)
-def _quick_compilation(request):
-    """Leaves out optimisation unless slow: compilation takes most of the time."""
-    slow = request.node.get_closest_marker("slow") is not None
-    jax.config.update("jax_disable_most_optimizations", not slow)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+def pytest_configure(config):
+    """Leaves out optimisation by default: compilation takes most of the time."""
+    quick = config.getoption("markexpr") == "not slow"
+    jax.config.update("jax_disable_most_optimizations", quick)
 
 
 @pytest.fixture
