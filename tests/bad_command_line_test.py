@@ -31,6 +31,10 @@ LINES = [
         "field 'algorithm.densty'",
     ),
     ([f"--config={MINI}", "--config.seed.x=3"], "seed.x"),
+    (
+        [f"--config={MINI}", "--config.fit.gbit=1", "--config.fit.by=plan"],
+        "fit.by=plan is set by the run",
+    ),
     ([f"--config={MINI}", "--config.budgets=abc"], "budgets=('abc',)"),
     ([f"--config={MINI}", "--config.normalize=maybe"], "maybe"),
     ([f"--config={MINI}", "--config.algorithm=5"], "--config.algorithm=5"),

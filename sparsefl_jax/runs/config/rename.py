@@ -10,6 +10,7 @@ import inspect
 from sparsefl_jax.runs.config import defaults, fields, registry, unread
 
 NONE = "none"  # as the name of a first stage: there is none
+_SET_BY_THE_RUN = {"by", "measured"}  # of `fit`; a budget would count as spent
 
 
 def switch(config, field: str, name: str):
@@ -106,6 +107,10 @@ def follow(config, given: dict[str, dict[str, str]]) -> None:
     Raises:
       ValueError: in one line.
     """
+    for name in _SET_BY_THE_RUN & given.get("fit", {}).keys():
+        raise ValueError(
+            f"fit.{name}={given['fit'][name]} is set by the run, expected not to be given"
+        )
     tables, every = registry.TABLES, given
     given = {field: told for field, told in given.items() if field in tables}
     if names := {f: told["name"] for f, told in given.items() if "name" in told}:
