@@ -109,7 +109,7 @@ def follow(config, given: dict[str, dict[str, str]]) -> None:
     """
     for name in _SET_BY_THE_RUN & given.get("fit", {}).keys():
         raise ValueError(
-            f"fit.{name}={given['fit'][name]} is set by the run, expected not to be given"
+            f"fit.{name}={given['fit'][name]} is set by the run, expected no value"
         )
     tables, every = registry.TABLES, given
     given = {field: told for field, told in given.items() if field in tables}
