@@ -100,7 +100,7 @@ def fitted(
             return pilot.cost(measured, parts, stages[-1]["flops_most"], config.seed)
 
         rounds = _largest(estimated, budgets, max(rounds, 1), most)
-        found = pilot.told(measured)
+        found = pilot.sentence(measured)
     told = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
     if not rounds:
         raise ValueError(f"{told} does not pay for one round of the run")

@@ -72,11 +72,11 @@ def measure(
     )
 
 
-def told(measured: Measured) -> str:
+def sentence(measured: Measured) -> str:
     """Returns what a pilot has measured, in words.
 
     Example:
-      >>> print(told(Measured({}, {"gbit": 0.012}, first=0.61, again=0.4, flops=0.1)))
+      >>> print(sentence(Measured({}, {"gbit": 0.012}, first=0.61, again=0.4, flops=0.1)))
       first round 12.0 Mbit; then of the most bits 61 % in a client's first exchange and
       40 % in later ones, and of the most FLOPs 10 %
     """
