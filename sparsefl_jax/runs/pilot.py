@@ -76,7 +76,8 @@ def sentence(measured: Measured) -> str:
     """Returns what a pilot has measured, in words.
 
     Example:
-      >>> print(sentence(Measured({}, {"gbit": 0.012}, first=0.61, again=0.4, flops=0.1)))
+      >>> begin = {"gbit": 0.012}
+      >>> print(sentence(Measured({}, begin, first=0.61, again=0.4, flops=0.1)))
       first round 12.0 Mbit; then of the most bits 61 % in a client's first exchange and
       40 % in later ones, and of the most FLOPs 10 %
     """
