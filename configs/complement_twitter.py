@@ -5,8 +5,8 @@ python launch.py --config=configs/complement_twitter.py[:METHOD][,all|,users10][
 METHOD is cs (default), fedavg, prunefl or pqsu. All users with at least 70 tweets take
 part (436 in the paper), or, with users10, ten at random. `python launch.py
 --prepare=twitter` downloads Sentiment140, whose letters are hashed to 768 features;
-`python -m sparsefl_jax.data.text` (extra `text`) writes those of a DistilBERT in a
-local folder, which the paper uses, to a file for --config.dataset. As printed, best
+--config.text_encoder=FOLDER (extra `text`) takes those of a DistilBERT in a local
+folder, which the paper uses, instead. As printed, best
 round, all users: FedAvg 76.1, CS 73.3 (p = .5); ten users: 76.9, 74.3, PruneFL 71.5,
 PQSU 73.4. The paper does not state T. Not measured, because the data set was not
 available.

@@ -186,7 +186,7 @@ def test_bad_files_are_named(tmp_path):
         ),
         ("sst2", "--prepare=hf:stanfordnlp/sst2.*--prepare=glue/sst2"),
         ("femnist", "--prepare=hf:flwrlabs/femnist.*folder of LEAF"),
-        ("twitter", "--prepare=hf:stanfordnlp/sentiment140.*sparsefl_jax.data.text"),
+        ("twitter", "--prepare=hf:stanfordnlp/sentiment140.*:mini needs none"),
         ("emnist/byclass", "--prepare=emnist/byclass"),
     ],
 )

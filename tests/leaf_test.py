@@ -139,8 +139,8 @@ REFUSED = [
     (replace("x", [[[0.0]]] * 3), r"\(3, 1, 1\), not \[n, D\]"),
     (replace("x", [[float("nan")] * 784] * 3), "not finite"),
     (replace("x", [[1e39] * 784] * 3), "not finite"),
-    (replace("x", [["id", "a text"]] * 3), "texts; .* sparsefl_jax.data.text"),
-    (replace("x", ["a text"] * 3), "texts; .* sparsefl_jax.data.text"),
+    (replace("x", [["id", "a text"]] * 3), "texts; .* hf:./FILE.csv"),
+    (replace("x", ["a text"] * 3), "texts; .* hf:./FILE.csv"),
     (lambda told: told.update(users=[], num_samples=[]), "hold no samples"),
 ]
 

@@ -1,17 +1,25 @@
 """Turns texts into hashed counts of runs of letters, as samples for a network."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 from tqdm import tqdm
 
 from sparsefl_jax.core.validate import at_least
+from sparsefl_jax.data.tokens import TextEncoding
 
+HASH = 768  # as many features as a DistilBERT has
 _CHUNK = 4096  # texts at a time, so that the sparse counts stay small
 
 
+def hashing() -> TextEncoding:
+    """Returns the encoding of texts where the user names no other."""
+    return TextEncoding("hash", partial(hashed, num_features=HASH), f"hash {HASH}")
+
+
 def hashed(
-    texts: Sequence[str], num_features: int, *, title: str | None = None
+    texts: Sequence[str], title: str | None = None, *, num_features: int
 ) -> np.ndarray:
     """Counts runs of letters in hashed buckets, with signs, and scales to length 1.
 
@@ -23,8 +31,8 @@ def hashed(
 
     Args:
       texts: n strings.
-      num_features: D, the number of buckets, at least 1.
       title: what a progress bar on a terminal is called; None for no bar.
+      num_features: D, the number of buckets, at least 1.
 
     Returns:
       [n, D] float32; zeros for an empty text.
@@ -33,7 +41,7 @@ def hashed(
       ValueError: num_features is below 1.
 
     Example:
-      >>> x = hashed(["good film", "film GOOD", ""], 16)
+      >>> x = hashed(["good film", "film GOOD", ""], num_features=16)
       >>> x.shape, bool((x[0] == x[1]).all()), bool(x[2].any())
       ((3, 16), True, False)
     """

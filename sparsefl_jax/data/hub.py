@@ -17,7 +17,7 @@ import numpy as np
 
 from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import cache, hub_samples
-from sparsefl_jax.data.tokens import Tokenizer
+from sparsefl_jax.data.tokens import TextEncoding
 
 PREFIX = "hf:"
 OPTIONS = ("image", "text", "table", "label", "user", "hash", "train", "test")
@@ -27,13 +27,13 @@ _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
 
 
 def read(
-    name: str, tokenizer: Tokenizer | None = None, **options: Any
+    name: str, encoding: TextEncoding | None = None, **options: Any
 ) -> tuple[dict[str, np.ndarray], int | None]:
     """Reads a data set into arrays for `sources.make_dataset`.
 
     Args:
       name: `ORGANISATION/NAME` or a path, with an optional `:CONFIG`.
-      tokenizer: what turns texts into tokens; None for hashed features.
+      encoding: what turns texts into samples; None for hashed features.
       **options: columns, as `columns.choose` takes them; `hash`, the features of each
         text, by default 768; `train` and `test`, the names of the splits, by default
         `train` or the only one, and `test` or `validation`, whichever has labels.
@@ -49,7 +49,7 @@ def read(
     """
     for option in options:
         one_of("hf", option, OPTIONS)
-    identity = [tokenizer.identity] if tokenizer else []
+    identity = [encoding.identity] if encoding else []
     told = repr((_split(name), sorted(options.items()), *identity))
     digest = hashlib.sha256(told.encode()).hexdigest()[:8]
     title = title_of(name)
@@ -67,7 +67,7 @@ def read(
             load, folder, files = lambda: data, *_cached_files(data)
 
         def decode():
-            return hub_samples.decode(load(), title, tokenizer=tokenizer, **options)
+            return hub_samples.decode(load(), title, encoding=encoding, **options)
 
         arrays = dict(cache.through(entry, folder, files, decode))
     known = arrays.pop("num_classes", None)

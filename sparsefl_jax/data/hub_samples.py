@@ -11,10 +11,9 @@ from tqdm import tqdm
 from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import characters, users
 from sparsefl_jax.data.columns import choose, kind_of
-from sparsefl_jax.data.hashing import hashed
-from sparsefl_jax.data.tokens import Tokenizer
+from sparsefl_jax.data.hashing import HASH, hashed
+from sparsefl_jax.data.tokens import TextEncoding
 
-HASH = 768  # as many features as a DistilBERT has
 _ROWS = 1024  # read at a time
 _MODES = {"1": "L", "P": "RGB"}  # Pillow's modes that are converted without loss
 _PIXELS = ("L", "RGB", "RGBA")
@@ -27,7 +26,7 @@ def decode(
     train: str | None = None,
     test: str | None = None,
     hash: int | None = None,
-    tokenizer: Tokenizer | None = None,
+    encoding: TextEncoding | None = None,
     **columns: Any,
 ) -> dict[str, np.ndarray]:
     """Decodes the samples, labels and users of a data set.
@@ -38,7 +37,7 @@ def decode(
       train: the split to train on; None for `train`, or the only one.
       test: the split to test on; None for `test` or `validation`, whichever has labels.
       hash: the number of features of a text, by default 768.
-      tokenizer: what turns texts into tokens instead.
+      encoding: what turns texts into samples instead.
       **columns: as `columns.choose` takes them.
 
     Returns:
@@ -57,9 +56,9 @@ def decode(
             f"hf.hash={hash} is read by nothing here: the samples are no texts, but "
             f"of kind {chosen.kind}"
         )
-    if tokenizer and (hash is not None or chosen.kind != "text"):
+    if encoding and (hash is not None or chosen.kind != "text"):
         told = "the samples are no texts" if hash is None else f"hf.hash={hash} is set"
-        raise ValueError(f"tokenizer is read by nothing here: {told}")
+        raise ValueError(f"{encoding.field} is read by nothing here: {told}")
     first = _labelled(data[train], train, chosen)
     if first is None:
         raise ValueError(f"split {train!r} has no sample with a label")
@@ -71,8 +70,8 @@ def decode(
     samples = [_samples(split, name, chosen, title) for split, name in parts]
     labels = [_values(split, name, chosen.label) for split, name in parts]
     features_of = partial(hashed, num_features=hash or HASH, title=title)
-    if tokenizer:
-        features_of = partial(tokenizer.encode, title=title)
+    if encoding:
+        features_of = partial(encoding.encode, title=title)
     elif _are_characters(samples, labels, features[chosen.label], chosen):
         features_of = None
     x, y = _features(samples, labels, features[chosen.label], chosen, features_of)

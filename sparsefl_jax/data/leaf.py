@@ -140,8 +140,7 @@ def _samples(file, user, x):
     if x.dtype.kind in "US":
         raise _refusal(
             file,
-            "x holds texts; turn a CSV of them into features with "
-            "`python -m sparsefl_jax.data.text`",
+            "x holds texts; name a table of them as hf:./FILE.csv or hf:./FILE.json",
         )
     if x.ndim != 2 or x.dtype.kind not in "iuf":
         raise _refusal(file, f"x of user {user!r} is {x.dtype} {x.shape}, not [n, D]")

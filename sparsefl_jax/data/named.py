@@ -5,15 +5,14 @@ They order their samples in their own ways, so a partition differs between them.
 """
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.data import hub, hub_samples, prepared_tfds
-from sparsefl_jax.data.hashing import hashed
-from sparsefl_jax.data.tokens import Tokenizer
+from sparsefl_jax.data import hub, prepared_tfds
+from sparsefl_jax.data.hashing import hashing
+from sparsefl_jax.data.tokens import TextEncoding
 
 
 class Named(NamedTuple):
@@ -81,7 +80,7 @@ def read(
     name: str,
     data_dir: str | Path | None = None,
     hf: Mapping[str, Any] | None = None,
-    tokenizer: Tokenizer | None = None,
+    encoding: TextEncoding | None = None,
 ) -> tuple[dict[str, np.ndarray], int | None]:
     """Reads a named data set from TensorFlow Datasets, or else from the hub's cache.
 
@@ -89,7 +88,7 @@ def read(
       name: in `NAMED`.
       data_dir: as `prepared_tfds.read` takes it; if set, only that is read.
       hf: options of `hub.read`; if there are any, only the hub's cache is read.
-      tokenizer: what turns texts into tokens; None for hashed features.
+      encoding: what turns texts into samples; None for hashed features.
 
     Returns:
       The arrays, and the number of classes where labels have names. Texts become
@@ -97,19 +96,20 @@ def read(
 
     Raises:
       ValueError: no source is there, where the message has the commands that get one;
-        or a tokenizer is given where there are no texts.
+        or an encoding is given where there are no texts.
     """
     source, options = NAMED[name], dict(hf or {})
     if not options and source.tfds and prepared_tfds.is_prepared(source.tfds, data_dir):
         if source.texts:
-            return _sentences(source.tfds, data_dir, tokenizer)
-        if tokenizer:
+            encoding = encoding or hashing()
+            return prepared_tfds.read_texts(source.tfds, data_dir, encoding)
+        if encoding:
             raise ValueError(
-                f"tokenizer is read by nothing here: {name!r} has no texts"
+                f"{encoding.field} is read by nothing here: {name!r} has no texts"
             )
         return prepared_tfds.read(source.tfds, data_dir)
     if data_dir is None and hub.is_cached(source.hub):
-        return hub.read(source.hub, tokenizer, **source.columns | options)
+        return hub.read(source.hub, encoding, **source.columns | options)
     raise ValueError(f"data set {name!r} is not on this machine: {_ways(name)}")
 
 
@@ -121,14 +121,4 @@ def _ways(name: str) -> str:
         ways += [f"{way}{source.tfds}` (extra [prepare]), or set TFDS_DATA_DIR"]
     elif name in ("femnist", "shakespeare"):
         ways += ["name a folder of LEAF's files by --config.dataset"]
-    else:
-        ways += ["`python -m sparsefl_jax.data.text tweets.csv data/twitter.npz ...`"]
     return f"run {', or '.join(ways)}; a configuration with :mini needs none"
-
-
-def _sentences(name, data_dir, tokenizer):
-    (texts, y, texts_test, y_test), classes = prepared_tfds.read_texts(name, data_dir)
-    features = partial(hashed, num_features=hub_samples.HASH)
-    encode = tokenizer.encode if tokenizer else features
-    x, x_test = (encode(t, title=name) for t in (texts, texts_test))
-    return {"x": x, "y": y, "x_test": x_test, "y_test": y_test}, len(classes)

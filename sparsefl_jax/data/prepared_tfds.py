@@ -6,6 +6,7 @@ TFDS's `data_source` needs only `array_record` and an image decoder.
 import contextlib
 import logging
 import os
+import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import numpy as np
 from sparsefl_jax.core.validate import closest
 from sparsefl_jax.data import cache
 from sparsefl_jax.data.samples import SAMPLES
+from sparsefl_jax.data.tokens import TextEncoding
 
 _CHUNK = 1024
 
@@ -41,27 +43,26 @@ def read(
         builder = find_builder(name, data_dir)
         _check_prepared(name, builder, data_dir)
         image, label = _features(name, builder.info.features, "Image")
-        folder = Path(str(builder.data_path))
-        files = [f for f in folder.iterdir() if f.is_file()]
         decode = partial(_decode, name, builder, image, label)
-        arrays = cache.through(builder.info.full_name, folder, files, decode)
+        arrays = cache.through(builder.info.full_name, *_files(builder), decode)
     return arrays, builder.info.features[label].num_classes
 
 
 def read_texts(
-    name: str, data_dir: str | Path | None = None
-) -> tuple[tuple[list, list, list, list], list[str]]:
+    name: str, data_dir: str | Path | None, encoding: TextEncoding
+) -> tuple[dict[str, np.ndarray], int]:
     """Reads a prepared text classification data set.
 
     Args:
       name: a TFDS builder, with an optional `/config` and `:version`.
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
+      encoding: what turns texts into samples.
 
     Returns:
-      `((texts, labels, texts_test, labels_test), class_names)`: lists of strings and of
-      integers, of the splits `train` and `test`, or `validation` if there is no `test`
-      or its labels are secret (-1).
+      The arrays `x`, `y`, `x_test` and `y_test` of the splits `train` and `test`, or
+      `validation` if there is no `test` or its labels are secret (-1), and the number
+      of classes.
 
     Raises:
       ValueError: the data set is not prepared, or does not classify texts.
@@ -70,13 +71,10 @@ def read_texts(
         builder = find_builder(name, data_dir)
         _check_prepared(name, builder, data_dir)
         text, label = _features(name, builder.info.features, "Text")
-        train = _texts(builder, "train", text, label)
-        splits = _test_splits(name, builder)
-        tests = (_texts(builder, split, text, label) for split in splits)
-        test = next((t for t in tests if min(t[1], default=-1) >= 0), None)
-        if test is None:
-            raise ValueError(f"data set {name!r} has no test samples with a label")
-    return (*train, *test), builder.info.features[label].names
+        decode = partial(_decode_texts, name, builder, text, label, encoding.encode)
+        entry = f"{builder.info.full_name}-{zlib.crc32(encoding.identity.encode()):08x}"
+        arrays = cache.through(entry, *_files(builder), decode)
+    return arrays, builder.info.features[label].num_classes
 
 
 def is_prepared(name: str, data_dir: str | Path | None = None) -> bool:
@@ -136,7 +134,7 @@ def _features(name, features, wanted):
     if len(inputs) != 1 or label is None:
         hint = ""
         if wanted == "Image" and "Text" in kinds.values():
-            hint = "; for texts see `python -m sparsefl_jax.data.text --help`"
+            hint = "; texts are read from hf:ORGANISATION/NAME or hf:./FILE.csv"
         raise ValueError(
             f"data set {name!r} has features {kinds}; "
             f"expected one {wanted} and one ClassLabel{hint}"
@@ -160,6 +158,27 @@ def _test_splits(name, builder):
             "expected train, and test or validation"
         )
     return tests
+
+
+def _files(builder) -> tuple[Path, list[Path]]:
+    """Returns the folder of a prepared data set, and its files."""
+    folder = Path(str(builder.data_path))
+    return folder, [f for f in folder.iterdir() if f.is_file()]
+
+
+def _decode_texts(name, builder, text, label, encode):
+    """Reads both splits into arrays."""
+    train = _texts(builder, "train", text, label)
+    tests = (_texts(builder, s, text, label) for s in _test_splits(name, builder))
+    test = next((t for t in tests if min(t[1], default=-1) >= 0), None)
+    if test is None:
+        raise ValueError(f"data set {name!r} has no test samples with a label")
+    return {
+        "x": encode(train[0], title=name),
+        "y": np.array(train[1], np.int32),
+        "x_test": encode(test[0], title=name),
+        "y_test": np.array(test[1], np.int32),
+    }
 
 
 def _texts(builder, split, text, label):

@@ -6,18 +6,17 @@ of a play, whose characters are the users: its text, and its sentences with the 
 that end them as labels. `samples/README.md` names sources and licences.
 """
 
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from sparsefl_jax.data import characters, sentences
-from sparsefl_jax.data.hashing import hashed
-from sparsefl_jax.data.tokens import Tokenizer
+from sparsefl_jax.data.hashing import hashing
+from sparsefl_jax.data.tokens import TextEncoding
 
 FOLDER = Path(__file__).parent / "samples"
 PLAY, PIECE = "shakespeare_sample", 40  # characters of a sample
-SENTENCES, FEATURES = "sentences_sample", 768
+SENTENCES = "sentences_sample"
 SAMPLES = ("cifar10_sample", "fashion_mnist_sample", "mnist_sample", PLAY, SENTENCES)
 
 
@@ -31,12 +30,12 @@ def decode(differences: np.ndarray) -> np.ndarray:
     return np.cumsum(differences, axis=1, dtype=np.uint8)
 
 
-def read(name: str, tokenizer: Tokenizer | None = None) -> dict[str, np.ndarray]:
+def read(name: str, encoding: TextEncoding | None = None) -> dict[str, np.ndarray]:
     """Reads an embedded sample.
 
     Args:
       name: one of `SAMPLES`.
-      tokenizer: what turns sentences into tokens; None for hashed features.
+      encoding: what turns sentences into samples; None for hashed features.
 
     Returns:
       `x` [n, H, W, C] uint8, `y` [n] int32, `x_test` and `y_test`; of the play `x`
@@ -53,8 +52,7 @@ def read(name: str, tokenizer: Tokenizer | None = None) -> dict[str, np.ndarray]
         play = (FOLDER / f"{PLAY}.txt").read_text(encoding="ascii")
         if name == PLAY:
             return characters.by_character(play, PIECE)
-        features = partial(hashed, num_features=FEATURES)
-        return sentences.by_speaker(play, tokenizer.encode if tokenizer else features)
+        return sentences.by_speaker(play, (encoding or hashing()).encode)
     with np.load(FOLDER / f"{name}.npz", allow_pickle=False) as f:
         users = {"users": f["users"].astype(np.int32)} if "users" in f else {}
         return users | {

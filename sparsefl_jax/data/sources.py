@@ -14,7 +14,8 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsefl_jax.data import hub, leaf, named, prepared_tfds, samples
-from sparsefl_jax.data.tokens import make_tokenizer
+from sparsefl_jax.data.embedding import make_text_encoder
+from sparsefl_jax.data.tokens import TextEncoding, make_tokenizer
 from sparsefl_jax.data.users import number as number_users
 from sparsefl_jax.data.writers import MNIST, of_mnist
 
@@ -71,6 +72,7 @@ def load(
     hf: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
     max_tokens: int | None = None,
+    text_encoder: str | Path | None = None,
 ) -> Dataset:
     """Loads a data set by name.
 
@@ -88,6 +90,8 @@ def load(
         features leave a choice, as `hub.read` takes them: `{"label": "fine_label"}`.
       tokenizer, max_tokens: turn texts into tokens, as `tokens.make_tokenizer` takes
         them; None for hashed features.
+      text_encoder: turns texts into features instead, the folder of a BERT or a
+        DistilBERT, see `embedding`.
 
     Returns:
       A `Dataset`.
@@ -111,16 +115,16 @@ def load(
             f"hf.{option}={value!r} is read by nothing here: {name!r} is no data set "
             "of Hugging Face"
         )
-    tokens = _tokenizer(name, tokenizer, max_tokens)
+    encoding = _encoding(name, tokenizer, max_tokens, text_encoder)
     if name in samples.SAMPLES:
-        arrays = samples.read(name, tokens)
+        arrays = samples.read(name, encoding)
     elif name.startswith(hub.PREFIX):
         path = name.removeprefix(hub.PREFIX)
-        (arrays, known), title = hub.read(path, tokens, **hf), hub.title_of(path)
+        (arrays, known), title = hub.read(path, encoding, **hf), hub.title_of(path)
     elif name.endswith(".npz"):
         arrays, title = _read_npz(name, _KEYS, _OPTIONAL), Path(name).stem
     elif name in named.NAMED:
-        arrays, known = named.read(name, data_dir, hf, tokens)
+        arrays, known = named.read(name, data_dir, hf, encoding)
     elif Path(name).is_absolute() or leaf.find(name):
         arrays, title = leaf.read(name), Path(name).resolve().name
     else:
@@ -131,21 +135,25 @@ def load(
     return make_dataset(**arrays | users, num_classes=num_classes, name=title)
 
 
-def _tokenizer(name: str, tokenizer, max_tokens):
-    """Returns what turns a data set's texts into tokens, if anything."""
-    if tokenizer is None:
-        if max_tokens is not None:
-            raise ValueError(
-                f"max_tokens={max_tokens} is read by nothing here: it goes with "
-                "tokenizer"
-            )
+def _encoding(name: str, tokenizer, max_tokens, text_encoder) -> TextEncoding | None:
+    """Returns what turns a data set's texts into samples; None for hashed features."""
+    if tokenizer is None and max_tokens is not None:
+        raise ValueError(
+            f"max_tokens={max_tokens} is read by nothing here: it goes with tokenizer"
+        )
+    if tokenizer is not None and text_encoder is not None:
+        raise ValueError("tokenizer and text_encoder are set, expected one of them")
+    if tokenizer is None and text_encoder is None:
         return None
     texts = name == samples.SENTENCES or name in named.NAMED
     if not texts and not name.startswith(hub.PREFIX):
+        field = "tokenizer" if tokenizer else "text_encoder"
         raise ValueError(
-            f"tokenizer={str(tokenizer)!r} is read by nothing here: {name!r} has no "
-            "texts; a table of texts is hf:./FILE.csv"
+            f"{field}={str(tokenizer or text_encoder)!r} is read by nothing here: "
+            f"{name!r} has no texts; a table of texts is hf:./FILE.csv"
         )
+    if text_encoder is not None:
+        return make_text_encoder(text_encoder)
     return make_tokenizer(tokenizer, max_tokens)
 
 

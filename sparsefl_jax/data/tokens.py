@@ -24,20 +24,22 @@ _CHUNK = 4096  # texts at a time
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
-class Tokenizer(NamedTuple):
-    """How texts become tokens.
+class TextEncoding(NamedTuple):
+    """How texts become samples: tokens [n, T] int32, or features [n, D] float32.
 
     Attributes:
-      encode: `(texts, title=None) -> [n, T]` int32; `title` is what a progress bar on a
+      field: of the configuration that chose it, for messages.
+      encode: `(texts, title=None) -> [n, ...]`; `title` is what a progress bar on a
         terminal is called.
-      identity: tells tokenizers apart that give other tokens.
+      identity: tells apart what gives other samples.
     """
 
+    field: str
     encode: Callable
     identity: str
 
 
-def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> Tokenizer:
+def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncoding:
     """Returns a tokenizer.
 
     Args:
@@ -57,7 +59,8 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> Tokenizer
     length = MAX_TOKENS if max_tokens is None else max_tokens
     at_least("max_tokens", length, 2)
     if name == WORDS:
-        return Tokenizer(_in_chunks(_hashed_words, length), f"{WORDS} {length}")
+        encode = _in_chunks(_hashed_words, length)
+        return TextEncoding("tokenizer", encode, f"{WORDS} {length}")
     pieces, content = _read_vocabulary(Path(name))
     pieces.no_padding()
     pieces.enable_truncation(length)
@@ -69,7 +72,7 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> Tokenizer
         return x
 
     identity = f"{hashlib.sha256(content).hexdigest()} {length}"
-    return Tokenizer(_in_chunks(encode, length), identity)
+    return TextEncoding("tokenizer", _in_chunks(encode, length), identity)
 
 
 def _in_chunks(function: Callable, length: int) -> Callable:

@@ -99,6 +99,7 @@ def build_data(config):
         hf=dict(config.hf),
         tokenizer=config.tokenizer,
         max_tokens=config.max_tokens,
+        text_encoder=config.text_encoder,
     )
     name, settings = _settings(config.partition)
     return datasets.federate(

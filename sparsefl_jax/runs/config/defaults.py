@@ -28,6 +28,7 @@ def default_config() -> Any:  # a ConfigDict
         ),
         tokenizer=str,
         max_tokens=int,
+        text_encoder=str,
         writers=str,
         num_classes=int,
         num_clients=100,

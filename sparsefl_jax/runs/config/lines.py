@@ -17,6 +17,7 @@ LINES = {
     "hf.test": "split to test on, by default 'test' or 'validation'",
     "tokenizer": "turns texts into tokens: a folder with a vocabulary, or 'words'",
     "max_tokens": "tokens of a text, which is cut or padded to them, 64 by default",
+    "text_encoder": "turns texts into features: a folder of a BERT or DistilBERT",
     "data_dir": "folder of prepared TFDS data sets",
     "writers": ".npz file with the writer of each sample, or 'mnist' for MNIST's own",
     "num_classes": "outputs of the network, if more than there are labels",
