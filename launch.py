@@ -45,9 +45,7 @@ STUDY = flags.DEFINE_string(
 SWEEP = flags.DEFINE_string(
     "sweep", None, 'A study of --config: "algorithm.name=fedavg,spdst; density=.05,.1".'
 )
-JOBS = flags.DEFINE_integer(
-    "jobs", 1, "Points of a study that run at a time, and pilots before them."
-)
+JOBS = flags.DEFINE_integer("jobs", 1, "Points of a study that run at a time.")
 LAUNCHER = flags.DEFINE_enum(
     "launcher", None, ["local", "slurm"], "Runs each point of a study as a job."
 )

@@ -1,21 +1,26 @@
-"""A study sets its points' rounds by their budgets, one by one or side by side."""
+"""A point of a study sets its rounds by its budget before its first run."""
 
 import copy
+import json
 
 import pytest
 
-from sparsefl_jax.runs import fit_rounds
-from sparsefl_jax.studies import fitting, points
+from sparsefl_jax.runs import experiment, fit_rounds
+from sparsefl_jax.runs.config import plain
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.studies import runner
 from tests import tiny_study
-
-SHOWN = {"unlike": False}
 
 
 @pytest.fixture
 def study(tmp_path, monkeypatch):
-    """Returns points with a budget, which a replaced pilot fits: seven rounds."""
+    """Returns points with a budget; pilots find seven rounds, and runs are instant."""
+    study, measured, real = [], [], fit_rounds.fitted
 
     def fitted(config, build, progress):
+        if not fit_rounds.wanted(config):
+            return real(config, build)
+        measured.append(config.algorithm.name)
         if config.algorithm.name == "fedpm":
             raise TypeError("no\nsuch method")
         config = copy.deepcopy(config)
@@ -23,80 +28,51 @@ def study(tmp_path, monkeypatch):
             config.num_rounds, config.fit.by = 7, "pilot"
         return config, "it pays for 7 rounds"
 
+    def run_each(runs, left, *_, **__):
+        for place in left:
+            config, folder = runs[place]
+            folder.mkdir(parents=True)
+            (folder / "config.json").write_text(json.dumps(plain.plain(config)))
+            (folder / "summary.json").write_text("{}")
+            yield place, {"seed": config.seed}
+
     monkeypatch.setattr(fit_rounds, "fitted", fitted)
+    monkeypatch.setattr(experiment, "run_each", run_each)
     tiny_study.write_study(tmp_path)
-    found = tiny_study.points(tmp_path, methods=("fedavg", "fedprox", "fedpm"))
-    for point in found:
+    study = tiny_study.points(tmp_path, methods=("fedavg", "fedpm", "fedprox"))
+    for point in study:
         point.config.fit.gbit = 1.0
-    return found
+    return study, measured
 
 
-class Job:
-    """A pilot that ends at its second look."""
-
-    alive = 0
-
-    def __init__(self, workdir, name):
-        self.workdir, self.name, self.looks, self.cancelled = workdir, name, 0, False
-        Job.alive += 1
-
-    def done(self):
-        self.looks += 1
-        if self.looks == 2:
-            Job.alive -= 1
-            if self.name != "lost" and not self.cancelled:
-                fitting.fit_point(self.workdir, self.name)
-        return self.looks > 1
-
-    def cancel(self):
-        self.cancelled = True
-
-    def fate(self):
-        return "was shot"
-
-
-@pytest.mark.parametrize("at_once", [1, 2])
-def test_pilots_run_side_by_side(study, tmp_path, at_once):
-    begun, said, out = [], [], tmp_path / "out"
-
-    def start(names, fit):
-        assert fit and Job.alive + len(names) <= at_once
-        begun.append(names)
-        return [Job(out, name) for name in names]
-
-    found = fitting.fitted(study[:2], out, SHOWN, said.append, start, at_once)
-    together = [["fedavg", "fedprox"]]
-    assert begun == (together if at_once == 2 else [["fedavg"], ["fedprox"]])
-    assert [point.config.num_rounds for point in found] == [7, 7]
-    assert said == [f"{p.name}: it pays for 7 rounds" for p in study[:2]]
-    kept, _ = points.read(out)
-    assert [(p.config.num_rounds, p.config.fit.by) for p in kept] == [(7, "pilot")] * 2
-    assert list((out / "fits").iterdir()) == []
-    # Started again nothing is measured.
-    again = fitting.fitted(study[:2], out, SHOWN, said.append, None)
-    assert [point.config.num_rounds for point in again] == [7, 7] and len(said) == 2
+def test_a_point_measures_once_and_all_its_seeds_have_these_rounds(
+    study, tmp_path, capsys
+):
+    (first, *_), measured = study
+    out = tmp_path / "out"
+    states = runner.run([first], out)
+    assert states == {"fedavg": on_disk.State(2)} and measured == ["fedavg"]
+    assert "fedavg: it pays for 7 rounds\n" in capsys.readouterr().err
+    found = [json.loads(p.read_text()) for p in sorted(out.rglob("config.json"))]
+    assert [(c["seed"], c["num_rounds"], c["fit"]["by"]) for c in found] == [
+        (0, 7, "pilot"),
+        (1, 7, "pilot"),
+    ]
+    # A seed that is left has the rounds of the one that ran.
+    (out / "fedavg/seed_1/summary.json").unlink()
+    (out / "fedavg/seed_1/config.json").unlink()
+    (out / "fedavg/seed_1").rmdir()
+    assert runner.run([first], out)["fedavg"].done == 2 and measured == ["fedavg"]
+    again = json.loads((out / "fedavg/seed_1/config.json").read_text())
+    assert again["num_rounds"] == 7
+    first.config.fit.gbit = 2.0
+    with pytest.raises(ValueError, match=r"fit.gbit is 1.0 there and 2.0 here"):
+        runner.run([first], out)
 
 
-def test_a_pilot_that_fails_is_named_and_the_others_end(study, tmp_path):
-    jobs, out = [], tmp_path / "out"
-
-    def start(names, fit):
-        jobs.extend(Job(out, name) for name in names)
-        return jobs[-len(names) :]
-
-    with pytest.raises(ValueError, match="point 'fedpm': no such method"):
-        fitting.fitted(study[::-1], out, SHOWN, print, start, 2)
-    assert [job.name for job in jobs] == ["fedpm", "fedprox"]
-    assert jobs[1].cancelled and jobs[1].looks > 1
-    lost = study[0]._replace(name="lost")
-    with pytest.raises(ValueError, match="point 'lost': its pilot was shot"):
-        fitting.fitted([lost], out, SHOWN, print, start, 2)
-
-
-def test_one_by_one_the_rest_is_kept_when_a_pilot_fails(study, tmp_path):
-    said = []
-    with pytest.raises(ValueError, match="point 'fedpm': TypeError: no such method"):
-        fitting.fitted(study, tmp_path / "out", SHOWN, said.append)
-    assert said[0] == "fitting point 1 of 3: fedavg"
-    kept, _ = points.read(tmp_path / "out")
-    assert [p.config.num_rounds for p in kept] == [7, 7, 1]
+def test_a_pilot_that_fails_costs_its_point_alone(study, tmp_path):
+    points, measured = study
+    states = runner.run(points, tmp_path / "out", show=False)
+    assert measured == ["fedavg", "fedpm", "fedprox"]
+    assert [states[p.name].done for p in points] == [2, 0, 2]
+    assert states["fedpm"].failed.startswith("the budget: no such method\n")

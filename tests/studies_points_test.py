@@ -1,12 +1,13 @@
 """The points of a study: what a sweep makes, how they are called, what is refused."""
 
+import json
 import re
 
 import pytest
 
 from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.runs import experiment, fit_rounds, pilot
-from sparsefl_jax.runs.config import methods
+from sparsefl_jax.runs.config import methods, plain
 from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.studies import command, dry_run, grid
 from sparsefl_jax.studies import points as on_disk
@@ -191,7 +192,10 @@ def test_the_plan_of_a_study_is_of_the_rounds_that_its_pilots_found(tmp_path):
     point = points(tmp_path)[0]
     point.config.fit.gbit = 1.0
     fitted = fit_rounds._of(point.config, 9, "pilot", "much")
-    on_disk.write(tmp_path / "out", [point._replace(config=fitted)], {})
+    run = tmp_path / "out" / point.name / "seed_1"
+    run.mkdir(parents=True)
+    of_seed = point._replace(config=fitted).of_seed(1)
+    (run / "config.json").write_text(json.dumps(plain.plain(of_seed)))
     _, row, *_ = dry_run.text([point], tmp_path / "out").splitlines()
     assert re.split(" {2,}", row)[2] == "9"
 

@@ -36,8 +36,13 @@ def kept(config, old):
     """
     if not wanted(config) or old.fit.get("by") is None:
         return None
-    same = _of(config, old.num_rounds, old.fit.by, old.fit.get("measured"))
+    same = with_rounds_of(config, old)
     return None if run_directory.differences(old, same) else same
+
+
+def with_rounds_of(config, old):
+    """Returns a configuration with the rounds of another, and what set them."""
+    return _of(config, old.num_rounds, old.fit.by, old.fit.get("measured"))
 
 
 def fitted(

@@ -15,21 +15,17 @@ def main() -> int:
     parser.add_argument("workdir", help="the study's folder, which holds study.json")
     parser.add_argument("point", help="the name of the point")
     parser.add_argument("--cores", help="cores to run on, such as 0,1 (default: all)")
-    parser.add_argument(
-        "--fit", action="store_true", help="set its rounds by its budget, and end"
-    )
     arguments = parser.parse_args()
     if arguments.cores and hasattr(os, "sched_setaffinity"):  # Linux only
         os.sched_setaffinity(0, map(int, arguments.cores.split(",")))
     hardware.use_cpu_cores()
     hardware.keep_compilations()
     from sparsefl_jax.core.validate import one_line  # after the devices are set
-    from sparsefl_jax.studies import fitting, runner
+    from sparsefl_jax.studies import runner
     from sparsefl_jax.system import interrupt
 
     try:
-        perform = fitting.fit_point if arguments.fit else runner.run_point
-        perform(arguments.workdir, arguments.point)
+        runner.run_point(arguments.workdir, arguments.point)
     except interrupt.StoppedError as error:
         print(error, file=sys.stderr)
         return error.code

@@ -12,8 +12,7 @@ from sparsefl_jax.report.load import Run
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs.config import plain
 from sparsefl_jax.runs.plan import describe, formatting
-from sparsefl_jax.studies import fitting
-from sparsefl_jax.studies.points import Point, naming
+from sparsefl_jax.studies.points import Point, naming, with_kept_rounds
 
 _HEAD = ["point", "seeds", "rounds", "bits", "FLOPs executed", "memory", "time"]
 
@@ -26,12 +25,13 @@ def text(points: Sequence[Point], workdir: Path | None = None) -> str:
 
     Args:
       points: all of the study.
-      workdir: of the study; what its pilots have found there counts.
+      workdir: of the study; what pilots have found of its runs there counts.
 
     Raises:
       ValueError: names a point that cannot run, and why.
     """
-    points = points if workdir is None else fitting.with_kept(points, workdir)
+    if workdir is not None:
+        points = [with_kept_rounds(workdir, point) for point in points]
     rows, seconds, bounds = [], [0.0, 0.0], False
     for point in points:
         with naming(point):
@@ -52,7 +52,7 @@ def text(points: Sequence[Point], workdir: Path | None = None) -> str:
     ]
     if bounds:
         lines.append(
-            "≥: by the plan's bound; a pilot, which a study runs first, may find more"
+            "≥: by the plan's bound; the pilot that a point begins with may find more"
         )
     return "\n".join([*lines, "", *_differences(points)])
 

@@ -23,15 +23,15 @@ _LOCAL = {"timeout_min": 60 * 24 * 30}  # submitit would end local jobs after 2 
 class _RunPoint:
     """Runs a point; a job that is preempted is queued again and resumes."""
 
-    def __call__(self, workdir: str, name: str, fit: bool = False) -> None:
+    def __call__(self, workdir: str, name: str) -> None:
         hardware.use_cpu_cores()
         hardware.keep_compilations()
-        from sparsefl_jax.studies import fitting, runner
+        from sparsefl_jax.studies import runner
 
         requeue = signal.getsignal(signal.SIGUSR2)  # of submitit
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which submitit ignores
         try:
-            (fitting.fit_point if fit else runner.run_point)(workdir, name)
+            runner.run_point(workdir, name)
         except interrupt.StoppedError as error:
             if error.code == 128 + signal.SIGUSR2 and callable(requeue):
                 requeue(signal.SIGUSR2, None)
@@ -39,11 +39,11 @@ class _RunPoint:
             # even if SLURM runs the job again.
             sys.exit(error.code)
 
-    def checkpoint(self, workdir: str, name: str, fit: bool = False):
+    def checkpoint(self, workdir: str, name: str):
         """Returns what submitit queues again after a preemption."""
         import submitit
 
-        return submitit.helpers.DelayedSubmission(self, workdir, name, fit)
+        return submitit.helpers.DelayedSubmission(self, workdir, name)
 
 
 class _Queue:
@@ -94,7 +94,7 @@ class _Job:
 
 
 def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
-    """Returns `(names, fit=False) -> jobs`, which submits points as an array of jobs.
+    """Returns `(names) -> jobs`, which submits points as an array of jobs.
 
     Args:
       launcher: 'slurm', or 'local' for processes on this machine.
@@ -130,10 +130,10 @@ def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
         executor.update_parameters(**{"name": "study"} | parameters)
     queue = _Queue() if launcher == "slurm" else None
 
-    def submit(names, fit=False):
+    def submit(names):
         folders = [str(folder)] * len(names)
         with _refusing(launcher), processes.importable(), _without_ctrl_c():
-            jobs = executor.map_array(_RunPoint(), folders, names, [fit] * len(names))
+            jobs = executor.map_array(_RunPoint(), folders, names)
         return [_Job(job, queue) for job in jobs]
 
     return submit

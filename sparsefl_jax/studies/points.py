@@ -16,11 +16,11 @@ from typing import Any, NamedTuple
 
 from sparsefl_jax.core.validate import closest, one_line
 from sparsefl_jax.report.comparison.study_folder import FILE as FILE
-from sparsefl_jax.runs import run_directory
+from sparsefl_jax.runs import fit_rounds, run_directory
 from sparsefl_jax.runs.config import defaults, fields, plain, registry
 from sparsefl_jax.system import files
 
-_TAKEN = (FILE, "failed", "fits", "jobs", "lock", "logs", "report.html")
+_TAKEN = (FILE, "failed", "jobs", "lock", "logs", "report.html")
 
 
 class Point(NamedTuple):
@@ -135,7 +135,9 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
         begun = [f for _, f in folders(workdir, point) if (f / "config.json").exists()]
         for folder in begun:
             kept = run_directory.read_config(folder)
-            pairs = run_directory.differences(kept, point.of_seed(kept.seed))
+            wanted = point.of_seed(kept.seed)
+            wanted = fit_rounds.kept(wanted, kept) or wanted
+            pairs = run_directory.differences(kept, wanted)
             for name in sorted(pairs, key=lambda name: not name.startswith("fit.")):
                 there, here = pairs[name]
                 if name not in (*run_directory.FREE, "fit.by", "fit.measured"):
@@ -164,6 +166,18 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
 def folders(workdir: Path, point: Point) -> list[tuple[int, Path]]:
     """Returns the seeds of a point, each with the folder of its run."""
     return [(seed, workdir / point.name / f"seed_{seed}") for seed in point.seeds]
+
+
+def with_kept_rounds(workdir: Path, point: Point) -> Point:
+    """Returns a point with the rounds that its budget has set for a run of it."""
+    for seed, folder in folders(workdir, point):
+        if (folder / "config.json").exists():
+            kept = run_directory.read_config(folder)
+            if fit_rounds.kept(point.of_seed(seed), kept):
+                return point._replace(
+                    config=fit_rounds.with_rounds_of(point.config, kept)
+                )
+    return point
 
 
 def begun(workdir: Path, point: Point) -> list[Path]:

@@ -16,11 +16,11 @@ _ROOT = Path(__file__).parents[2]
 class _Process:
     """A point that runs in a process of its own."""
 
-    def __init__(self, workdir: Path, name: str, cores: Sequence[int], fit: bool):
+    def __init__(self, workdir: Path, name: str, cores: Sequence[int]):
         self.cores, folder = cores, workdir / "logs"
         folder.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "sparsefl_jax.studies", str(workdir), name]
-        command += ["--cores", ",".join(map(str, cores))] + ["--fit"] * fit
+        command += ["--cores", ",".join(map(str, cores))]
         with open(folder / f"{name}.txt", "ab") as log, importable():
             # In a session of its own, so that Ctrl-C reaches it through us alone.
             self.process = subprocess.Popen(
@@ -40,7 +40,7 @@ class _Process:
 
 
 def starting(workdir: Path, jobs: int) -> Callable:
-    """Returns `(names, fit=False) -> processes`, which starts points on free cores.
+    """Returns `(names) -> processes`, which starts points on free cores.
 
     Args:
       workdir: the study's folder; the logs go to its `logs`.
@@ -50,11 +50,11 @@ def starting(workdir: Path, jobs: int) -> Callable:
     shares = shared(hardware.cores(), jobs)
     running: list[_Process] = []
 
-    def start(names: list[str], fit: bool = False) -> list[_Process]:
+    def start(names: list[str]) -> list[_Process]:
         for name in names:
             taken = [job.cores for job in running if not job.done()]
             free = [share for share in shares if share not in taken] or shares
-            running.append(_Process(workdir, name, free[0], fit))
+            running.append(_Process(workdir, name, free[0]))
         return running[-len(names) :]
 
     return start

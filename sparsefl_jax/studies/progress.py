@@ -20,21 +20,11 @@ def ending(workdir: Path, point: Point) -> str:
     state = on_disk.state(workdir, point)
     if state.failed:
         return f"{point.name} failed: {state.failed.splitlines()[0]}"
-    last = workdir / point.name / f"seed_{point.seeds[-1]}"
-    return result(point, report.read_summary(last))
-
-
-def result(point: Point, summary: dict) -> str:
-    """Describes what a run came to in one line.
-
-    Args:
-      point: the point of the run.
-      summary: of the run.
-    """
-    model = next(iter(summary.get("accuracy", {}).values()), {})
-    accuracy = format_percent(model.get("final"))
-    took = format_seconds(summary.get("seconds"))
-    return f"{point.name}, seed {summary.get('seed')}: {accuracy} in {took}"
+    summaries = [report.read_summary(f) for _, f in on_disk.folders(workdir, point)]
+    models = [next(iter(s.get("accuracy", {}).values()), {}) for s in summaries]
+    accuracies = ", ".join(format_percent(model.get("final")) for model in models)
+    took = format_seconds(sum(s.get("seconds", 0.0) for s in summaries))
+    return f"{point.name}: {accuracies} in {took}"
 
 
 def line(workdir: Path, points: Sequence[Point]) -> str:

@@ -15,11 +15,11 @@ from pathlib import Path
 import jax
 
 from sparsefl_jax.core.validate import at_least, one_line
-from sparsefl_jax.runs import experiment, run_directory
+from sparsefl_jax.runs import experiment, fit_rounds, run_directory
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import evaluate
-from sparsefl_jax.studies import fitting, processes, progress
 from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.studies import processes, progress
 from sparsefl_jax.studies.points import Point
 from sparsefl_jax.system import files, interrupt
 
@@ -49,9 +49,8 @@ def run(
         missing runs.
       jobs: points at a time, each in a process of its own with its share of the cores;
         1 runs them in this process, unless `submit` is given.
-      submit: `(names, fit=False) -> jobs`, which runs points elsewhere, or fits their
-        rounds, see `launchers`; a job has `done()`, `cancel()`, and `fate()`, which
-        says how it ended.
+      submit: `(names) -> jobs`, which runs points elsewhere, see `launchers`; a job has
+        `done()`, `cancel()`, and `fate()`, which says how it ended.
       unlike: whether the runs may differ in data, partition or metric.
       show: whether to print the progress.
 
@@ -74,16 +73,19 @@ def run(
     if not unlike:
         _check_alike(points, setups)
     start = submit
+    listening = interrupt.listening("asking the points to end after this segment")
     if submit is None and jobs > 1:
         start = processes.starting(workdir, jobs)
-    shown = {"unlike": unlike}
-    points = fitting.fitted(points, workdir, shown, say, start, jobs, show)
+    elif submit is None:  # runs listen for themselves
+        start, listening = _here(workdir), contextlib.nullcontext(lambda: 0)
+    old = on_disk.read(workdir)[0] if (workdir / on_disk.FILE).exists() else []
+    if left := {point.name for point in old} - {point.name for point in points}:
+        say(f"not in this study, and so not on its page: {', '.join(sorted(left))}")
+    on_disk.write(workdir, points, {"unlike": unlike})
     missing = [point for point in points if not _complete(workdir, point)]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
-    if start is None:
-        _in_this_process(workdir, points, missing, say)
-    else:
-        _elsewhere(workdir, points, missing, start, say, jobs)
+    with listening as stopped:
+        _work(workdir, points, missing, start, say, jobs, stopped)
     progress.write_page(workdir, say)
     return {point.name: on_disk.state(workdir, point) for point in points}
 
@@ -99,45 +101,56 @@ def run_point(workdir: str | Path, name: str) -> None:
       ValueError: there is no such study or point.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    workdir = Path(workdir)
-    for _ in _seeds(workdir, on_disk.named(workdir, name)):
-        pass
-
-
-def _seeds(workdir: Path, point: Point) -> Iterator[dict]:
-    """Runs the seeds that have not ended; yields their summaries.
-
-    Nothing runs if another process runs the point.
-    """
-    (workdir / point.name).mkdir(exist_ok=True)
+    workdir, point = Path(workdir), on_disk.named(workdir, name)
+    (workdir / name).mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
-            stack.enter_context(run_directory.locked(workdir / point.name))
-        except ValueError:
+            stack.enter_context(run_directory.locked(workdir / name))
+        except ValueError:  # another process runs the point
             return
-        noted, reasons = on_disk.failure(workdir, point.name), []
-        noted.unlink(missing_ok=True)
-        widths = experiment.widths_of([point.of_seed(seed) for seed in point.seeds])
-        folders = on_disk.folders(workdir, point)
-        runs = [(point.of_seed(seed), folder) for seed, folder in folders]
-        left = [i for i, run in enumerate(runs) if not _ended(*run)]
-        how = point.config.seeds_together, widths
-        for index, outcome in experiment.run_each(runs, left, *how, progress="rounds"):
-            if isinstance(outcome, dict):
-                yield outcome
-                continue
-            reasons.append(f"seed {point.seeds[index]}: {one_line(outcome)}")
-            noted.parent.mkdir(exist_ok=True)
-            known = isinstance(outcome, ValueError)
-            trace = "" if known else "".join(traceback.format_exception(outcome))
-            files.write_text(noted, "\n".join([*reasons, trace]))
+        note, reasons = on_disk.failure(workdir, name), []
+        note.unlink(missing_ok=True)
+        for what, error in _errors(workdir, point):
+            reasons.append(f"{what}: {one_line(error)}")
+            known = isinstance(error, ValueError)
+            trace = "" if known else "".join(traceback.format_exception(error))
+            note.parent.mkdir(exist_ok=True)
+            files.write_text(note, "\n".join([*reasons, trace]))
+
+
+def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
+    """Runs the seeds that have not ended; yields what failed, and its error."""
+    try:
+        point = _fitted(workdir, point)
+    except Exception as error:  # a method of one's own may raise any
+        yield "the budget", error
+        return
+    folders = on_disk.folders(workdir, point)
+    runs = [(point.of_seed(seed), folder) for seed, folder in folders]
+    left = [i for i, run in enumerate(runs) if not _ended(*run)]
+    widths = experiment.widths_of([config for config, _ in runs])
+    options = point.config.seeds_together, widths
+    for index, outcome in experiment.run_each(runs, left, *options, progress="rounds"):
+        if not isinstance(outcome, dict):
+            yield f"seed {point.seeds[index]}", outcome
+
+
+def _fitted(workdir: Path, point: Point) -> Point:
+    """Returns the point with the rounds that its budget pays for."""
+    point = on_disk.with_kept_rounds(workdir, point)
+    config, said = fit_rounds.fitted(point.config, experiment.build, progress=True)
+    if said:
+        _say(f"{point.name}: {said}")
+    return point._replace(config=config)
 
 
 def _ended(config, folder: Path) -> bool:
     """Tells whether a run has ended as its configuration asks."""
     if not (folder / "summary.json").exists():
         return False
-    return not run_directory.differences(run_directory.read_config(folder), config)
+    found = run_directory.read_config(folder)
+    config = fit_rounds.kept(config, found) or config
+    return not run_directory.differences(found, config)
 
 
 def _complete(workdir: Path, point: Point) -> bool:
@@ -147,63 +160,66 @@ def _complete(workdir: Path, point: Point) -> bool:
     )
 
 
-def _in_this_process(workdir, points, missing, say) -> None:
-    waiting = list(missing)
-    while waiting:
-        # Another process may run a point, such as one that a killed study left.
-        free = [p for p in waiting if not on_disk.held(workdir, p)]
-        if not free:
-            time.sleep(_POLL)
-            continue
-        point = free[0]
-        say(f"point {1 + len(missing) - len(waiting)} of {len(missing)}: {point.name}")
-        for summary in _seeds(workdir, point):
-            say(progress.result(point, summary))
-        if on_disk.held(workdir, point):
-            continue  # another process was faster
-        waiting.remove(point)
-        if reason := on_disk.state(workdir, point).failed:
-            say(f"{point.name} failed: {reason.splitlines()[0]}")
-        jax.clear_caches()  # the next point has programs of its own
-        say(progress.line(workdir, points))
-        progress.write_page(workdir, say)
+class _Done:
+    """A point that ran in this process, and so has ended."""
+
+    def done(self) -> bool:
+        return True
+
+    def fate(self) -> str:
+        return "ended without a word"
 
 
-def _elsewhere(workdir, points, missing, start, say, at_once: int) -> None:
-    """Runs points in processes or jobs, `at_once` of them."""
+def _here(workdir: Path) -> Callable:
+    """Returns `(names) -> jobs`, which runs points in this process."""
+
+    def start(names: Sequence[str]) -> list[_Done]:
+        for name in names:
+            run_point(workdir, name)
+            jax.clear_caches()  # the next point has programs of its own
+        return [_Done() for _ in names]
+
+    return start
+
+
+def _work(workdir, points, missing, start, say, at_once: int, stopped) -> None:
+    """Runs points as jobs, `at_once` of them."""
     waiting, running = list(missing), {}
+    places = {point.name: i for i, point in enumerate(missing, 1)}
 
     def tell(point):
         say(progress.ending(workdir, point))
         say(progress.line(workdir, points))
         progress.write_page(workdir, say)
 
-    with interrupt.listening("asking the points to end after this segment") as stopped:
-        while waiting or running:
-            free = [p for p in waiting if not on_disk.held(workdir, p)]
-            for point in [p for p in free if _complete(workdir, p)]:
-                free.remove(point)
-                waiting.remove(point)
-                tell(point)  # another process has run it
-            if chosen := free[: at_once - len(running)]:
-                waiting = [point for point in waiting if point not in chosen]
-                jobs = start([point.name for point in chosen])
-                running |= {p.name: (p, j) for p, j in zip(chosen, jobs, strict=True)}
-            for name, (point, job) in list(running.items()):
-                if not job.done():
-                    continue
-                del running[name]
-                if on_disk.held(workdir, point):
-                    waiting.append(point)  # another process was faster
-                    continue
-                _note_loss(workdir, point, job)
-                tell(point)
-            if number := stopped():
-                for _, job in running.values():
-                    job.cancel()
-                while not all(job.done() for _, job in running.values()):
-                    time.sleep(_POLL)
-                raise interrupt.StoppedError("the study has stopped", number)
+    while waiting or running:
+        free = [p for p in waiting if not on_disk.held(workdir, p)]
+        for point in [p for p in free if _complete(workdir, p)]:
+            free.remove(point)
+            waiting.remove(point)
+            tell(point)  # another process has run it
+        if chosen := free[: at_once - len(running)]:
+            waiting = [point for point in waiting if point not in chosen]
+            for name in (point.name for point in chosen):
+                say(f"point {places[name]} of {len(missing)}: {name}")
+            jobs = start([point.name for point in chosen])
+            running |= {p.name: (p, j) for p, j in zip(chosen, jobs, strict=True)}
+        for name, (point, job) in list(running.items()):
+            if not job.done():
+                continue
+            del running[name]
+            if on_disk.held(workdir, point):
+                waiting.append(point)  # another process was faster
+                continue
+            _note_loss(workdir, point, job)
+            tell(point)
+        if number := stopped():
+            for _, job in running.values():
+                job.cancel()
+            while not all(job.done() for _, job in running.values()):
+                time.sleep(_POLL)
+            raise interrupt.StoppedError("the study has stopped", number)
+        if running or not free:
             time.sleep(_POLL)
 
 
