@@ -101,8 +101,8 @@ def test_intervals_are_those_of_students_t():
     # 2.77645 for four degrees; s of 0..4 is sqrt(2.5).
     half = interval([0, 1, 2, 3, 4]).half
     assert half == pytest.approx(2.776445 * math.sqrt(2.5 / 5), rel=1e-6)
-    assert interval([0.5, None, math.nan]) == (0.5, None, 1)
-    assert interval([None]) == (None, None, 0)
+    assert interval([0.5, None, math.nan]) == (0.5, None, 1, None)
+    assert interval([None]) == (None, None, 0, None)
 
 
 def test_differences_are_paired_by_seed():
@@ -111,7 +111,7 @@ def test_differences_are_paired_by_seed():
     found = paired(one, other)
     assert found.mean == pytest.approx(0.2) and found.count == 2
     assert found.half == pytest.approx(1.27062, rel=1e-5)
-    assert paired({0: 0.5}, {0: 0.75}) == (-0.25, None, 1)
+    assert paired({0: 0.5}, {0: 0.75}) == (-0.25, None, 1, None)
     assert paired({0: 0.5}, {1: 0.75}).mean is None
     assert paired({0: None}, {0: 0.75}).count == 0
 

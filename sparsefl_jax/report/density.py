@@ -4,11 +4,9 @@ A density is the share of alive entries: over the leaves that the method may pru
 configurations ask for it, over all kernels, or over all parameters of a model.
 """
 
-import re
 from fnmatch import fnmatchcase
 from typing import Any
 
-from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.core.formats import MISSING, format_percent
 from sparsefl_jax.report.lines import finite, short
 from sparsefl_jax.report.load import Run
@@ -92,8 +90,7 @@ def density_notes(run: Run) -> list[str]:
     wanted = asked(run)
     lines = [] if wanted else ["The configuration asks for no density."]
     for name, value in wanted.items():
-        meaning = _meaning(run, name)
-        lines.append(f"Asked for: {name}={value:g}{meaning and ', ' + meaning}.")
+        lines.append(f"Asked for: {name}={value:g}.")
     if globs and wanted:
         lines.append(f"Prunable: the leaves that {field}={', '.join(globs)} selects.")
     if run.train and run.train[-1].get("layer_density"):
@@ -112,19 +109,6 @@ def _server_model(run: Run) -> str:
     models = run.evals[-1]["models"] if run.evals else {}
     names = [name for name, model in models.items() if "layer_density" not in model]
     return "global" if "global" in names else names[-1] if names else ""
-
-
-def _meaning(run: Run, field: str) -> str:
-    """Returns what the method's documentation says of an argument; '' if nothing."""
-    section, _, name = field.partition(".")
-    method = run.config[section].get("name")
-    found = re.search(
-        rf"^ +{re.escape(name)}: (.+(?:\n {{10,}}.+)*)",
-        getattr(ALGORITHMS.get(method), "__doc__", None) or "",
-        re.M,
-    )
-    text = " ".join(found[1].split()) if found else ""
-    return re.sub(r"(, in [\[(]\S+ \S+)?\.?$", "", text)
 
 
 def selected(path: str, globs: list[str]) -> bool:

@@ -61,7 +61,7 @@ def front_figure(comparison: Comparison, axis: Axis) -> Figure:
     """Returns the figure of the last accuracy against a cost, with its front."""
     points = []
     for i, entry in enumerate(comparison.entries):
-        cost = measures.over_seeds(entry, lambda run: costs.total(run, axis.name)).mean
+        cost = measures.total(entry, axis.name).mean
         accuracy = measures.over_seeds(entry, measures.last_accuracy).mean
         if cost is not None and accuracy is not None:
             points.append(Point(i, cost, accuracy, ""))

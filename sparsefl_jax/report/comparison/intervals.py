@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Hashable, Mapping, Sequence
 from typing import NamedTuple
 
+from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.lines import finite
 
 LEVEL = 0.95
@@ -16,6 +17,19 @@ class Interval(NamedTuple):
     mean: float | None  # None if no seed has a value
     half: float | None  # None for fewer than two seeds
     count: int
+    std: float | None = None  # sample deviation; None for fewer than two seeds
+
+    def percent(self) -> str:
+        """Formats a share in percent, with half its interval.
+
+        Example:
+          >>> Interval(0.5, 0.01, 3).percent(), Interval(None, None, 0).percent()
+          ('50.0 ± 1.0', '-')
+        """
+        if self.mean is None:
+            return MISSING
+        half = "" if self.half is None else f" ± {100 * self.half:.1f}"
+        return f"{100 * self.mean:.1f}{half}"
 
 
 def interval(values: Sequence[float | None]) -> Interval:
@@ -28,11 +42,11 @@ def interval(values: Sequence[float | None]) -> Interval:
       The interval `mean ± half`, of n - 1 degrees of freedom.
 
     Example:
-      >>> mean, half, count = interval([1.0, 3.0])  # 12.706 * sqrt(2) / sqrt(2)
+      >>> mean, half, count, _ = interval([1.0, 3.0])  # 12.706 * sqrt(2) / sqrt(2)
       >>> round(mean, 3), round(half, 3), count
       (2.0, 12.706, 2)
       >>> interval([5.0])
-      Interval(mean=5.0, half=None, count=1)
+      Interval(mean=5.0, half=None, count=1, std=None)
     """
     values = [value for value in values if finite(value)]
     count = len(values)
@@ -41,8 +55,10 @@ def interval(values: Sequence[float | None]) -> Interval:
     from scipy.special import stdtrit
 
     quantile = float(stdtrit(count - 1, (1 + LEVEL) / 2))
-    half = quantile * statistics.stdev(values) / math.sqrt(count)
-    return Interval(statistics.fmean(values), half, count)
+    std = statistics.stdev(values)
+    return Interval(
+        statistics.mean(values), quantile * std / math.sqrt(count), count, std
+    )
 
 
 def paired(
@@ -55,7 +71,7 @@ def paired(
 
     Example:
       >>> paired({0: 0.7, 1: 0.6}, {0: 0.5, 1: 0.4, 2: 0.9})
-      Interval(mean=0.2, half=0.0, count=2)
+      Interval(mean=0.2, half=0.0, count=2, std=0.0)
     """
     pairs = [(value, other.get(seed)) for seed, value in one.items()]
     return interval(

@@ -1,8 +1,8 @@
 """Formats a comparison as a LaTeX table."""
 
-from sparsefl_jax.report.comparison import costs, measures
+from sparsefl_jax.report.comparison import measures
 from sparsefl_jax.report.comparison.intervals import Interval
-from sparsefl_jax.report.comparison.measures import Comparison, Entry
+from sparsefl_jax.report.comparison.measures import Comparison
 
 _SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
 _SPECIAL |= {"^": r"\textasciicircum{}", measures.MARK: r"\dag{}", "…": r"\ldots{}"}
@@ -35,7 +35,7 @@ def latex_table(comparison: Comparison) -> str:
         for of in (measures.last_accuracy, measures.best_accuracy, measures.density):
             cells.append(_percent(measures.over_seeds(entry, of)))
         for axis in axes:
-            cells.append(_escaped(axis.text(_total(entry, axis.name).mean)))
+            cells.append(_escaped(axis.text(measures.total(entry, axis.name).mean)))
         for axis, budget in budgets:
             found = measures.at_budget(entry, axis, budget)
             cells.append(_escaped(found.note) or _percent(found.accuracy))
@@ -61,15 +61,11 @@ def latex_table(comparison: Comparison) -> str:
     )
 
 
-def _total(entry: Entry, name: str) -> Interval:
-    return measures.over_seeds(entry, lambda run: costs.total(run, name))
-
-
 def _percent(found: Interval) -> str:
     if found.mean is None:
         return "--"
-    half = "" if found.half is None else rf" \pm {100 * found.half:.1f}"
-    return f"${100 * found.mean:.1f}{half}$"
+    text = found.percent().replace("±", r"\pm")
+    return f"${text}$"
 
 
 def _escaped(text: str) -> str:

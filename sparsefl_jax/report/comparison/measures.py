@@ -145,24 +145,34 @@ def over_seeds(entry: Entry, measure: Callable[[Run], float | None]) -> Interval
     return interval([measure(run) for run in entry.group.runs])
 
 
-def last_accuracy(run: Run) -> float | None:
-    """Returns the headline accuracy of the last evaluation of the last stage."""
+def total(entry: Entry, name: str) -> Interval:
+    """Returns the interval of a group's whole cost on an axis."""
+    return over_seeds(entry, lambda run: costs.total(run, name))
+
+
+def last_accuracy(run: Run, model: str | None = None) -> float | None:
+    """Returns a model's accuracy in the last evaluation; by default the headline."""
     evals = evaluations.final_evals(run)
-    return evaluations.accuracy(evals[-1]) if evals else None
+    return evaluations.accuracy(evals[-1], model) if evals else None
 
 
-def best_accuracy(run: Run) -> float | None:
-    """Returns the headline accuracy of the best round, see `best_eval`."""
-    best = evaluations.best_eval(run)
-    return evaluations.accuracy(best) if best else None
+def best_accuracy(run: Run, model: str | None = None) -> float | None:
+    """Returns the accuracy of the best round, see `best_eval`."""
+    best = evaluations.best_eval(run, model)
+    return evaluations.accuracy(best, model) if best else None
 
 
-def density(run: Run) -> float | None:
-    """Returns the density of the model that was deployed last."""
+def density(run: Run, model: str | None = None) -> float | None:
+    """Returns the density of a model that was deployed last; by default the first."""
     evals = evaluations.final_evals(run)
-    model = next(iter(evals[-1]["models"].values()), {}) if evals else {}
-    value = model.get("density")
-    return value if finite(value) else None
+    models = evals[-1]["models"] if evals else {}
+    return models.get(model or next(iter(models), ""), {}).get("density")
+
+
+def of_clients(run: Run, name: str) -> float | None:
+    """Returns a quantile of the clients' accuracies in the last evaluation."""
+    evals = evaluations.final_evals(run)
+    return (evals[-1].get("client_accuracy") or {}).get(name) if evals else None
 
 
 def _checked(labels: Sequence[str], groups: Sequence[Group]) -> list[str]:

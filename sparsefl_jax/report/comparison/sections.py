@@ -1,10 +1,11 @@
 """Builds the sections of a comparison's page."""
 
+import functools
 from collections.abc import Callable, Sequence
 
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.charge import RULES, assumptions, charge_rows
-from sparsefl_jax.report.comparison import costs, evaluations, likeness, measures
+from sparsefl_jax.report.comparison import evaluations, likeness, measures
 from sparsefl_jax.report.comparison.costs import Axis
 from sparsefl_jax.report.comparison.differences import differing, settings, shared
 from sparsefl_jax.report.comparison.intervals import Interval, interval, paired
@@ -58,7 +59,7 @@ def results(comparison: Comparison) -> str:
     for axis in comparison.axes:
         columns[Column(axis.title)] = [_total(entry, axis) for entry in entries]
     for name in ("median", "p10"):
-        cells = ranked(_of_clients(name))
+        cells = ranked(functools.partial(measures.of_clients, name=name))
         if any(cell.value is not None for cell in cells):
             columns[Column(f"clients {name}", "%")] = cells
     runs = [run for entry in entries for run in entry.group.runs]
@@ -146,16 +147,16 @@ def contrasts(comparison: Comparison) -> str:
 def configurations(comparison: Comparison) -> str:
     """Returns the fields of the configuration that differ, and those that do not."""
     groups = [entry.group for entry in comparison.entries]
-    every = differing(groups)
-    rest = {name: v for name, v in every.items() if name not in settings(groups)}
+    every, chosen, same = differing(groups), settings(groups), shared(groups)
+    rest = {name: values for name, values in every.items() if name not in chosen}
     return section(
         "In what the runs differ",
-        _fields(comparison, settings(groups)) if len(groups) > 1 else "",
+        _fields(comparison, chosen) if len(groups) > 1 else "",
         folded(
             "Arguments that follow from the method",
             _fields(comparison, rest) if len(groups) > 1 else "",
         ),
-        folded(f"All {len(shared(groups))} shared fields", facts(_all_shared(groups))),
+        folded(f"All {len(same)} shared fields", facts(list(same.items()))),
         name="configurations",
     )
 
@@ -203,9 +204,8 @@ def percent(found: Interval, sign: str = "") -> Cell:
     """Returns a cell of a share in percent with half its interval."""
     if found.mean is None:
         return Cell(MISSING, muted=True)
-    half = ""
-    if found.half is not None:
-        half = f' <span class="pm">± {100 * found.half:.1f}</span>'
+    _, *half = found.percent().split(" ", 1)
+    half = f' <span class="pm">{half[0]}</span>' if half else ""
     mean = f"{100 * found.mean:{sign}.1f}".replace("-", "\N{MINUS SIGN}")
     return Cell(f"{mean}{half}", found.mean)
 
@@ -239,16 +239,8 @@ def _complete(values: BySeed) -> Interval:
 
 
 def _total(entry: Entry, axis: Axis) -> Cell:
-    found = measures.over_seeds(entry, lambda run: costs.total(run, axis.name))
+    found = measures.total(entry, axis.name)
     return Cell(axis.text(found.mean), found.mean, muted=found.mean is None)
-
-
-def _of_clients(name: str) -> Callable:
-    def value(run) -> float | None:
-        evals = evaluations.final_evals(run)
-        return (evals[-1].get("client_accuracy") or {}).get(name) if evals else None
-
-    return value
 
 
 def _rows(columns: dict[Column, list[Cell]]) -> list[list[Cell]]:
@@ -262,10 +254,6 @@ def _fields(comparison: Comparison, values: dict[str, list[str]]) -> str:
         for i, name in enumerate(names(comparison))
     ]
     return table(columns, rows, "Configuration fields", True) if values else ""
-
-
-def _all_shared(groups) -> list[tuple[str, str]]:
-    return [(name, value) for name, value in shared(groups).items()]
 
 
 def _about_intervals(comparison: Comparison) -> str:

@@ -2,17 +2,13 @@
 
 import csv
 import io
-import statistics
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from sparsefl_jax.core.formats import MISSING, align, format_si
 from sparsefl_jax.report.charge import assumptions
 from sparsefl_jax.report.comparison import costs, measures
 from sparsefl_jax.report.comparison.differences import differing
 from sparsefl_jax.report.comparison.evaluations import (
-    accuracy,
-    best_eval,
     chosen_by,
     final_evals,
     seed_of,
@@ -22,19 +18,8 @@ from sparsefl_jax.report.comparison.groups import Group, method_of
 from sparsefl_jax.report.comparison.intervals import Interval, interval
 from sparsefl_jax.report.comparison.likeness import metric
 from sparsefl_jax.report.comparison.measures import Comparison, Entry, compare
-from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Run
 
-
-class Spread(NamedTuple):
-    """Mean and deviation of a quantity over a group; None if no run has it."""
-
-    mean: float | None
-    std: float | None  # sample deviation (ddof 1); None for fewer than two runs
-
-
-_PERCENT = ("accuracy", "best", "density", "client_p10", "client_median")
-_AMOUNTS = ("gbit", "pflop", "pflop_dense")
 _HEAD = ["run", "n", "rounds", "last %", "best %", "density %", "traffic", "FLOPs"]
 _WIDTH = 100  # of a terminal
 _FIRST = ["run", "method", "model", "n", "seeds", "rounds", "rounds_std"]
@@ -69,10 +54,10 @@ def comparison_table(
     metrics = [metric(entry.group) for entry in entries]
     rows = []
     for entry, whose in zip(entries, metrics, strict=True):
-        for index, (model, spreads) in enumerate(_rows(entry.group)):
+        for index, model in enumerate(_models(entry.group)):
             label = f"  {model}" if index else entry.label
             label += f" ({whose})" * (len(set(metrics)) > 1)
-            rows.append([label, *_cells(entry.group, model, spreads)])
+            rows.append([label, *_cells(entry.group, _quantities(entry, model))])
     others = align([row[1:] for row in [_HEAD, *rows]])
     most = _WIDTH - 2 - max(map(len, others))
     rows = [[_shortened(row[0], most), *row[1:]] for row in rows]
@@ -121,8 +106,8 @@ def comparison_csv(
     for i, entry in enumerate(comparison.entries):
         equal = _at_equal_cost(comparison, entry)
         named = {name: values[i] for name, values in fields.items()}
-        for j, (model, spreads) in enumerate(_rows(entry.group)):
-            row = _csv_row(entry, model, spreads)
+        for j, model in enumerate(_models(entry.group)):
+            row = _csv_row(entry, model, headline=j == 0)
             row |= equal if j == 0 else dict.fromkeys(equal, "")
             asked = {f"config.{n}" if n in row else n: v for n, v in named.items()}
             rows.append(row | asked)
@@ -134,48 +119,30 @@ def comparison_csv(
     return text.getvalue()
 
 
-def spread(values: Sequence[float | None]) -> Spread:
-    """Returns the mean and the sample deviation of the finite values.
-
-    Example:
-      >>> spread([1.0, 3.0, None])
-      Spread(mean=2.0, std=1.4142135623730951)
-      >>> spread([5])
-      Spread(mean=5, std=None)
-    """
-    values = [x for x in values if finite(x)]
-    return Spread(
-        statistics.mean(values) if values else None,
-        statistics.stdev(values) if len(values) > 1 else None,
-    )
-
-
-def _csv_row(entry: Entry, model: str, spreads: dict[str, Spread]) -> dict:
+def _csv_row(entry: Entry, model: str, headline: bool) -> dict:
     """Returns the columns that a group has without regard to the other groups."""
-    group = entry.group
+    group, found = entry.group, _quantities(entry, model)
     row = {"run": group.name, "method": method_of(group.runs[0]), "model": model}
-    row |= {
-        "n": len(group.runs),
-        "seeds": " ".join(str(seed_of(r)) for r in group.runs),
-    }
-    for name in ("rounds", *_PERCENT, *_AMOUNTS):
-        row |= {name: spreads[name].mean, f"{name}_std": spreads[name].std}
+    row["n"] = len(group.runs)
+    row["seeds"] = " ".join(str(seed_of(run)) for run in group.runs)
+    for name, of_seeds in found.items():
+        if name.startswith("client_") and not headline:
+            of_seeds = interval([])
+        row |= {name: of_seeds.mean, f"{name}_std": of_seeds.std}
     row |= {"assumed": " ".join(_assumed(group)), "label": entry.label}
     row |= {"unlike": entry.unlike, "metric": metric(group)}
     row |= {"unfinished": sum(map(unfinished, group.runs))}
     row |= {"best_chosen_by": " ".join(sorted(set(map(chosen_by, group.runs))))}
-    for name, of in (("accuracy", _last), ("best", _best)):
-        row |= {f"{name}_ci95": interval([of(run, model) for run in group.runs]).half}
-    return row
+    return row | {f"{name}_ci95": found[name].half for name in ("accuracy", "best")}
 
 
 def _at_equal_cost(comparison: Comparison, entry: Entry) -> dict:
     """Returns the columns of the headline model at the comparison's budgets."""
     row = {}
     for axis in comparison.axes:
-        if axis.name not in ("rounds", *_AMOUNTS):
-            values = spread([costs.total(run, axis.name) for run in entry.group.runs])
-            row |= {axis.name: values.mean, f"{axis.name}_std": values.std}
+        if axis.name not in ("rounds", "gbit", "pflop"):
+            total = measures.total(entry, axis.name)
+            row |= {axis.name: total.mean, f"{axis.name}_std": total.std}
         for budget in comparison.budgets[axis.name]:
             found = measures.at_budget(entry, axis, budget)
             name = f"accuracy_at_{axis.name}_{budget:g}"
@@ -195,74 +162,49 @@ def _assumed(group: Group) -> list[str]:
     return list(dict.fromkeys(line for run in group.runs for line in assumptions(run)))
 
 
-def _rows(group: Group) -> list[tuple[str, dict[str, Spread]]]:
-    """Returns the quantities over the group's runs for each deployed model."""
+def _models(group: Group) -> list[str]:
+    """Returns the models that a group's runs deploy last, the headline first."""
     final = [evals[-1] for run in group.runs if (evals := final_evals(run))]
-    models = list(dict.fromkeys(name for e in final for name in e["models"]))
-    shared = _quantities(group, _totals)
-    rows = []
-    for index, model in enumerate(models or [MISSING]):
-        spreads = _quantities(group, lambda run, m=model: _of_model(run, m))
-        of_clients = _quantities(group, lambda run, i=index: _of_clients(run, i == 0))
-        rows.append((model, shared | spreads | of_clients))
-    return rows
+    return list(dict.fromkeys(m for record in final for m in record["models"])) or [
+        MISSING
+    ]
 
 
-def _quantities(group: Group, measure: Callable[[Run], dict]) -> dict[str, Spread]:
-    measured = [measure(run) for run in group.runs]
-    return {name: spread([m[name] for m in measured]) for name in measured[0]}
+def _quantities(entry: Entry, model: str) -> dict[str, Interval]:
+    """Returns the quantities of a deployed model over a group's runs."""
+
+    def rounds(run: Run) -> float:
+        return costs.total(run, "rounds") or 0
+
+    def dense(run: Run) -> float:
+        return sum(record["flops_dense"] for record in run.train) / 1e15
+
+    of = {
+        "rounds": rounds,
+        "accuracy": lambda run: measures.last_accuracy(run, model),
+        "best": lambda run: measures.best_accuracy(run, model),
+        "density": lambda run: measures.density(run, model),
+        "client_p10": lambda run: measures.of_clients(run, "p10"),
+        "client_median": lambda run: measures.of_clients(run, "median"),
+        "gbit": lambda run: costs.total(run, "gbit"),
+        "pflop": lambda run: costs.total(run, "pflop"),
+        "pflop_dense": dense,
+    }
+    return {name: measures.over_seeds(entry, measure) for name, measure in of.items()}
 
 
-def _totals(run: Run) -> dict[str, float | None]:
-    totals = {name: costs.total(run, name) for name in ("rounds", "gbit", "pflop")}
-    totals["rounds"] = totals["rounds"] or 0
-    return totals | {"pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15}
-
-
-def _of_model(run: Run, model: str) -> dict[str, float | None]:
-    evals = final_evals(run)
-    found = evals[-1]["models"].get(model, {}) if evals else {}
-    best = {"best": _best(run, model)}
-    return {name: found.get(name) for name in ("accuracy", "density")} | best
-
-
-def _last(run: Run, model: str) -> float | None:
-    evals = final_evals(run)
-    return accuracy(evals[-1], model) if evals else None
-
-
-def _best(run: Run, model: str) -> float | None:
-    best = best_eval(run, model)
-    return accuracy(best, model) if best else None
-
-
-def _of_clients(run: Run, headline: bool) -> dict[str, float | None]:
-    evals = final_evals(run)
-    clients = (evals[-1].get("client_accuracy") or {}) if evals else {}
-    names = ("p10", "median")
-    return {f"client_{n}": clients.get(n) if headline else None for n in names}
-
-
-def _cells(group: Group, model: str, spreads: dict[str, Spread]) -> list[str]:
+def _cells(group: Group, found: dict[str, Interval]) -> list[str]:
     """Returns a row of the printed table without its label."""
-    found = (interval([of(run, model) for run in group.runs]) for of in (_last, _best))
-    rounds, density = spreads["rounds"].mean, spreads["density"].mean
-    gbit, pflop = spreads["gbit"].mean, spreads["pflop"].mean
+    density, gbit, pflop = (found[n].mean for n in ("density", "gbit", "pflop"))
     return [
         str(len(group.runs)),
-        f"{rounds:g}",
-        *map(_percent, found),
+        f"{found['rounds'].mean:g}",
+        found["accuracy"].percent(),
+        found["best"].percent(),
         MISSING if density is None else f"{100 * density:.3g}",
         format_si(None if gbit is None else 1e9 * gbit, "bit"),
         format_si(None if pflop is None else 1e15 * pflop),
     ]
-
-
-def _percent(found: Interval) -> str:
-    if found.mean is None:
-        return MISSING
-    half = "" if found.half is None else f" ± {100 * found.half:.1f}"
-    return f"{100 * found.mean:.1f}{half}"
 
 
 def _shortened(text: str, most: int) -> str:
