@@ -46,7 +46,7 @@ def test_densities_are_asked_for_and_reached_over_the_same_leaves(tmp_path):
         ["all parameters of masked", "1,100", "", "28.00 %"],
     ]
     notes = " ".join(density_notes(run))
-    asked = "algorithm.density=0.25, target share of alive prunable weights."
+    asked = "Asked for: algorithm.density=0.25."
     assert asked in notes and "kernels are those of masked." in notes
     assert "algorithm.prunable=fc*/kernel" in notes
     run = reached(tmp_path / "not", models, algorithm=algorithm)

@@ -55,7 +55,7 @@ UNREAD = [
     ),
     (
         {"server_optimizer.learning_rate": 0.5},
-        "server_optimizer.learning_rate=0.5 is read by nothing here: it goes with its",
+        "server_optimizer.learning_rate=0.5 is read by nothing here: it goes with serv",
     ),
     (
         {"server_optimizer.name": "adam", "algorithm": SPAFL, "first_stage": {}},

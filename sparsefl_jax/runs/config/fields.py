@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import optax
 
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import above, at_least, in_range, one_of, typed
 from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.runs import lockstep, sinks
@@ -41,7 +42,11 @@ _LEAST = {
     "lr_horizon": 1,
     "lr_delay": 0,
     "checkpoint_minutes": 0,
+    "deadline.over": 1,
 }
+_ABOVE_0 = ("memory_gb", "deadline.seconds", "until.gbit", "until.pflop", "until.hours")
+_ABOVE_0 += ("fit.gbit", "fit.pflop", "fit.pilot", "fit.most")
+_SHARES = ("density", "until.accuracy", "deadline.quantile")
 
 
 def check(config) -> None:
@@ -179,28 +184,19 @@ def check_densities(config, model) -> None:
 
 def _check_ranges(config) -> None:
     """Refuses values out of range that no later check would catch."""
-    for field, least in _LEAST.items():
-        if config[field] is not None:
-            at_least(field, config[field], least)
-    for section in ("until", "fit", "deadline"):
-        for name, value in config[section].items():
-            if value is not None and name not in ("by", "measured"):
-                above(f"{section}.{name}", value, 0)
-    if config.fit.get("by") is not None:
-        one_of("fit.by", config.fit.by, ("plan", "pilot"))
-    if config.deadline.get("over") is not None:
-        at_least("deadline.over", config.deadline.over, 1)
-    if config.memory_gb is not None:
-        above("memory_gb", config.memory_gb, 0)
+    given = {k: v for k, v in flatten(config.to_dict()).items() if v is not None}
+    for field in filter(given.__contains__, _LEAST):
+        at_least(field, given[field], _LEAST[field])
+    for field in filter(given.__contains__, _ABOVE_0):
+        above(field, given[field], 0)
+    for field in filter(given.__contains__, _SHARES):
+        in_range(field, given[field], "(0, 1]")
+    if "fit.by" in given:
+        one_of("fit.by", given["fit.by"], ("plan", "pilot"))
     if config.seed + config.seeds > 2**31:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
         )
-    shares = {"density": config.density, "until.accuracy": config.until.get("accuracy")}
-    shares["deadline.quantile"] = config.deadline.get("quantile")
-    for name, value in shares.items():
-        if value is not None:
-            in_range(name, value, "(0, 1]")
     check_observed(config.observe_rounds, config.num_rounds)
     registry.lookup("init_what", config.init_what, INIT_WHAT)
     one_of("seeds_together", config.seeds_together, lockstep.CHOICES)

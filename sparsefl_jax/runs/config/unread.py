@@ -8,6 +8,7 @@ import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.data import leaf, samples
 from sparsefl_jax.data.hub import PREFIX
 from sparsefl_jax.data.named import NAMED
@@ -15,6 +16,15 @@ from sparsefl_jax.runs.config import defaults, registry
 from sparsefl_jax.runs.plan import checks
 
 _DENSITIES = ("density", "max_density")  # arguments that can refer to `density`
+_FIT = ("fit.gbit", "fit.pflop")
+_CLOSING = ("deadline.seconds", "deadline.quantile")
+_GOES_WITH = {  # fields that are read only beside one of some others
+    **dict.fromkeys(("lr_horizon", "lr_delay", "lr_decay"), ("final_learning_rate",)),
+    **dict.fromkeys(("fit.pilot", "fit.most", "fit.by", "fit.measured"), _FIT),
+    **dict.fromkeys(("until.hours", *_CLOSING), ("system",)),
+    "deadline.over": _CLOSING,
+    "init_what": ("init_from",),
+}
 
 
 def check(config) -> None:
@@ -34,7 +44,7 @@ def check(config) -> None:
         ...
       ValueError: lr_decay=0.9 is read by nothing here: it goes with final_learning_rate
     """
-    for found in (_density, _optimizers, _rates, _data, _start, _clock):
+    for found in (_companions, _density, _optimizers, _rates, _data):
         for field, value, why in found(config):
             raise ValueError(f"{field}={value!r} is read by nothing here: {why}")
 
@@ -84,6 +94,17 @@ def densities(config) -> dict:
     }
 
 
+def _companions(config) -> Iterator[tuple]:
+    given, usual = (flatten(c.to_dict()) for c in (config, defaults.default_config()))
+    for field, value in given.items():
+        others = _GOES_WITH.get(field, ())
+        if field.startswith("server_optimizer.") and not field.endswith(".name"):
+            others = ("server_optimizer.name",)
+        alone = others and not any(given.get(other) for other in others)
+        if alone and value is not None and value != usual.get(field):
+            yield field, value, f"it goes with {' or '.join(others)}"
+
+
 def _density(config) -> Iterator[tuple]:
     held = densities(config)
     if config.density is not None and config.density not in held.values():
@@ -94,28 +115,21 @@ def _density(config) -> Iterator[tuple]:
 
 
 def _optimizers(config) -> Iterator[tuple]:
-    given, usual = config.server_optimizer, defaults.default_config()
-    if given.get("name") is None:
-        for key, value in given.items():
-            if value is not None and value != usual.server_optimizer.get(key):
-                yield f"server_optimizer.{key}", value, "it goes with its name"
-        return
+    given = config.server_optimizer.get("name")
     name = config.algorithm.get("name")
     taken = inspect.signature(registry.factory("algorithm", name)).parameters
     anything = any(p.kind is p.VAR_KEYWORD for p in taken.values())
-    if "server_optimizer" not in taken and not anything:
+    if given is not None and "server_optimizer" not in taken and not anything:
         readers = ", ".join(registry.readers("algorithm", "server_optimizer"))
-        yield "server_optimizer.name", given.name, f"{readers} read it"
+        yield "server_optimizer.name", given, f"{readers} read it"
 
 
 def _rates(config) -> Iterator[tuple]:
-    if config.final_learning_rate is None:
-        usual = defaults.default_config()
-        for field in ("lr_horizon", "lr_delay", "lr_decay"):
-            if config[field] != usual[field]:
-                yield field, config[field], "it goes with final_learning_rate"
-    elif config.lr_decay is not None and config.lr_horizon is not None:
+    if config.lr_decay is not None and config.lr_horizon is not None:
         yield "lr_horizon", config.lr_horizon, f"lr_decay={config.lr_decay} is the pace"
+    seconds, quantile = (config.deadline.get(k) for k in ("seconds", "quantile"))
+    if seconds is not None and quantile is not None:
+        yield "deadline.quantile", quantile, f"deadline.seconds={seconds} is it"
 
 
 def _data(config) -> Iterator[tuple]:
@@ -135,32 +149,3 @@ def _data(config) -> Iterator[tuple]:
     share = config.partition.get("test_fraction")
     if share is not None and config.test_split != "within":
         yield "partition.test_fraction", share, "test_split='within' reads it"
-
-
-def _start(config) -> Iterator[tuple]:
-    if config.init_from is None and config.init_what != "model":
-        yield "init_what", config.init_what, "it goes with init_from"
-    if not (config.fit.get("gbit") or config.fit.get("pflop")):
-        for key in ("pilot", "most", "by", "measured"):
-            if config.fit.get(key) is not None:
-                yield (
-                    f"fit.{key}",
-                    config.fit[key],
-                    "it goes with fit.gbit or fit.pflop",
-                )
-
-
-def _clock(config) -> Iterator[tuple]:
-    closing, hours = config.deadline, config.until.get("hours")
-    given = {f"deadline.{key}": value for key, value in closing.items()}
-    if config.system is None:
-        for field, value in (given | {"until.hours": hours}).items():
-            if value is not None:
-                yield field, value, "it goes with system"
-        return
-    seconds, quantile = closing.get("seconds"), closing.get("quantile")
-    if seconds is not None and quantile is not None:
-        yield "deadline.quantile", quantile, f"deadline.seconds={seconds} is it"
-    if closing.get("over") is not None and seconds is None and quantile is None:
-        told = "it goes with deadline.seconds or deadline.quantile"
-        yield "deadline.over", closing.over, told
