@@ -14,13 +14,14 @@ import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import private as module
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import ClientInfo, Context
-from sparsefl_jax.report import page
+from sparsefl_jax.report import write_page
 from sparsefl_jax.runs import experiment, setup
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.wire.packets import Packet
 from tests.clock_test import a_round
+from tests.report_test import records, write_run
 from tests.simulate_test import linear
 
 OPTIMIZER = sfl.training.make_optimizer("sgd", learning_rate=0.5)
@@ -242,13 +243,15 @@ def test_a_configuration_makes_its_method_private():
         build.build_stages(configured(clip=-1.0, noise_multiplier=1.0), model)
 
 
-def test_the_page_says_of_what_epsilon_is():
+def test_the_page_says_of_what_epsilon_is(tmp_path):
     method = sfl.private(averaging(), clip=1, noise_multiplier=4.0)
     told = method.guarantee([Stage(method, 9, 5)], 50, 7, None, None)
-    said = "".join(page._guarantees(SimpleNamespace(summary={"guarantee": told})))
+    run = write_run(tmp_path, records(stages=(1,)))
+    assert "Guarantee" not in write_page(run).read_text()
+    (run / "summary.json").write_text(json.dumps({"guarantee": told}))
+    said = write_page(run).read_text()
     assert "of the released models, not of metrics.jsonl" in said
     assert f"{module.epsilon(50, 5, 7, 4.0, 50**-1.1):.4g}" in said
-    assert page._guarantees(SimpleNamespace(summary={})) == []
     silent = sfl.private(averaging(), clip=1, noise_multiplier=0)
     told = silent.guarantee([Stage(silent, 9, 5)], 50, 7, None, None)
     assert told["epsilon"] is None and "no epsilon" in told["statement"]

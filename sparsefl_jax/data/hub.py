@@ -21,8 +21,13 @@ from sparsefl_jax.data.tokens import TextEncoding
 
 PREFIX = "hf:"
 OPTIONS = ("image", "text", "table", "label", "user", "hash", "train", "test")
-_BUILDERS = {".parquet": "parquet", ".arrow": "arrow", ".csv": "csv"}
-_BUILDERS |= {".json": "json", ".jsonl": "json"}
+_BUILDERS = {
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".csv": "csv",
+    ".json": "json",
+    ".jsonl": "json",
+}
 _SAVED = ("dataset_dict.json", "state.json")  # what `save_to_disk` leaves
 
 

@@ -236,8 +236,10 @@ def one_label(y: np.ndarray) -> np.ndarray:
 _OPTIONAL = ("x_test", "y_test", "users", "users_test")
 _KEYS = {"x": ("x", "x_train"), "y": ("y", "y_train")} | {k: (k,) for k in _OPTIONAL}
 # The errors of NumPy and zipfile on files that are truncated, damaged or no archives.
-_UNREADABLE = (ValueError, OSError, EOFError, KeyError, TypeError, AttributeError)
-_UNREADABLE += (BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError)
+_UNREADABLE = (
+    *(ValueError, OSError, EOFError, KeyError, TypeError, AttributeError),
+    *(BadZipFile, zlib.error, NotImplementedError, RuntimeError, MemoryError),
+)
 _WRITER_KEYS = {"users": ("writer_train",), "users_test": ("writer_test",)}
 
 

@@ -38,30 +38,55 @@ from sparsefl_jax.system.log_lines import SCHEMA
 
 Record = dict[str, Any]
 
+_WAYS, _PARTS = ("up", "down"), ("", "_values", "_positions")
 # The fields that reports read; all others are ignored.
-_HEADING = {"phase": ("train", "eval"), "stage": COUNT, "round": COUNT}
-_HEADING |= {"gbit_cumulative": NUMBER, "pflop_cumulative?": NUMBER}
-_HEADING |= {"hours_cumulative?": NUMBER}
-_TRAIN = {"clients?": [COUNT], "flops": NUMBER, "flops_dense": NUMBER}
-_TRAIN |= {f"bits_{d}{of}?": NUMBER for d in ("up", "down") for of in ("", "_values")}
-_TRAIN |= {f"bits_{d}_positions?": NUMBER for d in ("up", "down")}
-_TRAIN |= {f"entries_{direction}?": {str: NUMBER} for direction in ("up", "down")}
-_TRAIN |= {f"layer_{name}?": {str: VALUE} for name in ("density", "mismatch")}
-_TRAIN |= {f"{name}?": VALUE for name in ("density", "mismatch", "train_accuracy")}
-_TRAIN |= {"client?": {str: VALUE}, "server?": {str: VALUE}, "assumed?": {str: TEXT}}
-_TRAIN |= {"tiers?": {str: {"drawn": COUNT, "dropped": COUNT}}, "dropped?": COUNT}
-_EVAL = {"models": {str: {str: VALUE}}, "client_accuracy?": {str: VALUE}}
-_EVAL |= {"tier_accuracy?": {str: VALUE}}
-_EVAL |= {"accuracy?": VALUE, "val_accuracy?": VALUE, "metric?": TEXT}
+_HEADING = {
+    "phase": ("train", "eval"),
+    "stage": COUNT,
+    "round": COUNT,
+    "gbit_cumulative": NUMBER,
+    "pflop_cumulative?": NUMBER,
+    "hours_cumulative?": NUMBER,
+}
+_TRAIN = {
+    "clients?": [COUNT],
+    "flops": NUMBER,
+    "flops_dense": NUMBER,
+    **{f"bits_{way}{part}?": NUMBER for way in _WAYS for part in _PARTS},
+    **{f"entries_{way}?": {str: NUMBER} for way in _WAYS},
+    "density?": VALUE,
+    "layer_density?": {str: VALUE},
+    "mismatch?": VALUE,
+    "layer_mismatch?": {str: VALUE},
+    "train_accuracy?": VALUE,
+    "client?": {str: VALUE},
+    "server?": {str: VALUE},
+    "assumed?": {str: TEXT},
+    "tiers?": {str: {"drawn": COUNT, "dropped": COUNT}},
+    "dropped?": COUNT,
+}
+_EVAL = {
+    "models": {str: {str: VALUE}},
+    "client_accuracy?": {str: VALUE},
+    "tier_accuracy?": {str: VALUE},
+    "accuracy?": VALUE,
+    "val_accuracy?": VALUE,
+    "metric?": TEXT,
+}
 _SECTIONS = {
     name.removesuffix("?")
     for name, pattern in (_TRAIN | _EVAL).items()
     if name.endswith("?") and isinstance(pattern, dict)
 }
-_TOTALS = ("bits_up", "bits_down", "bits_values", "bits_positions")
-_TOTALS += ("rounds", "flops", "flops_dense", "flops_executed")
-_STAGE = {"name": TEXT, "chunk?": NUMBER, "compile_seconds?": NUMBER}
-_STAGE |= {"memory?": {str: NUMBER}, **dict.fromkeys(_TOTALS, NUMBER)}
+_STAGE = {
+    "name": TEXT,
+    "chunk?": NUMBER,
+    "compile_seconds?": NUMBER,
+    "memory?": {str: NUMBER},
+    **{f"bits_{name}": NUMBER for name in (*_WAYS, "values", "positions")},
+    **{f"flops{name}": NUMBER for name in ("", "_dense", "_executed")},
+    "rounds": NUMBER,
+}
 _SUMMARY = {
     "stages?": [_STAGE],
     "accuracy?": {str: {str: VALUE}},
@@ -76,15 +101,14 @@ _SUMMARY = {
     "rounds_per_second?": NUMBER,
     "hours?": NUMBER,
     "tiers?": {str: {"drawn": NUMBER, "dropped": NUMBER, "accuracy?": VALUE}},
+    **dict.fromkeys(("method?", "device?", "commit?", "ended_by?", "metric?"), TEXT),
 }
-_SUMMARY |= {
-    f"{name}?": TEXT for name in ("method", "device", "commit", "ended_by", "metric")
+_NAMED = {"name?": TEXT}
+_CONFIG = {
+    "seed?": COUNT,
+    **dict.fromkeys(("algorithm?", "first_stage?", "server_optimizer?"), _NAMED),
+    "fit?": {"by?": TEXT},
 }
-_CONFIG = {"seed?": COUNT} | {
-    f"{section}?": {"name?": TEXT}
-    for section in ("algorithm", "first_stage", "server_optimizer")
-}
-_CONFIG |= {"fit?": {"by?": TEXT}}
 
 
 class Run(NamedTuple):

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds, format_si
 from sparsefl_jax.report.charge import RULES, assumptions, charge_rows, packet_rows
 from sparsefl_jax.report.comparison.costs import pilot_note, total
@@ -132,12 +133,19 @@ def write_page(run_dir: str | Path) -> Path:
     run = read_run(run_dir)
     name = run.path.resolve().name
     made = made_with(run.summary)
+    fields = [
+        (field, MISSING if value is None else str(value))
+        for field, value in flatten(run.config).items()
+    ]
     body = [
         _header(run, name),
         section(
             "Accuracy and loss",
             *map(note, _accuracy_notes(run)),
-            rows_table(_accuracy_rows(run), "Accuracy of the deployed models"),
+            rows_table(  # densities are in a table of their own
+                [row[:-1] for row in accuracy_rows(run.summary)],
+                "Accuracy of the deployed models",
+            ),
             _figures(run, "Accuracy and loss"),
         ),
         section(
@@ -147,7 +155,9 @@ def write_page(run_dir: str | Path) -> Path:
             _figures(run, "Density and masks"),
             *map(note, sentences(run)),
         ),
-        section("Guarantee", *map(note, _guarantees(run))),
+        section(
+            "Guarantee", note(run.summary.get("guarantee", {}).get("statement", ""))
+        ),
         section("Filters", _figures(run, "Filters")),
         section(
             "Devices",
@@ -166,7 +176,10 @@ def write_page(run_dir: str | Path) -> Path:
                 rows_table(packet_rows(run), "Values sent", words=3),
             ),
         ),
-        section("Configuration", _configuration(run.config)),
+        section(
+            "Configuration",
+            folded(f"All {len(fields)} fields", facts(fields, "config"), opened=True),
+        ),
         f"<footer>{text(made)}</footer>\n" if made else "",
     ]
     path = run.path / "report.html"
@@ -236,17 +249,6 @@ def _accuracy_notes(run: Run) -> list[str]:
     return lines
 
 
-def _accuracy_rows(run: Run) -> list[list[str]]:
-    """Returns the accuracies; the densities are in a table of their own."""
-    return [row[:-1] for row in accuracy_rows(run.summary)]
-
-
-def _guarantees(run: Run) -> list[str]:
-    """Says what holds of the released models, if the method guarantees anything."""
-    found = run.summary.get("guarantee")
-    return [found["statement"]] if found else []
-
-
 def _round(run: Run, record: Mapping[str, Any]) -> int:
     """Returns a record's round, counted over all stages."""
     return run.starts[record["stage"]] + record["round"]
@@ -277,19 +279,3 @@ def _stage_rows(run: Run) -> list[list[str]]:
         first, done = done + 1, done + stage["rounds"]
         row[1] = f"{first} to {done}" if done > first else str(done)
     return rows
-
-
-def _configuration(config: Mapping[str, Any]) -> str:
-    """Lists every field by its name on the command line."""
-    fields = _flat(config)
-    return folded(f"All {len(fields)} fields", facts(fields, "config"), opened=True)
-
-
-def _flat(config: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
-    fields = []
-    for name, value in config.items():
-        if isinstance(value, Mapping):
-            fields += _flat(value, f"{prefix}{name}.")
-        else:
-            fields.append((prefix + name, MISSING if value is None else str(value)))
-    return fields

@@ -46,8 +46,7 @@ from sparsefl_jax.report.tiers import tier_rows
 
 Rows = list[list[str]]
 
-_BITS = {"up": "bits_up", "down": "bits_down", "values": "bits_values"}
-_BITS |= {"positions": "bits_positions"}
+_BITS = {name: f"bits_{name}" for name in ("up", "down", "values", "positions")}
 _FLOPS = {"sparse": "flops", "dense": "flops_dense", "executed": "flops_executed"}
 WHOSE = {
     "pooled": "the server's model on the whole test set",

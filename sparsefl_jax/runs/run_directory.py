@@ -15,12 +15,16 @@ from sparsefl_jax.system import files
 
 # Fields that change a run's results by rounding at most. The place of the data is one
 # of them, because a checkpoint knows their content.
-FREE = ("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset")
-FREE += ("memory_gb", "seeds_together", "sinks", "writers")
-FREE += tuple(f"hf.{option}" for option in OPTIONS)
+FREE = (
+    *("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset"),
+    *("memory_gb", "seeds_together", "sinks", "writers"),
+    *(f"hf.{option}" for option in OPTIONS),
+)
 # Fields that set how often a run is evaluated and when it ends, see `resumption`.
-LATER = ("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds")
-LATER += ("until.accuracy", "until.gbit", "until.hours", "until.pflop")
+LATER = (
+    *("eval_every", "first_stage.num_rounds", "lr_horizon", "num_rounds"),
+    *("until.accuracy", "until.gbit", "until.hours", "until.pflop"),
+)
 _OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
 
 

@@ -15,6 +15,12 @@ from sparsefl_jax.runs.config import plain
 from sparsefl_jax.runs.segments import Best, Snapshot
 from sparsefl_jax.system import files, hardware, provenance
 
+# What runs that differ in their seed only have in common.
+_SHARED = (
+    *("method", "model", "dataset", "partition"),
+    *("rounds", "metric", "versions", "device"),
+)
+
 
 def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> dict:
     """Writes the `summary.json` of a run that has ended.
@@ -139,14 +145,11 @@ def over_seeds(summaries: list[dict]) -> dict:
             values = [a[key] for a in of_seeds]
             accuracy[name][key] = statistics.fmean(values)
             accuracy[name][f"{key}_std"] = statistics.stdev(values)
-    shared = ("method", "model", "dataset", "partition", "rounds", "metric")
-    shared += ("versions", "device")
-    peak = {key: summaries[-1][key] for key in ("memory",) if key in first}
     clients = [summary.get("clients", {}) for summary in summaries]
     lost = [f"seed {s['seed']}: {x}" for s in summaries for x in s.get("lost", ())]
     return (
-        {key: first[key] for key in shared if key in first}
-        | peak
+        {key: first[key] for key in _SHARED if key in first}
+        | {key: summaries[-1][key] for key in ("memory",) if key in first}
         | {
             "seeds": [summary["seed"] for summary in summaries],
             "accuracy": accuracy,

@@ -25,8 +25,10 @@ from sparsefl_jax.system import files, interrupt
 
 _POLL = 0.2  # seconds between looks at processes and jobs
 # What runs have to share to be compared; see also `report.write_comparison`.
-_SHARED = ("dataset", "num_classes", "num_clients", "partition", "partition_seed")
-_SHARED += ("test_split", "val_fraction", "metric")
+_SHARED = (
+    *("dataset", "num_classes", "num_clients", "partition", "partition_seed"),
+    *("test_split", "val_fraction", "metric"),
+)
 
 
 def run(

@@ -1,7 +1,7 @@
 """Finds the papers of methods: entries of `methods.bib` by the methods' names."""
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,22 +76,16 @@ def papers(groups: Sequence[Group]) -> list[Paper]:
     return [known[key] for key in keys]
 
 
-def bibtex(found: Iterable[Paper]) -> str:
-    """Joins papers into the text of a BibTeX file.
+def entries() -> dict[str, Paper]:
+    """Returns all entries of `methods.bib` by key.
 
     Example:
-      >>> print(bibtex([entries()[PAPERS["snip"]]]).splitlines()[0])
-      @inproceedings{lee2019snip,
+      >>> entries()[PAPERS["snip"]].author
+      'Lee et al.'
     """
-    return "\n\n".join(paper.entry for paper in found) + "\n"
-
-
-def entries() -> dict[str, Paper]:
-    """Returns all entries of `methods.bib` by key."""
     text = (Path(__file__).parent / "methods.bib").read_text(encoding="utf-8")
-    found = re.findall(r"^@\w+\{(\w+),\n.*?^\}", text, re.S | re.M)
-    texts = re.findall(r"^@\w+\{\w+,\n.*?^\}", text, re.S | re.M)
-    return {key: _paper(key, entry) for key, entry in zip(found, texts, strict=True)}
+    found = re.finditer(r"^@\w+\{(\w+),\n.*?^\}", text, re.S | re.M)
+    return {match[1]: _paper(match[1], match[0]) for match in found}
 
 
 def _paper(key: str, entry: str) -> Paper:

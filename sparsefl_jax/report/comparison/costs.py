@@ -12,8 +12,11 @@ from sparsefl_jax.report.load import Record, Run
 
 _SUFFIX = "_cumulative"
 # Costs that older records lack, or that no column holds, are sums of another column.
-_SUMS = {"gbit_up": ("bits_up", 1e9), "gbit_down": ("bits_down", 1e9)}
-_SUMS |= {"pflop": ("flops", 1e15)}
+_SUMS = {
+    "gbit_up": ("bits_up", 1e9),
+    "gbit_down": ("bits_down", 1e9),
+    "pflop": ("flops", 1e15),
+}
 # Words for the axes that need them: title, unit, and units in one of the column's.
 _WORDS = {
     "gbit": ("traffic, both ways", "bit", 1e9),

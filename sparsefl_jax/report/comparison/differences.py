@@ -15,8 +15,10 @@ from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.comparison.groups import Group, made_in_python, method_of
 
 # Fields that tell runs of one configuration apart, or change no result.
-_IGNORED = ("seed", "seeds", "checkpoint_minutes", "chunk", "client_store", "data_dir")
-_IGNORED += ("fit.measured", "memory_gb", "seeds_together", "sinks", "writers")
+_IGNORED = (
+    *("seed", "seeds", "checkpoint_minutes", "chunk", "client_store", "data_dir"),
+    *("fit.measured", "memory_gb", "seeds_together", "sinks", "writers"),
+)
 _NAMES = ("algorithm.name", "first_stage.name")  # which the label begins with
 _LONGEST = 28  # letters of a value in a label
 

@@ -4,9 +4,14 @@ from sparsefl_jax.report.comparison import measures
 from sparsefl_jax.report.comparison.intervals import Interval
 from sparsefl_jax.report.comparison.measures import Comparison
 
-_SPECIAL = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}"}
-_SPECIAL |= {"^": r"\textasciicircum{}", measures.MARK: r"\dag{}", "…": r"\ldots{}"}
-_SPECIAL |= {letter: f"\\{letter}" for letter in "&%$#_{}"}
+_SPECIAL = {
+    "\\": r"\textbackslash{}",
+    "~": r"\textasciitilde{}",
+    "^": r"\textasciicircum{}",
+    "…": r"\ldots{}",
+    measures.MARK: r"\dag{}",
+    **{letter: f"\\{letter}" for letter in "&%$#_{}"},
+}
 
 
 def latex_table(comparison: Comparison) -> str:
@@ -26,9 +31,11 @@ def latex_table(comparison: Comparison) -> str:
     axes = [axis for axis in comparison.axes if axis.name != "rounds"]
     budgets = [(axis, comparison.common_budget(axis)) for axis in axes[:1]]
     budgets = [(axis, budget) for axis, budget in budgets if budget is not None]
-    head = ["", "seeds", r"last [\%]", r"best [\%]", r"density [\%]"]
-    head += [_escaped(axis.title) for axis in axes]
-    head += [rf"at {_escaped(axis.text(budget))} [\%]" for axis, budget in budgets]
+    head = [
+        *("", "seeds", r"last [\%]", r"best [\%]", r"density [\%]"),
+        *(_escaped(axis.title) for axis in axes),
+        *(rf"at {_escaped(axis.text(budget))} [\%]" for axis, budget in budgets),
+    ]
     lines = [" & ".join(head) + r" \\", r"\midrule"]
     for entry in comparison.entries:
         cells = [_escaped(entry.label), str(len(entry.group.runs))]

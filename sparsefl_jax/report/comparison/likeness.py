@@ -14,8 +14,13 @@ _SAMPLES = ("x", "y", "x_test", "y_test", "num_classes")  # checksums in a summa
 _ROWS = ("train", "val", "test")
 # Fields that decide for runs without checksums or without a seed in common.
 _DATA_FIELDS = ("dataset", "num_classes", "scramble")
-_PARTITION_FIELDS = ("num_clients", "partition", "partition_seed", "test_split")
-_PARTITION_FIELDS += ("val_fraction",)
+_PARTITION_FIELDS = (
+    "num_clients",
+    "partition",
+    "partition_seed",
+    "test_split",
+    "val_fraction",
+)
 
 
 def unlike(groups: Sequence[Group]) -> list[str]:

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sparsefl_jax.report.comparison import costs, figures, sections
-from sparsefl_jax.report.comparison.citations import Paper, bibtex, papers
+from sparsefl_jax.report.comparison.citations import Paper, papers
 from sparsefl_jax.report.comparison.differences import make_labels
 from sparsefl_jax.report.comparison.figures import Figure
 from sparsefl_jax.report.comparison.groups import Group, read_groups
@@ -28,6 +28,12 @@ from sparsefl_jax.report.markup import (
 from sparsefl_jax.report.svg import draw, draw_legend, framed, stacked
 from sparsefl_jax.report.table import made_with
 from sparsefl_jax.system.files import write_text
+
+_DOWNLOADS = {
+    "comparison.csv": ("text/csv", "All numbers (CSV)"),
+    "comparison.tex": ("text/x-tex", "Table (LaTeX)"),
+    "methods.bib": ("text/x-bibtex", "Papers (BibTeX)"),
+}
 
 
 def write_comparison(
@@ -111,7 +117,7 @@ def write_comparison_page(
     files = {
         "comparison.csv": comparison_csv(groups, comparison),
         "comparison.tex": latex_table(comparison),
-        "methods.bib": bibtex(cited),
+        "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
     }
     every = [figure for several in drawn.values() for figure in several]
     texts = {figure.name: draw(figure) for figure in every}
@@ -222,7 +228,7 @@ def _pilots(comparison: Comparison) -> str:
         entry.label: costs.pilot_note(entry.group.runs[0])
         for entry in comparison.entries
     }
-    notes = [note(f"{label}: {told}") for label, told in found.items() if told]
+    notes = [note(f"{label}: {text}") for label, text in found.items() if text]
     if not notes:
         return ""
     number = f"{len(notes)} of {len(found)} lines"
@@ -230,19 +236,11 @@ def _pilots(comparison: Comparison) -> str:
 
 
 def _downloads(files: Mapping[str, str]) -> str:
-    titles = {"comparison.csv": ("text/csv", "All numbers (CSV)")}
-    titles |= {"comparison.tex": ("text/x-tex", "Table (LaTeX)")}
-    titles |= {"methods.bib": ("text/x-bibtex", "Papers (BibTeX)")}
     links = [
-        f"<li>{download(name, *_pair(titles[name], content))}</li>"
-        for name, content in files.items()
+        f"<li>{download(name, kind, files[name], title)}</li>"
+        for name, (kind, title) in _DOWNLOADS.items()
     ]
     return f'<ul class="files">{"".join(links)}</ul>\n'
-
-
-def _pair(kind_and_title: tuple[str, str], content: str) -> tuple[str, str, str]:
-    kind, title = kind_and_title
-    return kind, content, title
 
 
 def _legend(comparison: Comparison) -> str:

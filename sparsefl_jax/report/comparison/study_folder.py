@@ -1,6 +1,5 @@
 """Reads from a study's folder which runs it holds, and what its points are called."""
 
-import functools
 from pathlib import Path
 
 from sparsefl_jax.system import files
@@ -42,14 +41,5 @@ def label_of(run: Path) -> str:
     """
     point = run.resolve().parent
     file = point.parent / FILE
-    return _labels(file, _changed(file)).get(point.name, "")
-
-
-def _changed(file: Path) -> int:
-    return file.stat().st_mtime_ns if file.is_file() else 0
-
-
-@functools.lru_cache(maxsize=8)
-def _labels(file: Path, changed: int) -> dict[str, str]:
-    """Reads the labels of a study's file, once until it changes."""
-    return files.read_json(file, {}).get("labels", {}) if changed else {}
+    study = files.read_json(file, {}) if file.is_file() else {}
+    return study.get("labels", {}).get(point.name, "")

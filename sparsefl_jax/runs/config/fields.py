@@ -44,8 +44,10 @@ _LEAST = {
     "checkpoint_minutes": 0,
     "deadline.over": 1,
 }
-_ABOVE_0 = ("memory_gb", "deadline.seconds", "until.gbit", "until.pflop", "until.hours")
-_ABOVE_0 += ("fit.gbit", "fit.pflop", "fit.pilot", "fit.most")
+_ABOVE_0 = (
+    *("memory_gb", "deadline.seconds", "until.gbit", "until.pflop", "until.hours"),
+    *("fit.gbit", "fit.pflop", "fit.pilot", "fit.most"),
+)
 _SHARES = ("density", "until.accuracy", "deadline.quantile")
 
 
