@@ -2,7 +2,6 @@
 
 import json
 import math
-from types import SimpleNamespace
 
 import dp_accounting
 import jax

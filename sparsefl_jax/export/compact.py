@@ -103,16 +103,11 @@ def compact(
 def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
     params, stats = jax.eval_shape(model.init, jax.random.key(0))
     for part, like in {"params": params, "mask": params, "stats": stats}.items():
-        found, expected = (
-            {path: np.shape(leaf) for path, leaf in trees.by_path(tree).items()}
-            for tree in (getattr(sparse, part), like)
-        )
-        for path in found | expected:
-            if found.get(path) != expected.get(path):
-                raise ValueError(
-                    f"sparse.{part} holds {path} of shape {found.get(path)}, expected "
-                    f"{expected.get(path)} as in model {name!r}"
-                )
+        for path, found, expected in trees.unlike(getattr(sparse, part), like):
+            raise ValueError(
+                f"sparse.{part} holds {path} of shape {found}, expected {expected} as "
+                f"in model {name!r}"
+            )
 
 
 def _statistics(stats: dict, link: Link) -> list[np.ndarray]:

@@ -22,7 +22,7 @@ import numpy as np
 from sparsefl_jax.system.files import COUNT, TEXT, open_array, read_json
 
 _NAME = re.compile(r"([a-z]+)_(\d{1,9})_(\d{1,9})\.npy")
-_PIECE = 1 << 20  # bits of each mask that are compared at a time
+_PIECE = 1 << 18  # bits of each mask that are compared at a time
 
 
 class Snapshot(NamedTuple):
@@ -140,11 +140,12 @@ def pairwise_mismatch(
     for layer, end in enumerate(edges[1:]):
         for start in range(int(edges[layer]), int(end), _PIECE):
             stop = min(start + _PIECE, int(end))
-            words = np.stack([_words(mask, start, stop) for mask in masks])
-            for i, row in enumerate(words):
-                counts = np.bitwise_count(words[i:] & row).sum(axis=1, dtype=np.int64)
-                shared[layer, i, i:] += counts
-    shared = np.maximum(shared, shared.swapaxes(1, 2))  # the lower half is still 0
+            first, last = start // 8, -(-stop // 8)
+            packed = np.stack([mask[first:last] for mask in masks])
+            # A layer may begin or end within a byte that it shares with another layer.
+            bits = np.unpackbits(packed, axis=1)[:, start % 8 :][:, : stop - start]
+            bits = bits.astype(np.float32)  # exact: counts are below 2**24
+            shared[layer] += (bits @ bits.T).astype(np.int64)
     return _mismatch(shared.sum(axis=0)), _mismatch(shared)
 
 
@@ -171,18 +172,6 @@ def _mismatch(shared: np.ndarray) -> np.ndarray:
     size = np.diagonal(shared, axis1=-2, axis2=-1)
     union = size[..., :, None] + size[..., None, :] - shared
     return np.where(union > 0, 1 - shared / np.maximum(union, 1), 0.0)
-
-
-def _words(mask: np.ndarray, start: int, stop: int) -> np.ndarray:
-    """Returns the bits from start to stop as uint64, with zeros around them."""
-    first, last = start // 8, -(-stop // 8)
-    words = np.zeros(-(-(last - first) // 8), np.uint64)
-    piece = words.view(np.uint8)[: last - first]
-    piece[:] = mask[first:last]
-    # A layer may begin or end within a byte that it shares with another layer.
-    piece[0] &= 0xFF >> (start % 8)
-    piece[-1] &= 0xFF << (-stop % 8) & 0xFF
-    return words
 
 
 def open_packed(path: Path, ndim: int, width: int) -> np.ndarray:

@@ -209,18 +209,13 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
         raise ValueError(f"{name}, expected the directory of a finished run")
     models = _read(run, state=False)[1].models
     if "newcomer" in models and what != "mask":
-        told = "has no trained model at its server, expected init_what='mask'"
-        raise ValueError(f"{name} {told}")
+        raise ValueError(
+            f"{name} has no trained model at its server, expected init_what='mask'"
+        )
     old = target(models)
     fresh = checks.initial_model(key, model)
-    kinds = [
-        {path: jnp.shape(leaf) for path, leaf in trees.by_path(tree).items()}
-        for tree in (old, fresh)
-    ]
-    for path in kinds[0] | kinds[1]:
-        there, here = (kind.get(path) for kind in kinds)
-        if there != here:
-            raise ValueError(f"{name} holds {path} of shape {there}, expected {here}")
+    for path, there, here in trees.unlike(old, fresh):
+        raise ValueError(f"{name} holds {path} of shape {there}, expected {here}")
     old = jax.tree.map(jnp.asarray, old)
     if what == "mask":
         return fresh._replace(mask=old.mask)

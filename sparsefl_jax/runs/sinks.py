@@ -1,7 +1,9 @@
 """Where the records of a run go: JSON lines always, other logs by name.
 
-A sink takes the records of every segment, in order. After an interruption it goes on
-from a position, which a checkpoint has saved, as if it had never stopped.
+A sink is made by `factory(workdir, position)`. `write(records, seconds)` takes the
+records of every segment, in order, and outlives a kill of the process; `close()` closes
+the files. After an interruption a sink goes on from a position, which a checkpoint has
+saved, as if it had never stopped.
 """
 
 import contextlib
@@ -12,22 +14,12 @@ import math
 import os
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from sparsefl_jax.runs import trackers
 from sparsefl_jax.runs.config.registry import lookup
 from sparsefl_jax.system import log_lines
 from sparsefl_jax.system.files import naming
-
-
-class Sink(Protocol):
-    """One log of a run; made by `factory(workdir, position)`, see `open_sinks`."""
-
-    def write(self, records: list[dict], seconds: float) -> None:
-        """Takes the records of one segment; it outlives a kill of the process."""
-
-    def close(self) -> None:
-        """Closes the files."""
 
 
 class JsonLines:
@@ -106,7 +98,7 @@ class JsonLines:
         self._timing.close()
 
 
-SINKS: dict[str, Callable[[Path, dict | None], Sink]] = {
+SINKS: dict[str, Callable[[Path, dict | None], Any]] = {
     "tensorboard": trackers.TensorBoard,
     "wandb": trackers.WeightsAndBiases,
     "mlflow": trackers.MLflow,
@@ -187,7 +179,7 @@ def open_sinks(
     with contextlib.ExitStack() as stack:
         files = JsonLines(workdir, position)
         stack.callback(files.close)
-        sinks: list[Sink] = []
+        sinks = []
         for name in names:
             sinks.append(SINKS[name](workdir, position))
             stack.callback(sinks[-1].close)

@@ -7,7 +7,7 @@ import contextlib
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 
@@ -24,18 +24,6 @@ from sparsefl_jax.runs.source import Parts
 from sparsefl_jax.system import interrupt, processes
 
 Outcome = tuple[int, dict | Exception]
-
-
-class Begin(NamedTuple):
-    """When the time of runs began."""
-
-    seconds: float  # by `time.perf_counter`
-    time: float  # by `time.time`
-
-    @classmethod
-    def now(cls):
-        """Returns the present moment."""
-        return cls(time.perf_counter(), time.time())
 
 
 def outcomes(jobs: Sequence[Job], asked: str) -> Iterator[Outcome]:
@@ -102,8 +90,13 @@ def _claim(stack, job: Job) -> tuple[resumption.Found, Parts | None]:
 
 def _outcomes(jobs: Sequence[Job], left: dict, asked: bool) -> Iterator[Outcome]:
     """Goes on with the jobs that have not ended: what `_claim` returned, by index."""
-    show, begin = any(job.progress for job in jobs), Begin.now()
-    stands = {i: _stands(found) for i, (found, _) in left.items()}
+    show = any(job.progress for job in jobs)
+    begin = time.perf_counter(), time.time()
+    saved = {i: found.saved for i, (found, _) in left.items()}
+    stands = {
+        i: old.snapshot if old else Snapshot(0, 0, None, 0, 0.0)
+        for i, old in saved.items()
+    }
     some = next(iter(left.values()))[1]
     setups = [
         left[i][1].setup if i in left else _other(some.setup, job)
@@ -142,10 +135,13 @@ def _together(
     setups: Sequence[Setup],
     programs: Programs,
     progress: Progress,
-    begin: Begin,
+    begin: tuple[float, float],
     interrupted: Callable,
 ) -> Iterator[Outcome]:
-    """Goes on with jobs in step, each with its own files."""
+    """Goes on with jobs in step, each with its own files.
+
+    `begin` is when that began, by `time.perf_counter` and by `time.time`.
+    """
     with contextlib.ExitStack() as stack:
         files, opened = {}, {}
         for i, run in left.items():
@@ -153,9 +149,9 @@ def _together(
             if opened and job.progress:
                 job = job._replace(progress="rounds")  # one plan is enough
             files[i] = stack.enter_context(contextlib.ExitStack())
-            context = single.opened(job, *run, len(jobs), progress, begin.seconds)
+            context = single.opened(job, *run, len(jobs), progress, begin[0])
             opened[i] = attempt(files[i].enter_context, context)
-        timings.waited(begin.time)
+        timings.waited(begin[1])
         for i, outcome in _in_step(jobs, opened, setups, programs, interrupted):
             failed = attempt(files[i].close)
             yield i, failed or outcome
@@ -171,10 +167,6 @@ def _other(setup: Setup, job: Job) -> Setup:
     """Returns the setup of a seed that does not run; its data keep its place."""
     data = attempt(job.data)
     return setup if isinstance(data, Exception) else setup._replace(data=data)
-
-
-def _stands(found: resumption.Found) -> Snapshot:
-    return found.saved.snapshot if found.saved else Snapshot(0, 0, None, 0, 0.0)
 
 
 def _in_step(

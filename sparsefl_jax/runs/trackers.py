@@ -1,6 +1,6 @@
 """Logs of a run by other tools: TensorBoard, Weights & Biases, MLflow.
 
-Each is a `sinks.Sink` whose package, an extra, is imported where it is used. The step
+Each is a sink, see `sinks`, whose package, an extra, is imported where it is used. The step
 is the number of rounds over all stages. A run of W&B or MLflow has the configuration,
 every number of the records and, once it has ended, the summary. Its id stands in the
 folder, so that a run that is resumed goes on in it.
@@ -14,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.system import files
 from sparsefl_jax.system.files import naming
@@ -63,10 +64,9 @@ class TensorBoard:
         with naming(self._folder):
             for record in records:
                 self._rounds += num_rounds([record])
-                numbers = {k: v for k, v in record.items() if k not in _COUNTERS}
                 values = [
                     Summary.Value(tag=tag, simple_value=value)
-                    for tag, value in scalars(numbers, record["phase"])
+                    for tag, value in scalars(record, record["phase"]).items()
                 ]
                 event = Event(
                     step=self._rounds,
@@ -174,7 +174,8 @@ class MLflow:
         """Logs the fields that are new, and as tags those that have changed."""
         from mlflow.entities import Param, RunTag
 
-        now = {k: str(v) for k, v in flat(_read(self._kept.workdir, "config"))}
+        fields = flatten(_read(self._kept.workdir, "config"))
+        now = {field: str(value) for field, value in fields.items()}
         params = [Param(k, v) for k, v in now.items() if k not in old]
         tags = [RunTag(f"resumed.{k}", v) for k, v in now.items() if old.get(k, v) != v]
         for first in range(0, len(params), 100):  # MLflow takes no more at once
@@ -204,7 +205,7 @@ class MLflow:
         summary = _read(self._kept.workdir, "summary")
         with _blaming("mlflow"):
             if summary:
-                self._log([(self._kept.rounds, dict(scalars(summary, "summary")))])
+                self._log([(self._kept.rounds, scalars(summary, "summary"))])
                 for key, value in summary.items():
                     if isinstance(value, str):
                         self._client.set_tag(self._kept.id, f"summary.{key}", value)
@@ -225,8 +226,8 @@ class _Kept:
         self.rounds = position["rounds"] if position else 0
         if self._path.exists():
             pattern = {"id": files.TEXT, "rounds": files.COUNT}
-            told = files.read_json(self._path, pattern)
-            self.id, self._logged = told["id"], told["rounds"]
+            kept = files.read_json(self._path, pattern)
+            self.id, self._logged = kept["id"], kept["rounds"]
 
     def begin(self, id: str) -> None:
         """Keeps the id of a run."""
@@ -239,8 +240,7 @@ class _Kept:
         for record in records:
             self.rounds += num_rounds([record])
             row = rows.setdefault(self.rounds, {"stage": float(record["stage"])})
-            numbers = {k: v for k, v in record.items() if k not in _COUNTERS}
-            row |= scalars(numbers, record["phase"])
+            row |= scalars(record, record["phase"])
         rows[self.rounds]["seconds"] = seconds
         yield from ((step, row) for step, row in rows.items() if step > self._logged)
 
@@ -251,8 +251,8 @@ class _Kept:
             self._write()
 
     def _write(self) -> None:
-        told = {"id": self.id, "rounds": self._logged}
-        files.write_text(self._path, json.dumps(told))
+        text = json.dumps({"id": self.id, "rounds": self._logged})
+        files.write_text(self._path, text)
 
 
 def names(workdir: Path) -> tuple[str | None, str]:
@@ -274,25 +274,16 @@ def num_rounds(records: list[dict]) -> int:
     return sum(record["phase"] == "train" for record in records)
 
 
-def scalars(value, tag: str) -> Iterator[tuple[str, float]]:
-    """Yields all numbers of nested dictionaries by path."""
-    for path, item in flat(value, f"{tag}/", "/"):
-        if isinstance(item, int | float):
-            yield path, float(item)
-
-
-def flat(value: dict, prefix: str = "", dot: str = ".") -> Iterator[tuple]:
-    """Yields the values of nested dictionaries by path.
+def scalars(value: dict, tag: str) -> dict[str, float]:
+    """Returns all numbers of nested dictionaries by path, but for stage and round.
 
     Example:
-      >>> list(flat({"a": {"b": 1}, "c": 2}))
-      [('a.b', 1), ('c', 2)]
+      >>> scalars({"a": {"b": 1}, "c": "d", "round": 3}, "train")
+      {'train/a/b': 1.0}
     """
-    for key, item in value.items():
-        if isinstance(item, dict):
-            yield from flat(item, f"{prefix}{key}{dot}", dot)
-        else:
-            yield f"{prefix}{key}", item
+    known = {name: item for name, item in value.items() if name not in _COUNTERS}
+    found = flatten(known, f"{tag}/", "/").items()
+    return {path: float(v) for path, v in found if isinstance(v, int | float)}
 
 
 def _read(workdir: Path, name: str) -> dict:

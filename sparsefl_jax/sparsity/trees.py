@@ -52,6 +52,18 @@ def map_by_path(function: Callable, tree: PyTree) -> PyTree:
     return jax.tree.unflatten(jax.tree.structure(tree), mapped)
 
 
+def unlike(tree: PyTree, other: PyTree) -> list[tuple[str, Any, Any]]:
+    """Returns the paths whose leaves differ in shape, with both shapes or None.
+
+    Example:
+      >>> unlike({'a': np.zeros(2), 'b': 1.0}, {'a': np.zeros(3), 'b': 2.0})
+      [('a', (2,), (3,))]
+    """
+    one, two = ({p: np.shape(v) for p, v in by_path(t).items()} for t in (tree, other))
+    pairs = ((path, one.get(path), two.get(path)) for path in one | two)
+    return [pair for pair in pairs if pair[1] != pair[2]]
+
+
 def layers(tree: PyTree, select: PyTree) -> list:
     """Returns the selected leaves in tree order, along which `[L]` arrays run.
 
