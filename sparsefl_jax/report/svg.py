@@ -3,8 +3,6 @@
 import html
 import io
 import re
-from collections.abc import Callable
-from typing import Any
 
 from sparsefl_jax.report.comparison.figures import Figure, legend_text
 from sparsefl_jax.report.comparison.line_styles import PALETTE, looks
@@ -12,52 +10,38 @@ from sparsefl_jax.report.comparison.measures import Comparison
 from sparsefl_jax.report.figure import FAINT, GRID, INK, SIZE, STYLE
 
 _LEGEND = {"legend.handlelength": 3.0}
-_MARGINS = {"left": 0.115, "right": 0.955, "bottom": 0.145, "top": 0.98}
 
 
-def draw(figure: Figure) -> str:
-    """Returns a figure without a legend as SVG, with tooltips in ids, see `tip`."""
+def draw(figure: Figure, comparison: Comparison) -> str:
+    """Returns a figure with its legend as SVG, with tooltips in ids, see `tip`."""
+    import matplotlib
+    from matplotlib.figure import Figure as Canvas
+    from matplotlib.lines import Line2D
 
-    def fill(canvas) -> None:
-        canvas.subplots_adjust(**_MARGINS)
-        figure.draw(canvas.subplots())
-
-    return _draw(fill, SIZE)
-
-
-def draw_legend(comparison: Comparison) -> str:
-    """Returns the legend of all figures of a comparison as SVG."""
     labels = [legend_text(e).replace("$", r"\$") for e in comparison.entries]
-    columns = 1 if max(map(len, labels)) > 27 else 2
-    rows = -(-len(labels) // columns)
-    styles = looks([entry.group for entry in comparison.entries])
-
-    def fill(canvas) -> None:
-        from matplotlib.lines import Line2D
-
-        handles = [
-            Line2D([], [], color=s.color, linestyle=s.linestyle, marker=s.marker, ms=5)
-            for s in styles
-        ]
-        place = {"loc": "center left", "bbox_to_anchor": (0.09, 0.5)}
-        canvas.legend(handles, labels, ncols=columns, **place)
-
-    return _draw(fill, (SIZE[0], 0.12 + 0.18 * rows))
-
-
-def stacked(top: str, bottom: str) -> str:
-    """Returns two SVG texts of one width above each other, without tooltips."""
-    heights = [
-        float(re.search(r'viewBox="0 0 \S+ (\S+)"', s)[1]) for s in (top, bottom)
+    handles = [
+        Line2D([], [], color=s.color, linestyle=s.linestyle, marker=s.marker, ms=5)
+        for s in looks([entry.group for entry in comparison.entries])
     ]
-    total = f"{sum(heights):g}"
-    head = re.sub(r'height="[^"]*"', f'height="{total}pt"', top, count=1)
-    head = re.sub(r'viewBox="0 0 (\S+) \S+"', rf'viewBox="0 0 \1 {total}"', head)
-    inner = bottom[bottom.index("<svg") : bottom.rindex("</svg>")]
-    below = _prefixed(inner[inner.index(">") + 1 :], "legend-")
-    body = head[: head.rindex("</svg>")]
-    shift = f'<g transform="translate(0 {heights[0]:g})">'
-    return re.sub(r' id="tip:[^"]*"', "", f"{body}{shift}{below}</g>\n</svg>\n")
+    columns = 1 if max(map(len, labels)) > 27 else 2
+    below = 0.12 + 0.18 * -(-len(labels) // columns)  # inches
+    width, height = SIZE[0], SIZE[1] + below
+    # Fixed margins: matplotlib's own layout takes twice as long as all the drawing.
+    bottom, top = ((share * SIZE[1] + below) / height for share in (0.145, 0.98))
+    with matplotlib.rc_context(STYLE | _LEGEND):
+        canvas = Canvas(figsize=(width, height))
+        canvas.subplots_adjust(left=0.115, right=0.955, bottom=bottom, top=top)
+        figure.draw(canvas.subplots())
+        place = {"loc": "lower left", "bbox_to_anchor": (0.09, 0.0)}
+        canvas.legend(handles, labels, ncols=columns, **place)
+        out = io.StringIO()
+        canvas.savefig(out, format="svg", transparent=True, metadata={"Date": None})
+    return out.getvalue()
+
+
+def without_tips(drawn: str) -> str:
+    """Returns an SVG text for a file, where ids cannot be tooltips."""
+    return re.sub(r' id="tip:[^"]*"', "", drawn)
 
 
 def framed(name: str, title: str, caption: str, drawn: str) -> str:
@@ -114,15 +98,3 @@ def _prefixed(text: str, prefix: str) -> str:
     """Adds a prefix to all ids, so that several SVG texts can share a document."""
     text = text.replace(' id="', f' id="{prefix}')
     return re.sub(r'(url\(|href=")#', rf"\1#{prefix}", text)
-
-
-def _draw(fill: Callable[[Any], None], size: tuple[float, float]) -> str:
-    import matplotlib
-    from matplotlib.figure import Figure as Canvas
-
-    with matplotlib.rc_context(STYLE | _LEGEND):
-        canvas = Canvas(figsize=size)
-        fill(canvas)
-        out = io.StringIO()
-        canvas.savefig(out, format="svg", transparent=True, metadata={"Date": None})
-    return out.getvalue()

@@ -1,9 +1,9 @@
 """Logs of a run by other tools: TensorBoard, Weights & Biases, MLflow.
 
-Each is a sink, see `sinks`, whose package, an extra, is imported where it is used. The step
-is the number of rounds over all stages. A run of W&B or MLflow has the configuration,
-every number of the records and, once it has ended, the summary. Its id stands in the
-folder, so that a run that is resumed goes on in it.
+Each is a sink, see `sinks`, whose package, an extra, is imported where it is used. The
+step is the number of rounds over all stages. A run of W&B or MLflow has the
+configuration, every number of the records and, once it has ended, the summary. Its id
+stands in the folder, so that a run that is resumed goes on in it.
 """
 
 import contextlib

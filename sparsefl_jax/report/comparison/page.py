@@ -10,7 +10,6 @@ from sparsefl_jax.report.comparison.figures import Figure
 from sparsefl_jax.report.comparison.groups import Group, read_groups
 from sparsefl_jax.report.comparison.latex import latex_table
 from sparsefl_jax.report.comparison.likeness import refuse_unlike
-from sparsefl_jax.report.comparison.line_styles import looks
 from sparsefl_jax.report.comparison.measures import MARK, Comparison, compare
 from sparsefl_jax.report.comparison.study_folder import runs_of
 from sparsefl_jax.report.comparison.table import comparison_csv
@@ -22,10 +21,9 @@ from sparsefl_jax.report.markup import (
     folded,
     note,
     section,
-    swatch,
     text,
 )
-from sparsefl_jax.report.svg import draw, draw_legend, framed, stacked
+from sparsefl_jax.report.svg import draw, framed, without_tips
 from sparsefl_jax.report.table import made_with
 from sparsefl_jax.system.files import write_text
 
@@ -120,15 +118,14 @@ def write_comparison_page(
         "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
     }
     every = [figure for several in drawn.values() for figure in several]
-    texts = {figure.name: draw(figure) for figure in every}
-    legend = draw_legend(comparison) if every else ""
+    texts = {figure.name: draw(figure, comparison) for figure in every}
     inlined = {
         axis: "".join(framed(*figure[:3], texts[figure.name]) for figure in several)
         for axis, several in drawn.items()
     }
     page = _page(comparison, inlined, files, cited, title, status)
     files = {"report.html": page, **files}
-    files |= {f"figures/{n}.svg": stacked(t, legend) for n, t in texts.items()}
+    files |= {f"figures/{n}.svg": without_tips(t) for n, t in texts.items()}
     for name, content in files.items():
         write_text(out / name, content)
     return [out / name for name in files]
@@ -173,7 +170,7 @@ def _page(
         rest = drawn.get("", "")
         body += [
             sections.results(comparison),
-            section("At equal cost", _legend(comparison), _tabs(comparison, drawn)),
+            section("At equal cost", _tabs(comparison, drawn)),
             section(
                 "Density and clients",
                 f'<div class="figures">{rest}</div>' if rest else "",
@@ -241,15 +238,6 @@ def _downloads(files: Mapping[str, str]) -> str:
         for name, (kind, title) in _DOWNLOADS.items()
     ]
     return f'<ul class="files">{"".join(links)}</ul>\n'
-
-
-def _legend(comparison: Comparison) -> str:
-    styles = looks([entry.group for entry in comparison.entries])
-    items = [
-        f"<li>{swatch(look)}{text(figures.legend_text(entry))}</li>"
-        for entry, look in zip(comparison.entries, styles, strict=True)
-    ]
-    return f'<ul class="legend">{"".join(items)}</ul>\n'
 
 
 def _tabs(comparison: Comparison, drawn: Mapping[str, str]) -> str:
