@@ -42,13 +42,13 @@ def damage(path, how):
         (
             "empty",
             [],
-            "4 of the 4 lines of metrics.jsonl are cut off or altered (1 to 4)",
+            "4 of the 4 lines of metrics.jsonl are cut off or altered, first 1",
         ),
         ("short", [0, 1], "2 of the 4 lines"),
         (
             "cut",
             [0, 1, 2],
-            "1 of the 4 lines of metrics.jsonl are cut off or altered (4)",
+            "1 of the 4 lines of metrics.jsonl are cut off or altered, first 4",
         ),
         ("first", [1, 2, 3], "(1)"),
         ("number", [0, 2, 3], "(2)"),

@@ -113,20 +113,6 @@ def test_maps_of_clients_with_models_of_their_own(tmp_path, spied):
     assert page.count("<figure>") == len(drawn) and "each client keeps" in page
 
 
-@pytest.mark.filterwarnings("error")
-def test_any_layer_and_any_round_can_be_drawn(tmp_path, spied):
-    run = write_run(tmp_path, records(stages=(9,)))
-    rounds = {(0, r): draw(4, 0.4, seed=r) for r in range(1, 10)}
-    write_filters(run, rounds)
-    kept, path = filters.read_filters(run), tmp_path / "one.svg"
-    filters.client_filters(read_run(run), path, kept, ["fc1/kernel"], [2, 9])
-    filters.filter_activity(read_run(run), path, kept, ["conv2/kernel"])
-    second, last, activity = spied["cells"]
-    np.testing.assert_array_equal(second, rounds[0, 2][:, 70:107])
-    np.testing.assert_array_equal(last, rounds[0, 9][:, 70:107])
-    np.testing.assert_allclose(activity[:, 8], rounds[0, 9][:, 20:70].mean(0))
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 def test_the_server_alone_and_many_layers(tmp_path, spied):

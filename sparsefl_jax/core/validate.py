@@ -1,9 +1,10 @@
 """Refuses values out of range: one line names the argument, value and allowed ones."""
 
+import contextlib
 import difflib
 import math
 import numbers
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
@@ -190,6 +191,27 @@ def _words(kind) -> str:
     if get_origin(kind) is tuple:
         return f"a tuple, each {_words(get_args(kind)[0])}"
     return _WORDS.get(kind) or f"a {kind.__name__}"
+
+
+@contextlib.contextmanager
+def blaming(what: object, kind: type[Exception] = ValueError) -> Iterator[None]:
+    """Turns every error within the context into one line that begins with its cause.
+
+    Args:
+      what: such as a file, which may cause any error if it is damaged.
+      kind: of the error that is raised.
+
+    Example:
+      >>> with blaming("config.json"):
+      ...     int("many")
+      Traceback (most recent call last):
+        ...
+      ValueError: config.json: invalid literal for int() with base 10: 'many'
+    """
+    try:
+        yield
+    except Exception as error:
+        raise kind(f"{what}: {one_line(error)}") from error
 
 
 def one_line(error: Exception) -> str:

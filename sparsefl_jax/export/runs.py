@@ -5,12 +5,12 @@ from pathlib import Path
 import jax
 
 from sparsefl_jax.core.algorithm import target
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.export.files import Sizes, save_sparse
 from sparsefl_jax.runs import results, run_directory
 from sparsefl_jax.runs.config import build, registry
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
-from sparsefl_jax.system.files import blaming
 
 
 def export_run(

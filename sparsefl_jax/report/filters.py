@@ -101,18 +101,15 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
     return paths
 
 
-def filter_activity(
-    run: Run, path: Path, kept: KeptFilters, layers: Sequence[str] | None = None
-) -> None:
+def filter_activity(run: Run, path: Path, kept: KeptFilters) -> None:
     """Draws the share of clients that keep each filter of a layer, by round.
 
     Args:
       run: the records.
       path: the file to write.
       kept: from `read_filters`.
-      layers: a selection of `kept.names`; None for all.
     """
-    names = kept.names if layers is None else list(layers)
+    names = kept.names
     shares = [
         {name: v.mean(0) for name, v in kept.active(s).items()} for s in kept.snapshots
     ]
@@ -133,31 +130,20 @@ def filter_activity(
         figure.colorbar(image, ax=grid, label=f"{label} [%]", aspect=30)
 
 
-def client_filters(
-    run: Run,
-    path: Path,
-    kept: KeptFilters,
-    layers: Sequence[str] | None = None,
-    rounds: Sequence[int] | None = None,
-) -> None:
+def client_filters(run: Run, path: Path, kept: KeptFilters) -> None:
     """Draws the filters that each client keeps in blue and the pruned ones in grey.
+
+    Of layers and of the last stage's rounds it draws the first, the last and some
+    between.
 
     Args:
       run: the records.
       path: the file to write.
       kept: from `read_filters`, with personal models in the last stage.
-      layers: a selection of `kept.names`; None for the first, the last and some
-        between.
-      rounds: a selection of the last stage's rounds; None for the first, one halfway
-        and the last.
     """
     last = [s for s in kept.snapshots if s.stage == kept.snapshots[-1].stage]
-    if rounds is None:
-        chosen = [last[i] for i in _spread(len(last), 3)]
-    else:
-        chosen = [s for s in last if s.round in rounds]
-    if layers is None:
-        layers = [kept.names[i] for i in _spread(len(kept.names), _MAX_PATTERNS)]
+    chosen = [last[i] for i in _spread(len(last), 3)]
+    layers = [kept.names[i] for i in _spread(len(kept.names), _MAX_PATTERNS)]
     size = (4.9, 0.6 + 1.5 * len(layers))
     with canvas(path, size) as figure:
         grid = figure.subplots(len(layers), len(chosen), squeeze=False)

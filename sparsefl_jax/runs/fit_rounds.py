@@ -82,7 +82,12 @@ def fitted(
         most = {name: [_cost(s, name)[1] for s in stages] for name in budgets}
         return {name: (sum(costs[:-1]), costs[-1]) for name, costs in most.items()}
 
-    inexact = [name for name in budgets if not _exact(plan(config.num_rounds)[1], name)]
+    _, stages = plan(config.num_rounds)
+    inexact = [
+        name
+        for name in budgets
+        if not all(math.isclose(*_cost(s, name), rel_tol=1e-9) for s in stages)
+    ]
     if inexact and config.fit.get("pilot") is None:
         raise ValueError(
             f"fit.{inexact[0]}={budgets[inexact[0]]:g}: the plan of "
@@ -124,11 +129,6 @@ def _of(config, rounds: int, by: str | None = None, measured: str | None = None)
     with config.unlocked(), config.ignore_type():
         config.fit.by, config.fit.measured = by, measured
     return config
-
-
-def _exact(stages: list[dict], name: str) -> bool:
-    """Tells whether a plan knows a cost, 'gbit' or 'pflop', exactly."""
-    return all(math.isclose(*_cost(stage, name), rel_tol=1e-9) for stage in stages)
 
 
 def _cost(stage: dict, name: str) -> tuple[float, float]:

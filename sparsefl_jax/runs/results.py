@@ -12,6 +12,7 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.types import Key, SparseModel
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, run_directory
 from sparsefl_jax.runs.config import build
@@ -25,7 +26,6 @@ from sparsefl_jax.simulation import (
     store,
 )
 from sparsefl_jax.sparsity import trees
-from sparsefl_jax.system import files
 
 
 class Result(NamedTuple):
@@ -92,7 +92,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
       ValueError: workdir='no/such/run', expected the directory of a run
     """
     config, saved = _read(run)
-    with files.blaming(Path(run) / "config.json"):
+    with blaming(Path(run) / "config.json"):
         data = build.build_data(config)
         model = build.build_model(config, data)
         system = build.build_system(config, len(data.train.size))

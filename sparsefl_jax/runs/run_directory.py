@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsefl_jax.core.flatten import flatten
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.data.hub import OPTIONS
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.runs.config.plain import plain
@@ -43,7 +44,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
         raise ValueError(told + (", with config.json" if path.parent.exists() else ""))
     named = {"name": files.TEXT}
     fields = files.read_json(path, {"algorithm": named, "model": named})
-    with files.blaming(path):
+    with blaming(path):
         return config_dict.ConfigDict(default_config().to_dict() | fields)
 
 

@@ -6,7 +6,6 @@ configuration, every number of the records and, once it has ended, the summary. 
 stands in the folder, so that a run that is resumed goes on in it.
 """
 
-import contextlib
 import json
 import os
 import re
@@ -15,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.system import files
 from sparsefl_jax.system.files import naming
 
@@ -100,7 +99,7 @@ class WeightsAndBiases:
         import wandb
 
         self._kept = _Kept(workdir, "wandb", position)
-        with _blaming("wandb"):
+        with blaming("sinks='wandb'", OSError):
             group, name = names(workdir)
             self._run = wandb.init(
                 project=os.environ.get("WANDB_PROJECT", PROJECT),
@@ -117,7 +116,7 @@ class WeightsAndBiases:
 
     def write(self, records: list[dict], seconds: float) -> None:
         """Logs one row for each round of a segment."""
-        with _blaming("wandb"):
+        with blaming("sinks='wandb'", OSError):
             for step, row in self._kept.rows(records, seconds):
                 self._run.log(row, step=step, commit=True)
         self._kept.done()
@@ -125,7 +124,7 @@ class WeightsAndBiases:
     def close(self) -> None:
         """Ends the process of W&B; a run that has ended also gets its summary."""
         summary = _read(self._kept.workdir, "summary")
-        with _blaming("wandb"):
+        with blaming("sinks='wandb'", OSError):
             self._run.summary.update(summary)
             self._run.finish(exit_code=0 if summary else 1)
 
@@ -151,7 +150,7 @@ class MLflow:
         from mlflow import MlflowClient
 
         self._kept = _Kept(workdir, "mlflow", position)
-        with _blaming("mlflow"):
+        with blaming("sinks='mlflow'", OSError):
             self._client = MlflowClient()
             if self._kept.id is None:
                 group, name = names(workdir)
@@ -196,14 +195,14 @@ class MLflow:
 
     def write(self, records: list[dict], seconds: float) -> None:
         """Logs the metrics of one segment."""
-        with _blaming("mlflow"):
+        with blaming("sinks='mlflow'", OSError):
             self._log(list(self._kept.rows(records, seconds)))
         self._kept.done()
 
     def close(self) -> None:
         """Ends the run; one that has ended also gets its summary."""
         summary = _read(self._kept.workdir, "summary")
-        with _blaming("mlflow"):
+        with blaming("sinks='mlflow'", OSError):
             if summary:
                 self._log([(self._kept.rounds, scalars(summary, "summary"))])
                 for key, value in summary.items():
@@ -290,12 +289,3 @@ def _read(workdir: Path, name: str) -> dict:
     """Returns `NAME.json` of a run, {} if it is not there."""
     path = workdir / f"{name}.json"
     return files.read_json(path) if path.exists() else {}
-
-
-@contextlib.contextmanager
-def _blaming(name: str) -> Iterator[None]:
-    """Turns every error of a tool into an OSError of one line."""
-    try:
-        yield
-    except Exception as error:  # each tool has kinds of its own
-        raise OSError(f"sinks={name!r}: {one_line(error)}") from error

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.studies import processes
 from sparsefl_jax.system import hardware, interrupt
 
@@ -125,27 +125,22 @@ def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
         )
     parameters = (_LOCAL if launcher == "local" else {}) | parameters
     folder = workdir.resolve()
-    with _refusing(launcher):
+    with blaming(f"--launcher={launcher}"):
         executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=launcher)
         executor.update_parameters(**{"name": "study"} | parameters)
     queue = _Queue() if launcher == "slurm" else None
 
     def submit(names):
         folders = [str(folder)] * len(names)
-        with _refusing(launcher), processes.importable(), _without_ctrl_c():
+        with (
+            blaming(f"--launcher={launcher}"),
+            processes.importable(),
+            _without_ctrl_c(),
+        ):
             jobs = executor.map_array(_RunPoint(), folders, names)
         return [_Job(job, queue) for job in jobs]
 
     return submit
-
-
-@contextmanager
-def _refusing(launcher: str) -> Iterator[None]:
-    """Turns what submitit refuses, in errors of many kinds, into one line."""
-    try:
-        yield
-    except Exception as error:
-        raise ValueError(f"--launcher={launcher}: {one_line(error)}") from None
 
 
 @contextmanager

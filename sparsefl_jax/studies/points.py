@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsefl_jax.core.validate import closest, one_line
+from sparsefl_jax.core.validate import blaming, closest, one_line
 from sparsefl_jax.report.comparison.study_folder import FILE as FILE
 from sparsefl_jax.runs import fit_rounds, run_directory
 from sparsefl_jax.runs.config import defaults, fields, plain, registry
@@ -77,7 +77,7 @@ def load(path: str) -> list[Point]:
         raise ValueError(f"--study={name}: there is no such file; {hint}")
     spec = importlib.util.spec_from_file_location(f"_study_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
-    with files.blaming(file):
+    with blaming(file):
         spec.loader.exec_module(module)
         points = [Point(*pair) for pair in module.get_study(argument)]
     check(points)
@@ -211,7 +211,7 @@ def read(workdir: str | Path) -> tuple[list[Point], dict]:
     if not path.exists():
         raise ValueError(f"workdir={str(workdir)!r}, expected the folder of a study")
     told = files.read_json(path, {"points": {}})
-    with files.blaming(path):
+    with blaming(path):
         labels = told.pop("labels", {})
         return [
             Point(name, configuration(values), labels.get(name, ""))

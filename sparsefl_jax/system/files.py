@@ -111,23 +111,6 @@ def open_array(path: Path) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def blaming(path: Path) -> Iterator[None]:
-    """Turns every error within the context into a ValueError that names a file.
-
-    Example:
-      >>> with blaming(Path("config.json")):
-      ...     int("many")
-      Traceback (most recent call last):
-        ...
-      ValueError: config.json: invalid literal for int() with base 10: 'many'
-    """
-    try:
-        yield
-    except Exception as error:  # a damaged file can cause any error
-        raise ValueError(f"{path}: {one_line(error)}") from error
-
-
-@contextlib.contextmanager
 def awaiting_all() -> Iterator[None]:
     """Makes event loops created in the context finish all their tasks before closing.
 

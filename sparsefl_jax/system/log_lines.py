@@ -56,7 +56,7 @@ def kept(path: Path, checks: str) -> Kept:
     if not path.exists():
         lost = f"{path.name} is gone, with {len(wanted)} lines"
     elif missing:
-        lost = f"{len(missing)} of {name} are cut off or altered ({_ranges(missing)})"
+        lost = f"{len(missing)} of {name} are cut off or altered, first {missing[0]}"
     else:
         lost = f"{name} are no longer in their order, or other lines are between them"
     return Kept(b"".join(by_check[c] for c in present), "".join(present), lost)
@@ -102,19 +102,3 @@ def restore(workdir: Path, position: dict) -> dict:
         path.write_bytes(content)
         position = position | {name: check(content)}
     return position
-
-
-def _ranges(numbers: list[int]) -> str:
-    """Describes ascending numbers by their ranges.
-
-    Example:
-      >>> _ranges([1, 4, 5, 6])
-      '1, 4 to 6'
-    """
-    spans = []
-    for number in numbers:
-        if spans and spans[-1][1] == number - 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    return ", ".join(f"{a}" if a == b else f"{a} to {b}" for a, b in spans)

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.system import files
 
 FILE = "study.json"  # the points' configurations, and `labels` of those that have one
@@ -21,7 +22,7 @@ def runs_of(folder: str | Path) -> list[Path] | None:
     if not (folder / FILE).is_file():
         return None
     points = files.read_json(folder / FILE, {"points": {}})["points"]
-    with files.blaming(folder / FILE):
+    with blaming(folder / FILE):
         runs = [
             folder / name / f"seed_{seed}"
             for name, config in points.items()

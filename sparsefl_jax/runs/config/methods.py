@@ -23,10 +23,6 @@ class Brought(NamedTuple):
     budgets: Callable = lambda config: ()
 
 
-def _reference(name: str) -> Callable:
-    return lambda config: {"rounds": config.get_oneway_ref(name)}
-
-
 def _density(config) -> dict:
     """Refers to the configuration's density, if it has one."""
     return {"density": config.get_oneway_ref("density")} if config.density else {}
@@ -45,23 +41,15 @@ def _dense_fifth(config) -> dict:
     return {"name": "fedavg", "num_rounds": dense}
 
 
-def _half(config) -> dict:
-    """Ends FedDST's readjustments halfway, as its released code does."""
-    return {"adjust_until": max(2, config.num_rounds // 2)}
-
-
-def _three_fifths(config) -> dict:
-    """Ends FedRTS's adjustments as early as the paper, in round 300 of 500."""
-    return {"adjust_until": max(1, config.num_rounds * 3 // 5)}
-
-
 def _all_clients(config) -> dict:
     stage = {"name": "ssfl", "num_rounds": 1, "epochs": 1}
     return stage | {"cohort_size": config.num_clients}
 
 
 _SENSITIVITY = {"name": "sensitivity", "num_rounds": 1, "epochs": 10}
-_PROGRESSIVE = Brought(arguments=_reference("num_rounds"))
+_PROGRESSIVE = Brought(
+    arguments=lambda config: {"rounds": config.get_oneway_ref("num_rounds")}
+)
 _HETERO = Brought(
     first_stage=_SENSITIVITY,
     arguments=lambda config: {"densities": _tiers(config)},
@@ -76,8 +64,12 @@ BROUGHT = {
     "snip": Brought("spdst", _ONE_CLIENT | {"name": "snip"}),
     "grasp": Brought("spdst", _ONE_CLIENT | {"name": "grasp"}),
     "ssfl": Brought("spdst", _all_clients),
-    "feddst": Brought(arguments=_half),
-    "fedrts": Brought(arguments=_three_fifths),
+    "feddst": Brought(  # readjusts until halfway, as its released code does
+        arguments=lambda config: {"adjust_until": max(2, config.num_rounds // 2)}
+    ),
+    "fedrts": Brought(  # adjusts as long as the paper, until round 300 of 500
+        arguments=lambda config: {"adjust_until": max(1, config.num_rounds * 3 // 5)}
+    ),
     "fedsparsify_global": _PROGRESSIVE,
     "fedsparsify_local": _PROGRESSIVE,
     "prunefl": Brought(
