@@ -156,17 +156,18 @@ def read_run(run_dir: str | Path) -> Run:
     for record in read_records(path / "metrics.jsonl"):
         latest[record["phase"], record["stage"], record["round"]] = record
     ordered = [latest[k] for k in sorted(latest)]
-    num_stages = max((r["stage"] for r in ordered), default=0) + 1
-    lengths = [0] * num_stages
-    for record in ordered:
-        lengths[record["stage"]] = max(lengths[record["stage"]], record["round"])
+    stages = range(max((r["stage"] for r in ordered), default=0) + 1)
+    lengths = [
+        max((r["round"] for r in ordered if r["stage"] == stage), default=0)
+        for stage in stages
+    ]
     partition = path / "partition.npy"
     summary = read_summary(path)
     return Run(
         path=path,
         train=[r for r in ordered if r["phase"] == "train"],
         evals=[r for r in ordered if r["phase"] == "eval"],
-        starts=[sum(lengths[:i]) for i in range(num_stages)],
+        starts=[sum(lengths[:stage]) for stage in stages],
         summary={k: v for k, v in summary.items() if v is not None},
         config=_optional(path / "config.json", _CONFIG),
         partition=read_array(partition, "iu", 2) if partition.exists() else None,

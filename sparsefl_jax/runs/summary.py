@@ -11,6 +11,7 @@ import numpy as np
 from sparsefl_jax import report
 from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.report import tiers
+from sparsefl_jax.report.comparison import evaluations
 from sparsefl_jax.runs.config import plain
 from sparsefl_jax.runs.segments import Best, Snapshot
 from sparsefl_jax.system import files, hardware, provenance
@@ -84,6 +85,7 @@ def summarize(
     names = [section["name"] for section in plain.stages(config)]
     took = list(took) or [{} for _ in names[: metrics[-1]["stage"] + 1]]
     rounds = about.get("rounds", len(train))
+    last = train[-1] if train else {}
     return {
         "method": config.algorithm["name"],
         "model": config.model["name"],
@@ -103,7 +105,8 @@ def summarize(
         "metric": evals[-1].get("metric") if evals else None,
         "client_accuracy": evals[-1]["client_accuracy"] if evals else {},
         "best": best and best._asdict() | {"models": sorted(best.models)},
-        "density": _density(train[-1]) if train else None,
+        # Of personal models, or else of the server's.
+        "density": last.get("client", {}).get("density", last.get("density")),
         **_clock(metrics, train, evals),
         "rounds_per_second": rounds / about["seconds"],
         "versions": provenance.versions(),
@@ -119,11 +122,6 @@ def _clock(metrics: list[dict], train: list[dict], evals: list[dict]) -> dict:
     if not hours:
         return {}
     return {"hours": hours[-1], "tiers": tiers.totals(train, evals)}
-
-
-def _density(record: dict) -> float:
-    """Returns the density of personal models, or else of the server's."""
-    return record.get("client", {}).get("density", record["density"])
 
 
 def over_seeds(summaries: list[dict]) -> dict:
@@ -193,13 +191,9 @@ def _means(of_seeds: Sequence[dict]) -> dict:
 
 def _accuracy(evals: list[dict]) -> dict:
     """Returns the accuracy by model; the best round is chosen by validation."""
-
-    def score(record, name):
-        return record.get("val_accuracy", record["models"][name]["accuracy"])
-
     accuracy = {}
     for name, result in (evals[-1]["models"] if evals else {}).items():
-        best = max(evals, key=lambda r, name=name: score(r, name))
+        best = evaluations.best_of(evals, name)
         accuracy[name] = {
             "final": result["accuracy"],
             "best": best["models"][name]["accuracy"],

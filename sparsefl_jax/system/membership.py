@@ -7,6 +7,7 @@ for it in their next computation, or fail with a network error.
 
 import atexit
 import contextlib
+import functools
 import os
 import re
 import signal
@@ -119,25 +120,19 @@ def _waiting(coordinator: str | None, minutes: float) -> Iterator[None]:
     """Prints that this process waits for others, and ends it if they do not come."""
     place = f" at {coordinator}" if coordinator else ""
 
-    def print_notice():
-        print(
-            f"waiting for the other processes{place}, {minutes:g} minutes at most",
-            file=sys.stderr,
-            flush=True,
-        )
+    say = functools.partial(print, file=sys.stderr, flush=True)
+    notice = f"waiting for the other processes{place}, {minutes:g} minutes at most"
 
     def give_up():
-        print(
+        say(
             f"error: the other processes have not come{place} within "
             f"wait_minutes={minutes:g}, expected all to be started, with the same "
-            "coordinator and number",
-            file=sys.stderr,
-            flush=True,
+            "coordinator and number"
         )
         os._exit(2)
 
     timers = [
-        threading.Timer(_NOTICE, print_notice),
+        threading.Timer(_NOTICE, say, [notice]),
         threading.Timer(60 * minutes, give_up),
     ]
     for timer in timers:

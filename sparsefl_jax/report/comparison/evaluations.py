@@ -1,5 +1,7 @@
 """Selects the evaluations whose accuracy counts: those of a run's last stage."""
 
+from collections.abc import Sequence
+
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Record, Run
 
@@ -32,12 +34,24 @@ def accuracy(record: Record, model: str | None = None) -> float | None:
 
 
 def best_eval(run: Run, model: str | None = None) -> Record | None:
-    """Returns the evaluation of the best round of the last stage.
+    """Returns the evaluation of the best round of the last stage, see `best_of`."""
+    return best_of(final_evals(run), model)
+
+
+def best_of(evals: Sequence[Record], model: str | None = None) -> Record | None:
+    """Returns the evaluation of the best round.
 
     The validation split chooses it where there is one, and otherwise the test set.
     """
-    valid = [r for r in final_evals(run) if accuracy(r, model) is not None]
-    return max(valid, key=lambda record: _choice(record, model), default=None)
+
+    def choice(record: Record) -> tuple[bool, float]:
+        known = finite(record.get("val_accuracy"))
+        return known, record["val_accuracy"] if known else accuracy(
+            record, model
+        ) or 0.0
+
+    valid = [record for record in evals if accuracy(record, model) is not None]
+    return max(valid, key=choice, default=None)
 
 
 def chosen_by(run: Run) -> str:
@@ -54,8 +68,3 @@ def seed_of(run: Run) -> int | str:
 def unfinished(run: Run) -> bool:
     """Tells whether a run has not ended, so that its results are those so far."""
     return not run.summary
-
-
-def _choice(record: Record, model: str | None) -> tuple[bool, float]:
-    known = finite(record.get("val_accuracy"))
-    return known, record["val_accuracy"] if known else accuracy(record, model) or 0.0
