@@ -82,11 +82,11 @@ def speeches(play: str) -> dict[str, str]:
       >>> speeches("A:\nOne.\n\nB:\nTwo.\n\nA:\nThree.\n")
       {'A': 'One.\nThree.\n', 'B': 'Two.\n'}
     """
-    said = {}
+    lines = {}
     for speech in re.split(r"\n\n+", play.strip()):
         name, _, words = speech.partition(":\n")
-        said[name] = said.get(name, "") + words + "\n"
-    return said
+        lines[name] = lines.get(name, "") + words + "\n"
+    return lines
 
 
 def by_character(play: str, length: int, test_share: float = 0.2) -> dict:

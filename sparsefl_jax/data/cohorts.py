@@ -102,8 +102,8 @@ def uniform_sampler(
     """
 
     def sampler(key, round):
-        own = None if present is None else present(keys.of_presence(key), round)
-        return _draw(jax.random.fold_in(key, round), num_clients, cohort_size, own)
+        there = None if present is None else present(keys.of_presence(key), round)
+        return _draw(jax.random.fold_in(key, round), num_clients, cohort_size, there)
 
     return sampler
 
@@ -143,10 +143,10 @@ def stratified_sampler(
 
     def sampler(key, round):
         by_tier = jax.random.split(jax.random.fold_in(key, round), len(tiers))
-        own = None if present is None else present(keys.of_presence(key), round)
+        there = None if present is None else present(keys.of_presence(key), round)
         drawn = [
             jnp.asarray(tier)[
-                _draw(k, len(tier), int(share), None if own is None else own[tier])
+                _draw(k, len(tier), int(share), None if there is None else there[tier])
             ]
             for k, tier, share in zip(by_tier, tiers, shares, strict=True)
         ]

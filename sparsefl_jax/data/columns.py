@@ -163,8 +163,8 @@ def _of(kinds, *wanted) -> list[str]:
 
 def _open(what, role, candidates, free) -> ValueError:
     """Returns the refusal of a choice that the types leave open."""
-    told = ", ".join(f"{name} ({free[name]})" for name in candidates)
+    choices = ", ".join(f"{name} ({free[name]})" for name in candidates)
     if not candidates:
         others = ", ".join(f"{name} ({kind})" for name, kind in free.items())
         return ValueError(f"there is no column for the {what}: {others or 'no other'}")
-    return ValueError(f"the {what} may be {told}: name it as hf.{role}")
+    return ValueError(f"the {what} may be {choices}: name it as hf.{role}")

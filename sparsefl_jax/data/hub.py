@@ -55,8 +55,8 @@ def read(
     for option in options:
         one_of("hf", option, OPTIONS)
     identity = [encoding.identity] if encoding else []
-    told = repr((_split(name), sorted(options.items()), *identity))
-    digest = hashlib.sha256(told.encode()).hexdigest()[:8]
+    facts = repr((_split(name), sorted(options.items()), *identity))
+    digest = hashlib.sha256(facts.encode()).hexdigest()[:8]
     title = title_of(name)
     entry = f"hf-{title}-{digest}".replace(":", "-")
     with _blaming(name), tempfile.TemporaryDirectory() as scratch:
@@ -160,10 +160,10 @@ def _blaming(name: str) -> Iterator[None]:
         yield
     except Exception as error:  # noqa: BLE001  damaged files raise many types
         cause = error.__cause__ or error  # "An error occurred while generating ..."
-        told = one_line(error if isinstance(error, ValueError) else cause)
-        if told.startswith("data set "):
-            raise ValueError(told) from None
-        raise ValueError(f"{begin} cannot be used: {told}") from None
+        reason = one_line(error if isinstance(error, ValueError) else cause)
+        if reason.startswith("data set "):
+            raise ValueError(reason) from None
+        raise ValueError(f"{begin} cannot be used: {reason}") from None
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -200,8 +200,8 @@ def _load_files(path: Path, config: str | None, scratch: str):
     library = _library()
     if path.is_file():
         one_of("suffix", path.suffix, _BUILDERS)
-        builder, told = _BUILDERS[path.suffix], {"data_files": str(path)}
-        return library.load_dataset(builder, cache_dir=scratch, **told)
+        builder, options = _BUILDERS[path.suffix], {"data_files": str(path)}
+        return library.load_dataset(builder, cache_dir=scratch, **options)
     if any((path / name).is_file() for name in _SAVED):
         return library.load_from_disk(str(path))
     return library.load_dataset(str(path), config, cache_dir=scratch)

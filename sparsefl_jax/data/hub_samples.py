@@ -57,8 +57,10 @@ def decode(
             f"of kind {chosen.kind}"
         )
     if encoding and (hash is not None or chosen.kind != "text"):
-        told = "the samples are no texts" if hash is None else f"hf.hash={hash} is set"
-        raise ValueError(f"{encoding.field} is read by nothing here: {told}")
+        reason = (
+            "the samples are no texts" if hash is None else f"hf.hash={hash} is set"
+        )
+        raise ValueError(f"{encoding.field} is read by nothing here: {reason}")
     first = _labelled(data[train], train, chosen)
     if first is None:
         raise ValueError(f"split {train!r} has no sample with a label")
@@ -199,8 +201,8 @@ def _pixels(value, feature, row, name, column) -> np.ndarray:
         image = feature.decode_example(value)
         image = image.convert(_MODES.get(image.mode, image.mode))
     except Exception as error:  # noqa: BLE001  Pillow raises many types
-        told = one_line(error).replace(one_line(repr(value)), "")
-        raise _refusal(row, name, column, f"is no image: {told[:120]}") from None
+        reason = one_line(error).replace(one_line(repr(value)), "")
+        raise _refusal(row, name, column, f"is no image: {reason[:120]}") from None
     if image.mode not in _PIXELS:
         raise _refusal(
             row, name, column, f"is an image of mode {image.mode}, expected grey or RGB"
@@ -250,5 +252,5 @@ def _features(samples, labels, feature, columns, features_of):
     return samples, [np.array(y, np.int32) for y in labels]
 
 
-def _refusal(row: int, split: str, column: str, told: str) -> ValueError:
-    return ValueError(f"row {row} of split {split!r}: {column!r} {told}")
+def _refusal(row: int, split: str, column: str, reason: str) -> ValueError:
+    return ValueError(f"row {row} of split {split!r}: {column!r} {reason}")

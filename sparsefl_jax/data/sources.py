@@ -109,8 +109,8 @@ def load(
     if writers and writers != MNIST:
         users = _read_npz(writers, _WRITER_KEYS)
     known, hf = None, {k: v for k, v in (hf or {}).items() if v not in (None, (), [])}
-    own = name.startswith(hub.PREFIX) or name in named.NAMED
-    for option, value in hf.items() if not own else ():
+    of_hub = name.startswith(hub.PREFIX) or name in named.NAMED
+    for option, value in hf.items() if not of_hub else ():
         raise ValueError(
             f"hf.{option}={value!r} is read by nothing here: {name!r} is no data set "
             "of Hugging Face"

@@ -134,5 +134,5 @@ def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
 def _settings(folder: Path) -> dict[str, bool]:
     """Returns whether a vocabulary is of lower-case words, as BERT's usually is."""
     path = folder / "tokenizer_config.json"
-    told = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
-    return {"lowercase": bool(told.get("do_lower_case", True))}
+    settings = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    return {"lowercase": bool(settings.get("do_lower_case", True))}

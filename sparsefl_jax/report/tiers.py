@@ -26,12 +26,12 @@ def totals(
       >>> totals([record, record], [{"tier_accuracy": {"low": 0.5}}])
       {'low': {'drawn': 4, 'dropped': 2, 'accuracy': 0.5}}
     """
-    told = [record["tiers"] for record in train if record.get("tiers")]
+    recorded = [record["tiers"] for record in train if record.get("tiers")]
     reached = (evals[-1].get("tier_accuracy") if evals else None) or {}
-    names = dict.fromkeys(name for tiers in told for name in tiers)
+    names = dict.fromkeys(name for tiers in recorded for name in tiers)
     return {
         name: {
-            key: sum(tiers[name][key] for tiers in told if name in tiers)
+            key: sum(tiers[name][key] for tiers in recorded if name in tiers)
             for key in ("drawn", "dropped")
         }
         | {"accuracy": reached.get(name)}

@@ -77,8 +77,8 @@ def save(
         with _manager(workdir) as manager:
             step = (manager.latest_step() or 0) + 1
             if clients is not None:  # whole before the checkpoint that names it
-                told = disk_store.save(workdir / "clients" / str(step), clients)
-                about["clients"] = told
+                saved_rows = disk_store.save(workdir / "clients" / str(step), clients)
+                about["clients"] = saved_rows
             about["checksum"] = _checksum_of(about)
             items["about"] = ocp.args.JsonSave(about)
             manager.save(step, args=ocp.args.Composite(**items))
@@ -202,10 +202,10 @@ def _parted(state):
 
 def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
     def state(shapes):
-        told = about.get("clients")
-        if told is None:
+        saved_rows = about.get("clients")
+        if saved_rows is None:
             return _unflat(arrays["state"], shapes)
-        ids, clients = disk_store.load(folder, told, shapes.clients)
+        ids, clients = disk_store.load(folder, saved_rows, shapes.clients)
         first = () if ids is None else shapes.server
         state = _unflat(arrays["state"], shapes._replace(clients=first))
         if ids is not None:
@@ -279,11 +279,11 @@ def _manager(workdir: Path, read_only: bool = False):
     log = logging.getLogger("absl")  # what fails is said by who calls, in one line
     level = log.level
     log.setLevel(logging.CRITICAL)
-    own = jax.process_index()  # orbax would wait for all processes
+    process = jax.process_index()  # orbax would wait for all processes
     alone = ocp.options.MultiprocessingOptions(
-        primary_host=own,
-        active_processes={own},
-        barrier_sync_key_prefix=f"process{own}",
+        primary_host=process,
+        active_processes={process},
+        barrier_sync_key_prefix=f"process{process}",
     )
     path = (workdir / "checkpoint").absolute()
     if not read_only:
@@ -302,10 +302,10 @@ def _manager(workdir: Path, read_only: bool = False):
         log.setLevel(level)
 
 
-def _item(manager, step: int, name: str, how: Any):
+def _item(manager, step: int, name: str, restore: Any):
     import orbax.checkpoint as ocp
 
-    return manager.restore(step, args=ocp.args.Composite(**{name: how}))[name]
+    return manager.restore(step, args=ocp.args.Composite(**{name: restore}))[name]
 
 
 def _first_line(error: Exception) -> str:

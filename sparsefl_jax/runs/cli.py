@@ -94,10 +94,10 @@ def dry_run(config) -> None:
         raise ValueError("--config is missing, expected a file in configs/")
     hardware.keep_compilations()
     show = processes.leads()
-    config, said = fit_rounds.fitted(settle(config), experiment.build, progress=show)
-    told = job.plan(config, experiment.build(config), compiled=True)
+    config, found = fit_rounds.fitted(settle(config), experiment.build, progress=show)
+    plan = job.plan(config, experiment.build(config), compiled=True)
     if show:
-        formats.say(f"{said}\n{told}" if said else told)
+        formats.say(f"{found}\n{plan}" if found else plan)
 
 
 def prepare(name: str) -> None:
@@ -166,8 +166,8 @@ def _unknown_field(error: Exception, config, argv: list[str]) -> str:
     )
     if not found or not str(error):
         return text
-    said = f"the configuration has no field {found[1]!r}"
-    return said + (f"; did you mean {found[2]!r}?" if found[2] else "")
+    refusal = f"the configuration has no field {found[1]!r}"
+    return refusal + (f"; did you mean {found[2]!r}?" if found[2] else "")
 
 
 def define_config(values):
@@ -192,18 +192,20 @@ def define_config(values):
 
         def parse(self, path):
             _check_file(path)
-            own = path.endswith(".json")
-            self.config = _config_of(path) if own else super().parse(path)
+            of_run = path.endswith(".json")
+            self.config = _config_of(path) if of_run else super().parse(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
-            if own and not any(arg.lstrip("-") == "resume" for arg in argv):
+            if of_run and not any(arg.lstrip("-") == "resume" for arg in argv):
                 fit = self.config.fit  # a new run fits its budget anew
                 with fit.unlocked(), fit.ignore_type():
                     fit.by = fit.measured = None
             rename.follow(self.config, _sections(argv))
             return self.config
 
-    told = "A file in configs/ with a variant of it, or the config.json of a run."
-    holder = config_flags.DEFINE_config_file("config", None, told, flag_values=values)
+    meaning = "A file in configs/ with a variant of it, or the config.json of a run."
+    holder = config_flags.DEFINE_config_file(
+        "config", None, meaning, flag_values=values
+    )
     values["config"].parser = Parser("config")
     return holder
 
@@ -227,9 +229,11 @@ def define_fields(values):
                 raise ValueError("expected --fields or --fields=SECTION")
             return EVERYTHING if argument in ("true", "") else argument
 
-    told = "List every field with its type, default and meaning; or those of a SECTION."
+    meaning = (
+        "List every field with its type, default and meaning; or those of a SECTION."
+    )
     flag = flags.Flag(
-        Parser(), flags.ArgumentSerializer(), "fields", None, told, boolean=True
+        Parser(), flags.ArgumentSerializer(), "fields", None, meaning, boolean=True
     )
     return flags.DEFINE_flag(flag, values)
 

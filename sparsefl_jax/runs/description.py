@@ -95,8 +95,8 @@ def described(value: Any) -> Any:
 
 def _arguments(values: Iterable[tuple[str, Any]]) -> dict:
     """Describes values; leaves out what is empty or described elsewhere."""
-    told = {n: described(v) for n, v in values if not isinstance(v, Model | Algorithm)}
-    return {name: value for name, value in told.items() if value not in (None, (), {})}
+    found = {n: described(v) for n, v in values if not isinstance(v, Model | Algorithm)}
+    return {name: value for name, value in found.items() if value not in (None, (), {})}
 
 
 def _stage(stage: Stage) -> tuple[dict, dict]:
@@ -108,15 +108,15 @@ def _stage(stage: Stage) -> tuple[dict, dict]:
 
 
 def _method(algorithm: Algorithm) -> dict:
-    told = {"name": _factory(algorithm)}
+    method = {"name": _factory(algorithm)}
     for field, function in zip(Algorithm._fields, algorithm, strict=True):
         captured = dict(_captured(function))
         inner = [v for v in captured.values() if isinstance(v, Algorithm)]
         for more in (_arguments(captured.items()), *map(_method, inner)):
             for name, value in more.items():
-                if name != "name" and told.setdefault(name, value) != value:
-                    told[f"{field}_{name}"] = value
-    return told
+                if name != "name" and method.setdefault(name, value) != value:
+                    method[f"{field}_{name}"] = value
+    return method
 
 
 def _factory(algorithm: Algorithm) -> str:

@@ -104,11 +104,11 @@ def run(
         config = fit_rounds.kept(config, run_directory.read_config(workdir)) or config
     else:
         show = bool(progress) and processes.leads()
-        config, said = fit_rounds.fitted(config, build, progress=show)
-        if said and show:
-            print(said, file=sys.stderr)
-    how = resume, progress, extend_at_final, accept_lost_records, widths
-    job = Job(values(config), Path(workdir), *how)
+        config, found = fit_rounds.fitted(config, build, progress=show)
+        if found and show:
+            print(found, file=sys.stderr)
+    options = resume, progress, extend_at_final, accept_lost_records, widths
+    job = Job(values(config), Path(workdir), *options)
     for name in ("extend_at_final", "accept_lost_records"):
         if getattr(job, name) and not resume:
             raise ValueError(f"{name}=True, expected resume=True with it")
@@ -152,8 +152,8 @@ def run_each(
         return
     for place in left:
         config, folder = runs[place]
-        how = dict(resume=begun[place], progress=progress, widths=widths)
-        yield place, together.attempt(run, config, folder, **how)
+        options = dict(resume=begun[place], progress=progress, widths=widths)
+        yield place, together.attempt(run, config, folder, **options)
 
 
 def perform(job: Job) -> dict:

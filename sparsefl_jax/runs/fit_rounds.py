@@ -74,8 +74,8 @@ def fitted(
     @functools.cache
     def plan(rounds: int) -> tuple:
         parts, key = build(_of(bare, rounds)), jax.random.key(config.seed)
-        told = describe.describe(parts.setup, key=key, traced=parts.traced)
-        return parts, told["stages"]
+        described = describe.describe(parts.setup, key=key, traced=parts.traced)
+        return parts, described["stages"]
 
     def planned(rounds: int) -> dict[str, tuple[float, float]]:
         _, stages = plan(rounds)
@@ -111,15 +111,15 @@ def fitted(
 
         rounds = _largest(estimated, budgets, max(rounds, 1), most)
         found = pilot.sentence(measured)
-    told = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
+    budget = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
     if not rounds:
-        raise ValueError(f"{told} does not pay for one round of the run")
+        raise ValueError(f"{budget} does not pay for one round of the run")
     source = f"a pilot of {config.fit.pilot} rounds" if inexact else "the exact plan"
     if rounds == most:
         source = "fit.most"
     config = _of(config, rounds, "pilot" if inexact else "plan", found)
-    said = f"{told} pays for {rounds} rounds, by {source}"
-    return config, f"{said}: {found}" if found else said
+    sentence = f"{budget} pays for {rounds} rounds, by {source}"
+    return config, f"{sentence}: {found}" if found else sentence
 
 
 def _of(config, rounds: int, by: str | None = None, measured: str | None = None):

@@ -25,7 +25,7 @@ def text(values, program: str) -> str:
     config = defaults.default_config()
     sections = [name for name in config if hasattr(config[name], "to_dict")]
     lines = [_HEAD, "Configuration:"]
-    for flag, told in {
+    for flag, meaning in {
         "--config=FILE[:VARIANT]": values["config"].help,
         "--config.FIELD=VALUE": "Change a field, such as num_rounds or seeds.",
         "--config.SECTION.FIELD=VALUE": "Change a field of a section, such as "
@@ -33,7 +33,7 @@ def text(values, program: str) -> str:
         "--fields[=SECTION]": values["fields"].help + " Beside --config, with its "
         "values; --fields=algorithm has the arguments of its method.",
     }.items():
-        lines.append(_row(flag, told))
+        lines.append(_row(flag, meaning))
     lines += ["", "Other flags:"]
     for flag in values.get_key_flags_for_module(program):
         if flag.name not in ("config", "fields"):
@@ -43,7 +43,7 @@ def text(values, program: str) -> str:
     return "\n".join(lines)
 
 
-def _row(flag: str, told: str) -> str:
+def _row(flag: str, meaning: str) -> str:
     """Returns a flag and its help, indented.
 
     Example:
@@ -51,4 +51,6 @@ def _row(flag: str, told: str) -> str:
       '  --list                          Name all methods.'
     """
     head = f"  {flag}".ljust(_INDENT - 1) + " "
-    return textwrap.fill(told, 88, initial_indent=head, subsequent_indent=" " * _INDENT)
+    return textwrap.fill(
+        meaning, 88, initial_indent=head, subsequent_indent=" " * _INDENT
+    )

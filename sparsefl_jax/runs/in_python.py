@@ -102,9 +102,9 @@ def experiment(
         return Parts(setup, checks.run(setup))
 
     setup = make(stages, model, read(seed), **settings)
-    told = describe(setup, name) | of_files | {"seed": seed, "seeds": seeds}
-    told["seeds_together"] = seeds_together
-    config, path = SimpleNamespace(**plain(told)), Path(workdir)
+    fields = describe(setup, name) | of_files | {"seed": seed, "seeds": seeds}
+    fields["seeds_together"] = seeds_together
+    config, path = SimpleNamespace(**plain(fields)), Path(workdir)
     files.check_name("workdir", path)
     begun = (path / "config.json").exists()
     source = Source(lambda config: read(config.seed), parts)

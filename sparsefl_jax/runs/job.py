@@ -63,8 +63,10 @@ def plan(config, parts: Parts, compiled: bool = False) -> str:
     if compiled:
         with Programs(*parts) as programs:
             memories = [programs.of(stage).memory for stage in stages]
-    told = describe.describe(*parts, key=jax.random.key(config.seed), memories=memories)
-    lines = [formatting.text(told)]
+    described = describe.describe(
+        *parts, key=jax.random.key(config.seed), memories=memories
+    )
+    lines = [formatting.text(described)]
     promised = guarantee(parts.setup, parts.setup.stages[-1].num_rounds)
     if promised:
         lines.append(promised["statement"])
@@ -147,17 +149,17 @@ def opened(
     chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
     if together > 1:
         chunks += f" of {together} seeds together"
-    key, here = jax.random.key(config.seed), provenance.facts(chunks)
+    key, machine = jax.random.key(config.seed), provenance.facts(chunks)
     at, data = resumption.start(saved, parts.setup)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if job.progress and (saved or job.progress != "rounds"):
-        said = resumption.describe(saved, here) if saved else plan(config, parts)
+        opening = resumption.describe(saved, machine) if saved else plan(config, parts)
         if saved is None and (path / "metrics.jsonl").exists():
-            said = f"{said}\nno checkpoint was saved here: it begins again"
-        print(said, *found.said, f"writing to {path}", sep="\n", file=sys.stderr)
+            opening = f"{opening}\nno checkpoint was saved here: it begins again"
+        print(opening, *found.said, f"writing to {path}", sep="\n", file=sys.stderr)
     about = before | {
-        "machine": here,
-        "commit": before.get("commit", here["commit"]),
+        "machine": machine,
+        "commit": before.get("commit", machine["commit"]),
         "config": plain(config),
         "data": data,
         "lost": [*before.get("lost", ()), *found.lost],
@@ -165,12 +167,12 @@ def opened(
     if saved:
         about["position"] = log_lines.restore(path, before["position"])
     run_directory.amend(path, config)
-    how = path, config, key, parts.setup, at, about
+    arguments = path, config, key, parts.setup, at, about
     with contextlib.ExitStack() as stack:
         if progress is None:
             rounds = at.rounds(parts.setup.stages)
             progress = stack.enter_context(Progress(*rounds, show=bool(job.progress)))
-        opened = recording.recording(*how, progress, together, begin)
+        opened = recording.recording(*arguments, progress, together, begin)
         yield at, stack.enter_context(opened)
 
 

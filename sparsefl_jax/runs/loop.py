@@ -207,8 +207,8 @@ def _rounds(
     draw = cohorts.drawing(key, stage, len(data.train.size), present)
     most, seen = limits.most(setup, at.stage, traced), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
-    own = keys.of_round(key, keys.EVALUATION, at.round)
-    models = stage.algorithm.deploy(own, state.server)
+    deploy_key = keys.of_round(key, keys.EVALUATION, at.round)
+    models = stage.algorithm.deploy(deploy_key, state.server)
     ids = draw(np.arange(at.round, at.round + length, dtype=np.int32))
     while at.round < stage.num_rounds:
         rounds = np.arange(at.round, at.round + length, dtype=np.int32)
@@ -218,13 +218,13 @@ def _rounds(
         state, logs, count, ids = yield asked
         records, at, failure = _account(setup, traced, plan.layers, logs, count, at)
         most = limits.updated(most, records)
-        own = keys.of_round(key, keys.EVALUATION, at.round)
-        models = stage.algorithm.deploy(own, state.server)
+        deploy_key = keys.of_round(key, keys.EVALUATION, at.round)
+        models = stage.algorithm.deploy(deploy_key, state.server)
         there = logs.ids[:count] < len(data.train.size)
         seen = None if seen is None else [*seen, *logs.ids[:count][there]]
         evaluated = None
         if not failure and _due(setup, at):
-            evaluated, filters = evaluation(own, state, models, seen)
+            evaluated, filters = evaluation(deploy_key, state, models, seen)
             seen = []
             evals, at, failure = _judge(setup, at, evaluated, models)
             records += evals
@@ -249,13 +249,13 @@ def _rounds(
 
 def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):
     """Returns the records of `count` rounds, the next snapshot, and any failure."""
-    how = traced.layouts, setup.model.macs, trees.layer_paths(layers)
+    facts = traced.layouts, setup.model.macs, trees.layer_paths(layers)
     batch_size, system = setup.stages[at.stage].batch_size, setup.system
     records = []
     for i in range(count):
         log = jax.tree.map(lambda v, i=i: v[i], logs._replace(masks=()))
         log = round_program.without_empty_places(log, len(setup.data.train.size))
-        record = ledger.round_record(log, *how, batch_size)
+        record = ledger.round_record(log, *facts, batch_size)
         if system is not None:
             record |= clock.record(system, traced.clock, log)
             at = at._replace(hours=at.hours + record["hours"])
@@ -312,11 +312,11 @@ def _better(at: Snapshot, record: dict, models: dict) -> Best:
 
 
 def _heading(at: Snapshot, phase: str) -> dict:
-    told = {
+    heading = {
         "stage": at.stage,
         "phase": phase,
         "round": at.round,
         "gbit_cumulative": at.bits / 1e9,
         "pflop_cumulative": at.flops / 1e15,
     }
-    return told if at.hours is None else told | {"hours_cumulative": at.hours}
+    return heading if at.hours is None else heading | {"hours_cumulative": at.hours}

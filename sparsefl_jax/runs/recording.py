@@ -90,8 +90,8 @@ def recording(
 
         def finish(snapshot: Snapshot, memory: Callable) -> dict:
             promised = guarantee(setup, snapshot.round)
-            told = about | ({"guarantee": promised} if promised else {})
-            written = summary.write(config, memory, workdir, snapshot, told)
+            facts = about | ({"guarantee": promised} if promised else {})
+            written = summary.write(config, memory, workdir, snapshot, facts)
             draw(workdir)
             return written
 

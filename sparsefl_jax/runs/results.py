@@ -113,10 +113,12 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
 
     def deploy(index):
         taken = [store.take(v, np.array([index])) for v in (everyone, info)]
-        row, mine = jax.tree.map(lambda v: v[0], taken)
-        like = jax.eval_shape(algorithm.init_client, key, state.server, mine)
-        own = jax.random.fold_in(deploy_key, index)
-        return algorithm.personalize(own, state.server, store.unpack(row, like), mine)
+        row, client_info = jax.tree.map(lambda v: v[0], taken)
+        like = jax.eval_shape(algorithm.init_client, key, state.server, client_info)
+        client_key = jax.random.fold_in(deploy_key, index)
+        return algorithm.personalize(
+            client_key, state.server, store.unpack(row, like), client_info
+        )
 
     return [jax.tree.map(np.asarray, deploy(index)) for index in clients]
 
@@ -169,14 +171,14 @@ def arrays(records: list[dict]) -> dict[str, dict[str, np.ndarray]]:
       >>> arrays([{'phase': 'train', 'loss': 2.0}, {'phase': 'train', 'loss': 1.0}])
       {'train': {'loss': array([2., 1.])}, 'eval': {}}
     """
-    told = {}
+    found = {}
     for phase in ("train", "eval"):
         flat = [flatten(r) for r in records if r["phase"] == phase]
         names = dict.fromkeys(name for r in flat for name in r)
         words = {"phase"} | {n for n in names if n.startswith("assumed.")}
         names = [name for name in names if name not in words]
-        told[phase] = {name: _array([r.get(name) for r in flat]) for name in names}
-    return told
+        found[phase] = {name: _array([r.get(name) for r in flat]) for name in names}
+    return found
 
 
 def _array(values: list) -> np.ndarray:

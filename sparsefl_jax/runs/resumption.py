@@ -97,11 +97,17 @@ def settle(config, saved: checkpoint.Saved, extend_at_final: bool = False) -> Fo
             "planned for; until ends it earlier"
         )
     config, said = planned(config, old)
-    own = config.algorithm.get("rounds")
-    if now > before and own is not None and own <= before and not extend_at_final:
+    schedule = config.algorithm.get("rounds")
+    if (
+        now > before
+        and schedule is not None
+        and schedule <= before
+        and not extend_at_final
+    ):
         raise ValueError(
             f"num_rounds={now}: the schedule of {config.algorithm['name']} has ended, "
-            f"algorithm.rounds={own}, expected --extend_at_final to stay at its end"
+            f"algorithm.rounds={schedule}, expected --extend_at_final to stay at "
+            "its end"
         )
     changed = run_directory.differences(old, config)
     changed = [
@@ -228,5 +234,5 @@ def describe(saved: checkpoint.Saved, now: dict) -> str:
     """
     then, at = saved.about["machine"], saved.snapshot
     changed = [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]
-    how = f"to rounding, for {', '.join(changed)}" if changed else "bit for bit"
-    return f"resuming after round {at.round} of stage {at.stage}, {how}"
+    exactness = f"to rounding, for {', '.join(changed)}" if changed else "bit for bit"
+    return f"resuming after round {at.round} of stage {at.stage}, {exactness}"

@@ -40,8 +40,10 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     files.check_name("workdir", workdir)
     path = Path(workdir) / "config.json"
     if not path.exists():
-        told = f"workdir={str(workdir)!r}, expected the directory of a run"
-        raise ValueError(told + (", with config.json" if path.parent.exists() else ""))
+        there = ", with config.json" if path.parent.exists() else ""
+        raise ValueError(
+            f"workdir={str(workdir)!r}, expected the directory of a run{there}"
+        )
     named = {"name": files.TEXT}
     fields = files.read_json(path, {"algorithm": named, "model": named})
     with blaming(path):

@@ -56,9 +56,9 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
         }
         for index in range(at.stage + 1)
     ]
-    told = summarize(config, metrics, at.best, facts, took)
-    files.write_text(folder / "summary.json", json.dumps(told, indent=2))
-    return told
+    summary = summarize(config, metrics, at.best, facts, took)
+    files.write_text(folder / "summary.json", json.dumps(summary, indent=2))
+    return summary
 
 
 def summarize(

@@ -121,8 +121,8 @@ def _outcomes(jobs: Sequence[Job], left: dict, asked: bool) -> Iterator[Outcome]
             why = str(error)
         else:
             tell(f"{len(jobs)} seeds run together", show)
-            how = setups, programs, progress, begin, interrupted
-            yield from _together(jobs, left, *how)
+            arguments = setups, programs, progress, begin, interrupted
+            yield from _together(jobs, left, *arguments)
             return
     tell(f"seeds run one after another: {why}", show)
     for i, run in left.items():
@@ -201,8 +201,8 @@ def _in_step(
             break
     if stop := interrupted():
         where = min(((a.stage, a.round) for a in at.values()), default=(0, 0))
-        told = "ended after round {1} of stage {0}, all saved".format(*where)
-        raise interrupt.StoppedError(told, stop)
+        where_ended = "ended after round {1} of stage {0}, all saved".format(*where)
+        raise interrupt.StoppedError(where_ended, stop)
 
 
 def _record(recorder: recording.Recorder, came, programs, stop: int) -> dict | None:
@@ -253,8 +253,8 @@ def _pure(setups: dict[int, Setup], asked: bool, show: bool) -> list[Run]:
     traced, *_ = [checks.run(setup) for setup in padded]
     total = len(padded) * _length(padded[0])
     with Progress(total, show=show) as bar:
-        how = dict(asked=asked, waiting=bar.compiling)
-        programs = lockstep.compiled(padded, traced, **how)
+        options = dict(asked=asked, waiting=bar.compiling)
+        programs = lockstep.compiled(padded, traced, **options)
         at = dict.fromkeys(range(len(padded)))
         runs = lockstep.steps(list(setups), padded, programs, at)
         simulate = lockstep.simulating(programs, padded)

@@ -155,10 +155,10 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
                     f"{workdir / point.name} to run it again, or give another --workdir"
                 )
     workdir.mkdir(parents=True, exist_ok=True)
-    told = {p.name: plain.plain(p.config) for p in points}
+    configurations = {p.name: plain.plain(p.config) for p in points}
     with writing(workdir):
         labels = {p.name: p.label for p in points if p.label}
-        held = {"code": code, "labels": labels, "points": told}
+        held = {"code": code, "labels": labels, "points": configurations}
         text = json.dumps(shown | held, indent=2)
         files.write_text(workdir / FILE, text)
 
@@ -210,13 +210,13 @@ def read(workdir: str | Path) -> tuple[list[Point], dict]:
     path = Path(workdir) / FILE
     if not path.exists():
         raise ValueError(f"workdir={str(workdir)!r}, expected the folder of a study")
-    told = files.read_json(path, {"points": {}})
+    study = files.read_json(path, {"points": {}})
     with blaming(path):
-        labels = told.pop("labels", {})
+        labels = study.pop("labels", {})
         return [
             Point(name, configuration(values), labels.get(name, ""))
-            for name, values in told.pop("points").items()
-        ], told
+            for name, values in study.pop("points").items()
+        ], study
 
 
 def named(workdir: str | Path, name: str) -> Point:
@@ -256,10 +256,10 @@ def state(workdir: Path, point: Point) -> State:
     """Returns how far a point has come, by its files."""
     folders = [workdir / point.name / f"seed_{seed}" for seed in point.seeds]
     done = sum((folder / "summary.json").exists() for folder in folders)
-    reason = failure(workdir, point.name)
-    said = reason.read_text().strip() if reason.exists() else ""
+    note = failure(workdir, point.name)
+    reason = note.read_text().strip() if note.exists() else ""
     running = done < len(folders) and held(workdir, point)
-    return State(done, said, running)
+    return State(done, reason, running)
 
 
 def held(workdir: Path, point: Point) -> bool:

@@ -64,12 +64,12 @@ def write_page(workdir: Path, say: Callable) -> None:
     status, folders = [], []
     for point in points:
         state = on_disk.state(workdir, point)
-        told = "running" if state.running else "missing"
+        kind = "running" if state.running else "missing"
         if state.done == len(point.seeds):
-            told = "done"
+            kind = "done"
         if state.failed:
-            told = f"failed: {state.failed.splitlines()[0]}"
-        status.append((point.name, told))
+            kind = f"failed: {state.failed.splitlines()[0]}"
+        status.append((point.name, kind))
         folders += on_disk.begun(workdir, point)
     try:
         with on_disk.writing(workdir):

@@ -140,9 +140,9 @@ def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
 def _fitted(workdir: Path, point: Point) -> Point:
     """Returns the point with the rounds that its budget pays for."""
     point = on_disk.with_kept_rounds(workdir, point)
-    config, said = fit_rounds.fitted(point.config, experiment.build, progress=True)
-    if said:
-        _say(f"{point.name}: {said}")
+    config, found = fit_rounds.fitted(point.config, experiment.build, progress=True)
+    if found:
+        _say(f"{point.name}: {found}")
     return point._replace(config=config)
 
 

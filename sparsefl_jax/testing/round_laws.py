@@ -61,8 +61,8 @@ def law_chunks(world: World) -> None:
     thorough = {(c, d) for c in (2, 3, 5) for d in (1, most)} | {(1, most)} - {(1, 1)}
     for chunk, devices in sorted(thorough) if world.thorough else ((2, most),):
         for round in range(2):
-            how = {"chunk": chunk, "devices": devices}
-            got = small_world.run(world, states[round], round, **how)
+            options = {"chunk": chunk, "devices": devices}
+            got = small_world.run(world, states[round], round, **options)
             what = f"chunk={chunk}, {devices} devices"
             _same_rounds(world, "chunks", what, got, round)
 

@@ -51,12 +51,12 @@ def law_signature(world: World) -> None:
 def _same_form(world: World, what: str, found, expected) -> None:
     """Fails unless a function returned arrays like those of a client's state."""
     found = _arrays(world, what, found)
-    told, wanted = (
+    got, wanted = (
         [(path, leaf.shape, leaf.dtype) for path, leaf in leaves(tree)]
         for tree in (found, expected)
     )
-    if told != wanted:
-        fail(world, "signature", f"{what} returned {told}, expected {wanted}")
+    if got != wanted:
+        fail(world, "signature", f"{what} returned {got}, expected {wanted}")
 
 
 def _models(world: World, what: str, models) -> None:

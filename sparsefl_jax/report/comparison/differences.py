@@ -33,15 +33,15 @@ def fields(group: Group) -> dict[str, str]:
       >>> fields(Group("a", [Run(Path("a"), [], [], [0], {}, config, None)]))
       {'algorithm.name': 'spdst', 'algorithm.density': '0.05'}
     """
-    told = {
+    known = {
         name: _text(value)
         for name, value in flatten(group.runs[0].config).items()
         if name not in _IGNORED
     }
     if made_in_python(group.runs[0]):
-        told.pop("source")
-        told.pop("partition.name", None)  # which is not known
-    return told
+        known.pop("source")
+        known.pop("partition.name", None)  # which is not known
+    return known
 
 
 def differing(groups: Sequence[Group]) -> dict[str, list[str]]:

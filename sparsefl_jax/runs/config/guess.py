@@ -28,14 +28,14 @@ def unknown_field(name: str, allowed: Iterable[str]) -> str:
 def _guess(section: str, leaf: str, allowed: list[str]) -> str | None:
     """Returns the field that was probably meant, the section's own before others."""
     prefix = f"{section}." if section else ""
-    own = {prefix + name: name for name in allowed}
+    same_section = {prefix + name: name for name in allowed}
     others = _everywhere()
     for fields, meant in (
         (others, lambda name: name == leaf),
-        (own, lambda name: _initials(name) == leaf),
+        (same_section, lambda name: _initials(name) == leaf),
         (others, lambda name: _initials(name) == leaf),
-        (own, lambda name: name in closest(leaf, allowed)),
-        (own, lambda name: leaf in name.split("_")),
+        (same_section, lambda name: name in closest(leaf, allowed)),
+        (same_section, lambda name: leaf in name.split("_")),
         (others, lambda name: name in closest(leaf, others.values(), cutoff=0.8)),
     ):
         if found := [path for path, name in fields.items() if meant(name)]:

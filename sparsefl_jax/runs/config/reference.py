@@ -50,7 +50,7 @@ def listing(section: str = "", config=None) -> str:
             f"--fields={section}{hint}, expected one of {', '.join(sections)}, or a "
             "name that --list prints"
         )
-    told = [
+    listed = [
         "--config.NAME=VALUE sets a field, --config.SECTION.NAME=VALUE one of a section"
     ]
     usual = defaults.default_config()
@@ -59,10 +59,10 @@ def listing(section: str = "", config=None) -> str:
         for name in sorted(config, key=_place)
         if name not in sections
     ]
-    told += ["", _table(plain)]
+    listed += ["", _table(plain)]
     for name in sections:
-        told += ["", _of_section(name, config[name].get("name"), config[name])]
-    return "\n".join(told)
+        listed += ["", _of_section(name, config[name].get("name"), config[name])]
+    return "\n".join(listed)
 
 
 def _field_of(name: str) -> str:
@@ -75,14 +75,14 @@ def _field_of(name: str) -> str:
     def first(function):
         return next(iter(inspect.signature(function).parameters), None)
 
-    own = first(named("--fields", name, {}))
+    argument = first(named("--fields", name, {}))
     taken = {f: {*map(first, t.values())} for f, t in registry.TABLES.items()}
     for field, arguments in taken.items():
-        if own in arguments:
+        if argument in arguments:
             return field
     known = sorted(set().union(*taken.values()))
     raise ValueError(
-        f"--fields={name}: its first argument is {own}, expected one of "
+        f"--fields={name}: its first argument is {argument}, expected one of "
         f"{', '.join(known)}"
     )
 
@@ -122,11 +122,12 @@ def lines(field: str, name: str | None) -> dict[str, str]:
       name: the entry that it names, if any.
     """
     factory = _factory(field, name)
-    told = argument_lines(factory) if factory else {}
+    documented = argument_lines(factory) if factory else {}
     if field.endswith("optimizer"):
-        told |= argument_lines(local.make_optimizer)
+        documented |= argument_lines(local.make_optimizer)
     return {
-        key: LINES.get(f"{field}.{key}") or told.get(key, "").split("; ")[0].rstrip(".")
+        key: LINES.get(f"{field}.{key}")
+        or documented.get(key, "").split("; ")[0].rstrip(".")
         for key in fields.kinds(field, name)
     }
 
@@ -136,9 +137,9 @@ def _of_section(field: str, name: str | None, section) -> str:
     usual = defaults.default_config()
     given = {key: p.default for key, p in fields.parameters(field, name).items()}
     given |= {key: usual[field][key] for key in usual[field]}
-    told = lines(field, name)
+    explained = lines(field, name)
     rows = [
-        (f"{field}.{key}", kind, given.get(key), told[key], section.get(key))
+        (f"{field}.{key}", kind, given.get(key), explained[key], section.get(key))
         for key, kind in fields.kinds(field, name).items()
     ]
     rows.sort(key=lambda row: _place(row[0]))

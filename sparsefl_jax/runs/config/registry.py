@@ -57,7 +57,9 @@ def readers(field: str, *keys: str) -> list[str]:
       ['dirichlet', 'lda', 'quantity']
     """
     taken = {n: inspect.signature(f).parameters for n, f in TABLES[field].items()}
-    return sorted(name for name, own in taken.items() if own.keys() & set(keys))
+    return sorted(
+        name for name, arguments_of in taken.items() if arguments_of.keys() & set(keys)
+    )
 
 
 def refuse_unread(field: str, section: dict, key: str) -> None:

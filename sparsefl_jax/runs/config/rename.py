@@ -112,13 +112,13 @@ def follow(config, given: dict[str, dict[str, str]]) -> None:
             f"fit.{name}={given['fit'][name]} is set by the run, expected no value"
         )
     tables, every = registry.TABLES, given
-    given = {field: told for field, told in given.items() if field in tables}
-    if names := {f: told["name"] for f, told in given.items() if "name" in told}:
+    given = {field: flags for field, flags in given.items() if field in tables}
+    if names := {f: flags["name"] for f, flags in given.items() if "name" in flags}:
         rename(config, names)
-    for field, told in given.items():
+    for field, flags in given.items():
         section = config[field]
-        for key in told.keys() - set(section) if section.get("name") else ():
-            named = told | {"name": section.name}
+        for key in flags.keys() - set(section) if section.get("name") else ():
+            named = flags | {"name": section.name}
             registry.refuse_unread(field, named, key)
     _admit(config, every)
 
@@ -127,13 +127,13 @@ def _admit(config, given: dict[str, dict[str, str]]) -> None:
     """Adds arguments that sections may hold and do not, so that they can be set."""
     from ml_collections import config_dict
 
-    for field, told in given.items():
+    for field, flags in given.items():
         section = config.get(field)
         if not hasattr(section, "to_dict") or not section.get("name"):
             continue
-        known = fields.kinds(field, told.get("name", section.name))
+        known = fields.kinds(field, flags.get("name", section.name))
         with config.unlocked():
-            for key in (told.keys() & known.keys()) - set(section):
+            for key in (flags.keys() & known.keys()) - set(section):
                 section[key] = config_dict.placeholder(object)
 
 

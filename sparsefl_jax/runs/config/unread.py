@@ -108,10 +108,10 @@ def _companions(config) -> Iterator[tuple]:
 def _density(config) -> Iterator[tuple]:
     held = densities(config)
     if config.density is not None and config.density not in held.values():
-        told = [f"{field} is {value}" for field, value in held.items()]
+        others = [f"{field} is {value}" for field, value in held.items()]
         names = ", ".join(registry.readers("algorithm", *_DENSITIES))
         none = f"{config.algorithm.get('name')!r} takes none; {names} do"
-        yield "density", config.density, ", ".join(told) or none
+        yield "density", config.density, ", ".join(others) or none
 
 
 def _optimizers(config) -> Iterator[tuple]:
@@ -134,11 +134,11 @@ def _rates(config) -> Iterator[tuple]:
 
 def _data(config) -> Iterator[tuple]:
     name = config.dataset
-    own = name in samples.SAMPLES or name.endswith(".npz")
+    no_folder = name in samples.SAMPLES or name.endswith(".npz")
     ours = name in NAMED  # one of several sources
     hub = name.startswith(PREFIX) or (ours and NAMED[name].tfds is None)
     folder = not ours and (Path(name).is_absolute() or leaf.find(name))
-    if config.data_dir and (own or hub or folder):
+    if config.data_dir and (no_folder or hub or folder):
         yield "data_dir", config.data_dir, f"{name!r} is no data set of TFDS"
     if config.data_dir and any(value for value in config.hf.values()):
         yield "data_dir", config.data_dir, "hf names a data set of Hugging Face"
