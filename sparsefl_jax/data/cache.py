@@ -57,8 +57,15 @@ def key(name: str, folder: Path, files: Sequence[Path]) -> str:
     facts = [str(folder.resolve())]
     for file in sorted(files):
         stat = file.stat()
-        times = stat.st_mtime_ns, stat.st_ctime_ns
-        facts.append((str(file.relative_to(folder)), stat.st_size, stat.st_ino, *times))
+        facts.append(
+            (
+                str(file.relative_to(folder)),
+                stat.st_size,
+                stat.st_ino,
+                stat.st_mtime_ns,
+                stat.st_ctime_ns,
+            )
+        )
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     return f"{name.replace('/', '-')}-{digest}"
 

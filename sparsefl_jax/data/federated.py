@@ -166,9 +166,15 @@ def from_arrays(
       >>> from_arrays(x, y, num_clients=10).train.index.shape
       (10, 8)
     """
-    ids = {"users": users, "users_test": users_test}
     dataset = make_dataset(
-        x, y, x_test, y_test, num_classes=num_classes, name=name, **ids
+        x,
+        y,
+        x_test,
+        y_test,
+        num_classes=num_classes,
+        name=name,
+        users=users,
+        users_test=users_test,
     )
     test_split = test_split or ("within" if x_test is None else "partition")
     return federate(

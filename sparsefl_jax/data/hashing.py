@@ -48,8 +48,12 @@ def hashed(
     from sklearn.feature_extraction.text import HashingVectorizer
 
     at_least("hash", num_features, 1)
-    runs = {"analyzer": "char_wb", "ngram_range": (3, 4)}
-    vectorizer = HashingVectorizer(n_features=num_features, dtype=np.float32, **runs)
+    vectorizer = HashingVectorizer(
+        n_features=num_features,
+        dtype=np.float32,
+        analyzer="char_wb",
+        ngram_range=(3, 4),
+    )
     x = np.zeros((len(texts), num_features), np.float32)
     hide = True if title is None else None  # None shows it on a terminal alone
     with tqdm(total=len(texts), desc=title, unit=" texts", disable=hide) as bar:

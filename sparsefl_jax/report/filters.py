@@ -227,8 +227,9 @@ def _cells(ax, shares: np.ndarray, colors: str = ""):
     from matplotlib.colors import LinearSegmentedColormap
 
     kept = LinearSegmentedColormap.from_list("kept", _KEPT)
-    scale = {"cmap": colors or kept, "vmin": 0, "vmax": 100}
-    image = ax.imshow(100.0 * shares, aspect="auto", **scale)
+    image = ax.imshow(
+        100.0 * shares, aspect="auto", cmap=colors or kept, vmin=0, vmax=100
+    )
     ax.grid(visible=False)
     ax.tick_params(labelsize=7)
     whole_numbers(ax.yaxis)

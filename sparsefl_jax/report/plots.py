@@ -219,9 +219,18 @@ def _by_gbit(run: Run, model: str) -> tuple[np.ndarray, np.ndarray]:
 
 def _mark_best(ax, x: float, best: Record) -> None:
     """Draws a ring around the best evaluation."""
-    style = {"ls": "none", "marker": "o", "ms": 9, "mfc": "none", "mec": INK}
     y = 100 * (accuracy(best) or 0.0)  # the best is finite
-    ax.plot([x], [y], label="best", zorder=4, **style)
+    ax.plot(
+        [x],
+        [y],
+        label="best",
+        zorder=4,
+        ls="none",
+        marker="o",
+        ms=9,
+        mfc="none",
+        mec=INK,
+    )
 
 
 def _headline(run: Run, field: str) -> tuple[np.ndarray, np.ndarray]:

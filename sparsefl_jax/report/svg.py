@@ -32,8 +32,9 @@ def draw(figure: Figure, comparison: Comparison) -> str:
         canvas = Canvas(figsize=(width, height))
         canvas.subplots_adjust(left=0.115, right=0.955, bottom=bottom, top=top)
         figure.draw(canvas.subplots())
-        place = {"loc": "lower left", "bbox_to_anchor": (0.09, 0.0)}
-        canvas.legend(handles, labels, ncols=columns, **place)
+        canvas.legend(
+            handles, labels, ncols=columns, loc="lower left", bbox_to_anchor=(0.09, 0.0)
+        )
         out = io.StringIO()
         canvas.savefig(out, format="svg", transparent=True, metadata={"Date": None})
     return out.getvalue()

@@ -107,8 +107,15 @@ def run(
         config, found = fit_rounds.fitted(config, build, progress=show)
         if found and show:
             print(found, file=sys.stderr)
-    options = resume, progress, extend_at_final, accept_lost_records, widths
-    job = Job(values(config), Path(workdir), *options)
+    job = Job(
+        values(config),
+        Path(workdir),
+        resume,
+        progress,
+        extend_at_final,
+        accept_lost_records,
+        widths,
+    )
     for name in ("extend_at_final", "accept_lost_records"):
         if getattr(job, name) and not resume:
             raise ValueError(f"{name}=True, expected resume=True with it")
@@ -152,8 +159,17 @@ def run_each(
         return
     for place in left:
         config, folder = runs[place]
-        options = dict(resume=begun[place], progress=progress, widths=widths)
-        yield place, together.attempt(run, config, folder, **options)
+        yield (
+            place,
+            together.attempt(
+                run,
+                config,
+                folder,
+                resume=begun[place],
+                progress=progress,
+                widths=widths,
+            ),
+        )
 
 
 def perform(job: Job) -> dict:

@@ -102,8 +102,13 @@ def fitted(
         return _of(config, max(rounds, 1)), f"at least {rounds} rounds, by the plan"
     if inexact:
         parts, stages = plan(max(rounds, 1))
-        given = stages[-1]["flops_most"], config.fit.pilot, config.seed
-        measured = pilot.measure(parts, *given, progress=progress)
+        measured = pilot.measure(
+            parts,
+            stages[-1]["flops_most"],
+            config.fit.pilot,
+            config.seed,
+            progress=progress,
+        )
 
         def estimated(rounds: int) -> dict[str, tuple[float, float]]:
             parts, stages = plan(rounds)

@@ -98,8 +98,9 @@ def perform(job: Job) -> dict:
 
 def find(job: Job) -> resumption.Found:
     """Reads what the directory of a run holds."""
-    may = job.extend_at_final, job.accept_lost_records
-    return resumption.find(job.path, job.config, *may)
+    return resumption.find(
+        job.path, job.config, job.extend_at_final, job.accept_lost_records
+    )
 
 
 def ended(job: Job, found: resumption.Found) -> dict:
@@ -167,12 +168,13 @@ def opened(
     if saved:
         about["position"] = log_lines.restore(path, before["position"])
     run_directory.amend(path, config)
-    arguments = path, config, key, parts.setup, at, about
     with contextlib.ExitStack() as stack:
         if progress is None:
             rounds = at.rounds(parts.setup.stages)
             progress = stack.enter_context(Progress(*rounds, show=bool(job.progress)))
-        opened = recording.recording(*arguments, progress, together, begin)
+        opened = recording.recording(
+            path, config, key, parts.setup, at, about, progress, together, begin
+        )
         yield at, stack.enter_context(opened)
 
 

@@ -123,8 +123,9 @@ def go_on(
 def _simulating(programs: Programs, stage: int) -> Callable:
     """Returns `(Asked) -> Ran`, which simulates the rounds of a stage."""
     setup, (plan, pace, segment, *_) = programs.setup, programs.of(stage)
-    parts = setup.data, setup.budgets, programs.traced[stage].clock
-    population = placement.make_population(plan, *parts)
+    population = placement.make_population(
+        plan, setup.data, setup.budgets, programs.traced[stage].clock
+    )
     if pace.working is None:
         segment = store.on_device(segment)
     else:

@@ -102,8 +102,9 @@ class Programs:
         return self._programs.get(stage, self.traced[stage]).memory
 
     def _compile(self, stage: int) -> None:
-        arguments = self.setup, stage, self.traced[stage], self.replicas
-        self._programs[stage] = compile_stage(*arguments)
+        self._programs[stage] = compile_stage(
+            self.setup, stage, self.traced[stage], self.replicas
+        )
 
 
 def compile_stage(

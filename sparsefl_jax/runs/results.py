@@ -156,8 +156,9 @@ def _state(saved: checkpoint.Saved, setup: Setup, key: Key, clients=None):
         return state
     rows = rows if clients is None else rows.only(clients)
     stage_key = keys.of_stage(keys.of_run(key)[1], stage)
-    parts = stage_key, algorithm, info, shapes.clients, 1, rows.first
-    everyone = initial_state.on_disk(*parts)
+    everyone = initial_state.on_disk(
+        stage_key, algorithm, info, shapes.clients, 1, rows.first
+    )
     everyone.load(rows)
     return state._replace(clients=everyone)
 

@@ -121,8 +121,9 @@ def _outcomes(jobs: Sequence[Job], left: dict, asked: bool) -> Iterator[Outcome]
             why = str(error)
         else:
             tell(f"{len(jobs)} seeds run together", show)
-            arguments = setups, programs, progress, begin, interrupted
-            yield from _together(jobs, left, *arguments)
+            yield from _together(
+                jobs, left, setups, programs, progress, begin, interrupted
+            )
             return
     tell(f"seeds run one after another: {why}", show)
     for i, run in left.items():
@@ -253,8 +254,7 @@ def _pure(setups: dict[int, Setup], asked: bool, show: bool) -> list[Run]:
     traced, *_ = [checks.run(setup) for setup in padded]
     total = len(padded) * _length(padded[0])
     with Progress(total, show=show) as bar:
-        options = dict(asked=asked, waiting=bar.compiling)
-        programs = lockstep.compiled(padded, traced, **options)
+        programs = lockstep.compiled(padded, traced, asked=asked, waiting=bar.compiling)
         at = dict.fromkeys(range(len(padded)))
         runs = lockstep.steps(list(setups), padded, programs, at)
         simulate = lockstep.simulating(programs, padded)

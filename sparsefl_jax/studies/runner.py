@@ -131,8 +131,9 @@ def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
     runs = [(point.of_seed(seed), folder) for seed, folder in folders]
     left = [i for i, run in enumerate(runs) if not _ended(*run)]
     widths = experiment.widths_of([config for config, _ in runs])
-    options = point.config.seeds_together, widths
-    for index, outcome in experiment.run_each(runs, left, *options, progress="rounds"):
+    for index, outcome in experiment.run_each(
+        runs, left, point.config.seeds_together, widths, progress="rounds"
+    ):
         if not isinstance(outcome, dict):
             yield f"seed {point.seeds[index]}", outcome
 

@@ -93,8 +93,16 @@ def batches_jit(world: World) -> Callable:
         _, key, _ = keys.of_exchange(keys.of_client(key, info.index))
         x, y, index, *_ = population
         size, count = stage.batch_size, info.num_examples
-        options = {"epochs": stage.epochs, "num_steps": steps_per_epoch(count, size)}
-        return batches(key, x, y, index[info.index], count, batch_size=size, **options)
+        return batches(
+            key,
+            x,
+            y,
+            index[info.index],
+            count,
+            batch_size=size,
+            epochs=stage.epochs,
+            num_steps=steps_per_epoch(count, size),
+        )
 
     return jax.jit(make)
 

@@ -22,9 +22,10 @@ def law_types(world: World) -> None:
     state = small_world.start(world)
     round_fn = round_program.make_round(small_world.plan(world))
     before = jax.eval_shape(lambda s: s, state)
-    inputs = world.key, world.population, state, np.int32(0), world.cohorts[0]
     try:
-        after, log = jax.eval_shape(round_fn, *inputs)
+        after, log = jax.eval_shape(
+            round_fn, world.key, world.population, state, np.int32(0), world.cohorts[0]
+        )
     except TypeError as error:
         what = str(error).splitlines()[0]
         raise ContractError(f"law 'types', {world.name}: {what}") from error
@@ -61,8 +62,9 @@ def law_chunks(world: World) -> None:
     thorough = {(c, d) for c in (2, 3, 5) for d in (1, most)} | {(1, most)} - {(1, 1)}
     for chunk, devices in sorted(thorough) if world.thorough else ((2, most),):
         for round in range(2):
-            options = {"chunk": chunk, "devices": devices}
-            got = small_world.run(world, states[round], round, **options)
+            got = small_world.run(
+                world, states[round], round, chunk=chunk, devices=devices
+            )
             what = f"chunk={chunk}, {devices} devices"
             _same_rounds(world, "chunks", what, got, round)
 
@@ -178,8 +180,9 @@ def law_seeds(world: World) -> None:
     round_fn = round_program.make_round(small_world.plan(world))
     both = jax.jit(jax.vmap(round_fn, in_axes=(0, None, 0, None, 0)))
     pair = jax.tree.map(lambda *v: np.stack(v), *states[1:3])
-    inputs = keys, world.population, pair, np.int32(1), world.cohorts[1:3]
-    out = jax.device_get(both(*inputs))
+    out = jax.device_get(
+        both(keys, world.population, pair, np.int32(1), world.cohorts[1:3])
+    )
     log = jax.tree.map(lambda v: v[None], rows(out[1], 0))
     _same_rounds(world, "seeds", "first seed", (rows(out[0], 0), log), 1)
     ids = world.cohorts[2:3]

@@ -134,8 +134,18 @@ def make_world(
     arguments = "".join(f", {k}={kwargs[k]}" for k in plain)
     name, key = getattr(factory, "__name__", str(factory)), jax.random.key(3)
     sparse, population = begin(jax.random.key(1), jax.random.key(2)), _population()
-    among = algorithm, stage, sparse, layers, population, cohorts
-    return World(name + arguments, *among, key, thorough, shared)
+    return World(
+        name + arguments,
+        algorithm,
+        stage,
+        sparse,
+        layers,
+        population,
+        cohorts,
+        key,
+        thorough,
+        shared,
+    )
 
 
 def _population() -> placement.Population:
@@ -209,9 +219,14 @@ def run(
     ids = world.cohorts[first : first + count] if ids is None else ids
     key = world.key if key is None else key
     population = world.population if population is None else population
-    inputs = jax.device_put(state, placed), *_scanned(world, first, ids, length)
     program = segment(world, chunk, devices)
-    state, log = program(key, population, *inputs, count=np.int32(count))
+    state, log = program(
+        key,
+        population,
+        jax.device_put(state, placed),
+        *_scanned(world, first, ids, length),
+        count=np.int32(count),
+    )
     state, log = jax.device_get((state, log))
     return state, jax.tree.map(lambda v: v[:count], log)
 
@@ -230,8 +245,13 @@ def through(
     state = jax.device_put(state, placement.shardings(plan(world), state))
     for round in rounds:
         ids = world.cohorts[round : round + 1]
-        inputs = world.key, world.population, state, *_scanned(world, round, ids, None)
-        state, _ = segment(world, 1, 1)(*inputs, count=np.int32(1))
+        state, _ = segment(world, 1, 1)(
+            world.key,
+            world.population,
+            state,
+            *_scanned(world, round, ids, None),
+            count=np.int32(1),
+        )
     return jax.device_get(state), world.shared["traces"]
 
 

@@ -174,8 +174,9 @@ def _draw_bands(ax, comparison: Comparison, bands: Sequence[Band], axis: Axis) -
         line = _line(ax, x, y, look, turn, len(x) <= 25)
         line.set_gid(tip(f"line-{i}", entry.label))
         if spread.any():
-            style = {"color": look.color, "alpha": 0.14, "linewidth": 0}
-            ax.fill_between(x, y - spread, y + spread, **style)
+            ax.fill_between(
+                x, y - spread, y + spread, color=look.color, alpha=0.14, linewidth=0
+            )
     if ax.get_xscale() == "linear":
         ax.set_xlim(left=0)
     else:
