@@ -97,7 +97,9 @@ def main(argv):
     if FIELDS.value:
         return cli.list_fields(FIELDS.value, CONFIG.value)
     if PREPARE.value:
-        return cli.prepare(PREPARE.value)
+        from sparsefl_jax.data.prepare import prepare
+
+        return print(prepare(PREPARE.value))
     if study:
         return command.run(
             STUDY.value,

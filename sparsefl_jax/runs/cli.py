@@ -100,13 +100,6 @@ def dry_run(config) -> None:
         formats.say(f"{found}\n{plan}" if found else plan)
 
 
-def prepare(name: str) -> None:
-    """Downloads a data set, and prints where it is or what it holds."""
-    from sparsefl_jax.data.prepare import prepare as get
-
-    print(get(name))
-
-
 def list_fields(section: str, config) -> None:
     """Prints the fields of a section, or of all for `EVERYTHING`."""
     from sparsefl_jax.runs.config import reference
