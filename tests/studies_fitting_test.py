@@ -70,6 +70,22 @@ def test_a_point_measures_once_and_all_its_seeds_have_these_rounds(
         runner.run([first], out)
 
 
+def test_a_schedule_follows_the_fitted_rounds(study, tmp_path):
+    """A file keeps no reference, so such a point is fitted before it is written."""
+    (point, *_), measured = study
+    config = point.config
+    with config.unlocked(), config.ignore_type():
+        config.final_learning_rate = 0.01
+        config.lr_horizon = config.get_oneway_ref("num_rounds")
+    out = tmp_path / "out"
+    assert runner.run([point], out, show=False)["fedavg"].done == 2
+    for path in out.rglob("config.json"):
+        found = json.loads(path.read_text())
+        assert found["num_rounds"] == found["lr_horizon"] == 7
+    assert runner.run([point], out, show=False)["fedavg"].done == 2  # kept
+    assert measured == ["fedavg"]
+
+
 def test_a_pilot_that_fails_costs_its_point_alone(study, tmp_path):
     points, measured = study
     states = runner.run(points, tmp_path / "out", show=False)

@@ -100,6 +100,7 @@ _SUMMARY = {
     "seconds?": NUMBER,
     "rounds_per_second?": NUMBER,
     "hours?": NUMBER,
+    "unheard?": NUMBER,
     "tiers?": {str: {"drawn": NUMBER, "dropped": NUMBER, "accuracy?": VALUE}},
     **dict.fromkeys(("method?", "device?", "commit?", "ended_by?", "metric?"), TEXT),
 }

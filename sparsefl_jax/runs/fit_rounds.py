@@ -40,6 +40,13 @@ def kept(config, old):
     return None if run_directory.differences(old, same) else same
 
 
+def followed(config) -> bool:
+    """Tells whether other fields, as FedSparsify's, follow rounds yet to be set."""
+    longer = copy.deepcopy(config)
+    longer.num_rounds += 1
+    return bool(wanted(config)) and len(run_directory.differences(config, longer)) > 1
+
+
 def with_rounds_of(config, old):
     """Returns a configuration with the rounds of another, and what set them."""
     return _of(config, old.num_rounds, old.fit.by, old.fit.get("measured"))

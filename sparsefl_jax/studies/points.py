@@ -169,14 +169,21 @@ def folders(workdir: Path, point: Point) -> list[tuple[int, Path]]:
 
 
 def with_kept_rounds(workdir: Path, point: Point) -> Point:
-    """Returns a point with the rounds that its budget has set for a run of it."""
+    """Returns a point with the rounds that its budget has set, for the study or a run.
+
+    Args:
+      workdir: the study's folder, which may not exist yet.
+      point: as the study describes it.
+    """
+    known = read(workdir)[0] if (workdir / FILE).exists() else []
+    kept = [(point.config, old.config) for old in known if old.name == point.name]
     for seed, folder in folders(workdir, point):
         if (folder / "config.json").exists():
-            kept = run_directory.read_config(folder)
-            if fit_rounds.kept(point.of_seed(seed), kept):
-                return point._replace(
-                    config=fit_rounds.with_rounds_of(point.config, kept)
-                )
+            kept.append((point.of_seed(seed), run_directory.read_config(folder)))
+    for config, old in kept:
+        if fit_rounds.kept(config, old):
+            config = fit_rounds.with_rounds_of(point.config, old)
+            return point._replace(config=config)
     return point
 
 

@@ -83,6 +83,12 @@ def run(
     old = on_disk.read(workdir)[0] if (workdir / on_disk.FILE).exists() else []
     if left := {point.name for point in old} - {point.name for point in points}:
         say(f"not in this study, and so not on its page: {', '.join(sorted(left))}")
+    # The file keeps plain values, so what follows the rounds follows them here alone.
+    points = list(points)
+    for i, point in enumerate(points):
+        if fit_rounds.followed(point.config):
+            with on_disk.naming(point):
+                points[i] = _fitted(workdir, point)
     on_disk.write(workdir, points, {"unlike": unlike})
     missing = [point for point in points if not _complete(workdir, point)]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
