@@ -88,7 +88,7 @@ def of_run(run: Path) -> tuple[str, dict, dict[str, np.ndarray]]:
     config, kept = run_directory.read_config(run), filters.read_filters(run)
     if kept is None or not kept.snapshots:
         raise SystemExit(f"run={str(run)!r}, expected one with masks/filters_*.npy")
-    active = kept.active(kept.snapshots[-1])
+    active = kept.active(kept.filters[-1])
     count = np.concatenate(list(active.values()), 1).sum(1)
     client = np.argsort(count, kind="stable")[len(count) // 2]
     kwargs = config.model.to_dict()

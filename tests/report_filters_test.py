@@ -69,9 +69,9 @@ def test_read_filters_gives_back_the_bits_in_order(tmp_path):
     }
     folder = write_filters(run, rounds)
     kept = filters.read_filters(run)
-    assert [s[:2] for s in kept.snapshots] == sorted(rounds)
+    assert [s[:2] for s in kept.filters] == sorted(rounds)
     edges = np.cumsum([0, *SIZES])
-    for snapshot in kept.snapshots:
+    for snapshot in kept.filters:
         active = kept.active(snapshot)
         assert list(active) == NAMES
         for name, a, b in zip(NAMES, edges, edges[1:], strict=False):

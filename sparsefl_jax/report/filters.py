@@ -13,7 +13,6 @@ with Sparse Models and Low Computational Overhead", NeurIPS 2024.
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 
@@ -27,28 +26,13 @@ from sparsefl_jax.report.lines import (
     short,
 )
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.report.masks import Snapshot, open_snapshots
+from sparsefl_jax.report.masks import Kept, Snapshot, open_snapshots
 
 _KEPT = ("#f1f3f5", "#2a6fb0")  # of no client and of all, legible on light and dark
 _MAX_PATTERNS = 6  # layers whose patterns are drawn client by client
 
 
-class KeptFilters(NamedTuple):
-    """The filters of a run that were active, in the order of stages and rounds."""
-
-    names: list[str]  # L layers
-    sizes: list[int]  # [L] filters
-    snapshots: list[Snapshot]  # packed: uint8 [N or 1, bytes]
-
-    def active(self, snapshot: Snapshot) -> dict[str, np.ndarray]:
-        """Returns the active filters of each layer, bool [N or 1, filters]."""
-        count = sum(self.sizes)
-        rows = np.unpackbits(snapshot.packed, axis=1, count=count).astype(bool)
-        parts = np.split(rows, np.cumsum(self.sizes)[:-1], axis=1)
-        return dict(zip(self.names, parts, strict=True))
-
-
-def read_filters(run_dir: str | Path) -> KeptFilters | None:
+def read_filters(run_dir: str | Path) -> Kept | None:
     """Opens the filters that a run kept, without reading them.
 
     Args:
@@ -64,8 +48,7 @@ def read_filters(run_dir: str | Path) -> KeptFilters | None:
       >>> read_filters("no/such/run") is None
       True
     """
-    found = open_snapshots(run_dir, "filters.json", {"filters": 2})
-    return None if found is None else KeptFilters(*found)
+    return open_snapshots(run_dir, "filters.json", {"filters": 2})
 
 
 def plot_filters(run: Run, folder: Path) -> list[Path]:
@@ -86,22 +69,22 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
     if kept is None:
         return []
     # The masks of a stopped run may be ahead of its metrics.
-    known = [s for s in kept.snapshots if s.stage < len(run.starts)]
-    kept = kept._replace(snapshots=known)
+    known = [s for s in kept.filters if s.stage < len(run.starts)]
+    kept = kept._replace(filters=known)
     if all(v.all() for s in known for v in kept.active(s).values()):
         return []
     paths = [folder / "filter_activity.svg"]
     filter_activity(run, paths[0], kept)
     if len(known[-1].packed) > 1:
         personal = [s for s in known if len(s.packed) > 1]
-        kept = kept._replace(snapshots=personal)
+        kept = kept._replace(filters=personal)
         paths += [folder / "client_filters.svg", folder / "client_layer_density.svg"]
         client_filters(run, paths[1], kept)
         client_layer_density(run, paths[2], kept)
     return paths
 
 
-def filter_activity(run: Run, path: Path, kept: KeptFilters) -> None:
+def filter_activity(run: Run, path: Path, kept: Kept) -> None:
     """Draws the share of clients that keep each filter of a layer, by round.
 
     Args:
@@ -111,9 +94,9 @@ def filter_activity(run: Run, path: Path, kept: KeptFilters) -> None:
     """
     names = kept.names
     shares = [
-        {name: v.mean(0) for name, v in kept.active(s).items()} for s in kept.snapshots
+        {name: v.mean(0) for name, v in kept.active(s).items()} for s in kept.filters
     ]
-    rounds = [_done(run, s) for s in kept.snapshots]
+    rounds = [_done(run, s) for s in kept.filters]
     columns = min(len(names), 2 if len(names) <= 4 else 3)
     rows = math.ceil(len(names) / columns)
     with canvas(path, (4.9, 0.6 + 1.6 * rows)) as figure:
@@ -125,12 +108,12 @@ def filter_activity(run: Run, path: Path, kept: KeptFilters) -> None:
         for ax in grid.flat[len(names) :]:
             ax.set_axis_off()
         _name_axes(figure, "round", "filter")
-        clients = max(len(s.packed) for s in kept.snapshots)
+        clients = max(len(s.packed) for s in kept.filters)
         label = "clients that keep the filter" if clients > 1 else "kept by the server"
         figure.colorbar(image, ax=grid, label=f"{label} [%]", aspect=30)
 
 
-def client_filters(run: Run, path: Path, kept: KeptFilters) -> None:
+def client_filters(run: Run, path: Path, kept: Kept) -> None:
     """Draws the filters that each client keeps in blue and the pruned ones in grey.
 
     Of layers and of the last stage's rounds it draws the first, the last and some
@@ -141,7 +124,7 @@ def client_filters(run: Run, path: Path, kept: KeptFilters) -> None:
       path: the file to write.
       kept: from `read_filters`, with personal models in the last stage.
     """
-    last = [s for s in kept.snapshots if s.stage == kept.snapshots[-1].stage]
+    last = [s for s in kept.filters if s.stage == kept.filters[-1].stage]
     chosen = [last[i] for i in _spread(len(last), 3)]
     layers = [kept.names[i] for i in _spread(len(kept.names), _MAX_PATTERNS)]
     size = (4.9, 0.6 + 1.5 * len(layers))
@@ -159,7 +142,7 @@ def client_filters(run: Run, path: Path, kept: KeptFilters) -> None:
         _name_axes(figure, "filter", "client")
 
 
-def client_layer_density(run: Run, path: Path, kept: KeptFilters) -> None:
+def client_layer_density(run: Run, path: Path, kept: Kept) -> None:
     """Draws the share of each layer's filters that each client keeps at the end.
 
     Args:
@@ -167,7 +150,7 @@ def client_layer_density(run: Run, path: Path, kept: KeptFilters) -> None:
       path: the file to write.
       kept: from `read_filters`; its last snapshot is drawn.
     """
-    snapshot = kept.snapshots[-1]
+    snapshot = kept.filters[-1]
     active = kept.active(snapshot)
     shares = np.stack([v.mean(1) for v in active.values()], 1)
     with canvas(path, (4.9, 3.9)) as figure:

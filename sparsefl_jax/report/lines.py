@@ -28,20 +28,21 @@ def finite(value: Any) -> bool:
 
 
 def series(
-    run: Run, records: Sequence[Record], value: Callable
-) -> tuple[np.ndarray, np.ndarray]:
+    run: Run, records: Sequence[Record], value: Callable, at: str | None = None
+) -> Points:
     """Returns the rounds, counted over all stages, and the finite values there.
 
     Args:
       run: the run of the records.
       records: records with `stage` and `round`.
       value: `(record) -> number or None`.
+      at: a key of the records that stands for the rounds; None for these.
 
     Returns:
       Two float arrays [n].
     """
     pairs = [
-        (run.starts[r["stage"]] + r["round"], value(r))
+        (r[at] if at else run.starts[r["stage"]] + r["round"], value(r))
         for r in records
         if finite(value(r))
     ]

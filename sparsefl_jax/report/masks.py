@@ -33,16 +33,24 @@ class Snapshot(NamedTuple):
     packed: np.ndarray  # uint8 [bytes] of the server, [K, bytes] of clients; on disk
 
 
-class KeptMasks(NamedTuple):
-    """All masks of a run, in the order of stages and rounds."""
+class Kept(NamedTuple):
+    """All masks or filters of a run, in the order of stages and rounds."""
 
     names: list[str]  # L layers
-    sizes: list[int]  # [L] entries
-    server: list[Snapshot]
-    clients: list[Snapshot]
+    sizes: list[int]  # [L] entries, or filters
+    server: list[Snapshot] = []  # noqa: RUF012  never changed
+    clients: list[Snapshot] = []  # noqa: RUF012
+    filters: list[Snapshot] = []  # noqa: RUF012  packed: uint8 [N or 1, bytes]
+
+    def active(self, snapshot: Snapshot) -> dict[str, np.ndarray]:
+        """Returns the active filters of each layer, bool [N or 1, filters]."""
+        count = sum(self.sizes)
+        rows = np.unpackbits(snapshot.packed, axis=1, count=count).astype(bool)
+        parts = np.split(rows, np.cumsum(self.sizes)[:-1], axis=1)
+        return dict(zip(self.names, parts, strict=True))
 
 
-def read_masks(run_dir: str | Path) -> KeptMasks | None:
+def read_masks(run_dir: str | Path) -> Kept | None:
     """Opens the masks that a run kept, without reading them.
 
     Args:
@@ -58,13 +66,12 @@ def read_masks(run_dir: str | Path) -> KeptMasks | None:
       >>> read_masks("no/such/run") is None
       True
     """
-    found = open_snapshots(run_dir, "layers.json", {"server": 1, "clients": 2})
-    return None if found is None else KeptMasks(*found)
+    return open_snapshots(run_dir, "layers.json", {"server": 1, "clients": 2})
 
 
 def open_snapshots(
     run_dir: str | Path, layers: str, kinds: dict[str, int]
-) -> tuple | None:
+) -> Kept | None:
     """Opens snapshots of packed bits.
 
     Args:
@@ -73,8 +80,8 @@ def open_snapshots(
       kinds: the number of axes by kind of snapshot, the beginning of its files' names.
 
     Returns:
-      The names and the sizes of the layers, then for each kind a list of snapshots in
-      order; None if there is no file of layers.
+      The layers, and the snapshots of these kinds in order; None if there is no file of
+      layers.
 
     Raises:
       ValueError: a file is damaged, or its size does not fit the layers.
@@ -95,8 +102,8 @@ def open_snapshots(
         if kind in kinds:
             packed = open_packed(path, ndim=kinds[kind], width=width)
             found[kind].append(Snapshot(stage, round, packed))
-    ordered = (sorted(found[kind], key=lambda s: s[:2]) for kind in kinds)
-    return names, sizes, *ordered
+    ordered = {kind: sorted(found[kind], key=lambda s: s[:2]) for kind in kinds}
+    return Kept(names, sizes, **ordered)
 
 
 def snapshot_files(folder: Path) -> Iterator[tuple[Path, str, int, int]]:

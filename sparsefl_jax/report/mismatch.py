@@ -13,7 +13,7 @@ from sparsefl_jax.report.figure import axes, canvas
 from sparsefl_jax.report.lines import draw_layers
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.report.masks import (
-    KeptMasks,
+    Kept,
     Snapshot,
     mean_of_pairs,
     pairwise_mismatch,
@@ -114,7 +114,7 @@ def mismatch_between_clients(run: Run, path: Path, records: Sequence[dict]) -> N
         _colorbar(figure, image, grid, largest)
 
 
-def _client_record(run: Run, kept: KeptMasks, snapshot: Snapshot) -> dict:
+def _client_record(run: Run, kept: Kept, snapshot: Snapshot) -> dict:
     """Returns the mismatch in an observed round, and the ids of its clients."""
     position = (snapshot.stage, snapshot.round)
     ids = [r["clients"] for r in run.train if (r["stage"], r["round"]) == position]

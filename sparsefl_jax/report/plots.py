@@ -133,7 +133,12 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
     with axes(path, "", "") as ax:
         end = max(r["gbit_cumulative"] for r in run.evals)
         scale = scale_costs(ax, [end], axis("gbit"))
-        lines = {name: _by_gbit(run, name) for name in _models(run)}
+        lines = {
+            name: series(
+                run, run.evals, lambda r, n=name: accuracy(r, n), "gbit_cumulative"
+            )
+            for name in _models(run)
+        }
         groups = coinciding(lines, within=1e-3)
         for (label, (x, y)), color in zip(groups.items(), _cycle(), strict=False):
             draw_line(ax, scale * x, 100 * y, label, color)
@@ -204,17 +209,6 @@ def _draw_models(ax, run: Run, field: str, scale: float, more: str = "") -> None
     groups = coinciding(lines, within=1e-3)
     for (label, (x, y)), color in zip(groups.items(), _cycle(), strict=False):
         draw_line(ax, x, scale * y, label + more, color)
-
-
-def _by_gbit(run: Run, model: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the traffic at each evaluation of a model, and its accuracy there."""
-    pairs = [
-        (r["gbit_cumulative"], accuracy(r, model))
-        for r in run.evals
-        if accuracy(r, model) is not None
-    ]
-    x, y = np.array(pairs, float).reshape(-1, 2).T
-    return x, y
 
 
 def _mark_best(ax, x: float, best: Record) -> None:

@@ -36,25 +36,31 @@ def parse(text: str) -> dict[str, list]:
             raise ValueError(f"--sweep has {part!r}, expected FIELD=VALUE,VALUE")
         if name in axes:
             raise ValueError(f"--sweep has {name!r} twice, expected all values at once")
-        axes[name] = [value for each in _split(values) for value in _values(each)]
+        axes[name] = [value for each in split(values) for value in _values(each)]
     if not axes:
         raise ValueError(f"--sweep={text!r}, expected FIELD=VALUE,VALUE; FIELD=...")
     return axes
 
 
-def _split(values: str) -> list[str]:
+def split(values: str) -> list[str]:
     """Splits at commas outside brackets."""
-    return [v.strip() for v in re.split(r",(?![^(\[]*[)\]])", values) if v.strip()]
+    parts = re.split(r",(?![^(\[{]*[)\]}])", values)
+    return [part.strip() for part in parts if part.strip()]
+
+
+def literal(text: str):
+    """Returns the value of a Python literal; any other text stays a text."""
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError):
+        return text
 
 
 def _values(text: str) -> list:
     if found := _RANGE.fullmatch(text):
         first, last = map(int, found.groups())
         return list(range(first, last + 1))
-    try:
-        return [ast.literal_eval(text)]
-    except (ValueError, SyntaxError):
-        return [text]
+    return [literal(text)]
 
 
 def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:

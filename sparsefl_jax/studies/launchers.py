@@ -1,8 +1,6 @@
 """Runs the points of a study as jobs of a cluster, by submitit (extra `cluster`)."""
 
-import ast
 import os
-import re
 import signal
 import subprocess
 import sys
@@ -12,10 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sparsefl_jax.core.validate import blaming
-from sparsefl_jax.studies import processes
+from sparsefl_jax.studies import grid, processes
 from sparsefl_jax.system import hardware, interrupt
 
-_COMMA = re.compile(r",(?![^(\[{]*[)\]}])")  # outside brackets
 _LOOK = 10.0  # seconds between looks at SLURM's queue
 _LOCAL = {"timeout_min": 60 * 24 * 30}  # submitit would end local jobs after 2 minutes
 
@@ -156,12 +153,9 @@ def _without_ctrl_c() -> Iterator[None]:
 
 def _parse(options: str) -> dict:
     parameters = {}
-    for part in filter(None, _COMMA.split(options)):
+    for part in grid.split(options):
         name, _, value = part.partition("=")
         if not (name and value) or "=" in value and value[0] not in "[({":
             raise ValueError(f"--launcher_options has {part!r}, expected NAME=VALUE")
-        try:
-            parameters[name] = ast.literal_eval(value)
-        except (ValueError, SyntaxError):
-            parameters[name] = value
+        parameters[name] = grid.literal(value)
     return parameters

@@ -164,24 +164,16 @@ def _factory(field: str, name: str | None):
 
 def _table(rows: list[tuple]) -> str:
     """Aligns names, types, defaults and lines."""
-    cells = [
-        (name, _type_name(kind), _value(usual), line + _now(usual, now))
-        for name, kind, usual, line, now in rows
-    ]
+    cells = []
+    for name, kind, usual, line, now in rows:
+        default = "required" if usual is inspect.Parameter.empty else repr(usual)
+        line += "" if now is None or now == usual else f" (here {now!r})"
+        cells.append((name, _type_name(kind), default, line))
     widths = [max((len(row[i]) for row in cells), default=0) for i in range(3)]
     return "\n".join(
         "  ".join([*(c.ljust(w) for c, w in zip(row, widths, strict=False)), row[3]])
         for row in cells
     )
-
-
-def _now(usual, now) -> str:
-    """Returns the value of a field where the configuration has set it."""
-    return "" if now is None or now == usual else f" (here {now!r})"
-
-
-def _value(usual) -> str:
-    return "required" if usual is inspect.Parameter.empty else repr(usual)
 
 
 def _type_name(kind) -> str:
