@@ -9,7 +9,7 @@ import numpy as np
 from tqdm import tqdm
 
 from sparsefl_jax.core.validate import one_line, one_of
-from sparsefl_jax.data import characters, users
+from sparsefl_jax.data import characters
 from sparsefl_jax.data.columns import choose, kind_of
 from sparsefl_jax.data.hashing import HASH, hashed
 from sparsefl_jax.data.tokens import TextEncoding
@@ -69,6 +69,7 @@ def decode(
     if test and second is None:
         raise ValueError(f"hf.test={test!r} has no sample with a label")
     parts = [first] if second is None else [first, second]
+    suffixes = ("", "_test")[: len(parts)]
     samples = [_samples(split, name, chosen, title) for split, name in parts]
     labels = [_values(split, name, chosen.label) for split, name in parts]
     features_of = partial(hashed, num_features=hash or HASH, title=title)
@@ -77,13 +78,15 @@ def decode(
     elif _are_characters(samples, labels, features[chosen.label], chosen):
         features_of = None
     x, y = _features(samples, labels, features[chosen.label], chosen, features_of)
-    ids = [_values(split, name, chosen.user) for split, name in parts]
-    suffixes = ("", "_test")[: len(parts)]
-    arrays = {f"x{s}": v for s, v in zip(suffixes, x, strict=True)}
-    arrays |= {f"y{s}": v for s, v in zip(suffixes, y, strict=True)}
+    found = {"x": x, "y": y}
     if chosen.user is not None:
-        named = {f"users{s}": v for s, v in zip(suffixes, ids, strict=True)}
-        arrays |= users.number(named, {k: len(v) for k, v in named.items()})
+        users = [_values(split, name, chosen.user) for split, name in parts]
+        found["users"] = map(np.array, users)
+    arrays = {
+        name + suffix: values
+        for name, of_splits in found.items()
+        for suffix, values in zip(suffixes, of_splits, strict=True)
+    }
     if kind_of(features[chosen.label]) == "classes":
         arrays["num_classes"] = np.array([features[chosen.label].num_classes])
     return arrays
@@ -133,10 +136,8 @@ def _labelled(split, name, columns) -> tuple[Any, str] | None:
     return split, name
 
 
-def _values(split, name, column) -> list | None:
+def _values(split, name, column) -> list:
     """Returns a column as a list; refuses a row that has none."""
-    if column is None:
-        return None
     values = list(split[column])
     if None in values:
         raise _refusal(values.index(None), name, column, "is missing")
