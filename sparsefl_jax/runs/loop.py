@@ -40,6 +40,7 @@ def run(
     data: FederatedData,
     *,
     callback: Callable | None = None,
+    resume: Snapshot | None = None,
     **settings,
 ) -> Run:
     """Runs the stages one after another, each from what the one before deploys.
@@ -47,13 +48,24 @@ def run(
     Args:
       key, stages, model, data: as in `segments`.
       callback: `(records) -> None`, called after every segment with its new records.
-      **settings: the keyword arguments of `segments`.
+      resume: where to go on.
+      **settings: the other fields of a `Setup`.
 
     Raises:
       ValueError, MemoryError, FloatingPointError: as `segments` does.
     """
+    return run_setup(key, make(stages, model, data, **settings), callback, resume)
+
+
+def run_setup(
+    key: Key,
+    setup: Setup,
+    callback: Callable | None = None,
+    resume: Snapshot | None = None,
+) -> Run:
+    """Runs a setup to its end, as `run` does."""
     metrics = []
-    for segment in segments(key, stages, model, data, **settings):
+    for segment in _compiling(key, setup, checks.run(setup), resume):
         metrics += segment.records
         if callback is not None and segment.records:
             callback(segment.records)

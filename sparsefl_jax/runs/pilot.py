@@ -52,12 +52,11 @@ def measure(
     *before, last = parts.setup.stages
     rounds = min(rounds, last.num_rounds)
     stages = [*before, last._replace(num_rounds=rounds)]
-    settings = parts.setup._replace(stages=stages, eval_every=rounds)._asdict()
-    given = [settings.pop(name) for name in ("stages", "model", "data")]
+    setup = parts.setup._replace(stages=stages, eval_every=rounds)
     total = sum(stage.num_rounds for stage in stages)
     with Progress(total, show=progress, title="pilot, ") as bar:
         key = jax.random.key(seed)
-        run = loop.run(key, *given, callback=bar.update, **settings)
+        run = loop.run_setup(key, setup, bar.update)
     records = [r for r in run.metrics if r["phase"] == "train"]
     main = [r for r in records if r["stage"] == len(before)]
     most = most_bits(parts)

@@ -236,11 +236,8 @@ def pure(setups: dict[int, Setup], asked: str, show: bool) -> list[Run]:
             tell(f"seeds run one after another: {error}", show)
     found = []
     for seed, setup in setups.items():
-        settings = setup._asdict()
-        given = [settings.pop(name) for name in ("stages", "model", "data")]
         with Progress(_length(setup), show=show) as bar:
-            key = jax.random.key(seed)
-            found.append(loop.run(key, *given, callback=bar.update, **settings))
+            found.append(loop.run_setup(jax.random.key(seed), setup, bar.update))
     return found
 
 
