@@ -73,16 +73,18 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     """
     accuracy = align(accuracy_rows(summary)) + accuracy_notes(summary)
     stages = summary.get("stages") or []
-    footer = [f"time  {duration(summary)}"] if "seconds" in summary else []
-    if "hours" in summary:
-        took = format_seconds(3600 * summary["hours"])
-        footer += [f"clock {took} of virtual time on the clients' devices"]
-    if summary.get("unheard"):
-        footer += [
-            f"      rounds in which no uplink came in time: {summary['unheard']:g}"
-        ]
-    footer += [f"peak  {peak}"] if (peak := memory(summary)) else []
-    footer += [f"with  {made_with(summary)}"] if made_with(summary) else []
+    took = format_seconds(3600 * summary.get("hours", 0.0))
+    footer = [
+        f"time  {duration(summary)}" if "seconds" in summary else "",
+        f"clock {took} of virtual time on the clients' devices"
+        if "hours" in summary
+        else "",
+        f"      rounds in which no uplink came in time: {summary['unheard']:g}"
+        if summary.get("unheard")
+        else "",
+        f"peak  {memory(summary)}" if memory(summary) else "",
+        f"with  {made_with(summary)}" if made_with(summary) else "",
+    ]
     blocks = [
         [heading(summary)] if heading(summary) else [],
         accuracy,
@@ -90,21 +92,21 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         align(computation_rows(stages)),
         align(tier_rows(summary.get("tiers") or {})),
         align(memory_rows(stages)),
-        footer,
+        list(filter(None, footer)),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
 
 
 def heading(summary: Mapping[str, Any]) -> str:
     """Describes a run in one line: method, model, data, rounds and seeds."""
-    parts = [summary.get("method"), summary.get("model"), summary.get("dataset")]
-    parts += [summary.get("partition")]
-    parts += [f"{summary['rounds']} rounds"] if "rounds" in summary else []
-    if summary.get("ended_by", "rounds") != "rounds":
-        parts += [f"ended by {summary['ended_by']}"]
-    parts += [f"seed {summary['seed']}"] if "seed" in summary else []
-    if "seeds" in summary:
-        parts += ["seeds " + " ".join(map(str, summary["seeds"]))]
+    ended_by = summary.get("ended_by", "rounds")
+    parts = [
+        *(summary.get(name) for name in ("method", "model", "dataset", "partition")),
+        f"{summary['rounds']} rounds" if "rounds" in summary else None,
+        f"ended by {ended_by}" if ended_by != "rounds" else None,
+        f"seed {summary['seed']}" if "seed" in summary else None,
+        f"seeds {' '.join(map(str, summary['seeds']))}" if "seeds" in summary else None,
+    ]
     return ", ".join(str(part) for part in parts if part is not None)
 
 
@@ -202,10 +204,12 @@ def duration(summary: Mapping[str, Any]) -> str:
 
 def made_with(summary: Mapping[str, Any]) -> str:
     """Returns the device, the versions and the commit in one line."""
-    parts = [summary["device"]] if summary.get("device") else []
-    parts += [f"{k} {v}" for k, v in (summary.get("versions") or {}).items()]
-    parts += [f"commit {summary['commit']}"] if summary.get("commit") else []
-    return ", ".join(parts)
+    parts = [
+        summary.get("device"),
+        *(f"{name} {v}" for name, v in (summary.get("versions") or {}).items()),
+        f"commit {summary['commit']}" if summary.get("commit") else None,
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def _stage_rows(stages, title: str, columns: Mapping[str, str], unit: str) -> Rows:

@@ -66,16 +66,17 @@ def plan(config, parts: Parts, compiled: bool = False) -> str:
     described = describe.describe(
         *parts, key=jax.random.key(config.seed), memories=memories
     )
-    lines = [formatting.text(described)]
     promised = guarantee(parts.setup, parts.setup.stages[-1].num_rounds)
-    if promised:
-        lines.append(promised["statement"])
-    if config.seeds > 1:
-        lines.append(f"All this {config.seeds} times, once for each seed.")
     limits = [f"until.{k}={v:g}" for k, v in config.until.items() if v is not None]
-    if limits:
-        lines.append(f"Less if it ends earlier, by {' or '.join(limits)}.")
-    return "\n".join(lines)
+    lines = [
+        formatting.text(described),
+        promised.get("statement"),
+        f"All this {config.seeds} times, once for each seed."
+        if config.seeds > 1
+        else None,
+        f"Less if it ends earlier, by {' or '.join(limits)}." if limits else None,
+    ]
+    return "\n".join(filter(None, lines))
 
 
 def perform(job: Job) -> dict:

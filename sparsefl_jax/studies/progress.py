@@ -44,13 +44,14 @@ def line(workdir: Path, points: Sequence[Point]) -> str:
     ]
     seconds = [s for s in seconds if s]
     left = sum(len(p.seeds) for p in points) - sum(s.done for s in states)
-    parts = [f"{done} of {len(points)} points done"]
-    parts += [f"{running} running"] if running else []
-    parts += [f"{failed} failed"] if failed else []
-    if seconds and left:
-        hours = left * sum(seconds) / len(seconds)
-        parts.append(f"{format_seconds(hours)} of computing left")
-    return ", ".join(parts)
+    mean = sum(seconds) / max(len(seconds), 1)
+    parts = [
+        f"{done} of {len(points)} points done",
+        f"{running} running" if running else "",
+        f"{failed} failed" if failed else "",
+        f"{format_seconds(left * mean)} of computing left" if left * mean else "",
+    ]
+    return ", ".join(filter(None, parts))
 
 
 def write_page(workdir: Path, say: Callable) -> None:

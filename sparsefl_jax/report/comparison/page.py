@@ -199,11 +199,13 @@ def _title(comparison: Comparison) -> str:
 
 def _lede(comparison: Comparison) -> str:
     known = dict(sections.overview(comparison)) if comparison.entries else {}
-    names = ("partition", "network", "optimizer")
-    parts = [known[name] for name in names if name in known]
-    parts += [f"{known['clients']} clients"] if "clients" in known else []
-    parts += [f"{known['rounds']} rounds"] if "rounds" in known else []
-    parts += [f"accuracy: {known['metric']}"] if "metric" in known else []
+    forms = {
+        **dict.fromkeys(("partition", "network", "optimizer"), "{}"),
+        "clients": "{} clients",
+        "rounds": "{} rounds",
+        "metric": "accuracy: {}",
+    }
+    parts = [form.format(known[name]) for name, form in forms.items() if name in known]
     return " · ".join(part for part in parts if "differs" not in part)
 
 
