@@ -36,9 +36,9 @@ def max_pool(x: Array, size: int = 2, stride: int = 2) -> Array:
     if size > min(x.shape[1:3]):
         raise ValueError(f"size={size} is larger than the image {x.shape[1:3]}")
     one_of("stride", stride, (1, size))
-    # A pool reads every entry several times, and so does the convolution after it.
-    x = materialize(x)
-    y = _slide(x, size) if stride == 1 else _disjoint_max(x, size)
+    # A convolution reads every entry of its images several times, and so do windows
+    # that overlap; disjoint ones read it once.
+    y = _slide(materialize(x), size) if stride == 1 else _disjoint_max(x, size)
     return materialize(y)
 
 
