@@ -26,7 +26,7 @@ from benchmarks import (
     whole,
     workload,
 )
-from benchmarks.peers import compare, turns
+from benchmarks.peers import compare, ours, turns
 from sparsefl_jax import models
 from sparsefl_jax.runs.plan import checks, timings
 
@@ -351,6 +351,21 @@ def test_two_processes_run_rounds_in_turns(tmp_path, monkeypatch):
     assert told["peer"]["steps_per_second_median"] == 4 / 8
     assert "noise" in (tmp_path / "log").read_text()
     assert compare.row("mlp", "one", told)[-2] == "4.00"
+
+
+def test_peers_are_told_the_method_of_a_paper():
+    told = {name: compare.told(setup) for name, setup in compare.SETUPS.items()}
+    given = {
+        name: (v["method"], v["density"], v["momentum"]) for name, v in told.items()
+    }
+    papers = "flash_mnist", "spafl_fashion"
+    assert [given.pop(name) for name in papers] == [
+        ("pdst", 0.1, None),
+        ("spafl", None, 0.9),
+    ]
+    assert set(given.values()) == {("fedavg", None, None)}
+    assert {v["method"] for v in told.values()} == ours.METHODS.keys()
+    assert compare.OF.keys() == compare.SETUPS.keys()
 
 
 def test_a_worker_stops_at_the_end_of_its_input(monkeypatch):

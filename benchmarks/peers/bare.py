@@ -2,7 +2,8 @@
 
 Channels-last, nothing allocated in a round but by autograd; weights are loaded and
 summed tensor list by tensor list, the optimizer is PyTorch's fused SGD. Samples are
-float32 already, where the package reads bytes.
+float32 already, where the package reads bytes. With a density, FLASH's rounds: a random
+mask that stays, applied after every step.
 """
 
 import numpy as np
@@ -13,11 +14,27 @@ from benchmarks.peers import networks
 from benchmarks.peers.turns import Turns, cores, setup
 
 
+def data(at: dict) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Returns float32 images [n, H, W, C], labels [n], and rows [clients, samples]."""
+    x, y, rows = samples.draw(at["clients"], at["samples"], at["shape"], at["classes"])
+    x = torch.from_numpy(x).float().div_(255).sub_(0.5)
+    return x, torch.from_numpy(y), torch.from_numpy(rows)
+
+
+def draw_masks(at: dict, model: torch.nn.Module) -> tuple[list, list]:
+    """Returns the prunable weights and their masks, none without a density."""
+    if not at["density"]:
+        return [], []
+    named = dict(model.named_parameters())
+    pruned = [named[name].detach() for name in networks.PRUNABLE[at["model"]]]
+    return pruned, [(torch.rand_like(w) < at["density"]).float() for w in pruned]
+
+
 def make_round(at: dict, model: torch.nn.Module):
     """`() -> None`: the next round of `model`, whose server starts as it is."""
-    x, y, rows = samples.draw(at["clients"], at["samples"], at["shape"], at["classes"])
-    x = torch.from_numpy(x).float().div_(255).sub_(0.5)  # [n, H, W, C]
-    y, rows = torch.from_numpy(y), torch.from_numpy(rows)
+    x, y, rows = data(at)
+    pruned, masks = draw_masks(at, model)
+    _mask(pruned, masks)
     held = [v.detach() for v in model.state_dict().values() if v.is_floating_point()]
     server, total = ([v.clone() for v in held] for _ in range(2))
     optimizer = torch.optim.SGD(model.parameters(), lr=at["rate"], fused=True)
@@ -30,6 +47,7 @@ def make_round(at: dict, model: torch.nn.Module):
             logits = model(x[batch].permute(0, 3, 1, 2))  # channels-last, no copy
             torch.nn.functional.cross_entropy(logits, y[batch]).backward()
             optimizer.step()
+            _mask(pruned, masks)
 
     def one_round() -> None:
         torch._foreach_zero_(total)
@@ -43,8 +61,13 @@ def make_round(at: dict, model: torch.nn.Module):
     return one_round
 
 
-def main():
-    """Rounds in turns, see `turns`."""
+def _mask(weights: list, masks: list) -> None:
+    if masks:
+        torch._foreach_mul_(weights, masks)
+
+
+def serve(make_round) -> None:
+    """Runs rounds in turns, see `turns`."""
     turns, at = Turns(), setup()
     torch.manual_seed(0)
     torch.set_num_threads(cores())
@@ -58,4 +81,4 @@ def main():
 
 
 if __name__ == "__main__":
-    main()
+    serve(make_round)

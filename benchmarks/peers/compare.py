@@ -4,9 +4,10 @@
     python -m benchmarks.peers.compare --python /tmp/peers/bin/python --all
 
 `--python` is the interpreter of an environment with the peers, see README.md beside
-this file. FedAvg, one epoch of plain SGD, the same random samples. For each pair both
-processes stay alive and run a round each, one after the other, while the other waits;
-a ratio is the median over the turns of the peer's seconds to this package's.
+this file. One epoch of SGD on the same random samples: FedAvg, FLASH's masks
+(`flash_mnist`) or SpaFL's thresholds (`spafl_fashion`). For each pair both processes
+stay alive and run a round each, one after the other, while the other waits; a ratio is
+the median over the turns of the peer's seconds to this package's.
 """
 
 import json
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks import measure, throughput
+from benchmarks.peers.ours import METHODS
 from benchmarks.workload import NETWORKS, Workload
 
 ROOT = Path(__file__).parents[2]
@@ -27,6 +29,7 @@ PEERS = {
     "PyTorch loop": "benchmarks.peers.bare",
     "pfl-research": "benchmarks.peers.pfl_research",
     "Flower": "benchmarks.peers.flower",
+    "PyTorch loop of SpaFL": "benchmarks.peers.spafl",
 }
 _LOOP = (
     *("mlp", "lenet5_caffe", "ic", "femnist", "conv4", "mnistnet"),
@@ -35,32 +38,47 @@ _LOOP = (
 SETUPS = {"pfl": throughput.SETUPS["pfl"]} | {
     name: throughput.SETUPS[name]._replace(cohort=8) for name in _LOOP
 }
-OF = {name: list(PEERS) if name == "pfl" else ["PyTorch loop"] for name in SETUPS}
 SETUPS["resnet18"] = SETUPS["resnet18"]._replace(samples=64)
+SETUPS |= {
+    "flash_mnist": Workload("mnistnet", 100, 600, 10, METHODS["pdst"]),
+    "spafl_fashion": Workload("lenet5_caffe", 100, 600, 10, METHODS["spafl"], 0.9),
+}
+OF = {name: ["PyTorch loop"] for name in SETUPS}
+OF |= {
+    "pfl": ["PyTorch loop", "pfl-research", "Flower"],
+    "spafl_fashion": ["PyTorch loop of SpaFL"],
+}
 HEAD = (
     *("set-up", "peer", "ours, steps/s: best", "median", "peer, steps/s: best"),
     *("median", "ours / peer", "compile s"),
 )
 
 
+def told(setup: Workload) -> dict:
+    """Returns what a peer has to know of a set-up, as `turns.setup` reads it."""
+    network, method = NETWORKS[setup.model], setup.method
+    return {
+        "model": setup.model,
+        "shape": network.shape,
+        "classes": network.classes,
+        "batch": setup.batch,
+        "clients": setup.clients,
+        "samples": setup.samples,
+        "cohort": setup.cohort,
+        "rate": RATE,
+        "momentum": setup.momentum,
+        "method": getattr(method, "func", method).__name__,
+        "density": getattr(method, "keywords", {}).get("density"),
+    }
+
+
 class Worker:
     """A process that runs a round when called; leaving it ends the process."""
 
     def __init__(self, command: list[str], setup: Workload, log):
-        network = NETWORKS[setup.model]
-        told = {
-            "model": setup.model,
-            "shape": network.shape,
-            "classes": network.classes,
-            "batch": setup.batch,
-            "clients": setup.clients,
-            "samples": setup.samples,
-            "cohort": setup.cohort,
-            "rate": RATE,
-        }
         paths = [str(ROOT), os.environ.get("PYTHONPATH", "")]
         env = os.environ | {
-            "PEER_SETUP": json.dumps(told),
+            "PEER_SETUP": json.dumps(told(setup)),
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
         }
         pipe = subprocess.PIPE
@@ -166,9 +184,11 @@ def main():
         parser.error(f"peers={args.peers}, expected those of the set-ups: {OF}")
     about = {"repeats": args.repeats} | result["machine"]
     table = measure.markdown(HEAD, [row(*key, r) for key, r in results.items()])
-    told = [{"setup": a, "peer": b} | r for (a, b), r in results.items()]
+    listed = [{"setup": a, "peer": b} | r for (a, b), r in results.items()]
     size = (7.2, 1.5 + 0.4 * len(results))
-    measure.publish("peers", args.out, about, told, table, partial(draw, results), size)
+    measure.publish(
+        "peers", args.out, about, listed, table, partial(draw, results), size
+    )
 
 
 if __name__ == "__main__":

@@ -2,6 +2,9 @@
 
 from torch import nn
 
+# The kernels that FLASH prunes, by a network's parameter names.
+PRUNABLE = {"mnistnet": ("3.weight", "7.weight")}
+
 
 def mlp(channels: int, classes: int) -> nn.Module:
     layers, inputs = [nn.Flatten()], 784 * channels

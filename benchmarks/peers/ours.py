@@ -1,4 +1,4 @@
-"""FedAvg in this package, as one of the peers: the real engine, all cores."""
+"""This package as one of the peers: the real engine, all cores."""
 
 from functools import partial
 
@@ -7,6 +7,14 @@ import jax
 import sparsefl_jax as sfl
 from benchmarks import measure, workload
 from benchmarks.peers.turns import Turns, setup
+
+# Methods by the names under which peers know them, with the arguments of the papers.
+FLASH = {"density": 0.1, "prunable": ("conv2/kernel", "fc1/kernel")}
+METHODS = {
+    "fedavg": partial(sfl.fedavg, weighting="uniform"),
+    "pdst": partial(sfl.pdst, **FLASH),
+    "spafl": partial(sfl.spafl, clamp=True),
+}
 
 
 def main():
@@ -18,7 +26,8 @@ def main():
             at["clients"],
             at["samples"],
             at["cohort"],
-            partial(sfl.fedavg, weighting="uniform"),
+            METHODS[at["method"]],
+            at["momentum"],
             batch_size=at["batch"],
         )
     )

@@ -11,7 +11,7 @@ import sys
 
 
 def setup() -> dict:
-    """What to train: model, shape, classes, batch, clients, samples, cohort, rate."""
+    """What to train: a workload's fields, and the shape, classes and rate."""
     return json.loads(os.environ["PEER_SETUP"])
 
 

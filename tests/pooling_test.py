@@ -1,0 +1,95 @@
+"""Pools: maxima and gradients by NumPy, and where XLA:CPU stops to fuse them."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from sparsefl_jax.models import convolution, layers
+from sparsefl_jax.models.fusion import materialize
+from tests.models_test import normal, quick_jit
+
+
+def by_loops(x, g, size, stride):
+    """Returns the maxima, and the gradient by x that equal maxima share."""
+    dx, y = np.zeros_like(x), np.zeros_like(g)
+    for place in np.ndindex(g.shape):
+        b, i, j, c = place
+        rows = slice(i * stride, i * stride + size)
+        columns = slice(j * stride, j * stride + size)
+        window = x[b, rows, columns, c]
+        y[place] = window.max()
+        if stride > 1:
+            hits = window == window.max()
+            dx[b, rows, columns, c] += g[place] * hits / hits.sum()
+            continue
+        # The sliding pool takes maxima down the columns first, then along the row.
+        tops = window == window.max(0)
+        hits = window.max(0) == window.max()
+        dx[b, rows, columns, c] += g[place] * tops / tops.sum(0) * hits / hits.sum()
+    return y, dx
+
+
+@pytest.mark.parametrize(
+    "size, stride, dtype",
+    [(2, 2, "float32"), (3, 1, "float32"), (3, 1, "bfloat16")],
+)
+def test_ties_of_every_client_under_vmap(size, stride, dtype):
+    sides = [(side - size) // stride + 1 for side in (6, 7)]
+    x = np.random.default_rng(size).integers(0, 3, (2, 3, 6, 7, 2)).astype(np.float32)
+    g = np.round(normal(stride, 2, 3, *sides, 2), 1)
+
+    @quick_jit
+    @jax.vmap
+    def both(x, g):
+        y, vjp = jax.vjp(lambda x: layers.max_pool(x, size, stride), x)
+        return y, vjp(g)[0]
+
+    got = both(jnp.asarray(x, dtype), jnp.asarray(g, dtype))
+    pairs = zip(x, g, strict=True)
+    want = zip(*(by_loops(*pair, size, stride) for pair in pairs), strict=True)
+    tolerance = 1e-6 if dtype == "float32" else 0.05
+    for a, b in zip(got, want, strict=True):
+        assert a.dtype == dtype
+        np.testing.assert_allclose(np.float32(a), np.stack(b), tolerance, tolerance)
+
+
+def maxima(function, *shapes) -> int:
+    """Counts the maxima in the program of a function that XLA has optimised."""
+    like = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    text = jax.jit(function).lower(*like).compile().as_text()
+    return text.count(" maximum(")
+
+
+def test_xla_cpu_computes_a_pool_once_between_convolutions():
+    """The second convolution reads each entry in nine patches."""
+
+    def pool(x):
+        return layers.max_pool(x, 3, 1)
+
+    def network(x, *kernels):
+        for kernel in kernels:
+            x = convolution.convolve(x, kernel, lowering="patches")
+            x = pool(x) if x.shape[1] == 10 else x
+        return jnp.sum(x**2)
+
+    def alone(x, g):
+        y, vjp = jax.vjp(pool, x)
+        return y, vjp(g)
+
+    step = jax.value_and_grad(network, (0, 1, 2))
+    inside = maxima(step, (2, 12, 12, 1), (3, 3, 1, 4), (3, 3, 4, 4))
+    assert inside == maxima(alone, (2, 10, 10, 4), (2, 8, 8, 4))
+
+
+@pytest.mark.parametrize("platform, calls", [("cpu", 2), ("cuda", 0), ("tpu", 0)])
+def test_only_programs_for_cpu_stop_to_fuse(platform, calls):
+    """One call is of the value and one of the gradient."""
+
+    def network(x):
+        return jnp.sum(jnp.sin(materialize(jnp.cos(x))))
+
+    mapped = jax.jit(jax.vmap(jax.grad(network)))
+    traced = mapped.trace(jax.ShapeDtypeStruct((2, 3), jnp.float32))
+    text = traced.lower(lowering_platforms=(platform,)).as_text()
+    assert text.count("call @") == calls
