@@ -16,6 +16,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree
 from sparsefl_jax.data.federated import FederatedData
+from sparsefl_jax.simulation import exchange
 from sparsefl_jax.simulation.clock import Clock
 from sparsefl_jax.system import processes
 
@@ -123,15 +124,11 @@ def shardings(plan: Plan, state: State) -> State:
     Clients' rows are sharded over the mesh if their number divides evenly. Everything
     else is replicated.
     """
-
-    def of_rows(leaf):
-        even = leaf.shape[0] % plan.mesh.size == 0
-        return NamedSharding(plan.mesh, P("clients") if even else P())
-
     replicated = NamedSharding(plan.mesh, P())
+    rows = NamedSharding(plan.mesh, exchange.spec(state.clients, plan.mesh.size))
     return State(
         jax.tree.map(lambda _: replicated, state.server),
-        jax.tree.map(of_rows, state.clients),
+        jax.tree.map(lambda _: rows, state.clients),
         replicated,
     )
 
