@@ -17,6 +17,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree, SparseModel
 from sparsefl_jax.core.used_arguments import reads
+from sparsefl_jax.data import flat
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import per_sample
 from sparsefl_jax.simulation import exchange, observed_masks, placement, store
@@ -95,7 +96,8 @@ def make_judge(
     devices = placement.stage_devices(stage, devices)
     group = -(-stage.cohort_size // len(devices)) * len(devices)
     judge = _judge_group(model, stage.algorithm, layers, devices)
-    on_device = jax.device_put((samples.x, np.asarray(samples.y, np.int32)))
+    x, y = flat.flat(samples.x), np.asarray(samples.y, np.int32)
+    on_device = jax.device_put((x, y))
     lasting, known = _lasting(stage.algorithm, shapes), {}
     reader = exchange.make_reader(Mesh(np.array(devices), ("clients",)))
 

@@ -15,6 +15,7 @@ from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree
+from sparsefl_jax.data import flat
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.simulation import exchange
 from sparsefl_jax.simulation.clock import Clock
@@ -32,7 +33,7 @@ class State(NamedTuple):
 class Population(NamedTuple):
     """The data that a round reads: samples, and each client's rows and facts."""
 
-    x: Array  # [n, ...]
+    x: Array | flat.Flat  # [n, ...]
     y: Array  # [n] int32
     index: Array  # [N, M] int32
     info: ClientInfo  # [N]
@@ -102,9 +103,9 @@ def on_host(
     budgets: np.ndarray | None = None,
     clock: Clock | None = None,
 ) -> Population:
-    """Returns the training data as NumPy arrays."""
+    """Returns the training data as NumPy arrays, images as `flat.Flat` rows."""
     info = client_info(data, budgets)
-    return Population(data.x, data.y, data.train.index, info, clock)
+    return Population(flat.flat(data.x), data.y, data.train.index, info, clock)
 
 
 def client_info(data: FederatedData, budgets: np.ndarray | None = None) -> ClientInfo:
