@@ -8,13 +8,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jax.sharding import NamedSharding
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import ClientInfo, Key, PyTree, SparseModel
-from sparsefl_jax.simulation import disk_store, placement, round_program, store
+from sparsefl_jax.simulation import (
+    disk_store,
+    exchange,
+    placement,
+    round_program,
+    store,
+)
 from sparsefl_jax.system import processes
 
 
@@ -90,11 +96,12 @@ def start(
     info = processes.put(info, NamedSharding(plan.mesh, P()))
     shape = shapes(algorithm, model, info)
     placed = placement.shardings(plan, shape)
-    by_client = NamedSharding(plan.mesh, P("clients"))
     size = len(info.index), plan.stage.cohort_size, 1, plan.mesh.size
     size = store.working_size(*size)
+    init, rows = makers(key, algorithm)
+    make = _jitted(rows, plan.mesh)
     disk = functools.partial(
-        on_disk, key, algorithm, info, shape.clients, size, sharding=by_client
+        on_disk, key, algorithm, info, shape.clients, size, mesh=plan.mesh
     )
     if working is None:
         where = "device"
@@ -104,15 +111,14 @@ def start(
         if where == "device":
             clients = processes.put(clients, placed.clients)
     else:
-        init, rows = makers(key, algorithm)
         model = processes.put(model, NamedSharding(plan.mesh, P()))
         server = jax.jit(init, out_shardings=placed.server)(model)
         last_round = np.full(shape.last_round.shape, -1, np.int32)
         state = placement.State(server, (), last_round)
         if where == "device":
-            clients = jax.jit(rows, out_shardings=placed.clients)(server, info)
+            clients = make(server, info)
         elif where == "host":
-            make = functools.partial(jax.jit(rows, out_shardings=by_client), server)
+            make = functools.partial(make, server)
             clients = store.fill(make, shape.clients, info, working)
         else:
             clients = disk(server)
@@ -127,7 +133,7 @@ def on_disk(
     shapes: PyTree,
     size: int,
     first: Any,
-    sharding: Any = None,
+    mesh: Mesh | None = None,
 ) -> disk_store.Rows:
     """Returns the rows of all clients as a disk store with empty files.
 
@@ -138,16 +144,32 @@ def on_disk(
       shapes: the shapes and dtypes of all rows [N, ...].
       size: the number of rows that are computed at a time.
       first: the server as the stage's `init` returned it.
-      sharding: the sharding of computed rows.
+      mesh: the devices that compute rows; None: the default device.
     """
     _, rows = makers(key, algorithm)
-    rows, info = jax.jit(rows, out_shardings=sharding), jax.device_get(info)
+    rows, info = _jitted(rows, mesh), jax.device_get(info)
 
     def make(server, ids):
         return rows(server, store.take(info, ids))
 
     first = jax.tree.map(np.array, first)  # a copy, because the state gets donated
     return disk_store.Rows(shapes, first, make, size)
+
+
+def _jitted(rows: Callable, mesh: Mesh | None) -> Callable:
+    """Compiles what makes rows; each device of a mesh makes those that it holds."""
+    if mesh is None:
+        return jax.jit(rows)
+
+    @jax.jit
+    def divided(server, info):
+        spec = exchange.spec(info, mesh.size)
+        mapped = jax.shard_map(
+            rows, mesh=mesh, in_specs=(P(), spec), out_specs=spec, check_vma=False
+        )
+        return mapped(server, info)
+
+    return divided
 
 
 def _moved(state: placement.State, where: str, disk: Callable):

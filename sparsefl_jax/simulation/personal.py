@@ -17,9 +17,10 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree, SparseModel
 from sparsefl_jax.core.used_arguments import reads
+from sparsefl_jax.data import flat
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import per_sample
-from sparsefl_jax.simulation import observed_masks, placement, store
+from sparsefl_jax.simulation import exchange, observed_masks, placement, store
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
 
@@ -95,8 +96,14 @@ def make_judge(
     devices = placement.stage_devices(stage, devices)
     group = -(-stage.cohort_size // len(devices)) * len(devices)
     judge = _judge_group(model, stage.algorithm, layers, devices)
-    on_device = jax.device_put((samples.x, np.asarray(samples.y, np.int32)))
+    x, y = flat.flat(samples.x), np.asarray(samples.y, np.int32)
+    on_device = jax.device_put((x, y))
     lasting, known = _lasting(stage.algorithm, shapes), {}
+    reader = exchange.make_reader(Mesh(np.array(devices), ("clients",)))
+
+    def take(rows, ids):
+        on_devices = all(isinstance(v, jax.Array) for v in jax.tree.leaves(rows))
+        return reader(rows, ids) if on_devices else store.take(rows, ids)
 
     def judge_all(key, state, seen=None):
         ids = np.arange(len(samples.split.size))
@@ -106,7 +113,7 @@ def make_judge(
             members = ids[first : first + group]
             padded = np.resize(members, group)  # one shape, so one program
             facts = store.take((info, tuple(samples.split)), padded)
-            clients = store.take(state.clients, padded), *facts
+            clients = take(state.clients, padded), *facts
             results = judge(key, state.server, on_device, clients)
             for name, judged in processes.fetch(results).items():
                 if name not in known:

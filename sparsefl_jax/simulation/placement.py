@@ -15,7 +15,9 @@ from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Array, ClientInfo, PyTree
+from sparsefl_jax.data import flat
 from sparsefl_jax.data.federated import FederatedData
+from sparsefl_jax.simulation import exchange
 from sparsefl_jax.simulation.clock import Clock
 from sparsefl_jax.system import processes
 
@@ -31,7 +33,7 @@ class State(NamedTuple):
 class Population(NamedTuple):
     """The data that a round reads: samples, and each client's rows and facts."""
 
-    x: Array  # [n, ...]
+    x: Array | flat.Flat  # [n, ...]
     y: Array  # [n] int32
     index: Array  # [N, M] int32
     info: ClientInfo  # [N]
@@ -101,9 +103,9 @@ def on_host(
     budgets: np.ndarray | None = None,
     clock: Clock | None = None,
 ) -> Population:
-    """Returns the training data as NumPy arrays."""
+    """Returns the training data as NumPy arrays, images as `flat.Flat` rows."""
     info = client_info(data, budgets)
-    return Population(data.x, data.y, data.train.index, info, clock)
+    return Population(flat.flat(data.x), data.y, data.train.index, info, clock)
 
 
 def client_info(data: FederatedData, budgets: np.ndarray | None = None) -> ClientInfo:
@@ -123,15 +125,11 @@ def shardings(plan: Plan, state: State) -> State:
     Clients' rows are sharded over the mesh if their number divides evenly. Everything
     else is replicated.
     """
-
-    def of_rows(leaf):
-        even = leaf.shape[0] % plan.mesh.size == 0
-        return NamedSharding(plan.mesh, P("clients") if even else P())
-
     replicated = NamedSharding(plan.mesh, P())
+    rows = NamedSharding(plan.mesh, exchange.spec(state.clients, plan.mesh.size))
     return State(
         jax.tree.map(lambda _: replicated, state.server),
-        jax.tree.map(of_rows, state.clients),
+        jax.tree.map(lambda _: rows, state.clients),
         replicated,
     )
 

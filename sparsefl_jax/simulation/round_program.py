@@ -18,7 +18,7 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage, target
 from sparsefl_jax.core.types import Array, Context, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
-from sparsefl_jax.simulation import clock, observed_masks, placement, store
+from sparsefl_jax.simulation import clock, exchange, observed_masks, placement, store
 from sparsefl_jax.simulation.replicas import Replicas
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import packets
@@ -126,14 +126,17 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
     """Returns the program that runs one chunk of clients on each device.
 
     Returns:
-      `chunk_fn(key, round, server, population, num_steps [D], rows, last_round, ids)`,
-      with rows, last_round and ids [D, chunk, ...]. It returns the sum of summands per
-      device [D, ...], and rows and logs [D, chunk, ...].
+      `chunk_fn(key, round, server, population, way, clients, num_steps [D],
+      last_round, ids)`, with last_round and ids [D, chunk], and `way` from
+      `exchange.routes`. It returns the sum of summands per device [D, ...], logs
+      [D, chunk, ...], and all rows.
     """
     stage, mesh, chunk, layers, observed, macs = plan
     client_fn = make_client_fn(stage, layers if observed else None, macs)
 
-    def on_device(key, round, server, population, num_steps, rows, last_round, ids):
+    def on_device(
+        key, round, server, population, way, clients, num_steps, last_round, ids
+    ):
         num_clients = population.info.index.shape[0]
         one_info = jax.tree.map(lambda v: v[0], population.info)
         like = jax.eval_shape(stage.algorithm.init_client, key, server, one_info)
@@ -146,9 +149,9 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
             )
             return summand, store.pack(row), log
 
-        ids = ids[0]
+        ids, last_round = ids[0], last_round[0]
         index = jnp.minimum(ids, num_clients - 1)
-        inputs = jax.tree.map(lambda v: v[0], (rows, last_round)) + (index,)
+        inputs = exchange.read(clients, way), last_round, index
         if chunk == 1:  # a batch axis of 1 would turn convolutions into grouped ones
             out = run_client(*jax.tree.map(lambda v: v[0], inputs))
             summand, rows, log = jax.tree.map(lambda v: v[None], out)
@@ -159,16 +162,22 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
             real = (ids < num_clients).reshape((-1,) + (1,) * (leaf.ndim - 1))
             return jnp.sum(jnp.where(real, leaf, 0), 0)
 
-        out = jax.tree.map(add, summand), rows, log
-        return jax.tree.map(lambda v: v[None], out)
+        out = jax.tree.map(add, summand), log
+        out = jax.tree.map(lambda v: v[None], out)
+        return *out, exchange.write(clients, rows, way)
 
-    return jax.shard_map(
-        on_device,
-        mesh=mesh,
-        in_specs=(P(), P(), P(), P(), *(P("clients"),) * 4),
-        out_specs=P("clients"),
-        check_vma=False,
-    )
+    def chunk_fn(key, round, server, population, way, clients, *dealt):
+        rows = exchange.spec(clients, mesh.size)
+        mapped = jax.shard_map(
+            on_device,
+            mesh=mesh,
+            in_specs=(*(P(),) * 5, rows, *(P("clients"),) * 3),
+            out_specs=(P("clients"), P("clients"), rows),
+            check_vma=False,
+        )
+        return mapped(key, round, server, population, way, clients, *dealt)
+
+    return chunk_fn
 
 
 def make_round(plan: placement.Plan) -> Callable:
@@ -187,23 +196,17 @@ def make_round(plan: placement.Plan) -> Callable:
         """Maps over the groups [G, D, chunk] of a cohort; rows change in place."""
 
         def call(clients, num_steps, ids, places):
-            rows = jax.tree.map(
-                lambda v: jnp.take(v, places, axis=0, mode="clip"), clients
-            )
+            way = exchange.routes(places, clients)
             last_round = jnp.take(state.last_round, ids, axis=0, mode="clip")
-            return chunk_fn(
-                key, round, state.server, population, num_steps, rows, last_round, ids
-            )
+            given = key, round, state.server, population, way, clients
+            return chunk_fn(*given, num_steps, last_round, ids)
 
         def group(carry, inputs):
-            (clients, total), (*_, places) = carry, inputs
-            summand, rows, log = call(clients, *inputs)
-            clients = jax.tree.map(
-                lambda old, new: old.at[places].set(new, mode="drop"), clients, rows
-            )
+            clients, total = carry
+            summand, log, clients = call(clients, *inputs)
             return (clients, jax.tree.map(jnp.add, total, summand)), log
 
-        like, _, _ = jax.eval_shape(call, state.clients, *(v[0] for v in dealt))
+        like, *_ = jax.eval_shape(call, state.clients, *(v[0] for v in dealt))
         zeros = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), like)
         zeros = lax.with_sharding_constraint(zeros, NamedSharding(mesh, P("clients")))
         (clients, total), log = lax.scan(group, (state.clients, zeros), dealt)

@@ -21,7 +21,7 @@ from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.simulation import disk_store
+from sparsefl_jax.simulation import disk_store, exchange
 from sparsefl_jax.system import hardware, processes
 
 STORES = {  # where clients' rows live
@@ -190,20 +190,18 @@ def shared(old: np.ndarray, new: np.ndarray, group: int) -> np.ndarray:
       group: the number of clients to move at a time.
 
     Returns:
-      [ceil(W / group), 2, group] int32. The place in the new set is W for a client that
-      is not in both.
+      [ceil(W / group), 2, group] int32. The places are W for a client that is not in
+      both.
 
     Example:
       >>> shared(np.array([2, 5, 7]), np.array([5, 6, 9]), group=2).tolist()
-      [[[1, 2], [0, 3]], [[2, 0], [3, 3]]]
+      [[[1, 3], [0, 3]], [[3, 3], [3, 3]]]
     """
     size = new.size
     source = np.minimum(np.searchsorted(old, new), size - 1)
-    target = np.where(old[source] == new, np.arange(size), size)
-    rest = -size % group
-    places = np.stack(
-        [np.pad(source, (0, rest)), np.pad(target, (0, rest), constant_values=size)]
-    )
+    both = old[source] == new
+    places = np.where(both, np.stack([source, np.arange(size)]), size)
+    places = np.pad(places, ((0, 0), (0, -size % group)), constant_values=size)
     return places.reshape(2, -1, group).swapaxes(0, 1).astype(np.int32)
 
 
@@ -281,15 +279,21 @@ def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
     """
     placed = NamedSharding(mesh, P("clients"))
 
-    @functools.partial(jax.jit, donate_argnums=1, out_shardings=placed)
-    def forward(old, new, places):
-        def move_group(new, places):  # copying all at once would take a third set
-            source, target = places
-            rows = jax.tree.map(lambda o: o[source], old)
-            new = jax.tree.map(lambda n, r: n.at[target].set(r, mode="drop"), new, rows)
-            return new, None
+    def move(old, new, ways):
+        def move_group(new, way):  # moving all at once would take a third set
+            source, target = way
+            return exchange.write(new, exchange.read(old, source), target), None
 
-        return lax.scan(move_group, new, places)[0]
+        return lax.scan(move_group, new, ways)[0]
+
+    @functools.partial(jax.jit, donate_argnums=1)
+    def forward(old, new, places):
+        ways = lax.map(lambda pair: [exchange.routes(v, old) for v in pair], places)
+        spec = P("clients")
+        moved = jax.shard_map(
+            move, mesh=mesh, in_specs=(spec, spec, P()), out_specs=spec, check_vma=False
+        )
+        return moved(old, new, ways)
 
     def fetch(rows, cohorts, num_clients) -> Working:
         ids, places = find(cohorts, size, num_clients)
@@ -305,7 +309,9 @@ def on_host(segment: Callable, mesh: Mesh, size: int) -> Callable:
         ahead = None
         if following is not None:
             ahead = fetch(clients, following, num_clients)
-            places = shared(working.ids, ahead.ids, cohorts.shape[1])
+            group = -(-cohorts.shape[1] // mesh.size) * mesh.size
+            places = shared(working.ids, ahead.ids, group)
+            places = places.reshape(*places.shape[:2], mesh.size, -1)
             rows = forward(state.clients, ahead.rows, places)
             ahead = ahead._replace(rows=rows)
         ran = np.isin(working.ids, cohorts[:count])
