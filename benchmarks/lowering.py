@@ -263,7 +263,7 @@ def main():
     setting = f"{args.dtype}, precision {provenance.precision()}"
     versions = f"jax {jax.__version__}, commit {provenance.commit()}"
     print(f"{hardware()}, {setting}, clients {args.clients}, {versions}")
-    section = convolution.section(jax.default_backend(), args.dtype)
+    section = convolution.section(convolution.platform(), args.dtype)
     written = json.loads(TABLE.read_text()).get(section, {"layers": {}})
     for name in args.models:
         for position, layer in enumerate(find_layers(name)):
