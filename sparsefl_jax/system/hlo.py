@@ -27,10 +27,11 @@ _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 class Instruction(NamedTuple):
     """An instruction of a program, and how often it runs."""
 
+    name: str
     opcode: str  # 'fusion', 'all-reduce', ...
     shape: str  # of its result, as XLA writes it
     text: str  # its operands and attributes
-    times: float  # in one call of the program
+    times: float = 1  # in one call of the program
 
     @property
     def bytes(self) -> int:
@@ -50,13 +51,12 @@ def instructions(text: str, trips: float = 1) -> Iterator[Instruction]:
     computations, entry = _computations(text)
     counted = {entry: 1}
     for name in _callers_first(computations, entry):
-        for opcode, shape, rest in computations[name]:
+        for one in computations[name]:
             times = counted[name]
-            yield Instruction(opcode, shape, rest, times)
-            if opcode == "while":
-                known = _TRIPS.search(rest)
-                times *= int(known[1]) if known else trips
-            for callee in _called(rest):
+            yield one._replace(times=times)
+            if one.opcode == "while":
+                times *= _known_trips(one.text, computations) or trips
+            for callee in _called(one.text):
                 if callee in computations:
                     counted[callee] = counted.get(callee, 0) + times
 
@@ -119,8 +119,21 @@ def _bytes(dtype: str, sides: str) -> int:
     return -(-size * bits // 8)
 
 
+def _known_trips(loop: str, computations: dict[str, list]) -> int | None:
+    """Returns how often a loop runs by its text or its condition; None if unknown."""
+    if known := _TRIPS.search(loop):
+        return int(known[1])
+    condition = re.search(r"\bcondition=%?([\w.\-]+)", loop)[1]
+    *_, root = computations.get(condition) or [Instruction("", "", "", "")]
+    below = re.match(r"[^,]+, [^,]*?%?([\w.\-]+)\), direction=LT", root.text)
+    for one in computations.get(condition, ()) if below else ():
+        if (one.name, one.opcode) == (below[1], "constant"):
+            return int(one.text.partition(")")[0])
+    return None
+
+
 def _computations(text: str) -> tuple[dict[str, list], str]:
-    """Returns (opcode, shape, rest) of each instruction by computation; the entry."""
+    """Returns the instructions of each computation by name; and the entry's name."""
     computations, entry, current = {}, "", []
     for line in text.splitlines():
         if line.endswith("{") and not line.startswith((" ", "HloModule")):
@@ -129,17 +142,17 @@ def _computations(text: str) -> tuple[dict[str, list], str]:
             current = computations.setdefault(name, [])
             entry = name if words[0] == "ENTRY" else entry
         elif found := _INSTRUCTION.match(line):
-            current.append(_parsed(found[2]))
+            current.append(_parsed(*found.groups()))
     return computations, entry
 
 
-def _parsed(text: str) -> tuple[str, str, str]:
+def _parsed(name: str, text: str) -> Instruction:
     """Splits `shape opcode(rest`; the shape of a tuple holds spaces."""
     depths = itertools.accumulate((c == "(") - (c == ")") for c in text)
     ends = (i for i, depth in enumerate(depths) if text[i] == " " and not depth)
     end = next(ends, len(text))
     opcode, _, rest = text[end + 1 :].partition("(")
-    return opcode, text[:end], rest
+    return Instruction(name, opcode, text[:end], rest)
 
 
 def _called(rest: str) -> list[str]:
@@ -157,6 +170,6 @@ def _callers_first(computations: dict[str, list], entry: str) -> list[str]:
             done[name] = None
         elif name not in done and name in computations:
             waiting.append((name, True))
-            for *_, rest in computations[name]:
-                waiting += [(callee, False) for callee in _called(rest)]
+            for one in computations[name]:
+                waiting += [(callee, False) for callee in _called(one.text)]
     return list(done)[::-1]
