@@ -4,6 +4,7 @@ The stages compile for a `Target`, by the code that compiles them for a run. Not
 measured: seconds are an estimate of the compiler, and stand beside no measured ones.
 """
 
+import importlib.metadata
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -131,6 +132,15 @@ def _costs(compiled: Compiled) -> dict:
     return _jax.hlo_module_cost_analysis(client, module)
 
 
+def compiler(platform: str) -> str:
+    """Returns the name and the version of the compiler for a platform."""
+    package = {"tpu": "libtpu", "gpu": "jax-cuda12-plugin"}.get(platform, "jaxlib")
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:  # of a GPU with another CUDA, say
+        return f"jaxlib {importlib.metadata.version('jaxlib')}"
+
+
 def text(target: Target, stages: Sequence[Expected]) -> str:
     """Formats what the compiler says as a table with a column for each stage."""
 
@@ -153,9 +163,11 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
         "largest whole copy": lambda s: size(s.largest_copy),
     }
     rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
+    platform = target.devices[0].platform
     return "\n".join(
         [
-            f"compiled for {target.name}, each of {stages[0].devices} devices:",
+            f"compiled for {target.name} by {compiler(platform)}, each of "
+            f"{stages[0].devices} devices:",
             *align(rows),
             "Nothing ran: the time is the compiler's estimate, not a measurement. A "
             "step is a minibatch of each client of a chunk.",
