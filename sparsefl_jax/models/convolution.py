@@ -3,7 +3,8 @@
 Inside a loop, XLA:CPU has no fast gradient convolution. Under vmap over clients a
 convolution becomes a grouped one, which is slow everywhere. So the forward pass and
 both gradients each use one of the forms of `lowerings.py`. No form wins everywhere:
-`auto` looks the layer up in `lowerings.json`, which `benchmarks.lowering` writes.
+`auto` looks the layer up in `lowerings.json`, which `benchmarks.lowering` writes; on
+accelerators all layers have the form that `programs` names.
 """
 
 import functools
@@ -18,7 +19,7 @@ from jax import lax
 
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.core.validate import at_least, one_of
-from sparsefl_jax.models import lowerings
+from sparsefl_jax.models import lowerings, programs
 
 
 class Lowering(NamedTuple):
@@ -154,22 +155,22 @@ def platform() -> str:
     return (device or jax.devices()[0]).platform
 
 
-def section(platform: str, dtype: str) -> str:
-    """Returns the section of the table for a platform and a dtype.
+def section(dtype: str) -> str:
+    """Returns the section of the table for a dtype.
 
     Example:
-      >>> section("gpu", "float32"), section("gpu", "bfloat16")
-      ('gpu', 'gpu bfloat16')
+      >>> section("float32"), section("bfloat16")
+      ('cpu', 'cpu bfloat16')
     """
-    return platform if dtype == "float32" else f"{platform} {dtype}"
+    return "cpu" if dtype == "float32" else f"cpu {dtype}"
 
 
 @functools.cache
 def choose(layer: Layer, platform: str, dtype: str = "float32") -> Lowering:
     """Returns the fastest measured lowering of a layer, or of the most similar one.
 
-    Without a measurement, accelerators use `plain`: in whole programs no other form is
-    faster by their compilers' estimates, see `docs/accelerators.md`.
+    Accelerators use one form for all layers, which `programs.form` takes from whole
+    programs.
 
     Args:
       layer: the shape of the convolution.
@@ -180,15 +181,16 @@ def choose(layer: Layer, platform: str, dtype: str = "float32") -> Lowering:
       >>> choose(Layer(32, 8, 8, 16, 16, 1), "cpu").forward
       'patches'
     """
-    measured = table().get(section(platform, dtype), {}).get("layers", {})
+    if platform != "cpu":
+        form = programs.form(platform)
+        return Lowering(form, form, form)
+    measured = table().get(section(dtype), {}).get("layers", {})
     if layer.key in measured:
         return Lowering(*measured[layer.key])
     near = min(measured, key=lambda key: _distance(layer, parse(key)), default=None)
     if near and _distance(layer, parse(near)) < math.log(16):
         lowering, same = Lowering(*measured[near]), layer[1:] == parse(near)[1:]
         return lowering if same else lowering._replace(images=0)
-    if platform != "cpu":
-        return Lowering("plain", "plain", "plain")
     if layer.size == 1:
         return Lowering("patches", "patches", "patches")
     # A valid convolution's canonical input gradient also computes the padded border.
