@@ -27,7 +27,7 @@ class _TPU(NamedTuple):
 
     memory: int  # bytes of a chip
     clock: float | None  # Hz: peak bfloat16 FLOP/s over those of a cycle
-    sides: int  # axes of a topology
+    axes: int  # of a topology
 
 
 class _GPU(NamedTuple):
@@ -84,6 +84,7 @@ _PACKAGES = {
     "aot-tpu": ("libtpu",),
     "aot-gpu": ("jax_cuda12_plugin", "nvidia.cuda_nvcc"),
 }
+KINDS = (*_TPUS, *_GPUS)
 EXPECTED = "a TPU's topology such as v5e:2x2, v4:2x2x1 or v6e:8x8, or h100:4 or h200:8"
 
 
@@ -108,10 +109,11 @@ def make(name: str) -> Target:
     """
     kind, _, topology = name.partition(":")
     sides = topology.split("x")
-    known = kind in _TPUS or kind in _GPUS
-    if not known or not all(re.fullmatch("[1-9][0-9]*", side) for side in sides):
+    if kind not in KINDS or not all(
+        re.fullmatch("[1-9][0-9]*", side) for side in sides
+    ):
         raise _unknown(name)
-    extra = "aot-tpu" if kind in _TPUS else "aot-gpu"
+    extra = f"aot-{platform(kind)}"
     if missing := [package for package in _PACKAGES[extra] if not _there(package)]:
         raise ValueError(
             f"target={name!r} needs {missing[0]}: pip install 'sparsefl_jax[{extra}]'"
@@ -119,6 +121,16 @@ def make(name: str) -> Target:
     _stay_on_cpu()
     make_devices = _tpus if kind in _TPUS else _gpus
     return make_devices(name, kind, sides)
+
+
+def platform(kind: str) -> str:
+    """Returns the platform of one of `KINDS`, 'tpu' or 'gpu'."""
+    return "tpu" if kind in _TPUS else "gpu"
+
+
+def axes(kind: str) -> int:
+    """Returns the axes of the topologies of one of `KINDS`; 1 for GPUs."""
+    return _TPUS[kind].axes if kind in _TPUS else 1
 
 
 def _unknown(name: str, reason: str = "") -> ValueError:
@@ -141,6 +153,7 @@ def _stay_on_cpu() -> None:
     quiet = {
         "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",  # otherwise a lock file refuses a second one
         "TPU_SKIP_MDS_QUERY": "1",
+        "TPU_ACCELERATOR_TYPE": "v5litepod-4",  # of a host; a topology has its own
         "TPU_WORKER_HOSTNAMES": "localhost",
         "TPU_WORKER_ID": "0",
     }
@@ -152,10 +165,10 @@ def _tpus(name: str, kind: str, sides: list[str]) -> Target:
     from jax.experimental import topologies
 
     tpu = _TPUS[kind]
-    if len(sides) != tpu.sides:
+    if len(sides) != tpu.axes:
         raise _unknown(name)
     one = set(sides) == {"1"}  # libtpu knows no topology of a single chip
-    whole = ["2", "2", "1"][: tpu.sides] if one else sides
+    whole = ["2", "2", "1"][: tpu.axes] if one else sides
     try:
         found = topologies.get_topology_desc(
             platform="tpu", topology_name=f"{kind}:{'x'.join(whole)}"
