@@ -4,7 +4,10 @@ Most tests need an extra, `aot-tpu` or `aot-gpu`; `pip install -e '.[aot-tpu]'`.
 others compile for the CPU's devices in a target's place.
 """
 
+import importlib.util
 import re
+import subprocess
+import sys
 
 import jax
 import jax.numpy as jnp
@@ -16,7 +19,7 @@ from sparsefl_jax.models.convolution import convolve
 from sparsefl_jax.runs import compile_for
 from sparsefl_jax.system import targets
 from sparsefl_jax.system.targets import Target
-from tests.refusals import refused
+from tests.refusals import ROOT, refused
 
 WORLD = workload.Workload("mlp", 16, 24, 8, widths=(64, 32), batch_size=8)
 # A pixel is a byte, a label four; 16 clients of 24 samples.
@@ -140,3 +143,48 @@ def test_devices_exchange_no_more_than_the_model(name, compiled):
     one = compiled(name, "fedavg")
     assert MODEL <= sum(one.collectives.values()) < 1.1 * MODEL
     assert one.memory["temporaries"] < 20 * MODEL + IMAGES
+
+
+def launch(*flags):
+    command = [sys.executable, "launch.py", "--config=configs/flash_cifar10.py:mini"]
+    return subprocess.run(
+        [*command, *flags], capture_output=True, text=True, cwd=ROOT, timeout=1800
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--target=h100:1"],
+            "--target=h100:1 is read with --dry_run of one run alone",
+        ),
+        (
+            ["--dry_run", "--target=v9:2x2"],
+            "target='v9:2x2', expected a TPU's topology",
+        ),
+    ],
+)
+def test_the_command_line_refuses_in_one_line(flags, said):
+    done = launch(*flags)
+    assert done.returncode == 2 and done.stdout == ""
+    *_, last = done.stderr.splitlines()  # below what the GPU's extra says by itself
+    assert last.startswith(f"error: {said}") and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="needs the extra [aot-tpu]"
+)
+def test_the_command_line_prints_every_stage():
+    """FLASH's two stages of 10 clients, on a single chip."""
+    done = launch("--dry_run", "--target=v5e:1x1")
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.partition("compiled for v5e:1x1 by libtpu ")[2]
+    figures = {line[:26].strip(): line[26:].split() for line in table.splitlines()}
+    assert figures["a round: collectives"] == ["-", "-"]
+    assert len(figures["memory: peak"]) == 4
+    assert figures["time, estimated"][1::2] == ["ms", "ms"]
+    assert all(float(ms) > 0 for ms in figures["time, estimated"][::2])
+    assert "the compiler's estimate, not a measurement" in done.stdout
