@@ -3,21 +3,18 @@
     python -m benchmarks.lowering                    # print only
     python -m benchmarks.lowering --write            # and keep it in lowerings.json
     python -m benchmarks.lowering --models conv4 ic --seconds 0.2
-    python -m benchmarks.lowering --clients 10 --dtype bfloat16      # an accelerator
 
-One client runs on each CPU core, or `--clients` under vmap on an accelerator, all at
-the same time and inside a loop, as in a run. First, every pass is timed by itself.
-Then, as passes of one form share work, the fastest mix is compared with each Winograd
-form in all three passes. Last, the fastest of these processes a few images at a time,
-whose tiles may fit into the cache. Under vmap `patches` is one batched matmul, Winograd
-several, and `canonical` and `plain` are grouped convolutions. `in turn` is `plain` one
-client after another, as with `--config.chunk=1 --config.model.lowering=plain`. It is
-printed but never written, and neither is Winograd in bfloat16, which computes in
-float32. A form that does not fit or compile is left out with its reason.
+One client runs on each CPU core, all at the same time and inside a loop, as in a run.
+First, every pass is timed by itself. Then, as passes of one form share work, the
+fastest mix is compared with each Winograd form in all three passes. Last, the fastest
+of these processes a few images at a time, whose tiles may fit into the cache. Winograd
+in bfloat16, which computes in float32, is printed and never written. A form that does
+not fit or compile is left out with its reason. Accelerators are for
+`benchmarks.programs`, because there what wins in a layer loses in a network.
 
 Figures are effective GFLOP/s of all devices: the direct convolution's operations over
-the shortest time. Layers and backends that were not timed keep their entries. A full
-run takes half an hour, mostly compilation; run nothing else at the same time.
+the shortest time. Layers that were not timed keep their entries. A full run takes half
+an hour, mostly compilation; run nothing else at the same time.
 """
 
 import argparse
@@ -53,8 +50,6 @@ HANDICAP = 0.9
 # Parts of a batch gained up to a quarter in a single layer, but nothing in a network.
 PARTS, PARTS_HANDICAP = (2, 4, 8, 16, 32), 0.8
 TABLE = Path(convolution.__file__).with_name("lowerings.json")
-
-IN_TURN = "in turn"
 
 
 def find_layers(name: str) -> list[convolution.Layer]:
@@ -111,11 +106,8 @@ def all_passes(lowering, layer, needs_input_grad):
     return run, (*shapes, one_pass("weight_grad", lowering[2], layer)[1][1])
 
 
-def seconds_per_step(run, shapes, clients, budget, dtype, mapped=jax.vmap):
-    """Returns the shortest time of a step of `run` over loops of `budget` seconds.
-
-    `mapped` turns a function of one client into one of all clients of a device.
-    """
+def seconds_per_step(run, shapes, budget, dtype):
+    """Returns the shortest time of a step of `run` over loops of `budget` seconds."""
     devices = np.array(jax.devices())
     spec = PartitionSpec("clients")
 
@@ -125,18 +117,15 @@ def seconds_per_step(run, shapes, clients, budget, dtype, mapped=jax.vmap):
         return tuple(v + trace for v in operands)
 
     def loop(length, *operands):
-        client = functools.partial(lax.fori_loop, 0, length, step)
-        first = tuple(v[0] for v in operands)
-        out = client(first) if clients == 1 else mapped(client)(operands)
-        return tuple(v[None] for v in out) if clients == 1 else out
+        out = lax.fori_loop(0, length, step, tuple(v[0] for v in operands))
+        return tuple(v[None] for v in out)
 
     mesh, rest = Mesh(devices, ("clients",)), (spec,) * len(shapes)
     specs = {"in_specs": (PartitionSpec(), *rest), "out_specs": rest}
     program = jax.jit(jax.shard_map(loop, mesh=mesh, check_vma=False, **specs))
     keys = jax.random.split(jax.random.key(0), len(shapes))
-    lead = devices.size * clients
     operands = [
-        0.1 * jax.random.normal(key, (lead, *shape), dtype)
+        0.1 * jax.random.normal(key, (devices.size, *shape), dtype)
         for key, shape in zip(keys, shapes, strict=True)
     ]
 
@@ -150,16 +139,11 @@ def seconds_per_step(run, shapes, clients, budget, dtype, mapped=jax.vmap):
     return min(timed(length) for _ in range(3))
 
 
-def in_turn(client):
-    """Maps over clients one after another."""
-    return lambda operands: lax.map(client, operands)
-
-
-def measure(layer, needs_input_grad, clients, budget, dtype):
+def measure(layer, needs_input_grad, budget, dtype):
     """Returns the fastest lowering of a layer, and prints the rates of all."""
     flops = 2 * layer.size**2 * layer.inputs * layer.outputs
-    flops *= layer.batch * layer.out[0] * layer.out[1] * clients * jax.device_count()
-    rates = functools.partial(_rates, layer, clients, budget, dtype)
+    flops *= layer.batch * layer.out[0] * layer.out[1] * jax.device_count()
+    rates = functools.partial(_rates, layer, budget, dtype)
     same = {n: convolution.Lowering(n, n, n) for n in lowerings.NAMES}
     forms = {n: convolution.available(layer, lowering) for n, lowering in same.items()}
     mix = []
@@ -171,18 +155,14 @@ def measure(layer, needs_input_grad, clients, budget, dtype):
         if name == "forward":  # the same as canonical
             names.pop("plain")
         programs = {n: one_pass(name, n, layer) for n in names}
-        if clients > 1:
-            programs[IN_TURN] = one_pass(name, "plain", layer)
         mix.append(_fastest(rates(name, programs, flops), dtype))
     flops *= 2 + needs_input_grad
     winograd = [same[n] for n in lowerings.WINOGRAD if forms[n] == same[n]]
     mixes = [convolution.Lowering(*mix), *winograd]
     programs = {m: all_passes(m, layer, needs_input_grad) for m in mixes}
-    if clients > 1:
-        programs[IN_TURN] = all_passes(same["plain"], layer, needs_input_grad)
     speed = rates("all", programs, flops)
     tiled = {m: speed[m] for m in winograd if m in speed}
-    if clients == 1 and tiled:
+    if tiled:
         images = [layer.batch // n for n in PARTS if layer.batch % n == 0]
         parts = [_fastest(tiled, dtype)._replace(images=n) for n in images]
         programs = {m: all_passes(m, layer, needs_input_grad) for m in parts}
@@ -191,26 +171,25 @@ def measure(layer, needs_input_grad, clients, budget, dtype):
     return [*best.names, best.images] if best.images else list(best.names)
 
 
-def _rates(layer, clients, budget, dtype, title, programs, flops):
+def _rates(layer, budget, dtype, title, programs, flops):
     """Returns the GFLOP/s of `programs`, {key: (run, shapes)}, that do not fail."""
     speed = {}
     for key, (run, shapes) in programs.items():
-        mapped = in_turn if key == IN_TURN else jax.vmap
         try:
-            seconds = seconds_per_step(run, shapes, clients, budget, dtype, mapped)
+            seconds = seconds_per_step(run, shapes, budget, dtype)
             speed[key] = flops / seconds / 1e9
         except Exception as error:  # memory, or the compiler
             reason = str(error).partition("\n")[0]
             print(f"{layer.key:30} {title:12} {_text(key)} failed: {reason}")
     figures = "  ".join(f"{_text(k)} {v:.0f}" for k, v in speed.items())
     print(f"{layer.key:30} {title:12} {figures}", flush=True)
-    if not speed.keys() - {IN_TURN}:
+    if not speed:
         raise SystemExit(f"{layer.key}: no form of {title} has run")
     return speed
 
 
 def _fastest(speed, dtype):
-    worth = {k: v * _worth(k, dtype) for k, v in speed.items() if k != IN_TURN}
+    worth = {k: v * _worth(k, dtype) for k, v in speed.items()}
     return max(worth, key=worth.get)
 
 
@@ -254,7 +233,6 @@ def store(section: str, layer: convolution.Layer, lowering: list):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--clients", type=int, default=1, help="per device, under vmap")
     parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--seconds", type=float, default=0.1, help="of one loop")
     parser.add_argument("--write", action="store_true", help="keep the table")
@@ -262,14 +240,16 @@ def main():
     args = parser.parse_args()
     setting = f"{args.dtype}, precision {provenance.precision()}"
     versions = f"jax {jax.__version__}, commit {provenance.commit()}"
-    print(f"{hardware()}, {setting}, clients {args.clients}, {versions}")
-    section = convolution.section(jax.default_backend(), args.dtype)
+    print(f"{hardware()}, {setting}, {versions}")
+    if convolution.platform() != "cpu":
+        parser.error("accelerators are for benchmarks.programs")
+    section = convolution.section(args.dtype)
     written = json.loads(TABLE.read_text()).get(section, {"layers": {}})
     for name in args.models:
         for position, layer in enumerate(find_layers(name)):
             if not (args.missing and layer.key in written["layers"]):
                 needed = position > 0  # the first layer's input has no gradient
-                best = measure(layer, needed, args.clients, args.seconds, args.dtype)
+                best = measure(layer, needed, args.seconds, args.dtype)
                 if args.write:
                     store(section, layer, best)
 

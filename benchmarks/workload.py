@@ -102,9 +102,10 @@ def make_data(setup: Workload, tests: int = 10):
     )
 
 
-def make_model(setup: Workload, data):
+def make_model(setup: Workload, data, **kwargs):
+    """Builds the network; `kwargs` are arguments of its own."""
     network = NETWORKS[setup.model]
-    kwargs = {} if setup.widths is None else {"widths": setup.widths}
+    kwargs |= {} if setup.widths is None else {"widths": setup.widths}
     model = sfl.models.build(
         setup.model, network.classes, network.shape, dtype=setup.dtype, **kwargs
     )

@@ -29,6 +29,7 @@ from benchmarks import (
 from benchmarks.peers import compare, ours, turns
 from sparsefl_jax import models
 from sparsefl_jax.runs.plan import checks, timings
+from sparsefl_jax.system.targets import Target
 
 pytestmark = pytest.mark.slow
 
@@ -217,6 +218,26 @@ def test_devices_get_as_many_clients_each_or_share_them(tmp_path, monkeypatch):
     assert known == [("weak", *r) for r in weak] + [("strong", *r) for r in strong]
     with pytest.raises(SystemExit, match="counts=3, expected at most 2 devices"):
         scaling.run(3, {"weak": 4}, "mlp", None, 1)
+
+
+def test_rounds_compile_for_devices_that_are_not_there(tmp_path, monkeypatch):
+    """On the CPU's two devices in their place."""
+
+    def make(name):
+        count = {"v5e:1x1": 1, "v5e:2x1": 2}[name]
+        return Target(name, jax.devices()[:count], 10**9, None)
+
+    monkeypatch.setattr(scaling.targets, "make", make)
+    monkeypatch.setitem(scaling.SETUPS, "mlp", TINY)
+    arguments = "--target", "v5e", "--counts", "1", "2", "--clients", "2"
+    told = written(scaling, "scaling", tmp_path, monkeypatch, *arguments)
+    known = [(r["kind"], r["devices"], r["cohort"], r["steps"]) for r in told]
+    weak, strong = [(1, 2, 4), (2, 4, 8)], [(1, 4, 8), (2, 4, 8)]
+    assert known == [("weak", *r) for r in weak] + [("strong", *r) for r in strong]
+    moved = [sum(r["collectives"].values()) for r in told]
+    model = 4 * (784 * 4 + 4 + 4 * 10 + 10)  # bytes, summed over devices
+    assert moved[0] == moved[2] == 0
+    assert all(model <= n < 1.3 * model for n in (moved[1], moved[3]))
 
 
 def test_bits_and_flops_follow_the_density(tmp_path, monkeypatch):

@@ -69,7 +69,7 @@ def test_use_cpu_cores_too_late_or_too_few():
 def test_use_cpu_cores_leaves_a_count_that_is_set(monkeypatch):
     flags = "--xla_force_host_platform_device_count=5"
     monkeypatch.setenv("XLA_FLAGS", flags)
-    monkeypatch.setattr(hardware, "_started", lambda: False)
+    monkeypatch.setattr(hardware, "started", lambda: False)
     hardware.use_cpu_cores(2)
     assert os.environ["XLA_FLAGS"].split() == [flags, *hardware._TIMEOUTS]
 

@@ -3,7 +3,8 @@
 Inside a loop, XLA:CPU has no fast gradient convolution. Under vmap over clients a
 convolution becomes a grouped one, which is slow everywhere. So the forward pass and
 both gradients each use one of the forms of `lowerings.py`. No form wins everywhere:
-`auto` looks the layer up in `lowerings.json`, which `benchmarks.lowering` writes.
+`auto` looks the layer up in `lowerings.json`, which `benchmarks.lowering` writes; on
+accelerators all layers have the form that `programs` names.
 """
 
 import functools
@@ -18,7 +19,7 @@ from jax import lax
 
 from sparsefl_jax.core.types import Array
 from sparsefl_jax.core.validate import at_least, one_of
-from sparsefl_jax.models import lowerings
+from sparsefl_jax.models import lowerings, programs
 
 
 class Lowering(NamedTuple):
@@ -103,7 +104,7 @@ def convolve(
             f"kernel size {layer.size} exceeds the image {sides}, pad={pad}"
         )
     if lowering == "auto":
-        lowering = choose(layer, dtype=x.dtype.name)
+        lowering = choose(layer, platform(), x.dtype.name)
     lowering = _checked(lowering)
     if set(lowering.names) == {"plain"}:
         return lowerings.plain(x, kernel, stride, pad)
@@ -138,43 +139,59 @@ def table() -> dict:
     return json.loads(file.read_text())
 
 
-def section(backend: str, dtype: str) -> str:
-    """Returns the section of the table for a backend and a dtype.
+def platform() -> str:
+    """Returns what the program being traced is for: 'cpu', 'gpu' or 'tpu'.
+
+    Inside `jax.shard_map`, as in every program of a run, that is the platform of the
+    mesh; elsewhere it is that of JAX's first device.
 
     Example:
-      >>> section("gpu", "float32"), section("gpu", "bfloat16")
-      ('gpu', 'gpu bfloat16')
+      >>> mesh = jax.make_mesh((1,), ("clients",))
+      >>> with jax.sharding.use_abstract_mesh(mesh.abstract_mesh):
+      ...     platform() == mesh.devices.flat[0].platform
+      True
     """
-    return backend if dtype == "float32" else f"{backend} {dtype}"
+    device = jax.sharding.get_abstract_mesh().abstract_device
+    return (device or jax.devices()[0]).platform
+
+
+def section(dtype: str) -> str:
+    """Returns the section of the table for a dtype.
+
+    Example:
+      >>> section("float32"), section("bfloat16")
+      ('cpu', 'cpu bfloat16')
+    """
+    return "cpu" if dtype == "float32" else f"cpu {dtype}"
 
 
 @functools.cache
-def choose(
-    layer: Layer, backend: str | None = None, dtype: str = "float32"
-) -> Lowering:
+def choose(layer: Layer, platform: str, dtype: str = "float32") -> Lowering:
     """Returns the fastest measured lowering of a layer, or of the most similar one.
 
-    Without a measurement, accelerators use `patches`, which is one batched matmul under
-    vmap over clients.
+    Accelerators use one form for all layers, which `programs.form` takes from whole
+    programs.
 
     Args:
       layer: the shape of the convolution.
-      backend: 'cpu', 'gpu' or 'tpu'; None for JAX's default.
+      platform: 'cpu', 'gpu' or 'tpu'.
       dtype: 'float32' or 'bfloat16'.
 
     Example:
       >>> choose(Layer(32, 8, 8, 16, 16, 1), "cpu").forward
       'patches'
     """
-    backend = backend or jax.default_backend()
-    measured = table().get(section(backend, dtype), {}).get("layers", {})
+    if platform != "cpu":
+        form = programs.form(platform)
+        return Lowering(form, form, form)
+    measured = table().get(section(dtype), {}).get("layers", {})
     if layer.key in measured:
         return Lowering(*measured[layer.key])
     near = min(measured, key=lambda key: _distance(layer, parse(key)), default=None)
     if near and _distance(layer, parse(near)) < math.log(16):
         lowering, same = Lowering(*measured[near]), layer[1:] == parse(near)[1:]
         return lowering if same else lowering._replace(images=0)
-    if layer.size == 1 or backend != "cpu":
+    if layer.size == 1:
         return Lowering("patches", "patches", "patches")
     # A valid convolution's canonical input gradient also computes the padded border.
     keeps_size = layer.stride == 1 and 2 * layer.pad >= layer.size - 1

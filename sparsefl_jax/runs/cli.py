@@ -84,8 +84,8 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         formats.say(report.summary_table(summary))
 
 
-def dry_run(config) -> None:
-    """Prints the plan of a configuration; trains nothing but the pilot of a budget."""
+def dry_run(config, target=None) -> None:
+    """Prints the plan, compiled for a `Target`; trains at most a budget's pilot."""
     from sparsefl_jax.runs import experiment, fit_rounds, job
     from sparsefl_jax.runs.config.rename import settle
     from sparsefl_jax.system import hardware, processes
@@ -95,7 +95,7 @@ def dry_run(config) -> None:
     hardware.keep_compilations()
     show = processes.leads()
     config, found = fit_rounds.fitted(settle(config), experiment.build, progress=show)
-    plan = job.plan(config, experiment.build(config), compiled=True)
+    plan = job.plan(config, experiment.build(config), compiled=True, target=target)
     if show:
         formats.say(f"{found}\n{plan}" if found else plan)
 

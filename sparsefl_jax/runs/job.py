@@ -14,6 +14,7 @@ from sparsefl_jax.core.types import Key
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.runs import (
     checkpoint,
+    compile_for,
     loop,
     recording,
     resumption,
@@ -27,6 +28,7 @@ from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.runs.setup import guarantee
 from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source, assemble, read
 from sparsefl_jax.system import interrupt, log_lines, processes, provenance
+from sparsefl_jax.system.targets import Target
 
 
 class Job(NamedTuple):
@@ -50,26 +52,32 @@ class Job(NamedTuple):
         return read(self.source, self.config, self.widths)
 
 
-def plan(config, parts: Parts, compiled: bool = False) -> str:
+def plan(
+    config, parts: Parts, compiled: bool = False, target: Target | None = None
+) -> str:
     """Returns the plan as text: devices, bits, FLOPs, memory and time.
 
     Args:
       config: of the run.
       parts: what it builds.
       compiled: whether to compile the stages, which tells what memory they take.
+      target: the accelerators to compile them for; None for those here.
     """
-    stages = range(len(parts.traced))
-    memories = None
-    if compiled:
+    key, memories, expected = jax.random.key(config.seed), None, []
+    if target is not None:
+        parts = compile_for.placed(parts.setup, target)
+        expected = compile_for.expected(parts, target, key)
+        memories = [one.together for one in expected]
+    elif compiled:
         with Programs(*parts) as programs:
+            stages = range(len(parts.traced))
             memories = [programs.of(stage).memory for stage in stages]
-    described = describe.describe(
-        *parts, key=jax.random.key(config.seed), memories=memories
-    )
+    described = describe.describe(*parts, key, memories, timed=target is None)
     promised = guarantee(parts.setup, parts.setup.stages[-1].num_rounds)
     limits = [f"until.{k}={v:g}" for k, v in config.until.items() if v is not None]
     lines = [
         formatting.text(described),
+        f"\n{compile_for.text(target, expected)}\n" if target is not None else None,
         promised.get("statement"),
         f"All this {config.seeds} times, once for each seed."
         if config.seeds > 1

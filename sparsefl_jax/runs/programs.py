@@ -10,6 +10,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
+from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.runs.plan import checks, memory, timings
 from sparsefl_jax.runs.segment_lengths import Pace
 from sparsefl_jax.runs.setup import Setup
@@ -136,7 +137,15 @@ def compile_stage(
         plan = placement.make_plan(stage, layers, devices, chunk, observed, macs)
         segment = round_program.make_segment(plan, replicas)
         shapes = _arguments(setup, plan, pace, traced, replicas)
-        compiled = segment.lower(*shapes).compile()
+        lowered = segment.lower(*shapes)
+        try:
+            compiled = lowered.compile()
+        except jax.errors.JaxRuntimeError as error:
+            if "RESOURCE_EXHAUSTED" not in str(error):
+                raise
+            # A TPU's compiler refuses what its memory cannot hold.
+            chunk = memory.half(plan.chunk, setup.chunk, index, one_line(error))
+            continue
         needed = alone._replace(chunk=plan.chunk)
         copied = 0 if replicas is None else needed.states
         needed = memory.of_program(needed, compiled, len(devices), copied)

@@ -166,7 +166,7 @@ def _keep_programs() -> None:
     """
     from jax._src import compiler
 
-    if jax.default_backend() == "cpu":
+    if jax.devices()[0].platform == "cpu":
         state = SimpleNamespace(process_id=0, client=None)
         compiler.distributed = SimpleNamespace(global_state=state)
 

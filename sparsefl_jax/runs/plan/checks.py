@@ -62,9 +62,13 @@ def run(setup: Setup) -> list[Traced]:
         one = trace(stage, shapes, setup.data)
         state = initial_state.shapes(stage.algorithm, shapes, info)
         pace = segment_lengths.pace(setup, index, state.clients)
-        memory = by_shape(setup, stage, state, pace)
+        parameters, statistics = (
+            sum(v.size for v in jax.tree.leaves(tree))
+            for tree in (shapes.params, shapes.stats)
+        )
+        memory = by_shape(setup, stage, parameters, state, pace)
         one = one._replace(state=state, pace=pace, memory=memory)
-        weights = sum(v.size for v in jax.tree.leaves((shapes.params, shapes.stats)))
+        weights = parameters + statistics
         facts = stage, setup.model.macs, info.num_examples, weights
         traced.append(one._replace(clock=clock.of_stage(setup.system, *facts)))
         shapes = one.model

@@ -15,7 +15,7 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.data.federated import FederatedData, partition_counts
+from sparsefl_jax.data.federated import partition_counts
 from sparsefl_jax.data.statistics import partition_statistics
 from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.plan import checks, timings, traffic_estimate
@@ -44,6 +44,7 @@ def describe(
     traced: list[checks.Traced],
     key: Key | None = None,
     memories: list[Memory] | None = None,
+    timed: bool = True,
 ) -> dict:
     """Plans a run. Nothing is trained, and nothing expensive is compiled.
 
@@ -52,6 +53,8 @@ def describe(
       traced: what `checks.run` gave for it.
       key: the run's; its very cohorts are drawn then.
       memories: of the compiled stages; otherwise the working sets are not known.
+      timed: whether to measure the devices' matmul rate, from which time follows;
+        without it both are None.
 
     Returns:
       A dict of plain Python values: `devices`, `model`, `clients` with the statistics
@@ -68,22 +71,23 @@ def describe(
     model, data = setup.model, setup.data
     devices = list(setup.devices or jax.devices())
     big = devices[0].platform != "cpu"
-    rate = timings.matmul_rate(8192 if big else 1024, 0.3, devices, model.dtype)
+    size, rate = 8192 if big else 1024, None
+    if timed:
+        rate = timings.matmul_rate(size, 0.3, devices, model.dtype)
     planned, share = [], 1.0
     if setup.initial is not None:
         share = traffic_estimate.share_alive(setup.initial, traced[0])
     weights = sum(p.size for p in jax.tree.leaves(traced[0].model.params))
     for index, stage in enumerate(setup.stages):
         memory = memories[index] if memories else traced[index].memory
-        drawn = keys.of_stage(run_key, index), stage, memory.chunk, data
-        samples = _samples(*drawn, clock.presence(setup.system))
+        samples = _samples(setup, run_key, index, memory.chunk)
         traffic = traffic_estimate.expect(stage, share, traced[index])
         share = traffic.share
         each = _stage(setup, stage, weights, samples, traffic)
         each |= {"memory": memory.parts(), "client_store": memory.client_store}
         each["chunk"] = memory.chunk
         part = len(placement.stage_devices(stage, devices)) / len(devices)
-        each["seconds_per_round"] = _seconds(each, rate * part, rate)
+        each["seconds_per_round"] = rate and _seconds(each, rate * part, rate)
         planned.append(each)
     return {
         "devices": {
@@ -119,14 +123,28 @@ def _system(setup: Setup, traced: checks.Traced) -> dict | None:
     }
 
 
-def _samples(
-    key: Key, stage: Stage, chunk: int, data: FederatedData, present
-) -> _Samples:
+def steps(setup: Setup, key: Key, index: int, chunk: int) -> float:
+    """Returns the steps that a chunk of clients trains in an epoch, the mean.
+
+    Args:
+      setup: the run.
+      key: the run's; its very cohorts are drawn.
+      index: which of its stages.
+      chunk: clients that a device runs at a time.
+    """
+    stage, (_, run_key) = setup.stages[index], keys.of_run(key)
+    executed = _samples(setup, run_key, index, chunk).executed
+    chunks = -(-stage.cohort_size // chunk)
+    return executed / (stage.epochs * stage.batch_size * chunk * chunks)
+
+
+def _samples(setup: Setup, run_key: Key, index: int, chunk: int) -> _Samples:
     """Counts the samples of a round; draws the run's own cohorts if it has the key."""
-    sizes = np.asarray(data.train.size)
+    stage, key = setup.stages[index], keys.of_stage(run_key, index)
+    sizes = np.asarray(setup.data.train.size)
     rounds = min(stage.num_rounds, max(1, _DRAWS // len(sizes)))
 
-    draw = cohorts.drawing(key, stage, len(sizes), present)
+    draw = cohorts.drawing(key, stage, len(sizes), clock.presence(setup.system))
     ids = draw(np.arange(rounds, dtype=np.int32))
     # As in `placement.deal`: the largest first, a block as long as its first.
     ordered = -np.sort(-np.append(sizes, 0)[ids], axis=1)  # 0 for a place without one
@@ -185,5 +203,7 @@ def _total(stages: list[dict]) -> dict:
         "pflop_most": over(lambda s: s["flops_most"]) / 1e15,
         "pflop_executed": over(lambda s: s["flops_executed"]) / 1e15,
         "memory": max(sum(stage["memory"].values()) for stage in stages),
-        "seconds": [over(lambda s, i=i: s["seconds_per_round"][i]) for i in (0, 1)],
+        "seconds": [over(lambda s, i=i: s["seconds_per_round"][i]) for i in (0, 1)]
+        if stages[0]["seconds_per_round"]
+        else None,
     }

@@ -1,6 +1,12 @@
 """Formats a plan as a table, with notes on what its figures mean."""
 
-from sparsefl_jax.core.formats import align, format_percent, format_seconds, format_si
+from sparsefl_jax.core.formats import (
+    MISSING,
+    align,
+    format_percent,
+    format_seconds,
+    format_si,
+)
 from sparsefl_jax.data.statistics import statistics_rows
 from sparsefl_jax.runs.plan.describe import SHARES
 
@@ -19,9 +25,8 @@ def text(plan: dict) -> str:
     largest = format_percent(clients["largest_share"], 1)
     entropy = dict(statistics_rows(clients))["label entropy of a client"]
     lines = [
-        f"devices   {devices['count']} x {devices['kind']},"
-        f" {format_si(devices['matmul_flops'], 'FLOP/s')} in {devices['dtype']} matmuls"
-        f" together, precision {devices['precision']}",
+        f"devices   {devices['count']} x {devices['kind']}, {_rate(devices)},"
+        f" precision {devices['precision']}",
         f"model     {format_si(plan['model']['parameters'])} parameters,"
         f" {format_si(plan['model']['macs'])} multiply-adds a sample",
         f"clients   {clients['number']} with {train['min']} to {train['max']} training"
@@ -35,11 +40,22 @@ def text(plan: dict) -> str:
         f"total     {total['rounds']} rounds,"
         f" {span(total['gbit'], lambda g: format_si(1e9 * g, 'bit'))},"
         f" {format_si(1e15 * total['pflop_executed'], 'FLOP')} executed,"
-        f" {memory(stages, total)},"
-        f" {span(total['seconds'], format_seconds)}",
+        f" {memory(stages, total)}" + _seconds(total["seconds"]),
         *_notes(stages),
     ]
     return "\n".join(lines)
+
+
+def _rate(devices: dict) -> str:
+    """Formats the matmul rate, which is None where nothing was measured."""
+    if devices["matmul_flops"] is None:
+        return f"{devices['dtype']}, not at hand"
+    rate = format_si(devices["matmul_flops"], "FLOP/s")
+    return f"{rate} in {devices['dtype']} matmuls together"
+
+
+def _seconds(seconds: list[float] | None) -> str:
+    return f", {span(seconds, format_seconds)}" if seconds else ""
 
 
 def _system(system: dict | None) -> list[str]:
@@ -87,7 +103,7 @@ def _columns(stages: list[dict]) -> list[str]:
         "         at the masks": lambda s: f"at most {flops('flops_most')(s)}",
         "         dense": flops("flops_dense"),
         "         executed": flops("flops_executed"),
-        "         time": lambda s: span(s["seconds_per_round"], format_seconds),
+        "         time": lambda s: _seconds(s["seconds_per_round"])[2:] or MISSING,
         "all clients' rows": lambda s: _rows(s["client_store"]),
         **{f"memory: {k}": size(k) for k in stages[0]["memory"]},
     }
@@ -137,9 +153,10 @@ def _notes(stages: list[dict]) -> list[str]:
             "Memory: without the working set, which is known once a stage is compiled; "
             "--dry_run compiles all stages."
         )
-    low, high = SHARES
-    notes.append(
-        f"Time: estimated at {high:g} to {low:g} of the matmul rate, compilation "
-        "not included."
-    )
+    if stages[0]["seconds_per_round"]:
+        low, high = SHARES
+        notes.append(
+            f"Time: estimated at {high:g} to {low:g} of the matmul rate, compilation "
+            "not included."
+        )
     return notes

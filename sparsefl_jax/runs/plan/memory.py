@@ -13,10 +13,12 @@ import jax
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.formats import format_si
+from sparsefl_jax.models import programs
 from sparsefl_jax.runs.segment_lengths import Pace
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import placement, store
 from sparsefl_jax.system import hardware
+from sparsefl_jax.wire import ledger
 
 FILL = 0.9  # of an accelerator's memory; the rest is for what no program counts
 REMEDIES = {  # what makes a part smaller
@@ -61,16 +63,20 @@ class Memory(NamedTuple):
         return sum(self.fixed.values()) + int(share * (self.working_set or 0))
 
 
-def by_shape(setup: Setup, stage: Stage, state: placement.State, pace: Pace) -> Memory:
+def by_shape(
+    setup: Setup, stage: Stage, parameters: int, state: placement.State, pace: Pace
+) -> Memory:
     """Computes the memory of a stage before it is compiled.
 
     The chunk is the one asked for. 'auto' is 1 where the memory has no limit, as on
-    CPUs, and otherwise all clients that a device has in a round; `smaller` reduces it
-    if the compiled program does not fit.
+    CPUs, and where the network runs faster so, see `models.programs`. Otherwise it is
+    all clients that a device has in a round; `smaller` reduces it if the compiled
+    program does not fit.
 
     Args:
       setup: the run.
       stage: one of its stages.
+      parameters: of the network.
       state: the shapes of its state.
       pace: of its segments.
 
@@ -88,7 +94,9 @@ def by_shape(setup: Setup, stage: Stage, state: placement.State, pace: Pace) -> 
     limit = budget(setup.memory_gb, devices)
     chunk = setup.chunk
     if chunk == "auto":
-        chunk = 1 if limit is None else share
+        macs = ledger.macs_per_sample(setup.model.macs) * stage.batch_size
+        in_turn = programs.in_turn(devices[0].platform, parameters, macs)
+        chunk = 1 if limit is None or in_turn else share
     memory = Memory(
         fixed={
             "population": len(devices) * (population + 12 * num_clients),
@@ -175,6 +183,35 @@ def smaller(memory: Memory, limit: float, asked: int | str, strict: bool) -> int
     if not fitting:
         raise ValueError(_too_large(memory, limit))
     return fitting
+
+
+def half(chunk: int, asked: int | str, stage: int, reason: str) -> int:
+    """Returns half of a chunk whose program the compiler refused for its memory.
+
+    Args:
+      chunk: the chunk that was refused.
+      asked: the chunk that the user asked for, or 'auto'.
+      stage: which.
+      reason: the compiler's.
+
+    Raises:
+      ValueError: it was asked for, or it is one client.
+
+    Example:
+      >>> half(50, "auto", 0, "Used 20G of 15G")
+      25
+      >>> half(50, 50, 0, "Used 20G of 15G")
+      Traceback (most recent call last):
+        ...
+      ValueError: chunk=50 does not fit a device's memory in stage 0, expected a smaller
+      one or a smaller model (Used 20G of 15G)
+    """
+    if asked != "auto" or chunk == 1:
+        raise ValueError(
+            f"chunk={chunk} does not fit a device's memory in stage {stage}, expected "
+            f"a smaller one or a smaller model ({reason})"
+        )
+    return chunk // 2
 
 
 def budget(memory_gb: float | None, devices: Sequence) -> float | None:

@@ -1,0 +1,70 @@
+"""How accelerators run the rounds of a network: the convolutions' form, and the chunk.
+
+Under vmap over clients a convolution becomes a grouped one, whatever its form; one
+client after another it stays as it is, but fills the device less. Which is faster shows
+in whole programs alone. `programs.json` has the milliseconds of rounds, which
+`benchmarks.programs` writes: by an accelerator's clock, or by the estimate of its
+compiler. CPUs run one client at a time, with the forms of `lowerings.json`.
+"""
+
+import functools
+import json
+import math
+from importlib import resources
+
+FORMS = ("plain", "canonical", "patches")  # of all layers, under vmap over clients
+IN_TURN = "in turn"  # one client after another, in the form `plain`
+
+
+@functools.cache
+def table() -> dict:
+    """Reads `programs.json`, a dict from a platform to {by, rounds, ...}.
+
+    `by` is 'clock' or 'estimate'. `rounds` maps a set-up to its network's `parameters`,
+    the multiply-adds of a step, `macs`, and `ms` by program: `FORMS` and `IN_TURN`.
+    """
+    file = resources.files("sparsefl_jax.models").joinpath("programs.json")
+    return json.loads(file.read_text())
+
+
+@functools.cache
+def form(platform: str) -> str:
+    """Returns the form of all convolutions that is fastest under vmap, over set-ups.
+
+    Example:
+      >>> form("tpu")
+      'plain'
+    """
+    each = [one["ms"] for one in _rounds(platform).values() if _has_forms(one["ms"])]
+    return min(FORMS, key=lambda name: math.prod(ms[name] for ms in each))
+
+
+def in_turn(platform: str, parameters: int, macs: float) -> bool:
+    """Tells whether clients run faster one after another than under vmap.
+
+    The table's network decides that is nearest in parameters and multiply-adds; where
+    there is none, they run under vmap.
+
+    Args:
+      platform: 'gpu' or 'tpu'.
+      parameters: of the network.
+      macs: multiply-adds of a step, which is a minibatch of one client.
+    """
+
+    def distance(one):
+        pairs = (one["parameters"], parameters), (one["macs"], macs)
+        return sum(abs(math.log(a / max(b, 1))) for a, b in pairs)
+
+    near = min(_rounds(platform).values(), key=distance, default=None)
+    if near is None:
+        return False
+    ms = near["ms"]
+    return ms[IN_TURN] < min(v for name, v in ms.items() if name != IN_TURN)
+
+
+def _rounds(platform: str) -> dict:
+    return table().get(platform, {}).get("rounds", {})
+
+
+def _has_forms(ms: dict) -> bool:
+    return set(FORMS) <= ms.keys()

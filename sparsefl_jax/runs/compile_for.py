@@ -1,0 +1,179 @@
+"""What a run takes on accelerators that are not there, as their compilers describe it.
+
+The stages compile for a `Target`, by the code that compiles them for a run. Nothing is
+measured: seconds are an estimate of the compiler, and stand beside no measured ones.
+"""
+
+import importlib.metadata
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+from jax.stages import Compiled
+
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.formats import MISSING, align, format_si
+from sparsefl_jax.core.types import Key
+from sparsefl_jax.data.federated import FederatedData
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.runs.plan import checks, describe
+from sparsefl_jax.runs.plan.memory import FILL, Memory
+from sparsefl_jax.runs.programs import compile_stage
+from sparsefl_jax.runs.setup import Setup, make
+from sparsefl_jax.runs.source import Parts
+from sparsefl_jax.system import hlo, targets
+from sparsefl_jax.system.targets import Target
+
+
+class Expected(NamedTuple):
+    """What the compiler says of a stage's program on each device.
+
+    A step is a minibatch of each client of a chunk. In what counts by round, loops
+    whose length depends on the data run for as many steps as a chunk has on average,
+    and all branches of a condition count.
+    """
+
+    devices: int
+    chunk: int  # clients that a device runs at a time
+    memory: dict[str, int]  # bytes: arguments, results, temporaries, and the peak
+    available: int  # bytes
+    flops: float | None  # of a step; None: the compiler does not say
+    bytes: float | None  # that a step reads and writes
+    collectives: dict[str, int]  # bytes of a round by kind
+    largest_copy: int  # bytes of the largest array that is copied as a whole
+    seconds: float | None  # of a round, the compiler's estimate; None: it has none
+    together: Memory  # of all devices
+
+
+def compile_for(
+    target: str | Target,
+    stages: Sequence[Stage],
+    model: Model,
+    data: FederatedData,
+    **settings,
+) -> list[Expected]:
+    """Compiles a run for accelerators that are not there; trains nothing.
+
+    Args:
+      target: such as `v5e:2x2` or `h100:4`, see `targets.make`.
+      stages, model, data: what runs, and on what.
+      **settings: the other fields of a `Setup`.
+
+    Returns:
+      What the compiler says of each stage.
+
+    Raises:
+      ValueError: in one line: there is no such target, its extra is not installed, or
+        the run cannot run or does not fit.
+    """
+    target = targets.make(target) if isinstance(target, str) else target
+    parts = placed(make(stages, model, data, **settings), target)
+    return expected(parts, target, jax.random.key(0))
+
+
+def placed(setup: Setup, target: Target) -> Parts:
+    """Returns a run on the devices of a target, with as much memory as they have.
+
+    Raises:
+      ValueError: it does not fit there.
+    """
+    memory_gb = setup.memory_gb
+    if memory_gb is None:
+        memory_gb = FILL * target.memory * len(target.devices) / 1e9
+    setup = setup._replace(devices=target.devices, memory_gb=memory_gb)
+    return Parts(setup, checks.run(setup))
+
+
+def expected(parts: Parts, target: Target, key: Key) -> list[Expected]:
+    """Compiles the stages of a `placed` run; the key is that of the run."""
+    stages = range(len(parts.traced))
+    return [_of_stage(parts, target, key, stage) for stage in stages]
+
+
+def _of_stage(parts: Parts, target: Target, key: Key, index: int) -> Expected:
+    program = compile_stage(parts.setup, index, parts.traced[index])
+    plan, rounds, text = program.plan, program.pace.length, program.segment.as_text()
+    steps = describe.steps(parts.setup, key, index, plan.chunk)
+    cycles, costs = hlo.estimated_cycles(text, steps), _costs(program.segment)
+    moved = hlo.collectives(text, steps)
+    return Expected(
+        devices=plan.mesh.size,
+        chunk=plan.chunk,
+        memory=_memory(program.segment),
+        available=target.memory,
+        flops=costs.get("flops"),
+        bytes=costs.get("bytes accessed"),
+        collectives={kind: round(size / rounds) for kind, size in moved.items()},
+        largest_copy=hlo.largest_copy(text),
+        seconds=cycles / target.clock / rounds if cycles and target.clock else None,
+        together=program.memory,
+    )
+
+
+def _memory(compiled: Compiled) -> dict[str, int]:
+    found = compiled.memory_analysis()
+    return {
+        "arguments": found.argument_size_in_bytes,
+        "results": found.output_size_in_bytes - found.alias_size_in_bytes,
+        "temporaries": found.temp_size_in_bytes,
+        "peak": found.peak_memory_in_bytes,
+    }
+
+
+def _costs(compiled: Compiled) -> dict:
+    """Returns FLOPs and bytes of a program in which each loop runs once."""
+    if costs := compiled.cost_analysis():
+        return costs
+    # XLA:GPU has none without a GPU; the client of the CPU counts the same program.
+    from jax._src.lib import _jax  # there is no public name
+
+    (module,) = compiled.runtime_executable().hlo_modules()
+    client = jax.devices("cpu")[0].client
+    return _jax.hlo_module_cost_analysis(client, module)
+
+
+def compiler(platform: str) -> str:
+    """Returns the name and the version of the compiler for a platform."""
+    package = {"tpu": "libtpu", "gpu": "jax-cuda12-plugin"}.get(platform, "jaxlib")
+    try:
+        return f"{package} {importlib.metadata.version(package)}"
+    except importlib.metadata.PackageNotFoundError:  # of a GPU with another CUDA, say
+        return f"jaxlib {importlib.metadata.version('jaxlib')}"
+
+
+def text(target: Target, stages: Sequence[Expected]) -> str:
+    """Formats what the compiler says as a table with a column for each stage."""
+
+    def size(value):
+        return format_si(value, "B")
+
+    def kinds(one):
+        each = [f"{kind} {size(n)}" for kind, n in one.collectives.items()]
+        return ", ".join(each) or MISSING
+
+    figures = {
+        "stage": lambda s: str(stages.index(s)),
+        "clients at a time": lambda s: str(s.chunk),
+        **{f"memory: {k}": lambda s, k=k: size(s.memory[k]) for k in stages[0].memory},
+        "of a device's": lambda s: size(s.available),
+        "a step: FLOPs": lambda s: format_si(s.flops, "FLOP"),
+        "        read and written": lambda s: size(s.bytes),
+        "a round: collectives": kinds,
+        "         time, estimated": lambda s: _milliseconds(s.seconds),
+        "largest whole copy": lambda s: size(s.largest_copy),
+    }
+    rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
+    platform = target.devices[0].platform
+    return "\n".join(
+        [
+            f"compiled for {target.name} by {compiler(platform)}, each of "
+            f"{stages[0].devices} devices:",
+            *align(rows),
+            "Nothing ran: the time is the compiler's estimate, not a measurement. A "
+            "step is a minibatch of each client of a chunk.",
+        ]
+    )
+
+
+def _milliseconds(seconds: float | None) -> str:
+    return "none by this compiler" if seconds is None else f"{1e3 * seconds:.3g} ms"

@@ -1,0 +1,175 @@
+"""Reads the text of a compiled program: collectives, copies, the compiler's cycles.
+
+The text is that of `jax.stages.Compiled.as_text`. It holds what one device runs.
+"""
+
+import itertools
+import math
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+COLLECTIVES = (
+    *("all-reduce", "all-gather", "reduce-scatter"),
+    *("all-to-all", "collective-permute", "ragged-all-to-all"),
+)
+_COPIES = ("copy", "copy-done")
+_SHAPE = re.compile(r"\b(pred|[suf]\d+|bf16|c\d+|f8\w+)\[([\d,]*)\]")
+_INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.\-]+) = (.*)$")
+_CALLED = re.compile(
+    r"\b(?:calls|to_apply|body|condition|\w+_computations?)="
+    r"(?:\{([^}]*)\}|%?([\w.\-]+))"
+)
+_TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+_CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
+
+
+class Instruction(NamedTuple):
+    """An instruction of a program, and how often it runs."""
+
+    name: str
+    opcode: str  # 'fusion', 'all-reduce', ...
+    shape: str  # of its result, as XLA writes it
+    text: str  # its operands and attributes
+    times: float = 1  # in one call of the program
+
+    @property
+    def bytes(self) -> int:
+        """Returns the bytes of its result; those of all parts of a tuple."""
+        return sum(_bytes(*found) for found in _SHAPE.findall(self.shape))
+
+
+def instructions(text: str, trips: float = 1) -> Iterator[Instruction]:
+    """Walks through what a program runs, into loops, branches and fusions.
+
+    All branches of a condition count.
+
+    Args:
+      text: the compiled program.
+      trips: how often a loop runs whose length depends on the data.
+    """
+    computations, entry = _computations(text)
+    counted = {entry: 1}
+    for name in _callers_first(computations, entry):
+        for one in computations[name]:
+            times = counted[name]
+            yield one._replace(times=times)
+            if one.opcode == "while":
+                times *= _known_trips(one.text, computations) or trips
+            for callee in _called(one.text):
+                if callee in computations:
+                    counted[callee] = counted.get(callee, 0) + times
+
+
+def collectives(text: str, trips: float = 1) -> dict[str, int]:
+    """Returns the bytes of all results of collectives by kind, for each device.
+
+    Args:
+      text, trips: as `instructions` takes them.
+
+    Example:
+      >>> collectives('''ENTRY %main (x: f32[8]) -> f32[8] {
+      ...   %x = f32[8]{0} parameter(0)
+      ...   ROOT %sum = f32[8]{0} all-reduce(%x), replica_groups={}, to_apply=%add
+      ... }''')
+      {'all-reduce': 32}
+    """
+    found: dict[str, float] = {}
+    for one in instructions(text, trips):
+        kind = one.opcode.removesuffix("-done")  # of `-start` the result is elsewhere
+        if kind in COLLECTIVES:
+            found[kind] = found.get(kind, 0) + one.times * one.bytes
+    return {kind: round(size) for kind, size in found.items()}
+
+
+def largest_copy(text: str) -> int:
+    """Returns the bytes of the largest array that a program copies as a whole.
+
+    Example:
+      >>> largest_copy('''ENTRY %main (x: f32[8,2]) -> f32[8,2] {
+      ...   %x = f32[8,2]{1,0} parameter(0)
+      ...   ROOT %y = f32[8,2]{0,1} copy(%x)
+      ... }''')
+      64
+    """
+    copies = (one.bytes for one in instructions(text) if one.opcode in _COPIES)
+    return max(copies, default=0)
+
+
+def estimated_cycles(text: str, trips: float = 1) -> int | None:
+    """Sums the cycles that a TPU's compiler expects its instructions to take.
+
+    The compiler writes them without documentation; None if there are none.
+
+    Args:
+      text, trips: as `instructions` takes them.
+    """
+    found = [
+        one.times * int(cycles[1])
+        for one in instructions(text, trips)
+        if (cycles := _CYCLES.search(one.text))
+    ]
+    return round(sum(found)) if found else None
+
+
+def _bytes(dtype: str, sides: str) -> int:
+    """Returns the bytes of an array; booleans and anything below take a byte."""
+    bits = int(re.search(r"\d+", dtype)[0]) if dtype != "pred" else 8
+    size = math.prod(int(side) for side in sides.split(",") if side)
+    return -(-size * bits // 8)
+
+
+def _known_trips(loop: str, computations: dict[str, list]) -> int | None:
+    """Returns how often a loop runs by its text or its condition; None if unknown."""
+    if known := _TRIPS.search(loop):
+        return int(known[1])
+    condition = re.search(r"\bcondition=%?([\w.\-]+)", loop)[1]
+    *_, root = computations.get(condition) or [Instruction("", "", "", "")]
+    below = re.match(r"[^,]+, [^,]*?%?([\w.\-]+)\), direction=LT", root.text)
+    for one in computations.get(condition, ()) if below else ():
+        if (one.name, one.opcode) == (below[1], "constant"):
+            return int(one.text.partition(")")[0])
+    return None
+
+
+def _computations(text: str) -> tuple[dict[str, list], str]:
+    """Returns the instructions of each computation by name; and the entry's name."""
+    computations, entry, current = {}, "", []
+    for line in text.splitlines():
+        if line.endswith("{") and not line.startswith((" ", "HloModule")):
+            words = line.replace("%", "").split()
+            name = words[words[0] == "ENTRY"]
+            current = computations.setdefault(name, [])
+            entry = name if words[0] == "ENTRY" else entry
+        elif found := _INSTRUCTION.match(line):
+            current.append(_parsed(*found.groups()))
+    return computations, entry
+
+
+def _parsed(name: str, text: str) -> Instruction:
+    """Splits `shape opcode(rest`; the shape of a tuple holds spaces."""
+    depths = itertools.accumulate((c == "(") - (c == ")") for c in text)
+    ends = (i for i, depth in enumerate(depths) if text[i] == " " and not depth)
+    end = next(ends, len(text))
+    opcode, _, rest = text[end + 1 :].partition("(")
+    return Instruction(name, opcode, text[:end], rest)
+
+
+def _called(rest: str) -> list[str]:
+    groups = (group or name for group, name in _CALLED.findall(rest))
+    return [name.strip(" %") for group in groups for name in group.split(",")]
+
+
+def _callers_first(computations: dict[str, list], entry: str) -> list[str]:
+    """Orders the computations that are reached, each after all that call it."""
+    done: dict[str, None] = {}
+    waiting = [(entry, False)]
+    while waiting:
+        name, left = waiting.pop()
+        if left:
+            done[name] = None
+        elif name not in done and name in computations:
+            waiting.append((name, True))
+            for one in computations[name]:
+                waiting += [(callee, False) for callee in _called(one.text)]
+    return list(done)[::-1]

@@ -1,0 +1,111 @@
+"""Form and chunk on accelerators follow the table of whole programs."""
+
+import json
+from types import SimpleNamespace
+
+import jax
+import pytest
+
+import sparsefl_jax as sfl
+from benchmarks import programs as benchmark
+from benchmarks import workload
+from sparsefl_jax.models import convolution, programs
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import Setup
+
+DENSE = {"plain": 1.0, "in turn": 5.0}
+# `patches` wins the first, `canonical` both together: 2 * 8 < 4 * 5 < 1 * 90.
+CONV = {"plain": 4.0, "canonical": 2.0, "patches": 1.0, "in turn": 0.5}
+DEEP = {"plain": 5.0, "canonical": 8.0, "patches": 90.0, "in turn": 7.0}
+
+
+def entry(parameters, macs, ms):
+    return {"parameters": parameters, "macs": macs, "ms": ms}
+
+
+@pytest.fixture
+def table(monkeypatch):
+    """Sets a table for TPUs; by no estimate of these is `plain` the fastest."""
+    rounds = {
+        "mlp": entry(10**5, 10**6, DENSE),
+        "cnn": entry(10**5, 10**8, CONV),
+        "deep": entry(10**7, 10**10, DEEP),
+    }
+    monkeypatch.setattr(programs, "table", lambda: {"tpu": {"rounds": rounds}})
+    programs.form.cache_clear()
+    convolution.choose.cache_clear()
+    yield rounds
+    programs.form.cache_clear()
+    convolution.choose.cache_clear()
+
+
+def test_the_form_is_the_fastest_over_all_networks(table):
+    assert programs.form("tpu") == "canonical"
+    layer = convolution.Layer(32, 8, 8, 16, 16, 3)
+    assert set(convolution.choose(layer, "tpu").names) == {"canonical"}
+    assert programs.form("gpu") == "plain"  # of which the table says nothing
+
+
+@pytest.mark.parametrize(
+    ("parameters", "macs", "in_turn"),
+    [(10**5, 2 * 10**6, False), (10**5, 5 * 10**7, True), (10**7, 10**9, False)],
+)
+def test_the_nearest_network_says_who_runs_in_turn(parameters, macs, in_turn, table):
+    assert programs.in_turn("tpu", parameters, macs) == in_turn
+    assert not programs.in_turn("gpu", parameters, macs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("platform", "chunk"), [("tpu", 1), ("gpu", 4)])
+def test_a_plan_has_the_tables_chunk(platform, chunk, table):
+    """An MLP of 1e6 multiply-adds a step; two devices, eight clients a round."""
+    table["mlp"] = table["mlp"] | {"ms": CONV}
+    world = workload.Workload("mlp", 16, 24, 8, batch_size=8)
+    data = workload.make_data(world)
+    model = workload.make_model(world, data)
+    stage = workload.make_stage(world, model, 1)
+    devices = [SimpleNamespace(platform=platform)] * 2
+    setup = Setup([stage], model, data, devices=devices, memory_gb=10.0)
+    (traced,) = checks.run(setup)
+    assert traced.memory.chunk == chunk
+
+
+def test_the_table_names_its_source():
+    for platform, section in programs.table().items():
+        assert platform in ("tpu", "gpu") and section["by"] in ("clock", "estimate")
+        assert section["device"] and section["date"] and section["commit"]
+        for one in section["rounds"].values():
+            assert one["ms"].keys() <= {*programs.FORMS, programs.IN_TURN}
+            assert min(one["ms"].values()) > 0 and programs.IN_TURN in one["ms"]
+            assert one["parameters"] > 0 and one["macs"] > 0
+
+
+def test_a_clock_wins_over_an_estimate(tmp_path, monkeypatch):
+    path = tmp_path / "programs.json"
+    path.write_text("{}")
+    monkeypatch.setattr(benchmark, "TABLE", path)
+    clock, estimate = {"by": "clock"}, {"by": "estimate"}
+    benchmark.write("tpu", estimate, {"a": entry(1, 1, DENSE)})
+    benchmark.write("tpu", estimate, {"b": entry(2, 1, CONV)})
+    assert json.loads(path.read_text())["tpu"]["rounds"].keys() == {"a", "b"}
+    benchmark.write("tpu", clock, {"c": entry(3, 1, DENSE)})
+    table = json.loads(path.read_text())
+    assert table["tpu"] == {"by": "clock", "rounds": {"c": entry(3, 1, DENSE)}}
+    with pytest.raises(SystemExit, match="tpu by the clock, which is kept"):
+        benchmark.write("tpu", estimate, {"a": entry(1, 1, DENSE)})
+
+
+@pytest.mark.slow
+def test_all_programs_of_a_network_are_timed():
+    """On the CPU, which the table does not need."""
+    setup = workload.Workload("lenet5_caffe", 4, 4, 2, sfl.fedavg, batch_size=2)
+    run = lambda *parts: benchmark.timed(*parts, repeats=1)  # noqa: E731
+    one = benchmark.compare("lenet5", setup, run)
+    assert one["ms"].keys() == {*programs.FORMS, programs.IN_TURN}
+    params = jax.eval_shape(
+        sfl.models.build("lenet5_caffe", 10, (28, 28, 1)).init, jax.random.key(0)
+    )[0]
+    assert one["parameters"] == sum(v.size for v in jax.tree.leaves(params))
+    # 5x5 kernels on 24x24 and 8x8 places, two dense layers; two samples.
+    macs = 24 * 24 * 25 * 20 + 8 * 8 * 25 * 20 * 50 + 800 * 500 + 500 * 10
+    assert one["macs"] == 2 * macs

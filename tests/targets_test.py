@@ -1,0 +1,190 @@
+"""Programs compiled for accelerators that are not there.
+
+Most tests need an extra, `aot-tpu` or `aot-gpu`; `pip install -e '.[aot-tpu]'`. The
+others compile for the CPU's devices in a target's place.
+"""
+
+import importlib.util
+import re
+import subprocess
+import sys
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+import sparsefl_jax as sfl
+from benchmarks import methods, workload
+from sparsefl_jax.models.convolution import convolve
+from sparsefl_jax.runs import compile_for
+from sparsefl_jax.system import targets
+from sparsefl_jax.system.targets import Target
+from tests.refusals import ROOT, refused
+
+WORLD = workload.Workload("mlp", 16, 24, 8, widths=(64, 32), batch_size=8)
+# A pixel is a byte, a label four; 16 clients of 24 samples.
+IMAGES = 16 * 24 * 28 * 28
+MODEL = 4 * (784 * 64 + 64 + 64 * 32 + 32 + 32 * 10 + 10)
+EXTRAS = {"v5e:2x2": "aot-tpu", "h100:4": "aot-gpu"}
+TWO = ("fedavg", "spafl")
+
+
+@pytest.fixture(scope="module")
+def compiled(pytestconfig):
+    """Returns what a compiler says of a stage of a small MLP, for 4 devices."""
+    found, made = {}, {}
+
+    def of(name, method):
+        if (name, method) not in found:
+            if name not in made:
+                try:
+                    made[name] = targets.make(name)
+                except ValueError as error:
+                    assert EXTRAS[name] in str(error)
+                    pytest.skip(str(error))
+            jax.config.update("jax_disable_most_optimizations", False)
+            found[name, method] = expected(made[name], method)
+        return found[name, method]
+
+    yield of
+    quick = pytestconfig.getoption("markexpr") == "not slow"  # as in conftest.py
+    jax.config.update("jax_disable_most_optimizations", quick)
+
+
+def expected(target, method="fedavg"):
+    data = workload.make_data(WORLD)
+    model = workload.make_model(WORLD, data)
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.1)
+    made = sfl.ALGORITHMS[method](model, optimizer, **methods.arguments(method, 2))
+    stage = sfl.Stage(made, 2, WORLD.cohort, 1, WORLD.batch)
+    (one,) = compile_for.compile_for(target, [stage], model, data, metric="pooled")
+    return one
+
+
+def test_what_a_compiler_says_by_hand():
+    """The CPU's compiler, two devices: one sum of the model over them in a round."""
+    one = expected(Target("two", jax.devices()[:2], 10**9, None))
+    assert one.devices == 2 and one.chunk == 4
+    # The sum of the model, and some numbers of each client.
+    assert one.collectives["all-reduce"] >= MODEL
+    assert sum(one.collectives.values()) < MODEL + 5000
+    assert IMAGES + MODEL < one.memory["arguments"] < 1.1 * (IMAGES + MODEL)
+    # Six FLOPs of a weight and sample of each of four clients, but none for the input.
+    weights = 784 * 64 + 64 * 32 + 32 * 10
+    assert one.flops >= 4 * 8 * (6 * weights - 2 * 784 * 64)
+    assert one.seconds is None and one.available == 10**9
+    text = compile_for.text(Target("two", jax.devices(), 0, None), [one])
+    assert re.match("compiled for two by jaxlib .*, each of 2 devices:\n", text)
+    assert "none by this compiler" in text and "all-reduce 21" in text
+
+
+def test_a_run_has_to_fit_the_targets_memory():
+    """9/10 of two devices of 10 kB."""
+    small = Target("two", jax.devices()[:2], 10_000, None)
+    refused(lambda: expected(small), "memory_gb=1.8e-05, expected at least")
+
+
+@pytest.mark.parametrize(("platform", "form"), [("tpu", "plain"), ("cpu", "winograd4")])
+def test_a_mesh_says_what_a_convolution_is_for(platform, form):
+    device = jax.sharding.AbstractDevice("any", None, platform)
+    mesh = jax.sharding.AbstractMesh((1,), ("clients",), abstract_device=device)
+    x, w = jnp.ones((64, 12, 12, 20)), jnp.ones((5, 5, 20, 50))
+
+    def jaxpr(lowering):
+        return str(jax.make_jaxpr(lambda x, w: convolve(x, w, lowering=lowering))(x, w))
+
+    with jax.sharding.use_abstract_mesh(mesh):
+        assert jaxpr("auto") == jaxpr(form)
+
+
+@pytest.mark.parametrize(
+    "name", ["v9:2x2", "v5e", "v5e:2x", "v5e:0x2", "h100:2x2", "v5e:2x2x1", "", "h100"]
+)
+def test_an_unknown_target_is_refused(name, monkeypatch):
+    monkeypatch.setattr(targets, "_there", lambda package: True)
+    refused(lambda: targets.make(name), f"target={name!r}, expected a TPU's topology")
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("v5e:2x2", "needs libtpu: pip install 'sparsefl_jax[aot-tpu]'"),
+        ("h200:1", "needs jax_cuda12_plugin: pip install 'sparsefl_jax[aot-gpu]'"),
+    ],
+)
+def test_a_missing_extra_is_named(name, said, monkeypatch):
+    monkeypatch.setattr(targets, "_there", lambda package: False)
+    refused(lambda: targets.make(name), f"target={name!r} {said}")
+
+
+@pytest.mark.parametrize(
+    ("name", "method"),
+    [
+        *((name, method) for name in EXTRAS for method in TWO),
+        *(
+            pytest.param(name, method, marks=pytest.mark.slow)
+            for name in EXTRAS
+            for method in sfl.ALGORITHMS
+            if method not in TWO
+        ),
+    ],
+)
+def test_every_method_compiles(name, method, compiled):
+    one = compiled(name, method)
+    assert one.devices == 4 and one.chunk == 2
+    assert 0 < one.memory["peak"] < one.available
+    assert one.flops > 0 and one.bytes > 0
+    assert (one.seconds is None) == (EXTRAS[name] == "aot-gpu")
+
+
+@pytest.mark.parametrize("name", EXTRAS)
+def test_devices_exchange_no_more_than_the_model(name, compiled):
+    """FedAvg: one sum of the model in a round, and the images lie still."""
+    one = compiled(name, "fedavg")
+    assert MODEL <= sum(one.collectives.values()) < 1.1 * MODEL
+    assert one.memory["temporaries"] < 20 * MODEL + IMAGES
+
+
+def launch(*flags):
+    command = [sys.executable, "launch.py", "--config=configs/flash_cifar10.py:mini"]
+    return subprocess.run(
+        [*command, *flags], capture_output=True, text=True, cwd=ROOT, timeout=1800
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (
+            ["--target=h100:1"],
+            "--target=h100:1 is read with --dry_run of one run alone",
+        ),
+        (
+            ["--dry_run", "--target=v9:2x2"],
+            "target='v9:2x2', expected a TPU's topology",
+        ),
+    ],
+)
+def test_the_command_line_refuses_in_one_line(flags, said):
+    done = launch(*flags)
+    assert done.returncode == 2 and done.stdout == ""
+    *_, last = done.stderr.splitlines()  # below what the GPU's extra says by itself
+    assert last.startswith(f"error: {said}") and "Traceback" not in done.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None, reason="needs the extra [aot-tpu]"
+)
+def test_the_command_line_prints_every_stage():
+    """FLASH's two stages of 10 clients, on a single chip."""
+    done = launch("--dry_run", "--target=v5e:1x1")
+    assert done.returncode == 0, done.stderr
+    table = done.stdout.partition("compiled for v5e:1x1 by libtpu ")[2]
+    figures = {line[:26].strip(): line[26:].split() for line in table.splitlines()}
+    assert figures["a round: collectives"] == ["-", "-"]
+    assert len(figures["memory: peak"]) == 4
+    assert figures["time, estimated"][1::2] == ["ms", "ms"]
+    assert all(float(ms) > 0 for ms in figures["time, estimated"][::2])
+    assert "the compiler's estimate, not a measurement" in done.stdout
