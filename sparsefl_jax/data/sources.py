@@ -90,8 +90,7 @@ def load(
         features leave a choice, as `hub.read` takes them: `{"label": "fine_label"}`.
       tokenizer, max_tokens: turn texts into tokens, as `tokens.make_tokenizer` takes
         them; None for hashed features.
-      text_encoder: turns texts into features instead, the folder of a BERT or a
-        DistilBERT, see `embedding`.
+      text_encoder: turns texts into features, as `embedding.make_text_encoder` does.
 
     Returns:
       A `Dataset`.
@@ -105,9 +104,7 @@ def load(
       ((2000, 28, 28, 1), 10)
     """
     name = title = str(name)
-    users = {}
-    if writers and writers != MNIST:
-        users = _read_npz(writers, _WRITER_KEYS)
+    users = _read_npz(writers, _WRITER_KEYS) if writers not in (None, MNIST) else {}
     known, hf = None, {k: v for k, v in (hf or {}).items() if v not in (None, (), [])}
     of_hub = name.startswith(hub.PREFIX) or name in named.NAMED
     for option, value in hf.items() if not of_hub else ():
@@ -146,12 +143,12 @@ def _encoding(name: str, tokenizer, max_tokens, text_encoder) -> TextEncoding | 
         raise ValueError(
             f"max_tokens={max_tokens} is read by nothing here: it goes with tokenizer"
         )
-    if tokenizer is not None and text_encoder is not None:
+    if None not in (tokenizer, text_encoder):
         raise ValueError("tokenizer and text_encoder are set, expected one of them")
-    if tokenizer is None and text_encoder is None:
+    if tokenizer is text_encoder is None:
         return None
-    texts = name == samples.SENTENCES or name in named.NAMED
-    if not texts and not name.startswith(hub.PREFIX):
+    of_texts = samples.SENTENCES, *named.NAMED
+    if name not in of_texts and not name.startswith(hub.PREFIX):
         field = "tokenizer" if tokenizer else "text_encoder"
         raise ValueError(
             f"{field}={str(tokenizer or text_encoder)!r} is read by nothing here: "

@@ -27,8 +27,13 @@ from sparsefl_jax.sparsity import trees
 # These values make a channel 1 everywhere, in training too: 0 * factor + bias. No
 # built-in layer has both a bias and a normalisation after it.
 _ONES = {
-    **{"kernel": 0, "bias": 1, "scale": 1},
-    **{"mean": 0, "var": 1, "batch_mean": 0, "batch_var": 1},
+    "kernel": 0,
+    "bias": 1,
+    "scale": 1,
+    "mean": 0,
+    "var": 1,
+    "batch_mean": 0,
+    "batch_var": 1,
 }
 
 

@@ -38,14 +38,15 @@ def latex_table(comparison: Comparison) -> str:
     ]
     lines = [" & ".join(head) + r" \\", r"\midrule"]
     for entry in comparison.entries:
-        cells = [_escaped(entry.label), str(len(entry.group.runs))]
-        for of in (measures.last_accuracy, measures.best_accuracy, measures.density):
-            cells.append(_percent(measures.over_seeds(entry, of)))
-        for axis in axes:
-            cells.append(_escaped(axis.text(measures.total(entry, axis.name).mean)))
-        for axis, budget in budgets:
-            found = measures.at_budget(entry, axis, budget)
-            cells.append(_escaped(found.note) or _percent(found.accuracy))
+        shares = (measures.last_accuracy, measures.best_accuracy, measures.density)
+        reached = [measures.at_budget(entry, *pair) for pair in budgets]
+        cells = [
+            _escaped(entry.label),
+            str(len(entry.group.runs)),
+            *(_percent(measures.over_seeds(entry, of)) for of in shares),
+            *(_escaped(a.text(measures.total(entry, a.name).mean)) for a in axes),
+            *(_escaped(at.note) or _percent(at.accuracy) for at in reached),
+        ]
         lines.append(" & ".join(cells) + r" \\")
     notes = [
         f"% {_escaped(entry.label)} has another {entry.unlike} than the first line."
