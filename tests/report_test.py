@@ -128,11 +128,22 @@ def test_read_run_drops_a_truncated_last_line_only(tmp_path):
 COSTS = {"gbit_cumulative": 0.1, "flops": 1.0, "flops_dense": 2.0}
 
 
-def test_another_schema_is_refused(tmp_path):
+def test_read_run_gives_old_records_the_new_form(tmp_path):
+    """Schema 1 mixes a method's metrics with the ledger's fields."""
+    old = {
+        **COSTS, "phase": "train", "stage": 0, "round": 1, "loss": 1.0, "bits_up": 5,
+        "entries_up": {"a": 1}, "density": 0.5, "threshold_max/fc1/kernel": 0.2,
+        "unanimous": 0.25, "uploaded": 0.75,
+    }  # fmt: skip
+    (record,) = read_run(write_run(tmp_path, [old])).train
+    assert record["server"] == {"threshold_max/fc1/kernel": 0.2, "unanimous": 0.25}
+    assert record["client"] == {"uploaded": 0.75}
+    assert record["bits_up"] == 5 and record["entries_up"] == {"a": 1}
+    assert record["density"] == 0.5 and "uploaded" not in record
     new = COSTS | {"phase": "train", "stage": 0, "round": 1, "client": {"loss": 3.0}}
     (record,) = read_run(write_run(tmp_path, [{"schema": 2}, new])).train
     assert record == new
-    with pytest.raises(ValueError, match=r"metrics.jsonl: schema=3, expected 2"):
+    with pytest.raises(ValueError, match=r"metrics.jsonl: schema=3, expected at most"):
         read_run(write_run(tmp_path, [{"schema": 3}]))
 
 

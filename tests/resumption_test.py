@@ -3,7 +3,6 @@
 import json
 import shutil
 import sys
-import zlib
 
 import numpy as np
 import pytest
@@ -296,17 +295,6 @@ def test_what_a_checkpoint_tells_is_under_a_checksum(run, change):
     path, about = about_of(run)
     path.write_text(json.dumps(about | change))
     with pytest.raises(ValueError, match="checkpoint is damaged: a checksum differs$"):
-        checkpoint.read(run)
-
-
-def test_a_checkpoint_of_another_version_is_refused(run):
-    path, about = about_of(run)
-    about["format"] = 3
-    del about["checksum"]
-    crc = zlib.crc32(json.dumps(about, sort_keys=True).encode())
-    path.write_text(json.dumps(about | {"checksum": crc}))
-    told = "checkpoint has format 3, expected 2: another version wrote it$"
-    with pytest.raises(ValueError, match=told):
         checkpoint.read(run)
 
 

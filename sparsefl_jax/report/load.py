@@ -215,16 +215,25 @@ def run_folders(run_dir: str | Path) -> list[Path]:
     return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
 
 
+_LEDGER_1 = {  # the ledger's fields in schema 1; all others are the method's
+    *("stage", "phase", "round", "gbit_cumulative", "pflop_cumulative", "loss"),
+    *("train_accuracy", "samples", "clients", "flops", "flops_dense", "flops_executed"),
+    *("density", "layer_density", "mismatch", "layer_mismatch"),
+}
+_SERVER_1 = ("threshold_mean/", "threshold_max/", "unanimous")  # the server's metrics
+
+
 def read_records(path: Path) -> list[Record]:
-    """Returns the records of a `metrics.jsonl`.
+    """Returns the records of a `metrics.jsonl`, converted to the newest schema.
 
     Raises:
-      ValueError: a line other than the last is damaged, or the schema is another.
+      ValueError: a line other than the last is damaged, or the schema is newer than
+        this package's.
     """
     records = read_lines(path)
-    schema = records.pop(0)["schema"] if records and "schema" in records[0] else SCHEMA
-    if schema != SCHEMA:
-        raise ValueError(f"{path}: schema={schema!r}, expected {SCHEMA}.")
+    schema = records.pop(0)["schema"] if records and "schema" in records[0] else 1
+    if schema not in (1, SCHEMA):
+        raise ValueError(f"{path}: schema={schema!r}, expected at most {SCHEMA}.")
     for record in records:
         check(path, record, _HEADING)
         check(path, record, _TRAIN if record["phase"] == "train" else _EVAL)
@@ -233,7 +242,20 @@ def read_records(path: Path) -> list[Record]:
         for name in _SECTIONS & set(record):
             if record[name] is None:  # the same as absent
                 del record[name]
-    return records
+    return records if schema == SCHEMA else list(map(_from_schema_1, records))
+
+
+def _from_schema_1(record: Record) -> Record:
+    """Converts a record of schema 1, which mixes a method's metrics and the ledger."""
+    if record["phase"] != "train":
+        return record
+    new = {"client": {}, "server": {}}
+    for name, value in record.items():
+        if name in _LEDGER_1 or name.startswith(("bits_", "entries_")):
+            new[name] = value
+        else:
+            new["server" if name.startswith(_SERVER_1) else "client"][name] = value
+    return {name: value for name, value in new.items() if value != {}}
 
 
 def read_lines(path: Path) -> list[Record]:

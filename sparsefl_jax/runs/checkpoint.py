@@ -6,7 +6,8 @@ run stands, what it ran on, and checksums, also of itself. Nothing is ever unpic
 What clients keep stands in `clients/STEP/`, see `disk_store`: orbax would copy it in
 memory.
 
-Where another version could not read a checkpoint, `FORMAT` grows.
+Where another version could not go on from a checkpoint, `FORMAT` grows. The models of
+all formats so far can be read; a run goes on from the present one alone.
 """
 
 import contextlib
@@ -27,6 +28,7 @@ from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
 
 FORMAT = 2
+_LAST = {1: "831b8fe"}  # the last commit that goes on from an older format
 
 
 class Saved(NamedTuple):
@@ -161,19 +163,27 @@ class _RefusedError(Exception):
 
 def _refusal(about: dict, key: Key | None) -> str:
     """Says why a checkpoint cannot be used; "" if it can."""
-    if about["checksum"] != _checksum_of(about):
+    found = about["format"]
+    if found != 1 and about["checksum"] != _checksum_of(about):
         return "is damaged: a checksum differs"
-    if (found := about["format"]) != FORMAT:
-        return f"has format {found}, expected {FORMAT}: another version wrote it"
-    if key is not None and about["key"] != jax.random.key_data(key).tolist():
+    if found > FORMAT:
+        return f"has format {found}, expected at most {FORMAT}: a later version's"
+    if key is None:
+        return ""
+    if about["key"] != jax.random.key_data(key).tolist():
         return "is of a run with another key"
+    if found < FORMAT:
+        return (
+            f"has format {found}, expected {FORMAT}, to go on: commit {_LAST[found]} "
+            "can finish it; here it can be reported, loaded and exported"
+        )
     return ""
 
 
 def _checksum_of(about: dict) -> int:
     """Returns the CRC-32 of all other fields."""
-    others = {name: value for name, value in about.items() if name != "checksum"}
-    return zlib.crc32(json.dumps(others, sort_keys=True).encode())
+    told = {name: value for name, value in about.items() if name != "checksum"}
+    return zlib.crc32(json.dumps(told, sort_keys=True).encode())
 
 
 def checksum(tree: PyTree) -> int:
@@ -212,11 +222,13 @@ def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
             clients = disk_store.Saved(state.clients, ids, clients)
         return state._replace(clients=clients)
 
-    order, best = about["order"], about["best"]
+    order = about.get("order", arrays)  # which older checkpoints lack
+    best = about["best"]
     if best is not None:
         best = Best(**best | {"models": _models(arrays["best"], order["best"])})
-    counters = ("stage", "round", "bits", "flops", "ended_by", "hours")
-    snapshot = Snapshot(state=state, best=best, **{k: about[k] for k in counters})
+    counters = {k: about[k] for k in ("stage", "round", "bits", "flops", "ended_by")}
+    hours = about.get("hours")  # which older checkpoints lack
+    snapshot = Snapshot(state=state, best=best, hours=hours, **counters)
     return Saved(snapshot, _models(arrays["models"], order["models"]), about)
 
 
