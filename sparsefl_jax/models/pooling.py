@@ -104,11 +104,12 @@ def _views(x: Array, size: int, hop: int, axis: int) -> list[Array]:
 @functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
 def _sliding_max(x: Array, size: int, hop: int, axis: int) -> Array:
     """Returns the maximum of `size` entries `hop` apart, at each place of `axis`."""
-    return functools.reduce(jnp.maximum, _views(x, size, hop, axis))
+    return materialize(functools.reduce(jnp.maximum, _views(x, size, hop, axis)))
 
 
 def _sliding_max_forward(x, size, hop, axis):
-    y = functools.reduce(jnp.maximum, _views(x, size, hop, axis))
+    # The backward pass reads each maximum several times.
+    y = materialize(functools.reduce(jnp.maximum, _views(x, size, hop, axis)))
     return y, (x, y)
 
 
