@@ -1,18 +1,14 @@
 """Rows travel to the devices that train them and back, and nowhere else."""
 
 import functools
-import re
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import Mesh
 from jax.sharding import PartitionSpec as P
 
-import sparsefl_jax as sfl
-from sparsefl_jax.simulation import exchange, initial_state, placement, round_program
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.simulation import exchange
 
 
 def carried(rows, places, new):
