@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, top_k, trees
+from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, nested, top_k, trees
 
 
 @pytest.fixture(autouse=True)
@@ -103,25 +103,15 @@ def test_counts_forgive_the_last_place_only():
     assert layer_densities.floor_count(jnp.array([2.5])).dtype == jnp.int32
 
 
-def test_ranks_go_by_score_or_by_lot(key):
+def test_ranks_go_by_score_and_then_by_index():
     mask = {"a": jnp.array([True, True, False, True]), "b": jnp.ones(2, bool)}
     scores = {"a": jnp.array([5.0, 7.0, 9.0, 7.0]), "b": jnp.array([1.0, 2.0])}
     select = {"a": True, "b": False}
-    ranks = layer_densities.nested_ranks(scores, mask, select)
+    # D = 3 / 4: the masks have 1, 2 and 3 entries.
+    ranks = nested.nested_ranks(scores, mask, select, np.array([0.25, 0.5, 0.75]))
     assert ranks["a"].tolist() == [2, 0, 3, 1] and ranks["b"].tolist() == [0, 0]
-    kept = layer_densities.submask(ranks, jnp.array([2], jnp.int32), select)
+    kept = nested.submask(ranks, jnp.array([2], jnp.int32), select)
     assert kept["a"].tolist() == [False, True, False, True] and kept["b"].all()
-    half = {"a": jnp.arange(60) < 30, "b": jnp.ones(2, bool)}
-    drawn = [
-        layer_densities.nested_ranks(
-            masks.uniform_scores(jax.random.fold_in(key, i), half, select), half, select
-        )["a"]
-        for i in range(2)
-    ]
-    for ranks in drawn:
-        assert sorted(ranks[:30].tolist()) == list(range(30))
-        assert sorted(ranks[30:].tolist()) == list(range(30, 60))
-    assert (drawn[0][:30] != drawn[1][:30]).any()
 
 
 @pytest.mark.slow
@@ -136,19 +126,17 @@ def test_nested_masks(key, by):
     scores = jax.tree.map(jnp.abs, params)
     if by == "random":
         scores = masks.uniform_scores(jax.random.fold_in(key, 3), whole, select)
-    ranks = layer_densities.nested_ranks(scores, whole, select)
+    budgets = jnp.array([0.1, 0.15, 0.2, 1])
+    ranks = nested.nested_ranks(scores, whole, select, budgets)
 
     @jax.jit
     @jax.vmap
     def sub(budget):
-        counts = layer_densities.nested_counts(whole, select, budget)
-        return layer_densities.submask(ranks, counts, select)
+        counts = nested.nested_counts(whole, select, budget)
+        return nested.submask(ranks, counts, select)
 
     small, middle, large, more = (
-        jax.tree.map(
-            lambda m, i=i: np.asarray(m[i]), sub(jnp.array([0.1, 0.15, 0.2, 1]))
-        )
-        for i in range(4)
+        jax.tree.map(lambda m, i=i: np.asarray(m[i]), sub(budgets)) for i in range(4)
     )
     # D = 0.2: shares 1/2, 3/4 and 1 of 150 and 110.
     assert masks.counts(small, select).tolist() == [75, 55]
@@ -166,7 +154,7 @@ def test_nested_masks(key, by):
 
 def test_nested_counts_of_an_empty_mask_are_zero():
     mask = {"w": jnp.zeros(5, bool)}
-    assert layer_densities.nested_counts(mask, {"w": True}, 0.5).tolist() == [0]
+    assert nested.nested_counts(mask, {"w": True}, 0.5).tolist() == [0]
 
 
 @pytest.mark.parametrize(("n", "m"), [(2, 4), (1, 4), (3, 3), (2, 5)])

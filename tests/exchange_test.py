@@ -1,14 +1,18 @@
 """Rows travel to the devices that train them and back, and nowhere else."""
 
 import functools
+import re
 
 import jax
 import numpy as np
 import pytest
-from jax.sharding import Mesh
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax.simulation import exchange
+import sparsefl_jax as sfl
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.simulation import exchange, initial_state, placement, round_program
 
 
 def carried(rows, places, new):
@@ -72,3 +76,64 @@ def test_rows_are_read_and_written_as_numpy_would(num_rows, places):
         expected = old.copy()
         expected[places[real]] = sent[real]
         np.testing.assert_array_equal(after, expected)
+
+
+CLIENTS, COHORT, KERNEL, IMAGE = 8, 4, (128, 37), (8, 8, 2)
+
+
+def compiled(devices, chunk, clients=CLIENTS, width=KERNEL[1], classes=3):
+    """Returns SpaFL's compiled program for given devices, from shapes alone."""
+    x = np.zeros((4 * clients, *IMAGE), np.uint8)
+    y = np.arange(len(x), dtype=np.int32) % 3
+    data = sfl.from_arrays(x, y, x_test=x, y_test=y, num_clients=clients)
+    model = sfl.models.build("mlp", classes, IMAGE, widths=(width,))
+    method = sfl.spafl(model, sfl.training.make_optimizer())
+    stage = sfl.Stage(method, 1, COHORT, batch_size=2)
+    layers = jax.tree.map(lambda m: m > 0, model.macs)
+    plan = placement.make_plan(stage, layers, devices, chunk)
+    everywhere = NamedSharding(plan.mesh, P())
+
+    def shape(leaf, sharding=everywhere):
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    population = placement.on_host(data)
+    sparse = jax.eval_shape(lambda: checks.initial_model(jax.random.key(0), model))
+    state = initial_state.shapes(method, sparse, population.info)
+    state = jax.tree.map(shape, state, placement.shardings(plan, state))
+    rounds = shape(np.zeros(2, np.int32)), shape(np.zeros((2, COHORT), np.int32))
+    inputs = jax.eval_shape(lambda: jax.random.key(0)), population
+    inputs = jax.tree.map(shape, inputs)
+    return round_program.make_segment(plan).lower(*inputs, state, *rounds).compile()
+
+
+def results(program, *operations):
+    """Returns the shapes that operations of a program result in."""
+    found = re.findall(r" = (.*?) ([\w-]+)\(", program.as_text())
+    return [s for s, name in found if name.removesuffix("-start") in operations]
+
+
+@pytest.mark.parametrize("chunk", [1, pytest.param(2, marks=pytest.mark.slow)])
+def test_nobody_receives_a_cohort_s_rows_and_no_store_is_copied(chunk):
+    program = compiled(jax.devices()[:2], chunk)
+    kernel = f"{KERNEL[0]},{KERNEL[1]}]"
+    gathered = results(program, "all-gather", "all-reduce", "reduce-scatter")
+    assert gathered and not [s for s in gathered if kernel in s]
+    assert any(kernel in s for s in results(program, "all-to-all"))
+    held = f"f32[{CLIENTS // 2},{kernel}"
+    assert not [s for s in results(program, "copy", "gather", "scatter") if held in s]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("devices", [1, 4])
+def test_tpus_copy_neither_the_store_nor_the_images(monkeypatch, devices):
+    pytest.importorskip("libtpu", reason="libtpu, which compiles for TPU, is absent")
+    monkeypatch.setenv("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    found = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
+    clients, width = 8192, 128
+    sizes = clients, width, 128  # leaves of other widths are padded to 128 by row
+    program = compiled(list(found.devices)[:devices], "auto", *sizes)
+    gathered = results(program, "all-gather", "all-reduce", "reduce-scatter")
+    assert not [s for s in gathered if f"{KERNEL[0]},{width}]" in s]
+    held = clients // devices * KERNEL[0] * width * 4
+    assert program.memory_analysis().temp_size_in_bytes < held / 20

@@ -15,7 +15,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import masks, trees
+from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
@@ -118,7 +118,7 @@ def complement(
 def _kept(w: Array, density: float) -> Array:
     """Returns where |w| reaches its (1 - density) quantile and w is not 0."""
     magnitude = jnp.abs(w)
-    return (magnitude >= jnp.quantile(magnitude, 1 - density)) & (w != 0)
+    return (magnitude >= top_k.quantile(magnitude, 1 - density)) & (w != 0)
 
 
 def _densities(sent: PyTree) -> dict[str, Array]:

@@ -1,20 +1,19 @@
-"""How layers share a density, how it is recalibrated, and how clients' masks nest.
+"""How layers share a density, and how it is recalibrated.
 
 Densities and counts are arrays `[L]` over the selected leaves, in tree order.
 
 Sources: Evci et al., "Rigging the Lottery" (RigL), ICML 2020,
 https://arxiv.org/abs/1911.11134 (ERK); Bibikar et al., FedDST, AAAI 2022,
 https://arxiv.org/abs/2112.09824 (its ERK); Babakniya et al., FLASH, TMLR 2023,
-https://arxiv.org/abs/2208.13092 (Eq. 3, Algorithm 4).
+https://arxiv.org/abs/2208.13092 (Eq. 3).
 """
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import in_range
-from sparsefl_jax.sparsity import masks, trees
+from sparsefl_jax.sparsity import trees
 
 # Counts are float32 products: an error of a few units in the last place must not change
 # the integer.
@@ -188,82 +187,3 @@ def recalibrate(
     if not raises:  # static branch
         ratio = jnp.minimum(ratio, jnp.float32(1))
     return jnp.minimum(jnp.float32(1), ratio * densities)
-
-
-def nested_counts(mask: PyTree, select: PyTree, budget: Array | float) -> Array:
-    """Returns a client's entries of each layer, by its budget (FLASH, Algorithm 4).
-
-    With D the density of the mask, `n_l = int(budget / D * nnz_l)`: every layer shrinks
-    by the same factor. A client with a budget of D or more holds the whole mask.
-
-    Args:
-      mask: bool tree, the largest model.
-      select: tree of Python bools.
-      budget: density, float32 scalar; may be traced.
-
-    Returns:
-      `[L]` int32.
-
-    Example:
-      >>> mask = {'w': jnp.array([True, True, False, True, True])}
-      >>> nested_counts(mask, {'w': True}, 0.4).tolist()
-      [2]
-    """
-    alive = masks.counts(mask, select)
-    whole = masks.density(mask, select)
-    share = jnp.asarray(budget, jnp.float32) / jnp.where(whole > 0, whole, 1)
-    return jnp.minimum(alive, floor_count(share * alive.astype(jnp.float32)))
-
-
-def nested_ranks(scores: PyTree, mask: PyTree, select: PyTree) -> PyTree:
-    """Ranks the alive entries of each layer, so that masks of the first n nest.
-
-    A method with frozen sub-masks ranks once; one that goes by magnitude, every round.
-
-    Args:
-      scores: float tree, of which the largest comes first and ties go by index; for a
-        random order, `masks.uniform_scores`.
-      mask: bool tree, the largest model; its entries come before all others.
-      select: tree of Python bools.
-
-    Returns:
-      int32 tree like `mask`: 0 for the first; 0 on leaves that are not selected.
-
-    Example:
-      >>> scores = {'w': jnp.array([5., 7., 9.])}
-      >>> alive = {'w': jnp.array([True, True, False])}
-      >>> nested_ranks(scores, alive, {'w': True})['w'].tolist()
-      [1, 0, 2]
-    """
-    blank = jax.tree.map(lambda m: jnp.zeros(m.shape, jnp.int32), mask)
-    pairs = zip(trees.layers(scores, select), trees.layers(mask, select), strict=True)
-    return trees.replace_layers(blank, select, [_ranks(*pair) for pair in pairs])
-
-
-def _ranks(scores: Array, mask: Array) -> Array:
-    """Returns places in descending order of score, int32; masked entries come last."""
-    flat = jnp.where(mask, scores, -jnp.inf).reshape(-1)
-    order = jnp.argsort(flat, descending=True, stable=True)
-    place = jnp.arange(flat.size, dtype=jnp.int32)
-    return jnp.zeros_like(place).at[order].set(place).reshape(scores.shape)
-
-
-def submask(ranks: PyTree, counts: Array, select: PyTree) -> PyTree:
-    """Keeps the first `counts[l]` entries of each layer.
-
-    Args:
-      ranks: int32 tree, as `nested_ranks` returns it.
-      counts: `[L]` int32, such as `nested_counts` returns; may be traced.
-      select: tree of Python bools.
-
-    Returns:
-      A bool tree, True on the leaves that are not selected. With the same ranks, a
-      smaller count gives a subset.
-
-    Example:
-      >>> n = jnp.array([2], jnp.int32)
-      >>> submask({'w': jnp.array([1, 0, 2])}, n, {'w': True})['w'].tolist()
-      [True, True, False]
-    """
-    kept = [r < counts[i] for i, r in enumerate(trees.layers(ranks, select))]
-    return masks.total(ranks, select, kept)

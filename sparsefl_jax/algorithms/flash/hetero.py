@@ -1,6 +1,7 @@
 """hetero-FLASH: clients of different budgets on nested sub-masks (Algorithm 4)."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -15,7 +16,7 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import layer_densities, masks
+from sparsefl_jax.sparsity import masks, nested
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
@@ -24,7 +25,7 @@ class Nested(NamedTuple):
     """A server whose clients hold parts of its mask, the mask of the largest budget."""
 
     whole: Changing
-    ranks: PyTree  # int32 per layer: place of an alive entry in the nesting order
+    ranks: PyTree  # int32: nested masks of at most so many entries leave an entry out
 
 
 def hetero_spdst(
@@ -115,6 +116,7 @@ def _hetero(
     loss_fn = local.objective(model)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"
     learn, select = learner(model, prunable, max(densities), rate, decay)
+    ranked = partial(_ranked, tiers=tiers, moving=moving, select=select)
 
     def tier_of(ctx):
         """Returns the place of the largest density within the budget, at least 0."""
@@ -130,7 +132,7 @@ def _hetero(
     def init(key, start):
         start = within(start, select)
         whole = Changing(start, start.mask, jnp.zeros((len(tiers),), jnp.int32))
-        return Nested(whole, _ranked(key, whole, moving, select))
+        return Nested(whole, ranked(key, whole))
 
     def broadcast(key, ctx, server):
         tier = tier_of(ctx)
@@ -166,9 +168,7 @@ def _hetero(
             )
             adjust = vote | moving
         whole = Changing(mean, mask, old.since)
-        ranks = lax.cond(
-            adjust, lambda: _ranked(key, whole, moving, select), lambda: server.ranks
-        )
+        ranks = lax.cond(adjust, lambda: ranked(key, whole), lambda: server.ranks)
         new, since = Nested(whole, ranks), []
         for tier in range(len(tiers)):
             before = held(server, jnp.int32(tier), round)
@@ -196,13 +196,15 @@ def _hetero(
     )
 
 
-def _ranked(key: Key, whole: Changing, moving: bool, select: PyTree) -> PyTree:
+def _ranked(
+    key: Key, whole: Changing, tiers: np.ndarray, moving: bool, select: PyTree
+) -> PyTree:
     """Returns the order of alive entries: by magnitude if moving, else random."""
     if not moving:  # static branch
         lots = masks.uniform_scores(key, whole.mask, select)
-        return layer_densities.nested_ranks(lots, whole.mask, select)
+        return nested.nested_ranks(lots, whole.mask, select, tiers)
     size = jax.tree.map(jnp.abs, whole.model.params)
-    return layer_densities.nested_ranks(size, whole.model.mask, select)
+    return nested.nested_ranks(size, whole.model.mask, select, tiers)
 
 
 def _part(
@@ -211,8 +213,8 @@ def _part(
     """Returns the nested mask of a density; the largest density has the whole mask."""
     whole = server.whole
     source = whole.model.mask if moving else whole.mask
-    counts = layer_densities.nested_counts(source, select, jnp.array(tiers)[tier])
-    smaller = layer_densities.submask(server.ranks, counts, select)
+    counts = nested.nested_counts(source, select, jnp.array(tiers)[tier])
+    smaller = nested.submask(server.ranks, counts, select)
     return jax.tree.map(
         lambda m, s: jnp.where(tier == len(tiers) - 1, m, s), whole.mask, smaller
     )
