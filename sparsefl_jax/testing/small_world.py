@@ -266,7 +266,7 @@ def other_population(world: World) -> placement.Population:
     for rows, size in zip(population.index, SIZES, strict=True):
         held, place = np.unique(np.roll(y[rows[:size]], 1), return_inverse=True)
         y[rows[:size]] = np.roll(held, 1)[place]
-    return population._replace(x=1 - population.x, y=y)
+    return population._replace(x=1 - np.asarray(population.x), y=y)
 
 
 def data_of(world: World, other: bool) -> placement.Population:
