@@ -1,11 +1,12 @@
-"""Your own samples in an .npz file: `--config=configs/own_npz.py:FILE.npz`.
+"""Your own samples: `--config=configs/own_npz.py:FILE.npz`, or `:hf:./FOLDER`.
 
 python launch.py --config=configs/own_npz.py:data/mine.npz --config.num_rounds=40
 
 `x` [n, D] or [n, H, W, C], labels `y` [n] from 0, and `x_test`, `y_test`: the test
 samples. Ten clients whose classes differ, an MLP, SPDST at density 0.1. With an array
 `users` [n], add `--config.partition.name=natural --config.num_clients=0`; without
-`x_test`, add `--config.test_split=within`.
+`x_test`, add `--config.test_split=within`. A folder of parquet, Arrow, CSV or JSON
+files (extra `hf`) needs no such arrays: columns are found by their types.
 """
 
 from sparsefl_jax.runs.config.defaults import complete, default_config
@@ -15,7 +16,7 @@ def get_config(arg: str = "mine.npz"):
     """Returns the configuration.
 
     Args:
-      arg: path of the file.
+      arg: path of the file, or any other name that `dataset` takes.
     """
     config = default_config()
     config.dataset = arg

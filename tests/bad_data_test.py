@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from sparsefl_jax.data import sources
 from sparsefl_jax.runs import experiment
 from tests.refusals import refused
 from tests.tiny import tiny_config
@@ -94,6 +95,13 @@ def test_files_are_refused(tmp_path, damage, field):
     config[field] = str(tmp_path / "bad.npz")
     write_damaged(tmp_path / "bad.npz", damage)
     refused(lambda: experiment.build(config), "bad.npz")
+
+
+def test_a_folder_of_tables_is_shown_its_name(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("patterns").mkdir()
+    with pytest.raises(ValueError, match=r"='patterns' is a folder.* hf:\./patterns"):
+        sources.load("patterns")
 
 
 @pytest.mark.parametrize("key", list(GOOD))

@@ -36,6 +36,15 @@ def pytest_configure(config):
     jax.config.update("jax_disable_most_optimizations", quick)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Keeps the tests that share a module's fixture in one process, which makes it."""
+    for item in items:
+        fixtures = item._fixtureinfo.name2fixturedefs if item.fixturenames else {}
+        if any(defs[-1].scope == "module" for defs in fixtures.values()):
+            item.add_marker(pytest.mark.xdist_group(item.path.stem))
+
+
 @pytest.fixture
 def key():
     """Returns a typed PRNG key, the same in every test."""

@@ -14,7 +14,13 @@ from sparsefl_jax.wire.packets import Packet
 from tests.broken_methods import BROKEN, carrying, remembered, signs, types
 
 
-@pytest.mark.parametrize("broken_laws", BROKEN)
+@pytest.mark.parametrize(
+    "broken_laws",
+    [  # every law once by default; a name with spaces behind it is another way
+        pytest.param(name, marks=pytest.mark.slow if name.endswith(" ") else [])
+        for name in BROKEN
+    ],
+)
 def test_law_catches_a_broken_method(broken_laws):
     def broken(model, optimizer):
         return BROKEN[broken_laws](fedavg(model, optimizer))

@@ -176,6 +176,22 @@ def check(one, other, expected):
     return None
 
 
+def test_another_table_of_devices_under_the_same_name_is_unlike(tmp_path):
+    """Another name or deadline is what a study compares, and is no reason."""
+    same = {"seed": 0, "system": "devices.csv", "deadline": {"seconds": 3.0}}
+    for other, sums, expected in (
+        (same, (1, 1), ""),
+        (same, (1, 2), "table of devices"),
+        (same | {"deadline": {"seconds": 4.0}}, (1, 2), ""),
+        (same | {"system": "others.csv"}, (1, 2), ""),
+    ):
+        runs = two(tmp_path)
+        for run, config, sum_ in zip(runs, (same, other), sums, strict=True):
+            (run / "config.json").write_text(json.dumps(config))
+            change_summary(run, data={"system": sum_})
+        check(*runs, expected)
+
+
 def test_runs_of_another_metric_are_unlike(tmp_path):
     one, other = two(tmp_path)
     check(one, other, "")

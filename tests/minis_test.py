@@ -47,7 +47,9 @@ def test_what_mini_needs_is_small_and_has_a_licence():
 @pytest.mark.parametrize("name", PAPERS)
 def test_the_mini_of_a_paper_runs_two_rounds(name, key):
     config, _ = mini(name)
-    config.num_rounds = 2
+    config.num_rounds, config.epochs = 2, 1
+    if config.first_stage:
+        config.first_stage.epochs = 1
     data = build.build_data(config)
     model = build.build_model(config, data)
     stages = build.build_stages(config, model)

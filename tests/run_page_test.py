@@ -244,6 +244,9 @@ def test_a_page_tells_which_devices_are_left_out(tmp_path):
         *("old", "3", "3", "100.00 %", "25.00 %"),
         *("new", "3", "0", "0.00 %", "50.00 %"),
     ]
-    assert "30 min 0 s" in page
+    assert "30 min 0 s" in page and "no uplink" not in page
+    tiers["new"]["dropped"] = 3
+    page = write_page(write_run(tmp_path / "c", kept)).read_text()
+    assert "Rounds in which no uplink came in time: 1." in page
     plain = write_run(tmp_path / "b", [train, evaluation | {"models": {"m": MASKED}}])
     assert "<h2>Devices" not in write_page(plain).read_text()

@@ -83,6 +83,7 @@ def programs(monkeypatch):
     return made
 
 
+@pytest.mark.slow
 def test_a_round_of_two_seeds_is_that_of_each(programs):
     found = run(stages(1), devices=jax.devices()[:1])
     assert programs == [2]

@@ -77,6 +77,24 @@ def test_pilots_run_side_by_side(study, tmp_path, at_once):
     assert [point.config.num_rounds for point in again] == [7, 7] and len(said) == 2
 
 
+def test_a_schedule_follows_the_fitted_rounds_beside_other_pilots(study, tmp_path):
+    """A file keeps no reference, so such a point is fitted in this process."""
+    point = study[1]._replace(name="follows", config=copy.deepcopy(study[1].config))
+    with point.config.unlocked(), point.config.ignore_type():
+        point.config.algorithm.mu = point.config.get_oneway_ref("num_rounds")
+    out = tmp_path / "out"
+
+    def start(names, fit):
+        assert names == ["fedavg"]
+        return [Job(out, name) for name in names]
+
+    found = fitting.fitted([point, study[0]], out, SHOWN, print, start, 2)
+    assert [p.config.num_rounds for p in found] == [7, 7]
+    assert found[0].config.algorithm.mu == 7
+    kept, _ = points.read(out)
+    assert kept[0].config.algorithm.mu == 7
+
+
 def test_a_pilot_that_fails_is_named_and_the_others_end(study, tmp_path):
     jobs, out = [], tmp_path / "out"
 

@@ -123,6 +123,11 @@ def load(
         arrays, known = named.read(name, data_dir, hf, tokens)
     elif Path(name).is_absolute() or leaf.find(name):
         arrays, title = leaf.read(name), Path(name).resolve().name
+    elif Path(name).is_dir():
+        raise ValueError(
+            f"dataset={name!r} is a folder without LEAF's JSON files, expected "
+            f"hf:./{name} for parquet, Arrow or CSV files"
+        )
     else:
         arrays, known = prepared_tfds.read(name, data_dir)
     if writers == MNIST:

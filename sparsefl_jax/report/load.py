@@ -75,6 +75,7 @@ _SUMMARY = {
     "seconds?": NUMBER,
     "rounds_per_second?": NUMBER,
     "hours?": NUMBER,
+    "unheard?": NUMBER,
     "tiers?": {str: {"drawn": NUMBER, "dropped": NUMBER, "accuracy?": VALUE}},
 }
 _SUMMARY |= {

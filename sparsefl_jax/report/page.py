@@ -36,7 +36,7 @@ from sparsefl_jax.report.table import (
     heading,
     made_with,
 )
-from sparsefl_jax.report.tiers import closing_rule, tier_rows, totals
+from sparsefl_jax.report.tiers import closing_rule, tier_rows, totals, unheard
 from sparsefl_jax.report.unchanged import sentences
 from sparsefl_jax.system.files import read_text, write_text
 
@@ -152,6 +152,7 @@ def write_page(run_dir: str | Path) -> Path:
         section(
             "Devices",
             note(closing_rule(run.config)),
+            note(_unheard(run), "warn"),
             rows_table(tier_rows(totals(run.train, final_evals(run))), "Tiers"),
         ),
         section("Partition", facts(statistics_of_run(run)), _figures(run, "Partition")),
@@ -245,6 +246,12 @@ def _guarantees(run: Run) -> list[str]:
     """Says what holds of the released models, if the method guarantees anything."""
     found = run.summary.get("guarantee")
     return [found["statement"]] if found else []
+
+
+def _unheard(run: Run) -> str:
+    """Says in how many rounds every client was late, if there was one."""
+    rounds = unheard(run.train)
+    return f"Rounds in which no uplink came in time: {rounds}." if rounds else ""
 
 
 def _round(run: Run, record: Mapping[str, Any]) -> int:

@@ -18,7 +18,8 @@
     ended_by        'rounds', or the first limit reached: 'gbit', 'pflop', 'accuracy',
                     'hours'
     hours           float, of virtual time; tiers: {name: {drawn, dropped, accuracy}},
-                    of the devices; both only with a system
+                    of the devices; unheard: int, the rounds in which no uplink came
+                    in time; all only with a system
     client_accuracy {p10, median, mean}: over the clients' own test splits, in [0, 1]
     seconds         float, wall clock; rounds_per_second: float
     memory          {estimated, devices, process}: bytes; the estimate of the largest
@@ -77,6 +78,10 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     if "hours" in summary:
         took = format_seconds(3600 * summary["hours"])
         footer += [f"clock {took} of virtual time on the clients' devices"]
+    if summary.get("unheard"):
+        footer += [
+            f"      rounds in which no uplink came in time: {summary['unheard']:g}"
+        ]
     footer += [f"peak  {peak}"] if (peak := memory(summary)) else []
     footer += [f"with  {made_with(summary)}"] if made_with(summary) else []
     blocks = [

@@ -39,6 +39,18 @@ def totals(
     }
 
 
+def unheard(train: Sequence[Record]) -> int:
+    """Counts the rounds in which no uplink came in time, so that nothing was learned.
+
+    Example:
+      >>> late, heard = ({"low": {"drawn": 2, "dropped": n}} for n in (2, 1))
+      >>> unheard([{"tiers": late}, {"tiers": heard}, {}])
+      1
+    """
+    tiers = [record["tiers"].values() for record in train if record.get("tiers")]
+    return sum(all(t["drawn"] == t["dropped"] for t in of_round) for of_round in tiers)
+
+
 def tier_rows(tiers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
     """Returns a head and a row for each tier; [] without tiers.
 

@@ -107,12 +107,19 @@ def summarize(
     } | about
 
 
+_CLOCK = ("hours", "tiers", "unheard")  # what `_clock` returns
+
+
 def _clock(metrics: list[dict], train: list[dict], evals: list[dict]) -> dict:
     """Returns what a system's clock has told; {} without one."""
     hours = [r["hours_cumulative"] for r in metrics if "hours_cumulative" in r]
     if not hours:
         return {}
-    return {"hours": hours[-1], "tiers": tiers.totals(train, evals)}
+    return {
+        "hours": hours[-1],
+        "tiers": tiers.totals(train, evals),
+        "unheard": tiers.unheard(train),
+    }
 
 
 def _density(record: dict) -> float:
@@ -159,7 +166,7 @@ def over_seeds(summaries: list[dict]) -> dict:
             "seconds": sum(summary["seconds"] for summary in summaries),
         }
         | ({"clients": _means(clients)} if all(clients) else {})
-        | _means([{k: s[k] for k in ("hours", "tiers") if k in s} for s in summaries])
+        | _means([{k: s[k] for k in _CLOCK if k in s} for s in summaries])
         | ({"lost": lost} if lost else {})
     )
 

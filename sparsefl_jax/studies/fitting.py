@@ -3,13 +3,15 @@
 Pilots run one after another in this process, or side by side as the points will.
 """
 
+import copy
+import itertools
 import json
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from sparsefl_jax.core.validate import one_line
-from sparsefl_jax.runs import experiment, fit_rounds
+from sparsefl_jax.runs import experiment, fit_rounds, run_directory
 from sparsefl_jax.runs.config import plain
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
@@ -53,10 +55,11 @@ def fitted(
     on_disk.write(workdir, found, shown)
     places = [i for i, p in enumerate(found) if fit_rounds.wanted(p.config)]
     waiting = [found[place] for place in places]
-    if start is None:
-        results = _one_by_one(waiting, say, show)
-    else:
-        results = _side_by_side(waiting, workdir, start, at_once)
+    elsewhere = [p for p in waiting if start and not _has_followers(p.config)]
+    results = _one_by_one([p for p in waiting if p not in elsewhere], say, show)
+    if elsewhere:
+        side_by_side = _side_by_side(elsewhere, workdir, start, at_once)
+        results = itertools.chain(side_by_side, results)
     for name, config, said in results:
         (place,) = (i for i in places if found[i].name == name)
         say(f"{name}: {said}")
@@ -95,6 +98,16 @@ def fit_point(workdir: str | Path, name: str) -> None:
     file = _file(Path(workdir), name)
     file.parent.mkdir(exist_ok=True)
     files.write_text(file, json.dumps(found))
+
+
+def _has_followers(config) -> bool:
+    """Tells whether other fields, as FedSparsify's, follow the number of rounds.
+
+    A file keeps plain values, so that a point read from it has lost what follows what.
+    """
+    longer = copy.deepcopy(config)
+    longer.num_rounds += 1
+    return bool({*run_directory.differences(config, longer)} - {"num_rounds"})
 
 
 def _one_by_one(points: Sequence[Point], say: Callable, show: bool) -> Iterator[tuple]:

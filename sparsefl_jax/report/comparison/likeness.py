@@ -1,4 +1,4 @@
-"""Tells whether runs can be compared: the same data, the same partition, one metric."""
+"""Tells whether runs can be compared: the same data, partition, devices and metric."""
 
 import json
 import zlib
@@ -16,10 +16,11 @@ _ROWS = ("train", "val", "test")
 _DATA_FIELDS = ("dataset", "num_classes", "scramble")
 _PARTITION_FIELDS = ("num_clients", "partition", "partition_seed", "test_split")
 _PARTITION_FIELDS += ("val_fraction",)
+_DEVICE_FIELDS = ("system", "deadline", "num_clients")
 
 
 def unlike(groups: Sequence[Group]) -> list[str]:
-    """Names in what each group is unlike the first: data, partition, metric.
+    """Names in what each group is unlike the first: data, partition, devices, metric.
 
     Partitions may differ from seed to seed, so runs of the same seed are compared, by
     the checksums in their summaries and by their samples of each class and client.
@@ -82,8 +83,13 @@ def _differences(one: Group, other: Group) -> list[str]:
         alike = all(_same_partition(*pair) for pair in pairs)
     else:
         alike = _same_fields(one.runs[0], other.runs[0], _PARTITION_FIELDS)
+    found += ["partition"] * (not alike)
+    # A study may compare devices, so those of another name are no reason.
+    if any(_same_fields(*pair, _DEVICE_FIELDS) for pair in pairs):
+        tables = [_same_sums(*pair, ("system",)) for pair in pairs]
+        found += ["table of devices"] * (False in tables)
     metrics = {metric(one), metric(other)} - {MISSING}
-    return found + ["partition"] * (not alike) + ["metric"] * (len(metrics) > 1)
+    return found + ["metric"] * (len(metrics) > 1)
 
 
 def _same_data(one: Run, other: Run) -> bool:
