@@ -95,14 +95,14 @@ def row(name: str, program: str, one: dict) -> list[str]:
     return [name, program, *shown, f"{one['compile_seconds']:.0f}"]
 
 
-def write(platform: str, about: dict, rounds: dict) -> None:
+def write(platform: str, by: str, rounds: dict) -> None:
     """Adds rounds to a platform's table; those of a clock take an estimate's place."""
     table = json.loads(TABLE.read_text())
     before = table.get(platform, {})
-    if before.get("by") == "clock" and about["by"] == "estimate":
+    if before.get("by") == "clock" and by == "estimate":
         raise SystemExit(f"{TABLE} has {platform} by the clock, which is kept")
-    kept = before.get("rounds", {}) if before.get("by") == about["by"] else {}
-    table[platform] = about | {"rounds": kept | rounds}
+    kept = before.get("rounds", {}) if before.get("by") == by else {}
+    table[platform] = {"by": by, "rounds": kept | rounds}
     text = json.dumps(table, indent=1)
     # One line per set-up's milliseconds.
     text = re.sub(r'"ms": \{[^}]*\}', lambda m: " ".join(m[0].split()), text)
@@ -128,14 +128,13 @@ def main():
     if args.write and (device.platform == "cpu" or args.dtype != "float32"):
         parser.error("--write is for accelerators and float32")
     about = {
-        "by": by,
         "device": device.device_kind,
         "compiler": compile_for.compiler(device.platform),
         "jax": jax.__version__,
         "commit": provenance.commit(),
         "date": datetime.date.today().isoformat(),
     }
-    print(", ".join(f"{key} {value}" for key, value in about.items()))
+    print(", ".join(f"{key} {value}" for key, value in (about | {"by": by}).items()))
     print(measure.markdown(HEAD, []))
     rounds = {}
     for name in args.only:
@@ -143,7 +142,7 @@ def main():
         setup = setup._replace(dtype=args.dtype, cohort=setup.cohort or COHORT)
         rounds[name] = compare(name, setup._replace(method=sfl.fedavg), run)
         if args.write and not any(map(math.isnan, rounds[name]["ms"].values())):
-            write(device.platform, about, {name: rounds[name]})
+            write(device.platform, by, {name: rounds[name] | about})
 
 
 if __name__ == "__main__":

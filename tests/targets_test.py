@@ -8,6 +8,7 @@ import importlib.util
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -17,6 +18,7 @@ import sparsefl_jax as sfl
 from benchmarks import methods, workload
 from sparsefl_jax.models.convolution import convolve
 from sparsefl_jax.runs import compile_for
+from sparsefl_jax.simulation import round_program
 from sparsefl_jax.system import targets
 from sparsefl_jax.system.targets import Target
 from tests.refusals import ROOT, refused
@@ -51,13 +53,14 @@ def compiled(pytestconfig):
     jax.config.update("jax_disable_most_optimizations", quick)
 
 
-def expected(target, method="fedavg"):
+def expected(target, method="fedavg", **settings):
     data = workload.make_data(WORLD)
     model = workload.make_model(WORLD, data)
     optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.1)
     made = sfl.ALGORITHMS[method](model, optimizer, **methods.arguments(method, 2))
     stage = sfl.Stage(made, 2, WORLD.cohort, 1, WORLD.batch)
-    (one,) = compile_for.compile_for(target, [stage], model, data, metric="pooled")
+    settings |= {"metric": "pooled"}
+    (one,) = compile_for.compile_for(target, [stage], model, data, **settings)
     return one
 
 
@@ -82,6 +85,28 @@ def test_a_run_has_to_fit_the_targets_memory():
     """9/10 of two devices of 10 kB."""
     small = Target("two", jax.devices()[:2], 10_000, None)
     refused(lambda: expected(small), "memory_gb=1.8e-05, expected at least")
+
+
+@pytest.mark.slow
+def test_a_chunk_that_the_compiler_refuses_is_halved(monkeypatch):
+    """As libtpu does with what its device's memory cannot hold."""
+    make, tried = round_program.make_segment, []
+
+    def refuse():
+        raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Used 20G\nof 15G hbm")
+
+    def refusing(plan, replicas=None):
+        tried.append(plan.chunk)
+        if plan.chunk == 1:
+            return make(plan, replicas)
+        lowered = SimpleNamespace(compile=refuse)
+        return SimpleNamespace(lower=lambda *shapes: lowered)
+
+    monkeypatch.setattr(round_program, "make_segment", refusing)
+    two = Target("two", jax.devices()[:2], 10**9, None)
+    assert expected(two).chunk == 1 and tried == [4, 2, 1]
+    said = "chunk=4 does not fit a device's memory in stage 0, expected a smaller one"
+    refused(lambda: expected(two, chunk=4), said)
 
 
 @pytest.mark.parametrize(("platform", "form"), [("tpu", "plain"), ("cpu", "winograd4")])

@@ -18,10 +18,11 @@ IN_TURN = "in turn"  # one client after another, in the form `plain`
 
 @functools.cache
 def table() -> dict:
-    """Reads `programs.json`, a dict from a platform to {by, rounds, ...}.
+    """Reads `programs.json`, a dict from a platform to {by, rounds}.
 
     `by` is 'clock' or 'estimate'. `rounds` maps a set-up to its network's `parameters`,
-    the multiply-adds of a step, `macs`, and `ms` by program: `FORMS` and `IN_TURN`.
+    the multiply-adds of a step, `macs`, and `ms` by program: `FORMS` and `IN_TURN`;
+    beside these, what they were found with.
     """
     file = resources.files("sparsefl_jax.models").joinpath("programs.json")
     return json.loads(file.read_text())

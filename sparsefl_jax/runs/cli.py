@@ -92,7 +92,8 @@ def dry_run(config, target=None) -> None:
 
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
-    hardware.keep_compilations()
+    if target is None:  # what is compiled for a target cannot be read back
+        hardware.keep_compilations()
     show = processes.leads()
     config, found = fit_rounds.fitted(settle(config), experiment.build, progress=show)
     plan = job.plan(config, experiment.build(config), compiled=True, target=target)
