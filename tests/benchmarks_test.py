@@ -1,6 +1,5 @@
 """Every benchmark at tiny settings: its counts and its files."""
 
-import io
 import json
 import sys
 from pathlib import Path
@@ -26,7 +25,6 @@ from benchmarks import (
     whole,
     workload,
 )
-from benchmarks.peers import compare, ours, turns
 from sparsefl_jax import models
 from sparsefl_jax.runs.plan import checks, timings
 from sparsefl_jax.system.targets import Target
@@ -334,62 +332,3 @@ def test_compaction(tmp_path, monkeypatch):
     assert r["kept"] == [25, 25, 100]
     seconds = r["inference"]["masked"]["median_seconds"]
     assert r["inference"]["masked_rate"] == pytest.approx(20 / seconds)
-
-
-PEER = """
-import sys
-from benchmarks.peers.turns import Turns, setup
-turns, name = Turns(), sys.argv[1]
-print("noise of a library")
-facts = {"steps": setup()["cohort"], "compile_seconds": 0.0, "machine": {}}
-turns.tell(version="1", parameters=int(sys.argv[2]), **facts)
-while turns.wait():
-    with open(sys.argv[3], "a") as ran:
-        ran.write(name)
-    turns.tell()
-"""
-
-
-def test_two_processes_run_rounds_in_turns(tmp_path, monkeypatch):
-    """On a fake clock, rounds of a take 1 to 3 seconds, those of b 4, 8 and 15."""
-    (tmp_path / "peer.py").write_text(PEER)
-    command = [sys.executable, str(tmp_path / "peer.py")]
-    ran = tmp_path / "ran"
-    clock = iter(np.cumsum([0, 4, 0, 1, 0, 2, 0, 8, 0, 15, 0, 3]).tolist())
-    with monkeypatch.context() as patch, (tmp_path / "log").open("w") as log:
-        pair = [[*command, name, "7", str(ran)] for name in "ab"]
-        patch.setattr(measure.time, "perf_counter", lambda: next(clock))
-        told = compare.pair(*pair, TINY, 3, log)
-    with (tmp_path / "log").open("a") as log:
-        with pytest.raises(SystemExit, match="mlp has 7 and 8 parameters"):
-            compare.pair(pair[0], [*command, "c", "8", str(ran)], TINY, 1, log)
-        with pytest.raises(SystemExit, match="ended, see"):
-            compare.pair(pair[0], [sys.executable, "-c", "1"], TINY, 1, log)
-    assert ran.read_text() == "ab" + "ba" + "ab" + "ba"  # the first calls are not timed
-    assert told["ratio"] == 4  # of 4 / 1, 8 / 2, 15 / 3
-    assert (told["ours"]["minimum_seconds"], told["peer"]["median_seconds"]) == (1, 8)
-    assert told["peer"]["steps_per_second"] == 4 / 4
-    assert told["peer"]["steps_per_second_median"] == 4 / 8
-    assert "noise" in (tmp_path / "log").read_text()
-    assert compare.row("mlp", "one", told)[-2] == "4.00"
-
-
-def test_peers_are_told_the_method_of_a_paper():
-    told = {name: compare.told(setup) for name, setup in compare.SETUPS.items()}
-    given = {
-        name: (v["method"], v["density"], v["momentum"]) for name, v in told.items()
-    }
-    papers = "flash_mnist", "spafl_fashion"
-    assert [given.pop(name) for name in papers] == [
-        ("pdst", 0.1, None),
-        ("spafl", None, 0.9),
-    ]
-    assert set(given.values()) == {("fedavg", None, None)}
-    assert {v["method"] for v in told.values()} == ours.METHODS.keys()
-    assert compare.OF.keys() == compare.SETUPS.keys()
-
-
-def test_a_worker_stops_at_the_end_of_its_input(monkeypatch):
-    monkeypatch.setattr(sys, "stdin", io.StringIO("\n"))
-    monkeypatch.setattr(turns.Turns, "__init__", lambda self: None)
-    assert [turns.Turns().wait() for _ in range(2)] == [True, False]

@@ -10,6 +10,7 @@ _CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
 # stand before JAX is imported.
 _XLA_FLAGS = {
     "--xla_force_host_platform_device_count": 2,
+    "--xla_cpu_collective_timeout_seconds": 100_000,
     "--xla_cpu_collective_call_terminate_timeout_seconds": 100_000,
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds": 1_000,
 }
