@@ -10,6 +10,7 @@ from hypothesis import settings
 
 from sparsefl_jax.data.augment import make_preprocess
 from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.data.flat import Flat, flat
 
 FAST = settings(deadline=None, max_examples=15)
 
@@ -205,3 +206,22 @@ def test_features_can_not_be_cropped(key):
     preprocess = make_preprocess(augment=("crop",))
     with pytest.raises(ValueError, match="needs images, x has 2 axes"):
         preprocess(key, jnp.ones((2, 3)), True)
+
+
+@pytest.mark.parametrize("shape, rows", [((8, 8, 2), True), ((28, 28, 1), False)])
+def test_flat_images_come_back_in_their_own_shape(shape, rows):
+    x = np.random.default_rng(0).integers(256, size=(9, *shape)).astype(np.uint8)
+    kept = flat(x)
+    assert isinstance(kept, Flat) == rows
+    y, index = jnp.zeros(9, jnp.int32), jnp.array([7, 0, 3], jnp.int32)
+    got = batches(
+        jax.random.key(0),
+        jax.tree.map(jnp.asarray, kept),
+        y,
+        index,
+        jnp.int32(3),
+        epochs=1,
+        batch_size=2,
+        num_steps=jnp.int32(2),
+    )
+    np.testing.assert_array_equal(got.x, x[[7, 0, 3]])
