@@ -195,6 +195,7 @@ def test_bits_of_a_round(world):
     assert ledger.clipped_entropy_bits(log.up, ["mask"]) == pytest.approx(view)
 
 
+@pytest.mark.slow
 def test_probabilities_stay_within_their_bounds_and_deploy_draws(world):
     states, _ = small_world.path(world)
     for state in states[1:]:

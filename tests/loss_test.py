@@ -55,7 +55,13 @@ METHODS = {
 }
 
 
-@pytest.mark.parametrize("name", METHODS)
+SLOW = ("pdst", "heterofl", "fjord")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else []) for n in METHODS],
+)
 def test_a_loss_of_ones_own_is_trained_recorded_and_evaluated(world, name):
     """At rate 0 weights stay, and every sample is seen once."""
     data, model = world

@@ -116,7 +116,13 @@ SMALL = {
 }
 
 
-@pytest.mark.parametrize("name", SMALL)
+SLOW = ("resnet18", "fedsparsify_cnn", "lenet5_caffe", "simple_cnn")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=pytest.mark.slow if n in SLOW else []) for n in SMALL],
+)
 def test_one_training_step(name):
     shape, kwargs = SMALL[name]
     lowering = {} if name in ("mlp", "sa") else {"lowering": "plain"}
