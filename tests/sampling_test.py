@@ -77,7 +77,9 @@ def test_cohorts_of_two_rounds_share_clients_by_chance_only(key):
     assert abs(np.mean(shared) - 20) < 6 * deviation
 
 
-@pytest.mark.parametrize("num_clients", [50])
+@pytest.mark.parametrize(
+    "num_clients", [50, pytest.param(MANY, marks=pytest.mark.slow)]
+)
 def test_the_sampler_is_pure_and_may_be_compiled_and_mapped(key, num_clients):
     draw = cohorts.uniform_sampler(num_clients, 6)
     plain = np.stack([draw(key, round) for round in range(4)])
