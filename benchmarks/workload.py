@@ -10,6 +10,7 @@ import numpy as np
 import sparsefl_jax as sfl
 from benchmarks import samples
 from sparsefl_jax.data import cohorts
+from sparsefl_jax.models import programs
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.wire import ledger
@@ -129,6 +130,8 @@ def prepare(
     model = make_model(setup, data) if model is None else model
     stage = make_stage(setup, model, 1)
     layers = jax.tree.map(lambda m: m > 0, model.macs)
+    if chunk == "auto" and _in_turn(model, stage, devices):
+        chunk = 1
     plan = placement.make_plan(stage, layers, devices, chunk)
     budgets = np.resize(np.float32(setup.budgets), setup.clients)
     population = placement.make_population(plan, data, budgets)
@@ -158,6 +161,14 @@ def prepare(
     return Round(
         start, step, steps, model, stage, data, seconds, sizes, compiled.as_text()
     )
+
+
+def _in_turn(model, stage: sfl.Stage, devices) -> bool:
+    """Tells whether a run on these devices would train one client after another."""
+    platform = placement.stage_devices(stage, devices)[0].platform
+    params = jax.tree.leaves(checks.initial_shapes(model).params)
+    macs = ledger.macs_per_sample(model.macs) * stage.batch_size
+    return programs.in_turn(platform, sum(leaf.size for leaf in params), macs)
 
 
 def going(one: Round, sparse=None) -> Callable:
