@@ -32,9 +32,18 @@ jax.config.update("jax_default_matmul_precision", "highest")
 
 
 def pytest_configure(config):
-    """Leaves out optimisation by default: compilation takes most of the time."""
+    """Compiles quickly by default, as compilation takes most of the time.
+
+    Programs are then not optimised, and written by XLA's older emitters, as one module.
+    JAX reads the flags when it starts its devices.
+    """
     quick = config.getoption("markexpr") == "not slow"
     jax.config.update("jax_disable_most_optimizations", quick)
+    if quick:
+        os.environ["XLA_FLAGS"] += (
+            " --xla_cpu_use_fusion_emitters=false"
+            " --xla_cpu_parallel_codegen_split_count=1"
+        )
 
 
 @pytest.fixture

@@ -101,6 +101,7 @@ def test_numbers_from_aggregate_and_packets_not_sent_are_no_breach():
         laws.LAWS[law](world)
 
 
+@pytest.mark.slow
 def test_an_assumption_stands_in_the_place_of_bits():
     """Free positions pass where the packet gives a reason, and only there."""
 
@@ -120,6 +121,7 @@ def test_a_client_that_keeps_the_union_itself_is_not_charged_for_it():
     assert not any(log.up["weights"].fresh.any() for log in small_world.path(world)[1])
 
 
+@pytest.mark.slow
 def test_label_sets_are_taken_as_known():
     """HeteroFL sends label sets, which no law requires, as its docstring says."""
 

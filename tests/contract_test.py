@@ -203,8 +203,8 @@ TABLE = {
 }
 
 
-# One mask for all, and one a client. The others need `-m slow`: a default run is short.
-QUICK = ("fedavg", "spdst", "spafl")
+# A dense method and a sparse one. The others need `-m slow`: a default run is short.
+QUICK = ("fedavg", "spdst")
 
 
 def broken_laws(world) -> list[str]:

@@ -55,7 +55,7 @@ METHODS = {
 }
 
 
-SLOW = ("pdst", "heterofl", "fjord")
+SLOW = ("pdst", "heterofl", "fjord", "spafl")
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def test_filters_with_the_largest_norm_stay():
     assert all(m.all() for m in jax.tree.leaves(small.mask))
 
 
+@pytest.mark.slow
 def test_some_layers_can_be_spared_and_blocks_keep_their_width():
     sizes = {"fc1": (8, 6), "fc2": (6, 6), "fc3": (6, 4)}
     params = {k: {"kernel": jnp.ones(s)} for k, s in sizes.items()}
@@ -237,6 +238,7 @@ def test_bits_of_a_round(world):
         assert int(bits.total) == down + statistics
 
 
+@pytest.mark.slow
 def test_without_its_three_parts_it_is_fedavg():
     kwargs = {"density": 1.0, "quantize": "none", "selective": False}
     mine = small_world.make_world(pqsu, kwargs | {"weighting": "examples"})

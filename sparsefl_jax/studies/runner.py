@@ -16,7 +16,6 @@ import jax
 
 from sparsefl_jax.core.validate import at_least, one_line
 from sparsefl_jax.runs import experiment, fit_rounds, run_directory
-from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import processes, progress
@@ -67,13 +66,13 @@ def run(
     workdir = Path(workdir)
     on_disk.check(points)
     say = _say if show else lambda text: None
-    setups = []
+    metrics = []  # and not the setups, whose data would fill the memory
     for point in points:
         with on_disk.naming(point):
-            parts = experiment.build(point.of_seed(point.seeds[0]), started=True)
-        setups.append(parts[0])
+            setup, _ = experiment.build(point.of_seed(point.seeds[0]), started=True)
+        metrics.append(evaluate.resolved(setup.metric, setup.stages))
     if not unlike:
-        _check_alike(points, setups)
+        _check_alike(points, metrics)
     start = submit
     listening = interrupt.listening("asking the points to end after this segment")
     if submit is None and jobs > 1:
@@ -240,10 +239,10 @@ def _note_loss(workdir: Path, point: Point, job) -> None:
         files.write_text(note, f"{job.fate()}\n")
 
 
-def _check_alike(points: Sequence[Point], setups: Sequence[Setup]) -> None:
+def _check_alike(points: Sequence[Point], metrics: Sequence[str]) -> None:
     """Refuses points that differ in what a comparison has to share."""
-    first, metrics = points[0], {}
-    for point, setup in zip(points, setups, strict=True):
+    first = points[0]
+    for point in points:
         pairs = run_directory.differences(first.config, point.config)
         for name, (there, here) in pairs.items():
             if name.partition(".")[0] in _SHARED:
@@ -252,11 +251,11 @@ def _check_alike(points: Sequence[Point], setups: Sequence[Setup]) -> None:
                     f"{point.name!r}, expected the same, or --unlike to compare them "
                     "all the same"
                 )
-        metrics[evaluate.resolved(setup.metric, setup.stages)] = point.name
-    if len(metrics) > 1:
+    of_metric = dict(zip(metrics, (point.name for point in points), strict=True))
+    if len(of_metric) > 1:
         raise ValueError(
-            f"metric='auto' is 'pooled' in point {metrics['pooled']!r} and 'clients' "
-            f"in {metrics['clients']!r}, with personal models; expected one metric "
+            f"metric='auto' is 'pooled' in point {of_metric['pooled']!r} and 'clients' "
+            f"in {of_metric['clients']!r}, with personal models; expected one metric "
             "for all, or --unlike"
         )
 
