@@ -34,16 +34,16 @@ jax.config.update("jax_default_matmul_precision", "highest")
 def pytest_configure(config):
     """Compiles quickly by default, as compilation takes most of the time.
 
-    Programs are then not optimised, and written by XLA's older emitters, as one module.
-    JAX reads the flags when it starts its devices.
+    Programs are then not optimised, and written as one module, by XLA's older emitters
+    where it still has them. XLA reads its flags when JAX starts its devices, and ends
+    the process at one that it does not know.
     """
     quick = config.getoption("markexpr") == "not slow"
     jax.config.update("jax_disable_most_optimizations", quick)
     if quick:
-        os.environ["XLA_FLAGS"] += (
-            " --xla_cpu_use_fusion_emitters=false"
-            " --xla_cpu_parallel_codegen_split_count=1"
-        )
+        os.environ["XLA_FLAGS"] += " --xla_cpu_parallel_codegen_split_count=1"
+    if quick and jax.__version_info__ < (0, 11):
+        os.environ["XLA_FLAGS"] += " --xla_cpu_use_fusion_emitters=false"
 
 
 @pytest.fixture
