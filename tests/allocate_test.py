@@ -108,7 +108,10 @@ def test_ranks_go_by_score_and_then_by_index():
     scores = {"a": jnp.array([5.0, 7.0, 9.0, 7.0]), "b": jnp.array([1.0, 2.0])}
     select = {"a": True, "b": False}
     # D = 3 / 4: the masks have 1, 2 and 3 entries.
-    ranks = nested.nested_ranks(scores, mask, select, np.array([0.25, 0.5, 0.75]))
+    budgets = np.array([0.25, 0.5, 0.75])
+    ranks = nested.nested_ranks(scores, mask, select, budgets)
+    turned = nested.nested_ranks(scores, mask, select, budgets[::-1])
+    assert turned["a"].tolist() == ranks["a"].tolist()
     assert ranks["a"].tolist() == [2, 0, 3, 1] and ranks["b"].tolist() == [0, 0]
     kept = nested.submask(ranks, jnp.array([2], jnp.int32), select)
     assert kept["a"].tolist() == [False, True, False, True] and kept["b"].all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.algorithms import complement
-from sparsefl_jax.algorithms.complement import _densities
+from sparsefl_jax.algorithms.complement import _densities, _kept
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.wire.messages import unpack_model
 from tests.complement_by_hand import DENSITY
@@ -47,6 +47,12 @@ def test_the_density_of_an_uplink_is_that_of_its_kernels():
     found = {name: float(share) for name, share in _densities(sent).items()}
     layers = {"client_density/a/kernel": 0.25, "client_density/b/kernel": 1.0}
     assert found == {"client_density": 0.5} | layers  # 3 of 6, biases left out
+
+
+def test_zeros_are_not_kept_where_they_reach_the_quantile():
+    """Six of eight are zeros, so that the median is 0, which all reach."""
+    w = jnp.array([0.0, -3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
+    assert np.flatnonzero(_kept(w, 0.5)).tolist() == [1, 4]
 
 
 def test_both_models_are_deployed_the_pruned_one_first():

@@ -149,3 +149,15 @@ def test_the_largest_among_some_entries_are_no_others():
     assert found["b"].tolist() == [True, False]
     dense = top_k.largest(scores, counts[:1], select | {"b": False}, within=among)
     assert dense["b"].tolist() == [True, True]
+
+
+@pytest.mark.parametrize("q", [0.0, 0.3, 0.5, 0.97, 1.0])
+@pytest.mark.parametrize("size", [1, 2, 7, 100])
+def test_a_quantile_is_that_of_numpy(size, q):
+    """With ties, zeros of both signs and negative entries; NaN spreads."""
+    x = np.random.default_rng(size).normal(size=size).astype(np.float32).round(1)
+    x[::5] = -0.0
+    found = float(jax.jit(top_k.quantile, static_argnums=1)(x, q))
+    np.testing.assert_allclose(found, np.quantile(x, q), rtol=1e-6, atol=1e-7)
+    x[-1] = np.nan
+    assert np.isnan(top_k.quantile(x, q))
