@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from sparsefl_jax.algorithms import complement
@@ -53,6 +54,20 @@ def test_zeros_are_not_kept_where_they_reach_the_quantile():
     """Six of eight are zeros, so that the median is 0, which all reach."""
     w = jnp.array([0.0, -3.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0])
     assert np.flatnonzero(_kept(w, 0.5)).tolist() == [1, 4]
+
+
+def test_weights_that_training_leaves_at_zero_are_not_sent():
+    """Nobody trains: clients send what their mask keeps in round 0, nothing later."""
+
+    def frozen(model, optimizer):
+        return complement(model, lambda round: optax.set_to_zero(), density=DENSITY)
+
+    world = small_world.make_world(frozen, {})
+    first, later = (plain_loop.passings(world, round)[0] for round in (0, 1))
+    starts = [leaf for leaf in jax.tree.leaves(world.model.mask) if leaf.ndim == 2]
+    kept, size = sum(m.sum() for m in starts), sum(m.size for m in starts)
+    assert first.metrics["client_density"] == pytest.approx(kept / size)
+    assert later.metrics["client_density"] == 0
 
 
 def test_both_models_are_deployed_the_pruned_one_first():

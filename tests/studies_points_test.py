@@ -9,10 +9,10 @@ from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.runs import experiment, fit_rounds, pilot
 from sparsefl_jax.runs.config import methods, plain
 from sparsefl_jax.runs.config.defaults import complete, default_config
-from sparsefl_jax.studies import command, dry_run, grid
+from sparsefl_jax.studies import command, dry_run, grid, runner
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
-from tests.refusals import refused
+from tests.refusals import change, refused
 from tests.tiny import tiny_config
 from tests.tiny_study import points, write_study
 
@@ -142,6 +142,27 @@ def test_a_point_whose_name_is_no_folder(tmp_path, name):
     write_study(tmp_path)
     config = points(tmp_path)[0].config
     refused(lambda: on_disk.check([Point(name, config)]), repr(name))
+
+
+ALIKE = [  # what the second point has of its own, and the refusal
+    (
+        {"partition_seed": 1},
+        "partition_seed is None in point 'fedavg' and 1 in 'fedprox', expected",
+    ),
+    (
+        {"algorithm": {"name": "local_only"}},
+        "metric='auto' is 'pooled' in point 'fedavg' and 'clients' in 'fedprox'",
+    ),
+]
+
+
+@pytest.mark.parametrize("own, said", ALIKE)
+def test_points_share_data_partition_and_metric(tmp_path, own, said):
+    write_study(tmp_path)
+    both = points(tmp_path)
+    change(both[1].config, own)
+    refused(lambda: runner.run(both, tmp_path / "out"), said)
+    assert not (tmp_path / "out").exists()
 
 
 def test_labels_of_points_are_kept_and_unique(tmp_path):
