@@ -28,7 +28,10 @@ def make_text_encoder(folder: str | Path) -> TextEncoding:
     Raises:
       ValueError: the folder holds no such encoder, or the extra `text` is missing.
     """
-    states, positions = transformer.read_states(folder)
+    try:
+        states, positions = transformer.read_states(folder)
+    except ValueError as error:
+        raise ValueError(f"text_encoder: {error}") from None
     tokenizer = make_tokenizer(folder, positions)
     with (Path(folder) / "model.safetensors").open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()
