@@ -84,7 +84,7 @@ def test_features_are_the_first_tokens_states(kind, tmp_path, monkeypatch):
         (
             "sentences_sample",
             {"text_encoder": "no/such/model"},
-            "text_encoder: folder='no/such/model' has no config.json, expected a folder with",
+            "text_encoder: folder='no/such/model' has no config.json, expected",
         ),
         (
             "mnist_sample",
