@@ -24,6 +24,7 @@ from sparsefl_jax.simulation.clock import Clock, Device, System
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
 from sparsefl_jax.wire import charges, numbers, packets
+from tests.algorithm_test import NEEDED
 from tests.simulate_test import PARTS, X, Y, linear, step
 
 FAST, SLOW = (1e3, 1e2, 50.0, 0.5), (10.0, 40.0, 10.0, 1.0)  # FLOP/s, bit/s, bit/s, s
@@ -310,7 +311,8 @@ def test_no_method_needs_an_uplink(name):
     """A round of which nothing arrives, and one of which everything does."""
     factory = sfl.ALGORITHMS[name]
     taken = inspect.signature(factory).parameters
-    arguments = {k: v for k, v in {"density": 0.5, "rounds": 3}.items() if k in taken}
+    bare = {key for key, p in taken.items() if p.default is p.empty}
+    arguments = {key: value for key, value in NEEDED.items() if key in bare}
     world = small_world.make_world(factory, arguments)
     count = len(small_world.SIZES)
     plan = small_world.plan(world)._replace(macs=sfl.testing.tiny_model().macs)
