@@ -151,7 +151,7 @@ def test_samples_without_a_label_are_left_out_aloud(place):
     assert data.x.tolist() == [[1], [3]] and data.y.tolist() == [1, 0]
 
 
-def test_images_without_the_type_of_images_are_images(place):
+def test_images_without_the_type_of_images_are_images(place, capsys):
     """As pandas writes them: a struct, beside a text that could be a sample."""
     encoded = []
     for seed in range(3):
@@ -165,6 +165,10 @@ def test_images_without_the_type_of_images_are_images(place):
     want = [np.asarray(picture(seed, 5, 4)) for seed in range(3)]
     np.testing.assert_array_equal(dataset.x[..., 0], want)
     assert dataset.users is not None
+    said = "mine: image from 'img'; label from 'kind'; user from 'who'; splits train\n"
+    assert capsys.readouterr().err == said
+    sources.load(f"hf:{place}/mine")
+    assert capsys.readouterr().err == ""  # from the cache
 
 
 def test_splits_are_named_where_there_is_a_choice(place):

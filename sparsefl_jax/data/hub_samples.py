@@ -1,5 +1,6 @@
 """Decodes the splits of a Hugging Face data set into arrays."""
 
+import sys
 import warnings
 from collections.abc import Iterator
 from functools import partial
@@ -70,6 +71,7 @@ def decode(
         raise ValueError(f"hf.test={test!r} has no sample with a label")
     parts = [first] if second is None else [first, second]
     suffixes = ("", "_test")[: len(parts)]
+    _announce(title, chosen, [name for _, name in parts])
     samples = [_samples(split, name, chosen, title) for split, name in parts]
     labels = [_values(split, name, chosen.label) for split, name in parts]
     features_of = partial(hashed, num_features=hash or HASH, title=title)
@@ -106,6 +108,15 @@ def _splits(names, train, test) -> tuple[str, list[str]]:
         one_of("hf.test", test, [name for name in names if name != train])
         return train, [test]
     return train, [n for n in ("test", "validation") if n in names and n != train]
+
+
+def _announce(title, columns, splits) -> None:
+    """Says on stderr what is read. Later starts read the cache and say nothing."""
+    read = [f"{columns.kind} from {', '.join(map(repr, columns.samples))}"]
+    read += [f"label from {columns.label!r}"]
+    read += [f"user from {columns.user!r}"] if columns.user is not None else []
+    line = f"{title}: {'; '.join(read)}; splits {', '.join(splits)}"
+    print(line, file=sys.stderr, flush=True)
 
 
 def _labelled(split, name, columns) -> tuple[Any, str] | None:
