@@ -56,11 +56,13 @@ def test_peers_are_told_the_method_of_a_paper():
     given = {
         name: (v["method"], v["density"], v["momentum"]) for name, v in told.items()
     }
-    papers = "flash_mnist", "spafl_fashion"
-    assert [given.pop(name) for name in papers] == [
-        ("pdst", 0.1, None),
-        ("spafl", None, 0.9),
-    ]
+    papers = {
+        "flash_mnist": ("pdst", 0.1, None),
+        "spafl_fashion": ("spafl", None, 0.9),
+        "fedpruning_prunefl": ("prunefl", 0.1, None),
+        "fedpruning_fedrts": ("fedrts", 0.1, None),
+    }
+    assert {name: given.pop(name) for name in papers} == papers
     assert set(given.values()) == {("fedavg", None, None)}
     assert {v["method"] for v in told.values()} == ours.METHODS.keys()
     assert compare.OF.keys() == compare.SETUPS.keys()

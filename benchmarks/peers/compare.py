@@ -30,6 +30,7 @@ PEERS = {
     "pfl-research": "benchmarks.peers.pfl_research",
     "Flower": "benchmarks.peers.flower",
     "PyTorch loop of SpaFL": "benchmarks.peers.spafl",
+    "FedPruning": "benchmarks.peers.fedpruning",
 }
 _LOOP = (
     *("mlp", "lenet5_caffe", "ic", "femnist", "conv4", "mnistnet"),
@@ -43,11 +44,17 @@ SETUPS |= {
     "flash_mnist": Workload("mnistnet", 100, 600, 10, METHODS["pdst"]),
     "spafl_fashion": Workload("lenet5_caffe", 100, 600, 10, METHODS["spafl"], 0.9),
 }
+THEIRS = {
+    f"fedpruning_{name}": Workload("lenet5_caffe", 100, 600, 8, METHODS[name])
+    for name in ("fedavg", "prunefl", "fedrts")
+}
 OF = {name: ["PyTorch loop"] for name in SETUPS}
 OF |= {
     "pfl": ["PyTorch loop", "pfl-research", "Flower"],
     "spafl_fashion": ["PyTorch loop of SpaFL"],
+    **dict.fromkeys(THEIRS, ["FedPruning"]),
 }
+SETUPS |= THEIRS
 HEAD = (
     *("set-up", "peer", "ours, steps/s: best", "median", "peer, steps/s: best"),
     *("median", "ours / peer", "compile s"),
@@ -57,6 +64,7 @@ HEAD = (
 def told(setup: Workload) -> dict:
     """Returns what a peer has to know of a set-up, as `turns.setup` reads it."""
     network, method = NETWORKS[setup.model], setup.method
+    keywords = getattr(method, "keywords", {})
     return {
         "model": setup.model,
         "shape": network.shape,
@@ -68,7 +76,7 @@ def told(setup: Workload) -> dict:
         "rate": RATE,
         "momentum": setup.momentum,
         "method": getattr(method, "func", method).__name__,
-        "density": getattr(method, "keywords", {}).get("density"),
+        "density": keywords.get("density", keywords.get("max_density")),
     }
 
 
