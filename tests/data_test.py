@@ -216,7 +216,7 @@ def test_real_mnist_is_decoded_once_and_without_tensorflow(shared, cache, monkey
     assert child.stdout.startswith("(60000, 28, 28, 1) (10000, 28, 28, 1)")
     assert "group size" not in child.stderr and "OpenCV" not in child.stderr
     assert len(list(cache.iterdir())) == 1
-    monkeypatch.setattr(prepared_tfds, "_decode", None)
+    monkeypatch.setattr(prepared_tfds, "_decode", pytest.fail)
     writers = shared / "data" / "mnist_writers" / "mnist_writers.npz"
     data = sources.load("mnist", data_dir=tfds_dir, writers=writers)
     assert isinstance(data.x, np.memmap)

@@ -218,24 +218,16 @@ def test_other_dtypes_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_the_table_keeps_neither_turns_nor_winograd_in_bfloat16(dtype, monkeypatch):
-    def seconds(run, shapes, clients, budget, dtype, mapped):
+def test_the_table_keeps_no_winograd_in_bfloat16(dtype, monkeypatch):
+    """Here Winograd's forms, which have several products, are always the fastest."""
+
+    def seconds(run, shapes, budget, dtype):
         like = [jax.ShapeDtypeStruct(shape, dtype) for shape in shapes]
         jaxpr = jax.make_jaxpr(run)(*like)
         assert {aval.dtype.name for aval in jaxpr.out_avals} == {dtype}
-        winograd = str(jaxpr).count("dot_general") > 3
-        return 1 if mapped is lowering.in_turn else 3 - winograd
+        return 1 if str(jaxpr).count("dot_general") > 3 else 2
 
     monkeypatch.setattr(lowering, "seconds_per_step", seconds)
-    kept = lowering.measure(Layer(2, 6, 6, 3, 4, 3, 1, 1), True, 3, 0.0, dtype)
+    kept = lowering.measure(Layer(2, 6, 6, 3, 4, 3, 1, 1), True, 0.0, dtype)
     won = [name.startswith("winograd") for name in kept[:3]]
     assert won == [dtype == "float32"] * 3
-
-
-def test_clients_in_turn_compute_what_they_compute_side_by_side():
-    def client(operands):
-        return jnp.cumsum(operands[0]) * operands[1]
-
-    operands = jnp.arange(6.0).reshape(3, 2), jnp.array([1.0, 2.0, 3.0])
-    want = jax.vmap(client)(operands)
-    np.testing.assert_array_equal(lowering.in_turn(client)(operands), want)
