@@ -77,6 +77,12 @@ def whole_numbers(axis: Any) -> None:
     )
 
 
+def name_axes(figure: Any, xlabel: str, ylabel: str) -> None:
+    """Sets labels that all axes of a figure share."""
+    figure.supxlabel(xlabel, fontsize=9.5)
+    figure.supylabel(ylabel, fontsize=9.5)
+
+
 def legend(ax: Any, handles: list | None = None, columns: int = 2) -> None:
     """Puts a legend below the axes, which keep their size, if anything has a label.
 

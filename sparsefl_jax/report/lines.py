@@ -42,7 +42,7 @@ def series(
       Two float arrays [n].
     """
     pairs = [
-        (r[at] if at else run.starts[r["stage"]] + r["round"], value(r))
+        (r[at] if at else run.rounds_until(r["stage"], r["round"]), value(r))
         for r in records
         if finite(value(r))
     ]
@@ -138,6 +138,16 @@ def short(layer: str) -> str:
       'conv1'
     """
     return layer.removesuffix("/kernel")
+
+
+def spread(count: int, most: int) -> list[int]:
+    """Returns at most `most` evenly spaced indices below `count`.
+
+    Example:
+      >>> spread(9, 3), spread(2, 3)
+      ([0, 4, 8], [0, 1])
+    """
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
 
 def layer_colors(count: int) -> np.ndarray:

@@ -116,7 +116,7 @@ class Run(NamedTuple):
     """A run's records, ordered by stage and round.
 
     `round` counts the completed rounds of a record's stage. `starts` holds the rounds
-    before each stage, so that `starts[stage] + round` counts all completed rounds.
+    before each stage.
     """
 
     path: Path
@@ -126,6 +126,10 @@ class Run(NamedTuple):
     summary: dict[str, Any]  # {} while the run has not ended
     config: dict[str, Any]  # {} if the file is absent
     partition: np.ndarray | None  # [N, classes] int
+
+    def rounds_until(self, stage: int, round: int) -> int:
+        """Returns the completed rounds of all stages up to a round of a stage."""
+        return self.starts[stage] + round
 
 
 def read_run(run_dir: str | Path) -> Run:

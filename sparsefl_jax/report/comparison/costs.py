@@ -117,7 +117,7 @@ def cost(run: Run, record: Record, name: str) -> float | None:
       The cost in units of the column; None if the records do not hold it.
     """
     if name == "rounds":
-        return run.starts[record["stage"]] + record["round"]
+        return run.rounds_until(record["stage"], record["round"])
     value = record.get(f"{name}{_SUFFIX}")
     if finite(value):
         return value
