@@ -47,8 +47,13 @@ from sparsefl_jax.report.tiers import tier_rows
 
 Rows = list[list[str]]
 
-_BITS = {name: f"bits_{name}" for name in ("up", "down", "values", "positions")}
-_FLOPS = {"sparse": "flops", "dense": "flops_dense", "executed": "flops_executed"}
+# Columns of costs by stage: the key in a summary's `stages`, and the unit.
+BITS = {name: (f"bits_{name}", "bit") for name in ("up", "down", "values", "positions")}
+FLOPS = {
+    "sparse": ("flops", ""),
+    "dense": ("flops_dense", ""),
+    "executed": ("flops_executed", ""),
+}
 WHOSE = {
     "pooled": "the server's model on the whole test set",
     "clients": "the mean over clients, each on its own test samples and, if the method"
@@ -88,8 +93,8 @@ def summary_table(summary: Mapping[str, Any]) -> str:
     blocks = [
         [heading(summary)] if heading(summary) else [],
         accuracy,
-        align(communication_rows(stages)),
-        align(computation_rows(stages)),
+        align(stage_rows(stages, "communication", BITS)),
+        align(stage_rows(stages, "training FLOPs", FLOPS)),
         align(tier_rows(summary.get("tiers") or {})),
         align(memory_rows(stages)),
         list(filter(None, footer)),
@@ -152,14 +157,27 @@ def rounds_before(summary: Mapping[str, Any], stage: int) -> int:
     return sum(s["rounds"] for s in (summary.get("stages") or [])[:stage])
 
 
-def communication_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns a head, the bits by stage, and their total; [] without stages."""
-    return _stage_rows(stages, "communication", _BITS, "bit")
+def stage_rows(
+    stages: Sequence[Mapping[str, Any]],
+    title: str,
+    columns: Mapping[str, tuple[str, str]],
+) -> Rows:
+    """Returns a head, the costs by stage, and their total; [] without stages.
 
-
-def computation_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns a head, training FLOPs by stage, and their total; [] without stages."""
-    return _stage_rows(stages, "training FLOPs", _FLOPS, "")
+    Args:
+      stages: of a summary.
+      title: of the first column, the stages' names.
+      columns: key and unit of each cost by its title, such as `BITS`.
+    """
+    if not stages:
+        return []
+    keys = ["rounds", *(key for key, _ in columns.values())]
+    total = {key: sum(stage[key] for stage in stages) for key in keys}
+    rows = [[title, "rounds", *columns]]
+    for stage in [*stages, total | {"name": "total"}]:
+        costs = [format_si(stage[key], unit) for key, unit in columns.values()]
+        rows.append([stage["name"], str(stage["rounds"]), *costs])
+    return rows if len(stages) > 1 else rows[:-1]
 
 
 def memory_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
@@ -210,16 +228,3 @@ def made_with(summary: Mapping[str, Any]) -> str:
         f"commit {summary['commit']}" if summary.get("commit") else None,
     ]
     return ", ".join(filter(None, parts))
-
-
-def _stage_rows(stages, title: str, columns: Mapping[str, str], unit: str) -> Rows:
-    if not stages:
-        return []
-    rows = [[title, "rounds", *columns]]
-    for stage in stages:
-        totals = [format_si(stage[k], unit) for k in columns.values()]
-        rows.append([stage["name"], str(stage["rounds"]), *totals])
-    if len(stages) > 1:
-        totals = [format_si(sum(s[k] for s in stages), unit) for k in columns.values()]
-        rows.append(["total", str(sum(s["rounds"] for s in stages)), *totals])
-    return rows
