@@ -20,6 +20,7 @@ from sparsefl_jax.report.markup import (
     document,
     facts,
     folded,
+    footer,
     note,
     rows_table,
     section,
@@ -131,7 +132,6 @@ def write_page(run_dir: str | Path) -> Path:
     """
     run = read_run(run_dir)
     name = run.path.resolve().name
-    made = made_with(run.summary)
     fields = [
         (field, MISSING if value is None else str(value))
         for field, value in flatten(run.config).items()
@@ -184,7 +184,7 @@ def write_page(run_dir: str | Path) -> Path:
             "Configuration",
             folded(f"All {len(fields)} fields", facts(fields, "config"), opened=True),
         ),
-        f"<footer>{text(made)}</footer>\n" if made else "",
+        footer([made_with(run.summary)]),
     ]
     path = run.path / "report.html"
     write_text(path, document(heading(run.summary) or name, "".join(body)))

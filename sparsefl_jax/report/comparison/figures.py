@@ -1,6 +1,7 @@
 """Draws a comparison: curves over each cost, fronts, and the spread over clients."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -48,11 +49,8 @@ class Point(NamedTuple):
 
 def curve_figure(comparison: Comparison, axis: Axis) -> Figure:
     """Returns the figure of the accuracy over a cost."""
-
-    def draw(ax) -> None:
-        bands = [band(e, axis.name, accuracy) for e in comparison.entries]
-        _draw_bands(ax, comparison, bands, axis)
-
+    bands = [band(entry, axis.name, accuracy) for entry in comparison.entries]
+    draw = partial(_draw_bands, comparison=comparison, bands=bands, axis=axis)
     caption = "Headline accuracy of the last stage; bands are one sample deviation."
     return Figure(f"accuracy_by_{axis.name}", "Accuracy over the run", caption, draw)
 
@@ -99,18 +97,15 @@ def clients_figures(comparison: Comparison) -> list[Figure]:
     """Returns the figures of the clients' median and 10th percentile, if recorded."""
     titles = {"median": "Median of the clients", "p10": "10th percentile of clients"}
     figures = []
+    caption = "Accuracy on each client's own test samples."
+    axis = costs.axis("rounds")
     for name, title in titles.items():
-
-        def value(record: Record, name=name) -> float | None:
-            return (record.get("client_accuracy") or {}).get(name)
-
-        bands = [band(entry, "rounds", value) for entry in comparison.entries]
-
-        def draw(ax, bands=bands) -> None:
-            _draw_bands(ax, comparison, bands, costs.axis("rounds"))
-
+        bands = [
+            band(e, "rounds", lambda r, n=name: r.get("client_accuracy", {}).get(n))
+            for e in comparison.entries
+        ]
         if any(len(each.cost) for each in bands):
-            caption = "Accuracy on each client's own test samples."
+            draw = partial(_draw_bands, comparison=comparison, bands=bands, axis=axis)
             figures.append(Figure(f"clients_{name}", title, caption, draw))
     return figures
 
@@ -139,11 +134,6 @@ def band(entry: Entry, name: str, value: Callable[[Record], float | None]) -> Ba
     x, y = np.moveaxis(points.reshape(-1, len(by_round), 2), -1, 0)
     deviation = y.std(axis=1, ddof=1) if len(by_round) > 1 else np.zeros(len(y))
     return Band(x.mean(axis=1), y.mean(axis=1), deviation)
-
-
-def legend_text(entry: Entry) -> str:
-    """Returns a line's label, with what makes the group unlike the first."""
-    return f"{entry.label} other {entry.unlike}" if entry.unlike else entry.label
 
 
 def _models(i: int, entry: Entry) -> list[Point]:
@@ -237,7 +227,7 @@ def _line(ax, x, y, look: Look, turn: Turn, marked: bool):
     return ax.plot(x, y, **style)[0]
 
 
-def scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:
+def scale_costs(ax, ends: Sequence[float], axis: Axis) -> float:
     """Labels the axes of a cost and an accuracy, with logarithmic costs if they differ.
 
     Args:
@@ -248,7 +238,6 @@ def scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:
     Returns:
       What costs are multiplied by to be drawn.
     """
-    ends = [end for end in ends if end is not None]
     positive = [end for end in ends if end > 0]
     ax.set_ylabel("accuracy [%]")
     if not axis.unit or not positive:

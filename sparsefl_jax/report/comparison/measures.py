@@ -108,9 +108,9 @@ def compare(
 
 def at_budget(entry: Entry, axis: Axis, budget: float) -> AtBudget:
     """Returns the accuracy of a group's runs at a budget, if all of them reached it."""
-    values = accuracies_at(entry, axis, budget)
-    if values and all(map(finite, values.values())):
-        return AtBudget(interval(list(values.values())), "")
+    found = of_all(accuracies_at(entry, axis, budget))
+    if found.mean is not None:
+        return AtBudget(found, "")
     curves = [c for c in entry.curves[axis.name].values() if len(c.cost)]
     ends = [float(curve.cost[-1]) for curve in curves if curve.cost[-1] < budget]
     note = MISSING
@@ -120,7 +120,7 @@ def at_budget(entry: Entry, axis: Axis, budget: float) -> AtBudget:
     elif curves:
         starts = [float(curve.cost[0]) for curve in curves]
         note = f"begins at {axis.text(max(starts))}"
-    return AtBudget(interval([]), note)
+    return AtBudget(found, note)
 
 
 def accuracies_at(entry: Entry, axis: Axis, budget: float) -> BySeed:
@@ -133,6 +133,12 @@ def areas(entry: Entry, axis: Axis, budget: float) -> BySeed:
     """Returns each seed's mean accuracy over [0, budget], see `mean_accuracy`."""
     curves = entry.curves[axis.name].items()
     return {seed: mean_accuracy(curve, budget) for seed, curve in curves}
+
+
+def of_all(values: BySeed) -> Interval:
+    """Returns the interval over seeds, that of none if a seed has no value."""
+    found = list(values.values())
+    return interval(found if all(map(finite, found)) else [])
 
 
 def by_seed(entry: Entry, measure: Callable[[Run], float | None]) -> BySeed:

@@ -19,6 +19,7 @@ from sparsefl_jax.report.markup import (
     download,
     facts,
     folded,
+    footer,
     note,
     section,
     text,
@@ -155,11 +156,12 @@ def _page(
     title: str,
     status: Sequence[tuple[str, str]],
 ) -> str:
-    title = title or _title(comparison)
     there = bool(comparison.entries)
+    known = dict(sections.overview(comparison)) if there else {}
+    title = title or _title(comparison, known)
     body = [
         f"<header><h1>{text(title)}</h1>\n",
-        note(_lede(comparison), "lede"),
+        note(_lede(known), "lede"),
         sections.status_table(status),
         _unlike(comparison),
         _pilots(comparison),
@@ -176,20 +178,21 @@ def _page(
                 f'<div class="figures">{rest}</div>' if rest else "",
             ),
             sections.contrasts(comparison),
-            section("What the runs share", facts(sections.overview(comparison))),
+            section("What the runs share", facts(list(known.items()))),
             sections.configurations(comparison),
             sections.charges(comparison),
             section("Papers of the methods", _cited(cited, files["methods.bib"])),
-            _footer(comparison),
+            footer(
+                made_with(r.summary) for e in comparison.entries for r in e.group.runs
+            ),
         ]
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    return document(title, "".join(body), _tab_style(drawn), script)
+    return document(title, "".join(body), script)
 
 
-def _title(comparison: Comparison) -> str:
+def _title(comparison: Comparison, known: Mapping[str, str]) -> str:
     if not comparison.entries:
         return "No results yet"
-    known = dict(sections.overview(comparison))
     data = Path(known.get("data set", "")).stem
     on = f" on {data}" if data and data != "differs" else ""
     if len(comparison.entries) == 1:
@@ -197,8 +200,7 @@ def _title(comparison: Comparison) -> str:
     return f"{len(comparison.entries)} configurations{on}"
 
 
-def _lede(comparison: Comparison) -> str:
-    known = dict(sections.overview(comparison)) if comparison.entries else {}
+def _lede(known: Mapping[str, str]) -> str:
     forms = {
         **dict.fromkeys(("partition", "network", "optimizer"), "{}"),
         "clients": "{} clients",
@@ -211,9 +213,9 @@ def _lede(comparison: Comparison) -> str:
 
 def _unlike(comparison: Comparison) -> str:
     found = [e for e in comparison.entries if e.unlike]
-    if not found:
-        return ""
     names = "; ".join(f"{e.label} has another {e.unlike}" for e in found)
+    if not names:
+        return ""
     return note(
         f"{MARK} These runs cannot be compared as they are: {names} than "
         f"{comparison.entries[0].label}.",
@@ -244,26 +246,17 @@ def _downloads(files: Mapping[str, str]) -> str:
 
 def _tabs(comparison: Comparison, drawn: Mapping[str, str]) -> str:
     """Returns one panel for each axis of cost, of which one is shown at a time."""
-    axes = [axis for axis in comparison.axes if axis.name in drawn]
-    heads = [
+    if not drawn:
+        return note("No run has been evaluated yet.")
+    tabs = [
         f'<input type="radio" name="axis" id="axis-{i}"{" checked" * (i == 0)}>'
-        f'<label for="axis-{i}">{text(axis.title)}</label>'
-        for i, axis in enumerate(axes)
-    ]
-    panels = [
+        f'<label for="axis-{i}">{text(axis.title)}</label>\n'
         f'<div class="panel" id="panel-{i}"><div class="figures">'
         f"{drawn[axis.name]}</div>\n"
         f"{sections.budgets(comparison, axis)}</div>\n"
-        for i, axis in enumerate(axes)
+        for i, axis in enumerate(comparison.axes)
     ]
-    if not axes:
-        return note("No run has been evaluated yet.")
-    return f'<div class="tabs">{"".join(heads)}\n{"".join(panels)}</div>\n'
-
-
-def _tab_style(drawn: Mapping[str, str]) -> str:
-    shown = [f"#axis-{i}:checked ~ #panel-{i}" for i in range(len(drawn))]
-    return f"{', '.join(shown)} {{ display: block; }}\n" if shown else ""
+    return f'<div class="tabs">{"".join(tabs)}</div>\n'
 
 
 def _cited(cited: Sequence[Paper], content: str) -> str:
@@ -274,10 +267,3 @@ def _cited(cited: Sequence[Paper], content: str) -> str:
         return ""
     entries = f"<pre>{text(content)}</pre>"
     return f'<ul class="papers">{"".join(items)}</ul>\n{folded("BibTeX", entries)}'
-
-
-def _footer(comparison: Comparison) -> str:
-    runs = [run for entry in comparison.entries for run in entry.group.runs]
-    made = dict.fromkeys(made_with(run.summary) for run in runs)
-    lines = [line for line in made if line]
-    return f"<footer>{'<br>'.join(map(text, lines))}</footer>\n" if lines else ""

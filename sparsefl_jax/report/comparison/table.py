@@ -18,7 +18,6 @@ from sparsefl_jax.report.comparison.groups import Group, method_of
 from sparsefl_jax.report.comparison.intervals import Interval, interval
 from sparsefl_jax.report.comparison.likeness import metric
 from sparsefl_jax.report.comparison.measures import Comparison, Entry, compare
-from sparsefl_jax.report.load import Run
 
 _HEAD = ["run", "n", "rounds", "last %", "best %", "density %", "traffic", "FLOPs"]
 _WIDTH = 100  # of a terminal
@@ -148,7 +147,7 @@ def _at_equal_cost(comparison: Comparison, entry: Entry) -> dict:
             name = f"accuracy_at_{axis.name}_{budget:g}"
             row |= _csv_interval(name, found.accuracy) | {f"{name}_note": found.note}
         if (budget := comparison.common_budget(axis)) is not None:
-            area = interval(list(measures.areas(entry, axis, budget).values()))
+            area = measures.of_all(measures.areas(entry, axis, budget))
             row |= _csv_interval(f"area_{axis.name}_{budget:g}", area)
     return row
 
@@ -172,15 +171,8 @@ def _models(group: Group) -> list[str]:
 
 def _quantities(entry: Entry, model: str) -> dict[str, Interval]:
     """Returns the quantities of a deployed model over a group's runs."""
-
-    def rounds(run: Run) -> float:
-        return costs.total(run, "rounds") or 0
-
-    def dense(run: Run) -> float:
-        return sum(record["flops_dense"] for record in run.train) / 1e15
-
     of = {
-        "rounds": rounds,
+        "rounds": lambda run: costs.total(run, "rounds") or 0,
         "accuracy": lambda run: measures.last_accuracy(run, model),
         "best": lambda run: measures.best_accuracy(run, model),
         "density": lambda run: measures.density(run, model),
@@ -188,7 +180,7 @@ def _quantities(entry: Entry, model: str) -> dict[str, Interval]:
         "client_median": lambda run: measures.of_clients(run, "median"),
         "gbit": lambda run: costs.total(run, "gbit"),
         "pflop": lambda run: costs.total(run, "pflop"),
-        "pflop_dense": dense,
+        "pflop_dense": lambda run: sum(r["flops_dense"] for r in run.train) / 1e15,
     }
     return {name: measures.over_seeds(entry, measure) for name, measure in of.items()}
 
