@@ -65,13 +65,12 @@ def papers(groups: Sequence[Group]) -> list[Paper]:
     """
     keys = {}
     for group in groups:
-        for run in group.runs[:1]:
-            config = run.config
-            sections = [config.get(s) or {} for s in ("first_stage", "algorithm")]
-            names = [section.get("name") for section in sections]
-            keys |= dict.fromkeys(PAPERS[n] for n in names if n in PAPERS)
-            if (config.get("server_optimizer") or {}).get("name"):
-                keys[SERVER_OPTIMIZERS] = None
+        config = group.runs[0].config
+        sections = [config.get(s) or {} for s in ("first_stage", "algorithm")]
+        names = [section.get("name") for section in sections]
+        keys |= dict.fromkeys(PAPERS[n] for n in names if n in PAPERS)
+        if (config.get("server_optimizer") or {}).get("name"):
+            keys[SERVER_OPTIMIZERS] = None
     known = entries()
     return [known[key] for key in keys]
 

@@ -5,6 +5,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.comparison.evaluations import seed_of
 from sparsefl_jax.report.comparison.groups import Group, made_in_python
@@ -110,8 +112,7 @@ def _same_partition(one: Run, other: Run) -> bool:
         return same
     if one.partition is None or other.partition is None:
         return _same_fields(one, other, _PARTITION_FIELDS)
-    counts = one.partition, other.partition
-    return counts[0].shape == counts[1].shape and bool((counts[0] == counts[1]).all())
+    return np.array_equal(one.partition, other.partition)
 
 
 def _same_sums(one: Run, other: Run, names: Sequence[str]) -> bool | None:

@@ -83,11 +83,10 @@ def _coincide(one: tuple, other: tuple, tolerance: float) -> bool:
     if not len(one[0]) or not len(other[0]):
         return False
     low, high = max(one[0][0], other[0][0]), min(one[0][-1], other[0][-1])
-    x = np.unique(np.concatenate([one[0], other[0]]))
+    x = np.union1d(one[0], other[0])
     x = x[(low <= x) & (x <= high)]
-    if not len(x):
-        return False
-    return bool(np.all(np.abs(np.interp(x, *one) - np.interp(x, *other)) <= tolerance))
+    gaps = np.abs(np.interp(x, *one) - np.interp(x, *other))
+    return len(x) > 0 and bool(np.all(gaps <= tolerance))
 
 
 def looks(groups: Sequence[Group]) -> list[Look]:
