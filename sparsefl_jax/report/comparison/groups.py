@@ -99,7 +99,7 @@ def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
     """
     found = [[run.path.resolve() for run in runs] for runs in groups]
     folders = [
-        [p.parent if p.name.startswith("seed_") else p for p in paths]
+        [p.parent if re.fullmatch(r"seed_\d+", p.name) else p for p in paths]
         for paths in found
     ]
     names = []
