@@ -25,9 +25,8 @@ from flax import traverse_util
 from sparsefl_jax import models
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.types import PyTree, SparseModel
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import make_preprocess
-from sparsefl_jax.runs import cli
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
 from sparsefl_jax.wire import packets as codec
@@ -165,7 +164,7 @@ def load_sparse(path: str | Path) -> Exported:
     except _ForeignError as error:
         raise ValueError(f"{name} {error}") from None
     except Exception as error:  # safetensors and JSON have error types of their own
-        raise ValueError(f"{name} is damaged: {cli.one_line(error)}") from error
+        raise ValueError(f"{name} is damaged: {one_line(error)}") from error
     return Exported(sparse, model, about, sizes)
 
 
