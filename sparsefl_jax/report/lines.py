@@ -6,7 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.report.figure import FAINT, INK, legend, whole_numbers
+from sparsefl_jax.report.figure import (
+    FAINT,
+    INK,
+    label_powers,
+    legend,
+    whole_numbers,
+)
 from sparsefl_jax.report.load import Record, Run, stage_name
 from sparsefl_jax.system.files import KINDS, NUMBER
 
@@ -205,10 +211,7 @@ def _scale_shares(ax) -> None:
         return
     low, high = min(map(np.min, values)), max(map(np.max, values))
     if low > 0 and high > 20 * low:
-        from matplotlib.ticker import FuncFormatter, LogLocator
-
         ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        label_powers(ax.yaxis)
     else:
         ax.set_ylim(bottom=0)

@@ -13,6 +13,7 @@ from sparsefl_jax.report.comparison.evaluations import (
     best_eval,
     chosen_by,
     final_evals,
+    last_eval,
 )
 from sparsefl_jax.report.density import density_notes, density_rows
 from sparsefl_jax.report.load import Run, read_run
@@ -209,12 +210,12 @@ def _header(run: Run, name: str) -> str:
 def _key_facts(run: Run) -> list[tuple[str, str]]:
     """Returns the main results with their names."""
     stages = run.summary.get("stages", [])
-    last, best = (final_evals(run) or [{"models": {}}])[-1], best_eval(run)
+    last, best = last_eval(run), best_eval(run)
     when = f", round {run.rounds_until(best['stage'], best['round'])}" if best else ""
     model = next(iter(last["models"].values()), {})
     gbit = max((r["gbit_cumulative"] for r in run.train), default=None)
     flops, dense = (sum(s[k] for s in stages) for k in ("flops", "flops_dense"))
-    clients, hours = last.get("client_accuracy") or {}, total(run, "hours")
+    clients, hours = last.get("client_accuracy", {}), total(run, "hours")
     found = {
         "accuracy, last round": format_percent(accuracy(last)),
         f"best{when}": format_percent(best and accuracy(best)),

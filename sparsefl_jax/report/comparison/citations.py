@@ -93,10 +93,7 @@ def _paper(key: str, entry: str) -> Paper:
         return value
 
     authors = [_plain(name.split(",")[0]) for name in field("author").split(" and ")]
-    if len(authors) == 2:
-        author = " and ".join(authors)
-    else:
-        author = authors[0] + (" et al." if len(authors) > 2 else "")
+    author = " and ".join(authors) if len(authors) < 3 else f"{authors[0]} et al."
     return Paper(key, entry, author, _plain(field("title")), field("year"))
 
 

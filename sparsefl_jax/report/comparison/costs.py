@@ -98,9 +98,11 @@ def axes(runs: Sequence[Run]) -> list[Axis]:
         for key in record
         if key.endswith(_SUFFIX)
     }
-    for name, (key, _) in _SUMS.items():
-        if any(finite(record.get(key)) for run in runs for record in run.train):
-            columns.add(name)
+    columns |= {
+        name
+        for name, (key, _) in _SUMS.items()
+        if any(finite(record.get(key)) for run in runs for record in run.train)
+    }
     known = [name for name in _WORDS if name in columns]
     return list(map(axis, [*known, *sorted(columns - set(known)), "rounds"]))
 

@@ -10,11 +10,15 @@ from sparsefl_jax.core.formats import format_percent, format_si
 from sparsefl_jax.report.comparison import costs, measures
 from sparsefl_jax.report.comparison.costs import Axis
 from sparsefl_jax.report.comparison.equal_cost import on_front
-from sparsefl_jax.report.comparison.evaluations import accuracy, final_evals
+from sparsefl_jax.report.comparison.evaluations import (
+    accuracy,
+    final_evals,
+    last_eval,
+)
 from sparsefl_jax.report.comparison.intervals import interval
 from sparsefl_jax.report.comparison.line_styles import Look, Turn, looks, turns
 from sparsefl_jax.report.comparison.measures import Comparison, Entry
-from sparsefl_jax.report.figure import FAINT, whole_numbers
+from sparsefl_jax.report.figure import FAINT, label_powers, whole_numbers
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Record
 
@@ -138,7 +142,7 @@ def band(entry: Entry, name: str, value: Callable[[Record], float | None]) -> Ba
 
 def _models(i: int, entry: Entry) -> list[Point]:
     """Returns a point for each deployed model of a group, the headline first."""
-    last = [evals[-1]["models"] for r in entry.group.runs if (evals := final_evals(r))]
+    last = [last_eval(run)["models"] for run in entry.group.runs]
     points = []
     for j, name in enumerate(dict.fromkeys(n for models in last for n in models)):
         of_seeds = [models.get(name, {}) for models in last]
@@ -170,7 +174,7 @@ def _draw_bands(ax, comparison: Comparison, bands: Sequence[Band], axis: Axis) -
     if ax.get_xscale() == "linear":
         ax.set_xlim(left=0)
     else:
-        _label_powers(ax)
+        label_powers(ax.xaxis)
     if axis.name == "rounds":
         whole_numbers(ax.xaxis)
 
@@ -204,7 +208,7 @@ def _draw_front(
         values = f"{format_percent(point.accuracy)} at {text(point.cost)}"
         dot.set_gid(tip(f"point-{i}", f"{name}: {values}"))
     if ax.get_xscale() == "log":
-        _label_powers(ax)
+        label_powers(ax.xaxis)
 
 
 def _rings(points: Sequence[Point]) -> list[int]:
@@ -251,14 +255,3 @@ def scale_costs(ax, ends: Sequence[float], axis: Axis) -> float:
     if spread:
         ax.set_xscale("log")
     return axis.scale / 1000.0**power
-
-
-def _label_powers(ax) -> None:
-    """Puts round numbers on a logarithmic axis, fewer of them if it is long."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = ax.get_xlim()
-    several = high < 300 * low
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if several else (1,)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())

@@ -39,10 +39,7 @@ def unlike(groups: Sequence[Group]) -> list[str]:
     Returns:
       One text a group, such as "partition, metric"; '' if it is like the first.
     """
-    if not groups:
-        return []
-    first, *others = groups
-    return ["", *(", ".join(_differences(first, group)) for group in others)]
+    return [", ".join(_differences(groups[0], group)) for group in groups]
 
 
 def refuse_unlike(groups: Sequence[Group], labels: Sequence[str]) -> None:

@@ -58,6 +58,7 @@ def compare(
     groups: Sequence[Group],
     labels: Sequence[str] | None = None,
     budgets: Mapping[str, Sequence[float]] | None = None,
+    unlike: bool = True,
 ) -> Comparison:
     """Collects what a comparison shows.
 
@@ -66,13 +67,14 @@ def compare(
       labels: one for each group, all different; None to label them by what differs.
       budgets: costs by axis, in units of the records' columns, such as
         `{"gbit": [0.1, 0.4]}`; other axes have default budgets.
+      unlike: whether groups may be unlike the first, see `likeness.unlike`.
 
     Returns:
       The comparison.
 
     Raises:
       ValueError: an axis does not exist, a budget is not positive, or the labels are
-        not as many as the groups, or not unique.
+        not as many as the groups, or not unique, or groups are unlike.
     """
     axes = costs.axes([run for group in groups for run in group.runs])
     for name, values in (budgets or {}).items():
@@ -80,6 +82,8 @@ def compare(
         for value in values:
             in_range(f"budget {name}", value, "(0, inf)")
     labels = _checked(labels, groups) if labels is not None else make_labels(groups)
+    if not unlike:
+        likeness.refuse_unlike(groups, labels)
     reasons = likeness.unlike(groups)
     entries = [
         Entry(
@@ -158,8 +162,7 @@ def total(entry: Entry, name: str) -> Interval:
 
 def last_accuracy(run: Run, model: str | None = None) -> float | None:
     """Returns a model's accuracy in the last evaluation; by default the headline."""
-    evals = evaluations.final_evals(run)
-    return evaluations.accuracy(evals[-1], model) if evals else None
+    return evaluations.accuracy(evaluations.last_eval(run), model)
 
 
 def best_accuracy(run: Run, model: str | None = None) -> float | None:
@@ -170,15 +173,13 @@ def best_accuracy(run: Run, model: str | None = None) -> float | None:
 
 def density(run: Run, model: str | None = None) -> float | None:
     """Returns the density of a model that was deployed last; by default the first."""
-    evals = evaluations.final_evals(run)
-    models = evals[-1]["models"] if evals else {}
+    models = evaluations.last_eval(run)["models"]
     return models.get(model or next(iter(models), ""), {}).get("density")
 
 
 def of_clients(run: Run, name: str) -> float | None:
     """Returns a quantile of the clients' accuracies in the last evaluation."""
-    evals = evaluations.final_evals(run)
-    return (evals[-1].get("client_accuracy") or {}).get(name) if evals else None
+    return evaluations.last_eval(run).get("client_accuracy", {}).get(name)
 
 
 def _checked(labels: Sequence[str], groups: Sequence[Group]) -> list[str]:

@@ -5,11 +5,9 @@ from pathlib import Path
 
 from sparsefl_jax.report.comparison import costs, figures, sections
 from sparsefl_jax.report.comparison.citations import Paper, papers
-from sparsefl_jax.report.comparison.differences import make_labels
 from sparsefl_jax.report.comparison.figures import Figure
 from sparsefl_jax.report.comparison.groups import Group, read_groups
 from sparsefl_jax.report.comparison.latex import latex_table
-from sparsefl_jax.report.comparison.likeness import refuse_unlike
 from sparsefl_jax.report.comparison.measures import MARK, Comparison, compare
 from sparsefl_jax.report.comparison.study_folder import runs_of
 from sparsefl_jax.report.comparison.table import comparison_csv
@@ -76,9 +74,7 @@ def write_comparison(
     groups = read_groups(run_dirs)
     if labels is not None:
         labels = _by_group(labels, run_dirs, groups)
-    if not unlike:
-        refuse_unlike(groups, labels or make_labels(groups))
-    comparison = compare(groups, labels, budgets)
+    comparison = compare(groups, labels, budgets, unlike)
     return write_comparison_page(comparison, Path(out), title=title, status=status)
 
 
@@ -118,8 +114,7 @@ def write_comparison_page(
         "comparison.tex": latex_table(comparison),
         "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
     }
-    every = [figure for several in drawn.values() for figure in several]
-    texts = {figure.name: draw(figure, comparison) for figure in every}
+    texts = {f.name: draw(f, comparison) for several in drawn.values() for f in several}
     inlined = {
         axis: "".join(framed(*figure[:3], texts[figure.name]) for figure in several)
         for axis, several in drawn.items()

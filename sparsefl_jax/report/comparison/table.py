@@ -10,7 +10,7 @@ from sparsefl_jax.report.comparison import costs, measures
 from sparsefl_jax.report.comparison.differences import differing
 from sparsefl_jax.report.comparison.evaluations import (
     chosen_by,
-    final_evals,
+    last_eval,
     seed_of,
     unfinished,
 )
@@ -163,10 +163,8 @@ def _assumed(group: Group) -> list[str]:
 
 def _models(group: Group) -> list[str]:
     """Returns the models that a group's runs deploy last, the headline first."""
-    final = [evals[-1] for run in group.runs if (evals := final_evals(run))]
-    return list(dict.fromkeys(m for record in final for m in record["models"])) or [
-        MISSING
-    ]
+    models = [model for run in group.runs for model in last_eval(run)["models"]]
+    return list(dict.fromkeys(models)) or [MISSING]
 
 
 def _quantities(entry: Entry, model: str) -> dict[str, Interval]:
