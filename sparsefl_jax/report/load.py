@@ -157,9 +157,8 @@ def read_run(run_dir: str | Path) -> Run:
     check_name("run_dir", path)
     if not (path / "metrics.jsonl").is_file():
         raise ValueError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
-    latest = {}
-    for record in read_records(path / "metrics.jsonl"):
-        latest[record["phase"], record["stage"], record["round"]] = record
+    records = read_records(path / "metrics.jsonl")
+    latest = {(r["phase"], r["stage"], r["round"]): r for r in records}
     ordered = [latest[k] for k in sorted(latest)]
     stages = range(max((r["stage"] for r in ordered), default=0) + 1)
     lengths = [

@@ -76,7 +76,6 @@ def summary_table(summary: Mapping[str, Any]) -> str:
       <BLANKLINE>
       time  4.0 s
     """
-    accuracy = align(accuracy_rows(summary)) + accuracy_notes(summary)
     stages = summary.get("stages") or []
     took = format_seconds(3600 * summary.get("hours", 0.0))
     footer = [
@@ -90,13 +89,18 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         f"peak  {memory(summary)}" if memory(summary) else "",
         f"with  {made_with(summary)}" if made_with(summary) else "",
     ]
+    tables = (
+        accuracy_rows(summary),
+        stage_rows(stages, "communication", BITS),
+        stage_rows(stages, "training FLOPs", FLOPS),
+        tier_rows(summary.get("tiers") or {}),
+        memory_rows(stages),
+    )
+    accuracy, *costs = (align(rows) if len(rows) > 1 else [] for rows in tables)
     blocks = [
         [heading(summary)] if heading(summary) else [],
-        accuracy,
-        align(stage_rows(stages, "communication", BITS)),
-        align(stage_rows(stages, "training FLOPs", FLOPS)),
-        align(tier_rows(summary.get("tiers") or {})),
-        align(memory_rows(stages)),
+        accuracy + accuracy_notes(summary),
+        *costs,
         list(filter(None, footer)),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -116,7 +120,7 @@ def heading(summary: Mapping[str, Any]) -> str:
 
 
 def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
-    """Returns a head and a row for each deployed model; [] if there are none."""
+    """Returns a head and a row for each deployed model."""
     rows = [["accuracy", "final", "best", "in round", "density"]]
     for name, entry in (summary.get("accuracy") or {}).items():
         final, best = (
@@ -128,7 +132,7 @@ def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
             in_round = str(rounds_before(summary, -1) + best_round)
         density = format_percent(entry.get("density"))
         rows.append([name, final, best, in_round, density])
-    return rows if len(rows) > 1 else []
+    return rows
 
 
 def accuracy_notes(summary: Mapping[str, Any]) -> list[str]:
@@ -162,15 +166,13 @@ def stage_rows(
     title: str,
     columns: Mapping[str, tuple[str, str]],
 ) -> Rows:
-    """Returns a head, the costs by stage, and their total; [] without stages.
+    """Returns a head, the costs by stage, and the total of several stages.
 
     Args:
       stages: of a summary.
       title: of the first column, the stages' names.
       columns: key and unit of each cost by its title, such as `BITS`.
     """
-    if not stages:
-        return []
     keys = ["rounds", *(key for key, _ in columns.values())]
     total = {key: sum(stage[key] for stage in stages) for key in keys}
     rows = [[title, "rounds", *columns]]
@@ -181,15 +183,12 @@ def stage_rows(
 
 
 def memory_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns a head and the bytes by stage and part; [] if unknown."""
+    """Returns a head and the bytes by stage and part, where they are known."""
     known = [stage for stage in stages if stage.get("memory")]
-    if not known:
-        return []
     names = list(dict.fromkeys(name for stage in known for name in stage["memory"]))
     rows = [["memory", "chunk", *names]]
     for stage in known:
-        sizes = [stage["memory"].get(name) for name in names]
-        parts = ["-" if size is None else format_si(size, "B") for size in sizes]
+        parts = [format_si(stage["memory"].get(name), "B") for name in names]
         rows.append([stage["name"], format_si(stage["chunk"]), *parts])
     return rows
 

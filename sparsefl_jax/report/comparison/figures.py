@@ -227,7 +227,7 @@ def tip(name: str, text: str) -> str:
 
 def _line(ax, x, y, look: Look, turn: Turn, marked: bool):
     style = {"color": look.color, "linestyle": turn.linestyle(look), "markersize": 4.5}
-    style |= {"marker": look.marker, "markevery": turn.markevery()} if marked else {}
+    style |= {"marker": look.marker, "markevery": turn} if marked else {}
     return ax.plot(x, y, **style)[0]
 
 

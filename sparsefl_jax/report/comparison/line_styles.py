@@ -34,7 +34,10 @@ class Look(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """The place of a line among those that coincide with it."""
+    """The place of a line among those that coincide with it.
+
+    As matplotlib's `markevery` it gives each line every other marker.
+    """
 
     place: int = 0
     of: int = 1  # lines that coincide, this one included
@@ -45,10 +48,6 @@ class Turn(NamedTuple):
             return look.linestyle
         piece = _PERIOD / self.of
         return (-self.place * piece % _PERIOD, (piece, _PERIOD - piece))
-
-    def markevery(self) -> tuple[int, int]:
-        """Returns the first point with a marker, and the step to the next one."""
-        return self.place, self.of
 
 
 def turns(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Turn]:

@@ -129,14 +129,14 @@ def at_budget(entry: Entry, axis: Axis, budget: float) -> AtBudget:
 
 def accuracies_at(entry: Entry, axis: Axis, budget: float) -> BySeed:
     """Returns each seed's accuracy at a budget; None where it did not reach it."""
-    curves = entry.curves[axis.name].items()
-    return {seed: accuracy_at(curve, budget) for seed, curve in curves}
+    curves = entry.curves[axis.name]
+    return {seed: accuracy_at(curves[seed], budget) for seed in curves}
 
 
 def areas(entry: Entry, axis: Axis, budget: float) -> BySeed:
     """Returns each seed's mean accuracy over [0, budget], see `mean_accuracy`."""
-    curves = entry.curves[axis.name].items()
-    return {seed: mean_accuracy(curve, budget) for seed, curve in curves}
+    curves = entry.curves[axis.name]
+    return {seed: mean_accuracy(curves[seed], budget) for seed in curves}
 
 
 def of_all(values: BySeed) -> Interval:
