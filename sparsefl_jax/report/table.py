@@ -127,9 +127,8 @@ def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
             format_percent(entry.get(k), deviation=entry.get(f"{k}_std"))
             for k in ("final", "best")
         )
-        in_round = MISSING
-        if (best_round := entry.get("best_round")) is not None:
-            in_round = str(rounds_before(summary, -1) + best_round)
+        done, best_round = rounds_before(summary, -1), entry.get("best_round")
+        in_round = MISSING if best_round is None else str(done + best_round)
         density = format_percent(entry.get("density"))
         rows.append([name, final, best, in_round, density])
     return rows

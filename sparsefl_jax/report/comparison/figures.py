@@ -13,9 +13,7 @@ from sparsefl_jax.report.comparison.equal_cost import on_front
 from sparsefl_jax.report.comparison.evaluations import (
     accuracy,
     final_evals,
-    last_eval,
 )
-from sparsefl_jax.report.comparison.intervals import interval
 from sparsefl_jax.report.comparison.line_styles import Look, Turn, looks, turns
 from sparsefl_jax.report.comparison.measures import Comparison, Entry
 from sparsefl_jax.report.figure import FAINT, label_powers, whole_numbers
@@ -142,13 +140,11 @@ def band(entry: Entry, name: str, value: Callable[[Record], float | None]) -> Ba
 
 def _models(i: int, entry: Entry) -> list[Point]:
     """Returns a point for each deployed model of a group, the headline first."""
-    last = [last_eval(run)["models"] for run in entry.group.runs]
     points = []
-    for j, name in enumerate(dict.fromkeys(n for models in last for n in models)):
-        of_seeds = [models.get(name, {}) for models in last]
+    for j, name in enumerate(measures.models(entry)):
         density, accuracy = (
-            interval([m.get(key) for m in of_seeds]).mean
-            for key in ("density", "accuracy")
+            measures.over_seeds(entry, partial(measure, model=name)).mean
+            for measure in (measures.density, measures.last_accuracy)
         )
         if density is not None and accuracy is not None:
             points.append(Point(i, density, accuracy, name if j else ""))

@@ -160,6 +160,12 @@ def total(entry: Entry, name: str) -> Interval:
     return over_seeds(entry, lambda run: costs.total(run, name))
 
 
+def models(entry: Entry) -> list[str]:
+    """Returns the models that a group's runs deploy last, the headline first."""
+    last = [evaluations.last_eval(run)["models"] for run in entry.group.runs]
+    return list(dict.fromkeys(name for deployed in last for name in deployed))
+
+
 def last_accuracy(run: Run, model: str | None = None) -> float | None:
     """Returns a model's accuracy in the last evaluation; by default the headline."""
     return evaluations.accuracy(evaluations.last_eval(run), model)

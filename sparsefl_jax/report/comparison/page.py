@@ -120,8 +120,8 @@ def write_comparison_page(
         for axis, several in drawn.items()
     }
     page = _page(comparison, inlined, files, cited, title, status)
-    files = {"report.html": page, **files}
-    files |= {f"figures/{n}.svg": without_tips(t) for n, t in texts.items()}
+    drawings = {f"figures/{n}.svg": without_tips(t) for n, t in texts.items()}
+    files = {"report.html": page, **files, **drawings}
     for name, content in files.items():
         write_text(out / name, content)
     return [out / name for name in files]
@@ -225,8 +225,6 @@ def _pilots(comparison: Comparison) -> str:
         for entry in comparison.entries
     }
     notes = [note(f"{label}: {text}") for label, text in found.items() if text]
-    if not notes:
-        return ""
     number = f"{len(notes)} of {len(found)} lines"
     return folded(f"Pilots have set the rounds of {number}", "".join(notes))
 

@@ -10,7 +10,6 @@ from sparsefl_jax.report.comparison import costs, measures
 from sparsefl_jax.report.comparison.differences import differing
 from sparsefl_jax.report.comparison.evaluations import (
     chosen_by,
-    last_eval,
     seed_of,
     unfinished,
 )
@@ -53,7 +52,7 @@ def comparison_table(
     metrics = [metric(entry.group) for entry in entries]
     rows = []
     for entry, whose in zip(entries, metrics, strict=True):
-        for index, model in enumerate(_models(entry.group)):
+        for index, model in enumerate(measures.models(entry) or [MISSING]):
             label = f"  {model}" if index else entry.label
             label += f" ({whose})" * (len(set(metrics)) > 1)
             rows.append([label, *_cells(entry.group, _quantities(entry, model))])
@@ -105,7 +104,7 @@ def comparison_csv(
     for i, entry in enumerate(comparison.entries):
         equal = _at_equal_cost(comparison, entry)
         named = {name: values[i] for name, values in fields.items()}
-        for j, model in enumerate(_models(entry.group)):
+        for j, model in enumerate(measures.models(entry) or [MISSING]):
             row = _csv_row(entry, model, headline=j == 0)
             row |= equal if j == 0 else dict.fromkeys(equal, "")
             asked = {f"config.{n}" if n in row else n: v for n, v in named.items()}
@@ -121,18 +120,26 @@ def comparison_csv(
 def _csv_row(entry: Entry, model: str, headline: bool) -> dict:
     """Returns the columns that a group has without regard to the other groups."""
     group, found = entry.group, _quantities(entry, model)
-    row = {"run": group.name, "method": method_of(group.runs[0]), "model": model}
-    row["n"] = len(group.runs)
-    row["seeds"] = " ".join(str(seed_of(run)) for run in group.runs)
+    row = {
+        "run": group.name,
+        "method": method_of(group.runs[0]),
+        "model": model,
+        "n": len(group.runs),
+        "seeds": " ".join(str(seed_of(run)) for run in group.runs),
+    }
     for name, of_seeds in found.items():
         if name.startswith("client_") and not headline:
             of_seeds = interval([])
         row |= {name: of_seeds.mean, f"{name}_std": of_seeds.std}
-    row |= {"assumed": " ".join(_assumed(group)), "label": entry.label}
-    row |= {"unlike": entry.unlike, "metric": metric(group)}
-    row |= {"unfinished": sum(map(unfinished, group.runs))}
-    row |= {"best_chosen_by": " ".join(sorted(set(map(chosen_by, group.runs))))}
-    return row | {f"{name}_ci95": found[name].half for name in ("accuracy", "best")}
+    return row | {
+        "assumed": " ".join(_assumed(group)),
+        "label": entry.label,
+        "unlike": entry.unlike,
+        "metric": metric(group),
+        "unfinished": sum(map(unfinished, group.runs)),
+        "best_chosen_by": " ".join(sorted(set(map(chosen_by, group.runs)))),
+        **{f"{name}_ci95": found[name].half for name in ("accuracy", "best")},
+    }
 
 
 def _at_equal_cost(comparison: Comparison, entry: Entry) -> dict:
@@ -159,12 +166,6 @@ def _csv_interval(name: str, found: Interval) -> dict:
 def _assumed(group: Group) -> list[str]:
     """Describes the packets that the group's runs leave uncharged by assumption."""
     return list(dict.fromkeys(line for run in group.runs for line in assumptions(run)))
-
-
-def _models(group: Group) -> list[str]:
-    """Returns the models that a group's runs deploy last, the headline first."""
-    models = [model for run in group.runs for model in last_eval(run)["models"]]
-    return list(dict.fromkeys(models)) or [MISSING]
 
 
 def _quantities(entry: Entry, model: str) -> dict[str, Interval]:
