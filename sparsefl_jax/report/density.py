@@ -91,8 +91,7 @@ def density_notes(run: Run) -> list[str]:
     field, globs = prunable(run)
     wanted = asked(run)
     lines = [] if wanted else ["The configuration asks for no density."]
-    for name, value in wanted.items():
-        lines.append(f"Asked for: {name}={value:g}.")
+    lines += [f"Asked for: {name}={value:g}." for name, value in wanted.items()]
     if globs and wanted:
         lines.append(f"Prunable: the leaves that {field}={', '.join(globs)} selects.")
     if run.train and run.train[-1].get("layer_density"):

@@ -166,13 +166,12 @@ def read_run(run_dir: str | Path) -> Run:
         for stage in stages
     ]
     partition = path / "partition.npy"
-    summary = read_summary(path)
     return Run(
         path=path,
         train=[r for r in ordered if r["phase"] == "train"],
         evals=[r for r in ordered if r["phase"] == "eval"],
         starts=[sum(lengths[:stage]) for stage in stages],
-        summary={k: v for k, v in summary.items() if v is not None},
+        summary={k: v for k, v in read_summary(path).items() if v is not None},
         config=_optional(path / "config.json", _CONFIG),
         partition=read_array(partition, "iu", 2) if partition.exists() else None,
     )

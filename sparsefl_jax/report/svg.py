@@ -94,14 +94,10 @@ def inline(name: str, label: str, text: str) -> str:
         r"\1",
         text,
     )
-    text = _prefixed(text, f"{name}-")
+    # So that several SVG texts can share a document.
+    text = text.replace(' id="', f' id="{name}-')
+    text = re.sub(r'(url\(|href=")#', rf"\1#{name}-", text)
     label = html.escape(label, quote=True)
     view = re.search(r'viewBox="[^"]*"', text)[0]
     head = f'<svg role="img" aria-label="{label}" {view}>'
     return head + text[text.index(">") + 1 :]
-
-
-def _prefixed(text: str, prefix: str) -> str:
-    """Adds a prefix to all ids, so that several SVG texts can share a document."""
-    text = text.replace(' id="', f' id="{prefix}')
-    return re.sub(r'(url\(|href=")#', rf"\1#{prefix}", text)

@@ -81,7 +81,13 @@ def compare(
         one_of("budget", name, [axis.name for axis in axes])
         for value in values:
             in_range(f"budget {name}", value, "(0, inf)")
-    labels = _checked(labels, groups) if labels is not None else make_labels(groups)
+    if labels is None:
+        labels = make_labels(groups)
+    elif len(labels) != len(groups) or len(set(labels)) < len(labels):
+        raise ValueError(
+            f"labels={list(labels)!r}, expected {len(groups)} different texts, one for "
+            "each group of runs"
+        )
     if not unlike:
         likeness.refuse_unlike(groups, labels)
     reasons = likeness.unlike(groups)
@@ -186,15 +192,6 @@ def density(run: Run, model: str | None = None) -> float | None:
 def of_clients(run: Run, name: str) -> float | None:
     """Returns a quantile of the clients' accuracies in the last evaluation."""
     return evaluations.last_eval(run).get("client_accuracy", {}).get(name)
-
-
-def _checked(labels: Sequence[str], groups: Sequence[Group]) -> list[str]:
-    if len(labels) != len(groups) or len(set(labels)) < len(labels):
-        raise ValueError(
-            f"labels={list(labels)!r}, expected {len(groups)} different texts, one for "
-            "each group of runs"
-        )
-    return list(labels)
 
 
 def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:

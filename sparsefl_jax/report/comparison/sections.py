@@ -148,10 +148,10 @@ def configurations(comparison: Comparison) -> str:
     rest = {name: values for name, values in every.items() if name not in chosen}
     return section(
         "In what the runs differ",
-        _fields(comparison, chosen) if len(groups) > 1 else "",
+        _fields(comparison, chosen),
         folded(
             "Arguments that follow from the method",
-            _fields(comparison, rest) if len(groups) > 1 else "",
+            _fields(comparison, rest),
         ),
         folded(f"All {len(same)} shared fields", facts(list(same.items()))),
     )
@@ -159,15 +159,13 @@ def configurations(comparison: Comparison) -> str:
 
 def charges(comparison: Comparison) -> str:
     """Returns what the ledger charged, and every assumption."""
-    lines, rows = [], []
+    lines, rows, head = [], [], []
     for entry, name in zip(comparison.entries, names(comparison), strict=True):
-        run = entry.group.runs[0]
         found = dict.fromkeys(x for r in entry.group.runs for x in assumptions(r))
         lines += [note(f"{entry.label}: {line}", "assumed") for line in found]
-        rows += [[name, *map(word, row)] for row in charge_rows(run)[1:]]
-    head = ["stage", "direction", "bits", "of all", "values", "positions"]
+        head, *charged = charge_rows(entry.group.runs[0])
+        rows += [[name, *map(word, row)] for row in charged]
     columns = [LINE, *(Column(t, number=i > 1) for i, t in enumerate(head))]
-    columns.append(Column("a client and round"))
     return section(
         "What was charged",
         f"<p>{text(RULES)}</p>\n",
