@@ -77,11 +77,10 @@ def density_rows(run: Run) -> list[list[str]]:
         density, alive = model.get("density"), model.get("parameters")
         known = finite(alive) and finite(density) and density > 0
         count = round(alive / density) if known else None
-        what = f"all parameters of {name}"
-        rows.append(_row(what, count, target * asks, density))
+        rows.append(_row(f"all parameters of {name}", count, target * asks, density))
         if "layer_density" in model:
-            what = f"mean over the layers of {name}"
-            rows.append(_row(what, None, "", model["layer_density"]))
+            mean = model["layer_density"]
+            rows.append(_row(f"mean over the layers of {name}", None, "", mean))
     rows = [["over", "entries", "asked for", "reached"], *rows] if rows else []
     return rows if wanted else [[*row[:2], row[-1]] for row in rows]
 

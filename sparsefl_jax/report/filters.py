@@ -123,19 +123,17 @@ def client_filters(run: Run, path: Path, kept: Kept) -> None:
     last = [s for s in kept.filters if s.stage == kept.filters[-1].stage]
     chosen = [last[i] for i in spread(len(last), 3)]
     layers = [kept.names[i] for i in spread(len(kept.names), _MAX_PATTERNS)]
-    size = (4.9, 0.6 + 1.5 * len(layers))
-    with canvas(path, size) as figure:
+    with canvas(path, (4.9, 0.6 + 1.5 * len(layers))) as figure:
         grid = figure.subplots(len(layers), len(chosen), squeeze=False)
         for column, snapshot in enumerate(chosen):
             active = kept.active(snapshot)
+            done = run.rounds_until(snapshot.stage, snapshot.round)
             for row, name in enumerate(layers):
                 ax = grid[row, column]
                 _cells(ax, active[name])
                 whole_numbers(ax.xaxis)
-                done = run.rounds_until(snapshot.stage, snapshot.round)
-                panel = f"{short(name)}, round {done}"
-                share = f"{100 * active[name].mean():.1f} %"
-                ax.set_title(f"{panel}, {share}")
+                share = 100 * active[name].mean()
+                ax.set_title(f"{short(name)}, round {done}, {share:.1f} %")
         name_axes(figure, "filter", "client")
 
 

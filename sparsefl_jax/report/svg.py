@@ -97,7 +97,6 @@ def inline(name: str, label: str, text: str) -> str:
     # So that several SVG texts can share a document.
     text = text.replace(' id="', f' id="{name}-')
     text = re.sub(r'(url\(|href=")#', rf"\1#{name}-", text)
-    label = html.escape(label, quote=True)
     view = re.search(r'viewBox="[^"]*"', text)[0]
-    head = f'<svg role="img" aria-label="{label}" {view}>'
+    head = f'<svg role="img" aria-label="{html.escape(label)}" {view}>'
     return head + text[text.index(">") + 1 :]

@@ -129,8 +129,7 @@ def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
         )
         done, best_round = rounds_before(summary, -1), entry.get("best_round")
         in_round = MISSING if best_round is None else str(done + best_round)
-        density = format_percent(entry.get("density"))
-        rows.append([name, final, best, in_round, density])
+        rows.append([name, final, best, in_round, format_percent(entry.get("density"))])
     return rows
 
 
