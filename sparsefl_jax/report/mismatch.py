@@ -53,7 +53,7 @@ def plot_masks(run: Run, folder: Path) -> list[Path]:
         paths.append(folder / "mask_mismatch.svg")
         mismatch, _ = pairwise_mismatch([s.packed for s in server], kept.sizes)
         rounds = [run.rounds_until(s.stage, s.round) for s in server]
-        mismatch_between_rounds(run, paths[-1], rounds, mismatch)
+        mismatch_between_rounds(paths[-1], rounds, mismatch)
     if not all(same_masks(list(s.packed)) for s in clients):
         records = [_client_record(run, kept, snapshot) for snapshot in clients]
         paths.append(folder / "client_mismatch.svg")
@@ -66,12 +66,11 @@ def plot_masks(run: Run, folder: Path) -> list[Path]:
 
 
 def mismatch_between_rounds(
-    run: Run, path: Path, rounds: Sequence[int], mismatch: np.ndarray
+    path: Path, rounds: Sequence[int], mismatch: np.ndarray
 ) -> None:
     """Draws the mismatch of the server's masks of every two rounds, over all layers.
 
     Args:
-      run: the records.
       path: the file to write.
       rounds: [S], counted over all stages.
       mismatch: [S, S], shares.

@@ -190,9 +190,9 @@ def _title(comparison: Comparison, known: Mapping[str, str]) -> str:
         return "No results yet"
     data = Path(known.get("data set", "")).stem
     on = f" on {data}" if data and data != "differs" else ""
-    if len(comparison.entries) == 1:
-        return f"{comparison.entries[0].label}{on}"
-    return f"{len(comparison.entries)} configurations{on}"
+    first, *others = comparison.entries
+    what = f"{1 + len(others)} configurations" if others else first.label
+    return f"{what}{on}"
 
 
 def _lede(known: Mapping[str, str]) -> str:
@@ -256,7 +256,5 @@ def _cited(cited: Sequence[Paper], content: str) -> str:
     items = [
         f"<li>{text(p.author)}: {text(p.title)}, {text(p.year)}.</li>" for p in cited
     ]
-    if not items:
-        return ""
-    entries = f"<pre>{text(content)}</pre>"
-    return f'<ul class="papers">{"".join(items)}</ul>\n{folded("BibTeX", entries)}'
+    entries = folded("BibTeX", f"<pre>{text(content)}</pre>")
+    return f'<ul class="papers">{"".join(items)}</ul>\n{entries}' if items else ""
