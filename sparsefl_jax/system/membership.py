@@ -72,7 +72,9 @@ def start(
     """
     arguments = coordinator, count, index
     complete = (
-        None not in arguments
+        coordinator is not None
+        and count is not None
+        and index is not None
         and re.fullmatch(r".+:\d+", coordinator)
         and 0 <= index < count
     )

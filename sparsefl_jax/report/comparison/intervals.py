@@ -73,5 +73,10 @@ def paired(
       >>> paired({0: 0.7, 1: 0.6}, {0: 0.5, 1: 0.4, 2: 0.9})
       Interval(mean=0.2, half=0.0, count=2, std=0.0)
     """
-    known = [seed for seed in one if None not in (one[seed], other.get(seed))]
-    return interval([one[seed] - other[seed] for seed in known])
+    return interval(
+        [
+            a - b
+            for seed, a in one.items()
+            if a is not None and (b := other.get(seed)) is not None
+        ]
+    )
