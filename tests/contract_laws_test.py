@@ -48,7 +48,7 @@ ANSWERS = {  # by function: what it returns instead, and what the error says
     "deploy ": (lambda models: {}, "deploy returned {}, expected a model"),
     "undelivered": (
         lambda row: {"loss": jnp.float32(0)},
-        "undelivered returned [(\"['loss']\", (), dtype('float32'))], expected []",
+        "undelivered returned {'loss': ShapeDtypeStruct(shape=(), dtype=float32)",
     ),
 }
 

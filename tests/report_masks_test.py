@@ -97,19 +97,19 @@ def test_plot_run_draws_the_masks_that_were_kept(tmp_path, monkeypatch):
     for name in ("mismatch_between_rounds", "mismatch_between_clients"):
         drawing = getattr(mismatch, name)
 
-        def spy(run, path, *data, name=name, drawing=drawing):
-            seen[name] = data
-            drawing(run, path, *data)
+        def spy(*given, name=name, drawing=drawing):
+            seen[name] = given
+            drawing(*given)
 
         monkeypatch.setattr(mismatch, name, spy)
     drawn = plot_run(run)[-3:]
     names = ["mask_mismatch", "client_mismatch", "client_mismatch_by_layer"]
     assert [path.stem for path in drawn] == names
     assert all(min(svg_size(path)) >= 180 for path in drawn)
-    rounds, whole = seen["mismatch_between_rounds"]
+    _, rounds, whole = seen["mismatch_between_rounds"]
     assert rounds == list(range(2, 11)) and whole.shape == (9, 9)
     assert whole[0, 1] > 0.5
-    ((first, last),) = seen["mismatch_between_clients"]
+    *_, (first, last) = seen["mismatch_between_clients"]
     assert first["clients"] == ["1", "2"] and last["clients"] == []
     assert last["mismatch"].shape == (30, 30)
     pairs = last["mismatch"][~np.eye(30, dtype=bool)]

@@ -7,7 +7,6 @@ import pytest
 
 from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
 from sparsefl_jax.report import load, plot_run, plots, read_run, summary_table
-from sparsefl_jax.report.partition import partition_by_client
 
 LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
 STAGE = dict(bits_values=3_000_000_000, bits_positions=500_000_000, flops=2e12)
@@ -223,8 +222,6 @@ def test_plot_run_leaves_out_what_is_absent_or_not_finite(tmp_path):
     write_run(tmp_path, lines, summary=None)
     (tmp_path / "partition.npy").unlink()
     assert [p.stem for p in plot_run(tmp_path)] == list(PLOTS[:4])
-    with pytest.raises(ValueError, match="partition.npy"):
-        partition_by_client(read_run(tmp_path), tmp_path / "x.svg")
 
 
 def test_an_empty_run_has_no_plots(tmp_path):

@@ -71,8 +71,11 @@ def approximation(
     removed = jax.tree.map(lambda v, m: np.where(m, 0.0, v), dense, mask)
     move = jax.tree.map(lambda a, v, r: a - (v - r), after, dense, removed)
     kept = jax.tree.map(lambda v, m: np.where(m, v, 0.0), move, mask)
-    ratio = aggregation_ratio
-    return Approximation(ratio * _norm(kept), _norm(removed), ratio * _norm(move))
+    return Approximation(
+        kept_moved=aggregation_ratio * _norm(kept),
+        pruned=_norm(removed),
+        step=aggregation_ratio * _norm(move),
+    )
 
 
 def _norm(tree: PyTree) -> float:

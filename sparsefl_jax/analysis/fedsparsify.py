@@ -84,9 +84,13 @@ def convergence_bound(
         raise ValueError(
             f"learning_rate={learning_rate:g}, expected below {most:.3g} for Theorem 1"
         )
-    numbers = {"variance": variance, "heterogeneity": heterogeneity}
-    numbers |= {"first_gap": first_gap, "lipschitz": lipschitz}
-    numbers |= {f"pruned[{i}]": value for i, value in enumerate(pruned)}
+    numbers = {
+        "variance": variance,
+        "heterogeneity": heterogeneity,
+        "first_gap": first_gap,
+        "lipschitz": lipschitz,
+        **{f"pruned[{i}]": value for i, value in enumerate(pruned)},
+    }
     for name, value in numbers.items():
         in_range(name, value, "[0, inf)")
     at_least("rounds in pruned", len(pruned), 1)

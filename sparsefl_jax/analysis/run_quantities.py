@@ -57,9 +57,5 @@ def quantities(run_dir: str | Path) -> Quantities:
         int(run.partition.sum()),
         size,
         float(rate) if isinstance(rate, int | float) else None,
-        tuple(_density(record) for record in train),
+        tuple(r.get("client", {}).get("density", r["density"]) for r in train),
     )
-
-
-def _density(record: dict) -> float:
-    return record.get("client", {}).get("density", record["density"])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from sparsefl_jax import export
 from sparsefl_jax.core import formats
-from sparsefl_jax.runs import cli
+from sparsefl_jax.core.validate import one_line
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -30,23 +30,40 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     add = parser.add_argument
     add("run", metavar="RUN", help="folder of a run")
-    default = "model.safetensors or client_K.safetensors in RUN"
-    add("-o", "--out", metavar="FILE", type=Path, help=f"default: {default}")
-    codes = "code of the positions; none writes plain float32 tensors with zeros"
-    add("--index", default="bitmap", choices=export.INDEXES, help=codes)
-    names = "name of a deployed model (default: that at the target density)"
-    add("--model", metavar="NAME", help=names)
+    add(
+        "-o",
+        "--out",
+        metavar="FILE",
+        type=Path,
+        help="default: model.safetensors or client_K.safetensors in RUN",
+    )
+    add(
+        "--index",
+        default="bitmap",
+        choices=export.INDEXES,
+        help="code of the positions; none writes plain float32 tensors with zeros",
+    )
+    add(
+        "--model",
+        metavar="NAME",
+        help="name of a deployed model (default: that at the target density)",
+    )
     add("--client", metavar="K", type=int, help="id of a client, for its own model")
     add(
         "--best", action="store_true", help="model of the best evaluation, not the last"
     )
     arguments = parser.parse_args(argv)
     try:
-        chosen = {"client": arguments.client, "best": arguments.best}
-        chosen |= {"index": arguments.index, "name": arguments.model}
-        path, sizes = export.export_run(arguments.run, arguments.out, **chosen)
+        path, sizes = export.export_run(
+            arguments.run,
+            arguments.out,
+            index=arguments.index,
+            name=arguments.model,
+            client=arguments.client,
+            best=arguments.best,
+        )
     except (ValueError, OSError) as error:
-        print(f"error: {cli.one_line(error)}", file=sys.stderr)
+        print(f"error: {one_line(error)}", file=sys.stderr)
         return 2
     formats.say(export.sizes_table(sizes))
     print(f"wrote {path}", file=sys.stderr)

@@ -25,9 +25,8 @@ from flax import traverse_util
 from sparsefl_jax import models
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.types import PyTree, SparseModel
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import make_preprocess
-from sparsefl_jax.runs import cli
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
 from sparsefl_jax.wire import packets as codec
@@ -162,10 +161,8 @@ def load_sparse(path: str | Path) -> Exported:
         sizes = _sizes(_packets(sparse, head["index"]), stored, os.path.getsize(path))
         about = {key: head[key] for key in ("network", "reading", "run")}
         model = _network(head["network"], head["reading"])
-    except _ForeignError as error:
-        raise ValueError(f"{name} {error}") from None
     except Exception as error:  # safetensors and JSON have error types of their own
-        raise ValueError(f"{name} is damaged: {cli.one_line(error)}") from error
+        raise ValueError(f"{name} cannot be read: {one_line(error)}") from error
     return Exported(sparse, model, about, sizes)
 
 
@@ -191,10 +188,6 @@ def sizes_table(sizes: Sizes) -> str:
     for name, total in (totals | {"dense": sizes.dense}).items():
         rows.append((name, *[""] * 4, f"{total:,}"))
     return "\n".join(formats.align(rows))
-
-
-class _ForeignError(Exception):
-    """The error of a file that is not damaged but of another kind."""
 
 
 def _require_safetensors() -> None:
@@ -286,10 +279,10 @@ def _read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
     with safe_open(path, framework="numpy") as file:
         text = (file.metadata() or {}).get(_KEY)
     if text is None:
-        raise _ForeignError("holds no sparse model, expected a file of an export")
+        raise ValueError("it holds no sparse model, expected a file of an export")
     head = json.loads(text)
     if head["format"] != FORMAT:
-        raise _ForeignError(f"has format {head['format']}, expected {FORMAT}")
+        raise ValueError(f"it has format {head['format']}, expected {FORMAT}")
     return head, numpy.load_file(path)
 
 

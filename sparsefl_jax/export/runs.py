@@ -66,21 +66,23 @@ def export_run(
         x = data.x[evaluate.used_rows(data.train)]
         key = jax.random.key(config.seed)
         sparse = make_recalibration(model, x)(key, sparse)
-    network = build.describe_network(config, data)
-    reading = build.describe_reading(config, data, model)
-    about = {
-        "method": config.algorithm.name,
-        "dataset": config.dataset,
-        "seed": config.seed,
-        "name": name,
-        "client": client,
-        "best": best,
-    }
     if path is None:
         file = "model" if client is None else f"client_{client}"
         path = Path(run) / f"{file}.safetensors"
     sizes = save_sparse(
-        path, sparse, index=index, network=network, reading=reading, run=about
+        path,
+        sparse,
+        index=index,
+        network=build.describe_network(config, data),
+        reading=build.describe_reading(config, data, model),
+        run={
+            "method": config.algorithm.name,
+            "dataset": config.dataset,
+            "seed": config.seed,
+            "name": name,
+            "client": client,
+            "best": best,
+        },
     )
     return Path(path), sizes
 

@@ -1,6 +1,5 @@
 """Plots, tables and pages of finished runs; `python -m sparsefl_jax.report RUN...`."""
 
-from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.report.comparison.groups import Group, read_groups
 from sparsefl_jax.report.comparison.page import write_comparison, write_comparison_page
 from sparsefl_jax.report.comparison.table import comparison_csv, comparison_table
@@ -21,7 +20,6 @@ __all__ = [
     "Run",
     "comparison_csv",
     "comparison_table",
-    "format_si",
     "plot_partition",
     "plot_run",
     "read_groups",

@@ -8,8 +8,6 @@ from pathlib import Path
 from sparsefl_jax import report
 from sparsefl_jax.core.formats import say
 from sparsefl_jax.core.validate import one_line
-from sparsefl_jax.report.comparison.differences import make_labels
-from sparsefl_jax.report.comparison.likeness import refuse_unlike
 from sparsefl_jax.report.comparison.measures import compare
 
 
@@ -74,9 +72,7 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
     names, out = arguments.runs, arguments.out
     groups = report.read_groups(names)
     runs = [run for group in groups for run in group.runs]
-    if not arguments.unlike:
-        refuse_unlike(groups, make_labels(groups))
-    comparison = compare(groups, budgets=budgets)
+    comparison = compare(groups, budgets=budgets, unlike=arguments.unlike)
     written = []
     for run in runs:
         written += [*report.plot_run(run.path), report.write_page(run.path)]

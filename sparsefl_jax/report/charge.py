@@ -33,8 +33,8 @@ def charge_rows(run: Run) -> list[list[str]]:
     """
     keys = ("bits_up", "bits_down")
     total = sum(_total(run.train, key) or 0 for key in keys)
-    rows = [["stage", "direction", "bits", "of all", "values", "positions"]]
-    rows[0].append("a client and round")
+    parts = ("values", "positions", "a client and round")
+    rows = [["stage", "direction", "bits", "of all", *parts]]
     stages = [
         (stage_name(run, stage), [r for r in run.train if r["stage"] == stage])
         for stage in sorted({r["stage"] for r in run.train})

@@ -61,12 +61,14 @@ def density_rows(run: Run) -> list[list[str]]:
     # Globs such as `*` prune biases too, so what they ask for is of all parameters.
     leaves = [f"{n.rpartition('/')[0]}/{leaf}" for n in by_layer for leaf in _LEAVES]
     every = bool(leaves) and all(selected(leaf, globs) for leaf in leaves)
-    rows = []
+    wanted, rows = asked(run), []
+    target = wanted.get("algorithm.density", wanted.get("first_stage.density"))
+    target = "" if target is None else format_percent(target)
     for name, value in by_layer.items():
         left_out = "not pruned" if globs and name not in chosen else ""
         rows.append(_row(short(name), sizes.get(name), left_out, value))
     if chosen and not every:
-        rows.append(_together("prunable kernels", chosen, sizes, _target(run)))
+        rows.append(_together("prunable kernels", chosen, sizes, target))
     if by_layer:
         rows.append(_together("all kernels", by_layer, sizes))
     models = run.evals[-1]["models"] if run.evals else {}
@@ -75,13 +77,12 @@ def density_rows(run: Run) -> list[list[str]]:
         density, alive = model.get("density"), model.get("parameters")
         known = finite(alive) and finite(density) and density > 0
         count = round(alive / density) if known else None
-        what = f"all parameters of {name}"
-        rows.append(_row(what, count, _target(run) * asks, density))
+        rows.append(_row(f"all parameters of {name}", count, target * asks, density))
         if "layer_density" in model:
-            what = f"mean over the layers of {name}"
-            rows.append(_row(what, None, "", model["layer_density"]))
+            mean = model["layer_density"]
+            rows.append(_row(f"mean over the layers of {name}", None, "", mean))
     rows = [["over", "entries", "asked for", "reached"], *rows] if rows else []
-    return rows if asked(run) else [[*row[:2], row[-1]] for row in rows]
+    return rows if wanted else [[*row[:2], row[-1]] for row in rows]
 
 
 def density_notes(run: Run) -> list[str]:
@@ -89,8 +90,7 @@ def density_notes(run: Run) -> list[str]:
     field, globs = prunable(run)
     wanted = asked(run)
     lines = [] if wanted else ["The configuration asks for no density."]
-    for name, value in wanted.items():
-        lines.append(f"Asked for: {name}={value:g}.")
+    lines += [f"Asked for: {name}={value:g}." for name, value in wanted.items()]
     if globs and wanted:
         lines.append(f"Prunable: the leaves that {field}={', '.join(globs)} selects.")
     if run.train and run.train[-1].get("layer_density"):
@@ -123,15 +123,6 @@ def selected(path: str, globs: list[str]) -> bool:
     return any(fnmatchcase(path, g) for g in into) and not any(
         fnmatchcase(path, g) for g in out
     )
-
-
-def _target(run: Run) -> str:
-    """Returns the density that the main stage asks for, or else the first stage."""
-    wanted = asked(run)
-    for section in _SECTIONS:
-        if (value := wanted.get(f"{section}.density")) is not None:
-            return format_percent(value)
-    return ""
 
 
 def _together(

@@ -77,6 +77,22 @@ def whole_numbers(axis: Any) -> None:
     )
 
 
+def label_powers(axis: Any) -> None:
+    """Puts round numbers on a logarithmic axis, fewer of them if it is long."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+    low, high = axis.get_view_interval()
+    axis.set_major_locator(LogLocator(subs=(1, 2, 5) if high < 300 * low else (1,)))
+    axis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def name_axes(figure: Any, xlabel: str, ylabel: str) -> None:
+    """Sets labels that all axes of a figure share."""
+    figure.supxlabel(xlabel, fontsize=9.5)
+    figure.supylabel(ylabel, fontsize=9.5)
+
+
 def legend(ax: Any, handles: list | None = None, columns: int = 2) -> None:
     """Puts a legend below the axes, which keep their size, if anything has a label.
 

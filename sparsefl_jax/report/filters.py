@@ -10,13 +10,12 @@ Source: Fig. 3 to 5 of Kim et al., "SpaFL: Communication-Efficient Federated Lea
 with Sparse Models and Low Computational Overhead", NeurIPS 2024.
 """
 
-import math
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.report.figure import canvas, whole_numbers
+from sparsefl_jax.report.figure import canvas, name_axes, whole_numbers
 from sparsefl_jax.report.lines import (
     count_rounds,
     draw_line,
@@ -24,9 +23,10 @@ from sparsefl_jax.report.lines import (
     name_layers,
     series,
     short,
+    spread,
 )
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.report.masks import Kept, Snapshot, open_snapshots
+from sparsefl_jax.report.masks import Kept, open_snapshots
 
 _KEPT = ("#f1f3f5", "#2a6fb0")  # of no client and of all, legible on light and dark
 _MAX_PATTERNS = 6  # layers whose patterns are drawn client by client
@@ -76,8 +76,6 @@ def plot_filters(run: Run, folder: Path) -> list[Path]:
     paths = [folder / "filter_activity.svg"]
     filter_activity(run, paths[0], kept)
     if len(known[-1].packed) > 1:
-        personal = [s for s in known if len(s.packed) > 1]
-        kept = kept._replace(filters=personal)
         paths += [folder / "client_filters.svg", folder / "client_layer_density.svg"]
         client_filters(run, paths[1], kept)
         client_layer_density(run, paths[2], kept)
@@ -96,21 +94,19 @@ def filter_activity(run: Run, path: Path, kept: Kept) -> None:
     shares = [
         {name: v.mean(0) for name, v in kept.active(s).items()} for s in kept.filters
     ]
-    rounds = [_done(run, s) for s in kept.filters]
+    rounds = [run.rounds_until(s.stage, s.round) for s in kept.filters]
     columns = min(len(names), 2 if len(names) <= 4 else 3)
-    rows = math.ceil(len(names) / columns)
+    rows = -(-len(names) // columns)
     with canvas(path, (4.9, 0.6 + 1.6 * rows)) as figure:
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for ax, name in zip(grid.flat, names, strict=False):
+        for place, name in enumerate(names, start=1):
+            ax = figure.add_subplot(rows, columns, place)
             image = _cells(ax, np.stack([share[name] for share in shares], 1))
             _name_columns(ax, rounds, most=5)
             ax.set_title(short(name))
-        for ax in grid.flat[len(names) :]:
-            ax.set_axis_off()
-        _name_axes(figure, "round", "filter")
+        name_axes(figure, "round", "filter")
         clients = max(len(s.packed) for s in kept.filters)
         label = "clients that keep the filter" if clients > 1 else "kept by the server"
-        figure.colorbar(image, ax=grid, label=f"{label} [%]", aspect=30)
+        figure.colorbar(image, ax=figure.axes, label=f"{label} [%]", aspect=30)
 
 
 def client_filters(run: Run, path: Path, kept: Kept) -> None:
@@ -125,21 +121,20 @@ def client_filters(run: Run, path: Path, kept: Kept) -> None:
       kept: from `read_filters`, with personal models in the last stage.
     """
     last = [s for s in kept.filters if s.stage == kept.filters[-1].stage]
-    chosen = [last[i] for i in _spread(len(last), 3)]
-    layers = [kept.names[i] for i in _spread(len(kept.names), _MAX_PATTERNS)]
-    size = (4.9, 0.6 + 1.5 * len(layers))
-    with canvas(path, size) as figure:
+    chosen = [last[i] for i in spread(len(last), 3)]
+    layers = [kept.names[i] for i in spread(len(kept.names), _MAX_PATTERNS)]
+    with canvas(path, (4.9, 0.6 + 1.5 * len(layers))) as figure:
         grid = figure.subplots(len(layers), len(chosen), squeeze=False)
         for column, snapshot in enumerate(chosen):
             active = kept.active(snapshot)
+            done = run.rounds_until(snapshot.stage, snapshot.round)
             for row, name in enumerate(layers):
                 ax = grid[row, column]
                 _cells(ax, active[name])
                 whole_numbers(ax.xaxis)
-                panel = f"{short(name)}, round {_done(run, snapshot)}"
-                share = f"{100 * active[name].mean():.1f} %"
-                ax.set_title(f"{panel}, {share}")
-        _name_axes(figure, "filter", "client")
+                share = 100 * active[name].mean()
+                ax.set_title(f"{short(name)}, round {done}, {share:.1f} %")
+        name_axes(figure, "filter", "client")
 
 
 def client_layer_density(run: Run, path: Path, kept: Kept) -> None:
@@ -158,8 +153,9 @@ def client_layer_density(run: Run, path: Path, kept: Kept) -> None:
         image = _cells(ax, shares, "viridis")
         _name_columns(ax, [short(name) for name in active], most=24)
         ax.tick_params(axis="x", rotation=90)
-        _name_axes(figure, "", "client")
-        label = f"filters kept, round {_done(run, snapshot)} [%]"
+        name_axes(figure, "", "client")
+        done = run.rounds_until(snapshot.stage, snapshot.round)
+        label = f"filters kept, round {done} [%]"
         figure.colorbar(image, ax=ax, label=label)
 
 
@@ -195,16 +191,6 @@ def threshold_layers(run: Run) -> list[str]:
     return [key.removeprefix(head) for key in keys if key.startswith(head)]
 
 
-def _done(run: Run, snapshot: Snapshot) -> int:
-    """Returns the rounds completed at a snapshot, over all stages."""
-    return run.starts[snapshot.stage] + snapshot.round
-
-
-def _spread(count: int, most: int) -> list[int]:
-    """Returns at most `most` evenly spaced indices below `count`."""
-    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
-
-
 def _cells(ax, shares: np.ndarray, colors: str = ""):
     """Draws shares [rows, columns] as cells on a scale from 0 to 100 %."""
     from matplotlib.colors import LinearSegmentedColormap
@@ -220,11 +206,5 @@ def _cells(ax, shares: np.ndarray, colors: str = ""):
 
 
 def _name_columns(ax, names: Sequence, most: int) -> None:
-    ticks = _spread(len(names), most)
+    ticks = spread(len(names), most)
     ax.set_xticks(ticks, [str(names[i]) for i in ticks])
-
-
-def _name_axes(figure, xlabel: str, ylabel: str) -> None:
-    """Sets labels that all axes of a figure share."""
-    figure.supxlabel(xlabel, fontsize=9.5)
-    figure.supylabel(ylabel, fontsize=9.5)

@@ -6,7 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.report.figure import FAINT, INK, legend, whole_numbers
+from sparsefl_jax.report.figure import (
+    FAINT,
+    INK,
+    label_powers,
+    legend,
+    whole_numbers,
+)
 from sparsefl_jax.report.load import Record, Run, stage_name
 from sparsefl_jax.system.files import KINDS, NUMBER
 
@@ -42,7 +48,7 @@ def series(
       Two float arrays [n].
     """
     pairs = [
-        (r[at] if at else run.starts[r["stage"]] + r["round"], value(r))
+        (r[at] if at else run.rounds_until(r["stage"], r["round"]), value(r))
         for r in records
         if finite(value(r))
     ]
@@ -140,6 +146,16 @@ def short(layer: str) -> str:
     return layer.removesuffix("/kernel")
 
 
+def spread(count: int, most: int) -> list[int]:
+    """Returns at most `most` evenly spaced indices below `count`.
+
+    Example:
+      >>> spread(9, 3), spread(2, 3)
+      ([0, 4, 8], [0, 1])
+    """
+    return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
+
+
 def layer_colors(count: int) -> np.ndarray:
     """Returns the colours [count, 4] of layers by depth, legible on light and dark."""
     from matplotlib.colors import LinearSegmentedColormap
@@ -195,10 +211,7 @@ def _scale_shares(ax) -> None:
         return
     low, high = min(map(np.min, values)), max(map(np.max, values))
     if low > 0 and high > 20 * low:
-        from matplotlib.ticker import FuncFormatter, LogLocator
-
         ax.set_yscale("log")
-        ax.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        ax.yaxis.set_major_formatter(FuncFormatter(lambda y, _: f"{y:g}"))
+        label_powers(ax.yaxis)
     else:
         ax.set_ylim(bottom=0)

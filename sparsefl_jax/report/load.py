@@ -116,7 +116,7 @@ class Run(NamedTuple):
     """A run's records, ordered by stage and round.
 
     `round` counts the completed rounds of a record's stage. `starts` holds the rounds
-    before each stage, so that `starts[stage] + round` counts all completed rounds.
+    before each stage.
     """
 
     path: Path
@@ -126,6 +126,10 @@ class Run(NamedTuple):
     summary: dict[str, Any]  # {} while the run has not ended
     config: dict[str, Any]  # {} if the file is absent
     partition: np.ndarray | None  # [N, classes] int
+
+    def rounds_until(self, stage: int, round: int) -> int:
+        """Returns the completed rounds of all stages up to a round of a stage."""
+        return self.starts[stage] + round
 
 
 def read_run(run_dir: str | Path) -> Run:
@@ -153,9 +157,8 @@ def read_run(run_dir: str | Path) -> Run:
     check_name("run_dir", path)
     if not (path / "metrics.jsonl").is_file():
         raise ValueError(f"run_dir={str(path)!r} expected a folder with metrics.jsonl.")
-    latest = {}
-    for record in read_records(path / "metrics.jsonl"):
-        latest[record["phase"], record["stage"], record["round"]] = record
+    records = read_records(path / "metrics.jsonl")
+    latest = {(r["phase"], r["stage"], r["round"]): r for r in records}
     ordered = [latest[k] for k in sorted(latest)]
     stages = range(max((r["stage"] for r in ordered), default=0) + 1)
     lengths = [
@@ -163,13 +166,12 @@ def read_run(run_dir: str | Path) -> Run:
         for stage in stages
     ]
     partition = path / "partition.npy"
-    summary = read_summary(path)
     return Run(
         path=path,
         train=[r for r in ordered if r["phase"] == "train"],
         evals=[r for r in ordered if r["phase"] == "eval"],
         starts=[sum(lengths[:stage]) for stage in stages],
-        summary={k: v for k, v in summary.items() if v is not None},
+        summary={k: v for k, v in read_summary(path).items() if v is not None},
         config=_optional(path / "config.json", _CONFIG),
         partition=read_array(partition, "iu", 2) if partition.exists() else None,
     )

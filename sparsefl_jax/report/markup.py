@@ -2,7 +2,7 @@
 
 import base64
 import html
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,22 +27,21 @@ class Cell(NamedTuple):
     best: bool = False
 
 
-def document(title: str, body: str, style: str = "", script: str = "") -> str:
+def document(title: str, body: str, script: str = "") -> str:
     """Returns a whole page that needs no network.
 
     Args:
       title: plain text.
       body: HTML.
-      style: CSS, after that of all pages.
       script: JavaScript; '' for a page without any.
     """
-    shared = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
+    style = (Path(__file__).parent / "page.css").read_text(encoding="utf-8")
     run = f"<script>\n{script}</script>\n" if script else ""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'
-        f"<title>{text(title)}</title>\n<style>\n{shared}{style}</style>"
+        f"<title>{text(title)}</title>\n<style>\n{style}</style>"
         f"</head>\n<body><main>\n{body}</main>\n{run}</body></html>\n"
     )
 
@@ -100,13 +99,11 @@ def note(content: str, kind: str = "note") -> str:
     return f'<p class="{kind}">{text(content)}</p>\n' if content else ""
 
 
-def section(title: str, *parts: str, name: str = "") -> str:
+def section(title: str, *parts: str) -> str:
     """Returns a title with its content, or nothing if the content is empty."""
     content = "".join(parts)
-    where = f' id="{name}"' if name else ""
-    return f"<section{where}><h2>{text(title)}</h2>\n{content}</section>\n" * bool(
-        content
-    )
+    whole = f"<section><h2>{text(title)}</h2>\n{content}</section>\n"
+    return whole if content else ""
 
 
 def folded(title: str, content: str, opened: bool = False) -> str:
@@ -115,6 +112,12 @@ def folded(title: str, content: str, opened: bool = False) -> str:
         return ""
     state = " open" if opened else ""
     return f"<details{state}><summary>{text(title)}</summary>\n{content}</details>\n"
+
+
+def footer(lines: Iterable[str]) -> str:
+    """Returns the different lines of plain text as the end of a page."""
+    shown = "<br>".join(map(text, filter(None, dict.fromkeys(lines))))
+    return f"<footer>{shown}</footer>\n" if shown else ""
 
 
 def facts(pairs: Sequence[tuple[str, str]], kind: str = "facts") -> str:

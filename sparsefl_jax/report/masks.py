@@ -100,7 +100,13 @@ def open_snapshots(
     found = {kind: [] for kind in kinds}
     for path, kind, stage, round in snapshot_files(folder):
         if kind in kinds:
-            packed = open_packed(path, ndim=kinds[kind], width=width)
+            packed = open_array(path)
+            fits = packed.ndim == kinds[kind] and packed.shape[-1] == width
+            if not (fits and len(packed) and packed.dtype == np.uint8):
+                raise ValueError(
+                    f"{path}: {packed.dtype} {list(packed.shape)}, expected uint8 with"
+                    f" {width} bytes a mask."
+                )
             found[kind].append(Snapshot(stage, round, packed))
     ordered = {kind: sorted(found[kind], key=lambda s: s[:2]) for kind in kinds}
     return Kept(names, sizes, **ordered)
@@ -179,19 +185,3 @@ def _mismatch(shared: np.ndarray) -> np.ndarray:
     size = np.diagonal(shared, axis1=-2, axis2=-1)
     union = size[..., :, None] + size[..., None, :] - shared
     return np.where(union > 0, 1 - shared / np.maximum(union, 1), 0.0)
-
-
-def open_packed(path: Path, ndim: int, width: int) -> np.ndarray:
-    """Opens packed masks of `width` bytes, without reading them.
-
-    Raises:
-      ValueError: the file is damaged, or its size does not fit the layers.
-    """
-    packed = open_array(path)
-    fits = packed.ndim == ndim and packed.shape[-1] == width and len(packed)
-    if not fits or packed.dtype != np.uint8:
-        raise ValueError(
-            f"{path}: {packed.dtype} {list(packed.shape)}, expected uint8 with"
-            f" {width} bytes a mask."
-        )
-    return packed

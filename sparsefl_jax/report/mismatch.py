@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.report.figure import axes, canvas
-from sparsefl_jax.report.lines import draw_layers
+from sparsefl_jax.report.figure import axes, canvas, name_axes
+from sparsefl_jax.report.lines import draw_layers, spread
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.report.masks import (
     Kept,
@@ -52,8 +52,8 @@ def plot_masks(run: Run, folder: Path) -> list[Path]:
     if len(server) > 1 and not same_masks([s.packed for s in server]):
         paths.append(folder / "mask_mismatch.svg")
         mismatch, _ = pairwise_mismatch([s.packed for s in server], kept.sizes)
-        rounds = [run.starts[s.stage] + s.round for s in server]
-        mismatch_between_rounds(run, paths[-1], rounds, mismatch)
+        rounds = [run.rounds_until(s.stage, s.round) for s in server]
+        mismatch_between_rounds(paths[-1], rounds, mismatch)
     if not all(same_masks(list(s.packed)) for s in clients):
         records = [_client_record(run, kept, snapshot) for snapshot in clients]
         paths.append(folder / "client_mismatch.svg")
@@ -66,12 +66,11 @@ def plot_masks(run: Run, folder: Path) -> list[Path]:
 
 
 def mismatch_between_rounds(
-    run: Run, path: Path, rounds: Sequence[int], mismatch: np.ndarray
+    path: Path, rounds: Sequence[int], mismatch: np.ndarray
 ) -> None:
     """Draws the mismatch of the server's masks of every two rounds, over all layers.
 
     Args:
-      run: the records.
       path: the file to write.
       rounds: [S], counted over all stages.
       mismatch: [S, S], shares.
@@ -94,24 +93,20 @@ def mismatch_between_clients(run: Run, path: Path, records: Sequence[dict]) -> N
       records: for each observed round, `stage`, `round`, `clients` ([K] names), the
         `mismatch` [K, K] and its `mean`, shares.
     """
-    chosen = np.linspace(0, len(records) - 1, min(len(records), _MAX_PANELS))
-    records = [records[round(i)] for i in chosen]
+    records = [records[i] for i in spread(len(records), _MAX_PANELS)]
     largest = max(record["mismatch"].max() for record in records)
     columns = min(len(records), 3)
     rows = math.ceil(len(records) / columns)
     with canvas(path, (4.9, 0.6 + rows * 4.2 / max(columns, 1.5))) as figure:
-        grid = figure.subplots(rows, columns, squeeze=False)
-        for ax, record in zip(grid.flat, records, strict=False):
+        for place, record in enumerate(records, start=1):
+            ax = figure.add_subplot(rows, columns, place)
             image = _heat_map(ax, record["mismatch"], record["clients"], largest)
-            done = run.starts[record["stage"]] + record["round"]
+            done = run.rounds_until(record["stage"], record["round"])
             ax.set_title(f"round {done}, mean {100 * record['mean']:.1f} %")
             ax.tick_params(labelsize=7)
-        for ax in grid.flat[len(records) :]:
-            ax.set_axis_off()
         label = "client" if records[0]["clients"] else "client, in the order drawn"
-        figure.supxlabel(label, fontsize=9.5)
-        figure.supylabel(label, fontsize=9.5)
-        _colorbar(figure, image, grid, largest)
+        name_axes(figure, label, label)
+        _colorbar(figure, image, figure.axes, largest)
 
 
 def _client_record(run: Run, kept: Kept, snapshot: Snapshot) -> dict:

@@ -1,12 +1,11 @@
 """Writes a run's page, `report.html`, which needs no network and no script."""
 
 import re
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds, format_si
+from sparsefl_jax.data import partition_statistics, statistics_rows
 from sparsefl_jax.report.charge import RULES, assumptions, charge_rows, packet_rows
 from sparsefl_jax.report.comparison.costs import pilot_note, total
 from sparsefl_jax.report.comparison.evaluations import (
@@ -14,6 +13,7 @@ from sparsefl_jax.report.comparison.evaluations import (
     best_eval,
     chosen_by,
     final_evals,
+    last_eval,
 )
 from sparsefl_jax.report.density import density_notes, density_rows
 from sparsefl_jax.report.load import Run, read_run
@@ -21,21 +21,22 @@ from sparsefl_jax.report.markup import (
     document,
     facts,
     folded,
+    footer,
     note,
     rows_table,
     section,
     text,
 )
-from sparsefl_jax.report.partition import statistics_of_run
 from sparsefl_jax.report.svg import framed
 from sparsefl_jax.report.table import (
+    BITS,
+    FLOPS,
     WHOSE,
     accuracy_rows,
-    communication_rows,
-    computation_rows,
     duration,
     heading,
     made_with,
+    stage_rows,
 )
 from sparsefl_jax.report.tiers import closing_rule, tier_rows, totals, unheard
 from sparsefl_jax.report.unchanged import sentences
@@ -132,11 +133,14 @@ def write_page(run_dir: str | Path) -> Path:
     """
     run = read_run(run_dir)
     name = run.path.resolve().name
-    made = made_with(run.summary)
     fields = [
         (field, MISSING if value is None else str(value))
         for field, value in flatten(run.config).items()
     ]
+    silent = unheard(run.train)
+    late = f"Rounds in which no uplink came in time: {silent}." if silent else ""
+    split = run.partition  # none in older runs
+    statistics = [] if split is None else statistics_rows(partition_statistics(split))
     body = [
         _header(run, name),
         section(
@@ -162,10 +166,10 @@ def write_page(run_dir: str | Path) -> Path:
         section(
             "Devices",
             note(closing_rule(run.config)),
-            note(_unheard(run), "warn"),
+            note(late, "warn"),
             rows_table(tier_rows(totals(run.train, final_evals(run))), "Tiers"),
         ),
-        section("Partition", facts(statistics_of_run(run)), _figures(run, "Partition")),
+        section("Partition", facts(statistics), _figures(run, "Partition")),
         section("Stages", rows_table(_stage_rows(run), "Costs of each stage")),
         section(
             "What was charged",
@@ -181,7 +185,7 @@ def write_page(run_dir: str | Path) -> Path:
             "Configuration",
             folded(f"All {len(fields)} fields", facts(fields, "config"), opened=True),
         ),
-        f"<footer>{text(made)}</footer>\n" if made else "",
+        footer([made_with(run.summary)]),
     ]
     path = run.path / "report.html"
     write_text(path, document(heading(run.summary) or name, "".join(body)))
@@ -206,16 +210,15 @@ def _header(run: Run, name: str) -> str:
 def _key_facts(run: Run) -> list[tuple[str, str]]:
     """Returns the main results with their names."""
     stages = run.summary.get("stages", [])
-    last, best = (final_evals(run) or [{"models": {}}])[-1], best_eval(run)
+    last, best = last_eval(run), best_eval(run)
+    when = f", round {run.rounds_until(best['stage'], best['round'])}" if best else ""
     model = next(iter(last["models"].values()), {})
     gbit = max((r["gbit_cumulative"] for r in run.train), default=None)
     flops, dense = (sum(s[k] for s in stages) for k in ("flops", "flops_dense"))
-    clients, hours = last.get("client_accuracy") or {}, total(run, "hours")
+    clients, hours = last.get("client_accuracy", {}), total(run, "hours")
     found = {
         "accuracy, last round": format_percent(accuracy(last)),
-        f"best, round {_round(run, best)}" if best else "best": format_percent(
-            best and accuracy(best)
-        ),
+        f"best{when}": format_percent(best and accuracy(best)),
         "clients, p10": format_percent(clients.get("p10")),
         "clients, median": format_percent(clients.get("median")),
         "density, all parameters": format_percent(model.get("density")),
@@ -237,28 +240,17 @@ def _accuracy_notes(run: Run) -> list[str]:
     if (metric := evals[-1].get("metric")) in WHOSE:
         lines.append(f"Accuracy of {headline} ({metric}): {WHOSE[metric]}.")
     if (best := best_eval(run)) is not None:
-        split = chosen_by(run)
+        chosen = {
+            "validation": "the validation split.",
+            "test": "the test set itself, so it is optimistic.",
+        }
         lines.append(
             f"Best of {len(evals)} evaluations of the last stage: "
-            f"{format_percent(accuracy(best))} in round {_round(run, best)}, chosen by "
-            + (
-                "the validation split."
-                if split == "validation"
-                else "the test set itself, so it is optimistic."
-            )
+            f"{format_percent(accuracy(best))} in round "
+            f"{run.rounds_until(best['stage'], best['round'])}, chosen by "
+            f"{chosen[chosen_by(run)]}"
         )
     return lines
-
-
-def _unheard(run: Run) -> str:
-    """Says in how many rounds every client was late, if there was one."""
-    rounds = unheard(run.train)
-    return f"Rounds in which no uplink came in time: {rounds}." if rounds else ""
-
-
-def _round(run: Run, record: Mapping[str, Any]) -> int:
-    """Returns a record's round, counted over all stages."""
-    return run.starts[record["stage"]] + record["round"]
 
 
 def _figures(run: Run, group: str) -> str:
@@ -274,14 +266,10 @@ def _figures(run: Run, group: str) -> str:
 
 
 def _stage_rows(run: Run) -> list[list[str]]:
-    """Joins rounds, traffic and training FLOPs of the stages into one table."""
-    stages: Sequence[Mapping[str, Any]] = run.summary.get("stages", [])
-    traffic, work = communication_rows(stages), computation_rows(stages)
-    rows = [a + b[2:] for a, b in zip(traffic, work, strict=True)]
-    if rows:
-        rows[0][0] = "stage"
-        rows[0][-3:] = [f"FLOPs, {kind}" for kind in rows[0][-3:]]
-    done = 0
+    """Returns the traffic and training FLOPs of the stages, by their rounds."""
+    stages = run.summary.get("stages", [])
+    columns = BITS | {f"FLOPs, {kind}": column for kind, column in FLOPS.items()}
+    rows, done = stage_rows(stages, "stage", columns), 0
     for stage, row in zip(stages, rows[1:], strict=False):
         first, done = done + 1, done + stage["rounds"]
         row[1] = f"{first} to {done}" if done > first else str(done)

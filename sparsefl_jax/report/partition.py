@@ -6,12 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.data import (
-    FederatedData,
-    partition_counts,
-    partition_statistics,
-    statistics_rows,
-)
+from sparsefl_jax.data import FederatedData, partition_counts
 from sparsefl_jax.report.figure import FAINT, SIZE, STYLE, axes, legend, whole_numbers
 from sparsefl_jax.report.load import Run
 
@@ -25,29 +20,9 @@ def partition_by_client(run: Run, path: Path) -> None:
     Args:
       run: the records; `partition` holds counts [N, classes].
       path: the file to write.
-
-    Raises:
-      ValueError: the run has no partition.
     """
-    if run.partition is None:
-        raise ValueError(f"run={str(run.path)!r} expected a folder with partition.npy.")
-    counts = np.asarray(run.partition)
     with axes(path, "client", "training samples") as ax:
-        _draw(ax, counts)
-
-
-def statistics_of_run(run: Run) -> list[tuple[str, str]]:
-    """Returns the statistics of a run's partition as rows of a name and a text.
-
-    Args:
-      run: the records; `partition` holds counts [N, classes], or is None.
-
-    Returns:
-      The rows of `data.statistics_rows`; none if the run has no partition.
-    """
-    if run.partition is None:
-        return []
-    return statistics_rows(partition_statistics(run.partition))
+        _draw(ax, run.partition)
 
 
 def plot_partition(data: FederatedData) -> Any:
@@ -84,8 +59,11 @@ def _draw(ax, counts: np.ndarray) -> None:
 
 
 def _partition_bars(ax, counts: np.ndarray) -> None:
+    import matplotlib
+
     num_clients, num_classes = counts.shape
-    colors = _class_colors(num_classes)
+    name = "tab10" if num_classes <= 10 else "tab20" if num_classes <= 20 else "turbo"
+    colors = matplotlib.colormaps[name].resampled(num_classes)(range(num_classes))
     bottom = np.zeros(num_clients)
     for label, column in enumerate(counts.T):
         ax.bar(
@@ -133,13 +111,3 @@ def _partition_map(ax, counts: np.ndarray) -> None:
     whole_numbers(bottom.yaxis)
     ax.set_axis_off()
     ax.figure.colorbar(image, ax=ax, label="share of the client's samples [%]")
-
-
-def _class_colors(num_classes: int) -> np.ndarray:
-    import matplotlib
-
-    name = "tab10" if num_classes <= 10 else "tab20" if num_classes <= 20 else "turbo"
-    table = matplotlib.colormaps[name]
-    if num_classes <= 20:
-        return table(np.arange(num_classes))
-    return table(np.linspace(0.0, 1.0, num_classes))

@@ -6,7 +6,6 @@ not finite are left out. Matplotlib is imported only when drawing.
 """
 
 import itertools
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -55,9 +54,12 @@ def plot_run(run_dir: str | Path) -> list[Path]:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
     """
     run = read_run(run_dir)
+    models = [model for record in run.evals for model in record["models"].values()]
     plots = {
         accuracy_by_round: bool(run.evals),
-        loss_by_round: any(_losses(run)),
+        loss_by_round: any(
+            finite(found.get("loss")) for found in [*run.train, *models]
+        ),
         accuracy_by_gbit: bool(run.evals),
         size_by_round: len(set(_headline(run, "parameters")[1])) > 1,
         density_by_round: constant_density(run) is False,
@@ -89,8 +91,12 @@ def accuracy_by_round(run: Run, path: Path) -> None:
         draw_line(ax, x, 100 * y, "training, local", FAINT, 1.0)
         x, y = series(run, run.evals, lambda r: r.get("val_accuracy"))
         draw_line(ax, x, 100 * y, "validation", COLORS[2], 1.2)
-        x, low = series(run, run.evals, lambda r: _client(r, "p10"))
-        _, median = series(run, run.evals, lambda r: _client(r, "median"))
+        x, low = series(
+            run, run.evals, lambda r: r.get("client_accuracy", {}).get("p10")
+        )
+        _, median = series(
+            run, run.evals, lambda r: r.get("client_accuracy", {}).get("median")
+        )
         if len(x) and len(low) == len(median):
             ax.fill_between(
                 x,
@@ -103,7 +109,7 @@ def accuracy_by_round(run: Run, path: Path) -> None:
             )
         _draw_models(ax, run, "accuracy", 100.0)
         if (best := best_eval(run)) is not None:
-            _mark_best(ax, run.starts[best["stage"]] + best["round"], best)
+            _mark_best(ax, run.rounds_until(best["stage"], best["round"]), best)
         count_rounds(ax, run)
         legend(ax)
 
@@ -118,7 +124,7 @@ def loss_by_round(run: Run, path: Path) -> None:
     with axes(path, "round", "loss [nats a sample]") as ax:
         x, y = series(run, run.train, lambda r: r.get("loss"))
         draw_line(ax, x, y, "training, local", FAINT, 1.2)
-        _draw_models(ax, run, "loss", 1.0, " (test)")
+        _draw_models(ax, run, "loss", suffix=" (test)")
         count_rounds(ax, run)
         legend(ax)
 
@@ -133,15 +139,7 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
     with axes(path, "", "") as ax:
         end = max(r["gbit_cumulative"] for r in run.evals)
         scale = scale_costs(ax, [end], axis("gbit"))
-        lines = {
-            name: series(
-                run, run.evals, lambda r, n=name: accuracy(r, n), "gbit_cumulative"
-            )
-            for name in _models(run)
-        }
-        groups = coinciding(lines, within=1e-3)
-        for (label, (x, y)), color in zip(groups.items(), _cycle(), strict=False):
-            draw_line(ax, scale * x, 100 * y, label, color)
+        _draw_models(ax, run, "accuracy", 100.0, "gbit_cumulative", scale)
         if (best := best_eval(run)) is not None:
             _mark_best(ax, scale * best["gbit_cumulative"], best)
         ends = [
@@ -198,17 +196,27 @@ def mismatch_by_round(run: Run, path: Path) -> None:
         draw_layers(ax, run, run.train, "mismatch", "layer_mismatch")
 
 
-def _draw_models(ax, run: Run, field: str, scale: float, more: str = "") -> None:
+def _draw_models(
+    ax,
+    run: Run,
+    field: str,
+    scale: float = 1.0,
+    at: str | None = None,
+    at_scale: float = 1.0,
+    suffix: str = "",
+) -> None:
     """Draws a field of every deployed model; models with one line share it."""
+    names = dict.fromkeys(name for r in run.evals for name in r["models"])
     lines = {
         name: series(
-            run, run.evals, lambda r, n=name: r["models"].get(n, {}).get(field)
+            run, run.evals, lambda r, n=name: r["models"].get(n, {}).get(field), at
         )
-        for name in _models(run)
+        for name in names
     }
     groups = coinciding(lines, within=1e-3)
-    for (label, (x, y)), color in zip(groups.items(), _cycle(), strict=False):
-        draw_line(ax, x, scale * y, label + more, color)
+    colors = itertools.cycle(COLORS[:2] + COLORS[3:])  # the third is validation's
+    for (label, (x, y)), color in zip(groups.items(), colors, strict=False):
+        draw_line(ax, at_scale * x, scale * y, label + suffix, color)
 
 
 def _mark_best(ax, x: float, best: Record) -> None:
@@ -232,23 +240,3 @@ def _headline(run: Run, field: str) -> tuple[np.ndarray, np.ndarray]:
     return series(
         run, run.evals, lambda r: next(iter(r["models"].values()), {}).get(field)
     )
-
-
-def _losses(run: Run) -> list[bool]:
-    """Tells of each loss of the records whether it can be drawn."""
-    tests = [m.get("loss") for r in run.evals for m in r["models"].values()]
-    return [finite(loss) for loss in [*(r.get("loss") for r in run.train), *tests]]
-
-
-def _models(run: Run) -> list[str]:
-    """Returns the names of the deployed models of all stages."""
-    return list(dict.fromkeys(name for r in run.evals for name in r["models"]))
-
-
-def _cycle() -> Iterator[str]:
-    """Returns the colours of models, without that of the validation split."""
-    return itertools.cycle(color for i, color in enumerate(COLORS) if i != 2)
-
-
-def _client(record: Record, name: str) -> float | None:
-    return (record.get("client_accuracy") or {}).get(name)

@@ -4,12 +4,10 @@ import html
 import io
 import re
 
-from sparsefl_jax.report.comparison.figures import Figure, legend_text
+from sparsefl_jax.report.comparison.figures import Figure
 from sparsefl_jax.report.comparison.line_styles import PALETTE, looks
 from sparsefl_jax.report.comparison.measures import Comparison
 from sparsefl_jax.report.figure import FAINT, GRID, INK, SIZE, STYLE
-
-_LEGEND = {"legend.handlelength": 3.0}
 
 
 def draw(figure: Figure, comparison: Comparison) -> str:
@@ -18,7 +16,10 @@ def draw(figure: Figure, comparison: Comparison) -> str:
     from matplotlib.figure import Figure as Canvas
     from matplotlib.lines import Line2D
 
-    labels = [legend_text(e).replace("$", r"\$") for e in comparison.entries]
+    labels = [
+        (f"{e.label} other {e.unlike}" if e.unlike else e.label).replace("$", r"\$")
+        for e in comparison.entries
+    ]
     handles = [
         Line2D([], [], color=s.color, linestyle=s.linestyle, marker=s.marker, ms=5)
         for s in looks([entry.group for entry in comparison.entries])
@@ -28,12 +29,17 @@ def draw(figure: Figure, comparison: Comparison) -> str:
     width, height = SIZE[0], SIZE[1] + below
     # Fixed margins: matplotlib's own layout takes twice as long as all the drawing.
     bottom, top = ((share * SIZE[1] + below) / height for share in (0.145, 0.98))
-    with matplotlib.rc_context(STYLE | _LEGEND):
+    with matplotlib.rc_context(STYLE):
         canvas = Canvas(figsize=(width, height))
         canvas.subplots_adjust(left=0.115, right=0.955, bottom=bottom, top=top)
         figure.draw(canvas.subplots())
         canvas.legend(
-            handles, labels, ncols=columns, loc="lower left", bbox_to_anchor=(0.09, 0.0)
+            handles,
+            labels,
+            ncols=columns,
+            loc="lower left",
+            bbox_to_anchor=(0.09, 0.0),
+            handlelength=3.0,
         )
         out = io.StringIO()
         canvas.savefig(out, format="svg", transparent=True, metadata={"Date": None})
@@ -88,14 +94,9 @@ def inline(name: str, label: str, text: str) -> str:
         r"\1",
         text,
     )
-    text = _prefixed(text, f"{name}-")
-    label = html.escape(label, quote=True)
+    # So that several SVG texts can share a document.
+    text = text.replace(' id="', f' id="{name}-')
+    text = re.sub(r'(url\(|href=")#', rf"\1#{name}-", text)
     view = re.search(r'viewBox="[^"]*"', text)[0]
-    head = f'<svg role="img" aria-label="{label}" {view}>'
+    head = f'<svg role="img" aria-label="{html.escape(label)}" {view}>'
     return head + text[text.index(">") + 1 :]
-
-
-def _prefixed(text: str, prefix: str) -> str:
-    """Adds a prefix to all ids, so that several SVG texts can share a document."""
-    text = text.replace(' id="', f' id="{prefix}')
-    return re.sub(r'(url\(|href=")#', rf"\1#{prefix}", text)

@@ -47,8 +47,13 @@ from sparsefl_jax.report.tiers import tier_rows
 
 Rows = list[list[str]]
 
-_BITS = {name: f"bits_{name}" for name in ("up", "down", "values", "positions")}
-_FLOPS = {"sparse": "flops", "dense": "flops_dense", "executed": "flops_executed"}
+# Columns of costs by stage: the key in a summary's `stages`, and the unit.
+BITS = {name: (f"bits_{name}", "bit") for name in ("up", "down", "values", "positions")}
+FLOPS = {
+    "sparse": ("flops", ""),
+    "dense": ("flops_dense", ""),
+    "executed": ("flops_executed", ""),
+}
 WHOSE = {
     "pooled": "the server's model on the whole test set",
     "clients": "the mean over clients, each on its own test samples and, if the method"
@@ -71,7 +76,6 @@ def summary_table(summary: Mapping[str, Any]) -> str:
       <BLANKLINE>
       time  4.0 s
     """
-    accuracy = align(accuracy_rows(summary)) + accuracy_notes(summary)
     stages = summary.get("stages") or []
     took = format_seconds(3600 * summary.get("hours", 0.0))
     footer = [
@@ -85,13 +89,18 @@ def summary_table(summary: Mapping[str, Any]) -> str:
         f"peak  {memory(summary)}" if memory(summary) else "",
         f"with  {made_with(summary)}" if made_with(summary) else "",
     ]
+    tables = (
+        accuracy_rows(summary),
+        stage_rows(stages, "communication", BITS),
+        stage_rows(stages, "training FLOPs", FLOPS),
+        tier_rows(summary.get("tiers") or {}),
+        memory_rows(stages),
+    )
+    accuracy, *costs = (align(rows) if len(rows) > 1 else [] for rows in tables)
     blocks = [
         [heading(summary)] if heading(summary) else [],
-        accuracy,
-        align(communication_rows(stages)),
-        align(computation_rows(stages)),
-        align(tier_rows(summary.get("tiers") or {})),
-        align(memory_rows(stages)),
+        accuracy + accuracy_notes(summary),
+        *costs,
         list(filter(None, footer)),
     ]
     return "\n\n".join("\n".join(block) for block in blocks if block)
@@ -111,19 +120,17 @@ def heading(summary: Mapping[str, Any]) -> str:
 
 
 def accuracy_rows(summary: Mapping[str, Any]) -> Rows:
-    """Returns a head and a row for each deployed model; [] if there are none."""
+    """Returns a head and a row for each deployed model."""
     rows = [["accuracy", "final", "best", "in round", "density"]]
     for name, entry in (summary.get("accuracy") or {}).items():
         final, best = (
             format_percent(entry.get(k), deviation=entry.get(f"{k}_std"))
             for k in ("final", "best")
         )
-        in_round = MISSING
-        if (best_round := entry.get("best_round")) is not None:
-            in_round = str(rounds_before(summary, -1) + best_round)
-        density = format_percent(entry.get("density"))
-        rows.append([name, final, best, in_round, density])
-    return rows if len(rows) > 1 else []
+        done, best_round = rounds_before(summary, -1), entry.get("best_round")
+        in_round = MISSING if best_round is None else str(done + best_round)
+        rows.append([name, final, best, in_round, format_percent(entry.get("density"))])
+    return rows
 
 
 def accuracy_notes(summary: Mapping[str, Any]) -> list[str]:
@@ -152,26 +159,34 @@ def rounds_before(summary: Mapping[str, Any], stage: int) -> int:
     return sum(s["rounds"] for s in (summary.get("stages") or [])[:stage])
 
 
-def communication_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns a head, the bits by stage, and their total; [] without stages."""
-    return _stage_rows(stages, "communication", _BITS, "bit")
+def stage_rows(
+    stages: Sequence[Mapping[str, Any]],
+    title: str,
+    columns: Mapping[str, tuple[str, str]],
+) -> Rows:
+    """Returns a head, the costs by stage, and the total of several stages.
 
-
-def computation_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns a head, training FLOPs by stage, and their total; [] without stages."""
-    return _stage_rows(stages, "training FLOPs", _FLOPS, "")
+    Args:
+      stages: of a summary.
+      title: of the first column, the stages' names.
+      columns: key and unit of each cost by its title, such as `BITS`.
+    """
+    keys = ["rounds", *(key for key, _ in columns.values())]
+    total = {key: sum(stage[key] for stage in stages) for key in keys}
+    rows = [[title, "rounds", *columns]]
+    for stage in [*stages, total | {"name": "total"}]:
+        costs = [format_si(stage[key], unit) for key, unit in columns.values()]
+        rows.append([stage["name"], str(stage["rounds"]), *costs])
+    return rows if len(stages) > 1 else rows[:-1]
 
 
 def memory_rows(stages: Sequence[Mapping[str, Any]]) -> Rows:
-    """Returns a head and the bytes by stage and part; [] if unknown."""
+    """Returns a head and the bytes by stage and part, where they are known."""
     known = [stage for stage in stages if stage.get("memory")]
-    if not known:
-        return []
     names = list(dict.fromkeys(name for stage in known for name in stage["memory"]))
     rows = [["memory", "chunk", *names]]
     for stage in known:
-        sizes = [stage["memory"].get(name) for name in names]
-        parts = ["-" if size is None else format_si(size, "B") for size in sizes]
+        parts = [format_si(stage["memory"].get(name), "B") for name in names]
         rows.append([stage["name"], format_si(stage["chunk"]), *parts])
     return rows
 
@@ -210,16 +225,3 @@ def made_with(summary: Mapping[str, Any]) -> str:
         f"commit {summary['commit']}" if summary.get("commit") else None,
     ]
     return ", ".join(filter(None, parts))
-
-
-def _stage_rows(stages, title: str, columns: Mapping[str, str], unit: str) -> Rows:
-    if not stages:
-        return []
-    rows = [[title, "rounds", *columns]]
-    for stage in stages:
-        totals = [format_si(stage[k], unit) for k in columns.values()]
-        rows.append([stage["name"], str(stage["rounds"]), *totals])
-    if len(stages) > 1:
-        totals = [format_si(sum(s[k] for s in stages), unit) for k in columns.values()]
-        rows.append(["total", str(sum(s["rounds"] for s in stages)), *totals])
-    return rows

@@ -52,7 +52,7 @@ def unheard(train: Sequence[Record]) -> int:
 
 
 def tier_rows(tiers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
-    """Returns a head and a row for each tier; [] without tiers.
+    """Returns a head and a row for each tier.
 
     Args:
       tiers: as `totals` returns them.
@@ -61,8 +61,6 @@ def tier_rows(tiers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
       >>> tier_rows({"low": {"drawn": 4, "dropped": 2, "accuracy": 0.5}})[1]
       ['low', '4', '2', '50.00 %', '50.00 %']
     """
-    if not tiers:
-        return []
     rows = [["devices", "drawn", "late", "share late", "accuracy"]]
     for name, tier in tiers.items():
         drawn, dropped = tier["drawn"], tier["dropped"]

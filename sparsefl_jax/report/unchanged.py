@@ -23,7 +23,7 @@ def changes(run: Run) -> dict[int, float] | None:
     if not known:
         return None
     return {
-        run.starts[r["stage"]] + r["round"]: r["mismatch"]
+        run.rounds_until(r["stage"], r["round"]): r["mismatch"]
         for r in known
         if r["mismatch"] > 0
     }

@@ -49,7 +49,11 @@ def read_json(path: Path, pattern: Any = ANY) -> Any:
     Raises:
       ValueError: the file cannot be read, or does not fit the pattern.
     """
-    return check(path, parse(path, read_text(path)), pattern)
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise unreadable(path, error) from None
+    return check(path, value, pattern)
 
 
 def read_text(path: Path) -> str:
@@ -61,22 +65,6 @@ def read_text(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
-        raise unreadable(path, error) from None
-
-
-def parse(path: Path, text: str) -> Any:
-    """Parses JSON text.
-
-    Args:
-      path: the file that the text comes from, for the error.
-      text: the text.
-
-    Raises:
-      ValueError: the text is not JSON.
-    """
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
         raise unreadable(path, error) from None
 
 
@@ -186,46 +174,33 @@ def check(path: Path, value: Any, pattern: Any, where: str = "") -> Any:
       ValueError: a.json holds b.1=-1, expected a whole number
     """
     if isinstance(pattern, str):
-        if not KINDS[pattern](value):
-            raise _mismatch(path, where, value, pattern)
+        fits, expected = KINDS[pattern](value), pattern
     elif isinstance(pattern, tuple):
-        if value not in pattern:
-            raise _mismatch(path, where, value, " or ".join(map(repr, pattern)))
-    elif isinstance(pattern, list):
-        if not isinstance(value, list):
-            raise _mismatch(path, where, value, "a list")
+        fits, expected = value in pattern, " or ".join(map(repr, pattern))
+    else:
+        fits = isinstance(value, type(pattern))
+        expected = "a list" if isinstance(pattern, list) else "fields"
+    if not fits:
+        text = json.dumps(value)
+        text = text if len(text) <= 40 else text[:37] + "..."
+        name = f"{where}=" if where else ""
+        raise ValueError(f"{path} holds {name}{text}, expected {expected}")
+    if isinstance(pattern, list):
         for i, item in enumerate(value):
             check(path, item, pattern[0], _joined(where, i))
-    else:
-        if not isinstance(value, dict):
-            raise _mismatch(path, where, value, "fields")
+    elif isinstance(pattern, dict):
         for name, inner in pattern.items():
-            _check_field(path, value, name, inner, where)
+            for key in value if name is str else [name.removesuffix("?")]:
+                if name == f"{key}?" and value.get(key) is None:
+                    continue
+                if key not in value:
+                    raise ValueError(f"{path} lacks {_joined(where, key)}")
+                check(path, value[key], inner, _joined(where, key))
     return value
 
 
-def _check_field(path: Path, value: dict, name, pattern: Any, where: str) -> None:
-    if name is str:
-        for key, item in value.items():
-            check(path, item, pattern, _joined(where, key))
-        return
-    key = name.removesuffix("?")
-    if key not in value and key == name:
-        raise ValueError(f"{path} lacks {_joined(where, key)}")
-    if key == name or value.get(key) is not None:
-        check(path, value[key], pattern, _joined(where, key))
-
-
-def _joined(where: str, name) -> str:
+def _joined(where: str, name: str | int) -> str:
     return f"{where}.{name}" if where else str(name)
-
-
-def _mismatch(path: Path, where: str, value: Any, expected: str) -> ValueError:
-    text = json.dumps(value)
-    text = text if len(text) <= 40 else text[:37] + "..."
-    return ValueError(
-        f"{path} holds {where + '=' if where else ''}{text}, expected {expected}"
-    )
 
 
 def write_bytes(path: Path, content: bytes) -> None:

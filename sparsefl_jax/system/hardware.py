@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -62,8 +63,6 @@ def cores() -> list[int]:
 
 def started() -> bool:
     """Tells whether JAX has started its devices, after which no flag is read."""
-    import sys
-
     if "jax" not in sys.modules:
         return False
     from jax._src import xla_bridge
@@ -73,11 +72,16 @@ def started() -> bool:
 
 def processor() -> str:
     """Returns the model of the CPU, whose vector units decide the order of sums."""
+    return _proc("cpuinfo", "model name") or platform.processor()
+
+
+def _proc(file: str, name: str) -> str:
+    """Returns the first field of a name in a file of /proc; '' if there is none."""
     with contextlib.suppress(OSError):
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
+        for line in Path("/proc", file).read_text().splitlines():
+            if line.startswith(name):
                 return line.partition(":")[2].strip()
-    return platform.processor()
+    return ""
 
 
 def memory(devices: Sequence) -> int:
@@ -120,13 +124,9 @@ def _memory_statistic(devices, name: str) -> int | None:
 
 def host_memory() -> int:
     """Returns the host's available memory in bytes, within its control groups."""
-    rooms = _group_rooms()
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/meminfo").read_text().splitlines():
-            if line.startswith("MemAvailable"):
-                return min([1024 * int(line.split()[1]), *rooms])
     physical = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return min([physical, *rooms])
+    free = _proc("meminfo", "MemAvailable").removesuffix(" kB")
+    return min([1024 * int(free) if free else physical, *_group_rooms()])
 
 
 def _group_rooms(proc="/proc/self", root="/sys/fs/cgroup") -> list[int]:
@@ -185,10 +185,8 @@ def peak_memory(devices: Sequence) -> dict[str, int | None]:
 
 
 def _peak_of_process() -> int:
-    with contextlib.suppress(OSError):
-        for line in Path("/proc/self/status").read_text().splitlines():
-            if line.startswith("VmHWM"):
-                return 1024 * int(line.split()[1])
+    if peak := _proc("self/status", "VmHWM").removesuffix(" kB"):
+        return 1024 * int(peak)
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -3,6 +3,8 @@
 The text is that of `jax.stages.Compiled.as_text`. It holds what one device runs.
 """
 
+import collections
+import graphlib
 import itertools
 import math
 import re
@@ -49,16 +51,20 @@ def instructions(text: str, trips: float = 1) -> Iterator[Instruction]:
       trips: how often a loop runs whose length depends on the data.
     """
     computations, entry = _computations(text)
-    counted = {entry: 1}
-    for name in _callers_first(computations, entry):
-        for one in computations[name]:
+    called = {
+        name: [callee for one in body for callee in _called(one.text)]
+        for name, body in computations.items()
+    }
+    counted = collections.Counter({entry: 1})
+    # Callers come first, so that all calls of a computation are counted before it.
+    for name in reversed([*graphlib.TopologicalSorter(called).static_order()]):
+        for one in computations.get(name, ()) if counted[name] else ():
             times = counted[name]
             yield one._replace(times=times)
             if one.opcode == "while":
                 times *= _known_trips(one.text, computations) or trips
             for callee in _called(one.text):
-                if callee in computations:
-                    counted[callee] = counted.get(callee, 0) + times
+                counted[callee] += times
 
 
 def collectives(text: str, trips: float = 1) -> dict[str, int]:
@@ -158,18 +164,3 @@ def _parsed(name: str, text: str) -> Instruction:
 def _called(rest: str) -> list[str]:
     groups = (group or name for group, name in _CALLED.findall(rest))
     return [name.strip(" %") for group in groups for name in group.split(",")]
-
-
-def _callers_first(computations: dict[str, list], entry: str) -> list[str]:
-    """Orders the computations that are reached, each after all that call it."""
-    done: dict[str, None] = {}
-    waiting = [(entry, False)]
-    while waiting:
-        name, left = waiting.pop()
-        if left:
-            done[name] = None
-        elif name not in done and name in computations:
-            waiting.append((name, True))
-            for one in computations[name]:
-                waiting += [(callee, False) for callee in _called(one.text)]
-    return list(done)[::-1]

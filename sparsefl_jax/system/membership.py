@@ -71,7 +71,14 @@ def start(
       three: host:port, P, and an integer from 0 to P - 1
     """
     arguments = coordinator, count, index
-    if arguments != (None, None, None) and not _complete(*arguments):
+    complete = (
+        coordinator is not None
+        and count is not None
+        and index is not None
+        and re.fullmatch(r".+:\d+", coordinator)
+        and 0 <= index < count
+    )
+    if arguments != (None, None, None) and not complete:
         raise ValueError(
             f"coordinator={coordinator!r}, processes={count}, process_id={index}, "
             "expected all three: host:port, P, and an integer from 0 to P - 1"
@@ -86,12 +93,6 @@ def start(
     _keep_programs()
     _watch()
     _meet(wait_minutes)
-
-
-def _complete(coordinator: str | None, count: int | None, index: int | None) -> bool:
-    if coordinator is None or count is None or index is None:
-        return False
-    return bool(re.fullmatch(r".+:\d+", coordinator)) and 0 <= index < count
 
 
 def _initialize(arguments: tuple, wait_minutes: float) -> None:

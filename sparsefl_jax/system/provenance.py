@@ -14,8 +14,10 @@ VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 
 def versions() -> dict[str, str]:
     """Returns the versions of Python and of the packages that compute."""
-    found = {name: importlib.metadata.version(name) for name in VERSIONS}
-    return found | {"python": platform.python_version()}
+    return {
+        **{name: importlib.metadata.version(name) for name in VERSIONS},
+        "python": platform.python_version(),
+    }
 
 
 def precision() -> str:

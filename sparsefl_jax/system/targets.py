@@ -162,36 +162,34 @@ def _stay_on_cpu() -> None:
 
 
 def _tpus(name: str, kind: str, sides: list[str]) -> Target:
-    from jax.experimental import topologies
-
     tpu = _TPUS[kind]
     if len(sides) != tpu.axes:
         raise _unknown(name)
     one = set(sides) == {"1"}  # libtpu knows no topology of a single chip
     whole = ["2", "2", "1"][: tpu.axes] if one else sides
-    try:
-        found = topologies.get_topology_desc(
-            platform="tpu", topology_name=f"{kind}:{'x'.join(whole)}"
-        ).devices
-    except Exception as error:  # of many kinds
-        raise _unknown(name, f" ({one_line(error)})") from None
+    topology = f"{kind}:{'x'.join(whole)}"
+    found = _described(name, platform="tpu", topology_name=topology)
     chips = len({tuple(device.coords) for device in found})
     each = len(found) // chips
     return Target(name, found[:each] if one else found, tpu.memory // each, tpu.clock)
 
 
 def _gpus(name: str, kind: str, sides: list[str]) -> Target:
-    from jax.experimental import topologies
-
     if len(sides) > 1:
         raise _unknown(name)
     gpu = _GPUS[kind]
+    config = _HOPPER.format(**gpu._asdict())
+    found = _described(
+        name, platform="cuda", topology=f"1x1x{sides[0]}", target_config=config
+    )
+    return Target(name, found, gpu.memory, None)
+
+
+def _described(name: str, **topology: str) -> list:
+    """Returns the devices of a topology as JAX describes it."""
+    from jax.experimental import topologies
+
     try:
-        found = topologies.get_topology_desc(
-            platform="cuda",
-            topology=f"1x1x{sides[0]}",
-            target_config=_HOPPER.format(**gpu._asdict()),
-        ).devices
+        return topologies.get_topology_desc(**topology).devices
     except Exception as error:  # of many kinds
         raise _unknown(name, f" ({one_line(error)})") from None
-    return Target(name, found, gpu.memory, None)

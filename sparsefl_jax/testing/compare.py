@@ -89,8 +89,8 @@ def recount(packet: packets.Packet) -> packets.Count:
     fresh, sent = np.asarray(packet.fresh), np.asarray(packet.sent)
     ones = unary = None
     if packet.index == "golomb" and packet.mask is not None:
-        leaves = [_unary(np.asarray(mask)) for mask in jax.tree.leaves(packet.mask)]
-        unary = np.array(leaves, np.int32)
+        inside = map(np.asarray, jax.tree.leaves(packet.mask))
+        unary = np.array([_unary(mask) for mask in inside], np.int32)
     if packet.index == "entropy":
         inside = jax.tree.leaves(packet.mask) or [True] * len(sizes)
         pairs = zip(jax.tree.leaves(packet.values), inside, strict=True)

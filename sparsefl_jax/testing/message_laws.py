@@ -40,11 +40,10 @@ def law_known(world: World) -> None:
         runs = (plain_loop.passings(world, round, other) for other in (False, True))
         ids = world.cohorts[round].tolist()
         for index, first, second in zip(ids, *runs, strict=True):
-            for way in ("down", "up"):
-                packets, others = getattr(first, way), getattr(second, way)
-                for name, packet in packets.items():
-                    where = f"{way}[{name!r}] of client {index} in round {round}"
-                    _same_uncharged(world, where, packet, others[name])
+            others = second.packets()
+            for (way, name), packet in first.packets().items():
+                where = f"{way}[{name!r}] of client {index} in round {round}"
+                _same_uncharged(world, where, packet, others[way, name])
 
 
 def _same_uncharged(world: World, where: str, packet: Packet, other: Packet) -> None:
@@ -72,11 +71,10 @@ def law_zeros(world: World) -> None:
     """
     for round in range(len(world.cohorts)):
         for passing in plain_loop.passings(world, round):
-            for way in ("down", "up"):
-                for name, packet in getattr(passing, way).items():
-                    if packet.mask is not None:
-                        where = f"{way}[{name!r}] of round {round}"
-                        outside(world, where, packet.values, packet.mask)
+            for (way, name), packet in passing.packets().items():
+                if packet.mask is not None:
+                    where = f"{way}[{name!r}] of round {round}"
+                    outside(world, where, packet.values, packet.mask)
     state, info = small_world.path(world)[0][-1], rows(world.population.info, 0)
     row = plain_loop.inputs(world, state, 0, 0)[3]
     method, start = world.algorithm, jax.device_get(world.model)
@@ -133,11 +131,10 @@ def masks_stand(world: World) -> bool:
     for round, cohort in enumerate(world.cohorts.tolist()):
         passings = plain_loop.passings(world, round)
         for index, passing in zip(cohort, passings, strict=True):
-            for way in ("down", "up"):
-                for name, packet in getattr(passing, way).items():
-                    if packet.sent and packet.mask is not None:
-                        seen[way, name, index].add(tuple(_mask_bytes(packet)))
-                        sparse |= not all(m.all() for m in jax.tree.leaves(packet.mask))
+            for place, packet in passing.packets().items():
+                if packet.sent and packet.mask is not None:
+                    seen[place, index].add(tuple(_mask_bytes(packet)))
+                    sparse |= not all(m.all() for m in jax.tree.leaves(packet.mask))
     return sparse and all(len(masks) == 1 for masks in seen.values())
 
 

@@ -17,7 +17,7 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import Context, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.simulation import placement, store
-from sparsefl_jax.testing.small_world import World, data_of, once, path
+from sparsefl_jax.testing.small_world import World, once, path, population_of
 from sparsefl_jax.wire.packets import Message, Packet, stable
 
 
@@ -30,15 +30,19 @@ class Passing(NamedTuple):
     client: PyTree
     metrics: dict
 
+    def packets(self) -> dict[tuple[str, str], Packet]:
+        """Returns all packets by their way, 'down' or 'up', and their name."""
+        ways = {"down": self.down, "up": self.up}
+        return {(way, name): ways[way][name] for way in ways for name in ways[way]}
+
 
 @once
 def client_by_wire(world: World) -> Callable:
     """Compiles one client's part of a round, `run(*inputs) -> Passing`.
 
-    It is three programs, between which only messages pass.
-
-    A value that one program keeps for another is a tracer that no other program takes,
-    and garbage arrives for a packet that is not sent.
+    It is three programs, between which only messages pass. A value that one program
+    keeps for another is a tracer that no other program takes, and garbage arrives for a
+    packet that is not sent.
     """
     return by_wire(world, jax.jit)
 
@@ -119,7 +123,7 @@ def inputs(
     key = keys.of_round(world.key, keys.CLIENTS, round)
     shapes = jax.eval_shape(world.algorithm.init_client, key, state.server, info)
     row = store.unpack(jax.tree.map(lambda v: v[index], state.clients), shapes)
-    data = batches_jit(world)(key, data_of(world, other), info)
+    data = batches_jit(world)(key, population_of(world, other), info)
     return key, np.int32(round), state.server, row, state.last_round[index], info, data
 
 

@@ -26,9 +26,8 @@ def law_signature(world: World) -> None:
     down = _returned(method.broadcast, key, ctx, server)
     down = _message(world, "broadcast", down)
     answer = _returned(method.update, key, ctx, down, row, data)
-    up, row, metrics = _several(
-        world, "update", ("uplink", "client", "metrics"), answer, last=dict
-    )
+    names = ("uplink", "client", "metrics")
+    up, row, metrics = _several(world, "update", names, answer)
     up = _message(world, "update: uplink", up)
     row = _arrays(world, "update: client", row)
     _arrays(world, "update: metrics", metrics)
@@ -38,25 +37,15 @@ def law_signature(world: World) -> None:
         if leaf.dtype != jnp.float32:
             fail(world, "signature", f"summand{path} is {leaf.dtype}, expected float32")
     answer = _returned(method.aggregate, key, jnp.int32(0), server, total)
-    answer = _several(world, "aggregate", ("server", "metrics"), answer, last=dict)
+    answer = _several(world, "aggregate", ("server", "metrics"), answer)
     _arrays(world, "aggregate", answer, or_numbers=True)
     _models(world, "deploy", _returned(method.deploy, key, server))
-    lost = _returned(method.undelivered, ctx, row, row)
-    _same_form(world, "undelivered", lost, row)
+    lost = _arrays(world, "undelivered", _returned(method.undelivered, ctx, row, row))
+    if jax.tree.flatten(lost) != jax.tree.flatten(row):
+        fail(world, "signature", f"undelivered returned {lost}, expected {row}")
     if method.personalize is not None:
         models = _returned(method.personalize, key, server, row, info)
         _models(world, "personalize", models)
-
-
-def _same_form(world: World, what: str, found, expected) -> None:
-    """Fails unless a function returned arrays like those of a client's state."""
-    found = _arrays(world, what, found)
-    got, wanted = (
-        [(path, leaf.shape, leaf.dtype) for path, leaf in leaves(tree)]
-        for tree in (found, expected)
-    )
-    if got != wanted:
-        fail(world, "signature", f"{what} returned {got}, expected {wanted}")
 
 
 def _models(world: World, what: str, models) -> None:
@@ -114,14 +103,14 @@ def _dict_of(world: World, what: str, answer, kind: type) -> None:
             fail(world, "signature", f"{what}[{name!r}] is {found}, {wanted}")
 
 
-def _several(world: World, what: str, names: tuple, answer, last: type) -> tuple:
-    """Fails unless an answer has a value for each name, the last of a type."""
+def _several(world: World, what: str, names: tuple, answer) -> tuple:
+    """Fails unless an answer has a value for each name, the last of them a dict."""
     wanted = f"expected ({', '.join(names)})"
     plain = type(answer) in (tuple, list)  # a NamedTuple is one value
     if not plain or len(answer) != len(names):
         found = f"{len(answer)} values" if plain else type(answer).__name__
         fail(world, "signature", f"{what} returned {found}, {wanted}")
-    if not isinstance(answer[-1], last):
+    if not isinstance(answer[-1], dict):
         found = type(answer[-1]).__name__
         fail(world, "signature", f"{what}: {names[-1]} is {found}, {wanted}")
     return answer

@@ -256,12 +256,14 @@ def through(
 
 
 @once
-def other_population(world: World) -> placement.Population:
-    """Returns the same clients with other samples, and their labels in another order.
+def population_of(world: World, other: bool) -> placement.Population:
+    """Returns the population, or the same clients with other samples and labels.
 
     Samples are negated, and shifted because their magnitudes would stay otherwise. A
     client keeps its set of labels, but not how many samples it has of each.
     """
+    if not other:
+        return world.population
     population, y = world.population, world.population.y.copy()
     for rows, size in zip(population.index, SIZES, strict=True):
         held, place = np.unique(np.roll(y[rows[:size]], 1), return_inverse=True)
@@ -269,17 +271,12 @@ def other_population(world: World) -> placement.Population:
     return population._replace(x=1 - np.asarray(population.x), y=y)
 
 
-def data_of(world: World, other: bool) -> placement.Population:
-    """Returns the world's population, or the one with other samples."""
-    return other_population(world) if other else world.population
-
-
 @once
 def path(world: World, other: bool = False) -> tuple[list, list]:
     """Runs all rounds one by one; returns the states before and after, and the logs."""
     states, logs = [start(world)], []
     for round in range(len(world.cohorts)):
-        population = data_of(world, other)
+        population = population_of(world, other)
         state, log = run(world, states[-1], round, population=population)
         states.append(state)
         logs.append(jax.tree.map(lambda v: v[0], log))

@@ -65,13 +65,12 @@ def papers(groups: Sequence[Group]) -> list[Paper]:
     """
     keys = {}
     for group in groups:
-        for run in group.runs[:1]:
-            config = run.config
-            sections = [config.get(s) or {} for s in ("first_stage", "algorithm")]
-            names = [section.get("name") for section in sections]
-            keys |= dict.fromkeys(PAPERS[n] for n in names if n in PAPERS)
-            if (config.get("server_optimizer") or {}).get("name"):
-                keys[SERVER_OPTIMIZERS] = None
+        config = group.runs[0].config
+        sections = [config.get(s) or {} for s in ("first_stage", "algorithm")]
+        names = [section.get("name") for section in sections]
+        keys |= dict.fromkeys(PAPERS[n] for n in names if n in PAPERS)
+        if (config.get("server_optimizer") or {}).get("name"):
+            keys[SERVER_OPTIMIZERS] = None
     known = entries()
     return [known[key] for key in keys]
 
@@ -94,10 +93,7 @@ def _paper(key: str, entry: str) -> Paper:
         return value
 
     authors = [_plain(name.split(",")[0]) for name in field("author").split(" and ")]
-    if len(authors) == 2:
-        author = " and ".join(authors)
-    else:
-        author = authors[0] + (" et al." if len(authors) > 2 else "")
+    author = " and ".join(authors) if len(authors) < 3 else f"{authors[0]} et al."
     return Paper(key, entry, author, _plain(field("title")), field("year"))
 
 

@@ -98,9 +98,11 @@ def axes(runs: Sequence[Run]) -> list[Axis]:
         for key in record
         if key.endswith(_SUFFIX)
     }
-    for name, (key, _) in _SUMS.items():
-        if any(finite(record.get(key)) for run in runs for record in run.train):
-            columns.add(name)
+    columns |= {
+        name
+        for name, (key, _) in _SUMS.items()
+        if any(finite(record.get(key)) for run in runs for record in run.train)
+    }
     known = [name for name in _WORDS if name in columns]
     return list(map(axis, [*known, *sorted(columns - set(known)), "rounds"]))
 
@@ -117,7 +119,7 @@ def cost(run: Run, record: Record, name: str) -> float | None:
       The cost in units of the column; None if the records do not hold it.
     """
     if name == "rounds":
-        return run.starts[record["stage"]] + record["round"]
+        return run.rounds_until(record["stage"], record["round"])
     value = record.get(f"{name}{_SUFFIX}")
     if finite(value):
         return value

@@ -111,11 +111,10 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
     while columns and (twins := _twins(labels)):
         name = max(columns, key=lambda n: _separated(columns[n], twins))
         column = columns.pop(name)
-        if _separated(column, twins):
-            for twin in twins:
-                if len({column[i] for i in twin}) > 1:
-                    for i in twin:
-                        labels[i] = _joined(labels[i], column[i])
+        for twin in twins:
+            if len({column[i] for i in twin}) > 1:
+                for i in twin:
+                    labels[i] = _joined(labels[i], column[i])
     labels = [group.label or label for group, label in zip(groups, labels, strict=True)]
     for twin in _twins(labels):
         for i in twin:
@@ -125,16 +124,13 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
 
 def _methods(groups: Sequence[Group]) -> list[str]:
     """Returns the names of methods, with first stages where these differ."""
-    runs = [group.runs[0] for group in groups]
-    whole = [method_of(run) for run in runs]
-    short = [name.rpartition(" + ")[2] for name in whole]
-    stages = collections.defaultdict(set)
-    for name, with_stage in zip(short, whole, strict=True):
-        stages[name].add(with_stage)
-    return [
-        with_stage if len(stages[name]) > 1 else name
-        for name, with_stage in zip(short, whole, strict=True)
-    ]
+    whole = [method_of(group.runs[0]) for group in groups]
+    names = [name.rpartition(" + ")[2] for name in whole]
+    for twin in _twins(names):
+        if len({whole[i] for i in twin}) > 1:
+            for i in twin:
+                names[i] = whole[i]
+    return names
 
 
 def _columns(groups: Sequence[Group]) -> dict[str, list[str | None]]:
@@ -143,27 +139,21 @@ def _columns(groups: Sequence[Group]) -> dict[str, list[str | None]]:
     The same setting of a method and of its first stage is one field where they agree.
     """
     configs = _configurations(groups)
-    names = dict.fromkeys(name for config in configs for name in config)
+    names = dict.fromkeys(n for config in configs for n in config if n not in _NAMES)
     merged = {}
     for name in names:
-        if name in _NAMES:
-            continue
-        values = [config.get(name) for config in configs]
-        values = [None if value == MISSING else value for value in values]
+        values = [config.get(name, MISSING) for config in configs]
         short = name if name.endswith(".name") else name.rpartition(".")[2]
         known = merged.get(short, values)
-        agree = all(
-            a == b or None in (a, b) for a, b in zip(known, values, strict=True)
-        )
-        key = short if agree else name
-        known = known if agree else values
-        merged[key] = [
-            b if a is None else a for a, b in zip(known, values, strict=True)
-        ]
+        pairs = list(zip(known, values, strict=True))
+        if all(a == b or MISSING in (a, b) for a, b in pairs):
+            merged[short] = [b if a == MISSING else a for a, b in pairs]
+        else:
+            merged[name] = values
     return {
-        name: [None if v is None else _words(name, v) for v in values]
+        name: [None if v == MISSING else _words(name, v) for v in values]
         for name, values in merged.items()
-        if _differ(groups, [MISSING if v is None else v for v in values])
+        if _differ(groups, values)
     }
 
 

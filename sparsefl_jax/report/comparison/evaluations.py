@@ -24,6 +24,11 @@ def final_evals(run: Run) -> list[Record]:
     return [record for record in run.evals if record["stage"] == last]
 
 
+def last_eval(run: Run) -> Record:
+    """Returns the last evaluation of the last stage; one without models if none."""
+    return (final_evals(run) or [{"models": {}}])[-1]
+
+
 def accuracy(record: Record, model: str | None = None) -> float | None:
     """Returns the accuracy of a deployed model, or the headline; None if not finite."""
     if model is not None:

@@ -1,6 +1,7 @@
 """Draws a comparison: curves over each cost, fronts, and the spread over clients."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,11 +10,13 @@ from sparsefl_jax.core.formats import format_percent, format_si
 from sparsefl_jax.report.comparison import costs, measures
 from sparsefl_jax.report.comparison.costs import Axis
 from sparsefl_jax.report.comparison.equal_cost import on_front
-from sparsefl_jax.report.comparison.evaluations import accuracy, final_evals
-from sparsefl_jax.report.comparison.intervals import interval
+from sparsefl_jax.report.comparison.evaluations import (
+    accuracy,
+    final_evals,
+)
 from sparsefl_jax.report.comparison.line_styles import Look, Turn, looks, turns
 from sparsefl_jax.report.comparison.measures import Comparison, Entry
-from sparsefl_jax.report.figure import FAINT, whole_numbers
+from sparsefl_jax.report.figure import FAINT, label_powers, whole_numbers
 from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Record
 
@@ -48,11 +51,8 @@ class Point(NamedTuple):
 
 def curve_figure(comparison: Comparison, axis: Axis) -> Figure:
     """Returns the figure of the accuracy over a cost."""
-
-    def draw(ax) -> None:
-        bands = [band(e, axis.name, accuracy) for e in comparison.entries]
-        _draw_bands(ax, comparison, bands, axis)
-
+    bands = [band(entry, axis.name, accuracy) for entry in comparison.entries]
+    draw = partial(_draw_bands, comparison=comparison, bands=bands, axis=axis)
     caption = "Headline accuracy of the last stage; bands are one sample deviation."
     return Figure(f"accuracy_by_{axis.name}", "Accuracy over the run", caption, draw)
 
@@ -99,18 +99,15 @@ def clients_figures(comparison: Comparison) -> list[Figure]:
     """Returns the figures of the clients' median and 10th percentile, if recorded."""
     titles = {"median": "Median of the clients", "p10": "10th percentile of clients"}
     figures = []
+    caption = "Accuracy on each client's own test samples."
+    axis = costs.axis("rounds")
     for name, title in titles.items():
-
-        def value(record: Record, name=name) -> float | None:
-            return (record.get("client_accuracy") or {}).get(name)
-
-        bands = [band(entry, "rounds", value) for entry in comparison.entries]
-
-        def draw(ax, bands=bands) -> None:
-            _draw_bands(ax, comparison, bands, costs.axis("rounds"))
-
+        bands = [
+            band(e, "rounds", lambda r, n=name: r.get("client_accuracy", {}).get(n))
+            for e in comparison.entries
+        ]
         if any(len(each.cost) for each in bands):
-            caption = "Accuracy on each client's own test samples."
+            draw = partial(_draw_bands, comparison=comparison, bands=bands, axis=axis)
             figures.append(Figure(f"clients_{name}", title, caption, draw))
     return figures
 
@@ -141,20 +138,13 @@ def band(entry: Entry, name: str, value: Callable[[Record], float | None]) -> Ba
     return Band(x.mean(axis=1), y.mean(axis=1), deviation)
 
 
-def legend_text(entry: Entry) -> str:
-    """Returns a line's label, with what makes the group unlike the first."""
-    return f"{entry.label} other {entry.unlike}" if entry.unlike else entry.label
-
-
 def _models(i: int, entry: Entry) -> list[Point]:
     """Returns a point for each deployed model of a group, the headline first."""
-    last = [evals[-1]["models"] for r in entry.group.runs if (evals := final_evals(r))]
     points = []
-    for j, name in enumerate(dict.fromkeys(n for models in last for n in models)):
-        of_seeds = [models.get(name, {}) for models in last]
+    for j, name in enumerate(measures.models(entry)):
         density, accuracy = (
-            interval([m.get(key) for m in of_seeds]).mean
-            for key in ("density", "accuracy")
+            measures.over_seeds(entry, partial(measure, model=name)).mean
+            for measure in (measures.density, measures.last_accuracy)
         )
         if density is not None and accuracy is not None:
             points.append(Point(i, density, accuracy, name if j else ""))
@@ -180,7 +170,7 @@ def _draw_bands(ax, comparison: Comparison, bands: Sequence[Band], axis: Axis) -
     if ax.get_xscale() == "linear":
         ax.set_xlim(left=0)
     else:
-        _label_powers(ax)
+        label_powers(ax.xaxis)
     if axis.name == "rounds":
         whole_numbers(ax.xaxis)
 
@@ -214,7 +204,7 @@ def _draw_front(
         values = f"{format_percent(point.accuracy)} at {text(point.cost)}"
         dot.set_gid(tip(f"point-{i}", f"{name}: {values}"))
     if ax.get_xscale() == "log":
-        _label_powers(ax)
+        label_powers(ax.xaxis)
 
 
 def _rings(points: Sequence[Point]) -> list[int]:
@@ -233,11 +223,11 @@ def tip(name: str, text: str) -> str:
 
 def _line(ax, x, y, look: Look, turn: Turn, marked: bool):
     style = {"color": look.color, "linestyle": turn.linestyle(look), "markersize": 4.5}
-    style |= {"marker": look.marker, "markevery": turn.markevery()} if marked else {}
+    style |= {"marker": look.marker, "markevery": turn} if marked else {}
     return ax.plot(x, y, **style)[0]
 
 
-def scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:
+def scale_costs(ax, ends: Sequence[float], axis: Axis) -> float:
     """Labels the axes of a cost and an accuracy, with logarithmic costs if they differ.
 
     Args:
@@ -248,7 +238,6 @@ def scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:
     Returns:
       What costs are multiplied by to be drawn.
     """
-    ends = [end for end in ends if end is not None]
     positive = [end for end in ends if end > 0]
     ax.set_ylabel("accuracy [%]")
     if not axis.unit or not positive:
@@ -262,14 +251,3 @@ def scale_costs(ax, ends: Sequence[float | None], axis: Axis) -> float:
     if spread:
         ax.set_xscale("log")
     return axis.scale / 1000.0**power
-
-
-def _label_powers(ax) -> None:
-    """Puts round numbers on a logarithmic axis, fewer of them if it is long."""
-    from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
-
-    low, high = ax.get_xlim()
-    several = high < 300 * low
-    ax.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5) if several else (1,)))
-    ax.xaxis.set_major_formatter(FuncFormatter(lambda x, _: f"{x:g}"))
-    ax.xaxis.set_minor_formatter(NullFormatter())

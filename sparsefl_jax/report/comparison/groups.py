@@ -1,5 +1,6 @@
 """Groups runs that differ only in the seed."""
 
+import collections
 import itertools
 import json
 import os
@@ -43,25 +44,22 @@ def read_groups(run_dirs: Sequence[str | Path]) -> list[Group]:
       Traceback (most recent call last):
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
     """
-    members, folders, seen = {}, {}, set()
+    members = collections.defaultdict(dict)  # {seed: run} by kind and copy
     every = [study_folder.runs_of(path) or [Path(path)] for path in run_dirs]
+    found = {}
     for run_dir in itertools.chain(*every):
         for folder in run_folders(run_dir):
-            if folder.resolve() in seen:
-                continue
-            seen.add(folder.resolve())
-            run = read_run(folder)
-            kind, seed = _kind(run, run_dir)
-            copy = 0
-            while seed in members.get((kind, copy), ()):
-                copy += 1
-            members.setdefault((kind, copy), {})[seed] = run
-            folders.setdefault((kind, copy), []).append(run_dir.resolve())
-    names, groups = _names(list(folders.values())), []
-    for name, by_seed in zip(names, members.values(), strict=True):
-        runs = list(by_seed.values())
-        groups.append(Group(name, runs, study_folder.label_of(runs[0].path)))
-    return groups
+            found.setdefault(folder.resolve(), (folder, run_dir))
+    for folder, run_dir in found.values():
+        run = read_run(folder)
+        kind, seed = _kind(run, run_dir)
+        copy = next(i for i in itertools.count() if seed not in members[kind, i])
+        members[kind, copy][seed] = run
+    alike = [list(by_seed.values()) for by_seed in members.values()]
+    return [
+        Group(name, runs, study_folder.label_of(runs[0].path))
+        for name, runs in zip(_names(alike), alike, strict=True)
+    ]
 
 
 def method_of(run: Run) -> str:
@@ -93,15 +91,16 @@ def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
     return json.dumps(rest, sort_keys=True), run.config.get("seed")
 
 
-def _names(folders: Sequence[Sequence[Path]]) -> list[str]:
+def _names(groups: Sequence[Sequence[Run]]) -> list[str]:
     """Names groups by their folders, or by the whole path if the name is not unique.
 
     The name of several folders is what their names have in common. `seed_0` and the
     like have the name of the folder that they are in.
     """
+    found = [[run.path.resolve() for run in runs] for runs in groups]
     folders = [
         [p.parent if re.fullmatch(r"seed_\d+", p.name) else p for p in paths]
-        for paths in folders
+        for paths in found
     ]
     names = []
     for paths in folders:

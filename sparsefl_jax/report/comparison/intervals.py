@@ -73,7 +73,10 @@ def paired(
       >>> paired({0: 0.7, 1: 0.6}, {0: 0.5, 1: 0.4, 2: 0.9})
       Interval(mean=0.2, half=0.0, count=2, std=0.0)
     """
-    pairs = [(value, other.get(seed)) for seed, value in one.items()]
     return interval(
-        [a - b for a, b in pairs if a is not None and b is not None]  # NaN stays NaN
+        [
+            a - b
+            for seed, a in one.items()
+            if a is not None and (b := other.get(seed)) is not None
+        ]
     )

@@ -29,8 +29,11 @@ def latex_table(comparison: Comparison) -> str:
       \begin{tabular}{lrrrr}
     """
     axes = [axis for axis in comparison.axes if axis.name != "rounds"]
-    budgets = [(axis, comparison.common_budget(axis)) for axis in axes[:1]]
-    budgets = [(axis, budget) for axis, budget in budgets if budget is not None]
+    budgets = [
+        (axis, budget)
+        for axis in axes[:1]
+        if (budget := comparison.common_budget(axis)) is not None
+    ]
     head = [
         *("", "seeds", r"last [\%]", r"best [\%]", r"density [\%]"),
         *(_escaped(axis.title) for axis in axes),

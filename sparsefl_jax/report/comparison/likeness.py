@@ -5,6 +5,8 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.comparison.evaluations import seed_of
 from sparsefl_jax.report.comparison.groups import Group, made_in_python
@@ -37,10 +39,7 @@ def unlike(groups: Sequence[Group]) -> list[str]:
     Returns:
       One text a group, such as "partition, metric"; '' if it is like the first.
     """
-    if not groups:
-        return []
-    first, *others = groups
-    return ["", *(", ".join(_differences(first, group)) for group in others)]
+    return [", ".join(_differences(groups[0], group)) for group in groups]
 
 
 def refuse_unlike(groups: Sequence[Group], labels: Sequence[str]) -> None:
@@ -80,21 +79,15 @@ def partition_fingerprint(run: Run) -> str:
 
 def _differences(one: Group, other: Group) -> list[str]:
     ones = {seed_of(run): run for run in one.runs}
-    pairs = [(ones[s], run) for run in other.runs if (s := seed_of(run)) in ones]
-    found = []
-    if not all(_same_data(*pair) for pair in pairs or [(one.runs[0], other.runs[0])]):
-        found.append("data")
-    if pairs:
-        alike = all(_same_partition(*pair) for pair in pairs)
-    else:
-        alike = _same_fields(one.runs[0], other.runs[0], _PARTITION_FIELDS)
-    found += ["partition"] * (not alike)
-    # A study may compare devices, so those of another name are no reason.
-    if any(_same_fields(*pair, _DEVICE_FIELDS) for pair in pairs):
-        tables = [_same_sums(*pair, ("system",)) for pair in pairs]
-        found += ["table of devices"] * (False in tables)
-    metrics = {metric(one), metric(other)} - {MISSING}
-    return found + ["metric"] * (len(metrics) > 1)
+    same_seed = [(ones[s], run) for run in other.runs if (s := seed_of(run)) in ones]
+    pairs = same_seed or [(one.runs[0], other.runs[0])]
+    alike = {
+        "data": all(_same_data(*pair) for pair in pairs),
+        "partition": all(_same_partition(*pair) for pair in pairs),
+        "table of devices": all(_same_devices(*pair) for pair in same_seed),
+        "metric": len({metric(one), metric(other)} - {MISSING}) < 2,
+    }
+    return [name for name, same in alike.items() if not same]
 
 
 def _same_data(one: Run, other: Run) -> bool:
@@ -105,13 +98,17 @@ def _same_data(one: Run, other: Run) -> bool:
 
 
 def _same_partition(one: Run, other: Run) -> bool:
+    counted = one.partition is not None and other.partition is not None
     same = _same_sums(one, other, _ROWS)
-    if same is not None:
-        return same
-    if one.partition is None or other.partition is None:
+    if seed_of(one) != seed_of(other) or (same is None and not counted):
         return _same_fields(one, other, _PARTITION_FIELDS)
-    counts = one.partition, other.partition
-    return counts[0].shape == counts[1].shape and bool((counts[0] == counts[1]).all())
+    return np.array_equal(one.partition, other.partition) if same is None else same
+
+
+def _same_devices(one: Run, other: Run) -> bool:
+    # A study may compare devices, so those of another name are no reason.
+    another_name = not _same_fields(one, other, _DEVICE_FIELDS)
+    return another_name or _same_sums(one, other, ("system",)) is not False
 
 
 def _same_sums(one: Run, other: Run, names: Sequence[str]) -> bool | None:

@@ -34,7 +34,10 @@ class Look(NamedTuple):
 
 
 class Turn(NamedTuple):
-    """The place of a line among those that coincide with it."""
+    """The place of a line among those that coincide with it.
+
+    As matplotlib's `markevery` it gives each line every other marker.
+    """
 
     place: int = 0
     of: int = 1  # lines that coincide, this one included
@@ -45,10 +48,6 @@ class Turn(NamedTuple):
             return look.linestyle
         piece = _PERIOD / self.of
         return (-self.place * piece % _PERIOD, (piece, _PERIOD - piece))
-
-    def markevery(self) -> tuple[int, int]:
-        """Returns the first point with a marker, and the step to the next one."""
-        return self.place, self.of
 
 
 def turns(curves: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Turn]:
@@ -83,11 +82,10 @@ def _coincide(one: tuple, other: tuple, tolerance: float) -> bool:
     if not len(one[0]) or not len(other[0]):
         return False
     low, high = max(one[0][0], other[0][0]), min(one[0][-1], other[0][-1])
-    x = np.unique(np.concatenate([one[0], other[0]]))
+    x = np.union1d(one[0], other[0])
     x = x[(low <= x) & (x <= high)]
-    if not len(x):
-        return False
-    return bool(np.all(np.abs(np.interp(x, *one) - np.interp(x, *other)) <= tolerance))
+    gaps = np.abs(np.interp(x, *one) - np.interp(x, *other))
+    return len(x) > 0 and bool(np.all(gaps <= tolerance))
 
 
 def looks(groups: Sequence[Group]) -> list[Look]:

@@ -58,6 +58,7 @@ def compare(
     groups: Sequence[Group],
     labels: Sequence[str] | None = None,
     budgets: Mapping[str, Sequence[float]] | None = None,
+    unlike: bool = True,
 ) -> Comparison:
     """Collects what a comparison shows.
 
@@ -66,20 +67,29 @@ def compare(
       labels: one for each group, all different; None to label them by what differs.
       budgets: costs by axis, in units of the records' columns, such as
         `{"gbit": [0.1, 0.4]}`; other axes have default budgets.
+      unlike: whether groups may be unlike the first, see `likeness.unlike`.
 
     Returns:
       The comparison.
 
     Raises:
       ValueError: an axis does not exist, a budget is not positive, or the labels are
-        not as many as the groups, or not unique.
+        not as many as the groups, or not unique, or groups are unlike.
     """
     axes = costs.axes([run for group in groups for run in group.runs])
     for name, values in (budgets or {}).items():
         one_of("budget", name, [axis.name for axis in axes])
         for value in values:
             in_range(f"budget {name}", value, "(0, inf)")
-    labels = _checked(labels, groups) if labels is not None else make_labels(groups)
+    if labels is None:
+        labels = make_labels(groups)
+    elif len(labels) != len(groups) or len(set(labels)) < len(labels):
+        raise ValueError(
+            f"labels={list(labels)!r}, expected {len(groups)} different texts, one for "
+            "each group of runs"
+        )
+    if not unlike:
+        likeness.refuse_unlike(groups, labels)
     reasons = likeness.unlike(groups)
     entries = [
         Entry(
@@ -108,9 +118,9 @@ def compare(
 
 def at_budget(entry: Entry, axis: Axis, budget: float) -> AtBudget:
     """Returns the accuracy of a group's runs at a budget, if all of them reached it."""
-    values = accuracies_at(entry, axis, budget)
-    if values and all(map(finite, values.values())):
-        return AtBudget(interval(list(values.values())), "")
+    found = of_all(accuracies_at(entry, axis, budget))
+    if found.mean is not None:
+        return AtBudget(found, "")
     curves = [c for c in entry.curves[axis.name].values() if len(c.cost)]
     ends = [float(curve.cost[-1]) for curve in curves if curve.cost[-1] < budget]
     note = MISSING
@@ -120,19 +130,25 @@ def at_budget(entry: Entry, axis: Axis, budget: float) -> AtBudget:
     elif curves:
         starts = [float(curve.cost[0]) for curve in curves]
         note = f"begins at {axis.text(max(starts))}"
-    return AtBudget(interval([]), note)
+    return AtBudget(found, note)
 
 
 def accuracies_at(entry: Entry, axis: Axis, budget: float) -> BySeed:
     """Returns each seed's accuracy at a budget; None where it did not reach it."""
-    curves = entry.curves[axis.name].items()
-    return {seed: accuracy_at(curve, budget) for seed, curve in curves}
+    curves = entry.curves[axis.name]
+    return {seed: accuracy_at(curves[seed], budget) for seed in curves}
 
 
 def areas(entry: Entry, axis: Axis, budget: float) -> BySeed:
     """Returns each seed's mean accuracy over [0, budget], see `mean_accuracy`."""
-    curves = entry.curves[axis.name].items()
-    return {seed: mean_accuracy(curve, budget) for seed, curve in curves}
+    curves = entry.curves[axis.name]
+    return {seed: mean_accuracy(curves[seed], budget) for seed in curves}
+
+
+def of_all(values: BySeed) -> Interval:
+    """Returns the interval over seeds, that of none if a seed has no value."""
+    found = list(values.values())
+    return interval(found if all(map(finite, found)) else [])
 
 
 def by_seed(entry: Entry, measure: Callable[[Run], float | None]) -> BySeed:
@@ -150,10 +166,15 @@ def total(entry: Entry, name: str) -> Interval:
     return over_seeds(entry, lambda run: costs.total(run, name))
 
 
+def models(entry: Entry) -> list[str]:
+    """Returns the models that a group's runs deploy last, the headline first."""
+    last = [evaluations.last_eval(run)["models"] for run in entry.group.runs]
+    return list(dict.fromkeys(name for deployed in last for name in deployed))
+
+
 def last_accuracy(run: Run, model: str | None = None) -> float | None:
     """Returns a model's accuracy in the last evaluation; by default the headline."""
-    evals = evaluations.final_evals(run)
-    return evaluations.accuracy(evals[-1], model) if evals else None
+    return evaluations.accuracy(evaluations.last_eval(run), model)
 
 
 def best_accuracy(run: Run, model: str | None = None) -> float | None:
@@ -164,24 +185,13 @@ def best_accuracy(run: Run, model: str | None = None) -> float | None:
 
 def density(run: Run, model: str | None = None) -> float | None:
     """Returns the density of a model that was deployed last; by default the first."""
-    evals = evaluations.final_evals(run)
-    models = evals[-1]["models"] if evals else {}
+    models = evaluations.last_eval(run)["models"]
     return models.get(model or next(iter(models), ""), {}).get("density")
 
 
 def of_clients(run: Run, name: str) -> float | None:
     """Returns a quantile of the clients' accuracies in the last evaluation."""
-    evals = evaluations.final_evals(run)
-    return (evals[-1].get("client_accuracy") or {}).get(name) if evals else None
-
-
-def _checked(labels: Sequence[str], groups: Sequence[Group]) -> list[str]:
-    if len(labels) != len(groups) or len(set(labels)) < len(labels):
-        raise ValueError(
-            f"labels={list(labels)!r}, expected {len(groups)} different texts, one for "
-            "each group of runs"
-        )
-    return list(labels)
+    return evaluations.last_eval(run).get("client_accuracy", {}).get(name)
 
 
 def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:

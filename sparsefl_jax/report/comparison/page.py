@@ -5,11 +5,9 @@ from pathlib import Path
 
 from sparsefl_jax.report.comparison import costs, figures, sections
 from sparsefl_jax.report.comparison.citations import Paper, papers
-from sparsefl_jax.report.comparison.differences import make_labels
 from sparsefl_jax.report.comparison.figures import Figure
 from sparsefl_jax.report.comparison.groups import Group, read_groups
 from sparsefl_jax.report.comparison.latex import latex_table
-from sparsefl_jax.report.comparison.likeness import refuse_unlike
 from sparsefl_jax.report.comparison.measures import MARK, Comparison, compare
 from sparsefl_jax.report.comparison.study_folder import runs_of
 from sparsefl_jax.report.comparison.table import comparison_csv
@@ -19,6 +17,7 @@ from sparsefl_jax.report.markup import (
     download,
     facts,
     folded,
+    footer,
     note,
     section,
     text,
@@ -75,9 +74,7 @@ def write_comparison(
     groups = read_groups(run_dirs)
     if labels is not None:
         labels = _by_group(labels, run_dirs, groups)
-    if not unlike:
-        refuse_unlike(groups, labels or make_labels(groups))
-    comparison = compare(groups, labels, budgets)
+    comparison = compare(groups, labels, budgets, unlike)
     return write_comparison_page(comparison, Path(out), title=title, status=status)
 
 
@@ -117,15 +114,14 @@ def write_comparison_page(
         "comparison.tex": latex_table(comparison),
         "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
     }
-    every = [figure for several in drawn.values() for figure in several]
-    texts = {figure.name: draw(figure, comparison) for figure in every}
+    texts = {f.name: draw(f, comparison) for several in drawn.values() for f in several}
     inlined = {
         axis: "".join(framed(*figure[:3], texts[figure.name]) for figure in several)
         for axis, several in drawn.items()
     }
     page = _page(comparison, inlined, files, cited, title, status)
-    files = {"report.html": page, **files}
-    files |= {f"figures/{n}.svg": without_tips(t) for n, t in texts.items()}
+    drawings = {f"figures/{n}.svg": without_tips(t) for n, t in texts.items()}
+    files = {"report.html": page, **files, **drawings}
     for name, content in files.items():
         write_text(out / name, content)
     return [out / name for name in files]
@@ -155,11 +151,12 @@ def _page(
     title: str,
     status: Sequence[tuple[str, str]],
 ) -> str:
-    title = title or _title(comparison)
     there = bool(comparison.entries)
+    known = dict(sections.overview(comparison)) if there else {}
+    title = title or _title(comparison, known)
     body = [
         f"<header><h1>{text(title)}</h1>\n",
-        note(_lede(comparison), "lede"),
+        note(_lede(known), "lede"),
         sections.status_table(status),
         _unlike(comparison),
         _pilots(comparison),
@@ -176,29 +173,29 @@ def _page(
                 f'<div class="figures">{rest}</div>' if rest else "",
             ),
             sections.contrasts(comparison),
-            section("What the runs share", facts(sections.overview(comparison))),
+            section("What the runs share", facts(list(known.items()))),
             sections.configurations(comparison),
             sections.charges(comparison),
             section("Papers of the methods", _cited(cited, files["methods.bib"])),
-            _footer(comparison),
+            footer(
+                made_with(r.summary) for e in comparison.entries for r in e.group.runs
+            ),
         ]
     script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    return document(title, "".join(body), _tab_style(drawn), script)
+    return document(title, "".join(body), script)
 
 
-def _title(comparison: Comparison) -> str:
+def _title(comparison: Comparison, known: Mapping[str, str]) -> str:
     if not comparison.entries:
         return "No results yet"
-    known = dict(sections.overview(comparison))
     data = Path(known.get("data set", "")).stem
     on = f" on {data}" if data and data != "differs" else ""
-    if len(comparison.entries) == 1:
-        return f"{comparison.entries[0].label}{on}"
-    return f"{len(comparison.entries)} configurations{on}"
+    first, *others = comparison.entries
+    what = f"{1 + len(others)} configurations" if others else first.label
+    return f"{what}{on}"
 
 
-def _lede(comparison: Comparison) -> str:
-    known = dict(sections.overview(comparison)) if comparison.entries else {}
+def _lede(known: Mapping[str, str]) -> str:
     forms = {
         **dict.fromkeys(("partition", "network", "optimizer"), "{}"),
         "clients": "{} clients",
@@ -211,9 +208,9 @@ def _lede(comparison: Comparison) -> str:
 
 def _unlike(comparison: Comparison) -> str:
     found = [e for e in comparison.entries if e.unlike]
-    if not found:
-        return ""
     names = "; ".join(f"{e.label} has another {e.unlike}" for e in found)
+    if not names:
+        return ""
     return note(
         f"{MARK} These runs cannot be compared as they are: {names} than "
         f"{comparison.entries[0].label}.",
@@ -228,8 +225,6 @@ def _pilots(comparison: Comparison) -> str:
         for entry in comparison.entries
     }
     notes = [note(f"{label}: {text}") for label, text in found.items() if text]
-    if not notes:
-        return ""
     number = f"{len(notes)} of {len(found)} lines"
     return folded(f"Pilots have set the rounds of {number}", "".join(notes))
 
@@ -244,40 +239,22 @@ def _downloads(files: Mapping[str, str]) -> str:
 
 def _tabs(comparison: Comparison, drawn: Mapping[str, str]) -> str:
     """Returns one panel for each axis of cost, of which one is shown at a time."""
-    axes = [axis for axis in comparison.axes if axis.name in drawn]
-    heads = [
+    if not drawn:
+        return note("No run has been evaluated yet.")
+    tabs = [
         f'<input type="radio" name="axis" id="axis-{i}"{" checked" * (i == 0)}>'
-        f'<label for="axis-{i}">{text(axis.title)}</label>'
-        for i, axis in enumerate(axes)
-    ]
-    panels = [
+        f'<label for="axis-{i}">{text(axis.title)}</label>\n'
         f'<div class="panel" id="panel-{i}"><div class="figures">'
         f"{drawn[axis.name]}</div>\n"
         f"{sections.budgets(comparison, axis)}</div>\n"
-        for i, axis in enumerate(axes)
+        for i, axis in enumerate(comparison.axes)
     ]
-    if not axes:
-        return note("No run has been evaluated yet.")
-    return f'<div class="tabs">{"".join(heads)}\n{"".join(panels)}</div>\n'
-
-
-def _tab_style(drawn: Mapping[str, str]) -> str:
-    shown = [f"#axis-{i}:checked ~ #panel-{i}" for i in range(len(drawn))]
-    return f"{', '.join(shown)} {{ display: block; }}\n" if shown else ""
+    return f'<div class="tabs">{"".join(tabs)}</div>\n'
 
 
 def _cited(cited: Sequence[Paper], content: str) -> str:
     items = [
         f"<li>{text(p.author)}: {text(p.title)}, {text(p.year)}.</li>" for p in cited
     ]
-    if not items:
-        return ""
-    entries = f"<pre>{text(content)}</pre>"
-    return f'<ul class="papers">{"".join(items)}</ul>\n{folded("BibTeX", entries)}'
-
-
-def _footer(comparison: Comparison) -> str:
-    runs = [run for entry in comparison.entries for run in entry.group.runs]
-    made = dict.fromkeys(made_with(run.summary) for run in runs)
-    lines = [line for line in made if line]
-    return f"<footer>{'<br>'.join(map(text, lines))}</footer>\n" if lines else ""
+    entries = folded("BibTeX", f"<pre>{text(content)}</pre>")
+    return f'<ul class="papers">{"".join(items)}</ul>\n{entries}' if items else ""

@@ -8,10 +8,9 @@ from sparsefl_jax.report.charge import RULES, assumptions, charge_rows
 from sparsefl_jax.report.comparison import evaluations, likeness, measures
 from sparsefl_jax.report.comparison.costs import Axis
 from sparsefl_jax.report.comparison.differences import differing, settings, shared
-from sparsefl_jax.report.comparison.intervals import Interval, interval, paired
+from sparsefl_jax.report.comparison.intervals import Interval, paired
 from sparsefl_jax.report.comparison.line_styles import looks
 from sparsefl_jax.report.comparison.measures import BySeed, Comparison, Entry
-from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.markup import (
     Cell,
     Column,
@@ -57,7 +56,10 @@ def results(comparison: Comparison) -> str:
         for entry in entries
     ]
     for axis in comparison.axes:
-        columns[Column(axis.title)] = [_total(entry, axis) for entry in entries]
+        totals = [measures.total(entry, axis.name).mean for entry in entries]
+        columns[Column(axis.title)] = [
+            Cell(axis.text(cost), cost, muted=cost is None) for cost in totals
+        ]
     for name in ("median", "p10"):
         cells = ranked(functools.partial(measures.of_clients, name=name))
         if any(cell.value is not None for cell in cells):
@@ -73,13 +75,7 @@ def results(comparison: Comparison) -> str:
             f"{by} {split} chooses{', optimistic' * ('test' in chosen)}. "
             + _about_intervals(comparison)
         ),
-        table(list(columns), _rows(columns), "Results of all methods", sortable=True),
-        *(
-            note(f"{entry.label}: other {entry.unlike} than the first line.", "warn")
-            for entry in comparison.entries
-            if entry.unlike
-        ),
-        name="results",
+        _sortable(columns, "Results of all methods"),
     )
 
 
@@ -99,16 +95,14 @@ def budgets(comparison: Comparison, axis: Axis) -> str:
     explained = "Accuracy interpolated between evaluations, never extrapolated. "
     if (budget := comparison.common_budget(axis)) is not None:
         areas = [measures.areas(entry, axis, budget) for entry in comparison.entries]
-        cells = [percent(_complete(area)) for area in areas]
+        cells = [percent(measures.of_all(area)) for area in areas]
         title = f"mean up to {axis.budget(budget)}"
         columns[Column(title, "%")] = best_of(cells)
         explained += (
             f"Mean up to {axis.budget(budget)}: the area under the accuracy, linear "
             "from 0 at no cost through every evaluation, divided by the budget."
         )
-    rows = _rows(columns)
-    label = f"Accuracy at equal {axis.title}"
-    return table(list(columns), rows, label, sortable=True) + note(explained)
+    return _sortable(columns, f"Accuracy at equal {axis.title}") + note(explained)
 
 
 def contrasts(comparison: Comparison) -> str:
@@ -118,9 +112,10 @@ def contrasts(comparison: Comparison) -> str:
         return ""
     axis = comparison.axes[0]
     area_to, budget = comparison.common_budget(axis), _best_reached(comparison, axis)
+    last, best = Column("last", "points"), Column("best", "points")
     wanted: dict[Column, Callable[[Entry], BySeed]] = {
-        Column("last", "points"): lambda e: measures.by_seed(e, measures.last_accuracy),
-        Column("best", "points"): lambda e: measures.by_seed(e, measures.best_accuracy),
+        last: lambda e: measures.by_seed(e, measures.last_accuracy),
+        best: lambda e: measures.by_seed(e, measures.best_accuracy),
     }
     if budget is not None:
         column = Column(f"at {axis.budget(budget)}", "points")
@@ -128,19 +123,21 @@ def contrasts(comparison: Comparison) -> str:
     if area_to is not None:
         column = Column(f"mean up to {axis.budget(area_to)}", "points")
         wanted[column] = lambda e: measures.areas(e, axis, area_to)
+    found = {c: [paired(of(e), of(first)) for e in others] for c, of in wanted.items()}
     columns: dict[Column, list[Cell]] = {LINE: names(comparison)[1:]}
-    columns[Column("pairs")] = [Cell(str(n := _pairs(first, e)), n) for e in others]
-    for column, of in wanted.items():
-        found = [paired(of(entry), of(first)) for entry in others]
-        columns[column] = [_difference(f) for f in found]
+    columns[Column("pairs")] = [Cell(str(f.count), f.count) for f in found[last]]
+    for column, gaps in found.items():
+        columns[column] = [
+            percent(f, "+")._replace(best=f.half is not None and abs(f.mean) > f.half)
+            for f in gaps
+        ]
     return section(
         f"Differences from {first.label}",
         note(
             "In percentage points, paired by seed, with 95 % intervals. Bold: the "
             "interval excludes 0."
         ),
-        table(list(columns), _rows(columns), "Paired differences", sortable=True),
-        name="differences",
+        _sortable(columns, "Paired differences"),
     )
 
 
@@ -151,27 +148,24 @@ def configurations(comparison: Comparison) -> str:
     rest = {name: values for name, values in every.items() if name not in chosen}
     return section(
         "In what the runs differ",
-        _fields(comparison, chosen) if len(groups) > 1 else "",
+        _fields(comparison, chosen),
         folded(
             "Arguments that follow from the method",
-            _fields(comparison, rest) if len(groups) > 1 else "",
+            _fields(comparison, rest),
         ),
         folded(f"All {len(same)} shared fields", facts(list(same.items()))),
-        name="configurations",
     )
 
 
 def charges(comparison: Comparison) -> str:
     """Returns what the ledger charged, and every assumption."""
-    lines, rows = [], []
+    lines, rows, head = [], [], []
     for entry, name in zip(comparison.entries, names(comparison), strict=True):
-        run = entry.group.runs[0]
         found = dict.fromkeys(x for r in entry.group.runs for x in assumptions(r))
         lines += [note(f"{entry.label}: {line}", "assumed") for line in found]
-        rows += [[name, *map(word, row)] for row in charge_rows(run)[1:]]
-    head = ["stage", "direction", "bits", "of all", "values", "positions"]
+        head, *charged = charge_rows(entry.group.runs[0])
+        rows += [[name, *map(word, row)] for row in charged]
     columns = [LINE, *(Column(t, number=i > 1) for i, t in enumerate(head))]
-    columns.append(Column("a client and round"))
     return section(
         "What was charged",
         f"<p>{text(RULES)}</p>\n",
@@ -180,7 +174,6 @@ def charges(comparison: Comparison) -> str:
             "Bits by stage and direction, of each method's first seed",
             table(columns, rows, "Bits charged"),
         ),
-        name="charged",
     )
 
 
@@ -221,30 +214,9 @@ def _best_reached(comparison: Comparison, axis: Axis) -> float | None:
     return max(budgets, key=lambda b: sum(has(e, b) for e in others), default=None)
 
 
-def _difference(found: Interval) -> Cell:
-    cell = percent(found, "+")
-    clear = found.half is not None and abs(found.mean) > found.half
-    return cell._replace(best=clear)
-
-
-def _pairs(one: Entry, other: Entry) -> int:
-    seeds = [set(measures.by_seed(e, measures.last_accuracy)) for e in (one, other)]
-    return len(seeds[0] & seeds[1])
-
-
-def _complete(values: BySeed) -> Interval:
-    """Returns the interval if every seed has a value, and else that of none."""
-    found = list(values.values())
-    return interval(found if all(map(finite, found)) else [])
-
-
-def _total(entry: Entry, axis: Axis) -> Cell:
-    found = measures.total(entry, axis.name)
-    return Cell(axis.text(found.mean), found.mean, muted=found.mean is None)
-
-
-def _rows(columns: dict[Column, list[Cell]]) -> list[list[Cell]]:
-    return [list(row) for row in zip(*columns.values(), strict=True)]
+def _sortable(columns: dict[Column, list[Cell]], label: str) -> str:
+    rows = [list(row) for row in zip(*columns.values(), strict=True)]
+    return table(list(columns), rows, label, sortable=True)
 
 
 def _fields(comparison: Comparison, values: dict[str, list[str]]) -> str:
@@ -286,6 +258,9 @@ def overview(comparison: Comparison) -> list[tuple[str, str]]:
     def plain(name: str) -> str:
         return "differs" if name in differ else same.get(name, MISSING)
 
+    counts = [plain(name) for name in ("cohort_size", "epochs", "batch_size")]
+    a_round = "{} clients, {} epochs, batches of {}".format(*counts)
+    a_round = next((word for word in ("differs", MISSING) if word in counts), a_round)
     rate = ("final_learning_rate", "lr_horizon", "lr_delay", "lr_decay")
     changed = {n: plain(n) for n in rate if plain(n) not in (MISSING, "0")}
     schedule = ", ".join(f"{n.replace('_', ' ')} {v}" for n, v in changed.items())
@@ -299,7 +274,7 @@ def overview(comparison: Comparison) -> list[tuple[str, str]]:
         "partition fingerprint": "differs" if "partition" in unlike else partitions,
         "clients": plain("num_clients"),
         "devices": plain("system"),
-        "a round": _a_round(*map(plain, ("cohort_size", "epochs", "batch_size"))),
+        "a round": a_round,
         "rounds": plain("num_rounds"),
         "network": named("model"),
         "optimizer": named("optimizer"),
@@ -308,11 +283,3 @@ def overview(comparison: Comparison) -> list[tuple[str, str]]:
         "seeds": " ".join(map(str, prints)),
     }
     return [(name, value) for name, value in pairs.items() if value != MISSING]
-
-
-def _a_round(clients: str, epochs: str, batch: str) -> str:
-    if "differs" in (clients, epochs, batch):
-        return "differs"
-    if MISSING in (clients, epochs, batch):
-        return MISSING
-    return f"{clients} clients, {epochs} epochs, batches of {batch}"

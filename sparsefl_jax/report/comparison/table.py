@@ -10,7 +10,6 @@ from sparsefl_jax.report.comparison import costs, measures
 from sparsefl_jax.report.comparison.differences import differing
 from sparsefl_jax.report.comparison.evaluations import (
     chosen_by,
-    final_evals,
     seed_of,
     unfinished,
 )
@@ -18,7 +17,6 @@ from sparsefl_jax.report.comparison.groups import Group, method_of
 from sparsefl_jax.report.comparison.intervals import Interval, interval
 from sparsefl_jax.report.comparison.likeness import metric
 from sparsefl_jax.report.comparison.measures import Comparison, Entry, compare
-from sparsefl_jax.report.load import Run
 
 _HEAD = ["run", "n", "rounds", "last %", "best %", "density %", "traffic", "FLOPs"]
 _WIDTH = 100  # of a terminal
@@ -54,7 +52,7 @@ def comparison_table(
     metrics = [metric(entry.group) for entry in entries]
     rows = []
     for entry, whose in zip(entries, metrics, strict=True):
-        for index, model in enumerate(_models(entry.group)):
+        for index, model in enumerate(measures.models(entry) or [MISSING]):
             label = f"  {model}" if index else entry.label
             label += f" ({whose})" * (len(set(metrics)) > 1)
             rows.append([label, *_cells(entry.group, _quantities(entry, model))])
@@ -106,7 +104,7 @@ def comparison_csv(
     for i, entry in enumerate(comparison.entries):
         equal = _at_equal_cost(comparison, entry)
         named = {name: values[i] for name, values in fields.items()}
-        for j, model in enumerate(_models(entry.group)):
+        for j, model in enumerate(measures.models(entry) or [MISSING]):
             row = _csv_row(entry, model, headline=j == 0)
             row |= equal if j == 0 else dict.fromkeys(equal, "")
             asked = {f"config.{n}" if n in row else n: v for n, v in named.items()}
@@ -122,18 +120,26 @@ def comparison_csv(
 def _csv_row(entry: Entry, model: str, headline: bool) -> dict:
     """Returns the columns that a group has without regard to the other groups."""
     group, found = entry.group, _quantities(entry, model)
-    row = {"run": group.name, "method": method_of(group.runs[0]), "model": model}
-    row["n"] = len(group.runs)
-    row["seeds"] = " ".join(str(seed_of(run)) for run in group.runs)
+    row = {
+        "run": group.name,
+        "method": method_of(group.runs[0]),
+        "model": model,
+        "n": len(group.runs),
+        "seeds": " ".join(str(seed_of(run)) for run in group.runs),
+    }
     for name, of_seeds in found.items():
         if name.startswith("client_") and not headline:
             of_seeds = interval([])
         row |= {name: of_seeds.mean, f"{name}_std": of_seeds.std}
-    row |= {"assumed": " ".join(_assumed(group)), "label": entry.label}
-    row |= {"unlike": entry.unlike, "metric": metric(group)}
-    row |= {"unfinished": sum(map(unfinished, group.runs))}
-    row |= {"best_chosen_by": " ".join(sorted(set(map(chosen_by, group.runs))))}
-    return row | {f"{name}_ci95": found[name].half for name in ("accuracy", "best")}
+    return row | {
+        "assumed": " ".join(_assumed(group)),
+        "label": entry.label,
+        "unlike": entry.unlike,
+        "metric": metric(group),
+        "unfinished": sum(map(unfinished, group.runs)),
+        "best_chosen_by": " ".join(sorted(set(map(chosen_by, group.runs)))),
+        **{f"{name}_ci95": found[name].half for name in ("accuracy", "best")},
+    }
 
 
 def _at_equal_cost(comparison: Comparison, entry: Entry) -> dict:
@@ -148,7 +154,7 @@ def _at_equal_cost(comparison: Comparison, entry: Entry) -> dict:
             name = f"accuracy_at_{axis.name}_{budget:g}"
             row |= _csv_interval(name, found.accuracy) | {f"{name}_note": found.note}
         if (budget := comparison.common_budget(axis)) is not None:
-            area = interval(list(measures.areas(entry, axis, budget).values()))
+            area = measures.of_all(measures.areas(entry, axis, budget))
             row |= _csv_interval(f"area_{axis.name}_{budget:g}", area)
     return row
 
@@ -162,25 +168,10 @@ def _assumed(group: Group) -> list[str]:
     return list(dict.fromkeys(line for run in group.runs for line in assumptions(run)))
 
 
-def _models(group: Group) -> list[str]:
-    """Returns the models that a group's runs deploy last, the headline first."""
-    final = [evals[-1] for run in group.runs if (evals := final_evals(run))]
-    return list(dict.fromkeys(m for record in final for m in record["models"])) or [
-        MISSING
-    ]
-
-
 def _quantities(entry: Entry, model: str) -> dict[str, Interval]:
     """Returns the quantities of a deployed model over a group's runs."""
-
-    def rounds(run: Run) -> float:
-        return costs.total(run, "rounds") or 0
-
-    def dense(run: Run) -> float:
-        return sum(record["flops_dense"] for record in run.train) / 1e15
-
     of = {
-        "rounds": rounds,
+        "rounds": lambda run: costs.total(run, "rounds") or 0,
         "accuracy": lambda run: measures.last_accuracy(run, model),
         "best": lambda run: measures.best_accuracy(run, model),
         "density": lambda run: measures.density(run, model),
@@ -188,7 +179,7 @@ def _quantities(entry: Entry, model: str) -> dict[str, Interval]:
         "client_median": lambda run: measures.of_clients(run, "median"),
         "gbit": lambda run: costs.total(run, "gbit"),
         "pflop": lambda run: costs.total(run, "pflop"),
-        "pflop_dense": dense,
+        "pflop_dense": lambda run: sum(r["flops_dense"] for r in run.train) / 1e15,
     }
     return {name: measures.over_seeds(entry, measure) for name, measure in of.items()}
 
