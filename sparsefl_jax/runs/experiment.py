@@ -123,53 +123,32 @@ def run(
 
 
 def run_each(
-    runs: Sequence[tuple],
-    left: Sequence[int],
-    seeds_together: str,
-    widths: tuple[int, int, int] | None,
-    *,
-    progress: bool | str = True,
+    runs: Sequence[tuple], seeds_together: str
 ) -> Iterator[tuple[int, dict | Exception]]:
     """Runs configurations that differ in their seed alone; each costs only itself.
 
     Args:
       runs: pairs of a configuration, with its number of rounds, and its directory.
-      left: the places of those that have not ended.
       seeds_together: whether in one program, a name in `lockstep.CHOICES`.
-      widths, progress: as in `run`.
 
     Yields:
-      The place of a run, and its summary or the error with which it has failed; as they
-      end.
+      As `together.outcomes` does.
 
     Raises:
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    if not left:
-        return
-    begun = [(folder / "config.json").exists() for _, folder in runs]
-    if together.wanted(seeds_together, len(runs)):
-        jobs = [
-            Job(values(config), folder, resume, progress, widths=widths)
-            for (config, folder), resume in zip(runs, begun, strict=True)
-        ]
-        for place, outcome in together.outcomes(jobs, seeds_together):
-            if place in left:
-                yield place, outcome
-        return
-    for place in left:
-        config, folder = runs[place]
-        yield (
-            place,
-            together.attempt(
-                run,
-                config,
-                folder,
-                resume=begun[place],
-                progress=progress,
-                widths=widths,
-            ),
+    widths = widths_of([config for config, _ in runs])
+    jobs = [
+        Job(
+            values(config),
+            folder,
+            resume=(folder / "config.json").exists(),
+            progress="rounds",
+            widths=widths,
         )
+        for config, folder in runs
+    ]
+    return together.outcomes(jobs, seeds_together)
 
 
 def perform(job: Job) -> dict:

@@ -89,20 +89,37 @@ def plan(
 
 def perform(job: Job) -> dict:
     """Runs a configuration with one seed; returns and raises as `experiment.run`."""
-    config, path = job.config, job.path
-    processes.check_same("the configuration", plain(config))
-    parts = None
-    if not job.resume:  # refuses before anything is written
-        parts = job.build(config)
+    processes.check_same("the configuration", plain(job.config))
     if not processes.leads():
-        return _follow(job, parts)
-    with run_directory.claimed(path, config, job.resume):
-        found = find(job)
-        processes.lead([found.done, found.saved is not None])
+        return _follow(job)
+    with claimed(job) as (found, parts):
         if found.done:
             return processes.lead(ended(job, found))
-        parts = parts or job.build(found.config, found.saved is not None)
         return processes.lead(go_on(job, found, parts))
+
+
+@contextlib.contextmanager
+def claimed(job: Job) -> Iterator[tuple[resumption.Found, Parts | None]]:
+    """Holds the directory of a run.
+
+    Args:
+      job: the run.
+
+    Yields:
+      What the directory holds, and what is to run; None if it has ended.
+
+    Raises:
+      ValueError: in one line: it cannot run, or not there.
+    """
+    parts = None
+    if not job.resume:  # refuses before anything is written
+        parts = job.build(job.config)
+    with run_directory.claimed(job.path, job.config, job.resume):
+        found = find(job)
+        processes.lead([found.done, found.saved is not None])
+        if parts is None and not found.done:
+            parts = job.build(found.config, found.saved is not None)
+        yield found, parts
 
 
 def find(job: Job) -> resumption.Found:
@@ -187,8 +204,9 @@ def opened(
         yield at, stack.enter_context(opened)
 
 
-def _follow(job: Job, parts: Parts | None) -> dict:
+def _follow(job: Job) -> dict:
     """Runs the same rounds on every other process, without writing files."""
+    parts = None if job.resume else job.build(job.config)
     done, begun = processes.lead()
     if done:
         return processes.lead()

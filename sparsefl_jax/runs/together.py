@@ -13,14 +13,13 @@ import jax
 
 from sparsefl_jax.data import federated
 from sparsefl_jax.runs import job as single
-from sparsefl_jax.runs import lockstep, loop, recording, resumption, run_directory
+from sparsefl_jax.runs import lockstep, loop, recording
 from sparsefl_jax.runs.job import Job
 from sparsefl_jax.runs.plan import checks, timings
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.segments import Run, Snapshot
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.runs.source import Parts
 from sparsefl_jax.system import interrupt, processes
 
 Outcome = tuple[int, dict | Exception]
@@ -50,7 +49,7 @@ def outcomes(jobs: Sequence[Job], asked: str) -> Iterator[Outcome]:
     with contextlib.ExitStack() as stack:
         open_jobs = {}
         for index, job in enumerate(jobs):
-            found = attempt(_claim, stack, job)
+            found = attempt(stack.enter_context, single.claimed(job))
             if isinstance(found, Exception):
                 yield index, found
             elif found[0].done:
@@ -78,18 +77,8 @@ def attempt(function: Callable, *arguments, **options) -> Any:
         return error
 
 
-def _claim(stack, job: Job) -> tuple[resumption.Found, Parts | None]:
-    """Holds the directory of a run; returns what it holds, and what is to run."""
-    parts = None if job.resume else job.build(job.config)
-    stack.enter_context(run_directory.claimed(job.path, job.config, job.resume))
-    found = single.find(job)
-    if not found.done and parts is None:
-        parts = job.build(found.config, found.saved is not None)
-    return found, parts
-
-
 def _outcomes(jobs: Sequence[Job], left: dict, asked: bool) -> Iterator[Outcome]:
-    """Goes on with the jobs that have not ended: what `_claim` returned, by index."""
+    """Goes on with the jobs that have not ended: what `claimed` yielded, by index."""
     show = any(job.progress for job in jobs)
     begin = time.perf_counter(), time.time()
     saved = {i: found.saved for i, (found, _) in left.items()}

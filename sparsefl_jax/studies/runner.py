@@ -126,7 +126,7 @@ def run_point(workdir: str | Path, name: str) -> None:
 
 
 def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
-    """Runs the seeds that have not ended; yields what failed, and its error."""
+    """Goes on with the seeds; yields what failed, and its error."""
     try:
         point = _fitted(workdir, point)
     except Exception as error:  # a method of one's own may raise any
@@ -134,12 +134,9 @@ def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
         return
     folders = on_disk.folders(workdir, point)
     runs = [(point.of_seed(seed), folder) for seed, folder in folders]
-    left = [i for i, run in enumerate(runs) if not _ended(*run)]
-    widths = experiment.widths_of([config for config, _ in runs])
-    for index, outcome in experiment.run_each(
-        runs, left, point.config.seeds_together, widths, progress="rounds"
-    ):
-        if not isinstance(outcome, dict):
+    asked = point.config.seeds_together
+    for index, outcome in experiment.run_each(runs, asked):
+        if isinstance(outcome, Exception):
             yield f"seed {point.seeds[index]}", outcome
 
 
