@@ -179,6 +179,7 @@ def define_config(values):
     """
     from ml_collections.config_flags import config_flags
 
+    from sparsefl_jax.runs import run_directory
     from sparsefl_jax.runs.config import rename
 
     class Parser(config_flags.ConfigFileFlagParser):
@@ -187,7 +188,10 @@ def define_config(values):
         def parse(self, path):
             _check_file(path)
             of_run = path.endswith(".json")
-            self.config = _config_of(path) if of_run else super().parse(path)
+            if of_run:
+                self.config = run_directory.read_config(Path(path).parent).lock()
+            else:
+                self.config = super().parse(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
             if of_run and not any(arg.lstrip("-") == "resume" for arg in argv):
                 fit = self.config.fit  # a new run fits its budget anew
@@ -230,28 +234,6 @@ def define_fields(values):
         Parser(), flags.ArgumentSerializer(), "fields", None, meaning, boolean=True
     )
     return flags.DEFINE_flag(flag, values)
-
-
-def _config_of(path: str):
-    """Returns the configuration in a run's `config.json`, ready for overrides."""
-    from ml_collections import config_dict
-
-    from sparsefl_jax.runs import run_directory
-    from sparsefl_jax.runs.config import defaults
-
-    def open_up(section, default):
-        for name, value in section.items():
-            known = default is not None and name in default
-            if isinstance(value, config_dict.ConfigDict):
-                open_up(value, default[name] if known else None)
-            elif value is None:
-                kind = default.get_type(name) if known else object
-                section[name] = config_dict.placeholder(kind)
-
-    config = run_directory.read_config(Path(path).parent)
-    with config.unlocked(), config.ignore_type():
-        open_up(config, defaults.default_config())
-    return config.lock()
 
 
 def _with_config(argv: list[str]) -> list[str]:

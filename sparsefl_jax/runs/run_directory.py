@@ -10,7 +10,7 @@ from typing import Any
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.data.hub import OPTIONS
-from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.runs.config.defaults import default_config, with_defaults
 from sparsefl_jax.runs.config.plain import plain
 from sparsefl_jax.system import files
 
@@ -35,8 +35,6 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     Raises:
       ValueError: there is no run, or its `config.json` cannot be read.
     """
-    from ml_collections import config_dict
-
     files.check_name("workdir", workdir)
     path = Path(workdir) / "config.json"
     if not path.exists():
@@ -47,7 +45,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     named = {"name": files.TEXT}
     fields = files.read_json(path, {"algorithm": named, "model": named})
     with blaming(path):
-        return config_dict.ConfigDict(default_config().to_dict() | fields)
+        return with_defaults(fields)
 
 
 @contextlib.contextmanager

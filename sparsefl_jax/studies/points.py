@@ -221,7 +221,7 @@ def read(workdir: str | Path) -> tuple[list[Point], dict]:
     with blaming(path):
         labels = study.pop("labels", {})
         return [
-            Point(name, configuration(values), labels.get(name, ""))
+            Point(name, defaults.with_defaults(values), labels.get(name, ""))
             for name, values in study.pop("points").items()
         ], study
 
@@ -236,13 +236,6 @@ def named(workdir: str | Path, name: str) -> Point:
     if not found:
         raise ValueError(f"{workdir} has no point {name!r}")
     return found[0]
-
-
-def configuration(values: dict):
-    """Returns the `ConfigDict` of plain values, with defaults for what they lack."""
-    from ml_collections import config_dict
-
-    return config_dict.ConfigDict(defaults.default_config().to_dict() | values)
 
 
 @contextlib.contextmanager

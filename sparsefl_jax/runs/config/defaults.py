@@ -79,6 +79,14 @@ def default_config() -> Any:  # a ConfigDict
     )
 
 
+def with_defaults(values: dict) -> Any:  # a ConfigDict
+    """Returns the configuration of plain values, with defaults for what they lack."""
+    config = default_config()
+    with config.ignore_type():
+        config.update(values)
+    return config
+
+
 def _create(**fields) -> Any:
     """Returns a `ConfigDict`; a type stands for a field of it that is not set."""
     from ml_collections import config_dict

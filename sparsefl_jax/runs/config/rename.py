@@ -124,7 +124,7 @@ def follow(config, given: dict[str, dict[str, str]]) -> None:
 
 
 def _admit(config, given: dict[str, dict[str, str]]) -> None:
-    """Adds arguments that sections may hold and do not, so that they can be set."""
+    """Adds arguments that sections may hold and do not set, so that they can be."""
     from ml_collections import config_dict
 
     for field, flags in given.items():
@@ -132,9 +132,10 @@ def _admit(config, given: dict[str, dict[str, str]]) -> None:
         if not hasattr(section, "to_dict") or not section.get("name"):
             continue
         known = fields.kinds(field, flags.get("name", section.name))
-        with config.unlocked():
-            for key in (flags.keys() & known.keys()) - set(section):
-                section[key] = config_dict.placeholder(object)
+        for key in flags.keys() & known.keys():
+            if key not in section or section.get_type(key) is type(None):
+                with config.unlocked(), config.ignore_type():
+                    section[key] = config_dict.placeholder(object)
 
 
 def settle(config):
