@@ -21,7 +21,7 @@ from sparsefl_jax.runs import job as single
 from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.plain import plain, replaced, values
 from sparsefl_jax.runs.job import Job
-from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source, assemble
+from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source
 from sparsefl_jax.system import files, processes
 
 
@@ -36,7 +36,8 @@ def build(config, started: bool = False) -> Parts:
       ValueError: in one line, before any compilation.
     """
     fields.check(config)
-    return assemble(CONFIGURATION, values(config), started)
+    plain_values = values(config)
+    return CONFIGURATION.parts(plain_values, CONFIGURATION.data(plain_values), started)
 
 
 def widths_of(

@@ -11,7 +11,7 @@ import jax
 
 from sparsefl_jax import report
 from sparsefl_jax.core.types import Key
-from sparsefl_jax.data.federated import FederatedData
+from sparsefl_jax.data.federated import FederatedData, padded
 from sparsefl_jax.runs import (
     checkpoint,
     compile_for,
@@ -26,7 +26,7 @@ from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.runs.setup import guarantee
-from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source, assemble, read
+from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source
 from sparsefl_jax.system import interrupt, log_lines, processes, provenance
 from sparsefl_jax.system.targets import Target
 
@@ -45,11 +45,12 @@ class Job(NamedTuple):
 
     def build(self, config: SimpleNamespace, started: bool = False) -> Parts:
         """Builds what runs, with the configuration that the run goes on with."""
-        return assemble(self.source, config, started, self.widths)
+        return self.source.parts(config, self.data(), started)
 
     def data(self) -> FederatedData:
-        """Reads the data of the run."""
-        return read(self.source, self.config, self.widths)
+        """Reads the data of the run, with clients' tables of its widths."""
+        data = self.source.data(self.config)
+        return data if self.widths is None else padded(data, self.widths)
 
 
 def plan(
