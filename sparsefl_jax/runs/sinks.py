@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.runs import trackers
-from sparsefl_jax.runs.config.registry import lookup
 from sparsefl_jax.system import log_lines
 from sparsefl_jax.system.files import naming
 
@@ -132,7 +132,7 @@ def check(names: Sequence[str]) -> None:
       mlflow, tensorboard, wandb
     """
     for name in names:
-        lookup("sinks", name, SINKS)
+        one_of("sinks", name, sorted(SINKS))
         module = _MODULES.get(name, name)
         found = importlib.util.find_spec(module)
         if found is None or found.origin is None:  # W&B leaves folders `wandb`
@@ -195,10 +195,7 @@ def open_sinks(
 
 
 def _line(record: dict) -> str:
-    try:
-        return json.dumps(record, allow_nan=False) + "\n"
-    except ValueError:  # rare, so that only then is every value looked at
-        return json.dumps(_nulled(record), allow_nan=False) + "\n"
+    return json.dumps(_nulled(record), allow_nan=False) + "\n"
 
 
 def _nulled(value):

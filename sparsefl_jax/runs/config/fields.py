@@ -200,7 +200,7 @@ def _check_ranges(config) -> None:
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
         )
     check_observed(config.observe_rounds, config.num_rounds)
-    registry.lookup("init_what", config.init_what, INIT_WHAT)
+    one_of("init_what", config.init_what, sorted(INIT_WHAT))
     one_of("seeds_together", config.seeds_together, lockstep.CHOICES)
     if config.seeds_together == "yes" and config.seeds < 2:
         raise ValueError("seeds_together='yes', expected with it seeds of at least 2")

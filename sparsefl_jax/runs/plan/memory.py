@@ -185,35 +185,6 @@ def smaller(memory: Memory, limit: float, asked: int | str, strict: bool) -> int
     return fitting
 
 
-def half(chunk: int, asked: int | str, stage: int, reason: str) -> int:
-    """Returns half of a chunk whose program the compiler refused for its memory.
-
-    Args:
-      chunk: the chunk that was refused.
-      asked: the chunk that the user asked for, or 'auto'.
-      stage: which.
-      reason: the compiler's.
-
-    Raises:
-      ValueError: it was asked for, or it is one client.
-
-    Example:
-      >>> half(50, "auto", 0, "Used 20G of 15G")
-      25
-      >>> half(50, 50, 0, "Used 20G of 15G")
-      Traceback (most recent call last):
-        ...
-      ValueError: chunk=50 does not fit a device's memory in stage 0, expected a smaller
-      one or a smaller model (Used 20G of 15G)
-    """
-    if asked != "auto" or chunk == 1:
-        raise ValueError(
-            f"chunk={chunk} does not fit a device's memory in stage {stage}, expected "
-            f"a smaller one or a smaller model ({reason})"
-        )
-    return chunk // 2
-
-
 def budget(memory_gb: float | None, devices: Sequence) -> float | None:
     """Returns the bytes that all devices may hold; None for no limit, as on CPUs."""
     if memory_gb is not None:
