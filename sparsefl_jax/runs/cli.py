@@ -8,8 +8,15 @@ import shlex
 import sys
 from pathlib import Path
 
+from absl import flags
+from ml_collections.config_flags import config_flags
+
+from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.validate import closest, one_line
+from sparsefl_jax.runs import experiment, fit_rounds, help_text, job, run_directory
+from sparsefl_jax.runs.config import fields, guess, reference, rename
+from sparsefl_jax.system import hardware, interrupt, membership, processes
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EVERYTHING = "all"  # the value of `--fields` without one
@@ -50,26 +57,21 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
 
     `may` holds what `experiment.run` accepts in a run that goes on.
     """
-    from sparsefl_jax import report
-    from sparsefl_jax.runs import experiment
-    from sparsefl_jax.runs.config import fields
-    from sparsefl_jax.runs.config.rename import settle
-    from sparsefl_jax.runs.run_directory import read_config
-    from sparsefl_jax.system import hardware, interrupt, processes
-
     if resume and workdir is None:
         raise ValueError("--workdir is missing, expected the directory of a run")
     if config is None and not resume:
         raise ValueError(
             "--config is missing, expected configs/flash_cifar10.py:mini, say"
         )
-    config = read_config(workdir) if config is None else settle(config)
+    if config is None:
+        config = run_directory.read_config(workdir)
+    config = rename.settle(config)
     fields.check(config)
     hardware.keep_compilations()
     if workdir is None:
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        data = Path(config.dataset).stem
-        workdir = f"runs/{config.algorithm.name}_{data}_{stamp}".replace(":", ".")
+        dataset = Path(config.dataset).stem
+        workdir = f"runs/{config.algorithm.name}_{dataset}_{stamp}".replace(":", ".")
     try:
         summary = experiment.run(config, workdir, resume=resume, **may)
     except interrupt.StoppedError as error:
@@ -86,16 +88,13 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
 
 def dry_run(config, target=None) -> None:
     """Prints the plan, compiled for a `Target`; trains at most a budget's pilot."""
-    from sparsefl_jax.runs import experiment, fit_rounds, job
-    from sparsefl_jax.runs.config.rename import settle
-    from sparsefl_jax.system import hardware, processes
-
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
     if target is None:  # what is compiled for a target cannot be read back
         hardware.keep_compilations()
     show = processes.leads()
-    config, found = fit_rounds.fitted(settle(config), experiment.build, progress=show)
+    config = rename.settle(config)
+    config, found = fit_rounds.fitted(config, experiment.build, progress=show)
     plan = job.plan(config, experiment.build(config), compiled=True, target=target)
     if show:
         formats.say(f"{found}\n{plan}" if found else plan)
@@ -103,16 +102,12 @@ def dry_run(config, target=None) -> None:
 
 def list_fields(section: str, config) -> None:
     """Prints the fields of a section, or of all for `EVERYTHING`."""
-    from sparsefl_jax.runs.config import reference
-    from sparsefl_jax.runs.config.rename import settle
-
-    config = config if config is None else settle(config)
+    config = config if config is None else rename.settle(config)
     formats.say(reference.listing("" if section == EVERYTHING else section, config))
 
 
 def catalogue() -> str:
     """Lists methods, models, data sets, partitioners and configurations, one a line."""
-    from sparsefl_jax import algorithms, data, models
 
     def first_line(thing) -> str:
         text = thing if isinstance(thing, str) else inspect.getdoc(thing) or ""
@@ -143,8 +138,6 @@ def _unknown_field(error: Exception, config, argv: list[str]) -> str:
       config: what `--config` names, if it could be read.
       argv: the command line, in which the field stands unless the file has it.
     """
-    from sparsefl_jax.runs.config import guess
-
     for arg in argv:
         found = re.match(r"--?config\.([\w.]+)", arg)
         section, parts = config, found[1].split(".") if found else []
@@ -177,10 +170,6 @@ def define_config(values):
     Returns:
       What holds the configuration once the flags are parsed.
     """
-    from ml_collections.config_flags import config_flags
-
-    from sparsefl_jax.runs import run_directory
-    from sparsefl_jax.runs.config import rename
 
     class Parser(config_flags.ConfigFileFlagParser):
         config = None  # the last that was read, for messages
@@ -217,7 +206,6 @@ def define_fields(values):
     Returns:
       What holds the section once the flags are parsed, `EVERYTHING` for all.
     """
-    from absl import flags
 
     class Parser(flags.ArgumentParser):
         syntactic_help = "a section, a method, a network or a partition"
@@ -291,12 +279,9 @@ def guarded(app, flags, main) -> None:
     """
     sys.path.append(os.getcwd())  # last, so that nothing there replaces a package
     if {"--help", "-help", "-h", "-?"} & set(sys.argv[1:]):
-        from sparsefl_jax.runs import help_text
-
         return formats.say(help_text.text(flags.FLAGS, sys.argv[0]))
     if os.environ.get("SPARSEFL_DEBUG"):
         return app.run(main)
-    from sparsefl_jax.system import membership
 
     def parse(argv):
         try:

@@ -1,6 +1,7 @@
 """A run's directory: one configuration, one process at a time, nothing overwritten."""
 
 import contextlib
+import fcntl
 import json
 import time
 from collections.abc import Iterator
@@ -152,8 +153,6 @@ def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
     Raises:
       ValueError: another process holds it.
     """
-    import fcntl
-
     until = time.monotonic() + wait
     with open(workdir / "lock", "a") as file:
         while not _try(file, fcntl.LOCK_EX):
@@ -167,8 +166,6 @@ def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
 
 def in_use(workdir: Path) -> bool:
     """Tells whether a process runs in a directory now."""
-    import fcntl
-
     if not (workdir / "lock").exists():
         return False
     with open(workdir / "lock", "a+") as file:  # shared with others who look
@@ -177,8 +174,6 @@ def in_use(workdir: Path) -> bool:
 
 def _try(file, kind: int) -> bool:
     """Locks a file until it is closed, unless another process has locked it."""
-    import fcntl
-
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:
