@@ -4,7 +4,7 @@ import contextlib
 import fcntl
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,26 +93,29 @@ def _check(workdir: Path, config, resume: bool) -> None:
             raise ValueError(f"{name} holds {min(others)}, expected an empty directory")
 
 
-def difference(old, new) -> str:
+def difference(old, new, free: Container[str] = (*FREE, *LATER)) -> str:
     """Names the first field that differs and may not change in a run; '' if none.
 
     Args:
       old: a configuration, as `plain` takes it. A field that one of the two lacks,
         because it was added since, has its default there.
       new: another.
+      free: the fields that may change.
 
     Example:
       >>> difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
       'b.c is 2 there and 3 here'
     """
     for name, (there, here) in differences(old, new).items():
-        if name not in FREE + LATER:
+        if name not in free:
             return f"{name} is {there!r} there and {here!r} here"
     return ""
 
 
 def differences(old, new) -> dict[str, tuple]:
     """Returns all fields that differ, by dotted name, with both values.
+
+    A budget comes first, as the rounds and what depends on them follow it.
 
     Example:
       >>> differences({"num_rounds": 4, "seed": 1}, {"num_rounds": 8, "seed": 1})
@@ -121,7 +124,7 @@ def differences(old, new) -> dict[str, tuple]:
     default, old, new = (flatten(plain(c)) for c in (default_config(), old, new))
     pairs = {
         name: tuple(c.get(name, default.get(name)) for c in (old, new))
-        for name in sorted(old | new)
+        for name in sorted(old | new, key=lambda name: (name[:4] != "fit.", name))
     }
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 

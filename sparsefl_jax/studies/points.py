@@ -71,9 +71,9 @@ def load(path: str) -> list[Point]:
         parent = file.parent if file.parent != Path() else Path("studies")
         there = sorted(p.name for p in parent.glob("*.py"))
         near = closest(file.name, there)
-        hint = f"did you mean {parent / near[0]}?" if near else "no study there"
-        if there and not near:
-            hint = f"{parent}/ holds {', '.join(there)}"
+        hint = f"{parent}/ holds {', '.join(there) or 'no study'}"
+        if near:
+            hint = f"did you mean {parent / near[0]}?"
         raise ValueError(f"--study={name}: there is no such file; {hint}")
     spec = importlib.util.spec_from_file_location(f"_study_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
@@ -137,16 +137,12 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
             kept = run_directory.read_config(folder)
             wanted = point.of_seed(kept.seed)
             wanted = fit_rounds.kept(wanted, kept) or wanted
-            pairs = run_directory.differences(kept, wanted)
-            for name in sorted(pairs, key=lambda name: not name.startswith("fit.")):
-                there, here = pairs[name]
-                if name not in (*run_directory.FREE, "fit.by", "fit.measured"):
-                    raise ValueError(
-                        f"{folder} holds a run of another configuration: {name} is "
-                        f"{there!r} there and {here!r} here; remove "
-                        f"{workdir / point.name} to run it again, or give another "
-                        "--workdir"
-                    )
+            free = (*run_directory.FREE, "fit.by", "fit.measured")
+            if differs := run_directory.difference(kept, wanted, free):
+                raise ValueError(
+                    f"{folder} holds a run of another configuration: {differs}; remove "
+                    f"{workdir / point.name} to run it again, or give another --workdir"
+                )
         old = known.get(point.name, {})
         for file, checksum in code[point.name].items() if begun else ():
             if old.get(file, checksum) != checksum:

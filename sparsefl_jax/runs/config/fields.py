@@ -133,13 +133,10 @@ def parameters(field: str, name: str | None) -> dict[str, inspect.Parameter]:
 def kinds(field: str, name: str | None) -> dict:
     """Returns the type of each argument that a section may hold, and of its name."""
     found = {key: _kind(p) for key, p in parameters(field, name).items()}
-    usual = defaults.default_config()
-    if field == "first_stage":
-        found["name"] = str
-        found |= {key: type(usual[key]) for key in registry.STAGE}
-    if field == "partition":
-        found |= {"test_fraction": float, "shift_strength": float, "feature_shift": str}
-    return found | {key: usual[field].get_type(key) for key in usual[field]}
+    if field in registry.TABLES:
+        found |= {"name": str} | registry.SECTION_WIDE.get(field, {})
+    usual = defaults.default_config()[field]
+    return found | {key: usual.get_type(key) for key in usual}
 
 
 def kind(field: str):

@@ -9,11 +9,18 @@ from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.named import named
 
-STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
+STAGE = {
+    **dict.fromkeys(("num_rounds", "cohort_size", "epochs", "batch_size"), int),
+    "drop_last": bool,
+}
 SECTION_WIDE = {  # what a section holds beside the arguments of the entry it names
     "first_stage": STAGE,
-    "model": ("dtype",),
-    "partition": ("test_fraction", "feature_shift", "shift_strength"),
+    "model": {"dtype": str},
+    "partition": {
+        "test_fraction": float,
+        "feature_shift": str,
+        "shift_strength": float,
+    },
 }
 TABLES = {  # what the `name` of a section is looked up in
     "algorithm": algorithms.ALGORITHMS,
