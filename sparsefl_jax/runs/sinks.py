@@ -30,30 +30,22 @@ class JsonLines:
 
     Args:
       workdir: an existing directory.
-      position: where to go on, as `position` gave it; what lies behind it is cut off.
-        None: start empty.
+      position: where the files end and go on, see `log_lines.restore`. None: start
+        empty.
 
     Raises:
-      ValueError: a file does not hold what it had at its position; nothing has been
-        changed.
       OSError: a write failed, with the file's name; no part of the write stays.
     """
 
     def __init__(self, workdir: Path, position: dict | None = None):
-        paths = [workdir / name for name in log_lines.FILES]
-        self._checks = {
-            name: (position or {}).get(name, "") for name in log_lines.FILES
-        }
-        kept = [log_lines.kept(path, self._checks[path.name]) for path in paths]
-        lost = "; ".join(file.lost for file in kept if file.lost)
-        if lost:
-            raise ValueError(f"workdir={str(workdir)!r}: {lost}")
-        self._rounds = position["rounds"] if position else 0
-        self._seconds = position["seconds"] if position else 0.0
+        start = position or {"rounds": 0, "seconds": 0.0}
+        self._rounds, self._seconds = start["rounds"], start["seconds"]
+        self._checks = {name: start.get(name, "") for name in log_lines.FILES}
         # Unbuffered: no buffer can write the rest of a failed line later.
-        self._metrics, self._timing = (io.FileIO(path, "a") for path in paths)
-        for file, whole in zip((self._metrics, self._timing), kept, strict=True):
-            file.truncate(len(whole.content))
+        mode = "w" if position is None else "a"
+        self._metrics, self._timing = (
+            io.FileIO(workdir / name, mode) for name in log_lines.FILES
+        )
         if position is None:
             self._append(self._metrics, log_lines.HEADER.decode())
 
@@ -151,7 +143,7 @@ def open_sinks(
     Args:
       names: keys of `SINKS`.
       workdir: an existing directory.
-      position: where to go on, as `position()` gave it; None: start empty.
+      position: where the files end, as `position()` gave it; None: start empty.
 
     Yields:
       `Sinks`. `write` takes the records of one segment, as `metrics.jsonl` has them,
@@ -159,8 +151,7 @@ def open_sinks(
       segment that went into compiling.
 
     Raises:
-      ValueError: `check` refuses a name, or a file does not hold what it had at the
-        position.
+      ValueError: `check` refuses a name.
       OSError: a write failed, as on a full disk; names the file.
 
     Example:
