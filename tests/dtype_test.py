@@ -187,7 +187,7 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
             about = {"seconds": 1.0, "commit": None, "data": {}}
             about["position"] = log.position()
         np.save(tmp_path / "partition.npy", datasets.partition_counts(data))
-        facts = {0: Memory({}, {}, share=1, chunk=1)}.get, tmp_path, segment.snapshot
+        facts = {0: Memory({}, {}, chunk=1)}.get, tmp_path, segment.snapshot
         said = summary.write(config, *facts, about)
         assert said["compute_dtype"] == dtype
     full, half = told["float32"], told["bfloat16"]

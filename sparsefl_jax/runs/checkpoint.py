@@ -120,25 +120,23 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
             refused = _refusal(about, key)
             if refused:
                 raise _RefusedError(f"{path} {refused}")
-            names = about["checksums"]
-            names = {k: v for k, v in names.items() if state or k != "state"}
+            sums = about["checksums"]
             arrays = {
                 name: _item(manager, step, name, ocp.args.StandardRestore())
-                for name in names
+                for name in sums
+                if state or name != "state"
             }
-            whole = all(checksum(arrays[name]) == names[name] for name in names)
+            if any(checksum(arrays[name]) != sums[name] for name in arrays):
+                raise ValueError("a checksum differs")
             clients = workdir / "clients" / str(step)
             rows = about.get("clients") if state else None
             if rows and not disk_store.whole(clients, rows):
                 raise ValueError(f"a checksum in {clients} differs")
-            saved = _saved(arrays, about, clients)
+            return _saved(arrays, about, clients)
     except _RefusedError as error:
         raise ValueError(str(error)) from None
     except Exception as error:  # as above
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from error
-    if not whole:
-        raise ValueError(f"{path} is damaged: a checksum differs")
-    return saved
 
 
 def config(workdir: Path) -> dict | None:
@@ -234,8 +232,11 @@ def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:
     """Returns the leaves by path, without empty ones, which orbax refuses."""
-    leaves = trees.by_path(tree).items()
-    return {path: np.asarray(leaf) for path, leaf in leaves if leaf.size}
+    return {
+        path: np.asarray(leaf)
+        for path, leaf in trees.by_path(tree).items()
+        if leaf.size
+    }
 
 
 def _unflat(flat: dict, shapes) -> PyTree:
