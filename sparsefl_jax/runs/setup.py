@@ -61,7 +61,7 @@ class Setup(NamedTuple):
     client_store: str = "auto"
     memory_gb: float | None = None
     devices: Sequence | None = None
-    until: Limits | None = None
+    until: Limits = Limits()
     initial: SparseModel | None = None
     observe_rounds: Sequence[int] = ()
     system: System | None = None
@@ -73,11 +73,6 @@ class Setup(NamedTuple):
     def is_last(self, stage: int) -> bool:
         """Tells whether no stage follows."""
         return stage == len(self.stages) - 1
-
-    @property
-    def limits(self) -> Limits:
-        """Returns the limits of the run, all None by default."""
-        return self.until or Limits()
 
 
 def make(
@@ -172,7 +167,7 @@ def _check_budgets(budgets: np.ndarray | None, num_clients: int) -> None:
 
 
 def _check_system(setup: Setup, num_clients: int) -> None:
-    system, hours = setup.system, setup.limits.hours
+    system, hours = setup.system, setup.until.hours
     if system is None:
         if hours is not None:
             raise ValueError(

@@ -82,10 +82,7 @@ def _outcomes(jobs: Sequence[Job], left: dict, asked: bool) -> Iterator[Outcome]
     show = any(job.progress for job in jobs)
     begin = time.perf_counter(), time.time()
     saved = {i: found.saved for i, (found, _) in left.items()}
-    stands = {
-        i: old.snapshot if old else Snapshot(0, 0, None, 0, 0.0)
-        for i, old in saved.items()
-    }
+    stands = {i: old.snapshot if old else Snapshot() for i, old in saved.items()}
     some = next(iter(left.values()))[1]
     setups = [
         left[i][1].setup if i in left else _other(some.setup, job)
@@ -133,16 +130,21 @@ def _together(
     `begin` is when that began, by `time.perf_counter` and by `time.time`.
     """
     with contextlib.ExitStack() as stack:
-        files, opened = {}, {}
+        files, at, recorders = {}, {}, {}
         for i, run in left.items():
             job = jobs[i]
-            if opened and job.progress:
+            if files and job.progress:
                 job = job._replace(progress="rounds")  # one plan is enough
             files[i] = stack.enter_context(contextlib.ExitStack())
             context = single.opened(job, *run, len(jobs), progress, begin[0])
-            opened[i] = attempt(files[i].enter_context, context)
+            opened = attempt(files[i].enter_context, context)
+            if isinstance(opened, Exception):
+                yield i, opened
+            else:
+                at[i], recorders[i] = opened
         timings.waited(begin[1])
-        for i, outcome in _in_step(jobs, opened, setups, programs, interrupted):
+        seeds = [job.config.seed for job in jobs]
+        for i, outcome in _in_step(at, recorders, seeds, setups, programs, interrupted):
             failed = attempt(files[i].close)
             yield i, failed or outcome
 
@@ -160,20 +162,14 @@ def _other(setup: Setup, job: Job) -> Setup:
 
 
 def _in_step(
-    jobs: Sequence[Job],
-    opened: dict,
+    at: dict[int, Snapshot],
+    recorders: dict[int, recording.Recorder],
+    seeds: Sequence[int],
     setups: Sequence[Setup],
     programs: Programs,
     interrupted: Callable,
 ) -> Iterator[Outcome]:
     """Runs seeds in step and records each as if it were alone."""
-    at, recorders = {}, {}
-    for i, where in opened.items():
-        if isinstance(where, Exception):
-            yield i, where
-        else:
-            at[i], recorders[i] = where
-    seeds = [job.config.seed for job in jobs]
     left = {i: where for i, where in at.items() if not where.ended_by}
     for i in at.keys() - left.keys():
         yield i, attempt(recorders[i].finish, at[i], programs.memory)

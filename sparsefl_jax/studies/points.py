@@ -222,18 +222,6 @@ def read(workdir: str | Path) -> tuple[list[Point], dict]:
         ], study
 
 
-def named(workdir: str | Path, name: str) -> Point:
-    """Returns a point of a study.
-
-    Raises:
-      ValueError: there is no such study or point.
-    """
-    found = [point for point in read(workdir)[0] if point.name == name]
-    if not found:
-        raise ValueError(f"{workdir} has no point {name!r}")
-    return found[0]
-
-
 @contextlib.contextmanager
 def naming(point: Point) -> Iterator[None]:
     """Names the point in what cannot run."""
@@ -250,11 +238,10 @@ def naming(point: Point) -> Iterator[None]:
 
 def state(workdir: Path, point: Point) -> State:
     """Returns how far a point has come, by its files."""
-    folders = [workdir / point.name / f"seed_{seed}" for seed in point.seeds]
-    done = sum((folder / "summary.json").exists() for folder in folders)
+    done = sum((f / "summary.json").exists() for _, f in folders(workdir, point))
     note = failure(workdir, point.name)
     reason = note.read_text().strip() if note.exists() else ""
-    running = done < len(folders) and held(workdir, point)
+    running = done < len(point.seeds) and held(workdir, point)
     return State(done, reason, running)
 
 

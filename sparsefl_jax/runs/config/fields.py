@@ -17,8 +17,6 @@ from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.runs import lockstep, sinks
 from sparsefl_jax.runs.config import defaults, guess, registry, unread
 from sparsefl_jax.runs.config.plain import refuse_python
-from sparsefl_jax.runs.setup import check_observed
-from sparsefl_jax.simulation import store
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local
 
@@ -196,11 +194,9 @@ def _check_ranges(config) -> None:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
         )
-    check_observed(config.observe_rounds, config.num_rounds)
     one_of("init_what", config.init_what, sorted(INIT_WHAT))
     one_of("seeds_together", config.seeds_together, lockstep.CHOICES)
     if config.seeds_together == "yes" and config.seeds < 2:
         raise ValueError("seeds_together='yes', expected with it seeds of at least 2")
     one_of("model.dtype", config.model.get("dtype", "float32"), DTYPES)
     sinks.check(config.sinks)
-    store.check(config.client_store)
