@@ -31,7 +31,7 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
       memory: gives that of a stage, as `Programs.memory` does.
       folder: the run's directory.
       at: where it ended.
-      about: as its last checkpoint has it, and its `guarantee`, if there is one.
+      about: as its last checkpoint has it, and its `guarantee`, which may be empty.
 
     Returns:
       What it has written, with keys as in `report.table`.
