@@ -2,8 +2,8 @@
 
 A sink is made by `factory(workdir, position)`. `write(records, seconds)` takes the
 records of every segment, in order, and outlives a kill of the process; `close()` closes
-the files. After an interruption a sink goes on from a position, which a checkpoint has
-saved, as if it had never stopped.
+the files. What it raises becomes one line that names it. After an interruption a sink
+goes on from a position, which a checkpoint has saved, as if it had never stopped.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.runs import trackers
 from sparsefl_jax.system import log_lines
 from sparsefl_jax.system.files import naming
@@ -152,7 +152,8 @@ def open_sinks(
 
     Raises:
       ValueError: `check` refuses a name.
-      OSError: a write failed, as on a full disk; names the file.
+      OSError: a write failed, as on a full disk, or a tool refuses the run or what is
+        logged; names the file or the tool.
 
     Example:
       >>> import tempfile
@@ -170,17 +171,22 @@ def open_sinks(
     with contextlib.ExitStack() as stack:
         files = JsonLines(workdir, position)
         stack.callback(files.close)
-        sinks = []
+        sinks = {}
+
+        def call(name: str, function: Callable, *arguments) -> Any:
+            with blaming(f"sinks={name!r}", OSError):
+                return function(*arguments)
+
         for name in names:
-            sinks.append(SINKS[name](workdir, position))
-            stack.callback(sinks[-1].close)
+            sinks[name] = call(name, SINKS[name], workdir, position)
+            stack.callback(call, name, sinks[name].close)
 
         def write(
             records: list[dict], seconds: float, compile_seconds: float = 0.0
         ) -> None:
             files.write(records, seconds, compile_seconds)
-            for sink in sinks:
-                sink.write(records, seconds)
+            for name, sink in sinks.items():
+                call(name, sink.write, records, seconds)
 
         yield Sinks(write, files.position)
 
