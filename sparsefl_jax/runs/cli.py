@@ -8,7 +8,6 @@ import shlex
 import sys
 from pathlib import Path
 
-from absl import flags
 from ml_collections.config_flags import config_flags
 
 from sparsefl_jax import algorithms, data, models, report
@@ -19,7 +18,7 @@ from sparsefl_jax.runs.config import fields, guess, reference, rename
 from sparsefl_jax.system import hardware, interrupt, membership, processes
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-EVERYTHING = "all"  # the value of `--fields` without one
+EVERYTHING = "all"  # what `--fields` lists without a section
 
 
 def check_flags(verbs: dict, others: dict) -> None:
@@ -197,40 +196,20 @@ def define_config(values):
     return holder
 
 
-def define_fields(values):
-    """Defines the flag `--fields`, alone or with a section as its value.
+def completed(argv: list[str]) -> list[str]:
+    """Completes a command line, so that absl and ml_collections understand it.
 
-    Args:
-      values: absl's `FlagValues`.
-
-    Returns:
-      What holds the section once the flags are parsed, `EVERYTHING` for all.
-    """
-
-    class Parser(flags.ArgumentParser):
-        syntactic_help = "a section, a method, a network or a partition"
-
-        def parse(self, argument):
-            if argument == "false":
-                raise ValueError("expected --fields or --fields=SECTION")
-            return EVERYTHING if argument in ("true", "") else argument
-
-    meaning = (
-        "List every field with its type, default and meaning; or those of a SECTION."
-    )
-    flag = flags.Flag(
-        Parser(), flags.ArgumentSerializer(), "fields", None, meaning, boolean=True
-    )
-    return flags.DEFINE_flag(flag, values)
-
-
-def _with_config(argv: list[str]) -> list[str]:
-    """Adds `--config=WORKDIR/config.json` where a resumed run is given overrides.
+    `--fields` alone lists all fields. Where a resumed run is given overrides, they are
+    of the `config.json` in its folder.
 
     Example:
-      >>> _with_config(["x.py", "--resume", "--workdir=a", "--config.num_rounds=9"])[:3]
+      >>> completed(["x.py", "--fields"])
+      ['x.py', '--fields=all']
+      >>> completed(["x.py", "--resume", "--workdir=a", "--config.num_rounds=9"])[:3]
       ['x.py', '--config=a/config.json', '--resume']
     """
+    alone = ("--fields", "--fields=", "-fields")
+    argv = [f"--fields={EVERYTHING}" if arg in alone else arg for arg in argv]
     text = [arg.removeprefix("-").removeprefix("-") for arg in argv]
     overrides = any(arg.startswith("config.") for arg in text)
     given = any(arg.partition("=")[0] == "config" for arg in text)
@@ -281,11 +260,11 @@ def guarded(app, flags, main) -> None:
     if {"--help", "-help", "-h", "-?"} & set(sys.argv[1:]):
         return formats.say(help_text.text(flags.FLAGS, sys.argv[0]))
     if os.environ.get("SPARSEFL_DEBUG"):
-        return app.run(main)
+        return app.run(main, argv=completed(sys.argv))
 
     def parse(argv):
         try:
-            return flags.FLAGS(_with_config(argv))
+            return flags.FLAGS(completed(argv))
         except (KeyError, AttributeError) as error:  # a field that is not there
             parser = getattr(flags.FLAGS["config"], "parser", None)
             refuse(_unknown_field(error, getattr(parser, "config", None), argv))

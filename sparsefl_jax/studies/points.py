@@ -112,10 +112,8 @@ def check(points: Sequence[Point]) -> None:
                 f"point {point.name!r} has label={point.label!r}, expected one line "
                 "that no other point has"
             )
-        try:
+        with naming(point):
             fields.check(point.config)
-        except ValueError as error:
-            raise ValueError(f"point {point.name!r}: {error}") from None
 
 
 def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:

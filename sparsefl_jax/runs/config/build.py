@@ -15,7 +15,7 @@ from sparsefl_jax import data as datasets
 from sparsefl_jax import models
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Algorithm, Stage
-from sparsefl_jax.core.validate import above, in_range, one_of
+from sparsefl_jax.core.validate import above, blaming, in_range, one_of
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs.config import registry
 from sparsefl_jax.runs.config.plain import refuse_python
@@ -44,10 +44,8 @@ def build_algorithm(
         needed = parameter.default is parameter.empty and not anything
         if needed and key not in settings:
             raise ValueError(f"{field}.{key} is missing: {name} needs it")
-    try:
+    with blaming(f"{field}.name={name!r}"):
         signature.bind(model, optimizer, **settings)
-    except TypeError as error:
-        raise ValueError(f"{field}.name={name!r}: {error}") from None
     with registry.naming(field, settings):
         algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
