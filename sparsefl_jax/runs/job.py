@@ -37,10 +37,10 @@ class Job(NamedTuple):
     config: SimpleNamespace  # as `plain.values` returns it
     path: Path
     resume: bool
-    progress: bool | str = True
+    progress: bool | str = True  # whether to show it; 'rounds' leaves out the plan
     extend_at_final: bool = False
     accept_lost_records: bool = False
-    widths: tuple[int, int, int] | None = None
+    widths: tuple[int, ...] | None = None  # of clients' tables, see `widths_of`
     source: Source = CONFIGURATION
 
     def build(self, config: SimpleNamespace, started: bool = False) -> Parts:
