@@ -221,7 +221,7 @@ def pure(setups: dict[int, Setup], asked: str, show: bool) -> list[Run]:
             tell(f"seeds run one after another: {error}", show)
     found = []
     for seed, setup in setups.items():
-        with Progress(_length(setup), show=show) as bar:
+        with Progress(*Snapshot().rounds(setup.stages), show=show) as bar:
             found.append(loop.run_setup(jax.random.key(seed), setup, bar.update))
     return found
 
@@ -234,8 +234,8 @@ def _pure(setups: dict[int, Setup], asked: bool, show: bool) -> list[Run]:
         for setup in setups.values()
     ]
     traced, *_ = [checks.run(setup) for setup in padded]
-    total = len(padded) * _length(padded[0])
-    with Progress(total, show=show) as bar:
+    each, _ = Snapshot().rounds(padded[0].stages)
+    with Progress(len(padded) * each, show=show) as bar:
         programs = lockstep.compiled(padded, traced, asked=asked, waiting=bar.compiling)
         at = dict.fromkeys(range(len(padded)))
         runs = lockstep.steps(list(setups), padded, programs, at)
@@ -250,7 +250,3 @@ def _pure(setups: dict[int, Setup], asked: bool, show: bool) -> list[Run]:
                     bar.update(segment.records)
                 last[i] = segment
     return [Run(*last[i].snapshot.state[:2], last[i].models, metrics[i]) for i in runs]
-
-
-def _length(setup: Setup) -> int:
-    return sum(stage.num_rounds for stage in setup.stages)

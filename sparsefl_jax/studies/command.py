@@ -70,8 +70,7 @@ def run(
     except interrupt.StoppedError as error:
         print(f"{error}; the same command goes on with it", file=sys.stderr)
         sys.exit(error.code)
-    run_points, _ = points.read(workdir)
-    folders = [f for p in run_points for f in points.begun(Path(workdir), p)]
+    folders = [f for p in study for f in points.begun(Path(workdir), p)]
     if folders:
         formats.say(report.comparison_table(report.read_groups(folders)))
     if failed := [name for name, state in states.items() if state.failed]:
