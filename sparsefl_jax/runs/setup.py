@@ -115,8 +115,14 @@ def check(setup: Setup) -> None:
         raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
     _check_budgets(setup.budgets, num_clients)
     _check_system(setup, num_clients)
-    guarantee(setup, setup.stages[-1].num_rounds)
+    num_rounds = setup.stages[-1].num_rounds
+    guarantee(setup, num_rounds)
     store.check(setup.client_store)
+    if not all(1 <= round <= num_rounds for round in setup.observe_rounds):
+        raise ValueError(
+            f"observe_rounds={tuple(setup.observe_rounds)}, expected rounds from 1 to "
+            f"num_rounds={num_rounds}"
+        )
 
 
 def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
@@ -135,19 +141,6 @@ def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
         if stage.algorithm.guarantee is not None:
             found = stage.algorithm.guarantee(*facts, setup.budgets, setup.system)
     return found
-
-
-def check_observed(observe_rounds: Sequence[int], num_rounds: int) -> None:
-    """Refuses rounds that the last stage does not have, which would pass unseen.
-
-    Raises:
-      ValueError: one is out of range.
-    """
-    if not all(1 <= round <= num_rounds for round in observe_rounds):
-        raise ValueError(
-            f"observe_rounds={tuple(observe_rounds)}, expected rounds from 1 to "
-            f"num_rounds={num_rounds}"
-        )
 
 
 def _whole(name: str, value: int) -> None:
