@@ -11,7 +11,11 @@ from sparsefl_jax.studies import command  # noqa: E402
 from sparsefl_jax.system import membership, targets  # noqa: E402
 
 CONFIG = cli.define_config(flags.FLAGS)
-FIELDS = cli.define_fields(flags.FLAGS)
+FIELDS = flags.DEFINE_string(
+    "fields",
+    None,
+    "List every field with its type, default and meaning; or those of a SECTION.",
+)
 WORKDIR = flags.DEFINE_string(
     "workdir", None, "Folder for the run's files; by default a new one in runs/."
 )

@@ -193,7 +193,7 @@ def test_every_printed_launch_command_is_understood(monkeypatch):
         re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", (ROOT / "launch.py").read_text())
     )
     assert len(LAUNCHES) > 30 and {"resume", "dry_run", "coordinator"} <= known
-    known |= {"help", "fields"}  # of absl, and of `cli.define_fields`
+    known |= {"help"}  # of absl
     for arguments in map(shlex.split, LAUNCHES):
         if any("[" in argument for argument in arguments):
             continue  # a pattern with options

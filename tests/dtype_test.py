@@ -9,11 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks import lowering
+from sparsefl_jax import data as datasets
 from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers
 from sparsefl_jax.models.convolution import Layer, choose, convolve
-from sparsefl_jax.runs import experiment, job, loop, run_directory, summary
+from sparsefl_jax.runs import experiment, job, loop, run_directory, sinks, summary
 from sparsefl_jax.runs.config import build, defaults
+from sparsefl_jax.runs.plan.memory import Memory
 from sparsefl_jax.training import local
 from tests.tiny import tiny_config
 
@@ -180,7 +182,13 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
         kinds = {v.dtype.name for v in held if jnp.issubdtype(v.dtype, jnp.floating)}
         assert kinds == {"float32"}
         told[dtype] = segment.records[0]
-        said = summary.summarize(config, segment.records, None, {"seconds": 1.0}, ())
+        with sinks.open_sinks((), tmp_path) as log:
+            log.write(segment.records, 1.0)
+            about = {"seconds": 1.0, "commit": None, "data": {}}
+            about["position"] = log.position()
+        np.save(tmp_path / "partition.npy", datasets.partition_counts(data))
+        facts = {0: Memory({}, {}, chunk=1)}.get, tmp_path, segment.snapshot
+        said = summary.write(config, *facts, about)
         assert said["compute_dtype"] == dtype
     full, half = told["float32"], told["bfloat16"]
     assert half["bits_up"] == full["bits_up"] and half["bits_down"] == full["bits_down"]

@@ -13,7 +13,7 @@ import pytest
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
-from sparsefl_jax.runs import experiment, loop, source, together
+from sparsefl_jax.runs import experiment, loop, together
 from sparsefl_jax.runs.config import build, defaults, rename
 from sparsefl_jax.testing.small_world import tiny_model
 from tests.tiny import tiny_config
@@ -220,7 +220,7 @@ def test_below_the_door_a_configuration_has_plain_values(tmp_path, monkeypatch):
         seen.append(types(vars(config)))
         raise ValueError("seen")
 
-    monkeypatch.setattr(source, "build_data", stop)
+    monkeypatch.setattr(build, "refuse_python", stop)
     for go in (experiment.build, lambda c: experiment.run(c, tmp_path / "run")):
         with pytest.raises(ValueError, match="^seen$"):
             go(config)

@@ -145,3 +145,9 @@ def test_fit_most_limits_the_rounds_and_saves_their_pilot(monkeypatch):
     found, said = fit_rounds.fitted(asked, experiment.build)
     assert (found.num_rounds, found.fit.by) == (5, "plan")
     assert said.endswith("pays for 5 rounds, by fit.most")
+
+
+def test_observed_rounds_may_be_those_that_a_budget_will_set():
+    asked = default_config()
+    asked.fit.gbit, asked.observe_rounds = 1.0, (asked.num_rounds + 50,)
+    fields.check(asked)

@@ -66,7 +66,7 @@ def test_parts_by_hand(world):
 
 def test_the_working_set_grows_with_chunk_batch_and_devices(world):
     one, four = memory_of(world, "1"), memory_of(world, "4")
-    assert (one.chunk, four.chunk, four.share) == (1, 4, 8)
+    assert (one.chunk, four.chunk) == (1, 4)
     assert one.fixed == four.fixed
     # Each of four clients has its own weights, momentum and gradient at least.
     weights = 4 * (37 * 64 + 65 * 32 + 33 * 4)
@@ -74,14 +74,14 @@ def test_the_working_set_grows_with_chunk_batch_and_devices(world):
     assert memory_of(world, "4", batch=24).working_set > four.working_set
     both = memory_of(world, "4", devices=jax.devices())
     assert both.parts()["server"] == 2 * four.parts()["server"]
-    assert both.share == 4 and both.working_set > 1.5 * four.working_set
+    assert both.working_set > 1.5 * four.working_set
     assert both.total() == sum(both.parts().values())
 
 
 def test_a_budget_reduces_the_chunk_until_the_program_fits(world):
     assert memory_of(world).chunk == 1  # one client a core, as without one on CPUs
     whole = memory_of(world, memory_gb=1.0)
-    assert whole.chunk == whole.share == 8
+    assert whole.chunk == 8
     gb = (sum(whole.fixed.values()) + whole.working_set // 2) / 1e9
     less = memory_of(world, memory_gb=gb)
     assert 1 <= less.chunk <= 4 and less.total() <= 1e9 * gb
@@ -148,7 +148,7 @@ def test_an_accelerator_has_its_own_limit():
     assert memory.budget(None, jax.devices()) is None
     limit = memory.budget(None, [Device(1000), Device(3000)])
     assert limit == pytest.approx(0.9 * 4000)
-    tight = memory.Memory({"server": 100}, {}, share=8, chunk=4, working_set=400)
+    tight = memory.Memory({"server": 100}, {}, chunk=4, working_set=400)
     assert memory.smaller(tight, 350, "auto", strict=False) == 2
     assert memory.smaller(tight, 350, "4", strict=False) == 4  # as asked
 

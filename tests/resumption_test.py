@@ -308,7 +308,7 @@ def test_overrides_alone_change_the_configuration_of_the_run(run, monkeypatch):
         holder = cli.define_config(values)
         argv = [*arguments, *where]
         monkeypatch.setattr(sys, "argv", argv)
-        values(cli._with_config(argv))
+        values(cli.completed(argv))
         old, new = run_directory.read_config(run), holder.value
         assert list(run_directory.differences(old, new)) == [
             "eval_every",

@@ -28,10 +28,9 @@ def study(tmp_path, monkeypatch):
             config.num_rounds, config.fit.by = 7, "pilot"
         return config, "it pays for 7 rounds"
 
-    def run_each(runs, left, *_, **__):
-        for place in left:
-            config, folder = runs[place]
-            folder.mkdir(parents=True)
+    def run_each(runs, seeds_together):
+        for place, (config, folder) in enumerate(runs):
+            folder.mkdir(parents=True, exist_ok=True)
             (folder / "config.json").write_text(json.dumps(plain.plain(config)))
             (folder / "summary.json").write_text("{}")
             yield place, {"seed": config.seed}

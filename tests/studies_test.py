@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import pytest
 
 from sparsefl_jax.runs import experiment, recording, run_directory
+from sparsefl_jax.runs import job as single
 from sparsefl_jax.studies import __main__ as one_point
 from sparsefl_jax.studies import launchers, processes, progress, runner
 from sparsefl_jax.studies.points import State
@@ -33,14 +34,16 @@ def ran(monkeypatch):
     """Replaces runs by their files; returns the names of those that ran, in order."""
     names = []
 
-    def run(config, workdir, resume, progress, widths):
-        assert resume == (workdir / "config.json").exists()
-        names.append(f"{workdir.parent.name}/{workdir.name}")
-        with run_directory.claimed(workdir, config, resume):
-            (workdir / "summary.json").write_text('{"seconds": 2.0}')
-        return {"seed": config.seed, "seconds": 2.0}
+    def perform(job):
+        path, seed = job.path, job.config.seed
+        assert job.resume == (path / "config.json").exists()
+        if not (path / "summary.json").exists():
+            names.append(f"{path.parent.name}/{path.name}")
+        with run_directory.claimed(path, job.config, job.resume):
+            (path / "summary.json").write_text('{"seconds": 2.0}')
+        return {"seed": seed, "seconds": 2.0}
 
-    monkeypatch.setattr(experiment, "run", run)
+    monkeypatch.setattr(single, "perform", perform)
     setup = SimpleNamespace(metric="pooled", stages=())
     monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
     monkeypatch.setattr(experiment, "widths_of", lambda configs: None)
@@ -67,19 +70,19 @@ def test_a_point_that_diverges_costs_only_itself(study, tmp_path, capsys):
 
 
 def test_every_seed_that_fails_is_named(study, tmp_path, ran, monkeypatch):
-    runs = experiment.run
+    runs = single.perform
 
-    def run(config, workdir, **options):
-        if config.algorithm.name == "fedavg":
-            raise FloatingPointError(f"seed {config.seed}\nis bad")
-        return runs(config, workdir, **options)
+    def perform(job):
+        if job.config.algorithm["name"] == "fedavg":
+            raise FloatingPointError(f"seed {job.config.seed}\nis bad")
+        return runs(job)
 
-    monkeypatch.setattr(experiment, "run", run)
+    monkeypatch.setattr(single, "perform", perform)
     states = runner.run(study, tmp_path / "out", show=False)
     reasons = states["fedavg"].failed.splitlines()
     assert reasons[:2] == ["seed 0: seed 0 is bad", "seed 1: seed 1 is bad"]
     assert "Traceback" in states["fedavg"].failed and states["fedprox"] == State(2)
-    monkeypatch.setattr(experiment, "run", runs)
+    monkeypatch.setattr(single, "perform", runs)
     states = runner.run(study, tmp_path / "out", show=False)  # tried again
     assert states == {"fedavg": State(2), "fedprox": State(2)}
     assert ran == [*ALL[2:], *ALL[:2]]
@@ -170,14 +173,14 @@ def test_another_configuration_is_refused(study, tmp_path, ran):
 
 
 def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkeypatch):
-    runs, both = experiment.run, threading.Barrier(2, timeout=30)
+    runs, both = single.perform, threading.Barrier(2, timeout=30)
 
-    def run(config, workdir, **options):
-        if config.seed == 0:
+    def perform(job):
+        if job.config.seed == 0:
             both.wait()  # each study holds a point
-        return runs(config, workdir, **options)
+        return runs(job)
 
-    monkeypatch.setattr(experiment, "run", run)
+    monkeypatch.setattr(single, "perform", perform)
     monkeypatch.setattr(progress, "write_page", lambda workdir, say: None)
     told = []
 

@@ -5,10 +5,10 @@ from pathlib import Path
 import jax
 
 from sparsefl_jax.core.algorithm import target
-from sparsefl_jax.core.validate import blaming
+from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.export.files import Sizes, save_sparse
 from sparsefl_jax.runs import results, run_directory
-from sparsefl_jax.runs.config import build, registry
+from sparsefl_jax.runs.config import build
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
 
@@ -58,7 +58,8 @@ def export_run(
                 "this method's server has no trained model, expected a client, or the "
                 "name 'newcomer' for the model that clients start from"
             )
-    sparse = registry.lookup("name", name, deployed)
+    one_of("name", name, sorted(deployed))
+    sparse = deployed[name]
     with blaming(Path(run) / "config.json"):
         data = build.build_data(config)
         model = build.build_model(config, data)

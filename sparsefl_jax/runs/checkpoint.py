@@ -106,8 +106,6 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
       ValueError: in one line, if what is there is damaged, or the run that is to go on
         has another key or a checkpoint of another format.
     """
-    import orbax.checkpoint as ocp
-
     path = workdir / "checkpoint"
     if not path.exists():
         return None
@@ -116,42 +114,33 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
             step = manager.latest_step()
             if step is None:
                 return None
-            about = _item(manager, step, "about", ocp.args.JsonRestore())
+            about = _item(manager, "about")
             refused = _refusal(about, key)
             if refused:
                 raise _RefusedError(f"{path} {refused}")
-            names = about["checksums"]
-            names = {k: v for k, v in names.items() if state or k != "state"}
-            arrays = {
-                name: _item(manager, step, name, ocp.args.StandardRestore())
-                for name in names
-            }
-            whole = all(checksum(arrays[name]) == names[name] for name in names)
+            sums = about["checksums"]
+            wanted = [name for name in sums if state or name != "state"]
+            arrays = {name: _item(manager, name) for name in wanted}
+            if any(checksum(arrays[name]) != sums[name] for name in arrays):
+                raise ValueError("a checksum differs")
             clients = workdir / "clients" / str(step)
             rows = about.get("clients") if state else None
             if rows and not disk_store.whole(clients, rows):
                 raise ValueError(f"a checksum in {clients} differs")
-            saved = _saved(arrays, about, clients)
+            return _saved(arrays, about, clients)
     except _RefusedError as error:
         raise ValueError(str(error)) from None
     except Exception as error:  # as above
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from error
-    if not whole:
-        raise ValueError(f"{path} is damaged: a checksum differs")
-    return saved
 
 
 def config(workdir: Path) -> dict | None:
     """Returns the configuration in a checkpoint; None if no checkpoint holds one."""
-    import orbax.checkpoint as ocp
-
     if not (workdir / "checkpoint").exists():
         return None
     try:
         with _manager(workdir, read_only=True) as manager:
-            about = _item(
-                manager, manager.latest_step(), "about", ocp.args.JsonRestore()
-            )
+            about = _item(manager, "about")
         return None if _refusal(about, None) else about.get("config")
     except Exception:  # whatever it is, who reads the checkpoint whole says it
         return None
@@ -234,8 +223,11 @@ def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:
     """Returns the leaves by path, without empty ones, which orbax refuses."""
-    leaves = trees.by_path(tree).items()
-    return {path: np.asarray(leaf) for path, leaf in leaves if leaf.size}
+    return {
+        path: np.asarray(leaf)
+        for path, leaf in trees.by_path(tree).items()
+        if leaf.size
+    }
 
 
 def _unflat(flat: dict, shapes) -> PyTree:
@@ -314,10 +306,13 @@ def _manager(workdir: Path, read_only: bool = False):
         log.setLevel(level)
 
 
-def _item(manager, step: int, name: str, restore: Any):
+def _item(manager: Any, name: str) -> Any:
+    """Reads an item of the checkpoint; `about` is JSON, the others are arrays."""
     import orbax.checkpoint as ocp
 
-    return manager.restore(step, args=ocp.args.Composite(**{name: restore}))[name]
+    kind = ocp.args.JsonRestore if name == "about" else ocp.args.StandardRestore
+    step = manager.latest_step()
+    return manager.restore(step, args=ocp.args.Composite(**{name: kind()}))[name]
 
 
 def _first_line(error: Exception) -> str:

@@ -8,11 +8,17 @@ import shlex
 import sys
 from pathlib import Path
 
+from ml_collections.config_flags import config_flags
+
+from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.validate import closest, one_line
+from sparsefl_jax.runs import experiment, fit_rounds, help_text, job, run_directory
+from sparsefl_jax.runs.config import fields, guess, reference, rename
+from sparsefl_jax.system import hardware, interrupt, membership, processes
 
 CONFIGS = Path(__file__).parents[2] / "configs"
-EVERYTHING = "all"  # the value of `--fields` without one
+EVERYTHING = "all"  # what `--fields` lists without a section
 
 
 def check_flags(verbs: dict, others: dict) -> None:
@@ -50,26 +56,21 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
 
     `may` holds what `experiment.run` accepts in a run that goes on.
     """
-    from sparsefl_jax import report
-    from sparsefl_jax.runs import experiment
-    from sparsefl_jax.runs.config import fields
-    from sparsefl_jax.runs.config.rename import settle
-    from sparsefl_jax.runs.run_directory import read_config
-    from sparsefl_jax.system import hardware, interrupt, processes
-
     if resume and workdir is None:
         raise ValueError("--workdir is missing, expected the directory of a run")
     if config is None and not resume:
         raise ValueError(
             "--config is missing, expected configs/flash_cifar10.py:mini, say"
         )
-    config = read_config(workdir) if config is None else settle(config)
+    if config is None:
+        config = run_directory.read_config(workdir)
+    config = rename.settle(config)
     fields.check(config)
     hardware.keep_compilations()
     if workdir is None:
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
-        data = Path(config.dataset).stem
-        workdir = f"runs/{config.algorithm.name}_{data}_{stamp}".replace(":", ".")
+        dataset = Path(config.dataset).stem
+        workdir = f"runs/{config.algorithm.name}_{dataset}_{stamp}".replace(":", ".")
     try:
         summary = experiment.run(config, workdir, resume=resume, **may)
     except interrupt.StoppedError as error:
@@ -86,16 +87,13 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
 
 def dry_run(config, target=None) -> None:
     """Prints the plan, compiled for a `Target`; trains at most a budget's pilot."""
-    from sparsefl_jax.runs import experiment, fit_rounds, job
-    from sparsefl_jax.runs.config.rename import settle
-    from sparsefl_jax.system import hardware, processes
-
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
     if target is None:  # what is compiled for a target cannot be read back
         hardware.keep_compilations()
     show = processes.leads()
-    config, found = fit_rounds.fitted(settle(config), experiment.build, progress=show)
+    config = rename.settle(config)
+    config, found = fit_rounds.fitted(config, experiment.build, progress=show)
     plan = job.plan(config, experiment.build(config), compiled=True, target=target)
     if show:
         formats.say(f"{found}\n{plan}" if found else plan)
@@ -103,16 +101,12 @@ def dry_run(config, target=None) -> None:
 
 def list_fields(section: str, config) -> None:
     """Prints the fields of a section, or of all for `EVERYTHING`."""
-    from sparsefl_jax.runs.config import reference
-    from sparsefl_jax.runs.config.rename import settle
-
-    config = config if config is None else settle(config)
+    config = config if config is None else rename.settle(config)
     formats.say(reference.listing("" if section == EVERYTHING else section, config))
 
 
 def catalogue() -> str:
     """Lists methods, models, data sets, partitioners and configurations, one a line."""
-    from sparsefl_jax import algorithms, data, models
 
     def first_line(thing) -> str:
         text = thing if isinstance(thing, str) else inspect.getdoc(thing) or ""
@@ -143,8 +137,6 @@ def _unknown_field(error: Exception, config, argv: list[str]) -> str:
       config: what `--config` names, if it could be read.
       argv: the command line, in which the field stands unless the file has it.
     """
-    from sparsefl_jax.runs.config import guess
-
     for arg in argv:
         found = re.match(r"--?config\.([\w.]+)", arg)
         section, parts = config, found[1].split(".") if found else []
@@ -177,9 +169,6 @@ def define_config(values):
     Returns:
       What holds the configuration once the flags are parsed.
     """
-    from ml_collections.config_flags import config_flags
-
-    from sparsefl_jax.runs.config import rename
 
     class Parser(config_flags.ConfigFileFlagParser):
         config = None  # the last that was read, for messages
@@ -187,7 +176,10 @@ def define_config(values):
         def parse(self, path):
             _check_file(path)
             of_run = path.endswith(".json")
-            self.config = _config_of(path) if of_run else super().parse(path)
+            if of_run:
+                self.config = run_directory.read_config(Path(path).parent).lock()
+            else:
+                self.config = super().parse(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
             if of_run and not any(arg.lstrip("-") == "resume" for arg in argv):
                 fit = self.config.fit  # a new run fits its budget anew
@@ -204,63 +196,20 @@ def define_config(values):
     return holder
 
 
-def define_fields(values):
-    """Defines the flag `--fields`, alone or with a section as its value.
+def completed(argv: list[str]) -> list[str]:
+    """Completes a command line, so that absl and ml_collections understand it.
 
-    Args:
-      values: absl's `FlagValues`.
-
-    Returns:
-      What holds the section once the flags are parsed, `EVERYTHING` for all.
-    """
-    from absl import flags
-
-    class Parser(flags.ArgumentParser):
-        syntactic_help = "a section, a method, a network or a partition"
-
-        def parse(self, argument):
-            if argument == "false":
-                raise ValueError("expected --fields or --fields=SECTION")
-            return EVERYTHING if argument in ("true", "") else argument
-
-    meaning = (
-        "List every field with its type, default and meaning; or those of a SECTION."
-    )
-    flag = flags.Flag(
-        Parser(), flags.ArgumentSerializer(), "fields", None, meaning, boolean=True
-    )
-    return flags.DEFINE_flag(flag, values)
-
-
-def _config_of(path: str):
-    """Returns the configuration in a run's `config.json`, ready for overrides."""
-    from ml_collections import config_dict
-
-    from sparsefl_jax.runs import run_directory
-    from sparsefl_jax.runs.config import defaults
-
-    def open_up(section, default):
-        for name, value in section.items():
-            known = default is not None and name in default
-            if isinstance(value, config_dict.ConfigDict):
-                open_up(value, default[name] if known else None)
-            elif value is None:
-                kind = default.get_type(name) if known else object
-                section[name] = config_dict.placeholder(kind)
-
-    config = run_directory.read_config(Path(path).parent)
-    with config.unlocked(), config.ignore_type():
-        open_up(config, defaults.default_config())
-    return config.lock()
-
-
-def _with_config(argv: list[str]) -> list[str]:
-    """Adds `--config=WORKDIR/config.json` where a resumed run is given overrides.
+    `--fields` alone lists all fields. Where a resumed run is given overrides, they are
+    of the `config.json` in its folder.
 
     Example:
-      >>> _with_config(["x.py", "--resume", "--workdir=a", "--config.num_rounds=9"])[:3]
+      >>> completed(["x.py", "--fields"])
+      ['x.py', '--fields=all']
+      >>> completed(["x.py", "--resume", "--workdir=a", "--config.num_rounds=9"])[:3]
       ['x.py', '--config=a/config.json', '--resume']
     """
+    alone = ("--fields", "--fields=", "-fields")
+    argv = [f"--fields={EVERYTHING}" if arg in alone else arg for arg in argv]
     text = [arg.removeprefix("-").removeprefix("-") for arg in argv]
     overrides = any(arg.startswith("config.") for arg in text)
     given = any(arg.partition("=")[0] == "config" for arg in text)
@@ -309,16 +258,13 @@ def guarded(app, flags, main) -> None:
     """
     sys.path.append(os.getcwd())  # last, so that nothing there replaces a package
     if {"--help", "-help", "-h", "-?"} & set(sys.argv[1:]):
-        from sparsefl_jax.runs import help_text
-
         return formats.say(help_text.text(flags.FLAGS, sys.argv[0]))
     if os.environ.get("SPARSEFL_DEBUG"):
-        return app.run(main)
-    from sparsefl_jax.system import membership
+        return app.run(main, argv=completed(sys.argv))
 
     def parse(argv):
         try:
-            return flags.FLAGS(_with_config(argv))
+            return flags.FLAGS(completed(argv))
         except (KeyError, AttributeError) as error:  # a field that is not there
             parser = getattr(flags.FLAGS["config"], "parser", None)
             refuse(_unknown_field(error, getattr(parser, "config", None), argv))

@@ -95,11 +95,16 @@ def _of_stage(parts: Parts, target: Target, key: Key, index: int) -> Expected:
     plan, rounds, text = program.plan, program.pace.length, program.segment.as_text()
     steps = describe.steps(parts.setup, key, index, plan.chunk)
     cycles, costs = hlo.estimated_cycles(text, steps), _costs(program.segment)
-    moved = hlo.collectives(text, steps)
+    moved, found = hlo.collectives(text, steps), program.segment.memory_analysis()
     return Expected(
         devices=plan.mesh.size,
         chunk=plan.chunk,
-        memory=_memory(program.segment),
+        memory={
+            "arguments": found.argument_size_in_bytes,
+            "results": found.output_size_in_bytes - found.alias_size_in_bytes,
+            "temporaries": found.temp_size_in_bytes,
+            "peak": found.peak_memory_in_bytes,
+        },
         available=target.memory,
         flops=costs.get("flops"),
         bytes=costs.get("bytes accessed"),
@@ -108,16 +113,6 @@ def _of_stage(parts: Parts, target: Target, key: Key, index: int) -> Expected:
         seconds=cycles / target.clock / rounds if cycles and target.clock else None,
         together=program.memory,
     )
-
-
-def _memory(compiled: Compiled) -> dict[str, int]:
-    found = compiled.memory_analysis()
-    return {
-        "arguments": found.argument_size_in_bytes,
-        "results": found.output_size_in_bytes - found.alias_size_in_bytes,
-        "temporaries": found.temp_size_in_bytes,
-        "peak": found.peak_memory_in_bytes,
-    }
 
 
 def _costs(compiled: Compiled) -> dict:

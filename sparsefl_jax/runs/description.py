@@ -58,7 +58,7 @@ def describe(setup: Setup, name: str | None = None) -> dict:
         **{field: getattr(setup, field) for field in _SETTINGS},
         "budgets": described(setup.budgets) or (),
         "initial": described(setup.initial),
-        "until": setup.limits._asdict(),
+        "until": setup.until._asdict(),
         "system": described(setup.system),
         "observe_rounds": tuple(setup.observe_rounds),
         "final_learning_rate": None,  # a schedule is one of the optimizer's arguments

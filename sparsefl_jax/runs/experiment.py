@@ -21,7 +21,7 @@ from sparsefl_jax.runs import job as single
 from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.plain import plain, replaced, values
 from sparsefl_jax.runs.job import Job
-from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source, assemble
+from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source
 from sparsefl_jax.system import files, processes
 
 
@@ -36,12 +36,13 @@ def build(config, started: bool = False) -> Parts:
       ValueError: in one line, before any compilation.
     """
     fields.check(config)
-    return assemble(CONFIGURATION, values(config), started)
+    plain_values = values(config)
+    return CONFIGURATION.parts(plain_values, CONFIGURATION.data(plain_values), started)
 
 
 def widths_of(
     configs: Sequence, source: Source = CONFIGURATION
-) -> tuple[int, int, int] | None:
+) -> tuple[int, ...] | None:
     """Returns the widths of clients' tables that serve all of some configurations.
 
     Runs of the same widths share their compiled programs. Splits differ by seed.
@@ -55,10 +56,8 @@ def widths_of(
     """
     if len(configs) < 2 or configs[0].partition_seed is not None:
         return None
-    train, val, test = zip(
-        *(federated.widths(source.data(values(c))) for c in configs), strict=True
-    )
-    return max(train), max(val), max(test)
+    each = [federated.widths(source.data(values(config))) for config in configs]
+    return tuple(map(max, zip(*each, strict=True)))
 
 
 def run(
@@ -66,10 +65,9 @@ def run(
     workdir,
     *,
     resume: bool = False,
-    progress: bool | str = True,
+    progress: bool = True,
     extend_at_final: bool = False,
     accept_lost_records: bool = False,
-    widths: tuple[int, int, int] | None = None,
 ) -> dict:
     """Runs a configuration and writes its files to `workdir`.
 
@@ -80,14 +78,13 @@ def run(
       config: as `defaults.default_config` makes it.
       workdir: a directory, created if absent.
       resume: whether to go on with the run that `workdir` holds; else it holds none.
-        `config` may differ in what `workdir.FREE` and `workdir.LATER` name.
+        `config` may differ in what `run_directory.FREE` and `run_directory.LATER` name.
       progress: whether to show the plan and a progress bar, or lines where there is no
-        terminal; 'rounds' leaves out the plan.
+        terminal.
       extend_at_final: whether a resumed run may have more rounds although its method's
         own schedule has ended.
       accept_lost_records: whether to go on from a checkpoint although logs from before
         it are not whole.
-      widths: to which clients' tables are padded, see `widths_of`; no result changes.
 
     Returns:
       The summary, as `summary.json` has it.
@@ -103,7 +100,7 @@ def run(
     if resume:
         config = fit_rounds.kept(config, run_directory.read_config(workdir)) or config
     else:
-        show = bool(progress) and processes.leads()
+        show = progress and processes.leads()
         config, found = fit_rounds.fitted(config, build, progress=show)
         if found and show:
             print(found, file=sys.stderr)
@@ -114,7 +111,6 @@ def run(
         progress,
         extend_at_final,
         accept_lost_records,
-        widths,
     )
     for name in ("extend_at_final", "accept_lost_records"):
         if getattr(job, name) and not resume:
@@ -123,53 +119,32 @@ def run(
 
 
 def run_each(
-    runs: Sequence[tuple],
-    left: Sequence[int],
-    seeds_together: str,
-    widths: tuple[int, int, int] | None,
-    *,
-    progress: bool | str = True,
+    runs: Sequence[tuple], seeds_together: str
 ) -> Iterator[tuple[int, dict | Exception]]:
     """Runs configurations that differ in their seed alone; each costs only itself.
 
     Args:
       runs: pairs of a configuration, with its number of rounds, and its directory.
-      left: the places of those that have not ended.
       seeds_together: whether in one program, a name in `lockstep.CHOICES`.
-      widths, progress: as in `run`.
 
     Yields:
-      The place of a run, and its summary or the error with which it has failed; as they
-      end.
+      As `together.outcomes` does.
 
     Raises:
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    if not left:
-        return
-    begun = [(folder / "config.json").exists() for _, folder in runs]
-    if together.wanted(seeds_together, len(runs)):
-        jobs = [
-            Job(values(config), folder, resume, progress, widths=widths)
-            for (config, folder), resume in zip(runs, begun, strict=True)
-        ]
-        for place, outcome in together.outcomes(jobs, seeds_together):
-            if place in left:
-                yield place, outcome
-        return
-    for place in left:
-        config, folder = runs[place]
-        yield (
-            place,
-            together.attempt(
-                run,
-                config,
-                folder,
-                resume=begun[place],
-                progress=progress,
-                widths=widths,
-            ),
+    widths = widths_of([config for config, _ in runs])
+    jobs = [
+        Job(
+            values(config),
+            folder,
+            resume=(folder / "config.json").exists(),
+            progress="rounds",
+            widths=widths,
         )
+        for config, folder in runs
+    ]
+    return together.outcomes(jobs, seeds_together)
 
 
 def perform(job: Job) -> dict:
@@ -184,15 +159,15 @@ def _run_seeds(job: Job) -> dict:
         old = run_directory.read_config(job.path)
         config, _ = resumption.planned(config, plain(old))
         changed = run_directory.differences(old, config)
-    seeds = [
-        job._replace(
-            config=replaced(config, seed=seed, seeds=1, seeds_together="auto"),
-            path=job.path / f"seed_{seed}",
-        )
+    configs = [
+        replaced(config, seed=seed, seeds=1, seeds_together="auto")
         for seed in range(config.seed, config.seed + config.seeds)
     ]
-    widths = widths_of([seed.config for seed in seeds], job.source)
-    seeds = [seed._replace(widths=widths) for seed in seeds]
+    widths = widths_of(configs, job.source)
+    seeds = [
+        job._replace(config=one, path=job.path / f"seed_{one.seed}", widths=widths)
+        for one in configs
+    ]
     if not job.resume:
         seeds[0].build(seeds[0].config)  # refuses before anything is written
     if not processes.leads():

@@ -11,7 +11,7 @@ import jax
 
 from sparsefl_jax import report
 from sparsefl_jax.core.types import Key
-from sparsefl_jax.data.federated import FederatedData
+from sparsefl_jax.data.federated import FederatedData, padded
 from sparsefl_jax.runs import (
     checkpoint,
     compile_for,
@@ -26,7 +26,7 @@ from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.runs.setup import guarantee
-from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source, assemble, read
+from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source
 from sparsefl_jax.system import interrupt, log_lines, processes, provenance
 from sparsefl_jax.system.targets import Target
 
@@ -37,19 +37,20 @@ class Job(NamedTuple):
     config: SimpleNamespace  # as `plain.values` returns it
     path: Path
     resume: bool
-    progress: bool | str = True
+    progress: bool | str = True  # whether to show it; 'rounds' leaves out the plan
     extend_at_final: bool = False
     accept_lost_records: bool = False
-    widths: tuple[int, int, int] | None = None
+    widths: tuple[int, ...] | None = None  # of clients' tables, see `widths_of`
     source: Source = CONFIGURATION
 
     def build(self, config: SimpleNamespace, started: bool = False) -> Parts:
         """Builds what runs, with the configuration that the run goes on with."""
-        return assemble(self.source, config, started, self.widths)
+        return self.source.parts(config, self.data(), started)
 
     def data(self) -> FederatedData:
-        """Reads the data of the run."""
-        return read(self.source, self.config, self.widths)
+        """Reads the data of the run, with clients' tables of its widths."""
+        data = self.source.data(self.config)
+        return data if self.widths is None else padded(data, self.widths)
 
 
 def plan(
@@ -89,20 +90,37 @@ def plan(
 
 def perform(job: Job) -> dict:
     """Runs a configuration with one seed; returns and raises as `experiment.run`."""
-    config, path = job.config, job.path
-    processes.check_same("the configuration", plain(config))
-    parts = None
-    if not job.resume:  # refuses before anything is written
-        parts = job.build(config)
+    processes.check_same("the configuration", plain(job.config))
     if not processes.leads():
-        return _follow(job, parts)
-    with run_directory.claimed(path, config, job.resume):
-        found = find(job)
-        processes.lead([found.done, found.saved is not None])
+        return _follow(job)
+    with claimed(job) as (found, parts):
         if found.done:
             return processes.lead(ended(job, found))
-        parts = parts or job.build(found.config, found.saved is not None)
         return processes.lead(go_on(job, found, parts))
+
+
+@contextlib.contextmanager
+def claimed(job: Job) -> Iterator[tuple[resumption.Found, Parts | None]]:
+    """Holds the directory of a run.
+
+    Args:
+      job: the run.
+
+    Yields:
+      What the directory holds, and what is to run; None if it has ended.
+
+    Raises:
+      ValueError: in one line: it cannot run, or not there.
+    """
+    parts = None
+    if not job.resume:  # refuses before anything is written
+        parts = job.build(job.config)
+    with run_directory.claimed(job.path, job.config, job.resume):
+        found = find(job)
+        processes.lead([found.done, found.saved is not None])
+        if parts is None and not found.done:
+            parts = job.build(found.config, found.saved is not None)
+        yield found, parts
 
 
 def find(job: Job) -> resumption.Found:
@@ -187,8 +205,9 @@ def opened(
         yield at, stack.enter_context(opened)
 
 
-def _follow(job: Job, parts: Parts | None) -> dict:
+def _follow(job: Job) -> dict:
     """Runs the same rounds on every other process, without writing files."""
+    parts = None if job.resume else job.build(job.config)
     done, begun = processes.lead()
     if done:
         return processes.lead()

@@ -177,7 +177,7 @@ def steps(key: Key, setup: Setup, programs: Programs, at: Snapshot | None = None
     sparse = setup.initial
     if sparse is None:
         sparse = checks.initial_model(init_key, setup.model)
-    at = at or Snapshot(0, 0, None, 0, 0.0)
+    at = at or Snapshot()
     if setup.system is not None:
         at = at._replace(hours=at.hours or 0.0)
     evaluation = evaluate.make_evaluation(
@@ -226,7 +226,7 @@ def _rounds(
     while at.round < stage.num_rounds:
         rounds = np.arange(at.round, at.round + length, dtype=np.int32)
         left = length - at.round % length
-        count = limits.fitting(setup.limits, at.spent, most, left)
+        count = limits.fitting(setup.until, at.spent, most, left)
         asked = Asked(key, at.stage, state, rounds, ids, count, draw)
         state, logs, count, ids = yield asked
         records, at, failure = _account(setup, traced, plan.layers, logs, count, at)
@@ -296,7 +296,7 @@ def _failure(round: int, record: dict, log) -> str:
 def _due(setup: Setup, at: Snapshot) -> bool:
     """Tells whether to evaluate: at the interval, or where a stage or run ends."""
     done = at.round == setup.stages[at.stage].num_rounds
-    over = any(limits.reached(setup.limits, at.spent).values())
+    over = any(limits.reached(setup.until, at.spent).values())
     return done or over or at.round % setup.eval_every == 0
 
 
@@ -304,10 +304,10 @@ def _judge(setup: Setup, at: Snapshot, record: dict, models: dict):
     """Applies an evaluation to the run; returns what `_account` returns."""
     if not all(math.isfinite(result["loss"]) for result in record["models"].values()):
         return [], at, f"the test loss is not finite after round {at.round}"
-    over = limits.reached(setup.limits, at.spent)
+    over = limits.reached(setup.until, at.spent)
     if setup.is_last(at.stage):
         done = at.round == setup.stages[at.stage].num_rounds
-        accuracy = setup.limits.accuracy or math.inf
+        accuracy = setup.until.accuracy or math.inf
         over |= {"accuracy": record["accuracy"] >= accuracy, "rounds": done}
         at = at._replace(best=_better(at, record, models))
     at = at._replace(ended_by=next((name for name in over if over[name]), ""))

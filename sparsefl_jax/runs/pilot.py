@@ -121,9 +121,7 @@ def most_bits(parts: Parts) -> np.ndarray:
     """Returns the most bits of one exchange in each round of the last stage, [T]."""
     *before, last = parts.setup.stages
     *others, traced = parts.traced
-    share, initial = 1.0, parts.setup.initial
-    if initial is not None:
-        share = traffic_estimate.share_alive(initial, parts.traced[0])
+    share = traffic_estimate.share_alive(parts.setup.initial, parts.traced[0])
     for stage, one in zip(before, others, strict=True):
         share = traffic_estimate.expect(stage, share, one).share
     bits = traffic_estimate.by_round(last, share, traced)

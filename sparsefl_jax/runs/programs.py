@@ -144,7 +144,13 @@ def compile_stage(
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
             # A TPU's compiler refuses what its memory cannot hold.
-            chunk = memory.half(plan.chunk, setup.chunk, index, one_line(error))
+            if setup.chunk != "auto" or plan.chunk == 1:
+                raise ValueError(
+                    f"chunk={plan.chunk} does not fit a device's memory in stage "
+                    f"{index}, expected a smaller one or a smaller model "
+                    f"({one_line(error)})"
+                ) from error
+            chunk = plan.chunk // 2
             continue
         needed = alone._replace(chunk=plan.chunk)
         copied = 0 if replicas is None else needed.states

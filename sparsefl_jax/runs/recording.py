@@ -89,8 +89,7 @@ def recording(
             saved_at = time.perf_counter()
 
         def finish(snapshot: Snapshot, memory: Callable) -> dict:
-            promised = guarantee(setup, snapshot.round)
-            facts = about | ({"guarantee": promised} if promised else {})
+            facts = about | {"guarantee": guarantee(setup, snapshot.round)}
             written = summary.write(config, memory, workdir, snapshot, facts)
             draw(workdir)
             return written

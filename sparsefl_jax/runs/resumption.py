@@ -190,7 +190,7 @@ def start(saved: checkpoint.Saved | None, setup: Setup) -> tuple[Snapshot, dict]
       ValueError: in one line: data or devices are not those of the checkpoint, or
         processes differ.
     """
-    at = saved.snapshot if saved else Snapshot(0, 0, None, 0, 0.0)
+    at = saved.snapshot if saved else Snapshot()
     found = fingerprint(setup.data)
     if setup.system is not None:  # the file of a table may have changed
         found["system"] = checkpoint.checksum(setup.system)

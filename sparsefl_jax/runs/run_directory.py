@@ -1,16 +1,17 @@
 """A run's directory: one configuration, one process at a time, nothing overwritten."""
 
 import contextlib
+import fcntl
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.data.hub import OPTIONS
-from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.runs.config.defaults import default_config, with_defaults
 from sparsefl_jax.runs.config.plain import plain
 from sparsefl_jax.system import files
 
@@ -35,8 +36,6 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     Raises:
       ValueError: there is no run, or its `config.json` cannot be read.
     """
-    from ml_collections import config_dict
-
     files.check_name("workdir", workdir)
     path = Path(workdir) / "config.json"
     if not path.exists():
@@ -47,7 +46,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     named = {"name": files.TEXT}
     fields = files.read_json(path, {"algorithm": named, "model": named})
     with blaming(path):
-        return config_dict.ConfigDict(default_config().to_dict() | fields)
+        return with_defaults(fields)
 
 
 @contextlib.contextmanager
@@ -94,26 +93,29 @@ def _check(workdir: Path, config, resume: bool) -> None:
             raise ValueError(f"{name} holds {min(others)}, expected an empty directory")
 
 
-def difference(old, new) -> str:
+def difference(old, new, free: Container[str] = (*FREE, *LATER)) -> str:
     """Names the first field that differs and may not change in a run; '' if none.
 
     Args:
       old: a configuration, as `plain` takes it. A field that one of the two lacks,
         because it was added since, has its default there.
       new: another.
+      free: the fields that may change.
 
     Example:
       >>> difference({"a": 1, "b": {"c": 2}}, {"a": 1, "b": {"c": 3}})
       'b.c is 2 there and 3 here'
     """
     for name, (there, here) in differences(old, new).items():
-        if name not in FREE + LATER:
+        if name not in free:
             return f"{name} is {there!r} there and {here!r} here"
     return ""
 
 
 def differences(old, new) -> dict[str, tuple]:
     """Returns all fields that differ, by dotted name, with both values.
+
+    A budget comes first, as the rounds and what depends on them follow it.
 
     Example:
       >>> differences({"num_rounds": 4, "seed": 1}, {"num_rounds": 8, "seed": 1})
@@ -122,7 +124,7 @@ def differences(old, new) -> dict[str, tuple]:
     default, old, new = (flatten(plain(c)) for c in (default_config(), old, new))
     pairs = {
         name: tuple(c.get(name, default.get(name)) for c in (old, new))
-        for name in sorted(old | new)
+        for name in sorted(old | new, key=lambda name: (name[:4] != "fit.", name))
     }
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
@@ -154,8 +156,6 @@ def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
     Raises:
       ValueError: another process holds it.
     """
-    import fcntl
-
     until = time.monotonic() + wait
     with open(workdir / "lock", "a") as file:
         while not _try(file, fcntl.LOCK_EX):
@@ -169,8 +169,6 @@ def locked(workdir: Path, wait: float = 1.0) -> Iterator[None]:
 
 def in_use(workdir: Path) -> bool:
     """Tells whether a process runs in a directory now."""
-    import fcntl
-
     if not (workdir / "lock").exists():
         return False
     with open(workdir / "lock", "a+") as file:  # shared with others who look
@@ -179,8 +177,6 @@ def in_use(workdir: Path) -> bool:
 
 def _try(file, kind: int) -> bool:
     """Locks a file until it is closed, unless another process has locked it."""
-    import fcntl
-
     try:
         fcntl.flock(file, kind | fcntl.LOCK_NB)
     except BlockingIOError:

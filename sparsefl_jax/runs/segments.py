@@ -27,11 +27,13 @@ class Snapshot(NamedTuple):
     `state` is given up to the next segment, so save it before asking for that.
     """
 
-    stage: int
-    round: int  # completed rounds of the stage
-    state: Any  # simulate.State; to resume from, a function of its shapes that gives it
-    bits: int  # since the start, both ways
-    flops: float  # since the start, at the masks
+    stage: int = 0
+    round: int = 0  # completed rounds of the stage
+    state: Any = (
+        None  # a `State`; to resume from, a function of its shapes that gives it
+    )
+    bits: int = 0  # since the start, both ways
+    flops: float = 0.0  # since the start, at the masks
     best: Best | None = None
     ended_by: str = ""  # 'rounds' or the name of a limit; '' while the run goes on
     hours: float | None = None  # of virtual time since the start; None: no system

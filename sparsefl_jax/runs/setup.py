@@ -61,7 +61,7 @@ class Setup(NamedTuple):
     client_store: str = "auto"
     memory_gb: float | None = None
     devices: Sequence | None = None
-    until: Limits | None = None
+    until: Limits = Limits()
     initial: SparseModel | None = None
     observe_rounds: Sequence[int] = ()
     system: System | None = None
@@ -73,11 +73,6 @@ class Setup(NamedTuple):
     def is_last(self, stage: int) -> bool:
         """Tells whether no stage follows."""
         return stage == len(self.stages) - 1
-
-    @property
-    def limits(self) -> Limits:
-        """Returns the limits of the run, all None by default."""
-        return self.until or Limits()
 
 
 def make(
@@ -120,8 +115,14 @@ def check(setup: Setup) -> None:
         raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
     _check_budgets(setup.budgets, num_clients)
     _check_system(setup, num_clients)
-    guarantee(setup, setup.stages[-1].num_rounds)
+    num_rounds = setup.stages[-1].num_rounds
+    guarantee(setup, num_rounds)
     store.check(setup.client_store)
+    if not all(1 <= round <= num_rounds for round in setup.observe_rounds):
+        raise ValueError(
+            f"observe_rounds={tuple(setup.observe_rounds)}, expected rounds from 1 to "
+            f"num_rounds={num_rounds}"
+        )
 
 
 def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
@@ -142,19 +143,6 @@ def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
     return found
 
 
-def check_observed(observe_rounds: Sequence[int], num_rounds: int) -> None:
-    """Refuses rounds that the last stage does not have, which would pass unseen.
-
-    Raises:
-      ValueError: one is out of range.
-    """
-    if not all(1 <= round <= num_rounds for round in observe_rounds):
-        raise ValueError(
-            f"observe_rounds={tuple(observe_rounds)}, expected rounds from 1 to "
-            f"num_rounds={num_rounds}"
-        )
-
-
 def _whole(name: str, value: int) -> None:
     typed(name, value, int)
     at_least(name, value, 1)
@@ -172,7 +160,7 @@ def _check_budgets(budgets: np.ndarray | None, num_clients: int) -> None:
 
 
 def _check_system(setup: Setup, num_clients: int) -> None:
-    system, hours = setup.system, setup.limits.hours
+    system, hours = setup.system, setup.until.hours
     if system is None:
         if hours is not None:
             raise ValueError(

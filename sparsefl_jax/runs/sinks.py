@@ -2,8 +2,8 @@
 
 A sink is made by `factory(workdir, position)`. `write(records, seconds)` takes the
 records of every segment, in order, and outlives a kill of the process; `close()` closes
-the files. After an interruption a sink goes on from a position, which a checkpoint has
-saved, as if it had never stopped.
+the files. What it raises becomes one line that names it. After an interruption a sink
+goes on from a position, which a checkpoint has saved, as if it had never stopped.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.runs import trackers
-from sparsefl_jax.runs.config.registry import lookup
 from sparsefl_jax.system import log_lines
 from sparsefl_jax.system.files import naming
 
@@ -30,30 +30,22 @@ class JsonLines:
 
     Args:
       workdir: an existing directory.
-      position: where to go on, as `position` gave it; what lies behind it is cut off.
-        None: start empty.
+      position: where the files end and go on, see `log_lines.restore`. None: start
+        empty.
 
     Raises:
-      ValueError: a file does not hold what it had at its position; nothing has been
-        changed.
       OSError: a write failed, with the file's name; no part of the write stays.
     """
 
     def __init__(self, workdir: Path, position: dict | None = None):
-        paths = [workdir / name for name in log_lines.FILES]
-        self._checks = {
-            name: (position or {}).get(name, "") for name in log_lines.FILES
-        }
-        kept = [log_lines.kept(path, self._checks[path.name]) for path in paths]
-        lost = "; ".join(file.lost for file in kept if file.lost)
-        if lost:
-            raise ValueError(f"workdir={str(workdir)!r}: {lost}")
-        self._rounds = position["rounds"] if position else 0
-        self._seconds = position["seconds"] if position else 0.0
+        start = position or {"rounds": 0, "seconds": 0.0}
+        self._rounds, self._seconds = start["rounds"], start["seconds"]
+        self._checks = {name: start.get(name, "") for name in log_lines.FILES}
         # Unbuffered: no buffer can write the rest of a failed line later.
-        self._metrics, self._timing = (io.FileIO(path, "a") for path in paths)
-        for file, whole in zip((self._metrics, self._timing), kept, strict=True):
-            file.truncate(len(whole.content))
+        mode = "w" if position is None else "a"
+        self._metrics, self._timing = (
+            io.FileIO(workdir / name, mode) for name in log_lines.FILES
+        )
         if position is None:
             self._append(self._metrics, log_lines.HEADER.decode())
 
@@ -132,7 +124,7 @@ def check(names: Sequence[str]) -> None:
       mlflow, tensorboard, wandb
     """
     for name in names:
-        lookup("sinks", name, SINKS)
+        one_of("sinks", name, sorted(SINKS))
         module = _MODULES.get(name, name)
         found = importlib.util.find_spec(module)
         if found is None or found.origin is None:  # W&B leaves folders `wandb`
@@ -151,7 +143,7 @@ def open_sinks(
     Args:
       names: keys of `SINKS`.
       workdir: an existing directory.
-      position: where to go on, as `position()` gave it; None: start empty.
+      position: where the files end, as `position()` gave it; None: start empty.
 
     Yields:
       `Sinks`. `write` takes the records of one segment, as `metrics.jsonl` has them,
@@ -159,9 +151,9 @@ def open_sinks(
       segment that went into compiling.
 
     Raises:
-      ValueError: `check` refuses a name, or a file does not hold what it had at the
-        position.
-      OSError: a write failed, as on a full disk; names the file.
+      ValueError: `check` refuses a name.
+      OSError: a write failed, as on a full disk, or a tool refuses the run or what is
+        logged; names the file or the tool.
 
     Example:
       >>> import tempfile
@@ -179,26 +171,28 @@ def open_sinks(
     with contextlib.ExitStack() as stack:
         files = JsonLines(workdir, position)
         stack.callback(files.close)
-        sinks = []
+        sinks = {}
+
+        def call(name: str, function: Callable, *arguments) -> Any:
+            with blaming(f"sinks={name!r}", OSError):
+                return function(*arguments)
+
         for name in names:
-            sinks.append(SINKS[name](workdir, position))
-            stack.callback(sinks[-1].close)
+            sinks[name] = call(name, SINKS[name], workdir, position)
+            stack.callback(call, name, sinks[name].close)
 
         def write(
             records: list[dict], seconds: float, compile_seconds: float = 0.0
         ) -> None:
             files.write(records, seconds, compile_seconds)
-            for sink in sinks:
-                sink.write(records, seconds)
+            for name, sink in sinks.items():
+                call(name, sink.write, records, seconds)
 
         yield Sinks(write, files.position)
 
 
 def _line(record: dict) -> str:
-    try:
-        return json.dumps(record, allow_nan=False) + "\n"
-    except ValueError:  # rare, so that only then is every value looked at
-        return json.dumps(_nulled(record), allow_nan=False) + "\n"
+    return json.dumps(_nulled(record), allow_nan=False) + "\n"
 
 
 def _nulled(value):

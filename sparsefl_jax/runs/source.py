@@ -1,13 +1,12 @@
 """What a run is made of, and where it comes from: a configuration, or Python."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import NamedTuple
 
 import jax
 
 from sparsefl_jax.core import keys
-from sparsefl_jax.data import federated
 from sparsefl_jax.runs import results
 from sparsefl_jax.runs.config import fields, unread
 from sparsefl_jax.runs.config.build import (
@@ -39,32 +38,6 @@ class Source(NamedTuple):
 
     data: Callable
     parts: Callable
-
-
-def assemble(
-    source: Source,
-    config: SimpleNamespace,
-    started: bool = False,
-    widths: Sequence[int] | None = None,
-) -> Parts:
-    """Builds a run, with clients' tables of given widths; refuses what cannot run.
-
-    Raises:
-      ValueError: in one line, before any compilation.
-    """
-    return source.parts(config, read(source, config, widths), started)
-
-
-def read(
-    source: Source, config: SimpleNamespace, widths: Sequence[int] | None
-) -> federated.FederatedData:
-    """Reads the data of a run, with clients' tables of given widths."""
-    data = source.data(config)
-    return data if widths is None else federated.padded(data, widths)
-
-
-def _data(config: SimpleNamespace):
-    return build_data(config)
 
 
 def _parts(config: SimpleNamespace, data, started: bool) -> Parts:
@@ -99,4 +72,4 @@ def _parts(config: SimpleNamespace, data, started: bool) -> Parts:
     return Parts(setup, traced)
 
 
-CONFIGURATION = Source(_data, _parts)
+CONFIGURATION = Source(build_data, _parts)

@@ -13,7 +13,7 @@ from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.report import tiers
 from sparsefl_jax.report.comparison import evaluations
 from sparsefl_jax.runs.config import plain
-from sparsefl_jax.runs.segments import Best, Snapshot
+from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.system import files, hardware, provenance
 
 # What runs that differ in their seed only have in common.
@@ -31,74 +31,40 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
       memory: gives that of a stage, as `Programs.memory` does.
       folder: the run's directory.
       at: where it ended.
-      about: as its last checkpoint has it, and its `guarantee`, if there is one.
+      about: as its last checkpoint has it, and its `guarantee`, which may be empty.
 
     Returns:
-      What it has written.
+      What it has written, with keys as in `report.table`.
     """
     metrics = report.read_records(folder / "metrics.jsonl")
     segments = report.read_lines(folder / "timing.jsonl")
-    facts = {k: about[k] for k in ("seconds", "commit", "data")} | {
-        "ended_by": at.ended_by
-    }
-    facts["rounds"] = about["position"]["rounds"]
-    facts["clients"] = partition_statistics(np.load(folder / "partition.npy"))
-    for key in ("lost", "guarantee"):
-        if about.get(key):
-            facts[key] = about[key]
-    took = [
-        {
+    train = [r for r in metrics if r["phase"] == "train"]
+    evals = [r for r in metrics if r["phase"] == "eval"]
+    evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
+    stages = [
+        {"name": section["name"]}
+        | _totals([r for r in train if r["stage"] == index])
+        | {
             "chunk": memory(index).chunk,
             "memory": memory(index).parts(),
             "compile_seconds": sum(
                 line["compile_seconds"] for line in segments if line["stage"] == index
             ),
         }
-        for index in range(at.stage + 1)
+        for index, section in enumerate(plain.stages(config)[: at.stage + 1])
     ]
-    summary = summarize(config, metrics, at.best, facts, took)
-    files.write_text(folder / "summary.json", json.dumps(summary, indent=2))
-    return summary
-
-
-def summarize(
-    config,
-    metrics: list[dict],
-    best: Best | None,
-    about: dict,
-    took: Sequence[dict] = (),
-) -> dict:
-    """Sums up each stage and deployed model; keys as in `report.table`.
-
-    Args:
-      config: the configuration.
-      metrics: all records.
-      best: the best models.
-      about: what the host adds: `seconds`, `commit`, `ended_by`, all `rounds`, the
-        `clients` as `partition_statistics` has them, what of the records is `lost`, if
-        anything, which then is in no total, and the `guarantee`, if there is one.
-      took: of each stage `chunk`, `memory`, bytes by part, and `compile_seconds`.
-    """
-    train = [r for r in metrics if r["phase"] == "train"]
-    evals = [r for r in metrics if r["phase"] == "eval"]
-    evals = [r for r in evals if r["stage"] == evals[-1]["stage"]]
-    names = [section["name"] for section in plain.stages(config)]
-    took = list(took) or [{} for _ in names[: metrics[-1]["stage"] + 1]]
-    rounds = about.get("rounds", len(train))
+    rounds, best = about["position"]["rounds"], at.best
     last = train[-1] if train else {}
-    return {
+    summary = {
         "method": config.algorithm["name"],
         "model": config.model["name"],
         "dataset": config.dataset,
         "partition": config.partition["name"],
         "seed": config.seed,
         "rounds": rounds,
-        "stages": [
-            {"name": name} | _totals([r for r in train if r["stage"] == index]) | more
-            for index, (name, more) in enumerate(zip(names, took, strict=False))
-        ],
+        "stages": stages,
         "memory": {
-            "estimated": max(sum(s.get("memory", {}).values()) for s in took),
+            "estimated": max(sum(stage["memory"].values()) for stage in stages),
             **hardware.peak_memory(jax.devices()),
         },
         "accuracy": _accuracy(evals),
@@ -113,7 +79,14 @@ def summarize(
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "compute_dtype": config.model.get("dtype", "float32"),
         "matmul_precision": provenance.precision(),
-    } | about
+        **{name: about[name] for name in ("seconds", "commit", "data")},
+        "ended_by": at.ended_by,
+        "clients": partition_statistics(np.load(folder / "partition.npy")),
+        # Records that are lost are in no total.
+        **{name: about[name] for name in ("lost", "guarantee") if about.get(name)},
+    }
+    files.write_text(folder / "summary.json", json.dumps(summary, indent=2))
+    return summary
 
 
 _CLOCK = ("hours", "tiers", "unheard")  # what `_clock` returns

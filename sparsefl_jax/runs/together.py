@@ -13,14 +13,13 @@ import jax
 
 from sparsefl_jax.data import federated
 from sparsefl_jax.runs import job as single
-from sparsefl_jax.runs import lockstep, loop, recording, resumption, run_directory
+from sparsefl_jax.runs import lockstep, loop, recording
 from sparsefl_jax.runs.job import Job
 from sparsefl_jax.runs.plan import checks, timings
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.segments import Run, Snapshot
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.runs.source import Parts
 from sparsefl_jax.system import interrupt, processes
 
 Outcome = tuple[int, dict | Exception]
@@ -50,7 +49,7 @@ def outcomes(jobs: Sequence[Job], asked: str) -> Iterator[Outcome]:
     with contextlib.ExitStack() as stack:
         open_jobs = {}
         for index, job in enumerate(jobs):
-            found = attempt(_claim, stack, job)
+            found = attempt(stack.enter_context, single.claimed(job))
             if isinstance(found, Exception):
                 yield index, found
             elif found[0].done:
@@ -78,25 +77,12 @@ def attempt(function: Callable, *arguments, **options) -> Any:
         return error
 
 
-def _claim(stack, job: Job) -> tuple[resumption.Found, Parts | None]:
-    """Holds the directory of a run; returns what it holds, and what is to run."""
-    parts = None if job.resume else job.build(job.config)
-    stack.enter_context(run_directory.claimed(job.path, job.config, job.resume))
-    found = single.find(job)
-    if not found.done and parts is None:
-        parts = job.build(found.config, found.saved is not None)
-    return found, parts
-
-
 def _outcomes(jobs: Sequence[Job], left: dict, asked: bool) -> Iterator[Outcome]:
-    """Goes on with the jobs that have not ended: what `_claim` returned, by index."""
+    """Goes on with the jobs that have not ended: what `claimed` yielded, by index."""
     show = any(job.progress for job in jobs)
     begin = time.perf_counter(), time.time()
     saved = {i: found.saved for i, (found, _) in left.items()}
-    stands = {
-        i: old.snapshot if old else Snapshot(0, 0, None, 0, 0.0)
-        for i, old in saved.items()
-    }
+    stands = {i: old.snapshot if old else Snapshot() for i, old in saved.items()}
     some = next(iter(left.values()))[1]
     setups = [
         left[i][1].setup if i in left else _other(some.setup, job)
@@ -144,16 +130,21 @@ def _together(
     `begin` is when that began, by `time.perf_counter` and by `time.time`.
     """
     with contextlib.ExitStack() as stack:
-        files, opened = {}, {}
+        files, at, recorders = {}, {}, {}
         for i, run in left.items():
             job = jobs[i]
-            if opened and job.progress:
+            if files and job.progress:
                 job = job._replace(progress="rounds")  # one plan is enough
             files[i] = stack.enter_context(contextlib.ExitStack())
             context = single.opened(job, *run, len(jobs), progress, begin[0])
-            opened[i] = attempt(files[i].enter_context, context)
+            opened = attempt(files[i].enter_context, context)
+            if isinstance(opened, Exception):
+                yield i, opened
+            else:
+                at[i], recorders[i] = opened
         timings.waited(begin[1])
-        for i, outcome in _in_step(jobs, opened, setups, programs, interrupted):
+        seeds = [job.config.seed for job in jobs]
+        for i, outcome in _in_step(at, recorders, seeds, setups, programs, interrupted):
             failed = attempt(files[i].close)
             yield i, failed or outcome
 
@@ -171,20 +162,14 @@ def _other(setup: Setup, job: Job) -> Setup:
 
 
 def _in_step(
-    jobs: Sequence[Job],
-    opened: dict,
+    at: dict[int, Snapshot],
+    recorders: dict[int, recording.Recorder],
+    seeds: Sequence[int],
     setups: Sequence[Setup],
     programs: Programs,
     interrupted: Callable,
 ) -> Iterator[Outcome]:
     """Runs seeds in step and records each as if it were alone."""
-    at, recorders = {}, {}
-    for i, where in opened.items():
-        if isinstance(where, Exception):
-            yield i, where
-        else:
-            at[i], recorders[i] = where
-    seeds = [job.config.seed for job in jobs]
     left = {i: where for i, where in at.items() if not where.ended_by}
     for i in at.keys() - left.keys():
         yield i, attempt(recorders[i].finish, at[i], programs.memory)
@@ -236,7 +221,7 @@ def pure(setups: dict[int, Setup], asked: str, show: bool) -> list[Run]:
             tell(f"seeds run one after another: {error}", show)
     found = []
     for seed, setup in setups.items():
-        with Progress(_length(setup), show=show) as bar:
+        with Progress(*Snapshot().rounds(setup.stages), show=show) as bar:
             found.append(loop.run_setup(jax.random.key(seed), setup, bar.update))
     return found
 
@@ -249,8 +234,8 @@ def _pure(setups: dict[int, Setup], asked: bool, show: bool) -> list[Run]:
         for setup in setups.values()
     ]
     traced, *_ = [checks.run(setup) for setup in padded]
-    total = len(padded) * _length(padded[0])
-    with Progress(total, show=show) as bar:
+    each, _ = Snapshot().rounds(padded[0].stages)
+    with Progress(len(padded) * each, show=show) as bar:
         programs = lockstep.compiled(padded, traced, asked=asked, waiting=bar.compiling)
         at = dict.fromkeys(range(len(padded)))
         runs = lockstep.steps(list(setups), padded, programs, at)
@@ -265,7 +250,3 @@ def _pure(setups: dict[int, Setup], asked: bool, show: bool) -> list[Run]:
                     bar.update(segment.records)
                 last[i] = segment
     return [Run(*last[i].snapshot.state[:2], last[i].models, metrics[i]) for i in runs]
-
-
-def _length(setup: Setup) -> int:
-    return sum(stage.num_rounds for stage in setup.stages)

@@ -14,7 +14,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from sparsefl_jax.core.flatten import flatten
-from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.system import files
 from sparsefl_jax.system.files import naming
 
@@ -90,43 +89,37 @@ class WeightsAndBiases:
     Args:
       workdir: an existing directory.
       position: where to go on, which `wandb.json` knows itself.
-
-    Raises:
-      OSError: W&B refuses the run, or what is logged.
     """
 
     def __init__(self, workdir: Path, position: dict | None = None):
         import wandb
 
         self._kept = _Kept(workdir, "wandb", position)
-        with blaming("sinks='wandb'", OSError):
-            group, name = names(workdir)
-            self._run = wandb.init(
-                project=os.environ.get("WANDB_PROJECT", PROJECT),
-                dir=workdir,
-                id=self._kept.id,
-                resume="allow",
-                reinit="create_new",
-                name=name,
-                group=group,
-                settings=wandb.Settings(console="off"),
-            )
-            self._run.config.update(_read(workdir, "config"), allow_val_change=True)
-            self._kept.begin(self._run.id)
+        group, name = names(workdir)
+        self._run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT", PROJECT),
+            dir=workdir,
+            id=self._kept.id,
+            resume="allow",
+            reinit="create_new",
+            name=name,
+            group=group,
+            settings=wandb.Settings(console="off"),
+        )
+        self._run.config.update(_read(workdir, "config"), allow_val_change=True)
+        self._kept.begin(self._run.id)
 
     def write(self, records: list[dict], seconds: float) -> None:
         """Logs one row for each round of a segment."""
-        with blaming("sinks='wandb'", OSError):
-            for step, row in self._kept.rows(records, seconds):
-                self._run.log(row, step=step, commit=True)
+        for step, row in self._kept.rows(records, seconds):
+            self._run.log(row, step=step, commit=True)
         self._kept.done()
 
     def close(self) -> None:
         """Ends the process of W&B; a run that has ended also gets its summary."""
         summary = _read(self._kept.workdir, "summary")
-        with blaming("sinks='wandb'", OSError):
-            self._run.summary.update(summary)
-            self._run.finish(exit_code=0 if summary else 1)
+        self._run.summary.update(summary)
+        self._run.finish(exit_code=0 if summary else 1)
 
 
 class MLflow:
@@ -141,28 +134,24 @@ class MLflow:
     Args:
       workdir: an existing directory.
       position: where to go on, which `mlflow.json` knows itself.
-
-    Raises:
-      OSError: MLflow refuses the run, or what is logged.
     """
 
     def __init__(self, workdir: Path, position: dict | None = None):
         from mlflow import MlflowClient
 
         self._kept = _Kept(workdir, "mlflow", position)
-        with blaming("sinks='mlflow'", OSError):
-            self._client = MlflowClient()
-            if self._kept.id is None:
-                group, name = names(workdir)
-                run = self._client.create_run(
-                    self._experiment(),
-                    run_name=name,
-                    tags={"group": group} if group else {},
-                )
-                self._kept.begin(run.info.run_id)
-            run = self._client.get_run(self._kept.id)
-            self._client.update_run(self._kept.id, status="RUNNING")
-            self._write_config(run.data.params)
+        self._client = MlflowClient()
+        if self._kept.id is None:
+            group, name = names(workdir)
+            run = self._client.create_run(
+                self._experiment(),
+                run_name=name,
+                tags={"group": group} if group else {},
+            )
+            self._kept.begin(run.info.run_id)
+        run = self._client.get_run(self._kept.id)
+        self._client.update_run(self._kept.id, status="RUNNING")
+        self._write_config(run.data.params)
 
     def _experiment(self) -> str:
         name = os.environ.get("MLFLOW_EXPERIMENT_NAME", PROJECT)
@@ -195,21 +184,19 @@ class MLflow:
 
     def write(self, records: list[dict], seconds: float) -> None:
         """Logs the metrics of one segment."""
-        with blaming("sinks='mlflow'", OSError):
-            self._log(list(self._kept.rows(records, seconds)))
+        self._log(list(self._kept.rows(records, seconds)))
         self._kept.done()
 
     def close(self) -> None:
         """Ends the run; one that has ended also gets its summary."""
         summary = _read(self._kept.workdir, "summary")
-        with blaming("sinks='mlflow'", OSError):
-            if summary:
-                self._log([(self._kept.rounds, scalars(summary, "summary"))])
-                for key, value in summary.items():
-                    if isinstance(value, str):
-                        self._client.set_tag(self._kept.id, f"summary.{key}", value)
-            status = "FINISHED" if summary else "KILLED"
-            self._client.set_terminated(self._kept.id, status)
+        if summary:
+            self._log([(self._kept.rounds, scalars(summary, "summary"))])
+            for key, value in summary.items():
+                if isinstance(value, str):
+                    self._client.set_tag(self._kept.id, f"summary.{key}", value)
+        status = "FINISHED" if summary else "KILLED"
+        self._client.set_terminated(self._kept.id, status)
 
 
 class _Kept:

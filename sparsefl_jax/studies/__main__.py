@@ -4,7 +4,9 @@ import argparse
 import os
 import sys
 
-from sparsefl_jax.system import hardware
+from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.studies import runner
+from sparsefl_jax.system import hardware, interrupt
 
 
 def main() -> int:
@@ -20,9 +22,6 @@ def main() -> int:
         os.sched_setaffinity(0, map(int, arguments.cores.split(",")))
     hardware.use_cpu_cores()
     hardware.keep_compilations()
-    from sparsefl_jax.core.validate import one_line  # after the devices are set
-    from sparsefl_jax.studies import runner
-    from sparsefl_jax.system import interrupt
 
     try:
         runner.run_point(arguments.workdir, arguments.point)

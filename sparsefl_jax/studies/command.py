@@ -3,7 +3,14 @@
 import sys
 from pathlib import Path
 
+import jax
+
+from sparsefl_jax import report
 from sparsefl_jax.core import formats
+from sparsefl_jax.runs.config.rename import settle
+from sparsefl_jax.studies import dry_run as plans
+from sparsefl_jax.studies import grid, launchers, points, runner
+from sparsefl_jax.system import hardware, interrupt
 
 
 def run(
@@ -47,20 +54,11 @@ def run(
         raise ValueError(f"--jobs={jobs} has no effect with --launcher=slurm")
     if options and not launcher:
         raise ValueError("--launcher_options has no effect without --launcher")
-    import jax
-
-    from sparsefl_jax import report
-    from sparsefl_jax.runs.config.rename import settle
-    from sparsefl_jax.studies import grid, launchers, points, runner
-    from sparsefl_jax.system import hardware, interrupt
-
     hardware.keep_compilations()
     if launcher or jobs > 1:  # leaves the memory of accelerators to the points
         jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(settle(config), swept)
     if dry_run:
-        from sparsefl_jax.studies import dry_run as plans
-
         return formats.say(plans.text(study, Path(workdir) if workdir else None))
     submit = None
     if launcher:
@@ -72,8 +70,7 @@ def run(
     except interrupt.StoppedError as error:
         print(f"{error}; the same command goes on with it", file=sys.stderr)
         sys.exit(error.code)
-    run_points, _ = points.read(workdir)
-    folders = [f for p in run_points for f in points.begun(Path(workdir), p)]
+    folders = [f for p in study for f in points.begun(Path(workdir), p)]
     if folders:
         formats.say(report.comparison_table(report.read_groups(folders)))
     if failed := [name for name, state in states.items() if state.failed]:

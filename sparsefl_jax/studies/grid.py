@@ -97,7 +97,7 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
         name = "-".join(
             _text(value)
             if field.endswith(".name")
-            else f"{_short(field)}={_text(value)}"
+            else f"{field.rpartition('.')[2]}={_text(value)}"
             for field, value in taken.items()
         )
         same = points.setdefault(name or config.algorithm.name, point)
@@ -148,11 +148,6 @@ def _set(config, field: str, value) -> bool:
     with config.ignore_type():
         config.update_from_flattened_dict({field: value})
     return True
-
-
-def _short(field: str) -> str:
-    """Returns the last part of a field's name."""
-    return field.rpartition(".")[2]
 
 
 def _text(value) -> str:

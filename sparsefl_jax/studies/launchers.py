@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from sparsefl_jax.core.validate import blaming
-from sparsefl_jax.studies import grid, processes
+from sparsefl_jax.studies import grid, processes, runner
 from sparsefl_jax.system import hardware, interrupt
 
 _LOOK = 10.0  # seconds between looks at SLURM's queue
@@ -23,8 +23,6 @@ class _RunPoint:
     def __call__(self, workdir: str, name: str) -> None:
         hardware.use_cpu_cores()
         hardware.keep_compilations()
-        from sparsefl_jax.studies import runner
-
         requeue = signal.getsignal(signal.SIGUSR2)  # of submitit
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # which submitit ignores
         try:

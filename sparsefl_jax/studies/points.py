@@ -71,9 +71,9 @@ def load(path: str) -> list[Point]:
         parent = file.parent if file.parent != Path() else Path("studies")
         there = sorted(p.name for p in parent.glob("*.py"))
         near = closest(file.name, there)
-        hint = f"did you mean {parent / near[0]}?" if near else "no study there"
-        if there and not near:
-            hint = f"{parent}/ holds {', '.join(there)}"
+        hint = f"{parent}/ holds {', '.join(there) or 'no study'}"
+        if near:
+            hint = f"did you mean {parent / near[0]}?"
         raise ValueError(f"--study={name}: there is no such file; {hint}")
     spec = importlib.util.spec_from_file_location(f"_study_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
@@ -112,10 +112,8 @@ def check(points: Sequence[Point]) -> None:
                 f"point {point.name!r} has label={point.label!r}, expected one line "
                 "that no other point has"
             )
-        try:
+        with naming(point):
             fields.check(point.config)
-        except ValueError as error:
-            raise ValueError(f"point {point.name!r}: {error}") from None
 
 
 def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
@@ -137,16 +135,12 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
             kept = run_directory.read_config(folder)
             wanted = point.of_seed(kept.seed)
             wanted = fit_rounds.kept(wanted, kept) or wanted
-            pairs = run_directory.differences(kept, wanted)
-            for name in sorted(pairs, key=lambda name: not name.startswith("fit.")):
-                there, here = pairs[name]
-                if name not in (*run_directory.FREE, "fit.by", "fit.measured"):
-                    raise ValueError(
-                        f"{folder} holds a run of another configuration: {name} is "
-                        f"{there!r} there and {here!r} here; remove "
-                        f"{workdir / point.name} to run it again, or give another "
-                        "--workdir"
-                    )
+            free = (*run_directory.FREE, "fit.by", "fit.measured")
+            if differs := run_directory.difference(kept, wanted, free):
+                raise ValueError(
+                    f"{folder} holds a run of another configuration: {differs}; remove "
+                    f"{workdir / point.name} to run it again, or give another --workdir"
+                )
         old = known.get(point.name, {})
         for file, checksum in code[point.name].items() if begun else ():
             if old.get(file, checksum) != checksum:
@@ -221,28 +215,9 @@ def read(workdir: str | Path) -> tuple[list[Point], dict]:
     with blaming(path):
         labels = study.pop("labels", {})
         return [
-            Point(name, configuration(values), labels.get(name, ""))
+            Point(name, defaults.with_defaults(values), labels.get(name, ""))
             for name, values in study.pop("points").items()
         ], study
-
-
-def named(workdir: str | Path, name: str) -> Point:
-    """Returns a point of a study.
-
-    Raises:
-      ValueError: there is no such study or point.
-    """
-    found = [point for point in read(workdir)[0] if point.name == name]
-    if not found:
-        raise ValueError(f"{workdir} has no point {name!r}")
-    return found[0]
-
-
-def configuration(values: dict):
-    """Returns the `ConfigDict` of plain values, with defaults for what they lack."""
-    from ml_collections import config_dict
-
-    return config_dict.ConfigDict(defaults.default_config().to_dict() | values)
 
 
 @contextlib.contextmanager
@@ -261,11 +236,10 @@ def naming(point: Point) -> Iterator[None]:
 
 def state(workdir: Path, point: Point) -> State:
     """Returns how far a point has come, by its files."""
-    folders = [workdir / point.name / f"seed_{seed}" for seed in point.seeds]
-    done = sum((folder / "summary.json").exists() for folder in folders)
+    done = sum((f / "summary.json").exists() for _, f in folders(workdir, point))
     note = failure(workdir, point.name)
     reason = note.read_text().strip() if note.exists() else ""
-    running = done < len(folders) and held(workdir, point)
+    running = done < len(point.seeds) and held(workdir, point)
     return State(done, reason, running)
 
 

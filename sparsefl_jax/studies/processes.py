@@ -2,7 +2,6 @@
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -31,8 +30,7 @@ class _Process:
         return self.process.poll() is not None
 
     def cancel(self) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            self.process.send_signal(signal.SIGTERM)
+        self.process.terminate()
 
     def fate(self) -> str:
         code = self.process.returncode

@@ -11,10 +11,11 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 
-from sparsefl_jax.core.validate import at_least, one_line
+from sparsefl_jax.core.validate import at_least, one_line, one_of
 from sparsefl_jax.runs import experiment, fit_rounds, run_directory
 from sparsefl_jax.simulation import evaluate
 from sparsefl_jax.studies import points as on_disk
@@ -108,7 +109,9 @@ def run_point(workdir: str | Path, name: str) -> None:
       ValueError: there is no such study or point.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    workdir, point = Path(workdir), on_disk.named(workdir, name)
+    workdir, (known, _) = Path(workdir), on_disk.read(workdir)
+    one_of("point", name, [point.name for point in known])
+    (point,) = (point for point in known if point.name == name)
     (workdir / name).mkdir(exist_ok=True)
     with contextlib.ExitStack() as stack:
         try:
@@ -126,7 +129,7 @@ def run_point(workdir: str | Path, name: str) -> None:
 
 
 def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
-    """Runs the seeds that have not ended; yields what failed, and its error."""
+    """Goes on with the seeds; yields what failed, and its error."""
     try:
         point = _fitted(workdir, point)
     except Exception as error:  # a method of one's own may raise any
@@ -134,12 +137,9 @@ def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
         return
     folders = on_disk.folders(workdir, point)
     runs = [(point.of_seed(seed), folder) for seed, folder in folders]
-    left = [i for i, run in enumerate(runs) if not _ended(*run)]
-    widths = experiment.widths_of([config for config, _ in runs])
-    for index, outcome in experiment.run_each(
-        runs, left, point.config.seeds_together, widths, progress="rounds"
-    ):
-        if not isinstance(outcome, dict):
+    asked = point.config.seeds_together
+    for index, outcome in experiment.run_each(runs, asked):
+        if isinstance(outcome, Exception):
             yield f"seed {point.seeds[index]}", outcome
 
 
@@ -168,24 +168,15 @@ def _complete(workdir: Path, point: Point) -> bool:
     )
 
 
-class _Done:
-    """A point that ran in this process, and so has ended."""
-
-    def done(self) -> bool:
-        return True
-
-    def fate(self) -> str:
-        return "ended without a word"
-
-
 def _here(workdir: Path) -> Callable:
-    """Returns `(names) -> jobs`, which runs points in this process."""
+    """Returns `(names) -> jobs`, which runs points in this process to their end."""
+    ended = SimpleNamespace(done=lambda: True, fate=lambda: "ended without a word")
 
-    def start(names: Sequence[str]) -> list[_Done]:
+    def start(names: Sequence[str]) -> list[SimpleNamespace]:
         for name in names:
             run_point(workdir, name)
             jax.clear_caches()  # the next point has programs of its own
-        return [_Done() for _ in names]
+        return [ended] * len(names)
 
     return start
 

@@ -77,9 +77,10 @@ def lost(workdir: Path, position: dict) -> list[str]:
 
 
 def restore(workdir: Path, position: dict) -> dict:
-    """Rewrites damaged logs with the lines that are as they were written.
+    """Cuts off the logs behind a position; rewrites damaged ones.
 
-    A damaged file is kept as `metrics.jsonl.damaged`.
+    These then have the lines that are as they were written, and the damaged file is
+    kept as `metrics.jsonl.damaged`.
 
     Args:
       workdir, position: as in `lost`.
@@ -90,6 +91,8 @@ def restore(workdir: Path, position: dict) -> dict:
     for name in FILES:
         path, intact = workdir / name, kept(workdir / name, position[name])
         if not intact.lost:
+            if path.exists():
+                os.truncate(path, len(intact.content))
             continue
         if path.exists():
             aside, number = workdir / f"{name}.damaged", 1

@@ -15,7 +15,7 @@ from sparsefl_jax import data as datasets
 from sparsefl_jax import models
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Algorithm, Stage
-from sparsefl_jax.core.validate import above, in_range
+from sparsefl_jax.core.validate import above, blaming, in_range, one_of
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs.config import registry
 from sparsefl_jax.runs.config.plain import refuse_python
@@ -39,15 +39,13 @@ def build_algorithm(
     anything = any(p.kind is p.VAR_KEYWORD for p in allowed.values())
     for key in () if anything else (key for key in settings if key not in allowed):
         registry.refuse_unread(field, settings | {"name": name}, key)
-        registry.lookup(f"{field}.{name} argument", key, allowed)
+        one_of(f"{field}.{name} argument", key, sorted(allowed))
     for key, parameter in allowed.items():
         needed = parameter.default is parameter.empty and not anything
         if needed and key not in settings:
             raise ValueError(f"{field}.{key} is missing: {name} needs it")
-    try:
+    with blaming(f"{field}.name={name!r}"):
         signature.bind(model, optimizer, **settings)
-    except TypeError as error:
-        raise ValueError(f"{field}.name={name!r}: {error}") from None
     with registry.naming(field, settings):
         algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):

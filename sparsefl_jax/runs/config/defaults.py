@@ -6,6 +6,8 @@ each can be set from the command line and `config.json` holds them all.
 
 from typing import Any
 
+from ml_collections import config_dict
+
 from sparsefl_jax.runs.config import registry
 
 
@@ -79,10 +81,16 @@ def default_config() -> Any:  # a ConfigDict
     )
 
 
+def with_defaults(values: dict) -> Any:  # a ConfigDict
+    """Returns the configuration of plain values, with defaults for what they lack."""
+    config = default_config()
+    with config.ignore_type():
+        config.update(values)
+    return config
+
+
 def _create(**fields) -> Any:
     """Returns a `ConfigDict`; a type stands for a field of it that is not set."""
-    from ml_collections import config_dict
-
     return config_dict.create(
         **{
             name: config_dict.placeholder(value) if isinstance(value, type) else value

@@ -17,8 +17,6 @@ from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.runs import lockstep, sinks
 from sparsefl_jax.runs.config import defaults, guess, registry, unread
 from sparsefl_jax.runs.config.plain import refuse_python
-from sparsefl_jax.runs.setup import check_observed
-from sparsefl_jax.simulation import store
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.training import local
 
@@ -133,13 +131,10 @@ def parameters(field: str, name: str | None) -> dict[str, inspect.Parameter]:
 def kinds(field: str, name: str | None) -> dict:
     """Returns the type of each argument that a section may hold, and of its name."""
     found = {key: _kind(p) for key, p in parameters(field, name).items()}
-    usual = defaults.default_config()
-    if field == "first_stage":
-        found["name"] = str
-        found |= {key: type(usual[key]) for key in registry.STAGE}
-    if field == "partition":
-        found |= {"test_fraction": float, "shift_strength": float, "feature_shift": str}
-    return found | {key: usual[field].get_type(key) for key in usual[field]}
+    if field in registry.TABLES:
+        found |= {"name": str} | registry.SECTION_WIDE.get(field, {})
+    usual = defaults.default_config()[field]
+    return found | {key: usual.get_type(key) for key in usual}
 
 
 def kind(field: str):
@@ -199,11 +194,9 @@ def _check_ranges(config) -> None:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
         )
-    check_observed(config.observe_rounds, config.num_rounds)
-    registry.lookup("init_what", config.init_what, INIT_WHAT)
+    one_of("init_what", config.init_what, sorted(INIT_WHAT))
     one_of("seeds_together", config.seeds_together, lockstep.CHOICES)
     if config.seeds_together == "yes" and config.seeds < 2:
         raise ValueError("seeds_together='yes', expected with it seeds of at least 2")
     one_of("model.dtype", config.model.get("dtype", "float32"), DTYPES)
     sinks.check(config.sinks)
-    store.check(config.client_store)

@@ -8,13 +8,19 @@ from collections.abc import Container, Iterator
 from sparsefl_jax import algorithms, models
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.named import named
-from sparsefl_jax.core.validate import one_of
 
-STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
+STAGE = {
+    **dict.fromkeys(("num_rounds", "cohort_size", "epochs", "batch_size"), int),
+    "drop_last": bool,
+}
 SECTION_WIDE = {  # what a section holds beside the arguments of the entry it names
     "first_stage": STAGE,
-    "model": ("dtype",),
-    "partition": ("test_fraction", "feature_shift", "shift_strength"),
+    "model": {"dtype": str},
+    "partition": {
+        "test_fraction": float,
+        "feature_shift": str,
+        "shift_strength": float,
+    },
 }
 TABLES = {  # what the `name` of a section is looked up in
     "algorithm": algorithms.ALGORITHMS,
@@ -41,12 +47,6 @@ def arguments(factory) -> dict:
         for name, p in inspect.signature(factory).parameters.items()
         if name not in given and (p.kind is p.KEYWORD_ONLY or p.default is not p.empty)
     }
-
-
-def lookup(kind: str, name: str, table):
-    """Returns the entry of a table, or refuses its name and lists the others."""
-    one_of(kind, name, sorted(table))
-    return table[name]
 
 
 def readers(field: str, *keys: str) -> list[str]:

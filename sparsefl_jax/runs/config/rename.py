@@ -7,6 +7,8 @@ method says what becomes of it.
 
 import inspect
 
+from ml_collections import config_dict
+
 from sparsefl_jax.runs.config import defaults, fields, registry, unread
 
 NONE = "none"  # as the name of a first stage: there is none
@@ -38,8 +40,6 @@ def switch(config, field: str, name: str):
       >>> sorted(switch(config, "algorithm", "fedavg").algorithm.items())
       [('keep_optimizer', False), ('name', 'fedavg'), ('weighting', 'uniform')]
     """
-    from ml_collections import config_dict
-
     section, new = config[field], {}
     if (field, name) == ("first_stage", NONE):
         config[field] = config_dict.create(name=config_dict.placeholder(str))
@@ -124,17 +124,16 @@ def follow(config, given: dict[str, dict[str, str]]) -> None:
 
 
 def _admit(config, given: dict[str, dict[str, str]]) -> None:
-    """Adds arguments that sections may hold and do not, so that they can be set."""
-    from ml_collections import config_dict
-
+    """Adds arguments that sections may hold and do not set, so that they can be."""
     for field, flags in given.items():
         section = config.get(field)
         if not hasattr(section, "to_dict") or not section.get("name"):
             continue
         known = fields.kinds(field, flags.get("name", section.name))
-        with config.unlocked():
-            for key in (flags.keys() & known.keys()) - set(section):
-                section[key] = config_dict.placeholder(object)
+        for key in flags.keys() & known.keys():
+            if key not in section or section.get_type(key) is type(None):
+                with config.unlocked(), config.ignore_type():
+                    section[key] = config_dict.placeholder(object)
 
 
 def settle(config):

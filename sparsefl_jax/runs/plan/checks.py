@@ -19,7 +19,7 @@ from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import segment_lengths
 from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.runs.plan.memory import by_shape
-from sparsefl_jax.runs.setup import Setup, check, check_observed
+from sparsefl_jax.runs.setup import Setup, check
 from sparsefl_jax.simulation import clock, initial_state, placement
 from sparsefl_jax.simulation.clock import Clock
 from sparsefl_jax.simulation.evaluate import check_metric
@@ -78,7 +78,6 @@ def run(setup: Setup) -> list[Traced]:
             "budgets are read by nothing here, expected none, or a method that reads "
             "ctx.client.budget (fjord, heterofl, hetero_jmwst, hetero_spdst)"
         )
-    check_observed(setup.observe_rounds, setup.stages[-1].num_rounds)
     return traced
 
 

@@ -74,9 +74,7 @@ def describe(
     size, rate = 8192 if big else 1024, None
     if timed:
         rate = timings.matmul_rate(size, 0.3, devices, model.dtype)
-    planned, share = [], 1.0
-    if setup.initial is not None:
-        share = traffic_estimate.share_alive(setup.initial, traced[0])
+    planned, share = [], traffic_estimate.share_alive(setup.initial, traced[0])
     weights = sum(p.size for p in jax.tree.leaves(traced[0].model.params))
     for index, stage in enumerate(setup.stages):
         memory = memories[index] if memories else traced[index].memory

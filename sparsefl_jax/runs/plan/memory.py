@@ -39,7 +39,6 @@ class Memory(NamedTuple):
 
     fixed: dict[str, int]  # bytes by part, known by shape
     client_store: dict  # 'where', 'bytes' and 'working': the clients' rows
-    share: int  # clients of a cohort on one device, the largest chunk
     chunk: int  # clients that a device runs at a time
     working_set: int | None = None  # bytes; None before compilation
 
@@ -105,7 +104,6 @@ def by_shape(
             "server": len(devices) * store.num_bytes(state.server),
         },
         client_store={"where": pace.where, "bytes": rows, "working": pace.working},
-        share=share,
         chunk=min(int(chunk), share),
     )
     if limit is not None and memory.total() > limit:
@@ -118,7 +116,7 @@ def of_replicas(memory: Memory, count: int) -> Memory:
     """Multiplies the memory of one run by the number of runs that go on together.
 
     Example:
-      >>> of_replicas(Memory({"server": 100}, {}, share=8, chunk=8), 3).total()
+      >>> of_replicas(Memory({"server": 100}, {}, chunk=8), 3).total()
       300
     """
     return memory._replace(fixed={k: count * v for k, v in memory.fixed.items()})
@@ -161,7 +159,7 @@ def smaller(memory: Memory, limit: float, asked: int | str, strict: bool) -> int
       ValueError: no chunk fits; it names the largest part.
 
     Example:
-      >>> memory = Memory({"server": 100}, {}, share=8, chunk=8, working_set=400)
+      >>> memory = Memory({"server": 100}, {}, chunk=8, working_set=400)
       >>> [smaller(memory, limit, "auto", True) for limit in (500, 499, 200)]
       [8, 7, 2]
       >>> smaller(memory, 140, "auto", True)
@@ -183,35 +181,6 @@ def smaller(memory: Memory, limit: float, asked: int | str, strict: bool) -> int
     if not fitting:
         raise ValueError(_too_large(memory, limit))
     return fitting
-
-
-def half(chunk: int, asked: int | str, stage: int, reason: str) -> int:
-    """Returns half of a chunk whose program the compiler refused for its memory.
-
-    Args:
-      chunk: the chunk that was refused.
-      asked: the chunk that the user asked for, or 'auto'.
-      stage: which.
-      reason: the compiler's.
-
-    Raises:
-      ValueError: it was asked for, or it is one client.
-
-    Example:
-      >>> half(50, "auto", 0, "Used 20G of 15G")
-      25
-      >>> half(50, 50, 0, "Used 20G of 15G")
-      Traceback (most recent call last):
-        ...
-      ValueError: chunk=50 does not fit a device's memory in stage 0, expected a smaller
-      one or a smaller model (Used 20G of 15G)
-    """
-    if asked != "auto" or chunk == 1:
-        raise ValueError(
-            f"chunk={chunk} does not fit a device's memory in stage {stage}, expected "
-            f"a smaller one or a smaller model ({reason})"
-        )
-    return chunk // 2
 
 
 def budget(memory_gb: float | None, devices: Sequence) -> float | None:
@@ -251,7 +220,7 @@ def check_host(memory: Memory, devices: Sequence) -> None:
 
 @contextlib.contextmanager
 def explained(memory: Memory, stage: int) -> Iterator[None]:
-    """Turns a device's out-of-memory error into one line that suggests a remedy.
+    """Turns a device's out-of-memory error into one line that suggests half the chunk.
 
     Raises:
       MemoryError: in the place of XLA's error.
@@ -261,19 +230,14 @@ def explained(memory: Memory, stage: int) -> Iterator[None]:
     except jax.errors.JaxRuntimeError as error:
         if "RESOURCE_EXHAUSTED" not in str(error):
             raise
-        raise MemoryError(advice(memory, stage)) from error
-
-
-def advice(memory: Memory, stage: int) -> str:
-    """Suggests, in one line, half the chunk of a stage that did not fit."""
-    chunk, taken = memory.chunk, format_si(memory.total(), "B")
-    failure = f"out of memory in stage {stage} with chunk={chunk}, which takes {taken}"
-    if chunk == 1:
-        return f"{failure}; {_largest(memory)}"
-    half = chunk // 2
-    return (
-        f"{failure}; --config.chunk={half} takes {format_si(memory.total(half), 'B')}"
-    )
+        remedy = _largest(memory)
+        if half := memory.chunk // 2:
+            size = format_si(memory.total(half), "B")
+            remedy = f"--config.chunk={half} takes {size}"
+        raise MemoryError(
+            f"out of memory in stage {stage} with chunk={memory.chunk}, which takes "
+            f"{format_si(memory.total(), 'B')}; {remedy}"
+        ) from error
 
 
 def _too_large(memory: Memory, limit: float) -> str:

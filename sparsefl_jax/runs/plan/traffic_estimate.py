@@ -92,13 +92,16 @@ def by_round(stage: Stage, start: float, traced) -> dict[str, np.ndarray]:
     return bits
 
 
-def share_alive(start: SparseModel, traced) -> float:
+def share_alive(start: SparseModel | None, traced) -> float:
     """Returns the share of entries alive where a stage starts, of those under a mask.
 
     Args:
-      start: the model, whose leaves go by the names that packets give them.
+      start: the model, whose leaves go by the names that packets give them; None for a
+        fresh one.
       traced: one round of the stage by shape, as `checks.run` gives it.
     """
+    if start is None:
+        return 1.0
     kept, sent = trees.by_path(start.mask), traced.layouts["down"].values()
     paths = [path for packet in sent if packet.masked for path in packet.paths]
     under = [kept[path] for path in paths if path in kept]
