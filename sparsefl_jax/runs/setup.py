@@ -114,6 +114,7 @@ def check(setup: Setup) -> None:
     if chunk != "auto" and not (str(chunk).isdecimal() and int(chunk) >= 1):
         raise ValueError(f"chunk={chunk!r}, expected 'auto' or a positive integer")
     _check_budgets(setup.budgets, num_clients)
+    typed("until", setup.until, Limits)
     _check_system(setup, num_clients)
     num_rounds = setup.stages[-1].num_rounds
     guarantee(setup, num_rounds)
