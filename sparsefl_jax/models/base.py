@@ -73,9 +73,8 @@ class Model(NamedTuple):
           >>> Model.from_flax(nn.Dense(4), example).macs
           {'bias': 0, 'kernel': 12}
         """
-        model, kind = wrap(module, example), type(module).__name__
-        check = linen.check_submodules
-        trial.try_out(kind, model.init, model.apply, example, check)
+        model = wrap(module, example)
+        trial.try_out(type(module).__name__, model.init, model.apply, example)
         return _counted(model, example)
 
     @classmethod
@@ -283,7 +282,7 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
         variables = {"params": params} | ({"batch_stats": stats} if stats else {})
         rngs = None if key is None else {"dropout": key}
         options = {"rngs": rngs, "mutable": ["batch_stats"] if train and stats else []}
-        with linen.without_padding(weight):
+        with linen.checked_calls(train, weight):
             logits, changed = module.apply(
                 variables, x, **arguments(train, weight), **options
             )

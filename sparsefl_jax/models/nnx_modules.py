@@ -9,7 +9,6 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -21,20 +20,15 @@ from sparsefl_jax.models import trial
 _KINDS = (nnx.Param, nnx.BatchStat, nnx.RngState)
 
 
-class Functions(NamedTuple):
-    """A module as pure functions, of the same form as those of a `Model`."""
-
-    kind: str  # the module's class
-    init: Callable
-    apply: Callable
-    shapes: tuple[PyTree, PyTree]  # of the parameters and the statistics
-
-
-def functions(make: Callable) -> Functions:
+def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, PyTree]]:
     """Returns the pure functions of a module.
 
     Args:
       make: `(*, rngs) -> module`, draws the parameters.
+
+    Returns:
+      The name of the module's class, `init` and `apply` as of a `Model`, and the shapes
+      of the parameters and of the statistics.
 
     Raises:
       ValueError: `make` is a module or returns none, or the module has variables of
@@ -88,8 +82,7 @@ def functions(make: Callable) -> Functions:
         new = nnx.split(called, *_KINDS, ...)[2] if train else None
         return logits, given_stats if new is None else _nested(new)
 
-    shapes = (_nested(params), _nested(stats))
-    return Functions(kind, init, apply, shapes)
+    return kind, init, apply, (_nested(params), _nested(stats))
 
 
 def _nested(state) -> dict:
@@ -140,7 +133,7 @@ class _Intercepted:
             if path:
                 self.names[id(inner)] = "/".join(map(str, path))
                 inner.__class__ = _intercepting(type(inner))
-        self.train, self.weight = train, weight
+        self.mode = {"train": train, "weight": weight}
 
     def __enter__(self):
         self.token = _CALLS.set(self)
@@ -151,12 +144,10 @@ class _Intercepted:
     def keywords(self, module, signature, args, kwargs) -> dict:
         """Returns the keyword arguments that a submodule is to be called with."""
         name = f"{type(module).__name__} {self.names.get(id(module), '')!r}"
-        trial.check_flags(name, signature, args, kwargs, self.train)
-        if not isinstance(module, nnx.BatchNorm) or self.weight is None:
-            return kwargs
-        x = args[0] if args else kwargs["x"]
-        mask = trial.norm_mask(name, self.weight, x, kwargs.get("mask"))
-        return kwargs | {"mask": mask}
+        is_norm = isinstance(module, nnx.BatchNorm)
+        return trial.keywords(
+            name, signature, args, kwargs, is_norm=is_norm, **self.mode
+        )
 
 
 @functools.cache
