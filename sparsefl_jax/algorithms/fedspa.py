@@ -7,6 +7,7 @@ FLASH's experiments (Table 8) run it with one random mask that stays.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -14,11 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import KERNELS, layer_counts
-from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer
+from sparsefl_jax.algorithms.masked import KERNELS, layer_counts, summand
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import (
     Array,
-    Context,
     EmptyState,
     Key,
     PyTree,
@@ -156,19 +156,13 @@ def fedspa(
         init,
         broadcast,
         update,
-        _summand,
+        partial(summand, weight=means.weigh("uniform")),
         _add,
         _deploy,
         init_client,
         None if same else personalize,
         (lambda round, start: density) if same else None,
     )
-
-
-def _summand(ctx: Context, uplink: Message) -> dict[str, PyTree]:
-    """Returns a client's change and statistics; all clients count the same."""
-    sent = unpack_model(uplink)
-    return means.weighted_sum((sent.params, sent.stats), jnp.float32(1))
 
 
 def _add(key: Key, round: Array, server: Server, total: PyTree) -> tuple[Server, dict]:

@@ -91,10 +91,11 @@ def fedsparsify_global(
         mask = jax.tree.map(jnp.logical_and, purge(scores, round), mean.mask)
         return _next(round, server, mean._replace(mask=mask)), {}
 
-    def alive(round, start):
-        return left(round) if round else start
-
-    return frozen._replace(init=init, aggregate=aggregate, alive=alive)
+    return frozen._replace(
+        init=init,
+        aggregate=aggregate,
+        alive=lambda round, start: left(round) if round else start,
+    )
 
 
 def fedsparsify_local(

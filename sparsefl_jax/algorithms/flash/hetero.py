@@ -11,13 +11,18 @@ from jax import lax
 
 from sparsefl_jax.algorithms.flash.common import Changing, target_mask
 from sparsefl_jax.algorithms.flash.surgery import learner
-from sparsefl_jax.algorithms.masked import KERNELS, within
+from sparsefl_jax.algorithms.masked import (
+    KERNELS,
+    covered_average,
+    covered_summand,
+    within,
+)
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
-from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, nested
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 
@@ -149,16 +154,9 @@ def _hetero(
         uplink = pack_up(trained.model, received.mask, select, index=index)
         return uplink, client, trained.metrics
 
-    def contribute(ctx, uplink):
-        sent, weight = unpack_model(uplink), ctx.client.num_examples
-        return {
-            "covered": means.covered_sum(sent.params, sent.mask, weight),
-            "stats": means.weighted_sum(sent.stats, weight),
-        }
-
     def aggregate(key, round, server, total):
         old = server.whole
-        mean, mask, adjust = _covered_mean(old.model, total), old.mask, moving
+        mean, mask, adjust = covered_average(old.model, total), old.mask, moving
         if r_int:  # static branch
             vote, layers = round % r_int == 0, masks.layer_densities(mean.mask, select)
             mask = lax.cond(
@@ -189,7 +187,7 @@ def _hetero(
         init,
         broadcast,
         update,
-        contribute,
+        covered_summand,
         aggregate,
         deploy,
         alive=lambda round, start: max(start, float(tiers[-1])),
@@ -218,14 +216,3 @@ def _part(
     return jax.tree.map(
         lambda m, s: jnp.where(tier == len(tiers) - 1, m, s), whole.mask, smaller
     )
-
-
-def _covered_mean(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
-    """Returns the mean over the clients that hold an entry; mask: their union."""
-    covered, empty = total["covered"], total["stats"]["weight"] == 0
-    fill = jax.tree.map(lambda w: jnp.where(empty, w, 0.0), old.params)
-    union = jax.tree.map(
-        lambda w, m: jnp.where(empty, m, w > 0), covered["weight"], old.mask
-    )
-    stats = means.weighted_mean(total["stats"], old.stats)
-    return SparseModel(means.covered_mean(covered, fill), union, stats)
