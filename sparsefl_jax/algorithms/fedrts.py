@@ -200,12 +200,10 @@ def _name(
     select: PyTree,
 ) -> tuple[PyTree, PyTree, Work]:
     """Returns the steepest pruned entries' gradients, their mask, and the work."""
-    grads, passes = screen(key, loss_fn, trained.model, batches)
+    grads, work = screen(key, loss_fn, trained, batches, select=select)
     steep = jax.tree.map(jnp.abs, grads)
     holes = jax.tree.map(jnp.logical_not, trained.model.mask)
     named = top_k.largest(steep, doubt, select, within=holes)
-    work = jax.tree.map(jnp.add, trained.metrics["work"], passes)
-    work = work._replace(extra=work.extra + top_k.flops(grads, select))
     return masks.apply(grads, named), named, work
 
 

@@ -89,7 +89,9 @@ def _decode(splits):
         users, x, y = zip(*found[split], strict=True)
         ids = [numbers.setdefault(user, len(numbers)) for user in users]
         sizes = [len(labels) for labels in y]
-        arrays[f"x{suffix}"] = np.concatenate(x if exact else [*map(_floats, x)])
+        if not exact:
+            x = [v / np.float32(255) if v.dtype == np.uint8 else v for v in x]
+        arrays[f"x{suffix}"] = np.concatenate(x)
         arrays[f"y{suffix}"] = np.concatenate(y)
         arrays[f"users{suffix}"] = np.repeat(np.int32(ids), sizes)
     return arrays
@@ -168,11 +170,6 @@ def _array(file, user, name, values):
     except ValueError:
         reason = f"{name} of user {user!r} has rows of several lengths"
         raise _refusal(file, reason) from None
-
-
-def _floats(x):
-    """Returns pixels as float32 from 0 to 1."""
-    return x / np.float32(255) if x.dtype == np.uint8 else x
 
 
 def _refusal(file, reason):

@@ -28,8 +28,8 @@ class Model(NamedTuple):
         in training.
       macs: a tree of ints like params: the multiply-adds of each leaf in the forward
         pass of one sample, 0 for biases and normalisation.
-      static_stats: whether `recalibrate` has to compute statistics before an
-        evaluation; training returns those of the last batch.
+      static_stats: whether an evaluation has to compute statistics first; training
+        returns those of the last batch.
       dtype: the dtype that `apply` computes in, one of `DTYPES`.
       loss: `(logits, targets, weight) -> (loss, sums)`. Training minimises it and
         evaluation reports it, see `fitting`.

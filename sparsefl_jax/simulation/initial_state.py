@@ -176,7 +176,9 @@ def _moved(state: placement.State, where: str, disk: Callable):
     """Moves the rows of a saved state to the place where they live in this run."""
     saved = state.clients
     if where != "disk" and not isinstance(saved, disk_store.Saved):
-        return store.writable(saved) if where == "host" else saved
+        if where == "device":
+            return saved
+        return jax.tree.map(lambda v: np.require(v, requirements="W"), saved)
     if not isinstance(saved, disk_store.Saved):  # all rows: `first` is never used
         everyone = np.arange(len(state.last_round), dtype=np.int32)
         saved = disk_store.Saved(state.server, everyone, saved)
