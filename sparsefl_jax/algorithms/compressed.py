@@ -13,7 +13,6 @@ Both ways: Sattler et al., "Robust and Communication-Efficient Federated Learnin
 Non-IID Data", TNNLS 2019, https://arxiv.org/abs/1903.02891 (STC).
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -42,17 +41,10 @@ _add = partial(jax.tree.map, jnp.add)
 _subtract = partial(jax.tree.map, jnp.subtract)
 
 
-class Feedback(NamedTuple):
-    """What of earlier updates a client compresses, and what it remembers after."""
-
-    pending: Callable  # (delta, memory) -> what is compressed
-    remember: Callable  # (memory, pending, sent) -> memory
-
-
-FEEDBACK = {
-    "ef": Feedback(_add, lambda memory, pending, sent: _subtract(pending, sent)),
-    "ef21": Feedback(_subtract, lambda memory, pending, sent: _add(memory, sent)),
-    "none": Feedback(lambda delta, memory: delta, lambda memory, *_: memory),
+FEEDBACK = {  # (delta, memory) -> pending, and (memory, pending, sent) -> memory
+    "ef": (_add, lambda memory, pending, sent: _subtract(pending, sent)),
+    "ef21": (_subtract, lambda memory, pending, sent: _add(memory, sent)),
+    "none": (lambda delta, memory: delta, lambda memory, *_: memory),
 }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.core.validate import one_line, one_of
@@ -199,14 +200,8 @@ def _named(tensors, family: _Family, sizes: Sizes) -> dict[str, PyTree]:
         name = inside if f"{inside}.weight" in tensors else name
         if f"{name}.weight" in tensors:
             wanted[module] = name
-    tree: dict[str, Any] = {}
-    for module, name in wanted.items():
-        *parents, last = module.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = _leaves(tensors, name, module, sizes)
-    return tree
+    leaves = {m: _leaves(tensors, name, m, sizes) for m, name in wanted.items()}
+    return unflatten_dict(leaves, sep="/")
 
 
 def _leaves(tensors, name: str, module: str, sizes: Sizes) -> dict[str, np.ndarray]:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.models import trial
@@ -87,22 +88,19 @@ def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, Py
 
 def _nested(state) -> dict:
     """Returns a state's arrays as nested dicts whose keys are strings."""
-    tree = {}
-    for path, variable in nnx.to_flat_state(state):
-        *modules, name = map(str, path)
-        inner = functools.reduce(lambda d, key: d.setdefault(key, {}), modules, tree)
-        inner[name] = variable.get_value()
-    return tree
+    flat = nnx.to_flat_state(state)
+    return unflatten_dict({tuple(map(str, path)): v.get_value() for path, v in flat})
 
 
 def _filled(state, tree: dict):
     """Returns a state with the arrays of nested dicts, the inverse of `_nested`."""
-
-    def leaf(path):
-        return functools.reduce(lambda d, key: d[str(key)], path, tree)
-
-    flat = nnx.to_flat_state(state)
-    return nnx.from_flat_state([(path, v.replace(leaf(path))) for path, v in flat])
+    arrays = flatten_dict(tree)
+    return nnx.from_flat_state(
+        [
+            (path, v.replace(arrays[tuple(map(str, path))]))
+            for path, v in nnx.to_flat_state(state)
+        ]
+    )
 
 
 def _seeded(state, key: Key):

@@ -7,6 +7,7 @@ must leave the padding out.
 import inspect
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import jax
@@ -179,5 +180,4 @@ def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
                 )
 
 
-def _same(a, b) -> bool:
-    return bool(np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True))
+_same = partial(np.allclose, rtol=1e-4, atol=1e-5, equal_nan=True)

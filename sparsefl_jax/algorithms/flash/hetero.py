@@ -1,7 +1,6 @@
 """hetero-FLASH: clients of different budgets on nested sub-masks (Algorithm 4)."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -18,7 +17,7 @@ from sparsefl_jax.algorithms.masked import (
     within,
 )
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
-from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, nested
@@ -121,7 +120,14 @@ def _hetero(
     loss_fn = local.objective(model)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"
     learn, select = learner(model, prunable, max(densities), rate, decay)
-    ranked = partial(_ranked, tiers=tiers, moving=moving, select=select)
+
+    def ranked(key, whole):
+        """Returns the order of alive entries: by magnitude if moving, else random."""
+        if not moving:  # static branch
+            lots = masks.uniform_scores(key, whole.mask, select)
+            return nested.nested_ranks(lots, whole.mask, select, tiers)
+        size = jax.tree.map(jnp.abs, whole.model.params)
+        return nested.nested_ranks(size, whole.model.mask, select, tiers)
 
     def tier_of(ctx):
         """Returns the place of the largest density within the budget, at least 0."""
@@ -192,17 +198,6 @@ def _hetero(
         deploy,
         alive=lambda round, start: max(start, float(tiers[-1])),
     )
-
-
-def _ranked(
-    key: Key, whole: Changing, tiers: np.ndarray, moving: bool, select: PyTree
-) -> PyTree:
-    """Returns the order of alive entries: by magnitude if moving, else random."""
-    if not moving:  # static branch
-        lots = masks.uniform_scores(key, whole.mask, select)
-        return nested.nested_ranks(lots, whole.mask, select, tiers)
-    size = jax.tree.map(jnp.abs, whole.model.params)
-    return nested.nested_ranks(size, whole.model.mask, select, tiers)
 
 
 def _part(
