@@ -103,8 +103,7 @@ def feddst(
     def init(key, start):
         size = jax.tree.map(jnp.abs, start.params)
         mask = top_k.largest(size, jnp.asarray(counts(start.params)), select)
-        params = masks.apply(start.params, mask)
-        return Server(SparseModel(params, mask, start.stats), jnp.int32(0))
+        return Server(masks.pruned(start, mask), jnp.int32(0))
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)

@@ -145,9 +145,8 @@ def fedrts(
         if by_magnitude:  # static branch
             scores = jax.tree.map(jnp.abs, start.params)
         mask = top_k.largest(scores, jnp.asarray(counts(scores)), select)
-        params = masks.apply(start.params, mask)
-        ones, _ = trees.split(jax.tree.map(jnp.ones_like, params), select)
-        return Server(SparseModel(params, mask, start.stats), jnp.int32(0), ones, ones)
+        ones, _ = trees.split(jax.tree.map(jnp.ones_like, start.params), select)
+        return Server(masks.pruned(start, mask), jnp.int32(0), ones, ones)
 
     def update(key, ctx, downlink, client, batches):
         received, adjust = unpack_model(downlink), due(ctx.round)
@@ -253,7 +252,7 @@ def thompson(
             return top_k.largest(scores, budget(scores, round)[0], select)
 
         mask = lax.cond(due(round), draw, lambda: mean.mask)
-        return SparseModel(masks.apply(mean.params, mask), mask, mean.stats), a, b
+        return masks.pruned(mean, mask), a, b
 
     def pack(grads, named, sent, index):
         return Packet(named, named, sent=sent, bits=0, index=index)

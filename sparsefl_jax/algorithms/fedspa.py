@@ -149,7 +149,7 @@ def fedspa(
 
     def personalize(key, server, client, info):
         mask = client if dynamic else held(server, info.index)
-        return {"personal": _pruned(server.model, mask)}
+        return {"personal": masks.pruned(server.model, mask)}
 
     same = shared and not dynamic
     return Algorithm(
@@ -176,12 +176,7 @@ def _add(key: Key, round: Array, server: Server, total: PyTree) -> tuple[Server,
 
 def _deploy(key: Key, server: Server) -> dict[str, SparseModel]:
     """Returns the server's model within the mask that all clients share, if any."""
-    return {"global": _pruned(server.model, server.model.mask)}
-
-
-def _pruned(model: SparseModel, mask: PyTree) -> SparseModel:
-    """Returns a model within a mask."""
-    return SparseModel(masks.apply(model.params, mask), mask, model.stats)
+    return {"global": masks.pruned(server.model, server.model.mask)}
 
 
 def _exchange(

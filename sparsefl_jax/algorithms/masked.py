@@ -172,7 +172,7 @@ def within(start: SparseModel, select: PyTree) -> SparseModel:
     """Returns the model pruned by its mask; leaves that are not selected are dense."""
     layers = trees.layers(start.mask, select)
     mask = trees.replace_layers(masks.full(start.params), select, layers)
-    return SparseModel(masks.apply(start.params, mask), mask, start.stats)
+    return masks.pruned(start, mask)
 
 
 def summand(

@@ -123,8 +123,7 @@ def zerofl(
 
     def deploy(key, server):
         mask = _largest(server.params, density, select)
-        sparse = SparseModel(masks.apply(server.params, mask), mask, server.stats)
-        return {"global": sparse, "unpruned": server}
+        return {"global": masks.pruned(server, mask), "unpruned": server}
 
     return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
 

@@ -185,8 +185,7 @@ def _hetero(
         models = {"aggregated": aggregated}
         for tier, density in enumerate(sorted(densities)):
             mask = _part(server, jnp.int32(tier), tiers, moving, select)
-            params = masks.apply(aggregated.params, mask)
-            models[f"d{density}"] = aggregated._replace(params=params, mask=mask)
+            models[f"d{density}"] = masks.pruned(aggregated, mask)
         return models
 
     return Algorithm(
