@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.algorithms.masked import KERNELS, averaged, layer_counts, spdst
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
+from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import (
@@ -156,8 +156,13 @@ def fedrts(
         zeros = jax.tree.map(jnp.zeros_like, received)
 
         def name():
+            """Returns the steepest pruned entries' gradients and mask, and the work."""
+            grads, work = screen(screen_key, loss_fn, trained, batches, select=select)
+            steep = jax.tree.map(jnp.abs, grads)
+            holes = jax.tree.map(jnp.logical_not, trained.model.mask)
             doubt = budget(received.params, ctx.round)[1]
-            return _name(screen_key, loss_fn, trained, batches, doubt, select)
+            named = top_k.largest(steep, doubt, select, within=holes)
+            return masks.apply(grads, named), named, work
 
         blank = zeros.params, zeros.mask, trained.metrics["work"]
         grads, named, work = lax.cond(adjust, name, lambda: blank)
@@ -188,22 +193,6 @@ def fedrts(
         aggregate=aggregate,
         alive=lambda round, start: density,
     )
-
-
-def _name(
-    key: Key,
-    loss_fn: Callable,
-    trained: local.Trained,
-    batches: Batches,
-    doubt: Array,
-    select: PyTree,
-) -> tuple[PyTree, PyTree, Work]:
-    """Returns the steepest pruned entries' gradients, their mask, and the work."""
-    grads, work = screen(key, loss_fn, trained, batches, select=select)
-    steep = jax.tree.map(jnp.abs, grads)
-    holes = jax.tree.map(jnp.logical_not, trained.model.mask)
-    named = top_k.largest(steep, doubt, select, within=holes)
-    return masks.apply(grads, named), named, work
 
 
 def thompson(
