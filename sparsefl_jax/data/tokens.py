@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
-from sparsefl_jax.core.validate import at_least, one_line
+from sparsefl_jax.core.validate import at_least, blaming
 
 WORDS = "words"
 MAX_TOKENS = 64
@@ -127,7 +127,7 @@ def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
         raise ValueError(
             f"{begin} needs tokenizers: pip install 'sparsefl_jax[text]'"
         ) from None
-    try:
+    with blaming(f"{begin} cannot be used"):
         content = path.read_bytes()
         if path.name == names[0]:
             pieces = tokenizers.Tokenizer.from_file(str(path))
@@ -136,10 +136,8 @@ def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
             pieces = tokenizers.BertWordPieceTokenizer(str(path), **settings)
             content += repr(settings).encode()
         padding = pieces.token_to_id("[PAD]")
-    except Exception as error:  # noqa: BLE001  damaged files raise many types
-        raise ValueError(f"{begin} cannot be used: {one_line(error)}") from None
-    if padding != 0:
-        raise ValueError(f"{begin} cannot be used: [PAD] is {padding}, expected 0")
+        if padding != 0:
+            raise ValueError(f"[PAD] is {padding}, expected 0")
     return pieces, content
 
 

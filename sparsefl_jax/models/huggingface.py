@@ -12,7 +12,7 @@ import numpy as np
 from flax.traverse_util import unflatten_dict
 
 from sparsefl_jax.core.types import PyTree
-from sparsefl_jax.core.validate import one_line, one_of
+from sparsefl_jax.core.validate import blaming, one_of
 
 ACTIVATIONS = ("gelu", "relu")
 
@@ -139,13 +139,9 @@ def read(folder: str | Path) -> tuple[Sizes, dict[str, PyTree]]:
                 f"folder={str(folder)!r} has no {name}, expected a folder with "
                 "config.json and model.safetensors of a BERT or a DistilBERT"
             )
-    try:
+    with blaming(f"folder={str(folder)!r} cannot be used"):
         family, sizes = _read_config(folder / "config.json")
         return sizes, _named(_read_tensors(folder), family, sizes)
-    except Exception as error:  # noqa: BLE001  damaged files raise many types
-        raise ValueError(
-            f"folder={str(folder)!r} cannot be used: {one_line(error)}"
-        ) from None
 
 
 def _read_config(path: Path) -> tuple[_Family, Sizes]:

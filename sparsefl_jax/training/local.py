@@ -23,7 +23,7 @@ from sparsefl_jax.core.types import (
     SparseModel,
     Work,
 )
-from sparsefl_jax.core.validate import in_range, one_of
+from sparsefl_jax.core.validate import blaming, in_range, one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import SUMS
 from sparsefl_jax.sparsity import masks
@@ -157,11 +157,8 @@ def make_optimizer(
         return tx.update(params, tx.init(params), params)
 
     shape = jax.ShapeDtypeStruct
-    try:
+    with blaming(f"optimizer.name={name!r}"):
         jax.eval_shape(step, shape((), jnp.int32), shape((1,), jnp.float32))
-    except (TypeError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"optimizer.name={name!r}: {reason}") from None
     return optimizer
 
 
