@@ -73,12 +73,13 @@ def decode(
     _announce(title, chosen, [name for _, name in parts])
     samples = [_samples(split, name, chosen, title) for split, name in parts]
     labels = [_values(split, name, chosen.label) for split, name in parts]
-    features_of = partial(hashed, num_features=hash or HASH, title=title)
-    if encoding:
-        features_of = partial(encoding.encode, title=title)
-    elif _are_characters(samples, labels, features[chosen.label], chosen):
-        features_of = None
-    x, y = _features(samples, labels, features[chosen.label], chosen, features_of)
+    label = features[chosen.label]
+    if not encoding and _are_characters(samples, labels, label, chosen):
+        x, y = zip(*map(characters.followed, samples, labels), strict=True)
+    else:
+        hashing = partial(hashed, num_features=hash or HASH)
+        encode = partial(encoding.encode if encoding else hashing, title=title)
+        x, y = _features(samples, labels, label, chosen, encode)
     found = {"x": x, "y": y}
     if chosen.user is not None:
         users = [_values(split, name, chosen.user) for split, name in parts]
@@ -88,8 +89,8 @@ def decode(
         for name, of_splits in found.items()
         for suffix, values in zip(suffixes, of_splits, strict=True)
     }
-    if kind_of(features[chosen.label]) == "classes":
-        arrays["num_classes"] = np.array([features[chosen.label].num_classes])
+    if kind_of(label) == "classes":
+        arrays["num_classes"] = np.array([label.num_classes])
     return arrays
 
 
@@ -237,15 +238,10 @@ def _are_characters(samples, labels, feature, columns) -> bool:
     return len(lengths) == 1 and all(len(c) == 1 for y in labels for c in y)
 
 
-def _features(samples, labels, feature, columns, features_of):
-    """Returns x and y of each split, with labels as numbers.
-
-    `features_of` encodes texts; None for tokens that each predict the next one.
-    """
-    if features_of is None:
-        return tuple(zip(*map(characters.followed, samples, labels), strict=True))
+def _features(samples, labels, feature, columns, encode):
+    """Returns x and y of each split, with encoded texts and labels as numbers."""
     if columns.kind == "text":
-        samples = [features_of(texts) for texts in samples]
+        samples = list(map(encode, samples))
     if kind_of(feature) != "classes":
         place = {c: i for i, c in enumerate(sorted(set().union(*labels)))}
         labels = [[place[label] for label in y] for y in labels]
