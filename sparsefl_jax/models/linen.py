@@ -79,8 +79,8 @@ def count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
     if "params" not in shapes:
         raise ValueError("module has no parameters, expected something to train")
 
-    def of_leaf(path, _):
-        return counts.get(tuple(entry.key for entry in path), 0)
-
-    macs = jax.tree_util.tree_map_with_path(of_leaf, shapes["params"])
+    macs = jax.tree_util.tree_map_with_path(
+        lambda path, _: counts.get(tuple(entry.key for entry in path), 0),
+        shapes["params"],
+    )
     return macs, shapes.get("batch_stats", {})

@@ -135,7 +135,6 @@ def _by_budget(algorithm, info, split, layers: PyTree, evaluator, renew):
     """Evaluates models that depend on the server and a budget, one pass per budget."""
 
     def judge_all(key, state, seen=None):
-        del seen
         valid = np.arange(split.index.shape[1]) < split.size[:, None]
         known = {}
         for budget in np.unique(info.budget):

@@ -247,7 +247,6 @@ def on_device(segment: Callable) -> Callable:
     """Wraps a segment for rows that live on the device, with the calls of `on_host`."""
 
     def run(key, population, state, rounds, cohorts, count, following=None, ahead=None):
-        del following, ahead
         return *segment(key, population, state, rounds, cohorts, None, count), None
 
     return run
