@@ -249,10 +249,9 @@ def padded(data: FederatedData, widths: Sequence[int]) -> FederatedData:
     return data._replace(train=train, val=val, test=test)
 
 
-def widths(data: FederatedData) -> tuple[int, int, int]:
+def widths(data: FederatedData) -> tuple[int, ...]:
     """Returns the columns of the tables `train`, `val` and `test`."""
-    train, val, test = (r.index.shape[1] for r in (data.train, data.val, data.test))
-    return train, val, test
+    return tuple(rows.index.shape[1] for rows in (data.train, data.val, data.test))
 
 
 def _check(val_fraction, test_split, test_fraction):

@@ -16,7 +16,7 @@ from sparsefl_jax.algorithms.masked import (
     covered_summand,
     within,
 )
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, renamed
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
@@ -64,7 +64,7 @@ def hetero_spdst(
         model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=0, rate=0.0, decay=False,
     )  # fmt: skip
-    return named("hetero_spdst", algorithm)
+    return renamed("hetero_spdst", algorithm)
 
 
 def hetero_jmwst(
@@ -105,7 +105,7 @@ def hetero_jmwst(
         model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,
     )  # fmt: skip
-    return named("hetero_jmwst", algorithm)
+    return renamed("hetero_jmwst", algorithm)
 
 
 def _hetero(
