@@ -5,7 +5,6 @@ import shutil
 import struct
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -126,8 +125,9 @@ def test_static_statistics_are_made_before(finished, tmp_path, monkeypatch):
     monkeypatch.setattr(export.runs.run_directory, "read_config", lambda run: config)
     path, _ = export.export_run(run, tmp_path / "model")
     back = sfl.load_sparse(path).sparse
-    x = jnp.asarray(data.x[evaluate.used_rows(data.train)])
-    want = batch_statistics.recalibrate(jax.random.key(9), model, blank, x)
+    x = data.x[evaluate.used_rows(data.train)]
+    renew = batch_statistics.make_recalibration(model, x)
+    want = renew(jax.random.key(9), blank)
     assert same(back.params, blank.params) and not same(back.stats, blank.stats)
     jax.tree.map(
         lambda a, b: np.testing.assert_allclose(a, b, atol=1e-4), back.stats, want.stats

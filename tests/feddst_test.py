@@ -108,7 +108,7 @@ def test_a_sum_of_no_client_changes_nothing():
     method, server = linear(adjust_until=2)
     blank = {"w": jnp.zeros(16)}
     total = {
-        "weights": {"sum": blank, "weight": blank},
+        "covered": {"sum": blank, "weight": blank},
         "stats": {"sum": {}, "weight": jnp.float32(0)},
     }
     new, _ = method.aggregate(None, jnp.int32(4), server, total)

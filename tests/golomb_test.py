@@ -53,7 +53,7 @@ def test_streams_are_those_of_the_paper_and_come_back(n, share, data):
     stream = golomb.write_gaps(flat)
     assert "".join(map(str, stream)) == written(flat)
     behind = np.concatenate([stream, np.ones(40, np.uint8)])
-    back, taken = golomb.read_gaps(behind, n, int(flat.sum()))
+    back, taken = golomb.read_gaps(behind, (n,), int(flat.sum()))
     assert taken == stream.size and back.tobytes() == flat.tobytes()
 
 
@@ -61,7 +61,7 @@ def test_zero_one_and_all_but_one():
     for n in (1, 5, 64):
         for k in {0, 1, n - 1, n}:
             for flat in (np.arange(n) < k, np.arange(n) >= n - k):
-                back, taken = golomb.read_gaps(golomb.write_gaps(flat), n, k)
+                back, taken = golomb.read_gaps(golomb.write_gaps(flat), (n,), k)
                 assert back.tolist() == flat.tolist()
                 assert taken == len(written(flat))
     assert golomb.write_gaps(np.ones(9, bool)).tolist() == [0] * 9

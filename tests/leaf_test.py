@@ -134,7 +134,7 @@ REFUSED = [
     (replace("y", [0, 1, -1]), "labels from -1"),
     (replace("y", [0, 1, 2**32]), "labels from 0 to 4294967296"),
     (replace("x", [[0.0] * 784, [0.0] * 784, [0.0]]), "rows of several lengths"),
-    (replace("y", [[0], [1, 2], [3]]), "y of user 'a' has rows of several lengths"),
+    (replace("y", [[0], [1, 2], [3]]), "user 'a': y has rows of several lengths"),
     (replace("x", [0.0, 0.0, 0.0]), r"float64 \(3,\)"),
     (replace("x", [[[0.0]]] * 3), r"\(3, 1, 1\), not \[n, D\]"),
     (replace("x", [[float("nan")] * 784] * 3), "not finite"),

@@ -79,18 +79,14 @@ def by_hand(model, sparse, x, batch_size):
 def test_statistics_are_the_mean_over_batches(case, batch_size):
     model, sparse, x = case
     want = by_hand(model, sparse, x, batch_size)
-    renew = jax.jit(
-        lambda s, x: batch_statistics.recalibrate(
-            KEY, model, s, x, batch_size=batch_size
-        )
-    )
-    got = renew(sparse, jnp.asarray(x))
-    jax.tree.map(np.testing.assert_array_equal, got.params, sparse.params)
-    # On two devices, and on more of them than there are batches.
-    shared = batch_statistics.make_recalibration(model, x, batch_size=batch_size)
-    for stats in (got.stats, shared(KEY, sparse).stats):
+    # On one device, on several, and on more of them than there are batches.
+    for devices in (jax.devices()[:1], None):
+        options = {"batch_size": batch_size, "devices": devices}
+        renew = batch_statistics.make_recalibration(model, x, **options)
+        got = renew(KEY, sparse)
+        jax.tree.map(np.testing.assert_array_equal, got.params, sparse.params)
         close = partial(np.testing.assert_allclose, atol=1e-5)
-        jax.tree.map(close, stats, want)
+        jax.tree.map(close, got.stats, want)
 
 
 def test_running_statistics_stay(case):
@@ -98,7 +94,7 @@ def test_running_statistics_stay(case):
     model = make("batch")
     params, stats = model.init(KEY)
     sparse = SparseModel(params, masks.full(params), stats)
-    got = batch_statistics.recalibrate(KEY, model, sparse, jnp.asarray(x), batch_size=4)
+    got = batch_statistics.make_recalibration(model, x, batch_size=4)(KEY, sparse)
     jax.tree.map(np.testing.assert_array_equal, got.stats, stats)
 
 
@@ -109,9 +105,7 @@ def test_augmentation_has_a_key(case):
         return x + 5 * jax.random.normal(key) if train else x
 
     noisy = model.reading(preprocess)
-    got = [
-        batch_statistics.recalibrate(k, noisy, sparse, jnp.asarray(x), batch_size=6)
-        for k in jax.random.split(KEY)
-    ]
+    renew = batch_statistics.make_recalibration(noisy, x, batch_size=6)
+    got = [renew(k, sparse) for k in jax.random.split(KEY)]
     one, two = (g.stats["bn1"]["batch_mean"] for g in got)
     assert not np.allclose(one, two)

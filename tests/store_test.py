@@ -140,7 +140,8 @@ def test_first_rows_do_not_depend_on_how_many_are_made_at_a_time(world, key, wor
     population = placement.make_population(plan, data)
     sparse = checks.initial_model(key, model)
     there = initial_state.start(key, plan, sparse, population.info)
-    here = initial_state.start(key, plan, sparse, population.info, working=working)
+    options = {"working": working, "where": "host"}
+    here = initial_state.start(key, plan, sparse, population.info, **options)
     jax.tree.map(np.testing.assert_array_equal, there, here)
     assert all(isinstance(v, np.ndarray) for v in jax.tree.leaves(here.clients))
     assert len(np.unique(here.clients["w"], axis=0)) == 7

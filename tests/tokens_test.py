@@ -83,9 +83,9 @@ def test_leafs_texts_become_tokens(tmp_path, monkeypatch):
     data = leaf(tmp_path / "play", ["I go", "go, "] * 20, [",", "I"] * 20)
     said = ["".join(characters.ALPHABET[c] for c in row) for row in data.y[:2]]
     assert said == [" go,", "o, I"] and data.x.dtype == np.uint8
-    with pytest.raises(ValueError, match=r"'PUCK' has texts of \[2, 4\] characters"):
+    with pytest.raises(ValueError, match=r"'PUCK': texts of \[2, 4\] characters"):
         leaf(tmp_path / "uneven", ["I go", "go"], [",", "I"])
-    with pytest.raises(ValueError, match="'PUCK' has labels of several characters"):
+    with pytest.raises(ValueError, match="'PUCK': labels of several characters"):
         leaf(tmp_path / "many", ["I go", "go, "], [",", "I go"])
 
 

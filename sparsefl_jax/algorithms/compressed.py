@@ -13,7 +13,6 @@ Both ways: Sattler et al., "Robust and Communication-Efficient Federated Learnin
 Non-IID Data", TNNLS 2019, https://arxiv.org/abs/1903.02891 (STC).
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -22,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.algorithms.fedavg import fit, mean_update, server_step
+from sparsefl_jax.algorithms.fedavg import deploy, fit, mean_update, server_step
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, Context, EmptyState, PyTree, SparseModel
 from sparsefl_jax.core.validate import one_of, whole
@@ -42,17 +41,10 @@ _add = partial(jax.tree.map, jnp.add)
 _subtract = partial(jax.tree.map, jnp.subtract)
 
 
-class Feedback(NamedTuple):
-    """What of earlier updates a client compresses, and what it remembers after."""
-
-    pending: Callable  # (delta, memory) -> what is compressed
-    remember: Callable  # (memory, pending, sent) -> memory
-
-
-FEEDBACK = {
-    "ef": Feedback(_add, lambda memory, pending, sent: _subtract(pending, sent)),
-    "ef21": Feedback(_subtract, lambda memory, pending, sent: _add(memory, sent)),
-    "none": Feedback(lambda delta, memory: delta, lambda memory, *_: memory),
+FEEDBACK = {  # (delta, memory) -> pending, and (memory, pending, sent) -> memory
+    "ef": (_add, lambda memory, pending, sent: _subtract(pending, sent)),
+    "ef21": (_subtract, lambda memory, pending, sent: _add(memory, sent)),
+    "none": (lambda delta, memory: delta, lambda memory, *_: memory),
 }
 
 
@@ -188,7 +180,8 @@ def compressed(
             train_key, loss_fn, tx, downlink, client.opt_state, batches
         )
         if stale == "reset":  # static branch
-            memory = _unless_missed(ctx, memory)
+            missed = ctx.last_round < ctx.round - 1
+            memory = jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
         pending = pending_of(uplink["delta"].values, memory)
         message = coder.encode(code_key, pending)
         client = Client(remember(memory, pending, coder.decode(message)), opt_state)
@@ -202,8 +195,10 @@ def compressed(
         combine_key, seed_key, step_key = jax.random.split(key, 3)
         delta, stats = mean_update(server, total)
         estimate = server.estimate
-        if feedback == "ef21":  # static branch
-            estimate = delta = _estimate(server, total, clients)
+        if feedback == "ef21":  # static branch: who sent nothing kept its estimate
+            estimate = delta = jax.tree.map(
+                lambda h, q: h + q / clients, estimate, total["sum"]["delta"]
+            )
         combined, any_sent = coder.combine(combine_key, delta), total["weight"] > 0
         delta = jax.tree.map(lambda c, d: jnp.where(any_sent, c, d), combined, delta)
         move, opt_state = server_step(server_tx, server, delta)
@@ -214,30 +209,17 @@ def compressed(
         seed = jax.random.bits(seed_key, (), jnp.uint32)
         return Server(params, stats, opt_state, seed, estimate, step), {}
 
-    steps = init, broadcast, update, contribute, aggregate, _deploy, init_client
-    return Algorithm(*steps, undelivered=_undelivered)
-
-
-def _deploy(key: Array, server: Server) -> dict[str, SparseModel]:
-    mask = masks.full(server.params)
-    return {"global": SparseModel(server.params, mask, server.stats)}
-
-
-def _undelivered(ctx: Context, before: Client, after: Client) -> Client:
-    """Returns a client as it was to the server, which has not seen its update."""
-    return after._replace(memory=before.memory)
-
-
-def _unless_missed(ctx: Context, memory: PyTree) -> PyTree:
-    """Returns the memory of a client, 0 if it has missed a round."""
-    missed = ctx.last_round < ctx.round - 1
-    return jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
-
-
-def _estimate(server: Server, total: PyTree, clients: int) -> PyTree:
-    """Returns the mean of all clients' estimates; who sent nothing kept its own."""
-    changes = total["sum"]["delta"]
-    return jax.tree.map(lambda h, q: h + q / clients, server.estimate, changes)
+    return Algorithm(
+        init,
+        broadcast,
+        update,
+        contribute,
+        aggregate,
+        deploy,
+        init_client,
+        # The server has not seen the update, so the client remembers as before.
+        undelivered=lambda ctx, before, after: after._replace(memory=before.memory),
+    )
 
 
 def _catch_up(ctx: Context, server: Server) -> Message:

@@ -82,13 +82,15 @@ def fedavg(
         params = optax.apply_updates(server.params, step)
         return Server(params, stats, opt_state), {}
 
-    def deploy(key, server):
-        mask = masks.full(server.params)
-        return {"global": SparseModel(server.params, mask, server.stats)}
-
     return Algorithm(
         init, broadcast, update, contribute, aggregate, deploy, init_client
     )
+
+
+def deploy(key: Key, server: Server) -> dict[str, SparseModel]:
+    """Returns the whole model."""
+    mask = masks.full(server.params)
+    return {"global": SparseModel(server.params, mask, server.stats)}
 
 
 def mean_update(server: Server, total: PyTree) -> tuple[PyTree, PyTree]:

@@ -13,13 +13,20 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import KERNELS, Server, layer_counts, spdst
+from sparsefl_jax.algorithms.masked import (
+    KERNELS,
+    Server,
+    covered_average,
+    covered_summand,
+    layer_counts,
+    spdst,
+)
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import local
 from sparsefl_jax.training.screening import readjust
 from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
 
@@ -96,8 +103,7 @@ def feddst(
     def init(key, start):
         size = jax.tree.map(jnp.abs, start.params)
         mask = top_k.largest(size, jnp.asarray(counts(start.params)), select)
-        params = masks.apply(start.params, mask)
-        return Server(SparseModel(params, mask, start.stats), jnp.int32(0))
+        return Server(masks.pruned(start, mask), jnp.int32(0))
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)
@@ -116,23 +122,14 @@ def feddst(
         uplink = pack_up(trained.model, received.mask, select, index=index)
         return uplink, client, trained.metrics
 
-    def contribute(ctx, uplink):
-        sent, weight = unpack_model(uplink), ctx.client.num_examples
-        return {
-            "weights": means.covered_sum(sent.params, sent.mask, weight),
-            "stats": means.weighted_sum(sent.stats, weight),
-        }
-
     def aggregate(key, round, server, total):
         old = server.model
-        mean = means.covered_mean(total["weights"], 0.0)
-        union = jax.tree.map(lambda weight: weight > 0, total["weights"]["weight"])
+        mean, union, stats = covered_average(old, total)
         size, held = jax.tree.map(jnp.abs, mean), jnp.asarray(counts(mean))
         mask = top_k.largest(size, held, select, within=union)
         if release:  # static branch
             sparse = masks.density(union, select) <= density
             mask = jax.tree.map(lambda u, m: jnp.where(sparse, u, m), union, mask)
-        stats = means.weighted_mean(total["stats"], old.stats)
         new = SparseModel(masks.apply(mean, mask), mask, stats)
         any_sent = total["stats"]["weight"] > 0
         new = jax.tree.map(lambda n, o: jnp.where(any_sent, n, o), new, old)
@@ -141,7 +138,7 @@ def feddst(
     return frozen._replace(
         init=init,
         update=update,
-        contribute=contribute,
+        contribute=covered_summand,
         aggregate=aggregate,
         alive=lambda round, start: density,
     )

@@ -5,7 +5,6 @@ ICLR 2023, https://arxiv.org/abs/2209.15328. The constants, the estimator and th
 are those of the authors' code.
 """
 
-from collections.abc import Callable
 from typing import NamedTuple
 
 import jax
@@ -107,9 +106,17 @@ def fedpm(
         train_key, mask_key = jax.random.split(key)
         start = SparseModel(scores, None, downlink["stats"].values)
         zeros = jax.tree.map(lambda _: jnp.zeros((), jnp.float32), frozen)
-        loss, tx = _masked(loss_fn, frozen), optimizer(ctx.round)
+        tx = optimizer(ctx.round)
+
+        def masked_loss(key, scores, stats, x, y, weight):
+            draw_key, key = jax.random.split(key)
+            params = supermask.draw(draw_key, scores, frozen)
+            loss, (stats, sums) = loss_fn(key, params, stats, x, y, weight)
+            alive = local.work(sums["count"], supermask.mask_of(params)).forward
+            return loss, (stats, sums | {"alive": alive})
+
         kept = {"opt_state": client, "sums": {"alive": zeros}}
-        trained = local.train(train_key, loss, tx, start, batches, **kept)
+        trained = local.train(train_key, masked_loss, tx, start, batches, **kept)
         metrics = dict(trained.metrics)
         alive = metrics.pop("alive")
         dense = local.dense_work(metrics["count"], frozen)
@@ -148,16 +155,3 @@ def fedpm(
     return Algorithm(
         init, broadcast, update, contribute, aggregate, deploy, init_client
     )
-
-
-def _masked(loss_fn: Callable, frozen: PyTree) -> Callable:
-    """Returns the loss of scores, at weights whose mask each call draws."""
-
-    def masked_loss(key, scores, stats, x, y, weight):
-        draw_key, key = jax.random.split(key)
-        params = supermask.draw(draw_key, scores, frozen)
-        loss, (stats, sums) = loss_fn(key, params, stats, x, y, weight)
-        alive = local.work(sums["count"], supermask.mask_of(params)).forward
-        return loss, (stats, sums | {"alive": alive})
-
-    return masked_loss

@@ -17,7 +17,7 @@ from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.algorithms.masked import KERNELS, averaged, layer_counts, spdst
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
+from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import (
@@ -145,9 +145,8 @@ def fedrts(
         if by_magnitude:  # static branch
             scores = jax.tree.map(jnp.abs, start.params)
         mask = top_k.largest(scores, jnp.asarray(counts(scores)), select)
-        params = masks.apply(start.params, mask)
-        ones, _ = trees.split(jax.tree.map(jnp.ones_like, params), select)
-        return Server(SparseModel(params, mask, start.stats), jnp.int32(0), ones, ones)
+        ones, _ = trees.split(jax.tree.map(jnp.ones_like, start.params), select)
+        return Server(masks.pruned(start, mask), jnp.int32(0), ones, ones)
 
     def update(key, ctx, downlink, client, batches):
         received, adjust = unpack_model(downlink), due(ctx.round)
@@ -157,8 +156,13 @@ def fedrts(
         zeros = jax.tree.map(jnp.zeros_like, received)
 
         def name():
+            """Returns the steepest pruned entries' gradients and mask, and the work."""
+            grads, work = screen(screen_key, loss_fn, trained, batches, select=select)
+            steep = jax.tree.map(jnp.abs, grads)
+            holes = jax.tree.map(jnp.logical_not, trained.model.mask)
             doubt = budget(received.params, ctx.round)[1]
-            return _name(screen_key, loss_fn, trained, batches, doubt, select)
+            named = top_k.largest(steep, doubt, select, within=holes)
+            return masks.apply(grads, named), named, work
 
         blank = zeros.params, zeros.mask, trained.metrics["work"]
         grads, named, work = lax.cond(adjust, name, lambda: blank)
@@ -189,24 +193,6 @@ def fedrts(
         aggregate=aggregate,
         alive=lambda round, start: density,
     )
-
-
-def _name(
-    key: Key,
-    loss_fn: Callable,
-    trained: local.Trained,
-    batches: Batches,
-    doubt: Array,
-    select: PyTree,
-) -> tuple[PyTree, PyTree, Work]:
-    """Returns the steepest pruned entries' gradients, their mask, and the work."""
-    grads, passes = screen(key, loss_fn, trained.model, batches)
-    steep = jax.tree.map(jnp.abs, grads)
-    holes = jax.tree.map(jnp.logical_not, trained.model.mask)
-    named = top_k.largest(steep, doubt, select, within=holes)
-    work = jax.tree.map(jnp.add, trained.metrics["work"], passes)
-    work = work._replace(extra=work.extra + top_k.flops(grads, select))
-    return masks.apply(grads, named), named, work
 
 
 def thompson(
@@ -255,7 +241,7 @@ def thompson(
             return top_k.largest(scores, budget(scores, round)[0], select)
 
         mask = lax.cond(due(round), draw, lambda: mean.mask)
-        return SparseModel(masks.apply(mean.params, mask), mask, mean.stats), a, b
+        return masks.pruned(mean, mask), a, b
 
     def pack(grads, named, sent, index):
         return Packet(named, named, sent=sent, bits=0, index=index)

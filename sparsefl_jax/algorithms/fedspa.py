@@ -7,6 +7,7 @@ FLASH's experiments (Table 8) run it with one random mask that stays.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -14,11 +15,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import KERNELS, layer_counts
-from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer
+from sparsefl_jax.algorithms.masked import KERNELS, layer_counts, summand
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import (
     Array,
-    Context,
     EmptyState,
     Key,
     PyTree,
@@ -149,26 +149,20 @@ def fedspa(
 
     def personalize(key, server, client, info):
         mask = client if dynamic else held(server, info.index)
-        return {"personal": _pruned(server.model, mask)}
+        return {"personal": masks.pruned(server.model, mask)}
 
     same = shared and not dynamic
     return Algorithm(
         init,
         broadcast,
         update,
-        _summand,
+        partial(summand, weight=means.weigh("uniform")),
         _add,
         _deploy,
         init_client,
         None if same else personalize,
         (lambda round, start: density) if same else None,
     )
-
-
-def _summand(ctx: Context, uplink: Message) -> dict[str, PyTree]:
-    """Returns a client's change and statistics; all clients count the same."""
-    sent = unpack_model(uplink)
-    return means.weighted_sum((sent.params, sent.stats), jnp.float32(1))
 
 
 def _add(key: Key, round: Array, server: Server, total: PyTree) -> tuple[Server, dict]:
@@ -182,12 +176,7 @@ def _add(key: Key, round: Array, server: Server, total: PyTree) -> tuple[Server,
 
 def _deploy(key: Key, server: Server) -> dict[str, SparseModel]:
     """Returns the server's model within the mask that all clients share, if any."""
-    return {"global": _pruned(server.model, server.model.mask)}
-
-
-def _pruned(model: SparseModel, mask: PyTree) -> SparseModel:
-    """Returns a model within a mask."""
-    return SparseModel(masks.apply(model.params, mask), mask, model.stats)
+    return {"global": masks.pruned(server.model, server.model.mask)}
 
 
 def _exchange(

@@ -83,7 +83,7 @@ def fedsparsify_global(
         if criterion == "random":  # static branch
             select = masks.prunable(model.macs, prunable)
             scores = masks.uniform_scores(key, start.params, select)
-        return Server(_applied(start), jnp.int32(0), scores)
+        return Server(masks.pruned(start, start.mask), jnp.int32(0), scores)
 
     def aggregate(key, round, server, total):
         mean = averaged(server.model, total)
@@ -91,10 +91,11 @@ def fedsparsify_global(
         mask = jax.tree.map(jnp.logical_and, purge(scores, round), mean.mask)
         return _next(round, server, mean._replace(mask=mask)), {}
 
-    def alive(round, start):
-        return left(round) if round else start
-
-    return frozen._replace(init=init, aggregate=aggregate, alive=alive)
+    return frozen._replace(
+        init=init,
+        aggregate=aggregate,
+        alive=lambda round, start: left(round) if round else start,
+    )
 
 
 def fedsparsify_local(
@@ -138,7 +139,7 @@ def fedsparsify_local(
     )
 
     def init(key, start):
-        return Server(_applied(start), jnp.int32(0), {})
+        return Server(masks.pruned(start, start.mask), jnp.int32(0), {})
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_model(downlink), optimizer(ctx.round)
@@ -192,8 +193,4 @@ def _purging(model, density, rounds, frequency, power, prunable):
 
 def _next(round, server, new) -> Server:
     since = renewed(round, server.model.mask, new.mask, server.since)
-    return server._replace(model=_applied(new), since=since)
-
-
-def _applied(model) -> SparseModel:
-    return model._replace(params=masks.apply(model.params, model.mask))
+    return server._replace(model=masks.pruned(new, new.mask), since=since)

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.snip import one_shot, scored
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, renamed
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
@@ -86,7 +86,7 @@ def grasp(
         first_samples=first_samples,
         index=index,
     )
-    return named("grasp", algorithm)
+    return renamed("grasp", algorithm)
 
 
 def gradient_flow(

@@ -172,19 +172,41 @@ def within(start: SparseModel, select: PyTree) -> SparseModel:
     """Returns the model pruned by its mask; leaves that are not selected are dense."""
     layers = trees.layers(start.mask, select)
     mask = trees.replace_layers(masks.full(start.params), select, layers)
-    return SparseModel(masks.apply(start.params, mask), mask, start.stats)
+    return masks.pruned(start, mask)
 
 
-def summand(ctx: Context, uplink: Message) -> dict[str, PyTree]:
-    """Returns a client's weights and statistics, weighted by its samples."""
+def summand(
+    ctx: Context, uplink: Message, weight: Callable = means.WEIGHTINGS["examples"]
+) -> dict[str, PyTree]:
+    """Returns a client's weights and statistics, by default weighted by its samples."""
     sent = unpack_model(uplink)
-    return means.weighted_sum((sent.params, sent.stats), ctx.client.num_examples)
+    return means.weighted_sum((sent.params, sent.stats), weight(ctx.client))
 
 
 def summand_with_mask(ctx: Context, uplink: Message) -> dict[str, PyTree]:
     """Returns the `summand` of a client whose mask may differ from the server's."""
     kept = jax.tree.map(lambda m: m.astype(jnp.float32), unpack_model(uplink).mask)
     return {"mean": summand(ctx, uplink), "masks": kept}
+
+
+def covered_summand(ctx: Context, uplink: Message) -> dict[str, PyTree]:
+    """Returns a client's weights where its mask has them, and its statistics."""
+    sent, weight = unpack_model(uplink), ctx.client.num_examples
+    return {
+        "covered": means.covered_sum(sent.params, sent.mask, weight),
+        "stats": means.weighted_sum(sent.stats, weight),
+    }
+
+
+def covered_average(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
+    """Returns the mean over the clients that hold an entry; mask: their union."""
+    covered, empty = total["covered"], total["stats"]["weight"] == 0
+    fill = jax.tree.map(lambda w: jnp.where(empty, w, 0.0), old.params)
+    union = jax.tree.map(
+        lambda w, m: jnp.where(empty, m, w > 0), covered["weight"], old.mask
+    )
+    stats = means.weighted_mean(total["stats"], old.stats)
+    return SparseModel(means.covered_mean(covered, fill), union, stats)
 
 
 def mean_on_union(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:

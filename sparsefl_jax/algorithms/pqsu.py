@@ -91,7 +91,7 @@ def pqsu(
 
     def init(key, start: SparseModel):
         mask = filters.largest(start.params, density, prunable)
-        return SparseModel(masks.apply(start.params, mask), mask, start.stats)
+        return masks.pruned(start, mask)
 
     def init_client(key, server, info):
         return Client(jnp.float32(jnp.inf)) if selective else EmptyState()

@@ -12,7 +12,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, renamed
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
@@ -69,7 +69,7 @@ def snip(
         first_samples=first_samples,
         index=index,
     )
-    return named("snip", algorithm)
+    return renamed("snip", algorithm)
 
 
 def scored(model: Model, mode: str) -> Callable:

@@ -6,11 +6,12 @@ Powerpropagation: Schwarz et al., NeurIPS 2021, https://arxiv.org/abs/2110.00296
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, within
+from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, summand, within
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range
@@ -70,7 +71,8 @@ def sparsyfed(
     in_range("density", density, "(0, 1]")
     in_range("exponent", exponent, "[1, inf)")
     local.objective(model)  # refuses an argument that is no model
-    weight, select = means.weigh(weighting), masks.prunable(model.macs, prunable)
+    contribute = partial(summand, weight=means.weigh(weighting))
+    select = masks.prunable(model.macs, prunable)
     inputs = _saved if sparse_inputs else None
     loss_fn = sparse_passes.objective(
         model, lambda w: _power(w, exponent, select), select, inputs=inputs
@@ -97,10 +99,6 @@ def sparsyfed(
         work = work._replace(extra=work.extra + top_k.flops(scores, select))
         uplink = pack_up(sent, received.mask, select, index=index)
         return uplink, client, trained.metrics | {"work": work}
-
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        return means.weighted_sum((sent.params, sent.stats), weight(ctx.client))
 
     def aggregate(key, round, server, total):
         new = _alive(averaged(server.model, total), select)

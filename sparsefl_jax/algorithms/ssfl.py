@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.algorithms.snip import one_shot, saliency, scored
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, renamed
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
@@ -97,4 +97,4 @@ def ssfl(
     stage = vote._replace(
         update=update, contribute=contribute, aggregate=aggregate, alive=None
     )
-    return named("ssfl", stage)
+    return renamed("ssfl", stage)

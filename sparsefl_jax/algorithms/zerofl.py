@@ -7,19 +7,20 @@ https://arxiv.org/abs/2208.02507. The passes are those of SWAT: Raihan and Aamod
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import KERNELS, averaged
+from sparsefl_jax.algorithms.masked import KERNELS, averaged, summand
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means, sparse_passes
-from sparsefl_jax.wire.messages import pack_up, unpack_model
+from sparsefl_jax.wire.messages import pack_up
 from sparsefl_jax.wire.packets import Packet
 
 UPLINKS = ("weights", "diff_on_top", "top_of_diff")
@@ -81,7 +82,8 @@ def zerofl(
     in_range("mask_ratio", mask_ratio, "[0, 1]")
     one_of("uplink", uplink, UPLINKS)
     local.objective(model)  # refuses an argument that is no model
-    weight, select = means.weigh(weighting), masks.prunable(model.macs, prunable)
+    contribute = partial(summand, weight=means.weigh(weighting))
+    select = masks.prunable(model.macs, prunable)
     inputs = (lambda kernel: jnp.float32(density)) if sparse_inputs else None
     loss_fn = sparse_passes.objective(
         model, lambda w: _sparse(w, density, select), select, inputs=inputs, sorts=True
@@ -111,10 +113,6 @@ def zerofl(
         message = pack_up(sent, masks.full(received), select, index=index)
         return message, client, trained.metrics
 
-    def contribute(ctx, uplink):
-        sent = unpack_model(uplink)
-        return means.weighted_sum((sent.params, sent.stats), weight(ctx.client))
-
     def aggregate(key, round, server, total):
         if uplink == "weights":  # static branch
             return averaged(server, total), {}
@@ -125,8 +123,7 @@ def zerofl(
 
     def deploy(key, server):
         mask = _largest(server.params, density, select)
-        sparse = SparseModel(masks.apply(server.params, mask), mask, server.stats)
-        return {"global": sparse, "unpruned": server}
+        return {"global": masks.pruned(server, mask), "unpruned": server}
 
     return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
 

@@ -217,7 +217,7 @@ def target(models: Mapping[str, Any]) -> Any:
     return models.get("global", list(models.values())[-1])
 
 
-def named(name: str, algorithm: Algorithm) -> Algorithm:
+def renamed(name: str, algorithm: Algorithm) -> Algorithm:
     """Returns an algorithm whose functions say that `name` made them.
 
     For a factory that leaves it to a common one to define the functions: records of a

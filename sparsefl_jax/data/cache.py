@@ -54,18 +54,11 @@ def key(name: str, folder: Path, files: Sequence[Path]) -> str:
     The modification time alone would not do: a copy can preserve it. Only the operating
     system sets the inode number and the time of the last status change.
     """
-    facts = [str(folder.resolve())]
-    for file in sorted(files):
-        stat = file.stat()
-        facts.append(
-            (
-                str(file.relative_to(folder)),
-                stat.st_size,
-                stat.st_ino,
-                stat.st_mtime_ns,
-                stat.st_ctime_ns,
-            )
-        )
+    stats = [(str(file.relative_to(folder)), file.stat()) for file in sorted(files)]
+    facts = [
+        str(folder.resolve()),
+        *((n, s.st_size, s.st_ino, s.st_mtime_ns, s.st_ctime_ns) for n, s in stats),
+    ]
     digest = hashlib.sha256(repr(facts).encode()).hexdigest()[:16]
     return f"{name.replace('/', '-')}-{digest}"
 

@@ -108,18 +108,18 @@ def by_character(play: str, length: int, test_share: float = 0.2) -> dict:
       >>> arrays["x"].shape, arrays["x_test"].shape, arrays["users"]
       ((1, 5), (1, 5), array(['A'], dtype='<U1'))
     """
-    parts = {"": ([], [], []), "_test": ([], [], [])}
+    parts = {"": [], "_test": []}
     for name, words in speeches(play).items():
         x, y = windows(words, length)
         end = len(x) - max(1, round(test_share * len(x)))
-        if end < 1:
-            continue
-        for suffix, rows in (("", slice(None, end)), ("_test", slice(end, None))):
-            for found, values in zip(parts[suffix], (x, y), strict=False):
-                found.append(values[rows])
-            parts[suffix][2].extend([name] * len(x[rows]))
+        if end > 0:
+            arrays = x, y, np.full(len(x), name)
+            parts[""].append([v[:end] for v in arrays])
+            parts["_test"].append([v[end:] for v in arrays])
     return {
-        key + suffix: np.array(found[i]) if i == 2 else np.concatenate(found[i])
+        key + suffix: np.concatenate(values)
         for suffix, found in parts.items()
-        for i, key in enumerate(("x", "y", "users"))
+        for key, values in zip(
+            ("x", "y", "users"), zip(*found, strict=True), strict=True
+        )
     }

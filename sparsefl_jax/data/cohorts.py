@@ -201,5 +201,6 @@ def drawing(
         rounds = jnp.minimum(rounds, stage.num_rounds - 1)
         return cohorts(key, stage, num_clients, rounds, present)
 
-    num_rounds = stage.num_rounds
-    return lambda rounds: np.asarray(draw(rounds)) if rounds[0] < num_rounds else None
+    return lambda rounds: (
+        np.asarray(draw(rounds)) if rounds[0] < stage.num_rounds else None
+    )

@@ -10,6 +10,14 @@ from typing import Any, NamedTuple
 from sparsefl_jax.core.validate import one_of
 
 _PICTURE = {"bytes", "path"}  # an image in a file that does not say that it is one
+_VALUES = {  # by how the names of their dtypes begin
+    "string": "text",
+    "large_string": "text",
+    "bool": "integer",
+    "int": "integer",
+    "uint": "integer",
+    "float": "float",
+}
 _NUMBERS = ("float", "integer", "list")
 _ALLOWED = {
     "image": ("image",),
@@ -58,10 +66,8 @@ def kind_of(feature: Any) -> str:
         return "list" if kind_of(inner) in ("integer", "float") else "other"
     if name != "Value":
         return "other"
-    kinds = {"string": "text", "large_string": "text", "bool": "integer"}
-    prefixes = {"int": "integer", "uint": "integer", "float": "float"}
-    found = [kind for prefix, kind in prefixes.items() if dtype.startswith(prefix)]
-    return kinds.get(dtype) or (found[0] if found else "other")
+    begins = (kind for begin, kind in _VALUES.items() if dtype.startswith(begin))
+    return next(begins, "other")
 
 
 def choose(

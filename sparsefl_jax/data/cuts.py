@@ -114,8 +114,8 @@ def raise_to_minimum(
       ...     [p.tolist() for p in raise_to_minimum([np.arange(4), np.arange(4, 5)], 2)]
       [[0, 1, 2], [4, 3]]
     """
-    parts, moved = list(parts), 0
-    sizes = np.array([len(part) for part in parts])
+    parts, sizes = list(parts), np.array([len(part) for part in parts])
+    moved = np.maximum(min_samples - sizes, 0).sum()
     for client in np.flatnonzero(sizes < min_samples):
         while sizes[client] < min_samples:
             largest = np.argmax(sizes)
@@ -123,7 +123,6 @@ def raise_to_minimum(
             parts[largest] = parts[largest][:-1]
             sizes[client] += 1
             sizes[largest] -= 1
-            moved += 1
     if moved:
         warnings.warn(
             f"moved {moved} {unit} from the largest clients to those with fewer than "

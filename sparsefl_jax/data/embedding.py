@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 from tqdm import tqdm
 
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.data.tokens import TextEncoding, make_tokenizer
 from sparsefl_jax.models import transformer
 
@@ -28,10 +29,8 @@ def make_text_encoder(folder: str | Path) -> TextEncoding:
     Raises:
       ValueError: the folder holds no such encoder, or the extra `text` is missing.
     """
-    try:
+    with blaming("text_encoder"):
         states, positions = transformer.read_states(folder)
-    except ValueError as error:
-        raise ValueError(f"text_encoder: {error}") from None
     tokenizer = make_tokenizer(folder, positions)
     with (Path(folder) / "model.safetensors").open("rb") as file:
         weights = hashlib.file_digest(file, "sha256").hexdigest()

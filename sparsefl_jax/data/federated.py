@@ -95,7 +95,14 @@ def federate(
             f"test_split={test_split!r} needs x_test and y_test, which data set "
             f"{dataset.name!r} lacks, expected 'within'"
         )
-    shift = _check_shift(feature_shift, shift_strength, seed, test_split, dataset)
+    shift = None
+    if feature_shift is not None:
+        options = {"seed": seed, "shape": dataset.x.shape[1:], "test_split": test_split}
+        shift = make_shift(feature_shift, shift_strength, **options)
+    elif shift_strength is not None:
+        raise ValueError(
+            f"shift_strength={shift_strength} has no effect, feature_shift=None"
+        )
     by_label = dataset._replace(
         y=one_label(dataset.y), y_test=one_label(dataset.y_test)
     )
@@ -235,18 +242,16 @@ def padded(data: FederatedData, widths: Sequence[int]) -> FederatedData:
     """
 
     def wider(rows: Rows, width: int) -> Rows:
-        index = rows.index[:, :width]
-        missing = width - index.shape[1]
-        return rows._replace(index=np.pad(index, ((0, 0), (0, missing))))
+        index = np.pad(rows.index, ((0, 0), (0, width)))
+        return rows._replace(index=index[:, :width])
 
     train, val, test = map(wider, (data.train, data.val, data.test), widths)
     return data._replace(train=train, val=val, test=test)
 
 
-def widths(data: FederatedData) -> tuple[int, int, int]:
+def widths(data: FederatedData) -> tuple[int, ...]:
     """Returns the columns of the tables `train`, `val` and `test`."""
-    train, val, test = (r.index.shape[1] for r in (data.train, data.val, data.test))
-    return train, val, test
+    return tuple(rows.index.shape[1] for rows in (data.train, data.val, data.test))
 
 
 def _check(val_fraction, test_split, test_fraction):
@@ -259,16 +264,6 @@ def _check(val_fraction, test_split, test_fraction):
             f"test_fraction={test_fraction} has no effect with test_split="
             f"{test_split!r}, only with 'within'"
         )
-
-
-def _check_shift(name, strength, seed, test_split, dataset):
-    """Returns the feature shift, or None."""
-    if name is not None:
-        shape = dataset.x.shape[1:]
-        return make_shift(name, strength, seed=seed, shape=shape, test_split=test_split)
-    if strength is not None:
-        raise ValueError(f"shift_strength={strength} has no effect, feature_shift=None")
-    return None
 
 
 def _within(dataset, parts, fraction, rng):

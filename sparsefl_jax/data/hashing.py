@@ -4,13 +4,11 @@ from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
-from tqdm import tqdm
 
 from sparsefl_jax.core.validate import at_least
-from sparsefl_jax.data.tokens import TextEncoding
+from sparsefl_jax.data.tokens import TextEncoding, in_chunks
 
 HASH = 768  # as many features as a DistilBERT has
-_CHUNK = 4096  # texts at a time, so that the sparse counts stay small
 
 
 def hashing() -> TextEncoding:
@@ -54,11 +52,7 @@ def hashed(
         analyzer="char_wb",
         ngram_range=(3, 4),
     )
-    x = np.zeros((len(texts), num_features), np.float32)
-    hide = True if title is None else None  # None shows it on a terminal alone
-    with tqdm(total=len(texts), desc=title, unit=" texts", disable=hide) as bar:
-        for start in range(0, len(texts), _CHUNK):
-            chunk = texts[start : start + _CHUNK]
-            vectorizer.transform(chunk).toarray(out=x[start : start + len(chunk)])
-            bar.update(len(chunk))
-    return x
+    encode = in_chunks(
+        lambda chunk: vectorizer.transform(chunk).toarray(), num_features, np.float32
+    )
+    return encode(texts, title)

@@ -61,18 +61,18 @@ def read(
     entry = f"hf-{title}-{digest}".replace(":", "-")
     with _blaming(name), tempfile.TemporaryDirectory() as scratch:
         path, config = _local(name)
-        if path is not None:
+        if path is None:
+            data = fetch(name)
+            cached = (f for split in data.values() for f in split.cache_files)
+            files = [Path(file["filename"]) for file in cached]
+            folder = files[0].parent
+        else:
             files = [path] if path.is_file() else _files(path)
             folder = path.parent if path.is_file() else path
 
-            def load():
-                return _load_files(path, config, scratch)
-        else:
-            data = fetch(name)
-            load, folder, files = lambda: data, *_cached_files(data)
-
         def decode():
-            return hub_samples.decode(load(), title, encoding=encoding, **options)
+            splits = data if path is None else _load_files(path, config, scratch)
+            return hub_samples.decode(splits, title, encoding=encoding, **options)
 
         arrays = dict(cache.through(entry, folder, files, decode))
     known = arrays.pop("num_classes", None)
@@ -187,12 +187,6 @@ def _files(folder: Path) -> list[Path]:
     found = [f for f in folder.rglob("*") if f.is_file()]
     hidden = [f for f in found if any(p[0] == "." for p in f.relative_to(folder).parts)]
     return sorted(set(found) - set(hidden))
-
-
-def _cached_files(data) -> tuple[Path, list[Path]]:
-    """Returns the folder of the library's cache with a data set, and its files."""
-    files = [Path(f["filename"]) for split in data.values() for f in split.cache_files]
-    return files[0].parent, sorted(files)
 
 
 def _load_files(path: Path, config: str | None, scratch: str):

@@ -2,7 +2,6 @@
 
 import sys
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -74,12 +73,13 @@ def decode(
     _announce(title, chosen, [name for _, name in parts])
     samples = [_samples(split, name, chosen, title) for split, name in parts]
     labels = [_values(split, name, chosen.label) for split, name in parts]
-    features_of = partial(hashed, num_features=hash or HASH, title=title)
-    if encoding:
-        features_of = partial(encoding.encode, title=title)
-    elif _are_characters(samples, labels, features[chosen.label], chosen):
-        features_of = None
-    x, y = _features(samples, labels, features[chosen.label], chosen, features_of)
+    label = features[chosen.label]
+    if not encoding and _are_characters(samples, labels, label, chosen):
+        x, y = zip(*map(characters.followed, samples, labels), strict=True)
+    else:
+        hashing = partial(hashed, num_features=hash or HASH)
+        encode = partial(encoding.encode if encoding else hashing, title=title)
+        x, y = _features(samples, labels, label, chosen, encode)
     found = {"x": x, "y": y}
     if chosen.user is not None:
         users = [_values(split, name, chosen.user) for split, name in parts]
@@ -89,8 +89,8 @@ def decode(
         for name, of_splits in found.items()
         for suffix, values in zip(suffixes, of_splits, strict=True)
     }
-    if kind_of(features[chosen.label]) == "classes":
-        arrays["num_classes"] = np.array([features[chosen.label].num_classes])
+    if kind_of(label) == "classes":
+        arrays["num_classes"] = np.array([label.num_classes])
     return arrays
 
 
@@ -124,7 +124,7 @@ def _labelled(split, name, columns) -> tuple[Any, str] | None:
 
     The library marks a class that is kept secret by -1.
     """
-    labels = list(split[columns.label])
+    labels = split[columns.label][:]
     kind = kind_of(split.features[columns.label])
     unknown = (None, -1) if kind == "classes" else (None,)
     keep = [i for i, label in enumerate(labels) if label not in unknown]
@@ -149,7 +149,7 @@ def _labelled(split, name, columns) -> tuple[Any, str] | None:
 
 def _values(split, name, column) -> list:
     """Returns a column as a list; refuses a row that has none."""
-    values = list(split[column])
+    values = split[column][:]
     if None in values:
         raise _refusal(values.index(None), name, column, "is missing")
     return values
@@ -157,27 +157,14 @@ def _values(split, name, column) -> list:
 
 def _samples(split, name, columns, title):
     """Returns the samples of a split: images, texts, or rows of numbers."""
+    if columns.kind == "text":
+        return _values(split, name, columns.samples[0])
     with tqdm(
         total=len(split), desc=f"{title} {name}", unit=" samples", disable=None
     ) as bar:
         if columns.kind == "image":
             return _images(split, name, columns.samples[0], bar)
-        if columns.kind == "text":
-            texts = [t for batch in _batches(split, columns, bar) for t in batch[0]]
-            if None in texts:
-                raise _refusal(
-                    texts.index(None), name, columns.samples[0], "is missing"
-                )
-            return texts
         return _numbers(split, name, columns, bar)
-
-
-def _batches(split, columns, bar) -> Iterator[list[list]]:
-    """Yields the columns of the samples, `_ROWS` rows at a time."""
-    rows = split.select_columns(list(columns.samples))
-    for batch in rows.iter(batch_size=_ROWS):
-        yield [batch[name] for name in columns.samples]
-        bar.update(len(batch[columns.samples[0]]))
 
 
 def _images(split, name, column, bar) -> np.ndarray:
@@ -226,16 +213,18 @@ def _pixels(value, feature, row, name, column) -> np.ndarray:
 def _numbers(split, name, columns, bar) -> np.ndarray:
     """Returns rows of numbers: [n, D], or arrays [n, H, W] and [n, H, W, C]."""
     parts, first = [], columns.samples[0]
-    for batch in _batches(split, columns, bar):
+    rows = split.select_columns(list(columns.samples))
+    for batch in rows.iter(batch_size=_ROWS):
         row = sum(map(len, parts))
         try:
-            arrays = [np.array(values) for values in batch]
+            arrays = [np.array(batch[column]) for column in columns.samples]
         except ValueError:
             raise _refusal(row, name, first, "has several lengths") from None
         for column, values in zip(columns.samples, arrays, strict=True):
             if values.dtype == object:
                 raise _refusal(row, name, column, "or a row after it lacks a number")
         parts.append(arrays[0] if arrays[0].ndim > 1 else np.stack(arrays, axis=1))
+        bar.update(len(parts[-1]))
     if len({part.shape[1:] for part in parts}) > 1:
         raise ValueError(f"column {first!r} has rows of several lengths")
     return np.concatenate(parts)
@@ -249,15 +238,10 @@ def _are_characters(samples, labels, feature, columns) -> bool:
     return len(lengths) == 1 and all(len(c) == 1 for y in labels for c in y)
 
 
-def _features(samples, labels, feature, columns, features_of):
-    """Returns x and y of each split, with labels as numbers.
-
-    `features_of` encodes texts; None for tokens that each predict the next one.
-    """
-    if features_of is None:
-        return tuple(zip(*map(characters.followed, samples, labels), strict=True))
+def _features(samples, labels, feature, columns, encode):
+    """Returns x and y of each split, with encoded texts and labels as numbers."""
     if columns.kind == "text":
-        samples = [features_of(texts) for texts in samples]
+        samples = list(map(encode, samples))
     if kind_of(feature) != "classes":
         place = {c: i for i, c in enumerate(sorted(set().union(*labels)))}
         labels = [[place[label] for label in y] for y in labels]

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.data import cache, characters
 
 _SIDE = 28
@@ -80,7 +81,10 @@ def _decode(splits):
     shapes = {x.shape[1:] for users in found.values() for _, x, _ in users}
     if not found["train"] or len(shapes) > 1:
         content = f"samples of shapes {sorted(shapes)}" if shapes else "no samples"
-        raise _refusal(splits["train"][0], f"it and the files beside it hold {content}")
+        raise ValueError(
+            f"LEAF file {str(splits['train'][0])!r}: it and the files beside it hold "
+            f"{content}"
+        )
     exact = all(x.dtype == np.uint8 for users in found.values() for _, x, _ in users)
     numbers, arrays = {}, {}
     for split, suffix in (("train", ""), ("test", "_test")):
@@ -89,7 +93,9 @@ def _decode(splits):
         users, x, y = zip(*found[split], strict=True)
         ids = [numbers.setdefault(user, len(numbers)) for user in users]
         sizes = [len(labels) for labels in y]
-        arrays[f"x{suffix}"] = np.concatenate(x if exact else [*map(_floats, x)])
+        if not exact:
+            x = [v / np.float32(255) if v.dtype == np.uint8 else v for v in x]
+        arrays[f"x{suffix}"] = np.concatenate(x)
         arrays[f"y{suffix}"] = np.concatenate(y)
         arrays[f"users{suffix}"] = np.repeat(np.int32(ids), sizes)
     return arrays
@@ -97,53 +103,60 @@ def _decode(splits):
 
 def _users(file):
     """Yields (user, x [n, ...], y [n]) of a file, and frees each user's JSON lists."""
-    try:
-        content = json.loads(file.read_bytes())
-        users, sizes, data = (
-            content.pop(k) for k in ("users", "num_samples", "user_data")
-        )
-        counts = len(users), len(sizes)
-    except KeyError as error:
-        raise _refusal(file, f"it lacks {error}") from None
-    except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise _refusal(file, f"it is damaged: {error}") from None
-    if counts[0] != counts[1]:
-        raise _refusal(file, "it has {} users and {} num_samples".format(*counts))
-    for user, size in zip(users, sizes, strict=True):
+    with blaming(f"LEAF file {str(file)!r}"):
         try:
-            user_data = data.pop(user)
-            x, y = user_data["x"], user_data["y"]
-            lengths = len(x), len(y)
-        except (KeyError, TypeError, AttributeError):
-            raise _refusal(file, f"user_data lacks x or y of user {user!r}") from None
-        if lengths != (size, size):
-            counts = "num_samples {}, {} x and {} y".format(size, *lengths)
-            raise _refusal(file, f"user {user!r} has {counts}")
-        if size:
-            x, y = _array(file, user, "x", x), _array(file, user, "y", y)
-            if x.dtype.kind == y.dtype.kind == "U":
-                yield user, *_texts(file, user, x, y)
-            else:
-                yield user, _samples(file, user, x), _labels(file, user, y)
+            content = json.loads(file.read_bytes())
+            users, sizes, data = (
+                content.pop(k) for k in ("users", "num_samples", "user_data")
+            )
+            counts = len(users), len(sizes)
+        except KeyError as error:
+            raise ValueError(f"it lacks {error}") from None
+        except (ValueError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError(f"it is damaged: {error}") from None
+        if counts[0] != counts[1]:
+            raise ValueError("it has {} users and {} num_samples".format(*counts))
+        for user, size in zip(users, sizes, strict=True):
+            try:
+                user_data = data.pop(user)
+                x, y = user_data["x"], user_data["y"]
+                lengths = len(x), len(y)
+            except (KeyError, TypeError, AttributeError):
+                raise ValueError(f"user_data lacks x or y of user {user!r}") from None
+            if lengths != (size, size):
+                counts = "num_samples {}, {} x and {} y".format(size, *lengths)
+                raise ValueError(f"user {user!r} has {counts}")
+            if size:
+                with blaming(f"user {user!r}"):
+                    yield user, *_arrays(x, y)
 
 
-def _texts(file, user, x, y):
-    """Returns one user's texts as tokens, and the next one after each of them."""
-    try:
+def _arrays(x, y):
+    """Returns one user's samples and labels."""
+    x, y = _array("x", x), _array("y", y)
+    if x.dtype.kind == y.dtype.kind == "U":
         return characters.followed(x.tolist(), y.tolist())
-    except ValueError as error:
-        raise _refusal(file, f"user {user!r} has {error}") from None
+    if y.ndim != 1 or y.dtype.kind not in "iu":
+        raise ValueError(f"y is {y.dtype} {y.shape}, not integers")
+    return _samples(x), y
 
 
-def _samples(file, user, x):
+def _array(name, values):
+    """Returns lists as an array."""
+    try:
+        return np.asarray(values)
+    except ValueError:
+        raise ValueError(f"{name} has rows of several lengths") from None
+
+
+def _samples(x):
     """Returns one user's images, in uint8 if that loses nothing, or features."""
     if x.dtype.kind in "US":
-        raise _refusal(
-            file,
-            "x holds texts; name a table of them as hf:./FILE.csv or hf:./FILE.json",
+        raise ValueError(
+            "x holds texts; name a table of them as hf:./FILE.csv or hf:./FILE.json"
         )
     if x.ndim != 2 or x.dtype.kind not in "iuf":
-        raise _refusal(file, f"x of user {user!r} is {x.dtype} {x.shape}, not [n, D]")
+        raise ValueError(f"x is {x.dtype} {x.shape}, not [n, D]")
     if x.shape[1] == _SIDE**2:
         x = x.reshape(-1, _SIDE, _SIDE, 1)
         levels = np.rint(255 * x.clip(0, 1))
@@ -152,28 +165,3 @@ def _samples(file, user, x):
             return levels.astype(np.uint8)
     with np.errstate(over="ignore"):  # make_dataset refuses values that are not finite
         return x.astype(np.float32)
-
-
-def _labels(file, user, y):
-    """Returns one user's labels."""
-    if y.ndim != 1 or y.dtype.kind not in "iu":
-        raise _refusal(file, f"y of user {user!r} is {y.dtype} {y.shape}, not integers")
-    return y
-
-
-def _array(file, user, name, values):
-    """Returns lists as an array."""
-    try:
-        return np.asarray(values)
-    except ValueError:
-        reason = f"{name} of user {user!r} has rows of several lengths"
-        raise _refusal(file, reason) from None
-
-
-def _floats(x):
-    """Returns pixels as float32 from 0 to 1."""
-    return x / np.float32(255) if x.dtype == np.uint8 else x
-
-
-def _refusal(file, reason):
-    return ValueError(f"LEAF file {str(file)!r}: {reason}")

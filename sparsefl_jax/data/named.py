@@ -102,12 +102,11 @@ def read(
     if not options and source.tfds and prepared_tfds.is_prepared(source.tfds, data_dir):
         if source.texts:
             encoding = encoding or hashing()
-            return prepared_tfds.read_texts(source.tfds, data_dir, encoding)
-        if encoding:
+        elif encoding:
             raise ValueError(
                 f"{encoding.field} is read by nothing here: {name!r} has no texts"
             )
-        return prepared_tfds.read(source.tfds, data_dir)
+        return prepared_tfds.read(source.tfds, data_dir, encoding)
     if data_dir is None and hub.is_cached(source.hub):
         return hub.read(source.hub, encoding, **source.columns | options)
     raise ValueError(f"data set {name!r} is not on this machine: {_ways(name)}")

@@ -246,14 +246,10 @@ PARTITIONERS = {
 
 def _distinct(classes, k):
     """Returns the first k positions of distinct classes, then the first of the rest."""
-    first = {}
-    for i, c in enumerate(classes):
-        first.setdefault(int(c), i)
-        if len(first) == k:
-            return list(first.values())
-    taken = list(first.values())
-    rest = [i for i in range(len(classes)) if i not in taken]
-    return taken + rest[: k - len(taken)]
+    _, first = np.unique(classes, return_index=True)
+    first = np.sort(first)
+    rest = np.setdiff1d(np.arange(len(classes)), first)
+    return np.concatenate([first, rest])[:k]
 
 
 def _sample_mixture(rng, mixture, left, size):

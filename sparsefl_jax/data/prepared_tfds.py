@@ -22,57 +22,35 @@ _CHUNK = 1024
 
 
 def read(
-    name: str, data_dir: str | Path | None = None
+    name: str,
+    data_dir: str | Path | None = None,
+    encoding: TextEncoding | None = None,
 ) -> tuple[dict[str, np.ndarray], int]:
-    """Reads a prepared image classification data set.
+    """Reads a prepared data set that classifies images or texts.
 
     Args:
       name: a TFDS builder, with an optional `/config` and `:version`.
       data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
         default.
+      encoding: what turns texts into samples; None for images.
 
     Returns:
-      The arrays and the number of classes: `x` [n, H, W, C] uint8 and `y` [n] int32 of
-      the split `train`, `x_test` and `y_test` of `test`, or `validation` if there is no
-      `test`.
+      The arrays and the number of classes: `x` and `y` of the split `train`, `x_test`
+      and `y_test` of `test`, or of `validation` if there is no `test` or its labels are
+      secret (-1). Images are [n, H, W, C] uint8, labels [n] int32.
 
     Raises:
-      ValueError: the data set is not prepared, or does not classify images.
+      ValueError: the data set is not prepared, or does not classify such samples.
     """
     with _quiet():
         builder = find_builder(name, data_dir)
         _check_prepared(name, builder, data_dir)
-        image, label = _features(name, builder.info.features, "Image")
-        decode = partial(_decode, name, builder, image, label)
-        arrays = cache.through(builder.info.full_name, *_files(builder), decode)
-    return arrays, builder.info.features[label].num_classes
-
-
-def read_texts(
-    name: str, data_dir: str | Path | None, encoding: TextEncoding
-) -> tuple[dict[str, np.ndarray], int]:
-    """Reads a prepared text classification data set.
-
-    Args:
-      name: a TFDS builder, with an optional `/config` and `:version`.
-      data_dir: the folder of TFDS data sets; None for `TFDS_DATA_DIR`, or else TFDS's
-        default.
-      encoding: what turns texts into samples.
-
-    Returns:
-      The arrays `x`, `y`, `x_test` and `y_test` of the splits `train` and `test`, or
-      `validation` if there is no `test` or its labels are secret (-1), and the number
-      of classes.
-
-    Raises:
-      ValueError: the data set is not prepared, or does not classify texts.
-    """
-    with _quiet():
-        builder = find_builder(name, data_dir)
-        _check_prepared(name, builder, data_dir)
-        text, label = _features(name, builder.info.features, "Text")
-        decode = partial(_decode_texts, name, builder, text, label, encoding.encode)
-        entry = f"{builder.info.full_name}-{zlib.crc32(encoding.identity.encode()):08x}"
+        wanted, entry = "Image", builder.info.full_name
+        if encoding:
+            wanted = "Text"
+            entry += f"-{zlib.crc32(encoding.identity.encode()):08x}"
+        sample, label = _features(name, builder.info.features, wanted)
+        decode = partial(_decode, name, builder, sample, label, encoding)
         arrays = cache.through(entry, *_files(builder), decode)
     return arrays, builder.info.features[label].num_classes
 
@@ -166,42 +144,38 @@ def _files(builder) -> tuple[Path, list[Path]]:
     return folder, [f for f in folder.iterdir() if f.is_file()]
 
 
-def _decode_texts(name, builder, text, label, encode):
+def _decode(name, builder, sample, label, encoding):
     """Reads both splits into arrays."""
-    train = _texts(builder, "train", text, label)
-    tests = (_texts(builder, s, text, label) for s in _test_splits(name, builder))
-    test = next((t for t in tests if min(t[1], default=-1) >= 0), None)
+    read = partial(_texts if encoding else _images, builder, sample, label)
+    x, y = read("train")
+    tests = map(read, _test_splits(name, builder))
+    test = next((t for t in tests if t[1].size and t[1].min() >= 0), None)
     if test is None:
         raise ValueError(f"data set {name!r} has no test samples with a label")
-    return {
-        "x": encode(train[0], title=name),
-        "y": np.array(train[1], np.int32),
-        "x_test": encode(test[0], title=name),
-        "y_test": np.array(test[1], np.int32),
-    }
+    x_test, y_test = test
+    if encoding:
+        x, x_test = (encoding.encode(texts, title=name) for texts in (x, x_test))
+    return {"x": x, "y": y, "x_test": x_test, "y_test": y_test}
 
 
-def _texts(builder, split, text, label):
+def _texts(builder, text, label, split):
     """Reads the texts and labels of a split."""
     source = builder.as_data_source(split=split)
     examples = source.__getitems__(range(len(source)))
-    return [e[text].decode() for e in examples], [e[label] for e in examples]
+    labels = np.array([example[label] for example in examples], np.int32)
+    return [example[text].decode() for example in examples], labels
 
 
-def _decode(name, builder, image, label):
-    """Reads both splits into arrays."""
-    test, *_ = _test_splits(name, builder)
-    arrays = {}
-    for split, suffix in (("train", ""), (test, "_test")):
-        source = builder.as_data_source(split=split)
-        x = np.empty((len(source), *builder.info.features[image].shape), np.uint8)
-        y = np.empty(len(source), np.int32)
-        for start in range(0, len(source), _CHUNK):
-            rows = range(start, min(start + _CHUNK, len(source)))
-            for i, example in zip(rows, source.__getitems__(rows), strict=True):
-                x[i], y[i] = example[image], example[label]
-        arrays |= {f"x{suffix}": x, f"y{suffix}": y}
-    return arrays
+def _images(builder, image, label, split):
+    """Reads the images and labels of a split."""
+    source = builder.as_data_source(split=split)
+    x = np.empty((len(source), *builder.info.features[image].shape), np.uint8)
+    y = np.empty(len(source), np.int32)
+    for start in range(0, len(source), _CHUNK):
+        rows = range(start, min(start + _CHUNK, len(source)))
+        for i, example in zip(rows, source.__getitems__(rows), strict=True):
+            x[i], y[i] = example[image], example[label]
+    return x, y
 
 
 @contextlib.contextmanager

@@ -9,18 +9,19 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 from tqdm import tqdm
 
-from sparsefl_jax.core.validate import at_least, one_line
+from sparsefl_jax.core.validate import at_least, blaming
 
 WORDS = "words"
 MAX_TOKENS = 64
 NUM_WORDS = 4096  # tokens of hashed words, as many as `models.encoder` reads
-_CHUNK = 4096  # texts at a time
+_CHUNK = 4096  # texts at a time, so that sparse counts of them stay small
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
@@ -59,33 +60,44 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncod
     length = MAX_TOKENS if max_tokens is None else max_tokens
     at_least("max_tokens", length, 2)
     if name == WORDS:
-        encode = _in_chunks(_hashed_words, length)
+        encode = in_chunks(partial(_hashed_words, length=length), length, np.int32)
         return TextEncoding("tokenizer", encode, f"{WORDS} {length}")
     pieces, content = _read_vocabulary(Path(name))
     pieces.no_padding()
     pieces.enable_truncation(length)
 
-    def encode(texts, length):
+    def pad(texts):
         x = np.zeros((len(texts), length), np.int32)
         for row, found in zip(x, pieces.encode_batch(texts), strict=True):
             row[: len(found.ids)] = found.ids
         return x
 
     identity = f"{hashlib.sha256(content).hexdigest()} {length}"
-    return TextEncoding("tokenizer", _in_chunks(encode, length), identity)
+    return TextEncoding("tokenizer", in_chunks(pad, length, np.int32), identity)
 
 
-def _in_chunks(function: Callable, length: int) -> Callable:
-    """Returns a function of all texts, with a progress bar."""
+def in_chunks(function: Callable, size: int, dtype: type) -> Callable:
+    """Returns a function of all texts, with a progress bar.
+
+    Args:
+      function: `(list of m strings) -> [m, size]`.
+      size: the entries of a sample.
+      dtype: that of all samples.
+
+    Returns:
+      `(n strings, title=None) -> [n, size]`; the bar has the title, and there is none
+      without one.
+    """
 
     def encode(texts: Sequence[str], title: str | None = None) -> np.ndarray:
         hide = True if title is None else None  # None shows it on a terminal alone
-        parts = [np.zeros((0, length), np.int32)]
+        x = np.zeros((len(texts), size), dtype)
         with tqdm(total=len(texts), desc=title, unit=" texts", disable=hide) as bar:
             for start in range(0, len(texts), _CHUNK):
-                parts.append(function(list(texts[start : start + _CHUNK]), length))
-                bar.update(len(parts[-1]))
-        return np.concatenate(parts)
+                chunk = list(texts[start : start + _CHUNK])
+                x[start : start + len(chunk)] = function(chunk)
+                bar.update(len(chunk))
+        return x
 
     return encode
 
@@ -115,7 +127,7 @@ def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
         raise ValueError(
             f"{begin} needs tokenizers: pip install 'sparsefl_jax[text]'"
         ) from None
-    try:
+    with blaming(f"{begin} cannot be used"):
         content = path.read_bytes()
         if path.name == names[0]:
             pieces = tokenizers.Tokenizer.from_file(str(path))
@@ -124,10 +136,8 @@ def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
             pieces = tokenizers.BertWordPieceTokenizer(str(path), **settings)
             content += repr(settings).encode()
         padding = pieces.token_to_id("[PAD]")
-    except Exception as error:  # noqa: BLE001  damaged files raise many types
-        raise ValueError(f"{begin} cannot be used: {one_line(error)}") from None
-    if padding != 0:
-        raise ValueError(f"{begin} cannot be used: [PAD] is {padding}, expected 0")
+        if padding != 0:
+            raise ValueError(f"[PAD] is {padding}, expected 0")
     return pieces, content
 
 

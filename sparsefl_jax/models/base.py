@@ -28,8 +28,8 @@ class Model(NamedTuple):
         in training.
       macs: a tree of ints like params: the multiply-adds of each leaf in the forward
         pass of one sample, 0 for biases and normalisation.
-      static_stats: whether `recalibrate` has to compute statistics before an
-        evaluation; training returns those of the last batch.
+      static_stats: whether an evaluation has to compute statistics first; training
+        returns those of the last batch.
       dtype: the dtype that `apply` computes in, one of `DTYPES`.
       loss: `(logits, targets, weight) -> (loss, sums)`. Training minimises it and
         evaluation reports it, see `fitting`.
@@ -73,9 +73,8 @@ class Model(NamedTuple):
           >>> Model.from_flax(nn.Dense(4), example).macs
           {'bias': 0, 'kernel': 12}
         """
-        model, kind = wrap(module, example), type(module).__name__
-        check = linen.check_submodules
-        trial.try_out(kind, model.init, model.apply, example, check)
+        model = wrap(module, example)
+        trial.try_out(type(module).__name__, model.init, model.apply, example)
         return _counted(model, example)
 
     @classmethod
@@ -283,7 +282,7 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
         variables = {"params": params} | ({"batch_stats": stats} if stats else {})
         rngs = None if key is None else {"dropout": key}
         options = {"rngs": rngs, "mutable": ["batch_stats"] if train and stats else []}
-        with linen.without_padding(weight):
+        with linen.checked_calls(train, weight):
             logits, changed = module.apply(
                 variables, x, **arguments(train, weight), **options
             )

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from flax.traverse_util import unflatten_dict
 
 from sparsefl_jax.core.types import PyTree
-from sparsefl_jax.core.validate import one_line, one_of
+from sparsefl_jax.core.validate import blaming, one_of
 
 ACTIVATIONS = ("gelu", "relu")
 
@@ -138,13 +139,9 @@ def read(folder: str | Path) -> tuple[Sizes, dict[str, PyTree]]:
                 f"folder={str(folder)!r} has no {name}, expected a folder with "
                 "config.json and model.safetensors of a BERT or a DistilBERT"
             )
-    try:
+    with blaming(f"folder={str(folder)!r} cannot be used"):
         family, sizes = _read_config(folder / "config.json")
         return sizes, _named(_read_tensors(folder), family, sizes)
-    except Exception as error:  # noqa: BLE001  damaged files raise many types
-        raise ValueError(
-            f"folder={str(folder)!r} cannot be used: {one_line(error)}"
-        ) from None
 
 
 def _read_config(path: Path) -> tuple[_Family, Sizes]:
@@ -199,14 +196,8 @@ def _named(tensors, family: _Family, sizes: Sizes) -> dict[str, PyTree]:
         name = inside if f"{inside}.weight" in tensors else name
         if f"{name}.weight" in tensors:
             wanted[module] = name
-    tree: dict[str, Any] = {}
-    for module, name in wanted.items():
-        *parents, last = module.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = _leaves(tensors, name, module, sizes)
-    return tree
+    leaves = {m: _leaves(tensors, name, m, sizes) for m, name in wanted.items()}
+    return unflatten_dict(leaves, sep="/")
 
 
 def _leaves(tensors, name: str, module: str, sizes: Sizes) -> dict[str, np.ndarray]:

@@ -138,8 +138,8 @@ class BatchNorm(nn.Module):
       momentum: the share of the running statistics that each step keeps.
       epsilon: the constant added to the variance.
       static: whether there are no running statistics (Diao et al., HeteroFL, ICLR
-        2021). Training then returns the statistics of the batch, and `recalibrate`
-        averages them before an evaluation.
+        2021). Training then returns the statistics of the batch, and
+        `batch_statistics` averages them before an evaluation.
     """
 
     momentum: float = 0.9

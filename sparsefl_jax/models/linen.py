@@ -17,44 +17,35 @@ from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.models import trial
 
 
-def check_submodules(train: bool):
-    """Returns a context that checks the training flags of calls to submodules.
-
-    Raises:
-      ValueError: within the context, a call leaves a flag at a default that is wrong.
-    """
-
-    def check(call, args, kwargs, context):
-        module = context.module
-        if context.method_name == "__call__" and module.path:
-            signature = inspect.signature(module.__call__)
-            name = f"{type(module).__name__} {'/'.join(module.path)!r}"
-            trial.check_flags(name, signature, args, kwargs, train)
-        return call(*args, **kwargs)
-
-    return nn.intercept_methods(check)
-
-
-def without_padding(weight: Array | None) -> AbstractContextManager:
-    """Returns a context in which linen's batch normalisation skips padded samples.
+def checked_calls(train: bool, weight: Array | None) -> AbstractContextManager:
+    """Returns a context in which modules call submodules as `trial.keywords` says.
 
     Args:
+      train: whether the network trains.
       weight: [B], 0 for padded samples; None if there are none.
 
     Raises:
-      ValueError: within the context, a BatchNorm's first axis is not the batch.
+      ValueError: within the context, a call leaves a training flag at a default that
+        is wrong, or a BatchNorm's first axis is not the batch.
     """
 
-    def masked(call, args, kwargs, context):
-        norm, is_call = context.module, context.method_name == "__call__"
-        if not isinstance(norm, nn.BatchNorm) or not is_call or weight is None:
+    def checked(call, args, kwargs, context):
+        module = context.module
+        if context.method_name != "__call__":
             return call(*args, **kwargs)
-        x = args[0] if args else kwargs["x"]
-        name = f"BatchNorm {'/'.join(norm.path)!r}"
-        mask = trial.norm_mask(name, weight, x, kwargs.get("mask"))
-        return call(*args, **kwargs | {"mask": mask})
+        name = f"{type(module).__name__} {'/'.join(module.path)!r}"
+        kwargs = trial.keywords(
+            name,
+            inspect.signature(module.__call__),
+            args,
+            kwargs,
+            is_norm=isinstance(module, nn.BatchNorm),
+            train=train,
+            weight=weight,
+        )
+        return call(*args, **kwargs)
 
-    return nn.intercept_methods(masked)
+    return nn.intercept_methods(checked)
 
 
 def count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
@@ -88,8 +79,8 @@ def count_macs(variables: Callable) -> tuple[PyTree, PyTree]:
     if "params" not in shapes:
         raise ValueError("module has no parameters, expected something to train")
 
-    def of_leaf(path, _):
-        return counts.get(tuple(entry.key for entry in path), 0)
-
-    macs = jax.tree_util.tree_map_with_path(of_leaf, shapes["params"])
+    macs = jax.tree_util.tree_map_with_path(
+        lambda path, _: counts.get(tuple(entry.key for entry in path), 0),
+        shapes["params"],
+    )
     return macs, shapes.get("batch_stats", {})

@@ -116,7 +116,6 @@ def _scan(eqn, origins, times, add) -> list[Origin]:
 
 
 def _while(eqn, origins, times, add) -> list[Origin]:
-    del times, add
     skipped, constants = eqn.params["cond_nconsts"], eqn.params["body_nconsts"]
     body, origins = eqn.params["body_jaxpr"].jaxpr, origins[skipped:]
     origins = _settled(body, origins, range(constants, len(origins)))

@@ -9,11 +9,11 @@ import contextvars
 import functools
 import inspect
 from collections.abc import Callable
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
+from flax.traverse_util import flatten_dict, unflatten_dict
 
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.models import trial
@@ -21,20 +21,15 @@ from sparsefl_jax.models import trial
 _KINDS = (nnx.Param, nnx.BatchStat, nnx.RngState)
 
 
-class Functions(NamedTuple):
-    """A module as pure functions, of the same form as those of a `Model`."""
-
-    kind: str  # the module's class
-    init: Callable
-    apply: Callable
-    shapes: tuple[PyTree, PyTree]  # of the parameters and the statistics
-
-
-def functions(make: Callable) -> Functions:
+def functions(make: Callable) -> tuple[str, Callable, Callable, tuple[PyTree, PyTree]]:
     """Returns the pure functions of a module.
 
     Args:
       make: `(*, rngs) -> module`, draws the parameters.
+
+    Returns:
+      The name of the module's class, `init` and `apply` as of a `Model`, and the shapes
+      of the parameters and of the statistics.
 
     Raises:
       ValueError: `make` is a module or returns none, or the module has variables of
@@ -88,28 +83,24 @@ def functions(make: Callable) -> Functions:
         new = nnx.split(called, *_KINDS, ...)[2] if train else None
         return logits, given_stats if new is None else _nested(new)
 
-    shapes = (_nested(params), _nested(stats))
-    return Functions(kind, init, apply, shapes)
+    return kind, init, apply, (_nested(params), _nested(stats))
 
 
 def _nested(state) -> dict:
     """Returns a state's arrays as nested dicts whose keys are strings."""
-    tree = {}
-    for path, variable in nnx.to_flat_state(state):
-        *modules, name = map(str, path)
-        inner = functools.reduce(lambda d, key: d.setdefault(key, {}), modules, tree)
-        inner[name] = variable.get_value()
-    return tree
+    flat = nnx.to_flat_state(state)
+    return unflatten_dict({tuple(map(str, path)): v.get_value() for path, v in flat})
 
 
 def _filled(state, tree: dict):
     """Returns a state with the arrays of nested dicts, the inverse of `_nested`."""
-
-    def leaf(path):
-        return functools.reduce(lambda d, key: d[str(key)], path, tree)
-
-    flat = nnx.to_flat_state(state)
-    return nnx.from_flat_state([(path, v.replace(leaf(path))) for path, v in flat])
+    arrays = flatten_dict(tree)
+    return nnx.from_flat_state(
+        [
+            (path, v.replace(arrays[tuple(map(str, path))]))
+            for path, v in nnx.to_flat_state(state)
+        ]
+    )
 
 
 def _seeded(state, key: Key):
@@ -140,7 +131,7 @@ class _Intercepted:
             if path:
                 self.names[id(inner)] = "/".join(map(str, path))
                 inner.__class__ = _intercepting(type(inner))
-        self.train, self.weight = train, weight
+        self.mode = {"train": train, "weight": weight}
 
     def __enter__(self):
         self.token = _CALLS.set(self)
@@ -151,12 +142,10 @@ class _Intercepted:
     def keywords(self, module, signature, args, kwargs) -> dict:
         """Returns the keyword arguments that a submodule is to be called with."""
         name = f"{type(module).__name__} {self.names.get(id(module), '')!r}"
-        trial.check_flags(name, signature, args, kwargs, self.train)
-        if not isinstance(module, nnx.BatchNorm) or self.weight is None:
-            return kwargs
-        x = args[0] if args else kwargs["x"]
-        mask = trial.norm_mask(name, self.weight, x, kwargs.get("mask"))
-        return kwargs | {"mask": mask}
+        is_norm = isinstance(module, nnx.BatchNorm)
+        return trial.keywords(
+            name, signature, args, kwargs, is_norm=is_norm, **self.mode
+        )
 
 
 @functools.cache

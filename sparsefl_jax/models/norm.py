@@ -9,7 +9,7 @@ STATIC_NAMES = ("batch_mean", "batch_var")
 
 
 def is_static(stats: PyTree) -> PyTree:
-    """Marks the statistics that `recalibrate` computes, as a tree of Python bools.
+    """Marks the statistics that an evaluation computes first, a tree of Python bools.
 
     Example:
       >>> is_static({'bn1': {'batch_mean': 0}, 'bn2': {'mean': 0}})

@@ -36,7 +36,8 @@ def form(platform: str) -> str:
       >>> form("tpu")
       'plain'
     """
-    each = [one["ms"] for one in _rounds(platform).values() if _has_forms(one["ms"])]
+    each = [one["ms"] for one in _rounds(platform).values()]
+    each = [ms for ms in each if set(FORMS) <= ms.keys()]
     return min(FORMS, key=lambda name: math.prod(ms[name] for ms in each))
 
 
@@ -65,7 +66,3 @@ def in_turn(platform: str, parameters: int, macs: float) -> bool:
 
 def _rounds(platform: str) -> dict:
     return table().get(platform, {}).get("rounds", {})
-
-
-def _has_forms(ms: dict) -> bool:
-    return set(FORMS) <= ms.keys()

@@ -4,7 +4,7 @@ import inspect
 from typing import Any
 
 from sparsefl_jax.core.named import named
-from sparsefl_jax.core.validate import one_of
+from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer, vgg
 from sparsefl_jax.models.base import Model
 
@@ -67,10 +67,8 @@ def build(
         for argument in kwargs:
             allowed = (*(p.name for p in own), "dtype")
             one_of(f"argument of model {name}", argument, allowed)
-    try:
+    with blaming(f"model={name!r}"):
         signature.bind(num_classes, input_shape, **kwargs)
-    except TypeError as error:
-        raise ValueError(f"model={name!r}: {error}") from None
     model = factory(num_classes, input_shape, **kwargs)
     if not isinstance(model, Model):
         raise ValueError(

@@ -7,7 +7,7 @@ must leave the padding out.
 import inspect
 import math
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from functools import partial
 from typing import Any
 
 import jax
@@ -36,7 +36,7 @@ def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:
       further: names that are known too; they become None.
 
     Returns:
-      `keywords(train, weight=None) -> dict`, those of the known arguments that the
+      `given(train, weight=None) -> dict`, those of the known arguments that the
       module has.
 
     Raises:
@@ -63,11 +63,11 @@ def arguments(module: Any, further: tuple[str, ...] = ()) -> Callable:
             )
     names = {p.name for p in others}
 
-    def keywords(train, weight=None):
-        given = flags(train) | dict.fromkeys(further) | {"weight": weight}
-        return {k: v for k, v in given.items() if k in names}
+    def given(train, weight=None):
+        known = flags(train) | dict.fromkeys(further) | {"weight": weight}
+        return {k: v for k, v in known.items() if k in names}
 
-    return keywords
+    return given
 
 
 def check_size(shapes: PyTree) -> None:
@@ -79,16 +79,28 @@ def check_size(shapes: PyTree) -> None:
         )
 
 
-def check_flags(name: str, signature, args, kwargs, train: bool) -> None:
-    """Refuses the call of a submodule that leaves a training flag at a wrong default.
+def keywords(
+    name: str,
+    signature: inspect.Signature,
+    args: tuple,
+    kwargs: dict,
+    *,
+    is_norm: bool,
+    train: bool,
+    weight: Array | None,
+) -> dict:
+    """Returns the keyword arguments that a submodule is to be called with.
 
     Args:
-      name: the submodule, in the message.
-      signature: that of its `__call__`, with which it gets `args` and `kwargs`.
+      name: the submodule, in messages.
+      signature: that of its `__call__`, which was called with `args` and `kwargs`.
+      is_norm: whether it is batch normalisation, which gets a mask without padding.
       train: whether the network trains.
+      weight: [B], 0 for padded samples; None if there are none.
 
     Raises:
-      ValueError: in one line.
+      ValueError: the call leaves a training flag at a default that is wrong, or batch
+        normalisation does not have the batch along the first axis.
     """
     given = signature.bind_partial(*args, **kwargs).arguments
     for flag, value in flags(train).items():
@@ -99,20 +111,9 @@ def check_flags(name: str, signature, args, kwargs, train: bool) -> None:
                     f"{name} is called without its argument {flag!r}, which stays "
                     f"{default} in {'training' if train else 'evaluation'}"
                 )
-
-
-def norm_mask(name: str, weight: Array, x: Array, given: Array | None) -> Array:
-    """Returns the mask with which batch normalisation skips padded samples.
-
-    Args:
-      name: the layer, in the message.
-      weight: [B], 0 for padded samples.
-      x: [B, ...], what it normalises.
-      given: the mask that it was called with, if any.
-
-    Raises:
-      ValueError: the first axis of x is not the batch.
-    """
+    if weight is None or not is_norm:
+        return kwargs
+    x, mask = args[0] if args else kwargs["x"], kwargs.get("mask")
     if x.shape[:1] != weight.shape:
         raise ValueError(
             f"{name} normalises {list(x.shape)}, expected the {weight.size} samples of "
@@ -121,23 +122,16 @@ def norm_mask(name: str, weight: Array, x: Array, given: Array | None) -> Array:
     valid = weight > 0
     valid = valid | ~jnp.any(valid)  # of padding alone the statistics are unused
     valid = jnp.expand_dims(valid, range(1, x.ndim))
-    return valid if given is None else valid & jnp.asarray(given, bool)
+    return kwargs | {"mask": valid if mask is None else valid & jnp.asarray(mask, bool)}
 
 
-def try_out(
-    kind: str,
-    init: Callable,
-    apply: Callable,
-    example: Any,
-    check: Callable[[bool], AbstractContextManager] = lambda train: nullcontext(),
-) -> None:
+def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
     """Runs two samples and a padded one, and checks that the padding has no effect.
 
     Args:
       kind: the module's class, named in errors.
       init, apply: those of its `Model`.
       example: a batch [B, ...], or its shape and dtype.
-      check: a context around the traces of `apply`, of whether they train.
 
     Raises:
       ValueError: the module fails, or a padded sample changes the logits of valid ones
@@ -157,9 +151,8 @@ def try_out(
 
     def train_and_evaluate(variables, x):
         def outputs(train):
-            keywords = {"weight": weight, "key": key if train else None}
-            with check(train):
-                logits, stats = apply(*variables, x, train=train, **keywords)
+            options = {"weight": weight, "key": key if train else None}
+            logits, stats = apply(*variables, x, train=train, **options)
             if logits.shape[:1] != (3,):
                 raise ValueError(
                     f"{kind} turns 3 samples into {list(logits.shape)}, expected [3, C]"
@@ -187,5 +180,4 @@ def try_out(
                 )
 
 
-def _same(a, b) -> bool:
-    return bool(np.allclose(a, b, rtol=1e-4, atol=1e-5, equal_nan=True))
+_same = partial(np.allclose, rtol=1e-4, atol=1e-5, equal_nan=True)

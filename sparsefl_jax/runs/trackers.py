@@ -13,6 +13,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from flax.traverse_util import flatten_dict
+
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.system import files
 from sparsefl_jax.system.files import naming
@@ -268,7 +270,7 @@ def scalars(value: dict, tag: str) -> dict[str, float]:
       {'train/a/b': 1.0}
     """
     known = {name: item for name, item in value.items() if name not in _COUNTERS}
-    found = flatten(known, f"{tag}/", "/").items()
+    found = flatten_dict({tag: known}, sep="/").items()
     return {path: float(v) for path, v in found if isinstance(v, int | float)}
 
 

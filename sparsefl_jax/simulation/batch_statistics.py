@@ -17,43 +17,11 @@ from jax import lax
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax.core.types import Array, Key, SparseModel
+from sparsefl_jax.core.types import Key, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.system import processes
-
-
-def recalibrate(
-    key: Key, model: Model, sparse: SparseModel, x: Array, *, batch_size: int = 250
-) -> SparseModel:
-    """Averages the static statistics of a model over batches of samples.
-
-    A batch takes every S-th sample, so that sorted samples do no harm. All batches have
-    the same weight and pass as in training, with augmentation and dropout.
-
-    Args:
-      key: the key of augmentation and dropout.
-      model: a `Model`.
-      sparse: the deployed model; entries outside the mask count as exact zeros.
-      x: [n, ...], raw samples as the model reads them.
-      batch_size: the largest number of samples in a batch.
-
-    Returns:
-      The `SparseModel` with new static statistics; running ones do not change.
-
-    Example:
-      >>> from sparsefl_jax.models import Model
-      >>> def apply(params, stats, x, *, train, weight=None, key=None):
-      ...     return x, {'batch_mean': jnp.sum(x * weight) / jnp.sum(weight)}
-      >>> blank = SparseModel({}, {}, {'batch_mean': jnp.float32(0)})
-      >>> model = Model(None, apply, {}, static_stats=True)
-      >>> x = jnp.arange(5, dtype=jnp.float32)
-      >>> new = recalibrate(jax.random.key(0), model, blank, x, batch_size=3)
-      >>> new.stats['batch_mean'].item()  # of 0, 2, 4 and of 1, 3
-      2.0
-    """
-    return _renew(sparse, _sums(key, model, batch_size, 1, sparse, x, jnp.int32(0)))
 
 
 def make_recalibration(
@@ -63,15 +31,32 @@ def make_recalibration(
     batch_size: int = 250,
     devices: Sequence | None = None,
 ) -> Callable[[Key, SparseModel], SparseModel]:
-    """Compiles `recalibrate` for given samples, with the batches dealt to devices.
+    """Compiles what averages the static statistics of a model over batches of samples.
+
+    A batch takes every S-th sample, so that sorted samples do no harm. All batches have
+    the same weight and pass as in training, with augmentation and dropout.
 
     Args:
-      model, batch_size: as in `recalibrate`.
-      x: [n, ...], the pooled training samples.
+      model: a `Model`.
+      x: [n, ...], the pooled training samples, raw as the model reads them.
+      batch_size: the largest number of samples in a batch.
       devices: the devices that share the batches; None for all.
 
     Returns:
-      `recalibrated(key, sparse) -> sparse`, compiled once.
+      `recalibrated(key, sparse) -> sparse`, the model with new static statistics;
+      running ones do not change. The key is that of augmentation and dropout, and
+      entries outside the mask count as exact zeros.
+
+    Example:
+      >>> from sparsefl_jax.models import Model
+      >>> def apply(params, stats, x, *, train, weight=None, key=None):
+      ...     return x, {'batch_mean': jnp.sum(x * weight) / jnp.sum(weight)}
+      >>> blank = SparseModel({}, {}, {'batch_mean': jnp.float32(0)})
+      >>> model = Model(None, apply, {}, static_stats=True)
+      >>> x = np.arange(5, dtype=np.float32)
+      >>> new = make_recalibration(model, x, batch_size=3)(jax.random.key(0), blank)
+      >>> new.stats['batch_mean'].item()  # of 0, 2, 4 and of 1, 3
+      2.0
     """
     devices = list(devices or jax.devices())
     mesh = Mesh(np.array(devices), ("batches",))
@@ -92,7 +77,14 @@ def make_recalibration(
     @jax.jit
     def renewed(key, sparse, x):
         sums = dealt(key, sparse, x, jnp.arange(len(devices), dtype=jnp.int32))
-        return _renew(sparse, jax.tree.map(lambda v: jnp.sum(v, 0), sums))
+        total, count = jax.tree.map(lambda v: jnp.sum(v, 0), sums)
+        stats = jax.tree.map(
+            lambda static, new, old: new / count if static else old,
+            is_static(sparse.stats),
+            total,
+            sparse.stats,
+        )
+        return sparse._replace(stats=stats)
 
     def recalibrated(key, sparse):
         return renewed(key, processes.put(sparse, NamedSharding(mesh, P())), x)
@@ -121,14 +113,3 @@ def _sums(key, model, batch_size: int, stride: int, sparse, x, place):
 
     zeros = jax.tree.map(jnp.zeros_like, sparse.stats), jnp.float32(0)
     return lax.fori_loop(0, -(-num_batches // stride), batch, zeros)
-
-
-def _renew(sparse: SparseModel, sums) -> SparseModel:
-    total, count = sums
-    stats = jax.tree.map(
-        lambda static, new, old: new / count if static else old,
-        is_static(sparse.stats),
-        total,
-        sparse.stats,
-    )
-    return sparse._replace(stats=stats)

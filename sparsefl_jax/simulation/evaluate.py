@@ -185,7 +185,6 @@ def make_evaluation(
         }
 
         def evaluation(key, state, models, seen=None):
-            del models
             results = {split: {} for split in samples}
             for split, judge in judges.items():
                 size = samples[split].split.size

@@ -94,7 +94,6 @@ def _largest(x: Array) -> Array:
 @_largest.def_vmap
 def _largest_of_all(axis_size, in_batched, x):
     # A loop whose length differed by seed would select, and copy, all rows each time.
-    del axis_size, in_batched
     return _largest(x), False
 
 

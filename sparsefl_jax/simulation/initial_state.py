@@ -73,7 +73,7 @@ def start(
     info: ClientInfo,
     restore: Callable | None = None,
     working: int | None = None,
-    where: str = "host",
+    where: str = "device",
 ) -> placement.State:
     """Builds the state before the first round of a stage with root key `key`.
 
@@ -85,9 +85,9 @@ def start(
       restore: `(shapes) -> state`, which returns a saved state of these shapes and
         dtypes, instead of a new one. Its rows may be a `disk_store.Saved`, and `model`
         may be shapes.
-      working: the number of clients' rows that the device holds at a time, or None if
+      working: the number of clients' rows that the device holds at a time; None where
         all rows live on the device.
-      where: 'host' or 'disk', where rows live unless `working` is None.
+      where: 'device', 'host' or 'disk', where rows live.
 
     Returns:
       The `State`, on the plan's devices except for rows on the host or on disk.
@@ -96,15 +96,14 @@ def start(
     info = processes.put(info, NamedSharding(plan.mesh, P()))
     shape = shapes(algorithm, model, info)
     placed = placement.shardings(plan, shape)
-    size = len(info.index), plan.stage.cohort_size, 1, plan.mesh.size
-    size = store.working_size(*size)
+    size = store.working_size(
+        len(info.index), plan.stage.cohort_size, 1, plan.mesh.size
+    )
     init, rows = makers(key, algorithm)
     make = _jitted(rows, plan.mesh)
     disk = functools.partial(
         on_disk, key, algorithm, info, shape.clients, size, mesh=plan.mesh
     )
-    if working is None:
-        where = "device"
     if restore is not None:
         state = restore(shape)
         clients = _moved(state, where, disk)
@@ -176,7 +175,9 @@ def _moved(state: placement.State, where: str, disk: Callable):
     """Moves the rows of a saved state to the place where they live in this run."""
     saved = state.clients
     if where != "disk" and not isinstance(saved, disk_store.Saved):
-        return store.writable(saved) if where == "host" else saved
+        if where == "device":
+            return saved
+        return jax.tree.map(lambda v: np.require(v, requirements="W"), saved)
     if not isinstance(saved, disk_store.Saved):  # all rows: `first` is never used
         everyone = np.arange(len(state.last_round), dtype=np.int32)
         saved = disk_store.Saved(state.server, everyone, saved)

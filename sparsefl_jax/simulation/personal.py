@@ -116,24 +116,25 @@ def make_judge(
             clients = take(state.clients, padded), *facts
             results = judge(key, state.server, on_device, clients)
             for name, judged in processes.fetch(results).items():
-                if name not in known:
-                    known[name] = _blank(judged, len(samples.split.size))
-                for old, new in zip(known[name], judged, strict=True):
-                    old[members] = new[: len(members)]
+                _enter(known, name, judged, members, len(samples.split.size))
         return known
 
     return judge_all
 
 
-def _blank(judged: Judged, count: int) -> Judged:
-    return Judged(*(np.zeros((count, *v.shape[1:]), v.dtype) for v in judged))
+def _enter(known: dict, name: str, judged: Judged, ids: np.ndarray, count: int) -> None:
+    """Writes the evaluation of some clients into a model's table of `count` clients."""
+    if name not in known:
+        blank = (np.zeros((count, *v.shape[1:]), v.dtype) for v in judged)
+        known[name] = Judged(*blank)
+    for old, new in zip(known[name], judged, strict=True):
+        old[ids] = new[: len(ids)]
 
 
 def _by_budget(algorithm, info, split, layers: PyTree, evaluator, renew):
     """Evaluates models that depend on the server and a budget, one pass per budget."""
 
     def judge_all(key, state, seen=None):
-        del seen
         valid = np.arange(split.index.shape[1]) < split.size[:, None]
         known = {}
         for budget in np.unique(info.budget):
@@ -152,10 +153,7 @@ def _by_budget(algorithm, info, split, layers: PyTree, evaluator, renew):
                     np.mean(masks.layer_densities(sparse.mask, layers))[None],
                     np.asarray(observed_masks.filters(sparse.mask, layers))[None],
                 )
-                if name not in known:
-                    known[name] = _blank(judged, len(split.size))
-                for old, new in zip(known[name], judged, strict=True):
-                    old[ids] = new
+                _enter(known, name, judged, ids, len(split.size))
         return known
 
     return judge_all

@@ -56,14 +56,13 @@ def widened(replicas: Replicas, tree: PyTree, axes: PyTree = 0) -> PyTree:
       axes: 0, or a tree of 0, and None for what the runs share.
     """
 
-    def widen(axis, v):
-        if axis is None:
-            return v
+    def wide(v):
         shape = replicas.count, *v.shape
         return jax.ShapeDtypeStruct(shape, v.dtype, sharding=leading(v.sharding))
 
-    if axes == 0:
-        return jax.tree.map(lambda v: widen(0, v), tree)
+    def widen(axis, part):
+        return part if axis is None else jax.tree.map(wide, part)
+
     return jax.tree.map(widen, axes, tree, is_leaf=lambda v: v is None)
 
 

@@ -81,15 +81,11 @@ def chosen(client_store: str, rows: PyTree, memory: float, num_devices: int) -> 
       memory: the memory of all devices of the stage together, in bytes.
       num_devices: the number of these devices.
 
-    Raises:
-      ValueError: `client_store` is unknown.
-
     Example:
       >>> rows = {'weights': jax.ShapeDtypeStruct((10, 3), jnp.float32)}
       >>> chosen('auto', rows, 300, 1), chosen('auto', rows, 200, 1)  # of 120 bytes
       ('device', 'host')
     """
-    check(client_store)
     if not jax.tree.leaves(rows):
         return "device"  # there is nothing to store
     if client_store != "auto":
@@ -226,11 +222,6 @@ def fill(make: Callable, shapes: PyTree, info: PyTree, size: int) -> PyTree:
     return rows
 
 
-def writable(rows: PyTree) -> PyTree:
-    """Returns rows as writable NumPy arrays, copied only if necessary."""
-    return jax.tree.map(lambda v: np.require(v, requirements="W"), rows)
-
-
 def take(rows: PyTree, ids: np.ndarray) -> PyTree:
     """Reads the rows [W, ...] of clients `ids` [W]; empty slots get any row."""
     if isinstance(rows, disk_store.Rows):
@@ -256,7 +247,6 @@ def on_device(segment: Callable) -> Callable:
     """Wraps a segment for rows that live on the device, with the calls of `on_host`."""
 
     def run(key, population, state, rounds, cohorts, count, following=None, ahead=None):
-        del following, ahead
         return *segment(key, population, state, rounds, cohorts, None, count), None
 
     return run

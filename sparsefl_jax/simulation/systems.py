@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsefl_jax.core.validate import above, in_range, one_of, whole
+from sparsefl_jax.core.validate import above, blaming, in_range, one_of, whole
 from sparsefl_jax.simulation.clock import Device, System
 
 COLUMNS = {  # of a table; those with a default can be left out
@@ -161,13 +161,13 @@ def _read(name: str) -> list[dict[str, Any]]:
     if not name.endswith(".csv"):
         one_of("system", name, (*PRESETS, "a file .csv"))
     path = Path(name)
-    try:
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            reader = csv.DictReader(file, skipinitialspace=True, restval="")
-            found = [(reader.line_num, row) for row in reader]
-            head = [column.strip() for column in reader.fieldnames or []]
-    except (OSError, UnicodeError, csv.Error) as error:
-        raise ValueError(f"system={name!r} cannot be read: {error}") from None
+    with (
+        blaming(f"system={name!r} cannot be read"),
+        path.open(newline="", encoding="utf-8-sig") as file,
+    ):
+        reader = csv.DictReader(file, skipinitialspace=True, restval="")
+        found = [(reader.line_num, row) for row in reader]
+        head = [column.strip() for column in reader.fieldnames or []]
     for column in head:
         one_of(f"system={name!r}: column", column, COLUMNS)
         if head.count(column) > 1:
@@ -180,12 +180,10 @@ def _read(name: str) -> list[dict[str, Any]]:
         raise ValueError(f"system={name!r}, expected {what}")
     rows = []
     for line, row in found:
-        try:
+        with blaming(f"system={name!r}, line {line}"):
             if None in row:
                 raise ValueError(f"expected {len(head)} fields")
             rows.append(_row(dict(zip(head, row.values(), strict=True))))
-        except ValueError as error:
-            raise ValueError(f"system={name!r}, line {line}: {error}") from None
     lengths = sorted({len(row["available"]) for row in rows})
     period = math.lcm(*lengths)
     if period > _LONGEST:

@@ -85,17 +85,9 @@ def erk(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       [0.4   0.267]
     """
     in_range("density", density, "(0, 1]")
-    leaves, size = trees.layers(params, select), trees.layer_sizes(params, select)
-    raw = np.array([sum(x.shape) for x in leaves], np.float64) / np.maximum(size, 1)
-    dense = np.zeros(len(leaves), bool)
-    while not dense.all():
-        left = density * size.sum() - size[dense].sum()
-        scale = left / (raw * size)[~dense].sum()
-        above = ~dense & (scale * raw > 1)
-        if not above.any():
-            return np.where(dense, 1.0, scale * raw)
-        dense |= above
-    return np.ones(len(leaves), np.float64)
+    raw, sizes = _raw(params, select)
+    scale, dense = _share(raw, np.ones(len(sizes)), sizes, density * sizes.sum())
+    return np.where(dense, 1.0, scale * raw)
 
 
 def erk_sparsity(params: PyTree, select: PyTree, density: float) -> np.ndarray:
@@ -123,17 +115,35 @@ def erk_sparsity(params: PyTree, select: PyTree, density: float) -> np.ndarray:
       [0.341 0.286]
     """
     in_range("density", density, "(0, 1]")
-    leaves, size = trees.layers(params, select), trees.layer_sizes(params, select)
-    raw = np.array([sum(x.shape) for x in leaves], np.float64) / np.maximum(size, 1)
-    weight, most = np.maximum(1 - raw, 0), 1 - 1 / np.maximum(size, 1)
-    full = np.zeros(len(leaves), bool)
+    raw, sizes = _raw(params, select)
+    weight, least = np.maximum(1 - raw, 0), 1 / np.maximum(sizes, 1)
+    scale, full = _share(weight, 1 - least, sizes, (1 - density) * sizes.sum())
+    return np.where(full, least, 1 - scale * weight)
+
+
+def _raw(params: PyTree, select: PyTree) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the raw densities and the sizes of layers, each [L]."""
+    sizes = trees.layer_sizes(params, select)
+    sums = [sum(x.shape) for x in trees.layers(params, select)]
+    return np.array(sums, np.float64) / np.maximum(sizes, 1), sizes
+
+
+def _share(
+    weights: np.ndarray, most: np.ndarray, sizes: np.ndarray, total: float
+) -> tuple[float, np.ndarray]:
+    """Shares a number of entries among layers in proportion to weights.
+
+    Returns:
+      The factor of the weights, and the layers [L] that get their `most` instead.
+    """
+    full = np.zeros(len(sizes), bool)
     while True:
-        left = (1 - density) * size.sum() - (most * size)[full].sum()
-        rest = (weight * size)[~full].sum()
+        left = total - (most * sizes)[full].sum()
+        rest = (weights * sizes)[~full].sum()
         scale = left / rest if rest > 0 else 0.0
-        above = ~full & (scale * weight > most)
+        above = ~full & (scale * weights > most)
         if not above.any():
-            return np.where(full, 1 / np.maximum(size, 1), 1 - scale * weight)
+            return scale, full
         full |= above
 
 

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 
-from sparsefl_jax.core.types import Array, Key, PyTree
+from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.sparsity import trees
 
 
@@ -115,6 +115,17 @@ def apply(params: PyTree, mask: PyTree) -> PyTree:
       [1.0, 0.0]
     """
     return jax.tree.map(lambda m, w: jnp.where(m, w, jnp.zeros_like(w)), mask, params)
+
+
+def pruned(model: SparseModel, mask: PyTree) -> SparseModel:
+    """Returns the model with another mask, and exact zeros where that is False.
+
+    Example:
+      >>> model = SparseModel({'w': jnp.array([3.0, 4.0])}, None, {})
+      >>> pruned(model, {'w': jnp.array([True, False])}).params['w'].tolist()
+      [3.0, 0.0]
+    """
+    return SparseModel(apply(model.params, mask), mask, model.stats)
 
 
 def bernoulli(key: Key, params: PyTree, densities: Array, select: PyTree) -> PyTree:

@@ -14,10 +14,6 @@ import jax.numpy as jnp
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.sparsity import trees
 
-ESTIMATORS = {  # where the gradient passes the unit step S(d)
-    "identity": "everywhere",
-    "window": "only where |d| > 1, as in SpaFL's official CIFAR code",
-}
 DEAD = 1  # at most this percentage of filters alive: thresholds are reset to 0
 
 
@@ -27,7 +23,8 @@ def unit_step(d: Array, estimator: str = "identity") -> Array:
 
     Args:
       d: any float array.
-      estimator: a name in `ESTIMATORS`.
+      estimator: where the gradient passes the step: 'identity' for everywhere, 'window'
+        for where |d| > 1, as in SpaFL's official CIFAR code.
 
     Returns:
       An array of the shape and dtype of `d`.
@@ -159,7 +156,7 @@ def prune(
     Args:
       params: the parameters.
       thresholds: [O] by the path of a kernel [..., O].
-      estimator: a name in `ESTIMATORS`.
+      estimator: as in `unit_step`.
 
     Returns:
       A tree like `params`.

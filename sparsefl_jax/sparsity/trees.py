@@ -86,8 +86,7 @@ def layer_paths(select: PyTree) -> list[str]:
       >>> layer_paths({'conv': {'bias': False, 'kernel': True}})
       ['conv/kernel']
     """
-    chosen = jax.tree.leaves(select)
-    return [p for p, s in zip(leaf_paths(select), chosen, strict=True) if s]
+    return layers(leaf_paths(select), select)
 
 
 def replace_layers(tree: PyTree, select: PyTree, new: list) -> PyTree:

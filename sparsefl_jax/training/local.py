@@ -23,7 +23,7 @@ from sparsefl_jax.core.types import (
     SparseModel,
     Work,
 )
-from sparsefl_jax.core.validate import closest, in_range
+from sparsefl_jax.core.validate import blaming, in_range, one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import SUMS
 from sparsefl_jax.sparsity import masks
@@ -130,7 +130,15 @@ def make_optimizer(
       >>> updates.tolist()
       [-0.5, -0.5]
     """
-    factory = _optax_factory(name)
+    known = {
+        key: value
+        for key, value in vars(optax).items()
+        if inspect.isfunction(value)
+        and not key.startswith(("_", "scale_by_"))
+        and "learning_rate" in inspect.signature(value).parameters
+    }
+    one_of("optimizer.name", name, known)
+    factory = known[name]
     numbers = dict(learning_rate=learning_rate, weight_decay=weight_decay, clip=clip)
     for argument, value in (numbers | kwargs).items():
         if isinstance(value, int | float):
@@ -149,28 +157,9 @@ def make_optimizer(
         return tx.update(params, tx.init(params), params)
 
     shape = jax.ShapeDtypeStruct
-    try:
+    with blaming(f"optimizer.name={name!r}"):
         jax.eval_shape(step, shape((), jnp.int32), shape((1,), jnp.float32))
-    except (TypeError, AttributeError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"optimizer.name={name!r}: {reason}") from None
     return optimizer
-
-
-def _optax_factory(name: str) -> Callable:
-    """Returns the function of optax that makes this optimizer from a learning rate."""
-    known = {
-        key: value
-        for key, value in vars(optax).items()
-        if inspect.isfunction(value)
-        and not key.startswith(("_", "scale_by_"))
-        and "learning_rate" in inspect.signature(value).parameters
-    }
-    if name in known:
-        return known[name]
-    near = closest(name, known)
-    hint = f" (did you mean {near[0]!r}?)" if near else ""
-    raise ValueError(f"optimizer.name={name!r}{hint}, expected an optimizer of optax")
 
 
 def init_optimizer(optimizer: Callable, params: PyTree, keep: bool) -> PyTree:
@@ -306,21 +295,18 @@ def train(
     Returns:
       The `Trained` model.
     """
-    if project is None and model.mask is None:
-        project = lambda params: params  # noqa: E731
-    elif project is None:
-        project = partial(masks.apply, mask=model.mask)
+    dense = model.mask is None
+    if project is None:
+        masked = partial(masks.apply, mask=model.mask)
+        project = (lambda params: params) if dense else masked
     state = start(tx, model, opt_state, sums)
     state = train_epochs(key, loss_fn, tx, state, batches, project=project)
     if not isinstance(opt_state, EmptyState):
         opt_state = state.opt_state
     count = state.sums["count"]
-    if model.mask is None:
-        training_work = dense_work(count, model.params)
-    else:
-        training_work = work(count, model.mask)
+    done = dense_work(count, model.params) if dense else work(count, model.mask)
     trained = SparseModel(state.params, model.mask, state.stats)
-    return Trained(trained, opt_state, {"work": training_work, **state.sums})
+    return Trained(trained, opt_state, {"work": done, **state.sums})
 
 
 def work(count: Array, mask: PyTree, extra: Array | float = 0.0) -> Work:

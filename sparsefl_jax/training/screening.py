@@ -8,7 +8,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.types import Array, Batches, Key, PyTree, SparseModel, Work
+from sparsefl_jax.core.types import Array, Batches, Key, PyTree, Work
 from sparsefl_jax.sparsity import regrow, top_k
 from sparsefl_jax.training import local
 
@@ -16,32 +16,35 @@ from sparsefl_jax.training import local
 def screen(
     key: Key,
     loss_fn: Callable,
-    model: SparseModel,
+    trained: local.Trained,
     batches: Batches,
     *,
-    epoch: int = -1,
+    select: PyTree,
     step: Array | int = 0,
 ) -> tuple[PyTree, Work]:
-    """Computes the gradient of one of a client's batches at a sparse model.
+    """Computes the gradient of one batch at a trained model, to choose among weights.
 
     Args:
       key: of dropout.
       loss_fn: as `local.objective` returns it; the gradient is that of training or of
         an evaluation, whichever the loss is of.
-      model: its parameters are 0 outside its mask.
+      trained: what local training left.
       batches: the client's data.
-      epoch: of the batch, from the end if negative.
-      step: of the batch in its epoch; may be traced.
+      select: the prunable leaves.
+      step: of the batch in the last epoch; may be traced.
 
     Returns:
-      The gradient, a float32 tree like the parameters, and its work: the gradient of
-      the weights is dense, everything else skips what the mask removes.
+      The gradient, a float32 tree like the parameters, and the work so far: that of
+      training, of the gradient, which is dense for the weights, and of the choice.
     """
-    rows, weight = batches.order[epoch, step], batches.weight[epoch, step]
+    model = trained.model
+    rows, weight = batches.order[-1, step], batches.weight[-1, step]
     x, y = batches.x[rows], batches.y[rows]
     gradient = jax.grad(loss_fn, argnums=1, has_aux=True)
     grads, _ = gradient(key, model.params, model.stats, x, y, weight)
-    return grads, work(jnp.sum(weight), model.mask)
+    passes = work(jnp.sum(weight), model.mask)
+    done = jax.tree.map(jnp.add, trained.metrics["work"], passes)
+    return grads, done._replace(extra=done.extra + top_k.flops(grads, select))
 
 
 def readjust(
@@ -59,21 +62,17 @@ def readjust(
     """Prunes and regrows a trained model by magnitude and the gradient of one batch.
 
     Args:
-      key, loss_fn, batches, step: as in `screen`; the batch is of the last epoch.
-      trained: what local training left.
+      key, loss_fn, trained, batches, step: as in `screen`.
       kept, alive, select, anywhere: as in `regrow.exchange`.
 
     Returns:
-      `trained` with the new model; its work counts the gradient, and the choice among
-      the prunable weights.
+      `trained` with the new model, and the work as `screen` returns it.
     """
-    grads, passes = screen(key, loss_fn, trained.model, batches, step=step)
+    grads, done = screen(key, loss_fn, trained, batches, select=select, step=step)
     model, scores = trained.model, jax.tree.map(jnp.abs, grads)
     params, mask = regrow.exchange(
         model.params, model.mask, scores, kept, alive, select=select, anywhere=anywhere
     )
-    done = jax.tree.map(jnp.add, trained.metrics["work"], passes)
-    done = done._replace(extra=done.extra + top_k.flops(params, select))
     return trained._replace(
         model=model._replace(params=params, mask=mask),
         metrics=trained.metrics | {"work": done},

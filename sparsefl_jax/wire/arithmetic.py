@@ -20,7 +20,7 @@ def encode(values: np.ndarray) -> np.ndarray:
     """Writes zeros and ones; the receiver has to know how many there are of each.
 
     Args:
-      values: [n] bool, or integers 0 and 1; n < 2^31.
+      values: n of any shape, bool, or integers 0 and 1; n < 2^31.
 
     Returns:
       The stream's bits, [length] uint8.
@@ -29,7 +29,7 @@ def encode(values: np.ndarray) -> np.ndarray:
       >>> len(encode(np.arange(1000) < 10))  # 1000 H(0.01) = 80.8
       82
     """
-    ones = np.asarray(values, bool)
+    ones = np.asarray(values, bool).reshape(-1)
     n, zeros = ones.size, ones.size - int(ones.sum())
     if zeros in (0, n):
         return np.zeros(0, np.uint8)

@@ -72,11 +72,11 @@ def unary_bits(mask: Array) -> Array:
     return jnp.sum(digits, dtype=jnp.int32)
 
 
-def write_gaps(flat: np.ndarray) -> np.ndarray:
+def write_gaps(mask: np.ndarray) -> np.ndarray:
     """Writes the gaps between the True entries.
 
     Args:
-      flat: [n] bool.
+      mask: a leaf's, bool.
 
     Returns:
       The stream's bits, uint8.
@@ -85,8 +85,8 @@ def write_gaps(flat: np.ndarray) -> np.ndarray:
       >>> write_gaps(np.array([False, True, True, False, True])).tolist()
       [1, 0, 0, 1, 0]
     """
-    gaps = np.diff(np.flatnonzero(flat), prepend=-1) - 1
-    low = _low_bits(flat.size, gaps.size)
+    gaps = np.diff(np.flatnonzero(mask), prepend=-1) - 1
+    low = _low_bits(mask.size, gaps.size)
     ends = np.cumsum((gaps >> low) + 1 + low)
     starts = np.concatenate([[0], ends[:-1]]) if gaps.size else ends
     stream = np.zeros(ends[-1] if gaps.size else 0, np.int8)
@@ -100,23 +100,26 @@ def write_gaps(flat: np.ndarray) -> np.ndarray:
     return stream
 
 
-def read_gaps(stream: np.ndarray, size: int, k: int) -> tuple[np.ndarray, int]:
+def read_gaps(
+    stream: np.ndarray, shape: tuple[int, ...], k: int
+) -> tuple[np.ndarray, int]:
     """Reads what `write_gaps` wrote.
 
     Args:
       stream: uint8 zeros and ones; more may follow.
-      size: n, the entries of the leaf.
+      shape: that of the leaf, of n entries.
       k: how many of them are True.
 
     Returns:
       [n] bool, and how many bits were read.
 
     Example:
-      >>> flat, taken = read_gaps(np.array([1, 0, 0, 1, 0]), 5, 3)
+      >>> flat, taken = read_gaps(np.array([1, 0, 0, 1, 0]), (5,), 3)
       >>> flat.tolist(), taken
       ([False, True, True, False, True], 5)
     """
-    low = _low_bits(size, k)
+    size = math.prod(shape)
+    low = int(_low_bits(size, k))
     stream = stream[: k * low + most_unary(size, k)]
     place = np.arange(stream.size)
     zeros = np.where(stream == 0, place, stream.size)
@@ -137,12 +140,15 @@ def read_gaps(stream: np.ndarray, size: int, k: int) -> tuple[np.ndarray, int]:
 
 
 def position_bits(
-    size: int, nnz: np.ndarray, unary: np.ndarray, numbers: Numbers = HOST
+    shape: tuple[int, ...],
+    nnz: np.ndarray,
+    unary: np.ndarray,
+    numbers: Numbers = HOST,
 ) -> np.ndarray:
     """Returns the bits of all codes of a leaf.
 
     Args:
-      size: n, the entries of the leaf.
+      shape: that of the leaf, of n entries.
       nnz: k, whole `numbers` of any shape.
       unary: `unary_bits` of the same masks, likewise.
       numbers: where to count: `HOST` or `DEVICE`.
@@ -151,11 +157,10 @@ def position_bits(
       Whole `numbers`, the shape of `nnz`.
 
     Example:
-      >>> position_bits(100, np.array([5]), np.array([9])).tolist()  # b = 3
+      >>> position_bits((100,), np.array([5]), np.array([9])).tolist()  # b = 3
       [24]
     """
-    low = (numbers.whole(steps(size)) >= nnz[..., None]).sum(-1)
-    return nnz * low + unary
+    return nnz * _low_bits(math.prod(shape), nnz, numbers) + unary
 
 
 def most_unary(size: int, nnz: np.ndarray | int) -> np.ndarray | int:
@@ -165,9 +170,11 @@ def most_unary(size: int, nnz: np.ndarray | int) -> np.ndarray | int:
       >>> int(most_unary(100, 5))  # b = 3: five zeros and 95 / 8 ones
       16
     """
-    low = (steps(size) >= np.asarray(nnz)[..., None]).sum(-1)
-    return nnz + ((size - nnz) >> low)
+    return nnz + ((size - nnz) >> _low_bits(size, nnz))
 
 
-def _low_bits(size: int, k: int) -> int:
-    return int((steps(size) >= k).sum())
+def _low_bits(
+    size: int, k: np.ndarray | int, numbers: Numbers = HOST
+) -> np.ndarray | int:
+    """Returns b, the low bits of each code where k of the leaf's entries are True."""
+    return (numbers.whole(steps(size)) >= numbers.whole(k)[..., None]).sum(-1)

@@ -288,7 +288,7 @@ def official_stc_bits(
         one, entries = count[name], np.asarray(count[name].entries, np.int64)
         for leaf, shape in enumerate(layout[name].shapes):
             nnz, unary = entries[..., leaf], one.unary[..., leaf]
-            charged = golomb.position_bits(math.prod(shape), nnz, unary) + 2 * nnz
+            charged = golomb.position_bits(shape, nnz, unary) + 2 * nnz
             bits += float(np.sum(np.where(one.sent, charged, 0)))
     return bits
 

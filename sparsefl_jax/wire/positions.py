@@ -179,25 +179,9 @@ def _read_csr(stream, shape, nnz):
     return matrix.T, body + nnz * width
 
 
-def _golomb_bits(shape, nnz, unary, numbers):
-    return golomb.position_bits(math.prod(shape), nnz, unary, numbers)
-
-
-def _write_golomb(mask):
-    return golomb.write_gaps(mask.reshape(-1))
-
-
-def _read_golomb(stream, shape, nnz):
-    return golomb.read_gaps(stream, math.prod(shape), nnz)
-
-
 def _packed_bits(shape, nnz, unary, numbers=HOST):
     bits = arithmetic.entropy_bits(math.prod(shape), nnz, numbers)
     return numbers.whole(numbers.xp.ceil(bits))
-
-
-def _write_packed(mask):
-    return arithmetic.encode(mask.reshape(-1))
 
 
 def _read_packed(stream, shape, nnz):
@@ -210,8 +194,8 @@ POSITIONS = {
     "bitmap": Code(_bitmap_bits, _write_bitmap, _read_bitmap, header=False),
     "coo": Code(_coo_bits, _write_coo, _read_coo),
     "csr": Code(_csr_bits, _write_csr, _read_csr),
-    "golomb": Code(_golomb_bits, _write_golomb, _read_golomb),
-    "packed": Code(_packed_bits, _write_packed, _read_packed),
+    "golomb": Code(golomb.position_bits, golomb.write_gaps, golomb.read_gaps),
+    "packed": Code(_packed_bits, arithmetic.encode, _read_packed),
 }
 
 

@@ -63,6 +63,5 @@ def target_mask(
 
 def both(key: Key, server: Changing) -> dict[str, SparseModel]:
     """Returns the aggregate, denser than the target, and the aggregate cut to it."""
-    params = masks.apply(server.model.params, server.mask)
-    cut = server.model._replace(params=params, mask=server.mask)
-    return {"aggregated": server.model, "masked": cut}
+    masked = masks.pruned(server.model, server.mask)
+    return {"aggregated": server.model, "masked": masked}

@@ -1,7 +1,6 @@
 """hetero-FLASH: clients of different budgets on nested sub-masks (Algorithm 4)."""
 
 from collections.abc import Sequence
-from functools import partial
 from typing import NamedTuple
 
 import jax
@@ -11,13 +10,18 @@ from jax import lax
 
 from sparsefl_jax.algorithms.flash.common import Changing, target_mask
 from sparsefl_jax.algorithms.flash.surgery import learner
-from sparsefl_jax.algorithms.masked import KERNELS, within
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, named
-from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
+from sparsefl_jax.algorithms.masked import (
+    KERNELS,
+    covered_average,
+    covered_summand,
+    within,
+)
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, renamed
+from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, nested
-from sparsefl_jax.training import local, means
+from sparsefl_jax.training import local
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 
@@ -60,7 +64,7 @@ def hetero_spdst(
         model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=0, rate=0.0, decay=False,
     )  # fmt: skip
-    return named("hetero_spdst", algorithm)
+    return renamed("hetero_spdst", algorithm)
 
 
 def hetero_jmwst(
@@ -101,7 +105,7 @@ def hetero_jmwst(
         model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,
     )  # fmt: skip
-    return named("hetero_jmwst", algorithm)
+    return renamed("hetero_jmwst", algorithm)
 
 
 def _hetero(
@@ -116,7 +120,14 @@ def _hetero(
     loss_fn = local.objective(model)
     tiers, moving = np.sort(np.float32(densities)), submask == "magnitude"
     learn, select = learner(model, prunable, max(densities), rate, decay)
-    ranked = partial(_ranked, tiers=tiers, moving=moving, select=select)
+
+    def ranked(key, whole):
+        """Returns the order of alive entries: by magnitude if moving, else random."""
+        if not moving:  # static branch
+            lots = masks.uniform_scores(key, whole.mask, select)
+            return nested.nested_ranks(lots, whole.mask, select, tiers)
+        size = jax.tree.map(jnp.abs, whole.model.params)
+        return nested.nested_ranks(size, whole.model.mask, select, tiers)
 
     def tier_of(ctx):
         """Returns the place of the largest density within the budget, at least 0."""
@@ -149,16 +160,9 @@ def _hetero(
         uplink = pack_up(trained.model, received.mask, select, index=index)
         return uplink, client, trained.metrics
 
-    def contribute(ctx, uplink):
-        sent, weight = unpack_model(uplink), ctx.client.num_examples
-        return {
-            "covered": means.covered_sum(sent.params, sent.mask, weight),
-            "stats": means.weighted_sum(sent.stats, weight),
-        }
-
     def aggregate(key, round, server, total):
         old = server.whole
-        mean, mask, adjust = _covered_mean(old.model, total), old.mask, moving
+        mean, mask, adjust = covered_average(old.model, total), old.mask, moving
         if r_int:  # static branch
             vote, layers = round % r_int == 0, masks.layer_densities(mean.mask, select)
             mask = lax.cond(
@@ -181,30 +185,18 @@ def _hetero(
         models = {"aggregated": aggregated}
         for tier, density in enumerate(sorted(densities)):
             mask = _part(server, jnp.int32(tier), tiers, moving, select)
-            params = masks.apply(aggregated.params, mask)
-            models[f"d{density}"] = aggregated._replace(params=params, mask=mask)
+            models[f"d{density}"] = masks.pruned(aggregated, mask)
         return models
 
     return Algorithm(
         init,
         broadcast,
         update,
-        contribute,
+        covered_summand,
         aggregate,
         deploy,
         alive=lambda round, start: max(start, float(tiers[-1])),
     )
-
-
-def _ranked(
-    key: Key, whole: Changing, tiers: np.ndarray, moving: bool, select: PyTree
-) -> PyTree:
-    """Returns the order of alive entries: by magnitude if moving, else random."""
-    if not moving:  # static branch
-        lots = masks.uniform_scores(key, whole.mask, select)
-        return nested.nested_ranks(lots, whole.mask, select, tiers)
-    size = jax.tree.map(jnp.abs, whole.model.params)
-    return nested.nested_ranks(size, whole.model.mask, select, tiers)
 
 
 def _part(
@@ -218,14 +210,3 @@ def _part(
     return jax.tree.map(
         lambda m, s: jnp.where(tier == len(tiers) - 1, m, s), whole.mask, smaller
     )
-
-
-def _covered_mean(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
-    """Returns the mean over the clients that hold an entry; mask: their union."""
-    covered, empty = total["covered"], total["stats"]["weight"] == 0
-    fill = jax.tree.map(lambda w: jnp.where(empty, w, 0.0), old.params)
-    union = jax.tree.map(
-        lambda w, m: jnp.where(empty, m, w > 0), covered["weight"], old.mask
-    )
-    stats = means.weighted_mean(total["stats"], old.stats)
-    return SparseModel(means.covered_mean(covered, fill), union, stats)

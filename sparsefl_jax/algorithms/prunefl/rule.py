@@ -82,7 +82,7 @@ def make_rule(
         room = int(max_density * sizes.sum()) - jnp.sum(masks.counts(stay, select))
         join = _worthwhile(squared, stay, select, times, constant_time, room)
         mask = jax.tree.map(jnp.logical_or, stay, join)
-        return model._replace(params=masks.apply(model.params, mask), mask=mask)
+        return masks.pruned(model, mask)
 
     return reconfigure
 

@@ -125,9 +125,8 @@ def spafl(
         return Server(server.model, new, delta), metrics
 
     def deploy(key, server):  # the model of a client that joins now
-        params, _, stats = server.model
-        mask = straight_through.filter_masks(params, server.thresholds)
-        return {"newcomer": SparseModel(masks.apply(params, mask), mask, stats)}
+        mask = straight_through.filter_masks(server.model.params, server.thresholds)
+        return {"newcomer": masks.pruned(server.model, mask)}
 
     return Algorithm(
         init, broadcast, update, contribute, aggregate, deploy, init_client, personalize

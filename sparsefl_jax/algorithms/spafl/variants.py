@@ -11,7 +11,7 @@ class Variant(NamedTuple):
     """How thresholds are trained and how eq. (13) moves weights."""
 
     divisor: str  # n of eq. (13): the 'inputs' of a filter, or its 'kernel' area
-    ste: str  # a name in `straight_through.ESTIMATORS`
+    ste: str  # the estimator of `straight_through.unit_step`
     reset: str  # a dead layer is found by the 'same' forward pass or the 'previous' one
     warmup: bool  # alpha is multiplied by sigmoid(10 round - 5)
 
