@@ -54,6 +54,10 @@ def small(file, method, folder):
     config.augment = ()
     if "min_samples" in config.partition:
         config.partition.min_samples = 1
+    if "samples_per_class" in config.partition:
+        config.partition.samples_per_class = 10
+    if config.algorithm.get("adjust_until") == ROUNDS // 2:
+        config.algorithm.adjust_until = 2  # the least that there is
     if config.partition.name in ("lda", "dirichlet"):
         config.partition.alpha = 100.0  # otherwise some clients would have no samples
     config.epochs, config.batch_size = min(config.epochs, 2), 8
