@@ -27,11 +27,9 @@ hardware.use_cpu_cores()  # before JAX starts
 
 from benchmarks.tables import Table  # noqa: E402
 from sparsefl_jax import report  # noqa: E402
-from sparsefl_jax.core.flatten import flatten  # noqa: E402
 from sparsefl_jax.core.validate import one_line  # noqa: E402
 from sparsefl_jax.runs import experiment, run_directory  # noqa: E402
 from sparsefl_jax.runs.config import defaults  # noqa: E402
-from sparsefl_jax.runs.config.plain import plain  # noqa: E402
 from sparsefl_jax.system import files, interrupt  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
@@ -105,15 +103,8 @@ def same(old, new) -> bool:
 
     Fields and arguments that the old run lacks have their defaults.
     """
-    default, old, new = (
-        flatten(plain(config))
-        for config in (defaults.default_config(), defaults.complete(old), new)
-    )
-    return all(
-        new.get(field) == old.get(field, default.get(field))
-        for field in old | new
-        if field not in _IRRELEVANT
-    )
+    differing = run_directory.differences(defaults.complete(old), new)
+    return all(field in _IRRELEVANT for field in differing)
 
 
 def entry(path: Path, best: bool = False) -> dict:

@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs import checkpoint, run_directory, segment_lengths
-from sparsefl_jax.runs.config import defaults, fields
+from sparsefl_jax.runs import checkpoint, experiment, run_directory, segment_lengths
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.plan import checks, describe, formatting
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import initial_state, placement, store
 from sparsefl_jax.system import hardware
+from tests.tiny import tiny_config
 
 pytestmark = pytest.mark.slow
 
@@ -201,13 +202,13 @@ def test_the_store_is_no_part_of_what_a_run_is():
     assert run_directory.difference(old, new) == "epochs is 1 there and 2 here"
 
 
-def test_a_name_that_is_no_store_is_refused(world, key):
+def test_a_name_that_is_no_store_is_refused(world, key, tmp_path):
     with pytest.raises(ValueError, match="client_store='dusk' .*, expected one of"):
         next(segments(world, "nst", key, client_store="dusk"))
-    config = defaults.default_config()
+    config = tiny_config(tmp_path)
     config.client_store = "hots"
     with pytest.raises(ValueError, match="client_store='hots'.*, expected"):
-        fields.check(config)
+        experiment.build(config)
 
 
 def test_auto_takes_the_host_where_rows_would_fill_half_of_the_memory(monkeypatch):
