@@ -205,9 +205,9 @@ def test_the_plan_says_in_what_a_run_computes(tmp_path):
 
 def test_runs_from_before_the_field_go_on_in_float32(tmp_path):
     config = tiny_config(tmp_path)
+    assert "dtype" not in config.model
     (tmp_path / "config.json").write_text(config.to_json_best_effort())
     old = run_directory.read_config(tmp_path)
-    assert "dtype" not in old.model
     config.model.dtype = "float32"
     assert not run_directory.difference(old, config)
     config.model.dtype = "bfloat16"
