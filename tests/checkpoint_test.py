@@ -145,15 +145,24 @@ def test_killed_at_random_moments(config, tmp_path, kills):
     (cut / "config.json").write_text((tmp_path / "whole/config.json").read_text())
     command = [sys.executable, "-c", KILLED, tmp_path / "whole", cut]
     killed, during_checkpoint = 0, 0
+
+    def unfinished() -> set:
+        return set((cut / "checkpoint").glob("*tmp*"))
+
     while not (cut / "summary.json").exists():
+        left = unfinished()  # by the last kill
         process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE)
-        if killed < kills:
+        if killed % 4 == 3:  # while it saves
+            while process.poll() is None and not unfinished() - left:
+                time.sleep(0.001)
+        elif killed < kills:
             before = logged(cut)
             early = chance.random() < 0.2  # before it resumes, perhaps while it reads
             while process.poll() is None and logged(cut) == before and not early:
                 time.sleep(0.01)  # until it has progressed
             time.sleep(chance.uniform(0, 4.0 if early else 0.4))
-            during_checkpoint += any((cut / "checkpoint").glob("*tmp*"))
+        if killed < kills:
+            during_checkpoint += bool(unfinished() - left)
             process.kill()
             killed += process.wait() == -signal.SIGKILL
         said = process.communicate()[1].decode()
