@@ -146,6 +146,7 @@ def test_the_header_names_what_rebuilds_the_network(finished, tmp_path):
         "num_classes": 4,
         "input_shape": [2, 3, 1],
         "widths": [16],
+        "dtype": "float32",
     }
     data = build.build_data(config)
     assert (

@@ -180,8 +180,7 @@ def compressed(
             train_key, loss_fn, tx, downlink, client.opt_state, batches
         )
         if stale == "reset":  # static branch
-            missed = ctx.last_round < ctx.round - 1
-            memory = jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
+            memory = _unless_missed(ctx, memory)
         pending = pending_of(uplink["delta"].values, memory)
         message = coder.encode(code_key, pending)
         client = Client(remember(memory, pending, coder.decode(message)), opt_state)
@@ -195,10 +194,8 @@ def compressed(
         combine_key, seed_key, step_key = jax.random.split(key, 3)
         delta, stats = mean_update(server, total)
         estimate = server.estimate
-        if feedback == "ef21":  # static branch: who sent nothing kept its estimate
-            estimate = delta = jax.tree.map(
-                lambda h, q: h + q / clients, estimate, total["sum"]["delta"]
-            )
+        if feedback == "ef21":  # static branch
+            estimate = delta = _estimate(server, total, clients)
         combined, any_sent = coder.combine(combine_key, delta), total["weight"] > 0
         delta = jax.tree.map(lambda c, d: jnp.where(any_sent, c, d), combined, delta)
         move, opt_state = server_step(server_tx, server, delta)
@@ -209,17 +206,25 @@ def compressed(
         seed = jax.random.bits(seed_key, (), jnp.uint32)
         return Server(params, stats, opt_state, seed, estimate, step), {}
 
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        contribute,
-        aggregate,
-        deploy,
-        init_client,
-        # The server has not seen the update, so the client remembers as before.
-        undelivered=lambda ctx, before, after: after._replace(memory=before.memory),
-    )
+    steps = init, broadcast, update, contribute, aggregate, deploy, init_client
+    return Algorithm(*steps, undelivered=_undelivered)
+
+
+def _undelivered(ctx: Context, before: Client, after: Client) -> Client:
+    """Returns a client as it was to the server, which has not seen its update."""
+    return after._replace(memory=before.memory)
+
+
+def _unless_missed(ctx: Context, memory: PyTree) -> PyTree:
+    """Returns the memory of a client, 0 if it has missed a round."""
+    missed = ctx.last_round < ctx.round - 1
+    return jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
+
+
+def _estimate(server: Server, total: PyTree, clients: int) -> PyTree:
+    """Returns the mean of all clients' estimates; who sent nothing kept its own."""
+    changes = total["sum"]["delta"]
+    return jax.tree.map(lambda h, q: h + q / clients, server.estimate, changes)
 
 
 def _catch_up(ctx: Context, server: Server) -> Message:

@@ -156,13 +156,9 @@ def fedrts(
         zeros = jax.tree.map(jnp.zeros_like, received)
 
         def name():
-            """Returns the steepest pruned entries' gradients and mask, and the work."""
             grads, work = screen(screen_key, loss_fn, trained, batches, select=select)
-            steep = jax.tree.map(jnp.abs, grads)
-            holes = jax.tree.map(jnp.logical_not, trained.model.mask)
             doubt = budget(received.params, ctx.round)[1]
-            named = top_k.largest(steep, doubt, select, within=holes)
-            return masks.apply(grads, named), named, work
+            return *_steepest(grads, trained.model.mask, doubt, select), work
 
         blank = zeros.params, zeros.mask, trained.metrics["work"]
         grads, named, work = lax.cond(adjust, name, lambda: blank)
@@ -193,6 +189,15 @@ def fedrts(
         aggregate=aggregate,
         alive=lambda round, start: density,
     )
+
+
+def _steepest(
+    grads: PyTree, mask: PyTree, count: Array, select: PyTree
+) -> tuple[PyTree, PyTree]:
+    """Returns the steepest pruned entries' gradients, and their mask."""
+    steep, pruned = jax.tree.map(jnp.abs, grads), jax.tree.map(jnp.logical_not, mask)
+    named = top_k.largest(steep, count, select, within=pruned)
+    return masks.apply(grads, named), named
 
 
 def thompson(
