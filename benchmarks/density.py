@@ -20,6 +20,7 @@ from benchmarks import measure, workload
 from benchmarks.workload import Workload
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire import ledger
 from sparsefl_jax.wire.positions import POSITIONS
@@ -35,7 +36,7 @@ def masked(model, density: float) -> sfl.SparseModel:
     """Returns a new network with a random mask that keeps `density` of every kernel."""
     key = jax.random.key(1)
     method = sfl.pdst(model, None, density=density)
-    server = method.init(key, checks.initial_model(key, model))
+    server = method.init(key, initial_state.initial_model(key, model))
     (sparse,) = method.deploy(key, server).values()
     return sparse
 

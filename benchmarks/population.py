@@ -26,7 +26,6 @@ from benchmarks import measure
 from sparsefl_jax import data
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.report.figure import COLORS
-from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import (
     disk_store,
     initial_state,
@@ -83,7 +82,7 @@ def run(case: Case, repeats: int) -> dict:
     stage = sfl.Stage(method, (repeats + 1) * ROUNDS, COHORT, 1, BATCH)
     plan = placement.make_plan(stage, jax.tree.map(lambda m: m > 0, model.macs))
     key = jax.random.key(0)
-    sparse = jax.block_until_ready(checks.initial_model(key, model))
+    sparse = jax.block_until_ready(initial_state.initial_model(key, model))
     base = resident("VmRSS")
     clients = placement.make_population(plan, population(case.clients))
     rows = initial_state.shapes(method, sparse, clients.info).clients

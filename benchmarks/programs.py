@@ -28,7 +28,7 @@ from benchmarks import measure, throughput, workload
 from sparsefl_jax.models import programs
 from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.runs import compile_for
-from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.system import provenance, targets
 from sparsefl_jax.wire import ledger
 
@@ -81,7 +81,7 @@ def compare(name: str, setup: workload.Workload, run: Callable) -> dict:
             print(f"{name} {program} failed: {' '.join(str(error).split())[:200]}")
         else:
             print(f"| {' | '.join(row(name, program, found[program]))} |", flush=True)
-    params = checks.initial_shapes(model).params
+    params = initial_state.initial_shapes(model).params
     return {
         "parameters": sum(leaf.size for leaf in jax.tree.leaves(params)),
         "macs": ledger.macs_per_sample(model.macs) * setup.batch,

@@ -11,7 +11,6 @@ import sparsefl_jax as sfl
 from benchmarks import samples
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models import programs
-from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import initial_state, placement, round_program
 from sparsefl_jax.wire import ledger
 
@@ -138,7 +137,7 @@ def prepare(
     key = jax.random.key(0)
 
     def start(sparse=None):
-        sparse = checks.initial_model(key, model) if sparse is None else sparse
+        sparse = initial_state.initial_model(key, model) if sparse is None else sparse
         sparse = jax.tree.map(jax.numpy.asarray, sparse)
         return initial_state.start(key, plan, sparse, population.info)
 
@@ -166,7 +165,7 @@ def prepare(
 def _in_turn(model, stage: sfl.Stage, devices) -> bool:
     """Tells whether a run on these devices would train one client after another."""
     platform = placement.stage_devices(stage, devices)[0].platform
-    params = jax.tree.leaves(checks.initial_shapes(model).params)
+    params = jax.tree.leaves(initial_state.initial_shapes(model).params)
     macs = ledger.macs_per_sample(model.macs) * stage.batch_size
     return programs.in_turn(platform, sum(leaf.size for leaf in params), macs)
 

@@ -27,6 +27,7 @@ from benchmarks import (
 )
 from sparsefl_jax import models
 from sparsefl_jax.runs.plan import checks, timings
+from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.system.targets import Target
 
 pytestmark = pytest.mark.slow
@@ -269,7 +270,7 @@ def test_every_method_can_be_timed(name):
     model = workload.make_model(TINY, data)
     optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.1)
     method = sfl.ALGORITHMS[name](model, optimizer, **kwargs)
-    sparse = checks.initial_model(jax.random.key(0), model)
+    sparse = initial_state.initial_model(jax.random.key(0), model)
     checks.trace(sfl.Stage(method, 1, 4, 1, 8), sparse, data)
 
 

@@ -9,6 +9,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.runs.plan import checks, describe, formatting
 from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.simulation import initial_state
 
 SIZES = (12, 20, 33, 41, 70, 24)
 WIDTH, INPUTS, CLASSES, BATCH = 256, 12, 4, 8
@@ -146,7 +147,7 @@ def test_a_schedule_and_a_first_stage_tell_the_density(world, key):
 
 def test_a_start_that_is_pruned_bounds_what_follows(world, key):
     data, model, parts = world
-    start = checks.initial_model(key, model)
+    start = initial_state.initial_model(key, model)
     mask = jax.tree.map(np.array, start.mask)
     mask["fc1"]["kernel"][:9] = False  # of 12 inputs three stay
     alive = 3 * WIDTH + WIDTH * CLASSES

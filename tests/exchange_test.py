@@ -11,7 +11,6 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import exchange, initial_state, placement, round_program
 
 
@@ -97,7 +96,9 @@ def compiled(devices, chunk, clients=CLIENTS, width=KERNEL[1], classes=3):
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     population = placement.on_host(data)
-    sparse = jax.eval_shape(lambda: checks.initial_model(jax.random.key(0), model))
+    sparse = jax.eval_shape(
+        lambda: initial_state.initial_model(jax.random.key(0), model)
+    )
     state = initial_state.shapes(method, sparse, population.info)
     state = jax.tree.map(shape, state, placement.shardings(plan, state))
     rounds = shape(np.zeros(2, np.int32)), shape(np.zeros((2, COHORT), np.int32))

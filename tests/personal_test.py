@@ -13,7 +13,6 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs import experiment, loop, results
 from sparsefl_jax.runs.config import build, defaults
-from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import evaluate, initial_state, personal, placement
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
@@ -41,7 +40,7 @@ def world():
         val_fraction=0.2,
     )
     model = models.build("mlp", 3, (2, 2, 1), widths=(6,))
-    return data, model, checks.initial_model(KEY, model)
+    return data, model, initial_state.initial_model(KEY, model)
 
 
 def begin(world, factory, budgets=None, **kwargs):

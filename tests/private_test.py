@@ -18,6 +18,7 @@ from sparsefl_jax.runs import experiment, setup
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet
 from tests.clock_test import a_round
 from tests.report_test import records, write_run
@@ -136,7 +137,7 @@ def data_and_model():
 
 def traced(method, model, data):
     stage = Stage(sfl.private(method, clip=1, noise_multiplier=1), 2, 2)
-    return checks.trace(stage, checks.initial_shapes(model), data)
+    return checks.trace(stage, initial_state.initial_shapes(model), data)
 
 
 @pytest.mark.parametrize(

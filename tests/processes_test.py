@@ -122,7 +122,7 @@ for name, method in methods.items():
         stage = sfl.Stage(method(*parts), 1, 11, batch_size=4)
         plan = placement.make_plan(stage, layers, jax.devices()[:count])
         population = placement.make_population(plan, data)
-        start = checks.initial_model(key, model)
+        start = initial_state.initial_model(key, model)
         state = initial_state.start(key, plan, start, population.info)
         ids = cohorts.cohorts(key, stage, 24, rounds)
         arguments = key, population, state, rounds, ids

@@ -61,7 +61,7 @@ def network(name, num_classes, shape, **kwargs):
 
 def shapes(model) -> SparseModel:
     """Returns the shapes of a network's initial model."""
-    return jax.eval_shape(lambda: checks.initial_model(jax.random.key(0), model))
+    return jax.eval_shape(lambda: initial_state.initial_model(jax.random.key(0), model))
 
 
 def size(model, prunable=("*",)) -> int:

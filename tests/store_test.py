@@ -139,7 +139,7 @@ def test_first_rows_do_not_depend_on_how_many_are_made_at_a_time(world, key, wor
     algorithm = METHODS["nst"](*parts)._replace(init_client=init_client)
     plan = placement.make_plan(sfl.Stage(algorithm, 1, COHORT), {})
     population = placement.make_population(plan, data)
-    sparse = checks.initial_model(key, model)
+    sparse = initial_state.initial_model(key, model)
     there = initial_state.start(key, plan, sparse, population.info)
     options = {"working": working, "where": "host"}
     here = initial_state.start(key, plan, sparse, population.info, **options)
@@ -170,7 +170,7 @@ def test_what_is_saved_from_the_disk_is_what_took_part(world, key, tmp_path):
     assert checkpoint.read(tmp_path, key).about["clients"]["count"] == COHORT
     resume = checkpoint.read(tmp_path, key).snapshot
     # The initial server would make another network than that of the run.
-    other = checks.initial_model(jax.random.key(5), world[1])
+    other = initial_state.initial_model(jax.random.key(5), world[1])
     again = whole(
         segments(world, "nst", key, 2, **settings, resume=resume, initial=other)
     )

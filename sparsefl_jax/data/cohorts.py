@@ -5,6 +5,7 @@ clients are shuffled. A larger population is never written out: a keyed permutat
 evaluated at the first K places, so a round costs O(K) for any number of clients.
 """
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -17,6 +18,7 @@ from numpy.typing import ArrayLike
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import Array, Key
+from sparsefl_jax.system import hardware
 
 SHUFFLED = 1024  # clients; shuffling them takes less time than a round
 _PASSES = 8  # of the Feistel network, twice as many as the proof asks for
@@ -196,11 +198,11 @@ def drawing(
     the stage. For single rounds beyond it the cohort is that of the last round.
     """
 
-    @jax.jit
-    def draw(rounds):
+    @functools.partial(jax.jit, compiler_options=hardware.UNOPTIMIZED)
+    def draw(key, rounds):
         rounds = jnp.minimum(rounds, stage.num_rounds - 1)
         return cohorts(key, stage, num_clients, rounds, present)
 
     return lambda rounds: (
-        np.asarray(draw(rounds)) if rounds[0] < stage.num_rounds else None
+        np.asarray(draw(key, rounds)) if rounds[0] < stage.num_rounds else None
     )

@@ -12,6 +12,7 @@ from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models import linen, multiply_adds, nnx_modules, saved_inputs, trial
 from sparsefl_jax.models.loss import cross_entropy
 from sparsefl_jax.models.norm import is_static
+from sparsefl_jax.system import hardware
 
 DTYPES = ("float32", "bfloat16")
 
@@ -109,9 +110,7 @@ class Model(NamedTuple):
         trial.check_size(shapes)
         if not shapes[0]:
             raise ValueError("module has no parameters, expected something to train")
-        compiled = jax.jit(
-            make_params, compiler_options={"xla_backend_optimization_level": 0}
-        )
+        compiled = jax.jit(make_params, compiler_options=hardware.UNOPTIMIZED)
 
         def init(key):
             traced = isinstance(key, jax.core.Tracer)
@@ -269,9 +268,7 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
 
     # jit drops the forward pass that linen's init runs. The rest runs once, and
     # compiling it with optimisation takes ten times as long as without.
-    compiled = jax.jit(
-        initialised, compiler_options={"xla_backend_optimization_level": 0}
-    )
+    compiled = jax.jit(initialised, compiler_options=hardware.UNOPTIMIZED)
 
     def init(key):
         traced = isinstance(key, jax.core.Tracer)

@@ -16,6 +16,7 @@ import numpy as np
 from flax.errors import FlaxError
 
 from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.system import hardware
 
 # Arguments that are True in training, and those that are True in evaluation.
 TRAINING = ("train", "training", "is_training")
@@ -161,9 +162,7 @@ def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
 
         return outputs(True), outputs(False)
 
-    run = jax.jit(
-        train_and_evaluate, compiler_options={"xla_backend_optimization_level": 0}
-    )
+    run = jax.jit(train_and_evaluate, compiler_options=hardware.UNOPTIMIZED)
     try:
         variables = init(key)
         first, second = (run(variables, v.astype(example.dtype)) for v in (x, other))

@@ -22,8 +22,8 @@ from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import checkpoint
 from sparsefl_jax.runs.config.plain import PYTHON
-from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.simulation import initial_state
 
 _PLAIN = (bool, int, float, str, type(None))
 _FUNCTIONS = (types.FunctionType, types.MethodType, functools.partial)
@@ -133,7 +133,7 @@ def _factory(algorithm: Algorithm) -> str:
 
 
 def _model(model: Model) -> dict:
-    params = checks.initial_shapes(model).params
+    params = initial_state.initial_shapes(model).params
     modules = [v for v in _inside(model.apply) if isinstance(v, nn.Module)]
     return {
         "name": (_name(modules[0]) if modules else _name(model.apply)).lower(),

@@ -176,7 +176,7 @@ def steps(key: Key, setup: Setup, programs: Programs, at: Snapshot | None = None
     init_key, run_key = keys.of_run(key)
     sparse = setup.initial
     if sparse is None:
-        sparse = checks.initial_model(init_key, setup.model)
+        sparse = initial_state.initial_model(init_key, setup.model)
     at = at or Snapshot()
     if setup.system is not None:
         at = at._replace(hours=at.hours or 0.0)
@@ -190,8 +190,10 @@ def steps(key: Key, setup: Setup, programs: Programs, at: Snapshot | None = None
     )
     while at.stage < len(setup.stages):
         key = keys.of_stage(run_key, at.stage)
-        with memory.explained(programs.of(at.stage).memory, at.stage):
+        programs.begin(at.stage)
+        with memory.explained(programs.memory(at.stage), at.stage):
             judge = evaluation(setup.stages[at.stage])
+        with memory.explained(programs.of(at.stage).memory, at.stage):
             at, models = yield from _rounds(key, setup, programs, judge, sparse, at)
         if at.ended_by:
             return
@@ -220,6 +222,8 @@ def _rounds(
     draw = cohorts.drawing(key, stage, len(data.train.size), present)
     most, seen = limits.most(setup, at.stage, traced), None
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
+    programs.begin(at.stage + 1)
+    pack = jax.jit(lambda mask: observed_masks.pack(mask, plan.layers))
     deploy_key = keys.of_round(key, keys.EVALUATION, at.round)
     models = stage.algorithm.deploy(deploy_key, state.server)
     ids = draw(np.arange(at.round, at.round + length, dtype=np.int32))
@@ -241,7 +245,6 @@ def _rounds(
             seen = []
             evals, at, failure = _judge(setup, at, evaluated, models)
             records += evals
-        programs.begin(at.stage + 1)
         programs.check()
         if failure:
             yield Segment(records, None, {}, {})
@@ -250,8 +253,7 @@ def _rounds(
         kept = {"clients": logs.masks[there[-1]]} if at.round in observed else {}
         ends = at.ended_by or at.round == stage.num_rounds
         if ends or at.round % kept_every == 0:
-            mask = target(models).mask
-            kept["server"] = np.asarray(observed_masks.pack(mask, plan.layers))
+            kept["server"] = np.asarray(pack(target(models).mask))
             if evaluated:
                 kept["filters"] = np.packbits(filters, axis=1)
         yield Segment(records, at, models, kept)

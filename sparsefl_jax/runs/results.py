@@ -16,7 +16,6 @@ from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, run_directory
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.segments import Best, Run
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import (
@@ -144,7 +143,8 @@ def read_back(run: str | Path, setup: Setup, seed: int) -> Run:
 def _state(saved: checkpoint.Saved, setup: Setup, key: Key, clients=None):
     """Returns the state of a checkpoint: the server's, and clients' rows, or all."""
     stage = saved.snapshot.stage
-    algorithm, model = setup.stages[stage].algorithm, checks.initial_shapes(setup.model)
+    algorithm = setup.stages[stage].algorithm
+    model = initial_state.initial_shapes(setup.model)
     info = placement.client_info(setup.data, setup.budgets)
     shapes = initial_state.shapes(algorithm, model, info)
     nothing = placement.State(*(None for _ in placement.State._fields))
@@ -216,7 +216,7 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
             f"{name} has no trained model at its server, expected init_what='mask'"
         )
     old = target(models)
-    fresh = checks.initial_model(key, model)
+    fresh = initial_state.initial_model(key, model)
     for path, there, here in trees.unlike(old, fresh):
         raise ValueError(f"{name} holds {path} of shape {there}, expected {here}")
     old = jax.tree.map(jnp.asarray, old)

@@ -4,6 +4,7 @@ A global model is evaluated in one pass over the pooled test set; the results of
 clients are sums over rows of that pass. For personal models see `personal`.
 """
 
+import functools
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
@@ -20,7 +21,7 @@ from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.data.federated import FederatedData, Rows
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.loss import per_sample
-from sparsefl_jax.simulation import observed_masks, personal
+from sparsefl_jax.simulation import initial_state, observed_masks, personal
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
 from sparsefl_jax.simulation.placement import client_info
 from sparsefl_jax.sparsity import masks
@@ -34,6 +35,7 @@ def make_evaluator(
     *,
     batch_size: int = 250,
     devices: Sequence | None = None,
+    shapes: SparseModel | None = None,
 ) -> Callable:
     """Compiles the evaluation of sparse models on a test set.
 
@@ -43,6 +45,8 @@ def make_evaluator(
       y: [n] or [n, T] int32, labels.
       batch_size: the number of samples that one device processes at a time.
       devices: the devices that share the samples; None for all.
+      shapes: of the models to come, for which it compiles at once; None: at the first
+        of them.
 
     Returns:
       `evaluate(sparse_model) -> (correct [n], loss [n])`, NumPy float32 arrays
@@ -79,8 +83,16 @@ def make_evaluator(
     def run(sparse: SparseModel, x, y):
         return sharded(masks.apply(sparse.params, sparse.mask), sparse.stats, x, y)
 
+    replicated = NamedSharding(mesh, P())
+    if shapes is not None:
+        like = jax.tree.map(
+            lambda v: jax.ShapeDtypeStruct(v.shape, v.dtype, sharding=replicated),
+            shapes,
+        )
+        run.lower(like, x, y).compile()  # which a call finds
+
     def evaluate(sparse: SparseModel):
-        sparse = processes.put(sparse, NamedSharding(mesh, P()))
+        sparse = processes.put(sparse, replicated)
         results = processes.fetch(run(sparse, x, y))
         return tuple(v.reshape(-1)[:count] for v in results)
 
@@ -135,11 +147,18 @@ def make_evaluation(
     samples = {"test": Samples(data.x_test, data.y_test, data.test)}
     if data.val.size.any():
         samples["val"] = _validation(data)
-    evaluators = {
-        split: make_evaluator(model, part.x, part.y, devices=devices)
-        for split, part in samples.items()
-    }
 
+    @functools.cache
+    def evaluator(split):  # not before a stage needs it
+        part, shapes = samples[split], initial_state.initial_shapes(model)
+        return make_evaluator(model, part.x, part.y, devices=devices, shapes=shapes)
+
+    @jax.jit
+    def alive(mask):
+        every = masks.everything(mask)
+        return masks.counts(mask, every), masks.density(mask, every)
+
+    filters = jax.jit(lambda mask: observed_masks.filters(mask, layers))
     renew = lambda key, sparse: sparse  # noqa: E731
     if model.static_stats:  # they come from the pooled training samples
         renew = make_recalibration(
@@ -152,34 +171,40 @@ def make_evaluation(
         for (split, part), (name, sparse) in itertools.product(
             samples.items(), models.items()
         ):
-            correct, loss = evaluators[split](sparse)
+            correct, loss = evaluator(split)(sparse)
             clients = shares(correct, *part.split)
-            every = masks.everything(sparse.mask)
-            alive = np.asarray(masks.counts(sparse.mask, every), np.int64)
+            counts, density = alive(sparse.mask)
             results[split][name] = (
                 {
                     "accuracy": clients
                     if metric == "clients"
                     else correct.astype(float),
                     "loss": loss,
-                    "density": masks.density(sparse.mask, every),
-                    "parameters": alive.sum(),
+                    "density": density,
+                    "parameters": np.asarray(counts, np.int64).sum(),
                 },
                 clients,
             )
-        filters = observed_masks.filters(target(models).mask, layers)
-        return results, np.asarray(filters)[None]
+        return results, np.asarray(filters(target(models).mask))[None]
 
     def for_stage(stage):
         if metric == "pooled" or stage.algorithm.personalize is None:
             name = "clients" if metric == "clients" else "pooled"
+            list(map(evaluator, samples))  # compiles while the stage does
             return lambda key, state, models, seen=None: _record(
                 name, groups, *of_server(key, models)
             )
         info = client_info(data, budgets)
         judges = {
             split: personal.make_judge(
-                model, stage, info, part, layers, evaluators[split], renew, devices
+                model,
+                stage,
+                info,
+                part,
+                layers,
+                functools.partial(evaluator, split),
+                renew,
+                devices,
             )
             for split, part in samples.items()
         }

@@ -14,6 +14,7 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Algorithm
 from sparsefl_jax.core.types import ClientInfo, Key, PyTree, SparseModel
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.simulation import (
     disk_store,
     exchange,
@@ -21,31 +22,45 @@ from sparsefl_jax.simulation import (
     round_program,
     store,
 )
-from sparsefl_jax.system import processes
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import hardware, processes
 
 
-def makers(key: Key, algorithm: Algorithm) -> tuple[Callable, Callable]:
+def initial_model(key: Key, model: Model) -> SparseModel:
+    """Returns a fresh network with nothing pruned."""
+    params, stats = model.init(key)
+    return SparseModel(params, jax.jit(masks.full)(params), stats)
+
+
+def initial_shapes(model: Model) -> SparseModel:
+    """Returns the shapes of a fresh network."""
+    return jax.eval_shape(lambda key: initial_model(key, model), jax.random.key(0))
+
+
+def makers(algorithm: Algorithm) -> tuple[Callable, Callable]:
     """Returns the functions that make a stage's server and its clients' rows.
 
     A client's key depends only on the client, and `init_client` sees the server as
     `init` returned it. So rows can be made at any time and in any groups.
 
     Args:
-      key: the stage's root key.
       algorithm: the stage's algorithm.
 
     Returns:
-      `init(model) -> server` and `rows(server, info [n]) -> rows [n, ...]`.
+      `init(key, model) -> server` and `rows(key, server, info [n]) -> rows [n, ...]`,
+      where `key` is the stage's root key.
     """
-    init_key, client_key = keys.of_start(key)
 
-    def init(model):
+    def init(key, model):
+        init_key, _ = keys.of_start(key)
         # jit returns unchanged inputs without a copy, but the state gets donated.
         return jax.tree.map(
             jnp.copy, round_program.strong(algorithm.init(init_key, model))
         )
 
-    def rows(server, info):
+    def rows(key, server, info):
+        _, client_key = keys.of_start(key)
+
         def one(info):
             own_key = keys.of_client(client_key, info.index)
             client = algorithm.init_client(own_key, server, info)
@@ -60,10 +75,11 @@ def shapes(
     algorithm: Algorithm, model: SparseModel, info: ClientInfo
 ) -> placement.State:
     """Returns the shapes and dtypes of a stage's state."""
-    init, rows = makers(jax.random.key(0), algorithm)
-    server = jax.eval_shape(init, model)
+    (init, rows), key = makers(algorithm), jax.random.key(0)
+    server = jax.eval_shape(init, key, model)
     last_round = jax.ShapeDtypeStruct(info.index.shape, jnp.int32)
-    return placement.State(server, jax.eval_shape(rows, server, info), last_round)
+    clients = jax.eval_shape(rows, key, server, info)
+    return placement.State(server, clients, last_round)
 
 
 def start(
@@ -99,8 +115,8 @@ def start(
     size = store.working_size(
         len(info.index), plan.stage.cohort_size, 1, plan.mesh.size
     )
-    init, rows = makers(key, algorithm)
-    make = _jitted(rows, plan.mesh)
+    init, rows = makers(algorithm)
+    make = functools.partial(_jitted(rows, plan.mesh), key)
     disk = functools.partial(
         on_disk, key, algorithm, info, shape.clients, size, mesh=plan.mesh
     )
@@ -111,7 +127,9 @@ def start(
             clients = processes.put(clients, placed.clients)
     else:
         model = processes.put(model, NamedSharding(plan.mesh, P()))
-        server = jax.jit(init, out_shardings=placed.server)(model)
+        server = jax.jit(
+            init, out_shardings=placed.server, compiler_options=hardware.UNOPTIMIZED
+        )(key, model)
         last_round = np.full(shape.last_round.shape, -1, np.int32)
         state = placement.State(server, (), last_round)
         if where == "device":
@@ -145,11 +163,11 @@ def on_disk(
       first: the server as the stage's `init` returned it.
       mesh: the devices that compute rows; None: the default device.
     """
-    _, rows = makers(key, algorithm)
+    _, rows = makers(algorithm)
     rows, info = _jitted(rows, mesh), jax.device_get(info)
 
     def make(server, ids):
-        return rows(server, store.take(info, ids))
+        return rows(key, server, store.take(info, ids))
 
     first = jax.tree.map(np.array, first)  # a copy, because the state gets donated
     return disk_store.Rows(shapes, first, make, size)
@@ -161,12 +179,12 @@ def _jitted(rows: Callable, mesh: Mesh | None) -> Callable:
         return jax.jit(rows)
 
     @jax.jit
-    def divided(server, info):
+    def divided(key, server, info):
         spec = exchange.spec(info, mesh.size)
         mapped = jax.shard_map(
-            rows, mesh=mesh, in_specs=(P(), spec), out_specs=spec, check_vma=False
+            rows, mesh=mesh, in_specs=(P(), P(), spec), out_specs=spec, check_vma=False
         )
-        return mapped(server, info)
+        return mapped(key, server, info)
 
     return divided
 

@@ -78,7 +78,7 @@ def make_judge(
       info: the facts of all clients, [N].
       samples: an `evaluate.Samples`.
       layers: tree of Python bools, the layers whose densities and filters are returned.
-      evaluator: from `evaluate.make_evaluator` for these samples.
+      evaluator: returns that of `evaluate.make_evaluator` for these samples.
       renew: `(key, sparse) -> sparse`, which is applied to a model that depends on the
         server before its evaluation.
       devices: the devices that share the clients; None for all.
@@ -91,7 +91,7 @@ def make_judge(
     shapes = _shapes(stage.algorithm, model)
     if not jax.tree.leaves(shapes[2]):
         return _by_budget(
-            stage.algorithm, info, samples.split, layers, evaluator, renew
+            stage.algorithm, info, samples.split, layers, evaluator(), renew
         )
     devices = placement.stage_devices(stage, devices)
     group = -(-stage.cohort_size // len(devices)) * len(devices)

@@ -16,6 +16,7 @@ _TIMEOUTS = (
     "--xla_cpu_collective_call_terminate_timeout_seconds=100000",
     "--xla_cpu_collective_call_warn_stuck_timeout_seconds=1000",
 )
+UNOPTIMIZED = {"xla_backend_optimization_level": 0}  # to compile what runs once
 _COUNT = "--xla_force_host_platform_device_count"
 
 

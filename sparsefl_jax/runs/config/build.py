@@ -21,6 +21,7 @@ from sparsefl_jax.runs.config import registry
 from sparsefl_jax.runs.config.plain import refuse_python
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
+from sparsefl_jax.system import hardware
 from sparsefl_jax.training import local
 
 
@@ -159,8 +160,7 @@ def _check_tokens(config, data, model) -> None:
     def forward(key):
         return model.apply(*model.init(key), largest, train=False)[0]
 
-    fast = {"xla_backend_optimization_level": 0}
-    logits = jax.jit(forward, compiler_options=fast)(jax.random.key(0))
+    logits = jax.jit(forward, compiler_options=hardware.UNOPTIMIZED)(jax.random.key(0))
     if not np.isfinite(logits).all():  # flax looks up NaN beyond the end of a table
         expected = f"a longer table, such as num_classes={most + 1}"
         if "vocabulary" in config.model:

@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm, Stage, target
-from sparsefl_jax.core.types import Batches, ClientInfo, Context, Key, SparseModel
+from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
 from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
@@ -23,7 +23,6 @@ from sparsefl_jax.runs.setup import Setup, check
 from sparsefl_jax.simulation import clock, initial_state, placement
 from sparsefl_jax.simulation.clock import Clock
 from sparsefl_jax.simulation.evaluate import check_metric
-from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import packets
 
 
@@ -56,7 +55,7 @@ def run(setup: Setup) -> list[Traced]:
         memory.
     """
     check(setup)
-    shapes, traced = initial_shapes(setup.model), []
+    shapes, traced = initial_state.initial_shapes(setup.model), []
     info = placement.client_info(setup.data, setup.budgets)
     for index, stage in enumerate(setup.stages):
         one = trace(stage, shapes, setup.data)
@@ -157,7 +156,7 @@ def reads_epochs(traced: Traced) -> bool:
 
 def reads_mask(method: Algorithm, model: Model) -> bool:
     """Tells whether a method reads the mask that it starts from."""
-    arguments = jax.random.key(0), initial_shapes(model)
+    arguments = jax.random.key(0), initial_state.initial_shapes(model)
     traced = jax.make_jaxpr(method.init)(*arguments)
     return any(jax.tree.leaves(reads(traced, arguments)[1].mask))
 
@@ -173,14 +172,3 @@ class _FirstEpoch:
         if not isinstance(first, int) or first:
             raise IndexError
         return self.values[at]
-
-
-def initial_model(key: Key, model: Model) -> SparseModel:
-    """Returns a fresh network with nothing pruned."""
-    params, stats = model.init(key)
-    return SparseModel(params, masks.full(params), stats)
-
-
-def initial_shapes(model: Model) -> SparseModel:
-    """Returns the shapes of a fresh network."""
-    return jax.eval_shape(lambda key: initial_model(key, model), jax.random.key(0))
