@@ -147,10 +147,31 @@ def test_augmentation_is_pad_crop_and_flip(key, augment):
     assert len(set(seen)) > 0.8 * possible
 
 
+def test_cutout_drops_a_square_round_a_pixel(key):
+    """What lies in the image of 16 x 16 pixels, from 8 before the centre to 7 after."""
+    dropped = np.asarray(augmented(key, images(400, 32), augment=("cutout",)) == 0)
+    rows, columns = dropped.any((2, 3)), dropped.any((1, 3))
+    np.testing.assert_array_equal(
+        dropped, (rows[:, :, None] & columns[:, None])[..., None].repeat(3, 3)
+    )
+    possible = np.array([[c - 8 <= i < c + 8 for i in range(32)] for c in range(32)])
+    for found in rows, columns:  # all 32 centres, each about as often
+        counts = (possible[:, None] == found).all(2).sum(1)
+        assert counts.sum() == 400 and counts.min() > 0 and counts.max() < 30
+    assert (rows.sum(1) != columns.sum(1)).any()
+
+
+def test_cutout_stands_after_normalisation(key):
+    x = jnp.full((8, 32, 32, 1), 255, jnp.uint8)
+    out = augmented(key, x, (0.5,), (0.5,), augment=("cutout",))
+    np.testing.assert_array_equal(np.unique(np.round(out, 5)), [0.0, 1.0])
+
+
 def test_evaluation_only_normalises():
     x = images()
     mean, std = (0.1, 0.2, 0.3), (0.5, 0.6, 0.7)
-    out = make_preprocess(mean, std, augment=("crop", "flip"))(None, x, False)
+    augment = ("crop", "flip", "cutout")
+    out = make_preprocess(mean, std, augment=augment)(None, x, False)
     assert out.dtype == jnp.float32
     expected = (np.asarray(x) / 255 - mean) / std
     np.testing.assert_allclose(out, expected, rtol=1e-5, atol=1e-6)

@@ -28,6 +28,7 @@ COUNTS = (
     ("resnet18", CIFAR, {}, 11_173_962, 9_600, 555_417_600 + 5_120),
     ("resnet18", CIFAR, {"norm": "group"}, 11_173_962, 0, 555_417_600 + 5_120),
     ("resnet18", (100, (32, 32, 3)), {}, 11_220_132, 9_600, None),
+    ("resnet18", CIFAR, {"base": 16, "stages": 3}, 175_258, 1_120, None),
     ("resnet18", (200, (64, 64, 3)), {}, 11_271_432, 9_600, None),
     ("vgg16", CIFAR, {}, 14_724_042, 8_448, None),
     # Embedding, three gates of 16 and 96 inputs with four biases, and the last layer.

@@ -58,6 +58,18 @@ def test_the_largest_means_stay_ties_included(kwargs, mask):
     assert chosen(silent, (1, 4, 2), **kwargs) == mask
 
 
+@pytest.mark.parametrize(("seeded_init", "down"), [(False, 32 * 8), (True, 32)])
+def test_the_initial_network_travels_as_it_is_or_as_a_seed(seeded_init, down):
+    options = {"prunable": ("w",), "seeded_init": seeded_init}
+    method = ssfl(bare(START.params), STILL, density=0.5, **options)
+    message = method.broadcast(None, None, START._replace(stats={"s": jnp.ones(3)}))
+    sizes = [
+        p.bits * sum(map(jnp.size, jax.tree.leaves(p.values))) for p in message.values()
+    ]
+    assert sum(sizes) == down
+    assert message["params"].values is START.params
+
+
 @pytest.mark.slow
 def test_stage_one_sends_a_word_for_each_prunable_weight():
     """100 clients of ResNet-18: 35.73 Gbit, 10.0 rounds of ten clients at d = .5."""

@@ -5,6 +5,7 @@ Efficient Federated Learning", TMLR 2026, https://arxiv.org/abs/2405.09037.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 
 import jax
@@ -18,6 +19,8 @@ from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet
 
+SEEDED = "the client draws the initial network from the seed"
+
 
 def ssfl(
     model: Model,
@@ -27,6 +30,7 @@ def ssfl(
     weighting: str = "examples",
     prunable: Sequence[str] = KERNELS,
     mode: str = "inference",
+    seeded_init: bool = False,
 ) -> Algorithm:
     """SSFL's first stage: keeps the largest mean |w dL/dw|, over all layers.
 
@@ -35,8 +39,8 @@ def ssfl(
     what reaches the int(n density)-th largest mean of the n scores, ties included. The
     weights stay as they are.
 
-    Down: the initial weights and statistics, float32. Up: the scores of the prunable
-    weights, float32.
+    Down: the initial weights and statistics, float32, or the seed of both. Up: the
+    scores of the prunable weights, float32.
 
     Args:
       model: the network and its loss.
@@ -47,6 +51,8 @@ def ssfl(
       prunable: globs of the leaves that can be pruned. Stage 2 needs the same globs.
       mode: 'inference' scores a batch as in an evaluation, like the released code;
         'train' as in training, which networks with batch normalisation need.
+      seeded_init: clients draw the initial network themselves, so that 32 bits travel
+        down.
 
     Raises:
       ValueError: `density` is out of range, or the weighting or mode is unknown.
@@ -73,6 +79,13 @@ def ssfl(
         index="bitmap",
     )
 
+    def broadcast(key, ctx, server):
+        message = vote.broadcast(key, ctx, server)
+        if not seeded_init:  # static branch
+            return message
+        known = {k: replace(v, bits=0, assumed=SEEDED) for k, v in message.items()}
+        return known | {"seed": Packet(jnp.uint32(0))}  # its value is read by nobody
+
     def update(key, ctx, downlink, client, batches):
         params, stats = downlink["params"].values, downlink["stats"].values
         rows, valid = batches.order[0, 0], batches.weight[0, 0]
@@ -94,7 +107,6 @@ def ssfl(
         mask = jax.tree.map(lambda n, o: jnp.where(any_sent, n, o), best, server.mask)
         return server._replace(mask=mask), {}
 
-    stage = vote._replace(
-        update=update, contribute=contribute, aggregate=aggregate, alive=None
-    )
+    steps = {"broadcast": broadcast, "update": update, "contribute": contribute}
+    stage = vote._replace(**steps, aggregate=aggregate, alive=None)
     return renamed("ssfl", stage)

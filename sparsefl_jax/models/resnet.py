@@ -70,6 +70,7 @@ class _Block(nn.Module):
 class _ResNet18(nn.Module):
     num_classes: int
     base: int
+    stages: int
     widths: tuple[int, ...]
     variant: str
     norm: str | None
@@ -83,7 +84,7 @@ class _ResNet18(nn.Module):
         x = layers.conv(x, self.base, 3, name="conv1", pad=1, **conv_args)
         x = layers.norm(x, self.norm, name="bn1", train=train, weight=weight)
         x = nn.relu(x)
-        for stage in range(4):
+        for stage in range(self.stages):
             for block in range(2):
                 shape = self.base * 2**stage, self.widths[2 * stage + block]
                 stride = 2 if stage > 0 and block == 0 else 1
@@ -99,6 +100,7 @@ def resnet18(
     input_shape: tuple[int, int, int],
     *,
     base: int = 64,
+    stages: int = 4,
     widths: tuple[int, ...] | None = None,
     variant: str = "postactivation",
     norm: str | None = "batch",
@@ -108,14 +110,16 @@ def resnet18(
     """ResNet-18 with a 3x3 stem, 11,173,962 parameters (base 64, 10 classes).
 
     `base=32, variant='preactivation', init='torch'` is the network of SpaFL's official
-    code.
+    code; `base=16, stages=3`, of 175,258 parameters, is the network that FedPruning's
+    framework calls `resnet18`.
 
     Args:
       num_classes: the outputs of the last layer.
       input_shape: (H, W, C).
       base: the channels of the first stage; each further stage doubles them.
-      widths: the channels between the two convolutions of each of the eight blocks;
-        None for as many as the block has outside.
+      stages: the number of stages, of two blocks each.
+      widths: the channels between the two convolutions of each block, eight in four
+        stages; None for as many as the block has outside.
       variant: a name in `VARIANTS`.
       norm: 'batch', 'static', 'group' or None.
       init: 'flash' (Xavier-uniform with gain 0.5, head N(0, 0.01)), 'torch', or
@@ -126,9 +130,10 @@ def resnet18(
       ValueError: an argument is unknown or out of range.
     """
     at_least("base", base, 1)
+    at_least("stages", stages, 1)
     one_of("variant", variant, VARIANTS)
     one_of("init", init, INITS)
-    outside = tuple(base * 2 ** (block // 2) for block in range(8))
-    widths = outside if widths is None else check_widths(widths, 8)
-    module = _ResNet18(num_classes, base, widths, variant, norm, init, lowering)
+    outside = tuple(base * 2 ** (block // 2) for block in range(2 * stages))
+    widths = outside if widths is None else check_widths(widths, 2 * stages)
+    module = _ResNet18(num_classes, base, stages, widths, variant, norm, init, lowering)
     return image_model(module, input_shape)

@@ -29,7 +29,7 @@ LINES = {
     "partition_seed": "seed of the partition, if another than seed",
     "test_split": "clients' test samples: partition, natural, within, overlap, pooled",
     "val_fraction": "share of each client's samples held out for validation",
-    "augment": "augmentations in training: 'crop', 'flip'",
+    "augment": "augmentations in training: 'crop', 'flip', 'cutout'",
     "input_scale": "integer pixels are divided by it",
     "normalize": "whether to subtract the data set's mean and divide by its deviation",
     "scramble": "reads an image's memory [H, W, C] as [C, H, W], as SpaFL's code does",
