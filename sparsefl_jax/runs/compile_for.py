@@ -94,8 +94,9 @@ def _of_stage(parts: Parts, target: Target, key: Key, index: int) -> Expected:
     program = compile_stage(parts.setup, index, parts.traced[index])
     plan, rounds, text = program.plan, program.pace.length, program.segment.as_text()
     steps = describe.steps(parts.setup, key, index, plan.chunk)
-    cycles, costs = hlo.estimated_cycles(text, steps), _costs(program.segment)
-    moved, found = hlo.collectives(text, steps), program.segment.memory_analysis()
+    counted, found = (text, steps, rounds), program.segment.memory_analysis()
+    cycles, costs = hlo.estimated_cycles(*counted), _costs(program.segment)
+    moved = hlo.collectives(*counted)
     return Expected(
         devices=plan.mesh.size,
         chunk=plan.chunk,
