@@ -94,7 +94,9 @@ def _of_stage(parts: Parts, target: Target, key: Key, index: int) -> Expected:
     program = compile_stage(parts.setup, index, parts.traced[index])
     plan, rounds, text = program.plan, program.pace.length, program.segment.as_text()
     steps = describe.steps(parts.setup, key, index, plan.chunk)
-    counted, found = (text, steps, rounds), program.segment.memory_analysis()
+    # A single round is in no loop, so that the outermost ones may be those of steps.
+    counted = text, steps, rounds if rounds > 1 else steps
+    found = program.segment.memory_analysis()
     cycles, costs = hlo.estimated_cycles(*counted), _costs(program.segment)
     moved = hlo.collectives(*counted)
     return Expected(
