@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -110,7 +111,7 @@ def fetch(name: str, *, offline: bool = False) -> Any:
         if repository.count("/") != 1:
             raise ValueError("expected ORGANISATION/NAME, a folder or a file")
         try:
-            with _offline(library):
+            with mock.patch.object(library.config, "HF_HUB_OFFLINE", True):  # the cache
                 return library.load_dataset(repository, config)
         except Exception as error:  # noqa: BLE001  what a cache lacks has many types
             if offline or "multiple" in str(error):
@@ -139,17 +140,6 @@ def _library():
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()
     return datasets
-
-
-@contextlib.contextmanager
-def _offline(library) -> Iterator[None]:
-    """Has the library look only into its cache."""
-    before = library.config.HF_HUB_OFFLINE
-    library.config.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        library.config.HF_HUB_OFFLINE = before
 
 
 @contextlib.contextmanager

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -98,8 +99,7 @@ def open_array(path: Path) -> np.ndarray:
         raise unreadable(path, error) from None
 
 
-@contextlib.contextmanager
-def awaiting_all() -> Iterator[None]:
+def awaiting_all() -> contextlib.AbstractContextManager:
     """Makes event loops created in the context finish all their tasks before closing.
 
     orbax closes its loop at the first error. Python would then print a traceback for
@@ -122,11 +122,7 @@ def awaiting_all() -> Iterator[None]:
         loop.close = close_when_done
         return loop
 
-    asyncio.new_event_loop = new_waiting_loop
-    try:
-        yield
-    finally:
-        asyncio.new_event_loop = new_event_loop
+    return mock.patch.object(asyncio, "new_event_loop", new_waiting_loop)
 
 
 def check_name(argument: str, path: str | Path) -> None:
