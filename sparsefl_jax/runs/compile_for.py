@@ -154,7 +154,11 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
         "a step: FLOPs": lambda s: format_si(s.flops, "FLOP"),
         "        read and written": lambda s: size(s.bytes),
         "a round: collectives": kinds,
-        "         time, estimated": lambda s: _milliseconds(s.seconds),
+        "         time, estimated": lambda s: (
+            "none by this compiler"
+            if s.seconds is None
+            else f"{1e3 * s.seconds:.3g} ms"
+        ),
         "largest whole copy": lambda s: size(s.largest_copy),
     }
     rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
@@ -168,7 +172,3 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
             "step is a minibatch of each client of a chunk.",
         ]
     )
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "none by this compiler" if seconds is None else f"{1e3 * seconds:.3g} ms"

@@ -50,11 +50,14 @@ def read_json(path: Path, pattern: Any = ANY) -> Any:
     Raises:
       ValueError: the file cannot be read, or does not fit the pattern.
     """
-    try:
+    with _reading(path):
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise unreadable(path, error) from None
     return check(path, value, pattern)
+
+
+def read_optional(path: Path, pattern: Any = ANY) -> Any:
+    """Reads a JSON file as `read_json` does; returns {} if there is none."""
+    return read_json(path, pattern) if path.exists() else {}
 
 
 def read_text(path: Path) -> str:
@@ -63,10 +66,8 @@ def read_text(path: Path) -> str:
     Raises:
       ValueError: the file cannot be read, or is not UTF-8.
     """
-    try:
+    with _reading(path):
         return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from None
 
 
 def read_array(path: Path, kind: str, ndim: int) -> np.ndarray:
@@ -93,10 +94,8 @@ def open_array(path: Path) -> np.ndarray:
     Raises:
       ValueError: the file cannot be read.
     """
-    try:
+    with _reading(path):
         return np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # NumPy raises errors of many types
-        raise unreadable(path, error) from None
 
 
 def awaiting_all() -> contextlib.AbstractContextManager:
@@ -144,11 +143,15 @@ def check_name(argument: str, path: str | Path) -> None:
         ) from None
 
 
-def unreadable(path: Path, error: Exception) -> ValueError:
-    """Returns an error that says why a file cannot be read."""
-    if isinstance(error, OSError) and error.strerror:
-        error = OSError(error.strerror)  # which does not repeat the name
-    return ValueError(f"{path} cannot be read: {one_line(error)}")
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Names the file, once, in errors while it is read."""
+    try:
+        yield
+    except Exception as error:  # NumPy raises errors of many types
+        if isinstance(error, OSError) and error.strerror:
+            error = OSError(error.strerror)
+        raise ValueError(f"{path} cannot be read: {one_line(error)}") from None
 
 
 def check(path: Path, value: Any, pattern: Any, where: str = "") -> Any:
