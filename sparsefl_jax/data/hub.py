@@ -174,9 +174,12 @@ def _local(name: str) -> tuple[Path | None, str | None]:
 
 def _files(folder: Path) -> list[Path]:
     """Returns the files of a folder and its subfolders, but for hidden ones."""
-    found = [f for f in folder.rglob("*") if f.is_file()]
-    hidden = [f for f in found if any(p[0] == "." for p in f.relative_to(folder).parts)]
-    return sorted(set(found) - set(hidden))
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.is_file()
+        and not any(part[0] == "." for part in file.relative_to(folder).parts)
+    )
 
 
 def _load_files(path: Path, config: str | None, scratch: str):
