@@ -122,11 +122,9 @@ def choose(config, name: str, density: float | None = None):
             config.density = density
     if changes:
         _switch(config, method, brought)
-    held = unread.densities(config)
     if density is not None:
-        for field in held:
-            section, _, key = field.partition(".")
-            config[section][key] = density
+        held = unread.densities(config)
+        config.update_from_flattened_dict(dict.fromkeys(held, density))
     if config.density not in unread.densities(config).values():
         with config.ignore_type():
             config.density = None
