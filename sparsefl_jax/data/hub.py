@@ -145,15 +145,14 @@ def _library():
 @contextlib.contextmanager
 def _blaming(name: str) -> Iterator[None]:
     """Turns every error into one line that names the data set."""
-    begin = f"data set {PREFIX + name!r}"
     try:
         yield
     except Exception as error:  # noqa: BLE001  damaged files raise many types
         cause = error.__cause__ or error  # "An error occurred while generating ..."
         reason = one_line(error if isinstance(error, ValueError) else cause)
-        if reason.startswith("data set "):
-            raise ValueError(reason) from None
-        raise ValueError(f"{begin} cannot be used: {reason}") from None
+        if not reason.startswith("data set "):
+            reason = f"data set {PREFIX + name!r} cannot be used: {reason}"
+        raise ValueError(reason) from None
 
 
 def _split(name: str) -> tuple[str, str | None]:

@@ -56,8 +56,7 @@ class TensorBoard:
             self._writer.write_event(Event(step=self._rounds + 1, session_log=start))
 
     def write(self, records: list[dict], seconds: float) -> None:
-        """Appends the scalars of one segment."""
-        del seconds
+        """Appends the scalars of one segment; TensorBoard has times of its own."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
