@@ -86,8 +86,7 @@ def placed(setup: Setup, target: Target) -> Parts:
 
 def expected(parts: Parts, target: Target, key: Key) -> list[Expected]:
     """Compiles the stages of a `placed` run; the key is that of the run."""
-    stages = range(len(parts.traced))
-    return [_of_stage(parts, target, key, stage) for stage in stages]
+    return [_of_stage(parts, target, key, i) for i in range(len(parts.traced))]
 
 
 def _of_stage(parts: Parts, target: Target, key: Key, index: int) -> Expected:
