@@ -153,11 +153,7 @@ def make_evaluation(
         part, shapes = samples[split], initial_state.initial_shapes(model)
         return make_evaluator(model, part.x, part.y, devices=devices, shapes=shapes)
 
-    @jax.jit
-    def alive(mask):
-        every = masks.everything(mask)
-        return masks.counts(mask, every), masks.density(mask, every)
-
+    alive = jax.jit(lambda mask: masks.counts(mask, masks.everything(mask)))
     filters = jax.jit(lambda mask: observed_masks.filters(mask, layers))
     renew = lambda key, sparse: sparse  # noqa: E731
     if model.static_stats:  # they come from the pooled training samples
@@ -173,15 +169,16 @@ def make_evaluation(
         ):
             correct, loss = evaluator(split)(sparse)
             clients = shares(correct, *part.split)
-            counts, density = alive(sparse.mask)
+            parameters = np.asarray(alive(sparse.mask), np.int64).sum()
+            size = sum(leaf.size for leaf in jax.tree.leaves(sparse.mask))
             results[split][name] = (
                 {
                     "accuracy": clients
                     if metric == "clients"
                     else correct.astype(float),
                     "loss": loss,
-                    "density": density,
-                    "parameters": np.asarray(counts, np.int64).sum(),
+                    "density": np.float32(parameters) / np.float32(max(size, 1)),
+                    "parameters": parameters,
                 },
                 clients,
             )
