@@ -55,7 +55,7 @@ OWNERS = {
     "algorithms/spafl/": "spafl spafl_options [spafl]",
     "algorithms/spafl/local_only": "spafl [local_only]",
     "simulation/placement": "simulate store",
-    "simulation/round_program": "simulate",
+    "simulation/round_program": "simulate clock",
     "sparsity/": "{}",
     "sparsity/filters": "pqsu",
     "sparsity/layer_densities": "allocate",

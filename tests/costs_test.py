@@ -44,9 +44,9 @@ SENT = np.array([True, False, True])
 COUNT = packets.Count(np.array([[5, 4], [6, 4], [2, 4]]), np.zeros(3, bool), SENT)
 
 
-@pytest.mark.parametrize("words", [1, 2])
-def test_values_only_counts_what_was_sent(words):
-    bits = ledger.values_only_bits(LAYOUT, {"up": COUNT}, ("up",), words=words)
+@pytest.mark.parametrize(("given", "words"), [({}, 1), ({"words": 2}, 2)])
+def test_values_only_counts_what_was_sent(given, words):
+    bits = ledger.values_only_bits(LAYOUT, {"up": COUNT}, ("up",), **given)
     assert bits == words * 32 * (9 + 6)
 
 

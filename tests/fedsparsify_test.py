@@ -26,6 +26,15 @@ def test_schedule_moves_every_few_rounds_only():
     assert s[8] == 0 and s[9] == schedules.polynomial(0.1, 40)[9]
 
 
+def test_the_shortest_schedules_and_their_ends():
+    assert schedules.polynomial(0.5, 2).tolist() == [0.0, 0.5]
+    assert schedules.cosine(0.4, 2).tolist() == [0.4, 0.2, 0.0]
+    assert schedules.cosine(1, 1).tolist() == [1, 0]
+    for rate in (-0.1, 1.1):
+        with pytest.raises(ValueError, match=f"rate={rate}"):
+            schedules.cosine(rate, 2)
+
+
 @pytest.mark.parametrize(
     "kwargs, named",
     [

@@ -224,7 +224,8 @@ def test_a_segment_leaves_out_rounds_beyond_a_number(key):
 def test_last_round_tells_who_came_when(key):
     model = linear()
     algorithm = fedavg(model, local.make_optimizer("sgd", learning_rate=RATE))
-    plan = placement.make_plan(Stage(algorithm, 3, 1), {"kernel": True})
+    stage = Stage(algorithm, 3, 1, epochs=2)
+    plan = placement.make_plan(stage, {"kernel": True})
     assert plan.mesh.size == 1
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
@@ -233,3 +234,4 @@ def test_last_round_tells_who_came_when(key):
     state, log = round_program.make_segment(plan)(key, population(), state, rounds, ids)
     assert state.last_round.tolist() == [1, 2]
     assert log.ids.tolist() == ids.tolist()
+    assert log.executed_steps.tolist() == [2, 2, 2]  # a batch in each epoch

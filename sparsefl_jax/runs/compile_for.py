@@ -86,8 +86,7 @@ def placed(setup: Setup, target: Target) -> Parts:
 
 def expected(parts: Parts, target: Target, key: Key) -> list[Expected]:
     """Compiles the stages of a `placed` run; the key is that of the run."""
-    stages = range(len(parts.traced))
-    return [_of_stage(parts, target, key, stage) for stage in stages]
+    return [_of_stage(parts, target, key, i) for i in range(len(parts.traced))]
 
 
 def _of_stage(parts: Parts, target: Target, key: Key, index: int) -> Expected:
@@ -157,7 +156,11 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
         "a step: FLOPs": lambda s: format_si(s.flops, "FLOP"),
         "        read and written": lambda s: size(s.bytes),
         "a round: collectives": kinds,
-        "         time, estimated": lambda s: _milliseconds(s.seconds),
+        "         time, estimated": lambda s: (
+            "none by this compiler"
+            if s.seconds is None
+            else f"{1e3 * s.seconds:.3g} ms"
+        ),
         "largest whole copy": lambda s: size(s.largest_copy),
     }
     rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
@@ -171,7 +174,3 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
             "step is a minibatch of each client of a chunk.",
         ]
     )
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "none by this compiler" if seconds is None else f"{1e3 * seconds:.3g} ms"
