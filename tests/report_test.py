@@ -253,7 +253,6 @@ def test_other_formats():
     assert format_percent(0.05) == "5.00 %" and format_percent(math.nan) == "-"
     assert format_seconds(59.96) == "60.0 s" and format_seconds(3_661) == "1 h 1 min"
     assert format_seconds(None) == "-"
-    assert format_si(6.97e9, "bit", 2e7) == "6.97 ± 0.02 Gbit"
     assert format_percent(0.95, 1, deviation=0.0) == "95.0 ± 0.0 %"
 
 

@@ -8,15 +8,12 @@ MISSING = "-"
 _PREFIXES = ("", "k", "M", "G", "T", "P", "E", "Z", "Y")
 
 
-def format_si(
-    value: float | None, unit: str = "", deviation: float | None = None
-) -> str:
+def format_si(value: float | None, unit: str = "") -> str:
     """Formats a number to three digits with a metric prefix.
 
     Args:
       value: the number; None, NaN and infinity become "-".
       unit: printed after the prefix.
-      deviation: printed after the number with the same prefix; None omits it.
 
     Returns:
       The number, a space, then prefix and unit.
@@ -24,8 +21,6 @@ def format_si(
     Example:
       >>> format_si(3_575_667_840, "bit"), format_si(87.0), format_si(0, "FLOP")
       ('3.58 Gbit', '87', '0 FLOP')
-      >>> format_si(3_575_667_840, "bit", 12e6)
-      '3.58 ± 0.01 Gbit'
     """
     if value is None or not math.isfinite(value):
         return MISSING
@@ -36,8 +31,6 @@ def format_si(
     scaled = rounded / 1000**power
     decimals = 2 if abs(scaled) < 10 else 1 if abs(scaled) < 100 else 0
     number = f"{scaled:g}" if power == 0 else f"{scaled:.{decimals}f}"
-    if deviation is not None:
-        number += f" ± {deviation / 1000**power:.{decimals}f}"
     return f"{number} {_PREFIXES[power]}{unit}".rstrip()
 
 

@@ -80,18 +80,17 @@ def load(entry: Path) -> dict:
 
 def store(entry: Path, arrays: dict) -> bool:
     """Writes arrays as one folder, atomically; returns whether the folder exists."""
-    tmp = None
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        tmp = Path(tempfile.mkdtemp(prefix=".tmp-", dir=entry.parent))
-        for name, array in arrays.items():
-            np.save(tmp / f"{name}.npy", array)
-        about = {name: _facts(array) for name, array in arrays.items()}
-        (tmp / _ABOUT).write_text(json.dumps({"arrays": about}))
-        os.replace(tmp, entry)
+        with tempfile.TemporaryDirectory(
+            prefix=".tmp-", dir=entry.parent, ignore_cleanup_errors=True
+        ) as tmp:
+            for name, array in arrays.items():
+                np.save(Path(tmp, f"{name}.npy"), array)
+            about = {name: _facts(array) for name, array in arrays.items()}
+            Path(tmp, _ABOUT).write_text(json.dumps({"arrays": about}))
+            os.replace(tmp, entry)
     except OSError as error:
-        if tmp:
-            shutil.rmtree(tmp, ignore_errors=True)
         if not entry.is_dir():
             warnings.warn(
                 f"cannot cache decoded data in {entry}: {error}", stacklevel=2

@@ -4,6 +4,7 @@ The alphabet is newline and printable ASCII, 96 characters; '?' stands for any o
 """
 
 import re
+from collections.abc import Callable
 
 import numpy as np
 
@@ -89,28 +90,29 @@ def speeches(play: str) -> dict[str, str]:
     return lines
 
 
-def by_character(play: str, length: int, test_share: float = 0.2) -> dict:
+def by_character(play: str, samples: Callable, test_share: float = 0.2) -> dict:
     r"""Returns a play as a data set whose users are its characters.
 
-    The last pieces of what a character says are for testing. Characters that say less
-    than two pieces are left out.
+    The last samples of what a character says are for testing. Characters with less than
+    two samples are left out.
 
     Args:
       play: as `speeches` takes it.
-      length: T, characters of a piece.
-      test_share: the share of a character's pieces for testing, at least one.
+      samples: `(words) -> (x [n, ...], y [n, ...])`, of all that a character says.
+      test_share: the share of a character's samples for testing, at least one.
 
     Returns:
       The arrays that `sources.make_dataset` takes.
 
     Example:
-      >>> arrays = by_character("A:\nOne two three.\n\nB:\nNo.\n", 5)
+      >>> play = "A:\nOne two three.\n\nB:\nNo.\n"
+      >>> arrays = by_character(play, lambda words: windows(words, 5))
       >>> arrays["x"].shape, arrays["x_test"].shape, arrays["users"]
       ((1, 5), (1, 5), array(['A'], dtype='<U1'))
     """
     parts = {"": [], "_test": []}
     for name, words in speeches(play).items():
-        x, y = windows(words, length)
+        x, y = samples(words)
         end = len(x) - max(1, round(test_share * len(x)))
         if end > 0:
             arrays = x, y, np.full(len(x), name)

@@ -136,14 +136,10 @@ def choose(
 
 def _label(free) -> str:
     """Returns the only column of classes, or else of integers."""
-    for kind in ("classes", "integer"):
-        found = _of(free, kind)
-        if len(found) == 1:
-            return found[0]
-        if found:
-            break
-    candidates = found or _of(free, "text")
-    raise _open("label", "label", candidates, free)
+    found = _of(free, "classes") or _of(free, "integer")
+    if len(found) == 1:
+        return found[0]
+    raise _open("label", "label", found or _of(free, "text"), free)
 
 
 def _samples(free) -> tuple[str, tuple[str, ...]]:

@@ -290,22 +290,17 @@ def _split(dataset, partition, num_clients, seed, test_split, kwargs):
             kwargs = {"users": dataset.users} | kwargs
         if "labels_test" in parameters and test_split == "partition":
             kwargs = {"labels_test": dataset.y_test} | kwargs
-        _check_kwargs(partition, parameters, kwargs)
+        known = [n for n in parameters if n not in ("labels", "num_clients", "seed")]
+        anything = any(p.kind is p.VAR_KEYWORD for p in parameters.values())
+        for key in () if anything else kwargs:
+            name = getattr(partition, "__name__", "partition")
+            one_of(f"argument of {name}", key, known)
         parts = partition(dataset.y, num_clients, seed=seed, **kwargs)
     elif kwargs:
         raise ValueError(f"{min(kwargs)} has no effect when partition is a list")
     else:
         parts = partition
     return _checked_parts(parts, num_clients, len(dataset.y))
-
-
-def _check_kwargs(partition, parameters, kwargs):
-    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
-        return
-    allowed = [n for n in parameters if n not in ("labels", "num_clients", "seed")]
-    for key in kwargs:
-        name = getattr(partition, "__name__", "partition")
-        one_of(f"argument of {name}", key, allowed)
 
 
 def _checked_parts(parts, num_clients, num_samples):

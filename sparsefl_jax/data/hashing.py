@@ -11,9 +11,10 @@ from sparsefl_jax.data.tokens import TextEncoding, in_chunks
 HASH = 768  # as many features as a DistilBERT has
 
 
-def hashing() -> TextEncoding:
+def hashing(num_features: int = HASH) -> TextEncoding:
     """Returns the encoding of texts where the user names no other."""
-    return TextEncoding("hash", partial(hashed, num_features=HASH), f"hash {HASH}")
+    encode = partial(hashed, num_features=num_features)
+    return TextEncoding("hash", encode, f"hash {num_features}")
 
 
 def hashed(

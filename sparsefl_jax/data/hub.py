@@ -12,6 +12,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -110,7 +111,7 @@ def fetch(name: str, *, offline: bool = False) -> Any:
         if repository.count("/") != 1:
             raise ValueError("expected ORGANISATION/NAME, a folder or a file")
         try:
-            with _offline(library):
+            with mock.patch.object(library.config, "HF_HUB_OFFLINE", True):  # the cache
                 return library.load_dataset(repository, config)
         except Exception as error:  # noqa: BLE001  what a cache lacks has many types
             if offline or "multiple" in str(error):
@@ -142,28 +143,16 @@ def _library():
 
 
 @contextlib.contextmanager
-def _offline(library) -> Iterator[None]:
-    """Has the library look only into its cache."""
-    before = library.config.HF_HUB_OFFLINE
-    library.config.HF_HUB_OFFLINE = True
-    try:
-        yield
-    finally:
-        library.config.HF_HUB_OFFLINE = before
-
-
-@contextlib.contextmanager
 def _blaming(name: str) -> Iterator[None]:
     """Turns every error into one line that names the data set."""
-    begin = f"data set {PREFIX + name!r}"
     try:
         yield
     except Exception as error:  # noqa: BLE001  damaged files raise many types
         cause = error.__cause__ or error  # "An error occurred while generating ..."
         reason = one_line(error if isinstance(error, ValueError) else cause)
-        if reason.startswith("data set "):
-            raise ValueError(reason) from None
-        raise ValueError(f"{begin} cannot be used: {reason}") from None
+        if not reason.startswith("data set "):
+            reason = f"data set {PREFIX + name!r} cannot be used: {reason}"
+        raise ValueError(reason) from None
 
 
 def _split(name: str) -> tuple[str, str | None]:
@@ -184,9 +173,12 @@ def _local(name: str) -> tuple[Path | None, str | None]:
 
 def _files(folder: Path) -> list[Path]:
     """Returns the files of a folder and its subfolders, but for hidden ones."""
-    found = [f for f in folder.rglob("*") if f.is_file()]
-    hidden = [f for f in found if any(p[0] == "." for p in f.relative_to(folder).parts)]
-    return sorted(set(found) - set(hidden))
+    return sorted(
+        file
+        for file in folder.rglob("*")
+        if file.is_file()
+        and not any(part[0] == "." for part in file.relative_to(folder).parts)
+    )
 
 
 def _load_files(path: Path, config: str | None, scratch: str):

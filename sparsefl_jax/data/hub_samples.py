@@ -11,7 +11,7 @@ from tqdm import tqdm
 from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import characters
 from sparsefl_jax.data.columns import choose, kind_of
-from sparsefl_jax.data.hashing import HASH, hashed
+from sparsefl_jax.data.hashing import HASH, hashing
 from sparsefl_jax.data.tokens import TextEncoding
 
 _ROWS = 1024  # read at a time
@@ -77,8 +77,7 @@ def decode(
     if not encoding and _are_characters(samples, labels, label, chosen):
         x, y = zip(*map(characters.followed, samples, labels), strict=True)
     else:
-        hashing = partial(hashed, num_features=hash or HASH)
-        encode = partial(encoding.encode if encoding else hashing, title=title)
+        encode = partial((encoding or hashing(hash or HASH)).encode, title=title)
         x, y = _features(samples, labels, label, chosen, encode)
     found = {"x": x, "y": y}
     if chosen.user is not None:
@@ -172,23 +171,22 @@ def _images(split, name, column, bar) -> np.ndarray:
     from datasets import Image
 
     stored = split.select_columns([column]).cast_column(column, Image(decode=False))
-    images, row = np.zeros(0, np.uint8), 0
-    for batch in stored.iter(batch_size=_ROWS):
-        for value in batch[column]:
-            pixels = _pixels(value, Image(), row, name, column)
-            if not row:
-                images = np.empty((len(split), *pixels.shape), np.uint8)
-            if pixels.shape != images.shape[1:]:
-                raise _refusal(
-                    row,
-                    name,
-                    column,
-                    f"is an image of shape {pixels.shape}, but the first is "
-                    f"{images.shape[1:]}: resize them to one size",
-                )
-            images[row] = pixels
-            row += 1
-            bar.update()
+    values = (v for b in stored.iter(batch_size=_ROWS) for v in b[column])
+    images = np.zeros(0, np.uint8)
+    for row, value in enumerate(values):
+        pixels = _pixels(value, Image(), row, name, column)
+        if not row:
+            images = np.empty((len(split), *pixels.shape), np.uint8)
+        if pixels.shape != images.shape[1:]:
+            raise _refusal(
+                row,
+                name,
+                column,
+                f"is an image of shape {pixels.shape}, but the first is "
+                f"{images.shape[1:]}: resize them to one size",
+            )
+        images[row] = pixels
+        bar.update()
     return images
 
 

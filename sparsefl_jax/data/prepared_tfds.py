@@ -10,6 +10,7 @@ import zlib
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -126,18 +127,6 @@ def _features(name, features, wanted):
     return inputs[0], label
 
 
-def _test_splits(name, builder):
-    """Returns the splits that can serve as the test set, the preferred one first."""
-    splits = builder.info.splits
-    tests = [split for split in ("test", "validation") if split in splits]
-    if "train" not in splits or not tests:
-        raise ValueError(
-            f"data set {name!r} has splits {', '.join(splits)}; "
-            "expected train, and test or validation"
-        )
-    return tests
-
-
 def _files(builder) -> tuple[Path, list[Path]]:
     """Returns the folder of a prepared data set, and its files."""
     folder = Path(str(builder.data_path))
@@ -147,9 +136,16 @@ def _files(builder) -> tuple[Path, list[Path]]:
 def _decode(name, builder, sample, label, encoding):
     """Reads both splits into arrays."""
     read = partial(_texts if encoding else _images, builder, sample, label)
+    splits = builder.info.splits
+    tests = [split for split in ("test", "validation") if split in splits]
+    if "train" not in splits or not tests:
+        raise ValueError(
+            f"data set {name!r} has splits {', '.join(splits)}; "
+            "expected train, and test or validation"
+        )
     x, y = read("train")
-    tests = map(read, _test_splits(name, builder))
-    test = next((t for t in tests if t[1].size and t[1].min() >= 0), None)
+    found = map(read, tests)  # until one has labels
+    test = next((t for t in found if t[1].size and t[1].min() >= 0), None)
     if test is None:
         raise ValueError(f"data set {name!r} has no test samples with a label")
     x_test, y_test = test
@@ -178,8 +174,7 @@ def _images(builder, image, label, split):
     return x, y
 
 
-@contextlib.contextmanager
-def _quiet():
+def _quiet() -> contextlib.AbstractContextManager:
     """Suppresses harmless log lines about record groups and image decoders."""
 
     def wanted(record):
@@ -187,8 +182,4 @@ def _quiet():
         return not any(s in message for s in ("group size", "OpenCV", "Variant folder"))
 
     logger = logging.getLogger("absl")
-    logger.addFilter(wanted)
-    try:
-        yield
-    finally:
-        logger.removeFilter(wanted)
+    return mock.patch.object(logger, "filters", [*logger.filters, wanted])

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from sparsefl_jax.data.characters import speeches
+from sparsefl_jax.data.characters import by_character
 
 MARKS = (".", "!", "?")
 _SENTENCE = re.compile(r"([^.!?]+)([.!?])")
@@ -31,19 +31,14 @@ def by_speaker(play: str, encode: Callable, test_share: float = 0.2) -> dict:
       >>> arrays["y"].tolist(), arrays["y_test"].tolist(), arrays["users"].tolist()
       ([2, 1], [0], ['A', 'A'])
     """
-    parts = {"": [], "_test": []}
-    for role, words in speeches(play).items():
-        found = _SENTENCE.findall(" ".join(words.split()))
-        found = [(text.strip(), mark, role) for text, mark in found]
-        found = [sentence for sentence in found if " " in sentence[0]]
-        end = len(found) - max(1, round(test_share * len(found)))
-        if end > 0:
-            parts[""] += found[:end]
-            parts["_test"] += found[end:]
-    arrays = {}
-    for suffix, sentences in parts.items():
-        texts, marks, roles = zip(*sentences, strict=True)
-        arrays[f"x{suffix}"] = encode(texts)
-        arrays[f"y{suffix}"] = np.array([MARKS.index(mark) for mark in marks], np.int32)
-        arrays[f"users{suffix}"] = np.array(roles)
-    return arrays
+    arrays = by_character(play, _sentences, test_share)
+    return arrays | {x: encode(arrays[x].tolist()) for x in ("x", "x_test")}
+
+
+def _sentences(words: str) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the sentences of what a role says, and the places of their marks."""
+    found = _SENTENCE.findall(" ".join(words.split()))
+    found = [(text.strip(), MARKS.index(mark)) for text, mark in found]
+    found = [sentence for sentence in found if " " in sentence[0]]
+    texts, marks = ([sentence[i] for sentence in found] for i in (0, 1))
+    return np.array(texts), np.array(marks, np.int32)

@@ -9,7 +9,6 @@ import json
 import re
 import zlib
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,28 +59,29 @@ def make_tokenizer(name: str | Path, max_tokens: int | None = None) -> TextEncod
     length = MAX_TOKENS if max_tokens is None else max_tokens
     at_least("max_tokens", length, 2)
     if name == WORDS:
-        encode = in_chunks(partial(_hashed_words, length=length), length, np.int32)
+        encode = in_chunks(
+            lambda texts: [_hashed_words(text, length) for text in texts],
+            length,
+            np.int32,
+        )
         return TextEncoding("tokenizer", encode, f"{WORDS} {length}")
     pieces, content = _read_vocabulary(Path(name))
     pieces.no_padding()
     pieces.enable_truncation(length)
 
-    def pad(texts):
-        x = np.zeros((len(texts), length), np.int32)
-        for row, found in zip(x, pieces.encode_batch(texts), strict=True):
-            row[: len(found.ids)] = found.ids
-        return x
+    def ids(texts):
+        return [found.ids for found in pieces.encode_batch(texts)]
 
     identity = f"{hashlib.sha256(content).hexdigest()} {length}"
-    return TextEncoding("tokenizer", in_chunks(pad, length, np.int32), identity)
+    return TextEncoding("tokenizer", in_chunks(ids, length, np.int32), identity)
 
 
 def in_chunks(function: Callable, size: int, dtype: type) -> Callable:
     """Returns a function of all texts, with a progress bar.
 
     Args:
-      function: `(list of m strings) -> [m, size]`.
-      size: the entries of a sample.
+      function: `(list of m strings)` to m sequences of at most `size` entries.
+      size: the entries of a sample; shorter sequences are padded with 0.
       dtype: that of all samples.
 
     Returns:
@@ -95,21 +95,19 @@ def in_chunks(function: Callable, size: int, dtype: type) -> Callable:
         with tqdm(total=len(texts), desc=title, unit=" texts", disable=hide) as bar:
             for start in range(0, len(texts), _CHUNK):
                 chunk = list(texts[start : start + _CHUNK])
-                x[start : start + len(chunk)] = function(chunk)
+                for row, found in zip(x[start:], function(chunk), strict=False):
+                    row[: len(found)] = found
                 bar.update(len(chunk))
         return x
 
     return encode
 
 
-def _hashed_words(texts: list[str], length: int) -> np.ndarray:
+def _hashed_words(text: str, length: int) -> list[int]:
     """Returns 1 and then a token from 2 on for each word and mark."""
-    x = np.zeros((len(texts), length), np.int32)
-    for row, text in zip(x, texts, strict=True):
-        words = _WORD.findall(text.lower())[: length - 1]
-        hashes = [zlib.crc32(word.encode()) % (NUM_WORDS - 2) for word in words]
-        row[: len(words) + 1] = [1, *(2 + h for h in hashes)]
-    return x
+    words = _WORD.findall(text.lower())[: length - 1]
+    hashes = [zlib.crc32(word.encode()) % (NUM_WORDS - 2) for word in words]
+    return [1, *(2 + h for h in hashes)]
 
 
 def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:

@@ -31,7 +31,7 @@ from sparsefl_jax.system.files import (
     check,
     check_name,
     read_array,
-    read_json,
+    read_optional,
     read_text,
 )
 from sparsefl_jax.system.log_lines import SCHEMA
@@ -172,7 +172,7 @@ def read_run(run_dir: str | Path) -> Run:
         evals=[r for r in ordered if r["phase"] == "eval"],
         starts=[sum(lengths[:stage]) for stage in stages],
         summary={k: v for k, v in read_summary(path).items() if v is not None},
-        config=_optional(path / "config.json", _CONFIG),
+        config=read_optional(path / "config.json", _CONFIG),
         partition=read_array(partition, "iu", 2) if partition.exists() else None,
     )
 
@@ -286,9 +286,4 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     Raises:
       ValueError: the file is damaged.
     """
-    return _optional(Path(run_dir) / "summary.json", _SUMMARY)
-
-
-def _optional(path: Path, pattern: dict) -> dict[str, Any]:
-    """Reads a JSON object; returns {} if there is no such file."""
-    return read_json(path, pattern) if path.exists() else {}
+    return read_optional(Path(run_dir) / "summary.json", _SUMMARY)

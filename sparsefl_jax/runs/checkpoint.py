@@ -115,23 +115,20 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
             if step is None:
                 return None
             about = _item(manager, "about")
-            refused = _refusal(about, key)
-            if refused:
-                raise _RefusedError(f"{path} {refused}")
-            sums = about["checksums"]
-            wanted = [name for name in sums if state or name != "state"]
-            arrays = {name: _item(manager, name) for name in wanted}
-            if any(checksum(arrays[name]) != sums[name] for name in arrays):
-                raise ValueError("a checksum differs")
-            clients = workdir / "clients" / str(step)
-            rows = about.get("clients") if state else None
-            if rows and not disk_store.whole(clients, rows):
-                raise ValueError(f"a checksum in {clients} differs")
-            return _saved(arrays, about, clients)
-    except _RefusedError as error:
-        raise ValueError(str(error)) from None
+            if not (refused := _refusal(about, key)):
+                sums = about["checksums"]
+                wanted = [name for name in sums if state or name != "state"]
+                arrays = {name: _item(manager, name) for name in wanted}
+                if any(checksum(arrays[name]) != sums[name] for name in arrays):
+                    raise ValueError("a checksum differs")
+                clients = workdir / "clients" / str(step)
+                rows = about.get("clients") if state else None
+                if rows and not disk_store.whole(clients, rows):
+                    raise ValueError(f"a checksum in {clients} differs")
+                return _saved(arrays, about, clients)
     except Exception as error:  # as above
         raise ValueError(f"{path} is damaged: {_first_line(error)}") from error
+    raise ValueError(f"{path} {refused}")
 
 
 def config(workdir: Path) -> dict | None:
@@ -144,10 +141,6 @@ def config(workdir: Path) -> dict | None:
         return None if _refusal(about, None) else about.get("config")
     except Exception:  # whatever it is, who reads the checkpoint whole says it
         return None
-
-
-class _RefusedError(Exception):
-    """Raised for an intact checkpoint that does not belong to this run."""
 
 
 def _refusal(about: dict, key: Key | None) -> str:

@@ -86,16 +86,18 @@ def placed(setup: Setup, target: Target) -> Parts:
 
 def expected(parts: Parts, target: Target, key: Key) -> list[Expected]:
     """Compiles the stages of a `placed` run; the key is that of the run."""
-    stages = range(len(parts.traced))
-    return [_of_stage(parts, target, key, stage) for stage in stages]
+    return [_of_stage(parts, target, key, i) for i in range(len(parts.traced))]
 
 
 def _of_stage(parts: Parts, target: Target, key: Key, index: int) -> Expected:
     program = compile_stage(parts.setup, index, parts.traced[index])
     plan, rounds, text = program.plan, program.pace.length, program.segment.as_text()
     steps = describe.steps(parts.setup, key, index, plan.chunk)
-    cycles, costs = hlo.estimated_cycles(text, steps), _costs(program.segment)
-    moved, found = hlo.collectives(text, steps), program.segment.memory_analysis()
+    # A single round is in no loop, so that the outermost ones may be those of steps.
+    counted = text, steps, rounds if rounds > 1 else steps
+    found = program.segment.memory_analysis()
+    cycles, costs = hlo.estimated_cycles(*counted), _costs(program.segment)
+    moved = hlo.collectives(*counted)
     return Expected(
         devices=plan.mesh.size,
         chunk=plan.chunk,
@@ -154,7 +156,11 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
         "a step: FLOPs": lambda s: format_si(s.flops, "FLOP"),
         "        read and written": lambda s: size(s.bytes),
         "a round: collectives": kinds,
-        "         time, estimated": lambda s: _milliseconds(s.seconds),
+        "         time, estimated": lambda s: (
+            "none by this compiler"
+            if s.seconds is None
+            else f"{1e3 * s.seconds:.3g} ms"
+        ),
         "largest whole copy": lambda s: size(s.largest_copy),
     }
     rows = [[name, *map(figure, stages)] for name, figure in figures.items()]
@@ -168,7 +174,3 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
             "step is a minibatch of each client of a chunk.",
         ]
     )
-
-
-def _milliseconds(seconds: float | None) -> str:
-    return "none by this compiler" if seconds is None else f"{1e3 * seconds:.3g} ms"

@@ -97,7 +97,7 @@ def experiment(
     sinks.check(of_files["sinks"])
 
     def parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
-        del config, started  # `describe` made the one, `initial` is given
+        # `describe` made the configuration, and `initial` is given.
         setup = make(stages, model, data, **settings)
         return Parts(setup, checks.run(setup))
 

@@ -112,9 +112,8 @@ def claimed(job: Job) -> Iterator[tuple[resumption.Found, Parts | None]]:
     Raises:
       ValueError: in one line: it cannot run, or not there.
     """
-    parts = None
-    if not job.resume:  # refuses before anything is written
-        parts = job.build(job.config)
+    # A new run is refused before anything is written.
+    parts = None if job.resume else job.build(job.config)
     with run_directory.claimed(job.path, job.config, job.resume):
         found = find(job)
         processes.lead([found.done, found.saved is not None])

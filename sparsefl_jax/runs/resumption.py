@@ -117,9 +117,8 @@ def settle(config, saved: checkpoint.Saved, extend_at_final: bool = False) -> Fo
     ]
     said = [f"from here on {', '.join(changed)}"] * bool(changed) + said
     if at.ended_by and _lifted(old, config, at):
-        at = at._replace(ended_by="")
-        if at.stage == len(stages(config)) - 1 and at.round == config.num_rounds:
-            at = at._replace(ended_by="rounds")
+        done = at.stage == len(stages(config)) - 1 and at.round == config.num_rounds
+        at = at._replace(ended_by="rounds" if done else "")
     return Found(False, config, saved._replace(snapshot=at), said, [])
 
 

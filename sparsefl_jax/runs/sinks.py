@@ -81,8 +81,18 @@ class JsonLines:
         return self._checks | {"rounds": self._rounds, "seconds": self._seconds}
 
     def _append(self, file: io.FileIO, text: str) -> None:
-        _append(file, text.encode())
-        self._checks[Path(file.name).name] += log_lines.check(text.encode())
+        """Appends the whole text or, on failure, nothing."""
+        content = text.encode()
+        size, rest = os.fstat(file.fileno()).st_size, memoryview(content)
+        try:
+            with naming(file.name):
+                while rest:  # a full disk takes the part that fits first
+                    rest = rest[file.write(rest) :]
+        except OSError:
+            with contextlib.suppress(OSError):
+                file.truncate(size)
+            raise
+        self._checks[Path(file.name).name] += log_lines.check(content)
 
     def close(self) -> None:
         """Closes both files."""
@@ -169,8 +179,7 @@ def open_sinks(
     check(names)
     workdir = Path(workdir)
     with contextlib.ExitStack() as stack:
-        files = JsonLines(workdir, position)
-        stack.callback(files.close)
+        files = stack.enter_context(contextlib.closing(JsonLines(workdir, position)))
         sinks = {}
 
         def call(name: str, function: Callable, *arguments) -> Any:
@@ -202,16 +211,3 @@ def _nulled(value):
     if isinstance(value, list):
         return [_nulled(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _append(file, text: bytes) -> None:
-    """Appends the whole text or, on failure, nothing."""
-    size, rest = os.fstat(file.fileno()).st_size, memoryview(text)
-    try:
-        with naming(file.name):
-            while rest:  # a full disk takes the part that fits first
-                rest = rest[file.write(rest) :]
-    except OSError:
-        with contextlib.suppress(OSError):
-            file.truncate(size)
-        raise

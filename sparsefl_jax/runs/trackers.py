@@ -56,8 +56,7 @@ class TensorBoard:
             self._writer.write_event(Event(step=self._rounds + 1, session_log=start))
 
     def write(self, records: list[dict], seconds: float) -> None:
-        """Appends the scalars of one segment."""
-        del seconds
+        """Appends the scalars of one segment; TensorBoard has times of its own."""
         from tensorboardX.proto.event_pb2 import Event
         from tensorboardX.proto.summary_pb2 import Summary
 
@@ -108,7 +107,8 @@ class WeightsAndBiases:
             group=group,
             settings=wandb.Settings(console="off"),
         )
-        self._run.config.update(_read(workdir, "config"), allow_val_change=True)
+        config = files.read_optional(workdir / "config.json")
+        self._run.config.update(config, allow_val_change=True)
         self._kept.begin(self._run.id)
 
     def write(self, records: list[dict], seconds: float) -> None:
@@ -119,7 +119,7 @@ class WeightsAndBiases:
 
     def close(self) -> None:
         """Ends the process of W&B; a run that has ended also gets its summary."""
-        summary = _read(self._kept.workdir, "summary")
+        summary = files.read_optional(self._kept.workdir / "summary.json")
         self._run.summary.update(summary)
         self._run.finish(exit_code=0 if summary else 1)
 
@@ -164,7 +164,7 @@ class MLflow:
         """Logs the fields that are new, and as tags those that have changed."""
         from mlflow.entities import Param, RunTag
 
-        fields = flatten(_read(self._kept.workdir, "config"))
+        fields = flatten(files.read_optional(self._kept.workdir / "config.json"))
         now = {field: str(value) for field, value in fields.items()}
         params = [Param(k, v) for k, v in now.items() if k not in old]
         tags = [RunTag(f"resumed.{k}", v) for k, v in now.items() if old.get(k, v) != v]
@@ -191,7 +191,7 @@ class MLflow:
 
     def close(self) -> None:
         """Ends the run; one that has ended also gets its summary."""
-        summary = _read(self._kept.workdir, "summary")
+        summary = files.read_optional(self._kept.workdir / "summary.json")
         if summary:
             self._log([(self._kept.rounds, scalars(summary, "summary"))])
             for key, value in summary.items():
@@ -272,9 +272,3 @@ def scalars(value: dict, tag: str) -> dict[str, float]:
     known = {name: item for name, item in value.items() if name not in _COUNTERS}
     found = flatten_dict({tag: known}, sep="/").items()
     return {path: float(v) for path, v in found if isinstance(v, int | float)}
-
-
-def _read(workdir: Path, name: str) -> dict:
-    """Returns `NAME.json` of a run, {} if it is not there."""
-    path = workdir / f"{name}.json"
-    return files.read_json(path) if path.exists() else {}

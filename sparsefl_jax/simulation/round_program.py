@@ -1,4 +1,4 @@
-"""The program of a round, which maps over clients in chunks, and the scan over rounds.
+"""The program of a round, which maps over clients in chunks, and the loop over rounds.
 
 Training is vmapped, sharded, scanned and jitted only here, for every method alike.
 `placement` says which device runs which clients. The scan carries one partial sum of
@@ -263,7 +263,7 @@ def make_round(plan: placement.Plan) -> Callable:
 
 
 def make_segment(plan: placement.Plan, replicas: Replicas | None = None) -> Callable:
-    """Returns a jitted scan over rounds, which donates the state.
+    """Returns a jitted loop over rounds, which donates the state.
 
     Args:
       plan: the devices and the chunk of the stage.
@@ -279,30 +279,36 @@ def make_segment(plan: placement.Plan, replicas: Replicas | None = None) -> Call
     round_fn = make_round(plan)
 
     def segment(key, population, state, rounds, ids, places=None, count=None):
+        inputs, length = (rounds, ids, places), rounds.shape[0]
+
         @jax.jit  # so that it is traced only once
-        def run(carry, inputs):
-            state, log = round_fn(key, population, carry[0], *inputs)
-            return (state, log.masks), log._replace(masks=())
+        def run(state, inputs):
+            state, log = round_fn(key, population, state, *inputs)
+            return state, log.masks, log._replace(masks=())
 
-        def skip(carry, inputs):
-            _, log = jax.eval_shape(run, carry, inputs)
-            return carry, jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), log)
+        def of_round(i):
+            return jax.tree.map(
+                lambda v: lax.dynamic_index_in_dim(v, i, 0, False), inputs
+            )
 
-        def body(carry, inputs):
-            runs, *inputs = inputs
-            return lax.cond(runs, run, skip, carry, inputs)
+        def body(i, carry):
+            state, _, logs = carry
+            state, masks, log = run(state, of_round(i))
+            logs = jax.tree.map(
+                lambda all, new: lax.dynamic_update_index_in_dim(all, new, i, 0),
+                logs,
+                log,
+            )
+            return state, masks, logs
 
-        packed = ()
-        if plan.observed:
-            shapes = _deployed(plan.stage.algorithm, state.server)
-            size = observed_masks.num_bytes(shapes, plan.layers)
-            packed = jnp.zeros((plan.stage.cohort_size, size), jnp.uint8)
-        length = rounds.shape[0]
-        runs = jnp.arange(length) < (length if count is None else count)
-        inputs = runs, rounds, ids, places
-        (state, packed), log = lax.scan(body, (state, packed), inputs)
+        _, masks, log = jax.eval_shape(run, state, of_round(0))
+        masks = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), masks)
+        logs = jax.tree.map(lambda v: jnp.zeros((length, *v.shape), v.dtype), log)
+        # Not a scan of a condition: for its branches XLA:GPU copies all rows.
+        last = length if count is None or length == 1 else count
+        state, masks, logs = lax.fori_loop(0, last, body, (state, masks, logs))
         state = lax.with_sharding_constraint(state, placement.shardings(plan, state))
-        return state, log._replace(masks=packed)
+        return state, logs._replace(masks=masks)
 
     if replicas is not None:
         axes = (0, replicas.axes, 0, None, 0, None, None)

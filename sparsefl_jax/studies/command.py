@@ -60,9 +60,8 @@ def run(
     study = points.load(file) if file else grid.sweep(settle(config), swept)
     if dry_run:
         return formats.say(plans.text(study, Path(workdir) if workdir else None))
-    submit = None
-    if launcher:
-        submit = launchers.submitting(launcher, Path(workdir), options or "")
+    folder = Path(workdir)
+    submit = launchers.submitting(launcher, folder, options or "") if launcher else None
     if launcher == "slurm":
         jobs = len(study)  # SLURM knows how many run at a time
     try:
@@ -70,7 +69,7 @@ def run(
     except interrupt.StoppedError as error:
         print(f"{error}; the same command goes on with it", file=sys.stderr)
         sys.exit(error.code)
-    folders = [f for p in study for f in points.begun(Path(workdir), p)]
+    folders = [f for p in study for f in points.begun(folder, p)]
     if folders:
         formats.say(report.comparison_table(report.read_groups(folders)))
     if failed := [name for name, state in states.items() if state.failed]:

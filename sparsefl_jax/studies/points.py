@@ -71,9 +71,8 @@ def load(path: str) -> list[Point]:
         parent = file.parent if file.parent != Path() else Path("studies")
         there = sorted(p.name for p in parent.glob("*.py"))
         near = closest(file.name, there)
-        hint = f"{parent}/ holds {', '.join(there) or 'no study'}"
-        if near:
-            hint = f"did you mean {parent / near[0]}?"
+        holds = f"{parent}/ holds {', '.join(there) or 'no study'}"
+        hint = f"did you mean {parent / near[0]}?" if near else holds
         raise ValueError(f"--study={name}: there is no such file; {hint}")
     spec = importlib.util.spec_from_file_location(f"_study_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)

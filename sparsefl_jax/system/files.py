@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from numbers import Integral, Real
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 
@@ -49,11 +50,14 @@ def read_json(path: Path, pattern: Any = ANY) -> Any:
     Raises:
       ValueError: the file cannot be read, or does not fit the pattern.
     """
-    try:
+    with _reading(path):
         value = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise unreadable(path, error) from None
     return check(path, value, pattern)
+
+
+def read_optional(path: Path, pattern: Any = ANY) -> Any:
+    """Reads a JSON file as `read_json` does; returns {} if there is none."""
+    return read_json(path, pattern) if path.exists() else {}
 
 
 def read_text(path: Path) -> str:
@@ -62,10 +66,8 @@ def read_text(path: Path) -> str:
     Raises:
       ValueError: the file cannot be read, or is not UTF-8.
     """
-    try:
+    with _reading(path):
         return path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise unreadable(path, error) from None
 
 
 def read_array(path: Path, kind: str, ndim: int) -> np.ndarray:
@@ -92,14 +94,11 @@ def open_array(path: Path) -> np.ndarray:
     Raises:
       ValueError: the file cannot be read.
     """
-    try:
+    with _reading(path):
         return np.lib.format.open_memmap(path, mode="r")
-    except Exception as error:  # NumPy raises errors of many types
-        raise unreadable(path, error) from None
 
 
-@contextlib.contextmanager
-def awaiting_all() -> Iterator[None]:
+def awaiting_all() -> contextlib.AbstractContextManager:
     """Makes event loops created in the context finish all their tasks before closing.
 
     orbax closes its loop at the first error. Python would then print a traceback for
@@ -122,11 +121,7 @@ def awaiting_all() -> Iterator[None]:
         loop.close = close_when_done
         return loop
 
-    asyncio.new_event_loop = new_waiting_loop
-    try:
-        yield
-    finally:
-        asyncio.new_event_loop = new_event_loop
+    return mock.patch.object(asyncio, "new_event_loop", new_waiting_loop)
 
 
 def check_name(argument: str, path: str | Path) -> None:
@@ -148,11 +143,15 @@ def check_name(argument: str, path: str | Path) -> None:
         ) from None
 
 
-def unreadable(path: Path, error: Exception) -> ValueError:
-    """Returns an error that says why a file cannot be read."""
-    if isinstance(error, OSError) and error.strerror:
-        error = OSError(error.strerror)  # which does not repeat the name
-    return ValueError(f"{path} cannot be read: {one_line(error)}")
+@contextlib.contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Names the file, once, in errors while it is read."""
+    try:
+        yield
+    except Exception as error:  # NumPy raises errors of many types
+        if isinstance(error, OSError) and error.strerror:
+            error = OSError(error.strerror)
+        raise ValueError(f"{path} cannot be read: {one_line(error)}") from None
 
 
 def check(path: Path, value: Any, pattern: Any, where: str = "") -> Any:

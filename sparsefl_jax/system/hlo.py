@@ -41,7 +41,7 @@ class Instruction(NamedTuple):
         return sum(_bytes(*found) for found in _SHAPE.findall(self.shape))
 
 
-def instructions(text: str, trips: float = 1) -> Iterator[Instruction]:
+def instructions(text: str, trips: float = 1, outer: float = 1) -> Iterator:
     """Walks through what a program runs, into loops, branches and fusions.
 
     All branches of a condition count.
@@ -49,6 +49,10 @@ def instructions(text: str, trips: float = 1) -> Iterator[Instruction]:
     Args:
       text: the compiled program.
       trips: how often a loop runs whose length depends on the data.
+      outer: how often such a loop runs that is in no other.
+
+    Yields:
+      An `Instruction`.
     """
     computations, entry = _computations(text)
     called = {
@@ -62,16 +66,17 @@ def instructions(text: str, trips: float = 1) -> Iterator[Instruction]:
             times = counted[name]
             yield one._replace(times=times)
             if one.opcode == "while":
-                times *= _known_trips(one.text, computations) or trips
+                unknown = outer if name == entry else trips
+                times *= _known_trips(one.text, computations) or unknown
             for callee in _called(one.text):
                 counted[callee] += times
 
 
-def collectives(text: str, trips: float = 1) -> dict[str, int]:
+def collectives(text: str, trips: float = 1, outer: float = 1) -> dict[str, int]:
     """Returns the bytes of all results of collectives by kind, for each device.
 
     Args:
-      text, trips: as `instructions` takes them.
+      text, trips, outer: as `instructions` takes them.
 
     Example:
       >>> collectives('''ENTRY %main (x: f32[8]) -> f32[8] {
@@ -81,7 +86,7 @@ def collectives(text: str, trips: float = 1) -> dict[str, int]:
       {'all-reduce': 32}
     """
     found: dict[str, float] = {}
-    for one in instructions(text, trips):
+    for one in instructions(text, trips, outer):
         kind = one.opcode.removesuffix("-done")  # of `-start` the result is elsewhere
         if kind in COLLECTIVES:
             found[kind] = found.get(kind, 0) + one.times * one.bytes
@@ -102,17 +107,17 @@ def largest_copy(text: str) -> int:
     return max(copies, default=0)
 
 
-def estimated_cycles(text: str, trips: float = 1) -> int | None:
+def estimated_cycles(text: str, trips: float = 1, outer: float = 1) -> int | None:
     """Sums the cycles that a TPU's compiler expects its instructions to take.
 
     The compiler writes them without documentation; None if there are none.
 
     Args:
-      text, trips: as `instructions` takes them.
+      text, trips, outer: as `instructions` takes them.
     """
     found = [
         one.times * int(cycles[1])
-        for one in instructions(text, trips)
+        for one in instructions(text, trips, outer)
         if (cycles := _CYCLES.search(one.text))
     ]
     return round(sum(found)) if found else None

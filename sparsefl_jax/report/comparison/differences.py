@@ -109,7 +109,10 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
     if density:
         labels = [_joined(*pair) for pair in zip(labels, density, strict=True)]
     while columns and (twins := _twins(labels)):
-        name = max(columns, key=lambda n: _separated(columns[n], twins))
+        name = max(  # whose words make most labels differ
+            columns,
+            key=lambda n: sum(len({columns[n][i] for i in twin}) for twin in twins),
+        )
         column = columns.pop(name)
         for twin in twins:
             if len({column[i] for i in twin}) > 1:
@@ -201,11 +204,6 @@ def _twins(labels: Sequence[str]) -> list[list[int]]:
     for i, label in enumerate(labels):
         places[label].append(i)
     return [twin for twin in places.values() if len(twin) > 1]
-
-
-def _separated(column: Sequence[str | None], twins: Sequence[Sequence[int]]) -> int:
-    """Returns how many more labels would differ with the words of a column."""
-    return sum(len({column[i] for i in twin}) - 1 for twin in twins)
 
 
 def _text(value: Any) -> str:

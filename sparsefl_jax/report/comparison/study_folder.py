@@ -42,5 +42,5 @@ def label_of(run: Path) -> str:
     """
     point = run.resolve().parent
     file = point.parent / FILE
-    study = files.read_json(file, {}) if file.is_file() else {}
+    study = files.read_optional(file, {})
     return study.get("labels", {}).get(point.name, "")

@@ -31,22 +31,29 @@ _TUPLES = {  # fields whose default is empty, so that it does not tell of what
     "observe_rounds": tuple[int, ...],
     "sinks": tuple[str, ...],
 }
-_LEAST = {
-    "seed": 0,
-    "partition_seed": 0,
-    "num_clients": 0,
-    "num_classes": 1,
-    "seeds": 1,
-    "lr_horizon": 1,
-    "lr_delay": 0,
-    "checkpoint_minutes": 0,
-    "deadline.over": 1,
+_BOUNDS = {  # what refuses a value, and the bound it takes
+    "seed": (at_least, 0),
+    "partition_seed": (at_least, 0),
+    "num_clients": (at_least, 0),
+    "num_classes": (at_least, 1),
+    "seeds": (at_least, 1),
+    "lr_horizon": (at_least, 1),
+    "lr_delay": (at_least, 0),
+    "checkpoint_minutes": (at_least, 0),
+    "deadline.over": (at_least, 1),
+    "memory_gb": (above, 0),
+    "deadline.seconds": (above, 0),
+    "until.gbit": (above, 0),
+    "until.pflop": (above, 0),
+    "until.hours": (above, 0),
+    "fit.gbit": (above, 0),
+    "fit.pflop": (above, 0),
+    "fit.pilot": (above, 0),
+    "fit.most": (above, 0),
+    "density": (in_range, "(0, 1]"),
+    "until.accuracy": (in_range, "(0, 1]"),
+    "deadline.quantile": (in_range, "(0, 1]"),
 }
-_ABOVE_0 = (
-    *("memory_gb", "deadline.seconds", "until.gbit", "until.pflop", "until.hours"),
-    *("fit.gbit", "fit.pflop", "fit.pilot", "fit.most"),
-)
-_SHARES = ("density", "until.accuracy", "deadline.quantile")
 
 
 def check(config) -> None:
@@ -182,12 +189,9 @@ def check_densities(config, model) -> None:
 def _check_ranges(config) -> None:
     """Refuses values out of range that no later check would catch."""
     given = {k: v for k, v in flatten(config.to_dict()).items() if v is not None}
-    for field in filter(given.__contains__, _LEAST):
-        at_least(field, given[field], _LEAST[field])
-    for field in filter(given.__contains__, _ABOVE_0):
-        above(field, given[field], 0)
-    for field in filter(given.__contains__, _SHARES):
-        in_range(field, given[field], "(0, 1]")
+    for field in filter(given.__contains__, _BOUNDS):
+        refuse, bound = _BOUNDS[field]
+        refuse(field, given[field], bound)
     if "fit.by" in given:
         one_of("fit.by", given["fit.by"], ("plan", "pilot"))
     if config.seed + config.seeds > 2**31:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import closest
 from sparsefl_jax.runs.config import defaults
 
@@ -29,7 +30,9 @@ def _guess(section: str, leaf: str, allowed: list[str]) -> str | None:
     """Returns the field that was probably meant, the section's own before others."""
     prefix = f"{section}." if section else ""
     same_section = {prefix + name: name for name in allowed}
-    others = _everywhere()
+    every = flatten(defaults.default_config().to_dict())
+    every = sorted(every, key=lambda path: "." in path)  # those of sections last
+    others = {path: path.rpartition(".")[2] for path in every}
     for fields, meant in (
         (others, lambda name: name == leaf),
         (same_section, lambda name: _initials(name) == leaf),
@@ -41,17 +44,6 @@ def _guess(section: str, leaf: str, allowed: list[str]) -> str | None:
         if found := [path for path, name in fields.items() if meant(name)]:
             return found[0]
     return None
-
-
-def _everywhere() -> dict[str, str]:
-    """Returns the last part of every field by dotted name; those of sections last."""
-    plain, nested = {}, {}
-    for name, value in defaults.default_config().items():
-        if hasattr(value, "to_dict"):
-            nested |= {f"{name}.{key}": key for key in value}
-        else:
-            plain[name] = name
-    return plain | nested
 
 
 def _initials(name: str) -> str:

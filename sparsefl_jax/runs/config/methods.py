@@ -41,11 +41,6 @@ def _dense_fifth(config) -> dict:
     return {"name": "fedavg", "num_rounds": dense}
 
 
-def _all_clients(config) -> dict:
-    stage = {"name": "ssfl", "num_rounds": 1, "epochs": 1}
-    return stage | {"cohort_size": config.num_clients}
-
-
 _SENSITIVITY = {"name": "sensitivity", "num_rounds": 1, "epochs": 10}
 _PROGRESSIVE = Brought(
     arguments=lambda config: {"rounds": config.get_oneway_ref("num_rounds")}
@@ -63,7 +58,15 @@ BROUGHT = {
     "hetero_jmwst": _HETERO,
     "snip": Brought("spdst", _ONE_CLIENT | {"name": "snip"}),
     "grasp": Brought("spdst", _ONE_CLIENT | {"name": "grasp"}),
-    "ssfl": Brought("spdst", _all_clients),
+    "ssfl": Brought(  # all clients score the weights
+        "spdst",
+        lambda config: {
+            "name": "ssfl",
+            "num_rounds": 1,
+            "epochs": 1,
+            "cohort_size": config.num_clients,
+        },
+    ),
     "feddst": Brought(  # readjusts until halfway, as its released code does
         arguments=lambda config: {"adjust_until": max(2, config.num_rounds // 2)}
     ),
@@ -119,11 +122,9 @@ def choose(config, name: str, density: float | None = None):
             config.density = density
     if changes:
         _switch(config, method, brought)
-    held = unread.densities(config)
     if density is not None:
-        for field in held:
-            section, _, key = field.partition(".")
-            config[section][key] = density
+        held = unread.densities(config)
+        config.update_from_flattened_dict(dict.fromkeys(held, density))
     if config.density not in unread.densities(config).values():
         with config.ignore_type():
             config.density = None

@@ -71,9 +71,8 @@ def describe(
     model, data = setup.model, setup.data
     devices = list(setup.devices or jax.devices())
     big = devices[0].platform != "cpu"
-    size, rate = 8192 if big else 1024, None
-    if timed:
-        rate = timings.matmul_rate(size, 0.3, devices, model.dtype)
+    size = 8192 if big else 1024
+    rate = timings.matmul_rate(size, 0.3, devices, model.dtype) if timed else None
     planned, share = [], traffic_estimate.share_alive(setup.initial, traced[0])
     weights = sum(p.size for p in jax.tree.leaves(traced[0].model.params))
     for index, stage in enumerate(setup.stages):

@@ -40,7 +40,8 @@ def text(plan: dict) -> str:
         f"total     {total['rounds']} rounds,"
         f" {span(total['gbit'], lambda g: format_si(1e9 * g, 'bit'))},"
         f" {format_si(1e15 * total['pflop_executed'], 'FLOP')} executed,"
-        f" {memory(stages, total)}" + _seconds(total["seconds"]),
+        f" {memory(stages, total)}"
+        + (f", {span(total['seconds'], format_seconds)}" if total["seconds"] else ""),
         *_notes(stages),
     ]
     return "\n".join(lines)
@@ -52,10 +53,6 @@ def _rate(devices: dict) -> str:
         return f"{devices['dtype']}, not at hand"
     rate = format_si(devices["matmul_flops"], "FLOP/s")
     return f"{rate} in {devices['dtype']} matmuls together"
-
-
-def _seconds(seconds: list[float] | None) -> str:
-    return f", {span(seconds, format_seconds)}" if seconds else ""
 
 
 def _system(system: dict | None) -> list[str]:
@@ -103,7 +100,11 @@ def _columns(stages: list[dict]) -> list[str]:
         "         at the masks": lambda s: f"at most {flops('flops_most')(s)}",
         "         dense": flops("flops_dense"),
         "         executed": flops("flops_executed"),
-        "         time": lambda s: _seconds(s["seconds_per_round"])[2:] or MISSING,
+        "         time": lambda s: (
+            span(s["seconds_per_round"], format_seconds)
+            if s["seconds_per_round"]
+            else MISSING
+        ),
         "all clients' rows": lambda s: _rows(s["client_store"]),
         **{f"memory: {k}": size(k) for k in stages[0]["memory"]},
     }
