@@ -40,18 +40,20 @@ def test_a_kind_that_a_pilot_has_not_seen_costs_as_the_other():
 def test_a_run_costs_its_first_round_and_both_kinds_of_exchanges(monkeypatch):
     bits = 1e9 * np.array([100.0, 10.0, 10.0, 20.0])
     monkeypatch.setattr(pilot, "most_bits", lambda parts: bits)
+    monkeypatch.setattr(pilot, "_last", lambda parts: (stage, 1.0, None))
     counted = np.array([2, 1, 1, 0]), np.array([0, 1, 1, 2])
     monkeypatch.setattr(pilot, "exchanges", lambda *args: counted)
     before, begin = {"gbit": 1.0, "pflop": 5.0}, {"gbit": 70.0, "pflop": 4.0}
     measured = pilot.Measured(before, begin, first=0.8, again=0.5, flops=0.25)
-    stage = SimpleNamespace(cohort_size=2, num_rounds=4)
+    method = SimpleNamespace(alive=lambda round, start: start / 2**round)
+    stage = SimpleNamespace(algorithm=method, cohort_size=2, num_rounds=4)
     data = SimpleNamespace(train=SimpleNamespace(size=np.ones(9)))
     setup = SimpleNamespace(stages=[stage], data=data, system=None)
     parts = SimpleNamespace(setup=setup)
     cost = pilot.cost(measured, parts, flops=8e15, seed=0)
-    # 10 (.8 + .5) twice, then 20 (.5 + .5); three rounds of a quarter of 8 PFLOP.
+    # 10 (.8 + .5) twice, then 20 (.5 + .5); a quarter of 4, 2 and 1 PFLOP.
     assert cost["gbit"] == pytest.approx((1.0, 70.0 + 13.0 + 13.0 + 20.0))
-    assert cost["pflop"] == pytest.approx((5.0, 4.0 + 6.0))
+    assert cost["pflop"] == pytest.approx((5.0, 4.0 + 7 / 4))
 
 
 @pytest.mark.parametrize("draws", [5_000_000, 6])

@@ -34,7 +34,7 @@ class Measured(NamedTuple):
     begin: dict[str, float]  # of the first round of the last stage
     first: float  # share of the bits of clients' first exchanges after that round
     again: float  # share of the bits of their later exchanges
-    flops: float  # share of the FLOPs after that round
+    flops: float  # share of the FLOPs after that round, of those at the masks' bound
 
 
 def measure(
@@ -61,13 +61,14 @@ def measure(
     main = [r for r in records if r["stage"] == len(before)]
     most = most_bits(parts)
     first, again = _shares(main, most)
-    after = sum(r["flops"] for r in main[1:] or main)
+    later = slice(1 if len(main) > 1 else 0, len(main))
+    after = sum(r["flops"] for r in main[later])
     return Measured(
         _spent(r for r in records if r["stage"] < len(before)),
         _spent(main[:1]),
         first,
         again,
-        after / (flops * max(len(main) - 1, 1)),
+        after / float(most_flops(parts, flops)[later].sum()),
     )
 
 
@@ -110,7 +111,7 @@ def cost(measured: Measured, parts: Parts, flops: float, seed: int) -> dict:
     most = most_bits(parts)
     each = new * measured.first + later * measured.again
     gbit = measured.begin["gbit"] + float(np.sum((most * each)[1:])) / 1e9
-    later = (last.num_rounds - 1) * flops * measured.flops / 1e15
+    later = float(most_flops(parts, flops)[1:].sum()) * measured.flops / 1e15
     return {
         "gbit": (measured.before["gbit"], gbit),
         "pflop": (measured.before["pflop"], measured.begin["pflop"] + later),
@@ -119,13 +120,30 @@ def cost(measured: Measured, parts: Parts, flops: float, seed: int) -> dict:
 
 def most_bits(parts: Parts) -> np.ndarray:
     """Returns the most bits of one exchange in each round of the last stage, [T]."""
+    last, share, traced = _last(parts)
+    bits = traffic_estimate.by_round(last, share, traced)
+    return bits["down"][:, 1] + bits["up"][:, 1]
+
+
+def most_flops(parts: Parts, flops: float) -> np.ndarray:
+    """Returns the most FLOPs of each round of the last stage by its mask, [T].
+
+    Args:
+      parts: of the run.
+      flops: the most that a round takes whose mask keeps everything.
+    """
+    last, share, _ = _last(parts)
+    return flops * np.array(traffic_estimate.alive(last, share)[:-1])
+
+
+def _last(parts: Parts) -> tuple:
+    """Returns the last stage, the share alive where it starts, and its trace."""
     *before, last = parts.setup.stages
     *others, traced = parts.traced
     share = traffic_estimate.share_alive(parts.setup.initial, parts.traced[0])
     for stage, one in zip(before, others, strict=True):
         share = traffic_estimate.expect(stage, share, one).share
-    bits = traffic_estimate.by_round(last, share, traced)
-    return bits["down"][:, 1] + bits["up"][:, 1]
+    return last, share, traced
 
 
 def exchanges(

@@ -53,7 +53,7 @@ def expect(stage: Stage, start: float, traced) -> Traffic:
     Raises:
       ValueError: `Algorithm.alive` gives what is no share.
     """
-    alive = _alive(stage, start)
+    shares = alive(stage, start)
     means = {
         way: (stage.cohort_size * bits.mean(0)).tolist()
         for way, bits in by_round(stage, start, traced).items()
@@ -62,8 +62,8 @@ def expect(stage: Stage, start: float, traced) -> Traffic:
     return Traffic(
         **means,
         masked=sum(int(_sizes(packet).sum()) for packet in under),
-        density=float(np.mean(alive[:-1])) if under else 1.0,
-        share=alive[-1],
+        density=float(np.mean(shares[:-1])) if under else 1.0,
+        share=shares[-1],
         assumed=packets.assumptions(traced.layouts),
     )
 
@@ -77,7 +77,7 @@ def by_round(stage: Stage, start: float, traced) -> dict[str, np.ndarray]:
     Returns:
       By 'down' and 'up', least and most, [rounds, 2] float64.
     """
-    shares, rounds = np.unique(_alive(stage, start)[:-1], return_inverse=True)
+    shares, rounds = np.unique(alive(stage, start)[:-1], return_inverse=True)
     bits = {}
     for way, facts in zip(("down", "up"), traced.facts, strict=True):
         pairs = [
@@ -153,8 +153,15 @@ def _mask(packet: PyTree) -> tuple:
     return tuple(jax.tree.leaves(packet.mask))
 
 
-def _alive(stage: Stage, start: float) -> list[float]:
-    """Returns the share alive at most after 0, 1, ... rounds, up to all."""
+def alive(stage: Stage, start: float) -> list[float]:
+    """Returns the share alive at most after 0, 1, ... rounds, up to all.
+
+    Args:
+      stage, start: as `expect` takes them.
+
+    Raises:
+      ValueError: `Algorithm.alive` gives what is no share.
+    """
     if stage.algorithm.alive is None:
         return [1.0] * (stage.num_rounds + 1)
     shares = []
