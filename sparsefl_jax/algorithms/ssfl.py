@@ -19,7 +19,7 @@ from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
 from sparsefl_jax.wire.packets import Packet
 
-SEEDED = "the client draws the initial network from the seed"
+SEEDED = "the client draws the initial network from the seed, or knows it"
 
 
 def ssfl(
@@ -51,8 +51,9 @@ def ssfl(
       prunable: globs of the leaves that can be pruned. Stage 2 needs the same globs.
       mode: 'inference' scores a batch as in an evaluation, like the released code;
         'train' as in training, which networks with batch normalisation need.
-      seeded_init: clients draw the initial network themselves, so that 32 bits travel
-        down.
+      seeded_init: clients are assumed to draw the initial network themselves, so that
+        32 bits travel down; or to know the network of an earlier run that they start
+        from.
 
     Raises:
       ValueError: `density` is out of range, or the weighting or mode is unknown.

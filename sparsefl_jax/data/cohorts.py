@@ -197,8 +197,10 @@ def drawing(
     The function maps `rounds [R]` to `ids [R, K]`, or to None if all of them lie beyond
     the stage. For single rounds beyond it the cohort is that of the last round.
     """
+    small = present is None and num_clients <= SHUFFLED
+    options = hardware.UNOPTIMIZED if small else None  # then compiling takes longest
 
-    @functools.partial(jax.jit, compiler_options=hardware.UNOPTIMIZED)
+    @functools.partial(jax.jit, compiler_options=options)
     def draw(key, rounds):
         rounds = jnp.minimum(rounds, stage.num_rounds - 1)
         return cohorts(key, stage, num_clients, rounds, present)

@@ -19,7 +19,7 @@ SEGMENT_SECONDS = 4.0
 class Pace(NamedTuple):
     """How a stage is cut into segments."""
 
-    length: int  # rounds per compiled scan, at most
+    length: int  # rounds of a compiled loop, at most
     working: int | None  # rows of a working set; None if all are on the device
     where: str  # rows live: 'device', 'host' or 'disk'
 

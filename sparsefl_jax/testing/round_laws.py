@@ -75,7 +75,7 @@ def _most() -> int:
 
 
 def law_segments(world: World) -> None:
-    """Checks that a scan of rounds computes the same as several scans."""
+    """Checks that a loop over rounds computes the same as several loops."""
     states, _ = small_world.path(world)
     programs = ((0, 4, 4), (0, 2, 2), (2, 2, 2)) if world.thorough else ()
     for first, count, length in ((1, 3, None), *programs):
