@@ -163,7 +163,12 @@ PRINTED = {
     "zerofl": MASKS
     | {"mask_ratio": 0.2, "uplink": "top_of_diff", "sparse_inputs": True}
     | {"weighting": "examples"},
-    "ssfl": {"prunable": ("*kernel",), "weighting": "examples", "mode": "inference"},
+    "ssfl": {
+        "prunable": ("*kernel",),
+        "weighting": "examples",
+        "mode": "inference",
+        "seeded_init": False,
+    },
 }
 
 
