@@ -15,7 +15,7 @@ drawn without replacement, there with. FedDST with seed 0: 96.70 and 97.71.
 `mini` is a small version of the same pipeline on images that ship with the package: 20
 clients with two classes of Fashion-MNIST each, 5 a round, a small CNN, 40 rounds of
 two epochs. It is not a row of the paper. Measured with seed 0: 38.6 %, best 47.8 %
-(chance 10 %), in 5 min 38 s on 2 busy CPU cores, most of it compilation (2026-11-23).
+(chance 10 %), in 27 s on 2 CPU cores with compilation (2026-11-23).
 """
 
 from configs import _options

@@ -13,9 +13,9 @@ CPU cores.
 `mini` is a small version of the same pipeline: 2,000 training and 500 test images that
 ship with the package, a small CNN, 20 clients, 60 rounds, density 0.1 without the first
 and the last layer. It is not a row of the paper. Measured with seed 0: 35.4 % (chance
-10 %) at density 0.113 and 0.42 Gbit, in 20 minutes on 2 CPU cores that many other runs
-shared (commit 8db0867, 2026-11-23); topk 31.0 % at density 0.114 and 0.52 Gbit. Both
-wrote positions as bitmaps (`--config.algorithm.index=bitmap`).
+10 %) at density 0.113, in 46 s on 2 CPU cores with compilation (2026-11-23); topk
+31.0 % at density 0.114. With bitmaps as positions (`--config.algorithm.index=bitmap`)
+0.42 and 0.52 Gbit travelled.
 """
 
 from configs import _mini, _options

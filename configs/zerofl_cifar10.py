@@ -14,9 +14,8 @@ Not measured: a round takes about a minute on 2 CPU cores.
 `mini` is a small version of the same pipeline: 2,000 training and 500 test images that
 ship with the package, a small CNN, 20 clients, 60 rounds, sparse in all layers but the
 first and the last. It is not a row of the paper. Measured with seed 0: 42.2 % (chance
-10 %) at density 0.113 and 2.31 Gbit, in 25 minutes on 2 CPU cores that many other runs
-shared (commit 8db0867, 2026-11-23), with positions as bitmaps
-(`--config.algorithm.index=bitmap`).
+10 %) at density 0.113, in 54 s on 2 CPU cores with compilation (2026-11-23). With
+bitmaps as positions (`--config.algorithm.index=bitmap`) 2.31 Gbit travelled.
 """
 
 from configs import _mini, _options
