@@ -24,7 +24,6 @@ for name in ("shakespeare", "flash_sst2"):  # their networks read tokens
     FILES.remove(name)
 QUICK = {  # the others take long to compile
     ("complement_sst2", "cs"),
-    ("fedsparsify_fashion_mnist", "global"),
     ("spafl_fashion_mnist", "local"),  # nothing travels
 }
 SHAPES = {"mlp": (6, 6, 1), "sa": (24,)}  # of samples

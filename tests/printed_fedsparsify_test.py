@@ -20,7 +20,7 @@ FEDSPARSIFY = {
     "mlp": lambda: network("mlp", 10, MNIST),
     "fedsparsify_cnn": lambda: network("fedsparsify_cnn", 10, CIFAR),
 }
-QUICK = [("mlp", 0.9), ("mlp", 0.99)]
+QUICK = [("mlp", 0.9)]
 LONG = [
     (name, s)
     for name in FEDSPARSIFY
