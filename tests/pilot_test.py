@@ -40,7 +40,9 @@ def test_a_kind_that_a_pilot_has_not_seen_costs_as_the_other():
 def test_a_run_costs_its_first_round_and_both_kinds_of_exchanges(monkeypatch):
     bits = 1e9 * np.array([100.0, 10.0, 10.0, 20.0])
     monkeypatch.setattr(pilot, "most_bits", lambda parts: bits)
-    monkeypatch.setattr(pilot, "_last", lambda parts: (stage, 1.0, None))
+    layouts = {"w": SimpleNamespace(masked=True, paths=("w",))}
+    traced = SimpleNamespace(layouts={"down": layouts})
+    monkeypatch.setattr(pilot, "_last", lambda parts: (stage, 1.0, traced))
     counted = np.array([2, 1, 1, 0]), np.array([0, 1, 1, 2])
     monkeypatch.setattr(pilot, "exchanges", lambda *args: counted)
     before, begin = {"gbit": 1.0, "pflop": 5.0}, {"gbit": 70.0, "pflop": 4.0}
@@ -48,12 +50,14 @@ def test_a_run_costs_its_first_round_and_both_kinds_of_exchanges(monkeypatch):
     method = SimpleNamespace(alive=lambda round, start: start / 2**round)
     stage = SimpleNamespace(algorithm=method, cohort_size=2, num_rounds=4)
     data = SimpleNamespace(train=SimpleNamespace(size=np.ones(9)))
-    setup = SimpleNamespace(stages=[stage], data=data, system=None)
+    model = SimpleNamespace(macs={"w": 3, "last": 1})
+    setup = SimpleNamespace(stages=[stage], data=data, system=None, model=model)
     parts = SimpleNamespace(setup=setup)
     cost = pilot.cost(measured, parts, flops=8e15, seed=0)
-    # 10 (.8 + .5) twice, then 20 (.5 + .5); a quarter of 4, 2 and 1 PFLOP.
+    # 10 (.8 + .5) twice, then 20 (.5 + .5). Of 8 PFLOP 2 are dense, and 3, 1.5 and .75
+    # are left of the others; of these a quarter.
     assert cost["gbit"] == pytest.approx((1.0, 70.0 + 13.0 + 13.0 + 20.0))
-    assert cost["pflop"] == pytest.approx((5.0, 4.0 + 7 / 4))
+    assert cost["pflop"] == pytest.approx((5.0, 4.0 + 11.25 / 4))
 
 
 @pytest.mark.parametrize("draws", [5_000_000, 6])

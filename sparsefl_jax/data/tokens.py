@@ -95,7 +95,8 @@ def in_chunks(function: Callable, size: int, dtype: type) -> Callable:
         with tqdm(total=len(texts), desc=title, unit=" texts", disable=hide) as bar:
             for start in range(0, len(texts), _CHUNK):
                 chunk = list(texts[start : start + _CHUNK])
-                for row, found in zip(x[start:], function(chunk), strict=False):
+                rows = x[start : start + len(chunk)]
+                for row, found in zip(rows, function(chunk), strict=True):
                     row[: len(found)] = found
                 bar.update(len(chunk))
         return x

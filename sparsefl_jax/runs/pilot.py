@@ -23,6 +23,7 @@ from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.source import Parts
 from sparsefl_jax.simulation import clock
+from sparsefl_jax.sparsity import trees
 
 _DRAWS = 5_000_000  # rounds x clients that are drawn; later exchanges are no first ones
 
@@ -68,7 +69,7 @@ def measure(
         _spent(main[:1]),
         first,
         again,
-        after / float(most_flops(parts, flops)[later].sum()),
+        after / max(float(most_flops(parts, flops)[later].sum()), 1.0),
     )
 
 
@@ -132,8 +133,12 @@ def most_flops(parts: Parts, flops: float) -> np.ndarray:
       parts: of the run.
       flops: the most that a round takes whose mask keeps everything.
     """
-    last, share, _ = _last(parts)
-    return flops * np.array(traffic_estimate.alive(last, share)[:-1])
+    last, share, traced = _last(parts)
+    macs, sent = trees.by_path(parts.setup.model.macs), traced.layouts["down"].values()
+    under = {path for packet in sent if packet.masked for path in packet.paths}
+    masked = sum(macs.get(path, 0) for path in under) / max(sum(macs.values()), 1)
+    alive = np.array(traffic_estimate.alive(last, share)[:-1])
+    return flops * (1 - masked * (1 - alive))  # layers without a mask stay dense
 
 
 def _last(parts: Parts) -> tuple:
