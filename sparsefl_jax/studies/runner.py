@@ -83,14 +83,9 @@ def run(
     old = on_disk.read(workdir)[0] if (workdir / on_disk.FILE).exists() else []
     if left := {point.name for point in old} - {point.name for point in points}:
         say(f"not in this study, and so not on its page: {', '.join(sorted(left))}")
-    # The file keeps plain values, so what follows the rounds follows them here alone.
-    points = list(points)
-    for i, point in enumerate(points):
-        if fit_rounds.followed(point.config):
-            with on_disk.naming(point):
-                points[i] = _fitted(workdir, point)
+    points, failed = _with_rounds(workdir, points, say)
     on_disk.write(workdir, points, {"unlike": unlike})
-    missing = [point for point in points if not _complete(workdir, point)]
+    missing = [p for p in points if p not in failed and not _complete(workdir, p)]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
     with listening as stopped:
         _work(workdir, points, missing, start, say, jobs, stopped)
@@ -118,14 +113,13 @@ def run_point(workdir: str | Path, name: str) -> None:
             stack.enter_context(run_directory.locked(workdir / name))
         except ValueError:  # another process runs the point
             return
-        note, reasons = on_disk.failure(workdir, name), []
-        note.unlink(missing_ok=True)
+        on_disk.failure(workdir, name).unlink(missing_ok=True)
+        reasons = []
         for what, error in _errors(workdir, point):
             reasons.append(f"{what}: {one_line(error)}")
             known = isinstance(error, ValueError)
             trace = "" if known else "".join(traceback.format_exception(error))
-            note.parent.mkdir(exist_ok=True)
-            files.write_text(note, "\n".join([*reasons, trace]))
+            _note(workdir, point, "\n".join([*reasons, trace]))
 
 
 def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
@@ -141,6 +135,34 @@ def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
     for index, outcome in experiment.run_each(runs, asked):
         if isinstance(outcome, Exception):
             yield f"seed {point.seeds[index]}", outcome
+
+
+def _with_rounds(
+    workdir: Path, points: Sequence[Point], say: Callable
+) -> tuple[list[Point], list[Point]]:
+    """Sets the rounds of points whose methods follow them, as FedSparsify's does.
+
+    The study's file keeps plain values, so what follows the rounds follows them here
+    alone, and not in the process of the point.
+
+    Returns:
+      All points, and those whose pilots failed, as one that diverges does.
+    """
+    fitted, failed = [], []
+    for point in points:
+        if fit_rounds.followed(point.config):
+            on_disk.failure(workdir, point.name).unlink(missing_ok=True)
+            try:
+                point = _fitted(workdir, point)
+            except ValueError as error:  # a mistake is named before any runs
+                raise ValueError(f"point {point.name!r}: {one_line(error)}") from error
+            except Exception as error:
+                failed.append(point)
+                trace = "".join(traceback.format_exception(error))
+                _note(workdir, point, f"the budget: {one_line(error)}\n{trace}")
+                say(progress.ending(workdir, point))
+        fitted.append(point)
+    return fitted, failed
 
 
 def _fitted(workdir: Path, point: Point) -> Point:
@@ -224,10 +246,16 @@ def _work(workdir, points, missing, start, say, at_once: int, stopped) -> None:
 
 def _note_loss(workdir: Path, point: Point, job) -> None:
     """Notes why a point has neither ended nor said why, such as a kill."""
+    there = on_disk.failure(workdir, point.name).exists()
+    if not _complete(workdir, point) and not there:
+        _note(workdir, point, f"{job.fate()}\n")
+
+
+def _note(workdir: Path, point: Point, text: str) -> None:
+    """Writes down why a point has failed."""
     note = on_disk.failure(workdir, point.name)
-    if not _complete(workdir, point) and not note.exists():
-        note.parent.mkdir(exist_ok=True)
-        files.write_text(note, f"{job.fate()}\n")
+    note.parent.mkdir(parents=True, exist_ok=True)
+    files.write_text(note, text)
 
 
 def _check_alike(points: Sequence[Point], metrics: Sequence[str]) -> None:
