@@ -27,6 +27,8 @@ REFUSED = [
     ({"feedback": "ef21"}, "clients=None, expected their number"),
     ({"feedback": "ef21", "clients": 0}, "clients=0, expected an integer from 1"),
     ({"clients": 5}, "clients=5, expected None: feedback='ef21' reads it"),
+    ({"start": "gradient"}, "start='gradient', expected 'zero': feedback='ef21' reads"),
+    ({"start": "zeros"}, "start='zeros' (did you mean 'zero'?), expected one of zero,"),
     (
         {"feedback": "ef21", "clients": 5, "weighting": "examples"},
         "weighting='examples', expected 'uniform' with feedback='ef21'",

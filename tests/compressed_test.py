@@ -183,6 +183,25 @@ def test_ef21_by_hand_and_the_server_holds_the_mean_of_the_estimates():
         close(server.params, vector(before.params) + held.mean(0))
 
 
+def test_an_ef21_that_starts_at_the_gradient_sends_it_whole_once():
+    given = {"feedback": "ef21", "clients": 3, "start": "gradient"}
+    method = make(up="stc", density=0.3, **given)
+    cohorts, held, seen = [(0, 2), (1, 2), (0, 1)], np.zeros((3, 11)), set()
+    played = play(method, cohorts)
+    for deltas, cohort, one in zip(DELTAS, cohorts, played, strict=False):
+        before, clients, _, ups, server = one
+        for i in cohort:
+            new = vector(deltas[i])
+            if i in seen:
+                new = held[i] + ternary(0.3)(new - held[i], LEAVES)
+            sent = {name for name, packet in ups[i].items() if packet.sent}
+            assert sent == {"stats", *({"delta", "scale"} if i in seen else {"whole"})}
+            held[i] = new
+            close(clients[i].memory, held[i])
+        seen |= set(cohort)
+        close(server.params, vector(before.params) + held.mean(0))
+
+
 def test_stc_both_ways_by_hand():
     method = make(up="stc", down="stc", density=0.3)
     residual, wait, code = np.zeros((3, 11)), 0.0, ternary(0.3)

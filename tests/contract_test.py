@@ -151,6 +151,11 @@ TABLE = {
         TENTH | {"feedback": "ef21", "clients": 5},
         functools.partial(compresses, code=top(0.1), feedback="ef21"),
     ),
+    "compressed_ef21_gradient": Row(
+        compressed,
+        TENTH | {"feedback": "ef21", "clients": 5, "start": "gradient"},
+        obeys,
+    ),
     "compressed_randomk": Row(compressed, TENTH | {"up": "randomk"}, obeys),
     "compressed_qsgd": Row(compressed, {"up": "qsgd", "feedback": "none"}, obeys),
     "compressed_majority": Row(

@@ -111,8 +111,8 @@ PRINTED = {
     "compressed": {
         **{"up": "topk", "down": None, "feedback": None, "density": None},
         **{"scope": None, "bits": None, "bucket": None, "index": None},
-        **{"clients": None, "stale": "keep", "server_optimizer": None},
-        **{"keep_optimizer": False, "weighting": None},
+        **{"clients": None, "start": "zero", "stale": "keep"},
+        **{"server_optimizer": None, "keep_optimizer": False, "weighting": None},
     },
     "fedavg": FEDAVG,
     "feddst": MASKS

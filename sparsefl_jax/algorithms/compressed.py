@@ -36,7 +36,6 @@ NO_RESIDUAL = ("qsgd", "majority")  # unbiased, and without a size
 DOWN = ("topk", "stc", "sign")  # decoded exactly, so both ends get the same model
 HELD = "the client adds the steps that travel to the model that it holds"
 
-
 _add = partial(jax.tree.map, jnp.add)
 _subtract = partial(jax.tree.map, jnp.subtract)
 
@@ -87,6 +86,7 @@ def compressed(
     bucket: int | None = None,
     index: str | None = None,
     clients: int | None = None,
+    start: str = "zero",
     stale: str = "keep",
     server_optimizer: optax.GradientTransformation | None = None,
     keep_optimizer: bool = False,
@@ -120,6 +120,8 @@ def compressed(
       index: how 'topk' and 'stc' write positions, see `packets.Packet`; None for
         'packed'.
       clients: number of all clients, which 'ef21' needs.
+      start: estimates of 'ef21' start at 'zero', or at the first 'gradient': a client's
+        first update, which then travels whole.
       stale: 'keep', or 'reset' if a client that missed a round forgets its residual.
       server_optimizer: an optax optimizer that takes the negated mean for a gradient;
         None adds the mean. 'majority' needs one, whose rate is the size of a step.
@@ -137,11 +139,10 @@ def compressed(
       >>> method = compressed(model, optimizer, up="stc", down="stc", density=0.01)
     """
     feedback = feedback or ("none" if up in NO_RESIDUAL else "ef")
-    one_of("feedback", feedback, FEEDBACK)
-    one_of("stale", stale, ("keep", "reset"))
     given = dict(density=density, scope=scope, bits=bits, bucket=bucket, index=index)
     _refuse_unread(up, down, given)
-    _refuse_combinations(up, feedback, clients, stale, server_optimizer, weighting)
+    _refuse_combinations(up, feedback, stale, server_optimizer)
+    _refuse_around_ef21(feedback, clients, start, weighting)
     equal = feedback == "ef21" or up == "majority"
     weight = means.weigh(weighting or ("uniform" if equal else "examples"))
     coder = _compressor("up", up, given | {"unbiased": feedback == "none"}, COMPRESSORS)
@@ -175,19 +176,19 @@ def compressed(
         train_key, code_key = jax.random.split(key)
         if coder.shared:  # static branch
             code_key = jax.random.key(downlink["seed"].values)
-        tx, memory = optimizer(ctx.round), client.memory
+        tx, memory = optimizer(ctx.round), _remembered(ctx, client.memory, stale)
         uplink, opt_state, metrics = fit(
             train_key, loss_fn, tx, downlink, client.opt_state, batches
         )
-        if stale == "reset":  # static branch
-            memory = _unless_missed(ctx, memory)
         pending = pending_of(uplink["delta"].values, memory)
         message = coder.encode(code_key, pending)
-        client = Client(remember(memory, pending, coder.decode(message)), opt_state)
+        if start == "gradient":  # static branch
+            message = _whole(message, pending, ctx.last_round < 0)
+        client = Client(remember(memory, pending, _read(coder, message)), opt_state)
         return message | {"stats": uplink["stats"]}, client, metrics
 
     def contribute(ctx, uplink):
-        sent = {"delta": coder.decode(uplink), "stats": uplink["stats"].values}
+        sent = {"delta": _read(coder, uplink), "stats": uplink["stats"].values}
         return means.weighted_sum(sent, weight(ctx.client))
 
     def aggregate(key, round, server, total):
@@ -210,13 +211,29 @@ def compressed(
     return Algorithm(*steps, undelivered=_undelivered)
 
 
+def _whole(message: Message, pending: PyTree, first: Array) -> Message:
+    """Returns a message that travels uncompressed instead where it is a `first` one."""
+    packets = {n: replace(packet, sent=~first) for n, packet in message.items()}
+    return packets | {"whole": Packet(pending, sent=first)}
+
+
+def _read(coder: Compressor, message: Message) -> PyTree:
+    """Returns the update that a client's message holds."""
+    update, first = coder.decode(message), message.get("whole")
+    if first is None:  # static branch
+        return update
+    return jax.tree.map(lambda v, u: jnp.where(first.sent, v, u), first.values, update)
+
+
 def _undelivered(ctx: Context, before: Client, after: Client) -> Client:
     """Returns a client as it was to the server, which has not seen its update."""
     return after._replace(memory=before.memory)
 
 
-def _unless_missed(ctx: Context, memory: PyTree) -> PyTree:
-    """Returns the memory of a client, 0 if it has missed a round."""
+def _remembered(ctx: Context, memory: PyTree, stale: str) -> PyTree:
+    """Returns a client's memory; by 'reset' it is 0 if the client missed a round."""
+    if stale == "keep":  # static branch
+        return memory
     missed = ctx.last_round < ctx.round - 1
     return jax.tree.map(lambda e: jnp.where(missed, 0.0, e), memory)
 
@@ -230,9 +247,8 @@ def _estimate(server: Server, total: PyTree, clients: int) -> PyTree:
 def _catch_up(ctx: Context, server: Server) -> Message:
     """Returns the packets from which a client makes the present model.
 
-    One that took part in the round before gets the last step. One that missed rounds
-    gets the entries that have changed since, or all where every step changes all. A
-    client that takes part for the first time gets everything.
+    One that took part in the round before gets the last step, and one that missed
+    rounds the entries that have changed since, or all. A new one gets everything.
     """
     step = server.step
     new = ctx.last_round < 0
@@ -295,10 +311,10 @@ def _refuse_unread(up, down, given: dict) -> None:
             )
 
 
-def _refuse_combinations(
-    up, feedback, clients, stale, server_optimizer, weighting
-) -> None:
+def _refuse_combinations(up, feedback, stale, server_optimizer) -> None:
     """Refuses arguments that do not go together."""
+    one_of("feedback", feedback, FEEDBACK)
+    one_of("stale", stale, ("keep", "reset"))
     if up == "majority" and feedback != "none":
         raise ValueError(
             f"feedback={feedback!r}, expected 'none' with up='majority', whose signs "
@@ -309,6 +325,13 @@ def _refuse_combinations(
             "server_optimizer=None, expected one with up='majority', such as sgd: its "
             "learning rate is the size of a step"
         )
+    if stale == "reset" and feedback != "ef":
+        raise ValueError(f"stale={stale!r}, expected 'keep' with feedback={feedback!r}")
+
+
+def _refuse_around_ef21(feedback, clients, start, weighting) -> None:
+    """Refuses what 'ef21' alone reads without it, and what does not go with it."""
+    one_of("start", start, ("zero", "gradient"))
     if feedback == "ef21":
         if clients is None:
             raise ValueError("clients=None, expected their number with feedback='ef21'")
@@ -317,7 +340,9 @@ def _refuse_combinations(
             raise ValueError(
                 f"weighting={weighting!r}, expected 'uniform' with feedback='ef21'"
             )
-    elif clients is not None:
-        raise ValueError(f"clients={clients}, expected None: feedback='ef21' reads it")
-    if stale == "reset" and feedback != "ef":
-        raise ValueError(f"stale={stale!r}, expected 'keep' with feedback={feedback!r}")
+        return
+    for name, value, default in (("clients", clients, None), ("start", start, "zero")):
+        if value != default:
+            raise ValueError(
+                f"{name}={value!r}, expected {default!r}: feedback='ef21' reads it"
+            )
