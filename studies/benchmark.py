@@ -219,6 +219,7 @@ def _config(
         config.num_clients, config.cohort_size, config.fit.gbit = 20, 5, 0.75
     config.partition = {"name": "dirichlet", "alpha": alpha}
     config.val_fraction, config.metric = 0.1, "clients"
+    config.system = "mobile"  # for the hours; without deadlines it changes no result
     config.epochs, config.batch_size, config.eval_every = 2, 32, 5
     config.fit.pilot, config.fit.most = 5, MOST
     config.num_rounds = min(MOST, round(DENSE_ROUNDS / (density or 1.0)))

@@ -140,6 +140,21 @@ def test_up_and_down_are_summed_over_all_stages(tmp_path):
     assert costs.curve(run, "rounds").cost.tolist() == [3, 5]
 
 
+def test_traffic_without_positions_is_an_axis_where_positions_travel(tmp_path):
+    def written(name, positions):
+        extra = {
+            **{"bits_up_values": 3, "bits_up_positions": 0},
+            **{"bits_down_values": 4, "bits_down_positions": positions},
+        }
+        points = list(lines([(1.0, 0.1), (2.0, 0.3)], extra=extra))
+        return read_run(write(tmp_path / name, points))
+
+    dense, sparse = written("dense", 0), written("sparse", 2)
+    assert "gbit_values" not in [axis.name for axis in costs.axes([dense])]
+    assert "gbit_values" in [axis.name for axis in costs.axes([dense, sparse])]
+    np.testing.assert_allclose(costs.curve(sparse, "gbit_values").cost, [7e-9, 14e-9])
+
+
 def test_a_run_in_its_first_stage_has_no_result_yet(tmp_path):
     path = write(tmp_path, [(1.0, 0.9)], first_stage={"name": "snip"}, ended=False)
     assert not len(costs.curve(read_run(path), "gbit").cost)

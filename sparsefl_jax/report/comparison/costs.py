@@ -11,17 +11,19 @@ from sparsefl_jax.report.lines import finite
 from sparsefl_jax.report.load import Record, Run
 
 _SUFFIX = "_cumulative"
-# Costs that older records lack, or that no column holds, are sums of another column.
+# Costs that older records lack, or that no column holds, are sums of other columns.
 _SUMS = {
-    "gbit_up": ("bits_up", 1e9),
-    "gbit_down": ("bits_down", 1e9),
-    "pflop": ("flops", 1e15),
+    "gbit_up": (("bits_up",), 1e9),
+    "gbit_down": (("bits_down",), 1e9),
+    "gbit_values": (("bits_up_values", "bits_down_values"), 1e9),
+    "pflop": (("flops",), 1e15),
 }
 # Words for the axes that need them: title, unit, and units in one of the column's.
 _WORDS = {
     "gbit": ("traffic, both ways", "bit", 1e9),
     "gbit_up": ("traffic up", "bit", 1e9),
     "gbit_down": ("traffic down", "bit", 1e9),
+    "gbit_values": ("traffic without positions", "bit", 1e9),
     "pflop": ("training FLOPs at the masks", "FLOP", 1e15),
     "hours": ("virtual time", "h", 1.0),
     "rounds": ("rounds", "", 1.0),
@@ -81,8 +83,8 @@ def axes(runs: Sequence[Run]) -> list[Axis]:
       runs: the runs to compare.
 
     Returns:
-      An axis for every column `*_cumulative`, for the traffic in either direction, and
-      for the rounds.
+      An axis for every column `*_cumulative`, for the traffic in either direction, for
+      that without positions where any travel, and for the rounds.
 
     Example:
       >>> from pathlib import Path
@@ -98,11 +100,15 @@ def axes(runs: Sequence[Run]) -> list[Axis]:
         for key in record
         if key.endswith(_SUFFIX)
     }
+    train = [record for run in runs for record in run.train]
     columns |= {
         name
-        for name, (key, _) in _SUMS.items()
-        if any(finite(record.get(key)) for run in runs for record in run.train)
+        for name, (keys, _) in _SUMS.items()
+        if any(finite(_added(record, keys)) for record in train)
     }
+    positions = ("bits_up_positions", "bits_down_positions")
+    if not any(_added(record, positions) for record in train):
+        columns.discard("gbit_values")
     known = [name for name in _WORDS if name in columns]
     return list(map(axis, [*known, *sorted(columns - set(known)), "rounds"]))
 
@@ -125,10 +131,16 @@ def cost(run: Run, record: Record, name: str) -> float | None:
         return value
     if name not in _SUMS:
         return None
-    key, scale = _SUMS[name]
+    keys, scale = _SUMS[name]
     end = (record["stage"], record["round"])
-    parts = [r.get(key) for r in run.train if (r["stage"], r["round"]) <= end]
+    parts = [_added(r, keys) for r in run.train if (r["stage"], r["round"]) <= end]
     return sum(parts) / scale if parts and all(map(finite, parts)) else None
+
+
+def _added(record: Record, keys: Sequence[str]) -> float | None:
+    """Returns the sum of some fields of a record; None if it lacks one."""
+    values = [record.get(key) for key in keys]
+    return sum(values) if all(map(finite, values)) else None
 
 
 def total(run: Run, name: str) -> float | None:

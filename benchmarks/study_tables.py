@@ -1,0 +1,200 @@
+"""Writes the tables of docs/benchmark.md from the folder of the benchmark's study.
+
+    python -m benchmarks.study_tables runs/benchmark
+
+Results go to `benchmarks/tables/benchmark.json`, from which the tables between
+`<!-- table NAME -->` and `<!-- end -->` are drawn; commit both. Points that have not
+ended in all their seeds are left out, and entries of points that the folder does not
+hold are kept.
+
+The accuracy within a budget is that of the round which validation chooses among those
+that have cost no more. So a run that ended before counts with what it has spent.
+"""
+
+import json
+import re
+import statistics
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from sparsefl_jax.report.comparison import costs, evaluations
+from sparsefl_jax.report.load import Run, read_run
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.system import files
+
+ROOT = Path(__file__).parent.parent
+RESULTS, PAGE = "benchmarks/tables/benchmark.json", "docs/benchmark.md"
+BUDGETS = {  # by axis, in its own units
+    "gbit": (0.25, 0.5, 1.0, 2.01),  # the pilot's estimate may be half a percent off
+    "gbit_values": (0.25, 0.5, 1.0),
+    "pflop": (2e-5, 5e-5, 1e-4, 2e-4),
+    "hours": (0.0025, 0.005, 0.01, 0.02),
+}
+# The columns of the ranking: title, axis and budget.
+RANKED = (
+    ("2 Gbit", "gbit", 2.01),
+    ("0.5 Gbit", "gbit", 0.5),
+    ("0.5 Gbit without positions", "gbit_values", 0.5),
+    ("50 GFLOP", "pflop", 5e-5),
+    ("18 s", "hours", 0.005),
+)
+
+
+def entry(name: str, runs: Sequence[Run]) -> dict:
+    """Returns the results of a point.
+
+    Args:
+      name: of the point.
+      runs: one for each of its seeds, all ended.
+
+    Returns:
+      `within`, by axis and budget pairs of accuracy and validation score, one a seed;
+      totals and the mean share of bits that are positions; seeds, commits, seconds.
+    """
+    within = {}
+    for axis, budgets in BUDGETS.items():
+        for budget in budgets:
+            found = [_within(run, axis, budget) for run in runs]
+            within[f"{axis} {budget:g}"] = found
+    totals = {
+        axis: [costs.total(run, axis) for run in runs] for axis in (*BUDGETS, "rounds")
+    }
+    return {
+        "point": name,
+        "method": name.partition("-")[0],
+        "density": runs[0].config["density"],
+        "seeds": [evaluations.seed_of(run) for run in runs],
+        "within": within,
+        "totals": totals,
+        "seconds": [run.summary["seconds"] for run in runs],
+        "commits": sorted({run.summary["commit"] for run in runs}),
+    }
+
+
+def _within(run: Run, axis: str, budget: float) -> tuple[float, float] | None:
+    """Returns the accuracy that validation chooses within a budget, and its score."""
+    evals = evaluations.final_evals(run)
+    paid = [r for r in evals if (costs.cost(run, r, axis) or 0.0) <= budget]
+    if (best := evaluations.best_of(paid)) is None:
+        return None
+    return evaluations.accuracy(best), best["val_accuracy"]
+
+
+def accuracies(found: dict, axis: str, budget: float, place: int = 0) -> list[float]:
+    """Returns the accuracies of a point within a budget; none if a seed has none."""
+    pairs = found["within"][f"{axis} {budget:g}"]
+    return [pair[place] for pair in pairs] if all(pairs) else []
+
+
+def densities(entries: Sequence[dict]) -> str:
+    """Formats every point with what it reached and what it cost."""
+    head = ["method", "density", "0.5 Gbit", "1 Gbit", "2 Gbit", "rounds", "spent"]
+    lines = _head([*head, "positions", "GFLOP", "minutes"])
+    for found in entries:
+        mean = {axis: statistics.fmean(v) for axis, v in found["totals"].items()}
+        values = [accuracies(found, "gbit", budget) for budget in (0.5, 1.0, 2.01)]
+        lines.append(
+            _line(
+                [
+                    f"`{found['method']}`",
+                    f"{found['density']:g}" if found["density"] else "-",
+                    *map(_spread, values),
+                    f"{mean['rounds']:.0f}",
+                    f"{mean['gbit']:.2f}",
+                    f"{100 * (1 - mean['gbit_values'] / mean['gbit']):.0f} %",
+                    f"{1e6 * mean['pflop']:.0f}",
+                    f"{60 * mean['hours']:.1f}",
+                ]
+            )
+        )
+    return "\n".join(lines)
+
+
+def ranking(entries: Sequence[dict]) -> str:
+    """Formats each method at its best density, ranked within each budget.
+
+    The density is the one with the best mean score on the validation split within that
+    budget.
+    """
+    methods = dict.fromkeys(found["method"] for found in entries)
+    cells = {name: [f"`{name}`"] for name in methods}
+    for _, axis, budget in RANKED:
+        chosen = {name: _best(entries, name, axis, budget) for name in methods}
+        reached = {n: statistics.fmean(c[0]) for n, c in chosen.items() if c}
+        order = sorted(reached, key=reached.get, reverse=True)
+        for name, row in cells.items():
+            if name not in reached:
+                row.append("-")
+                continue
+            values, density = chosen[name]
+            at = f", d = {density:g}" if density else ""
+            row.append(f"**{order.index(name) + 1}** {_spread(values)}{at}")
+    lines = _head(["method", *(title for title, *_ in RANKED)])
+    return "\n".join([*lines, *map(_line, cells.values())])
+
+
+def _best(entries, method: str, axis: str, budget: float) -> tuple | None:
+    """Returns the accuracies of a method at its best density, and the density."""
+    scored = {}
+    for found in entries:
+        if found["method"] == method and (
+            scores := accuracies(found, axis, budget, place=1)
+        ):
+            values = accuracies(found, axis, budget)
+            scored[statistics.fmean(scores)] = values, found["density"]
+    return scored[max(scored)] if scored else None
+
+
+def _spread(values: Sequence[float]) -> str:
+    """Formats mean and sample deviation over seeds, in percent."""
+    if not values:
+        return "-"
+    percent = [100 * value for value in values]
+    deviation = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
+    return f"{statistics.fmean(percent):.1f}{deviation}"
+
+
+def _head(names: Sequence[str]) -> list[str]:
+    return [_line(names), _line(["---", *["--:"] * (len(names) - 1)])]
+
+
+def _line(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def collect(workdir: Path) -> list[dict]:
+    """Returns the entries of a study's points that have ended, in their order."""
+    known, _ = on_disk.read(workdir)
+    entries = []
+    for point in known:
+        folders = [folder for _, folder in on_disk.folders(workdir, point)]
+        if all((folder / "summary.json").exists() for folder in folders):
+            entries.append(entry(point.name, list(map(read_run, folders))))
+    return entries
+
+
+def publish(new: Sequence[dict], root: Path = ROOT) -> None:
+    """Adds entries to the results and draws the tables of the page anew."""
+    path = root / RESULTS
+    known = json.loads(path.read_text()) if path.exists() else []
+    entries = {found["point"]: found for found in [*known, *new]}
+    every = list(entries.values())
+    lines = ",\n".join(json.dumps(found) for found in every)
+    files.write_text(path, f"[\n{lines}\n]\n")
+    page = root / PAGE
+    text = page.read_text()
+    for name, draw in (("densities", densities), ("ranking", ranking)):
+        marks = rf"(<!-- table {name} -->\n).*?(<!-- end -->)"
+        table = draw(every)
+        text = re.sub(marks, lambda m, t=table: f"{m[1]}{t}\n{m[2]}", text, flags=re.S)
+    files.write_text(page, text)
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit("expected the folder of a study")
+    try:
+        publish(collect(Path(sys.argv[1])))
+    except ValueError as error:
+        sys.exit(str(error))

@@ -1,0 +1,97 @@
+"""The benchmark's tables, from runs that are written down by hand."""
+
+import json
+
+from equal_cost_test import write
+
+from benchmarks import study_tables
+from sparsefl_jax.report import read_run
+
+PAGE = """a
+<!-- table densities -->
+-
+<!-- end -->
+<!-- table ranking -->
+<!-- end -->
+b
+"""
+
+
+def run_of(folder, seed, rounds, method="spdst", density=0.05, stage=0):
+    """Writes rounds of (Gbit, accuracy, validation accuracy); half is positions."""
+    records = []
+    for number, (gbit, accuracy, score) in enumerate(rounds, 1):
+        cost = {"gbit_cumulative": gbit, "pflop_cumulative": gbit * 1e-4}
+        head = {"stage": stage, "round": number, "hours_cumulative": gbit / 100} | cost
+        values = {f"bits_{way}_values": 125_000_000 for way in ("up", "down")}
+        bits = {"bits_up": 250_000_000, "bits_down": 250_000_000} | values
+        work = {"flops": 5e10, "flops_dense": 1e11}
+        records.append({**head, "phase": "train", **bits, **work})
+        models = {"global": {"accuracy": accuracy, "density": density or 1.0}}
+        found = {"models": models, "accuracy": accuracy, "val_accuracy": score}
+        records.append({**head, "phase": "eval", "metric": "clients", **found})
+    write(folder, records, seed, method, density=density)
+    summary = {"method": method, "seconds": 3.0, "commit": "abc"}
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return read_run(folder)
+
+
+def test_validation_chooses_the_round_within_each_budget(tmp_path):
+    """Rounds of .5 Gbit, half of it values; the last one scores best, not by test."""
+    rounds = [(0.5, 0.6, 0.5), (1.0, 0.9, 0.4), (1.5, 0.7, 0.8)]
+    run = run_of(tmp_path / "a", 0, rounds)
+    found = study_tables.entry("spdst-density=0.05", [run])
+    within = found["within"]
+    assert within["gbit 0.25"] == [None]
+    assert within["gbit 0.5"] == within["gbit 1"] == [(0.6, 0.5)]
+    assert within["gbit 2.01"] == [(0.7, 0.8)]  # it ended before
+    assert within["gbit_values 0.5"] == [(0.6, 0.5)]  # two rounds, .25 Gbit each
+    assert within["gbit_values 1"] == [(0.7, 0.8)]
+    assert within["pflop 5e-05"] == [(0.6, 0.5)] and within["hours 0.005"] == [
+        (0.6, 0.5)
+    ]
+    assert found["totals"]["gbit"] == [1.5] and found["totals"]["rounds"] == [3]
+    assert (found["method"], found["density"]) == ("spdst", 0.05)
+
+
+def test_the_tables_rank_methods_at_their_best_density(tmp_path):
+    """SPDST is better on the test set at .2, but validation prefers .05."""
+    entries = []
+    for name, density, points in (
+        ("spdst-density=0.2", 0.2, [(0.90, 0.5), (0.90, 0.5)]),
+        ("spdst-density=0.05", 0.05, [(0.80, 0.6), (0.84, 0.6)]),
+        ("fedavg", None, [(0.86, 0.7), (0.86, 0.7)]),
+    ):
+        runs = [
+            run_of(tmp_path / f"{name}_{seed}", seed, [(0.5, *pair)], density=density)
+            for seed, pair in enumerate(points)
+        ]
+        entries.append(study_tables.entry(name, runs))
+    for folder in ("docs", "benchmarks/tables"):
+        (tmp_path / folder).mkdir(parents=True)
+    page = tmp_path / study_tables.PAGE
+    page.write_text(PAGE)
+    study_tables.publish(entries[:2], tmp_path)
+    study_tables.publish(entries[2:], tmp_path)  # adds to what is there
+    lines = page.read_text().splitlines()
+    assert lines[0] == "a" and lines[-1] == "b"
+    assert (
+        "| `spdst` | 0.05 | 82.0 ± 2.8 | 82.0 ± 2.8 | 82.0 ± 2.8 | 1 | 0.50 | 50 % "
+        "| 50 | 0.3 |"
+    ) in lines
+    assert (
+        "| `fedavg` | - | 86.0 ± 0.0 | 86.0 ± 0.0 | 86.0 ± 0.0 | 1 | 0.50 | 50 % | 50 "
+        "| 0.3 |"
+    ) in lines
+    (first, second) = (line for line in lines if "**" in line)
+    assert first.startswith("| `spdst` | **2** 82.0 ± 2.8, d = 0.05 |")
+    assert second.startswith("| `fedavg` | **1** 86.0 ± 0.0 |")
+    assert len(json.loads((tmp_path / study_tables.RESULTS).read_text())) == 3
+
+
+def test_a_method_without_a_result_within_a_budget_has_no_rank(tmp_path):
+    late = study_tables.entry("stc", [run_of(tmp_path / "a", 0, [(1.9, 0.9, 0.9)])])
+    soon = study_tables.entry("topk", [run_of(tmp_path / "b", 0, [(0.4, 0.5, 0.5)])])
+    last, first = study_tables.ranking([late, soon]).splitlines()[2:]
+    assert last.startswith("| `stc` | **1** 90.0, d = 0.05 | - |")
+    assert first.startswith("| `topk` | **2** 50.0, d = 0.05 | **1** 50.0, d = 0.05 |")
