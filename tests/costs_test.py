@@ -7,7 +7,7 @@ import pytest
 from sparsefl_jax.algorithms import pdst
 from sparsefl_jax.simulation import round_program
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire import ledger, packets, paper_counts
 from tests import silent
 
 
@@ -22,7 +22,7 @@ def conv4():
 @pytest.mark.slow
 def test_ledger_charges_more_than_the_papers_view(conv4):
     both = dict.fromkeys(("down", "up"), ("weights", "dense"))
-    view = conv4.view(ledger.values_only_bits, both)
+    view = conv4.view(paper_counts.values_only_bits, both)
     statistics = 2 * 640 * 32
     values = conv4.total("bits_down_values", "bits_up_values")
     assert values == view + 2 * 2 * 2 * statistics  # rounds, clients, directions
@@ -46,12 +46,12 @@ COUNT = packets.Count(np.array([[5, 4], [6, 4], [2, 4]]), np.zeros(3, bool), SEN
 
 @pytest.mark.parametrize(("given", "words"), [({}, 1), ({"words": 2}, 2)])
 def test_values_only_counts_what_was_sent(given, words):
-    bits = ledger.values_only_bits(LAYOUT, {"up": COUNT}, ("up",), **given)
+    bits = paper_counts.values_only_bits(LAYOUT, {"up": COUNT}, ("up",), **given)
     assert bits == words * 32 * (9 + 6)
 
 
 def test_linear_accounting_counts_what_was_sent():
-    view = ledger.linear_p_accounting
+    view = paper_counts.linear_p_accounting
     assert view(LAYOUT, {"up": COUNT}, ("up",), 0.5) == 32 * 10 * (0.5 + 0.5)
     rate = np.array([0.5, 0.25, 1.0])
     assert view(LAYOUT, {"up": COUNT}, ("up",), rate) == 32 * 10 * (0.5 + 1.0)
@@ -62,19 +62,21 @@ def test_clipped_entropy_counts_what_was_sent():
     """8 entries, a quarter clipped: n H + log2 n of 8 ones, of 8 zeros and of half."""
     ones = np.array([[4, 4], [2, 2], [0, 0]])
     count = packets.Count(np.full((3, 2), 4), np.zeros(3, bool), SENT, ones)
-    bits = ledger.clipped_entropy_bits({"up": count}, ("up",), epsilon=0.25)
+    bits = paper_counts.clipped_entropy_bits({"up": count}, ("up",), epsilon=0.25)
     quarter = 0.25 * np.log2(4) + 0.75 * np.log2(4 / 3)
     assert bits == pytest.approx(2 * (8 * quarter + 3), rel=1e-6)
 
 
 def test_views_of_parameters_and_of_a_dense_layer():
     # Two rounds of 5 clients: 7 and 4 parameters go down, 4 and 3 come up.
-    assert ledger.exchanged([7, 4, 3], 5) == 5 * (7 + 4) + 5 * (4 + 3)
-    assert ledger.saving(96, 24) == 4.0
+    assert paper_counts.exchanged([7, 4, 3], 5) == 5 * (7 + 4) + 5 * (4 + 3)
+    assert paper_counts.saving(96, 24) == 4.0
     # 10 MAC and 2 outputs: 22 FLOPs forward, and as many for each derivative. Half of
     # the weights are gone (10 FLOPs forward), and a quarter sends: 20 (1 - 0.75) = 5.
-    assert ledger.complement_flops(10, 2) == 66
-    assert ledger.complement_saving(10, 2, 0.5, 0.25) == pytest.approx((10 + 5) / 66)
+    assert paper_counts.complement_flops(10, 2) == 66
+    assert paper_counts.complement_saving(10, 2, 0.5, 0.25) == pytest.approx(
+        (10 + 5) / 66
+    )
 
 
 def test_flops_follow_the_masks():

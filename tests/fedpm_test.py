@@ -15,7 +15,7 @@ from sparsefl_jax.runs import loop
 from sparsefl_jax.sparsity import masks, supermask
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire import ledger, packets, paper_counts
 from sparsefl_jax.wire.charges import message_bits
 from tests.by_hand import bare
 
@@ -192,7 +192,7 @@ def test_bits_of_a_round(world):
         f = sum(int(m.sum()) for m in jax.tree.leaves(mask)) / n
         f = 0.01 + 0.98 * f
         view -= n * (f * math.log2(f) + (1 - f) * math.log2(1 - f)) - math.log2(n)
-    assert ledger.clipped_entropy_bits(log.up, ["mask"]) == pytest.approx(view)
+    assert paper_counts.clipped_entropy_bits(log.up, ["mask"]) == pytest.approx(view)
 
 
 @pytest.mark.slow

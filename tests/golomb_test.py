@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from sparsefl_jax import algorithms
 from sparsefl_jax.testing import laws, small_world
-from sparsefl_jax.wire import arithmetic, golomb, ledger, packets, positions
+from sparsefl_jax.wire import arithmetic, golomb, packets, paper_counts, positions
 from sparsefl_jax.wire.charges import message_bits
 
 PHI = (1 + math.sqrt(5)) / 2
@@ -110,10 +110,16 @@ def test_bits_of_stc_as_its_official_code_counts_them():
     message = {"delta": packets.Packet(values, mask, bits=1, index="golomb")}
     found = packets.layout(message), packets.count(message)
     # b = 2: of gaps 1, 8, 23 the quotients take 1 + 2 + 6 bits; 3 (1 + 1 + 2) + 9
-    assert ledger.official_stc_bits(*found, ("delta",)) == 21
+    assert paper_counts.official_stc_bits(*found, ("delta",)) == 21
     assert int(message_bits(*found).total) == 6 + 3 * 2 + 9 + 3
     unsent = {"delta": found[1]["delta"]._replace(sent=jnp.bool_(False))}
-    assert ledger.official_stc_bits(found[0], unsent, ("delta",)) == 0
+    assert paper_counts.official_stc_bits(found[0], unsent, ("delta",)) == 0
+
+
+def test_bits_of_the_steps_that_clients_of_stc_have_missed():
+    # Client 0 takes part in rounds 0, 1, 4: 0, 1 and 3 steps; client 7 in 3 and 4.
+    cohorts = [[0], [0], [], [7], [7, 0]]
+    assert paper_counts.missed_updates(cohorts, 2.5) == (0 + 1 + 3 + 3 + 1) * 2.5
 
 
 def test_the_plan_bounds_the_bits_of_every_mask_of_at_most_k_entries():

@@ -16,7 +16,7 @@ from sparsefl_jax.core.types import (
 from sparsefl_jax.models import build
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import ledger, packets
+from sparsefl_jax.wire import ledger, packets, paper_counts
 from sparsefl_jax.wire.charges import message_bits
 
 KEY, RATE, MOMENTUM, DECAY, CLIP = jax.random.key(0), 0.1, 0.9, 5e-4, 1.0
@@ -202,7 +202,7 @@ def test_the_ledger_charges_a_quarter_not_half():
     bits = message_bits(down, jax.device_get(count()))
     assert int(bits.total) == 32 * (250 + 6_250 + 100_000 + 2_500)
     one = packets.Count(None, None, np.True_)
-    view = ledger.linear_p_accounting(down, {"params": one}, ("params",), 0.5)
+    view = paper_counts.linear_p_accounting(down, {"params": one}, ("params",), 0.5)
     assert view == 32 * 430_500 / 2
 
 

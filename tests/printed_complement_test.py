@@ -6,7 +6,7 @@ import pytest
 from sparsefl_jax.algorithms import (
     fedavg,
 )
-from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire import paper_counts
 from tests import printed_complement, silent
 from tests import printed_figures as printed
 from tests.printed_complement import complement_network, outputs
@@ -33,7 +33,7 @@ def test_vanilla_flops_of_complement(name):
         {printed.vanilla_place(table, layer): v for layer, v in found.items()},
     )
     # The paper's dense layer of SA has its 32 biases among the multiply-adds.
-    assert ledger.complement_flops(768 * 32 + 32, 32) == 147_744 == 148_329 - 585
+    assert paper_counts.complement_flops(768 * 32 + 32, 32) == 147_744 == 148_329 - 585
 
 
 @pytest.mark.slow
@@ -63,8 +63,8 @@ def test_complement(name, p):
     table, flops, saved = printed.SAVED[name][0], [], []
     for layer, d in measured.items():
         of_layer = model.macs[layer]["kernel"], outputs(model, layer)
-        flops.append(ledger.complement_flops(*of_layer))
-        saved.append(100 * ledger.complement_saving(*of_layer, 1 - p, d))
+        flops.append(paper_counts.complement_flops(*of_layer))
+        saved.append(100 * paper_counts.complement_saving(*of_layer, 1 - p, d))
         found[printed.saved_place(table, layer, p)] = saved[-1]
     found[printed.saved_place(table, "full", p)] = np.average(saved, weights=flops)
     settle(f"test_complement[{name}-{p}]", found)

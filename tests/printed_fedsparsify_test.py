@@ -6,7 +6,7 @@ from sparsefl_jax.algorithms import (
     fedavg,
     fedsparsify_global,
 )
-from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire import paper_counts
 from tests import printed_figures as printed
 from tests import silent
 from tests.printed_figures import settle, some
@@ -45,7 +45,7 @@ def test_fedsparsify(name, sparsity):
         f"test_fedsparsify[{name}-{sparsity}]",
         {
             f"{row}: Params": alive[-1],
-            f"{row}: C.C.": ledger.exchanged(alive, 10) / 1e6,
+            f"{row}: C.C.": paper_counts.exchanged(alive, 10) / 1e6,
         },
     )
 

@@ -11,7 +11,7 @@ from sparsefl_jax.algorithms import (
     spdst,
 )
 from sparsefl_jax.sparsity import masks
-from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire import paper_counts
 from tests import silent
 from tests.printed_figures import settle
 from tests.printed_spafl import (
@@ -47,14 +47,17 @@ def test_flash_saves(name):
         )
         simulated, names = run(dense._replace(mask=mask)), ("weights", "dense")
         return [
-            simulated.view(ledger.values_only_bits, {w: names}) for w in ("down", "up")
+            simulated.view(paper_counts.values_only_bits, {w: names})
+            for w in ("down", "up")
         ]
 
     whole, found = bits(1.0), {}
     for d in densities:
         (down, up), sparse = whole, bits(d)
         assert down == up and sparse[0] == sparse[1]
-        found[f"Table 4, {data}, d = {d}: savings"] = ledger.saving(down, sparse[0])
+        found[f"Table 4, {data}, d = {d}: savings"] = paper_counts.saving(
+            down, sparse[0]
+        )
     settle(f"test_flash_saves[{name}]", found)
 
 

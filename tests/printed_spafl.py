@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from sparsefl_jax.algorithms import fedavg, heterofl, spafl
 from sparsefl_jax.models import Model
-from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire import paper_counts
 from tests import silent
 from tests.silent import STILL, network
 
@@ -99,4 +99,6 @@ def gbit_of_heterofl(name) -> float:
     told = rounds_of(heterofl, name, budget=0.5)
     both = dict.fromkeys(("down", "up"), ("params", "stats"))
     leaves = experiment(name).counted
-    return gbit(name, told.view(ledger.linear_p_accounting, both, 0.5, leaves=leaves))
+    return gbit(
+        name, told.view(paper_counts.linear_p_accounting, both, 0.5, leaves=leaves)
+    )

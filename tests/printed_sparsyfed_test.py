@@ -3,7 +3,7 @@
 import pytest
 
 from sparsefl_jax.algorithms import sparsyfed
-from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire import paper_counts
 from tests import silent
 from tests.printed_figures import settle
 from tests.printed_spafl import CIFAR
@@ -29,5 +29,7 @@ def test_sparsyfed_saves():
                 "entries_down"
             ]["weights"]
             found[f"{place}: times less than dense"] = first / second
-        found[f"{place}: savings of values"] = ledger.saving(32 * first, 32 * second)
+        found[f"{place}: savings of values"] = paper_counts.saving(
+            32 * first, 32 * second
+        )
     settle("test_sparsyfed_saves", found)

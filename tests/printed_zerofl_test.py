@@ -3,7 +3,7 @@
 import pytest
 
 from sparsefl_jax.algorithms import zerofl
-from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire import paper_counts
 from tests import silent
 from tests.printed_figures import settle
 from tests.printed_spafl import CIFAR
@@ -27,9 +27,9 @@ def test_zerofl_saves():
                 prunable=("layer*/conv*/kernel",),
             )
             simulated = silent.rounds(model, method, 1, initial=initial, clients=1)
-            dense = simulated.view(ledger.values_only_bits, {"down": ("params",)})
+            dense = simulated.view(paper_counts.values_only_bits, {"down": ("params",)})
             packets = {"up": ("weights", "dense")}
-            bits = simulated.view(ledger.values_only_bits, packets, words=2)
+            bits = simulated.view(paper_counts.values_only_bits, packets, words=2)
             found[f"File sizes, sp = {sp}, r = {ratio}: savings"] = dense / bits
     for sp, d in ((0.9, 0.1), (0.95, 0.05)):  # FLASH quotes the last of each
         quoted = found[f"File sizes, sp = {sp}, r = 0.2: savings"]

@@ -12,7 +12,7 @@ import numpy as np
 
 from benchmarks.tables import Row, Table, runs
 from sparsefl_jax import models, report
-from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire import paper_counts
 
 _CONFIG = "configs/complement_mnist.py"
 _PRINTED = {
@@ -44,8 +44,10 @@ def emergent(path: Path) -> dict[str, float]:
     for name, outputs in _LAYERS.items():
         told[name] = mean(f"client_density/{name}/kernel")
         layer = macs[name]["kernel"], outputs
-        flops.append(ledger.complement_flops(*layer))
-        saved.append(ledger.complement_saving(*layer, algorithm["density"], told[name]))
+        flops.append(paper_counts.complement_flops(*layer))
+        saved.append(
+            paper_counts.complement_saving(*layer, algorithm["density"], told[name])
+        )
     shown = mean("client_density"), float(np.average(saved, weights=flops))
     return told | dict(zip(SHOWN, shown, strict=True))
 

@@ -44,7 +44,7 @@ def complement(
     discarded. Each tensor is pruned separately, biases too, because the entries of a
     tensor that is not pruned would never change after round 0. The client's FLOPs are
     counted as dense, because its weights are dense after one step;
-    `ledger.complement_saving` is the paper's count.
+    `paper_counts.complement_saving` is the paper's count.
 
     Args:
       model: the network and its loss.

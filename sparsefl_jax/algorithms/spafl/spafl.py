@@ -53,8 +53,8 @@ def spafl(
     Down: the global thresholds and their last change, float32. The paper does not
     charge the change, although a client that missed a round cannot know it. Up: the
     client's thresholds. FLOPs are those of the mask at the end of a client's training.
-    The paper's bits are `ledger.values_only_bits` of the packets 'thresholds' both
-    ways.
+    The paper's bits are `paper_counts.values_only_bits` of the packets 'thresholds'
+    both ways.
 
     Args:
       model: the network and its loss.
