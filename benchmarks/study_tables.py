@@ -18,7 +18,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from sparsefl_jax.report.comparison import costs, evaluations
+from sparsefl_jax.report.comparison import costs, evaluations, measures
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.system import files
@@ -49,8 +49,8 @@ def entry(name: str, runs: Sequence[Run]) -> dict:
       runs: one for each of its seeds, all ended.
 
     Returns:
-      `within`, by axis and budget pairs of accuracy and validation score, one a seed;
-      totals and the mean share of bits that are positions; seeds, commits, seconds.
+      `within`, by axis and budget, accuracy, validation score and density of the
+      model, one triple a seed; the last accuracies; totals; seeds, commits, seconds.
     """
     within = {}
     for axis, budgets in BUDGETS.items():
@@ -66,40 +66,51 @@ def entry(name: str, runs: Sequence[Run]) -> dict:
         "density": runs[0].config["density"],
         "seeds": [evaluations.seed_of(run) for run in runs],
         "within": within,
+        "last": [measures.last_accuracy(run) for run in runs],
         "totals": totals,
         "seconds": [run.summary["seconds"] for run in runs],
         "commits": sorted({run.summary["commit"] for run in runs}),
     }
 
 
-def _within(run: Run, axis: str, budget: float) -> tuple[float, float] | None:
-    """Returns the accuracy that validation chooses within a budget, and its score."""
+def _within(run: Run, axis: str, budget: float) -> tuple[float, ...] | None:
+    """Returns accuracy, score and density of what validation chooses in a budget."""
     evals = evaluations.final_evals(run)
-    paid = [r for r in evals if (costs.cost(run, r, axis) or 0.0) <= budget]
+    paid = [r for r in evals if costs.cost(run, r, axis) <= budget]
     if (best := evaluations.best_of(paid)) is None:
         return None
-    return evaluations.accuracy(best), best["val_accuracy"]
+    density = next(iter(best["models"].values()))["density"]
+    return evaluations.accuracy(best), best["val_accuracy"], density
 
 
-def accuracies(found: dict, axis: str, budget: float, place: int = 0) -> list[float]:
-    """Returns the accuracies of a point within a budget; none if a seed has none."""
-    pairs = found["within"][f"{axis} {budget:g}"]
-    return [pair[place] for pair in pairs] if all(pairs) else []
+def chosen(found: dict, axis: str, budget: float, place: int = 0) -> list[float]:
+    """Returns what a point's seeds reach within a budget; none if one reaches nothing.
+
+    Args:
+      found: the entry of the point.
+      axis: of the budget.
+      budget: one of its `BUDGETS`.
+      place: 0 for accuracies, 1 for validation scores, 2 for densities.
+    """
+    triples = found["within"][f"{axis} {budget:g}"]
+    return [triple[place] for triple in triples] if all(triples) else []
 
 
 def densities(entries: Sequence[dict]) -> str:
     """Formats every point with what it reached and what it cost."""
-    head = ["method", "density", "0.5 Gbit", "1 Gbit", "2 Gbit", "rounds", "spent"]
-    lines = _head([*head, "positions", "GFLOP", "minutes"])
+    head = ["method", "density", "0.5 Gbit", "1 Gbit", "2 Gbit", "its density", "last"]
+    lines = _head([*head, "rounds", "Gbit", "positions", "GFLOP", "minutes"])
     for found in entries:
         mean = {axis: statistics.fmean(v) for axis, v in found["totals"].items()}
-        values = [accuracies(found, "gbit", budget) for budget in (0.5, 1.0, 2.01)]
+        values = [chosen(found, "gbit", budget) for budget in (0.5, 1.0, 2.01)]
         lines.append(
             _line(
                 [
                     f"`{found['method']}`",
                     f"{found['density']:g}" if found["density"] else "-",
                     *map(_spread, values),
+                    f"{statistics.fmean(chosen(found, 'gbit', 2.01, place=2)):.3f}",
+                    _spread(found["last"]),
                     f"{mean['rounds']:.0f}",
                     f"{mean['gbit']:.2f}",
                     f"{100 * (1 - mean['gbit_values'] / mean['gbit']):.0f} %",
@@ -120,14 +131,14 @@ def ranking(entries: Sequence[dict]) -> str:
     methods = dict.fromkeys(found["method"] for found in entries)
     cells = {name: [f"`{name}`"] for name in methods}
     for _, axis, budget in RANKED:
-        chosen = {name: _best(entries, name, axis, budget) for name in methods}
-        reached = {n: statistics.fmean(c[0]) for n, c in chosen.items() if c}
+        best = {name: _best(entries, name, axis, budget) for name in methods}
+        reached = {name: statistics.fmean(b[0]) for name, b in best.items() if b}
         order = sorted(reached, key=reached.get, reverse=True)
         for name, row in cells.items():
             if name not in reached:
                 row.append("-")
                 continue
-            values, density = chosen[name]
+            values, density = best[name]
             at = f", d = {density:g}" if density else ""
             row.append(f"**{order.index(name) + 1}** {_spread(values)}{at}")
     lines = _head(["method", *(title for title, *_ in RANKED)])
@@ -139,9 +150,9 @@ def _best(entries, method: str, axis: str, budget: float) -> tuple | None:
     scored = {}
     for found in entries:
         if found["method"] == method and (
-            scores := accuracies(found, axis, budget, place=1)
+            scores := chosen(found, axis, budget, place=1)
         ):
-            values = accuracies(found, axis, budget)
+            values = chosen(found, axis, budget)
             scored[statistics.fmean(scores)] = values, found["density"]
     return scored[max(scored)] if scored else None
 

@@ -43,13 +43,11 @@ def test_validation_chooses_the_round_within_each_budget(tmp_path):
     found = study_tables.entry("spdst-density=0.05", [run])
     within = found["within"]
     assert within["gbit 0.25"] == [None]
-    assert within["gbit 0.5"] == within["gbit 1"] == [(0.6, 0.5)]
-    assert within["gbit 2.01"] == [(0.7, 0.8)]  # it ended before
-    assert within["gbit_values 0.5"] == [(0.6, 0.5)]  # two rounds, .25 Gbit each
-    assert within["gbit_values 1"] == [(0.7, 0.8)]
-    assert within["pflop 5e-05"] == [(0.6, 0.5)] and within["hours 0.005"] == [
-        (0.6, 0.5)
-    ]
+    assert within["gbit 0.5"] == within["gbit 1"] == [(0.6, 0.5, 0.05)]
+    assert within["gbit 2.01"] == [(0.7, 0.8, 0.05)]  # it ended before
+    assert within["gbit_values 0.5"] == [(0.6, 0.5, 0.05)]  # two rounds, .25 Gbit each
+    assert within["gbit_values 1"] == [(0.7, 0.8, 0.05)]
+    assert within["pflop 5e-05"] == within["hours 0.005"] == [(0.6, 0.5, 0.05)]
     assert found["totals"]["gbit"] == [1.5] and found["totals"]["rounds"] == [3]
     assert (found["method"], found["density"]) == ("spdst", 0.05)
 
@@ -76,12 +74,12 @@ def test_the_tables_rank_methods_at_their_best_density(tmp_path):
     lines = page.read_text().splitlines()
     assert lines[0] == "a" and lines[-1] == "b"
     assert (
-        "| `spdst` | 0.05 | 82.0 ± 2.8 | 82.0 ± 2.8 | 82.0 ± 2.8 | 1 | 0.50 | 50 % "
-        "| 50 | 0.3 |"
+        "| `spdst` | 0.05 | 82.0 ± 2.8 | 82.0 ± 2.8 | 82.0 ± 2.8 | 0.050 | 82.0 ± 2.8 "
+        "| 1 | 0.50 | 50 % | 50 | 0.3 |"
     ) in lines
     assert (
-        "| `fedavg` | - | 86.0 ± 0.0 | 86.0 ± 0.0 | 86.0 ± 0.0 | 1 | 0.50 | 50 % | 50 "
-        "| 0.3 |"
+        "| `fedavg` | - | 86.0 ± 0.0 | 86.0 ± 0.0 | 86.0 ± 0.0 | 1.000 | 86.0 ± 0.0 "
+        "| 1 | 0.50 | 50 % | 50 | 0.3 |"
     ) in lines
     (first, second) = (line for line in lines if "**" in line)
     assert first.startswith("| `spdst` | **2** 82.0 ± 2.8, d = 0.05 |")
