@@ -12,6 +12,7 @@ that have cost no more. So a run that ended before counts with what it has spent
 """
 
 import json
+import math
 import re
 import statistics
 import sys
@@ -73,10 +74,10 @@ def entry(name: str, runs: Sequence[Run]) -> dict:
     }
 
 
-def _within(run: Run, axis: str, budget: float) -> tuple[float, ...] | None:
+def _within(run: Run, axis: str, budget: float) -> tuple | None:
     """Returns accuracy, score and density of what validation chooses in a budget."""
     evals = evaluations.final_evals(run)
-    paid = [r for r in evals if costs.cost(run, r, axis) <= budget]
+    paid = [r for r in evals if (costs.cost(run, r, axis) or math.inf) <= budget]
     if (best := evaluations.best_of(paid)) is None:
         return None
     density = next(iter(best["models"].values()))["density"]
@@ -131,8 +132,9 @@ def ranking(entries: Sequence[dict]) -> str:
     methods = dict.fromkeys(found["method"] for found in entries)
     cells = {name: [f"`{name}`"] for name in methods}
     for _, axis, budget in RANKED:
-        best = {name: _best(entries, name, axis, budget) for name in methods}
-        reached = {name: statistics.fmean(b[0]) for name, b in best.items() if b}
+        every = {name: _best(entries, name, axis, budget) for name in methods}
+        best = {name: found for name, found in every.items() if found}
+        reached = {name: statistics.fmean(values) for name, (values, _) in best.items()}
         order = sorted(reached, key=reached.get, reverse=True)
         for name, row in cells.items():
             if name not in reached:
