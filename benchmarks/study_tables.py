@@ -26,6 +26,7 @@ from sparsefl_jax.system import files
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = "benchmarks/tables/benchmark.json", "docs/benchmark.md"
+CHOICES = "studies/benchmark.json"
 BUDGETS = {  # by axis, in its own units
     "gbit": (0.25, 0.5, 1.0, 2.01),  # the pilot's estimate may be half a percent off
     "gbit_values": (0.25, 0.5, 1.0),
@@ -147,6 +148,25 @@ def ranking(entries: Sequence[dict]) -> str:
     return "\n".join([*lines, *map(_line, cells.values())])
 
 
+def tuning(choices: dict) -> str:
+    """Formats what tuning chose.
+
+    Args:
+      choices: as `studies/benchmark.json` has them, by method.
+    """
+    lines = _head(["method", "rate", "its own", "best", "next", "worst", "diverged"])
+    for method, found in choices.items():
+        own = dict(found["settings"])
+        rate = own.pop("optimizer.learning_rate")
+        ((field, value),) = own.items()
+        scores = sorted((v for v in found["scores"].values() if v), reverse=True)
+        cells = [f"`{method}`", f"{rate:g}", f"`{field.rpartition('.')[2]}={value}`"]
+        shown = [f"{100 * score:.1f}" for score in (*scores[:2], scores[-1])]
+        lost = len(found["scores"]) - len(scores)
+        lines.append(_line([*cells, *shown, str(lost) if lost else "-"]))
+    return "\n".join(lines)
+
+
 def _best(entries, method: str, axis: str, budget: float) -> tuple | None:
     """Returns the accuracies of a method at its best density, and the density."""
     scored = {}
@@ -197,9 +217,11 @@ def publish(new: Sequence[dict], root: Path = ROOT) -> None:
     files.write_text(path, f"[\n{lines}\n]\n")
     page = root / PAGE
     text = page.read_text()
-    for name, draw in (("densities", densities), ("ranking", ranking)):
+    tables = {"densities": densities(every), "ranking": ranking(every)}
+    if (choices := root / CHOICES).exists():
+        tables["tuning"] = tuning(json.loads(choices.read_text()))
+    for name, table in tables.items():
         marks = rf"(<!-- table {name} -->\n).*?(<!-- end -->)"
-        table = draw(every)
         text = re.sub(marks, lambda m, t=table: f"{m[1]}{t}\n{m[2]}", text, flags=re.S)
     files.write_text(page, text)
 

@@ -93,3 +93,11 @@ def test_a_method_without_a_result_within_a_budget_has_no_rank(tmp_path):
     last, first = study_tables.ranking([late, soon]).splitlines()[2:]
     assert last.startswith("| `stc` | **1** 90.0, d = 0.05 | - |")
     assert first.startswith("| `topk` | **2** 50.0, d = 0.05 | **1** 50.0, d = 0.05 |")
+
+
+def test_the_table_of_tuning_has_the_best_next_and_worst_of_six():
+    scores = dict(zip("abcdef", [0.5, 0.8, 0.7, None, 0.6, None], strict=True))
+    settings = {"optimizer.learning_rate": 0.1, "algorithm.r_int": 5}
+    found = study_tables.tuning({"jmwst": {"settings": settings, "scores": scores}})
+    (row,) = found.splitlines()[2:]
+    assert row == "| `jmwst` | 0.1 | `r_int=5` | 80.0 | 70.0 | 50.0 | 2 |"
