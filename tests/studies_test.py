@@ -105,6 +105,23 @@ def test_a_pilot_that_diverges_costs_only_its_point(study, tmp_path, ran, monkey
     assert states["fedavg"] == State(2) and ran == [*ALL[2:], *ALL[:2]]
 
 
+def test_the_page_is_written_for_a_twentieth_of_the_time(monkeypatch):
+    now, written = [100.0], []
+
+    def write(workdir, say):
+        written.append(now[0])
+        now[0] += 3.0
+
+    timer = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(progress, "time", timer)
+    monkeypatch.setattr(progress, "write_page", write)
+    page = progress.page_writer(None, None)
+    for moment in (100.0, 159.0, 160.0, 200.0):
+        now[0] = max(now[0], moment)
+        page()
+    assert written == [100.0, 160.0]
+
+
 def failing(model, optimizer, error: str = "ValueError"):
     """A method that cannot be traced."""
     if error == "TypeError":

@@ -1,5 +1,7 @@
 """How far a study has come: lines for the terminal, and its page."""
 
+import math
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -8,6 +10,8 @@ from sparsefl_jax.core.formats import format_percent, format_seconds
 from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
+
+_WAIT = 20.0  # times as long as the page takes, until it is written again
 
 
 def ending(workdir: Path, point: Point) -> str:
@@ -52,6 +56,27 @@ def line(workdir: Path, points: Sequence[Point]) -> str:
         f"{format_seconds(left * mean)} of computing left" if left * mean else "",
     ]
     return ", ".join(filter(None, parts))
+
+
+def page_writer(workdir: Path, say: Callable) -> Callable[[], None]:
+    """Returns a function that writes the page, as long as that takes little time.
+
+    The page of many runs takes seconds, so a call does nothing that comes before
+    twenty times as long has passed.
+
+    Args:
+      workdir, say: as of `write_page`.
+    """
+    due = -math.inf
+
+    def write() -> None:
+        nonlocal due
+        begun = time.monotonic()
+        if begun >= due:
+            write_page(workdir, say)
+            due = begun + _WAIT * (time.monotonic() - begun)
+
+    return write
 
 
 def write_page(workdir: Path, say: Callable) -> None:

@@ -207,11 +207,12 @@ def _work(workdir, points, missing, start, say, at_once: int, stopped) -> None:
     """Runs points as jobs, `at_once` of them."""
     waiting, running = list(missing), {}
     places = {point.name: i for i, point in enumerate(missing, 1)}
+    write_page = progress.page_writer(workdir, say)
 
     def tell(point):
         say(progress.ending(workdir, point))
         say(progress.line(workdir, points))
-        progress.write_page(workdir, say)
+        write_page()
 
     while waiting or running:
         free = [p for p in waiting if not on_disk.held(workdir, p)]
