@@ -66,11 +66,12 @@ OWNERS = {
     "sparsity/supermask": "fedpm",
     "sparsity/width": "slice heterofl",
     "training/means": "aggregate",
-    "wire/charges": "codec costs",
+    "wire/charges": "codec costs elias",
     "wire/compressors": "compressors compressed",
     "wire/ledger": "costs",
     "wire/packets": "codec costs",
     "wire/positions": "codec",
+    "wire/values": "codec elias",
 }
 
 

@@ -230,7 +230,7 @@ def test_entropy_bits_by_hand(n, ones, bits):
     packet = Packet(jnp.arange(n) < ones, bits=1, index="entropy")
     assert total(packet) == (bits, 0)
     told = packets.count({"p": packet})["p"]
-    assert told.entries.tolist() == [n] and told.ones.tolist() == [ones]
+    assert told.entries.tolist() == [n] and told.measured.tolist() == [ones]
 
 
 def test_entropy_is_charged_per_packet_and_by_client():
@@ -242,8 +242,8 @@ def test_entropy_is_charged_per_packet_and_by_client():
 
     rows = jnp.array([[1, 1, 0, 0, 1, 1], [0, 0, 0, 0, 1, 1], [1, 1, 1, 1, 1, 9]])
     counts = jax.jit(jax.vmap(one))(rows)
-    assert counts["p"].ones.tolist() == [[2, 2], [0, 2], [4, 2]]
-    assert counts["p"].ones.dtype == counts["p"].entries.dtype == jnp.int32
+    assert counts["p"].measured.tolist() == [[2, 2], [0, 2], [4, 2]]
+    assert counts["p"].measured.dtype == counts["p"].entries.dtype == jnp.int32
     layout = {"p": packets.Layout(("a", "b"), ((6,), (2,)), 1, "entropy", True)}
     bits = message_bits(layout, counts)
     # Six entries, w(7) = 3; four ones, two ones, and nothing sent.

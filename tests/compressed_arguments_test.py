@@ -18,6 +18,12 @@ REFUSED = [
     ({"bits": 4}, "bits=4, expected None: neither up='topk' nor down=None reads it"),
     ({"up": "sign", "density": 0.1}, "density=0.1, expected None: neither up='sign'"),
     ({"up": "randomk", "index": "coo"}, "index='coo', expected None: neither"),
+    ({"index": "elias"}, "index='elias', expected None: neither up='topk' nor"),
+    ({"up": "qsgd", "index": "coo"}, "index='coo', expected None: neither up='qsgd'"),
+    (
+        {"up": "qsgd", "index": "elia"},
+        "index='elia' (did you mean 'elias'?), expected one of fixed, elias",
+    ),
     ({"index": "none"}, "index='none', expected one of bitmap, coo, csr, golomb"),
     (
         {"up": "majority", "feedback": "ef"},

@@ -15,9 +15,11 @@ from sparsefl_jax.algorithms import compressed, fedavg
 from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
 from sparsefl_jax.testing import small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire import compressors
+from sparsefl_jax.wire import compressors, packets
+from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
 from tests.compressed_by_hand import close, signs, ternary, top, vector
+from tests.elias_test import bits_by_hand
 from tests.refusals import refused
 
 PARAMS = {"a": np.zeros((2, 3), np.float32), "b": np.ones(5, np.float32)}
@@ -142,6 +144,25 @@ def test_qsgd_by_hand():
         assert (np.abs(sent[-1] - vector(DELTAS[0][i])) < step + 1e-6).all()
         np.testing.assert_allclose(vector(up["scale"].values), norms, rtol=1e-6)
     close(server.params, START + mean(sent))
+
+
+def test_elias_codes_change_nothing_but_the_bits():
+    fixed, coded = (make(up="qsgd", bits=2, **v) for v in ({}, {"index": "elias"}))
+    for one, other in zip(play(fixed, ALL[:2]), play(coded, ALL[:2]), strict=True):
+        close(other[-1].params, vector(one[-1].params), atol=0)
+        for i, up in other[3].items():
+            levels = one[3][i]["delta"].values
+            found = message_bits(packets.layout(up), packets.count(up))
+            want = sum(bits_by_hand(v, 2) for v in levels.values())
+            assert int(found.total) == want + 2 * 32  # two norms; no statistics
+
+
+def test_an_index_is_read_by_the_way_that_knows_it():
+    for index, ways in (("elias", ("elias", "packed")), ("coo", ("none", "coo"))):
+        method = make(up="qsgd", down="stc", index=index)
+        *_, ups, server = next(play(method))
+        both = ups[0]["delta"], server.step.message["delta"]
+        assert tuple(packet.index for packet in both) == ways
 
 
 def test_qsgd_keeps_a_residual_on_request_alone():

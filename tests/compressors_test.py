@@ -10,6 +10,7 @@ import pytest
 from sparsefl_jax import models
 from sparsefl_jax.wire import compressors, golomb, packets, streams
 from sparsefl_jax.wire.charges import message_bits
+from tests.elias_test import bits_by_hand
 from tests.refusals import refused
 
 RNG = np.random.default_rng(0)
@@ -145,6 +146,32 @@ def test_qsgd_by_hand():
     assert message["scale"].values["w"].shape == (3,)
 
 
+@pytest.mark.parametrize("bucket", [0, 10, 7])  # of 35 and 11 entries
+@pytest.mark.parametrize("bits", [3, 4])  # 9 or 49 entries of a norm are dense
+def test_levels_of_qsgd_in_elias_codes(bits, bucket):
+    fixed, want = sent("qsgd", bits=bits, bucket=bucket)
+    message, back = sent("qsgd", bits=bits, bucket=bucket, index="elias")
+    jax.tree.map(np.testing.assert_array_equal, back, want)
+    levels, delta = fixed["delta"].values, message["delta"]
+    jax.tree.map(np.testing.assert_array_equal, delta.values, levels)
+    norms = sum(v.size for v in jax.tree.leaves(fixed["scale"].values))
+    found = sum(bits_by_hand(v, bits, bucket) for v in levels.values())
+    assert charged(message) == (found + 32 * norms, 0)
+    data = streams.encode(jax.device_get(delta))
+    assert len(data) == math.ceil(found / 8)
+    read = streams.decode(data, jax.device_get(delta)).values
+    jax.tree.map(np.testing.assert_array_equal, read, levels)
+
+
+@pytest.mark.parametrize(("bits", "each"), [(4, 0.22), (8, 1.72)])
+def test_elias_codes_of_a_gaussian_update(bits, each):
+    drawn = np.random.default_rng(0).normal(size=100_000)
+    update = {"w": jnp.asarray(drawn, jnp.float32)}
+    for index, wanted in (("fixed", bits), ("elias", each)):
+        message, _ = sent("qsgd", update, bits=bits, index=index)
+        assert sum(charged(message)) / 100_000 == pytest.approx(wanted, abs=0.015)
+
+
 def test_signs_keep_the_norm_and_a_zero_is_a_plus():
     message, back = sent("sign")
     for name, leaf in UPDATE.items():
@@ -199,6 +226,7 @@ def test_refuses():
     refused(lambda: compressors.stc(index="none"), "index='none', expected one of")
     refused(lambda: compressors.qsgd(1), "bits=1, expected an integer from 2 to 8")
     refused(lambda: compressors.qsgd(bucket=-1), "bucket=-1, expected an integer from")
+    refused(lambda: compressors.qsgd(index="coo"), "index='coo', expected one of fixed")
 
 
 def resnet18():

@@ -158,6 +158,9 @@ TABLE = {
     ),
     "compressed_randomk": Row(compressed, TENTH | {"up": "randomk"}, obeys),
     "compressed_qsgd": Row(compressed, {"up": "qsgd", "feedback": "none"}, obeys),
+    "compressed_qsgd_elias": Row(  # leaves of both regimes, a bucket that is not full
+        compressed, {"up": "qsgd", "bucket": 50, "index": "elias"}, obeys
+    ),
     "compressed_majority": Row(
         compressed, VOTES | {"up": "majority", "down": "sign"}, obeys
     ),

@@ -166,7 +166,10 @@ def scored(world, round, index, passing, passes, extra=SORTING):
     return thrice(times(passes * one, layers(1.0, 1.0)), extra)
 
 
-COMPRESSED = ("", "_stc", "_sign", "_ef21", "_randomk", "_qsgd", "_majority")
+COMPRESSED = (
+    *("", "_stc", "_sign", "_ef21", "_ef21_gradient", "_randomk", "_majority"),
+    *("_qsgd", "_qsgd_elias"),
+)
 # By row of the contract test. The other rows have theirs with their references.
 WORK = {
     **dict.fromkeys(("fedavg", "fedadam", "fedavg_keep", "fedprox"), dense),

@@ -117,8 +117,8 @@ def compressed(
         for 'global'.
       bits: of a level of 'qsgd', 2 to 8; None for 4.
       bucket: number of entries that share a norm of 'qsgd'; None for those of a leaf.
-      index: how 'topk' and 'stc' write positions, see `packets.Packet`; None for
-        'packed'.
+      index: how 'topk' and 'stc' write positions, see `packets.Packet`, and 'qsgd' its
+        levels, 'fixed' or 'elias'; None for 'packed' and 'fixed'.
       clients: number of all clients, which 'ef21' needs.
       start: estimates of 'ef21' start at 'zero', or at the first 'gradient': a client's
         first update, which then travels whole.
@@ -302,9 +302,9 @@ def _compressor(
 def _refuse_unread(up, down, given: dict) -> None:
     """Refuses an argument of a compressor that neither of the two takes."""
     names = [name for name in (up, down) if name in COMPRESSORS]
-    read = set().union(*map(compressors.arguments, names))
     for argument, value in given.items():
-        if value is not None and argument not in read:
+        read = any(compressors.reads(name, argument, value) for name in names)
+        if value is not None and not read:
             raise ValueError(
                 f"{argument}={value!r}, expected None: neither up={up!r} nor "
                 f"down={down!r} reads it"

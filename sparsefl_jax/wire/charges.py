@@ -1,13 +1,7 @@
 """How many bits a message takes: its values, and the positions at which they stand.
 
-`positions` has the bits of positions. With the index "entropy" no positions travel,
-and the values of all leaves of a packet together, n zeros and ones of which k are ones,
-take
-
-    w(n + 1) + ceil(n H(k / n)),  w(n) = ceil(log2(n)), H the entropy in bits
-
-The first w(n + 1) bits hold k; `arithmetic` writes the rest, as long as that or up to
-two bits longer. `streams` writes and reads the bytes that these bits measure.
+`positions` has the bits of positions; `values` has those of codes of values, with which
+no positions travel. `streams` writes and reads the bytes that these bits measure.
 
 One formula serves the ledger on the host and the clock on the device. Bits overflow
 int32 at once, so the ledger counts them in int64; the clock, which turns them into
@@ -18,10 +12,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.wire.arithmetic import entropy_bits
 from sparsefl_jax.wire.numbers import HOST, Numbers
 from sparsefl_jax.wire.packets import Count, Layout
 from sparsefl_jax.wire.positions import POSITIONS, position_bits
+from sparsefl_jax.wire.values import VALUES
 
 
 class Bits(NamedTuple):
@@ -81,18 +75,16 @@ def packet_bits(layout: Layout, count: Count, numbers: Numbers = HOST) -> Bits:
     """
     entries, whole = numbers.whole(count.entries), numbers.whole
     sent, fresh = whole(count.sent), whole(count.fresh)
-    values = layout.bits * entries.sum(-1)
-    if layout.index == "entropy":
-        n, ones = entries.sum(-1), whole(count.ones).sum(-1)
-        values = numbers.width(n) + whole(
-            numbers.xp.ceil(entropy_bits(n, ones, numbers))
-        )
+    measured = None if count.measured is None else whole(count.measured)
+    if layout.index in VALUES:
+        values = VALUES[layout.index].length(entries, measured, numbers)
+    else:
+        values = layout.bits * entries.sum(-1)
     values = sent * values
     positions = numbers.xp.zeros_like(values)
     if layout.masked and layout.index in POSITIONS:
         for leaf, shape in enumerate(layout.shapes):
-            nnz, unary = entries[..., leaf], None
-            if count.unary is not None:
-                unary = whole(count.unary[..., leaf])
+            nnz = entries[..., leaf]
+            unary = None if measured is None else measured[..., leaf]
             positions += position_bits(layout.index, shape, nnz, unary, numbers)
     return Bits(values, sent * fresh * positions)

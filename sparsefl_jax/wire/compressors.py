@@ -35,6 +35,8 @@ from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.wire.packets import Message, Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
+LEVELS = ("fixed", "elias")  # how 'qsgd' writes them
+
 
 def _identity(key: Key, mean: PyTree) -> PyTree:
     return mean
@@ -129,21 +131,29 @@ def randomk(density: float = 0.01, unbiased: bool = False) -> Compressor:
     return Compressor(encode, decode, shared=True)
 
 
-def qsgd(bits: int = 4, bucket: int = 0) -> Compressor:
+def qsgd(bits: int = 4, bucket: int = 0, index: str = "fixed") -> Compressor:
     """Returns the compressor that rounds |x| / norm to s = 2^(bits - 1) - 1 levels.
 
     A value between two levels goes up with the probability that keeps its mean. Takes n
-    bits + 32 a norm.
+    bits + 32 a norm, or with 'elias' as many bits as `elias` tells.
 
     Args:
       bits: of a level with its sign, 2 to 8.
       bucket: entries that share an L2 norm; 0 for those of a leaf.
+      index: how levels are written: 'fixed', each with `bits`, or 'elias'.
 
     Raises:
       ValueError: an argument is not as above.
+
+    Example:
+      >>> message = qsgd(3, index='elias').encode(jax.random.key(0), jnp.eye(8))
+      >>> message['delta'].index, message['delta'].values[0, :2].tolist()
+      ('elias', [1, 0])
     """
     whole("bits", bits, 2, 8)
     whole("bucket", bucket, 0)
+    one_of("index", index, LEVELS)
+    written = {"index": index, "bucket": bucket} if index == "elias" else {}
     levels = jnp.float32(2 ** (bits - 1) - 1)
 
     def one(key: Key, leaf: Array) -> tuple[Array, Array]:
@@ -161,7 +171,8 @@ def qsgd(bits: int = 4, bucket: int = 0) -> Compressor:
         keys = jax.random.split(key, len(leaves))
         pairs = [one(k, leaf) for k, leaf in zip(keys, leaves, strict=True)]
         level, norm = (jax.tree.unflatten(treedef, v) for v in zip(*pairs, strict=True))
-        return {"delta": Packet(level, bits=bits), "scale": Packet(norm)}
+        delta = Packet(level, bits=bits, **written)
+        return {"delta": delta, "scale": Packet(norm)}
 
     def back(level: Array, norm: Array) -> Array:
         rows = _rows(level.astype(jnp.float32), bucket) * (norm[:, None] / levels)
@@ -264,19 +275,29 @@ def build(name: str, given: dict[str, Any]) -> Compressor:
       >>> build('stc', {'density': 0.1, 'bits': None}).shared
       False
     """
-    known = arguments(name)
-    chosen = {k: v for k, v in given.items() if v is not None and k in known}
-    return COMPRESSORS[name](**chosen)
+    given = {k: v for k, v in given.items() if v is not None and reads(name, k, v)}
+    return COMPRESSORS[name](**given)
 
 
-def arguments(name: str) -> set[str]:
-    """Returns the names of the arguments that a compressor takes.
+def reads(name: str, argument: str, value: Any) -> bool:
+    """Returns whether a compressor reads an argument.
+
+    Args:
+      name: one of `COMPRESSORS`.
+      argument: the argument's name.
+      value: what it is set to: an `index` of levels is not for those that write
+        positions, nor the other way round.
 
     Example:
-      >>> sorted(arguments('qsgd'))
-      ['bits', 'bucket']
+      >>> reads('qsgd', 'bits', 4), reads('sign', 'bits', 4)
+      (True, False)
+      >>> reads('qsgd', 'index', 'elias'), reads('stc', 'index', 'elias')
+      (True, False)
     """
-    return set(inspect.signature(COMPRESSORS[name]).parameters)
+    foreign = tuple(POSITIONS) if name == "qsgd" else LEVELS
+    if argument == "index" and value in foreign:
+        return False
+    return argument in inspect.signature(COMPRESSORS[name]).parameters
 
 
 def _kept(size: int, density: float) -> int:

@@ -6,18 +6,19 @@ one client and round; `charges` turns counts into bits on the host.
 
 import dataclasses
 import math
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, PyTree
-from sparsefl_jax.core.validate import in_range, typed
+from sparsefl_jax.core.validate import in_range, typed, whole
 from sparsefl_jax.sparsity import masks, trees
-from sparsefl_jax.wire import golomb
 from sparsefl_jax.wire.positions import POSITIONS
+from sparsefl_jax.wire.values import VALUES
 
-INDEXES = ("none", *POSITIONS, "entropy")
+INDEXES = ("none", *POSITIONS, *VALUES)
 
 
 @jax.tree_util.register_dataclass
@@ -34,18 +35,21 @@ class Packet:
       bits: static, per value, 0 to 32. Values of 0 bits are common knowledge, and free.
       index: static, how positions are written: `'none'`, or a code of `positions`:
           `'bitmap'`, `'coo'`, `'csr'`, `'golomb'` or `'packed'`. Positions are charged
-          with a fresh mask, also when bits = 0. `'entropy'` writes no positions, but
-          codes the values, of bits = 1, as short as their share of ones allows. With
-          `'none'` and `'entropy'` the mask is free, so the receiver has to be able to
-          tell it from the round, the client's facts and keys. A packet with a mask
+          with a fresh mask, also when bits = 0. A code of `values` writes no positions,
+          but values as short as they allow: `'entropy'` zeros and ones, of bits = 1, by
+          their share of ones; `'elias'` signed levels of 2 to 8 bits, without a mask.
+          With `'none'` and `'entropy'` the mask is free, so the receiver has to be able
+          to tell it from the round, the client's facts and keys. A packet with a mask
           names its index; one without has `'none'`.
       assumed: static, why values of 0 bits or positions under index `'none'` are free
           although the receiver cannot tell them. Law `known` passes such a packet, and
           plan, records and reports repeat the reason.
+      bucket: static, how many entries of a leaf `'elias'` codes together; 0: all.
 
     Raises:
-      ValueError: `bits` or `index` is not one of those, a mask comes without `index`,
-          or `assumed` is set although everything is charged.
+      ValueError: `bits` or `index` is not one of those, a mask comes without `index` or
+          with `'elias'`, a bucket with another index than this, or `assumed` is set
+          although everything is charged.
 
     Example:
       >>> Packet({'w': jnp.zeros(3)}).index
@@ -53,7 +57,7 @@ class Packet:
       >>> Packet(jnp.zeros(3), jnp.ones(3, bool))
       Traceback (most recent call last):
       ValueError: index=None, expected one of none, bitmap, coo, csr, golomb,
-      packed, entropy for a packet with a mask.
+      packed, entropy, elias for a packet with a mask.
     """
 
     values: PyTree
@@ -63,6 +67,7 @@ class Packet:
     bits: int = dataclasses.field(default=32, metadata={"static": True})
     index: str | None = dataclasses.field(default=None, metadata={"static": True})
     assumed: str = dataclasses.field(default="", metadata={"static": True})
+    bucket: int = dataclasses.field(default=0, metadata={"static": True})
 
     def __post_init__(self):
         if self.index is None and self.mask is None:
@@ -74,14 +79,27 @@ class Packet:
             )
         typed("bits", self.bits, int)
         in_range("bits", self.bits, "[0, 32]")
-        if self.index == "entropy" and self.bits != 1:
-            raise ValueError(f"bits={self.bits!r}, expected 1 with index='entropy'.")
+        whole("bucket", self.bucket, 0)
+        self._check_code()
         free = self.bits == 0 or (self.index == "none" and self.mask is not None)
         if self.assumed and not free:
             raise ValueError(
                 f"assumed={self.assumed!r}, expected bits=0, or a mask with "
                 "index='none': all of this packet is charged."
             )
+
+    def _check_code(self):
+        """Refuses what a code of values does not write."""
+        code, where = VALUES.get(self.index), f" with index={self.index!r}."
+        if code is not None and self.bits not in code.widths:
+            low, high = code.widths[0], code.widths[-1]
+            allowed = f"{low}" if low == high else f"{low} to {high}"
+            raise ValueError(f"bits={self.bits!r}, expected {allowed}{where}")
+        bucketed = code is not None and code.bucketed
+        if bucketed and self.mask is not None:
+            raise ValueError(f"mask is a tree, expected None{where}")
+        if self.bucket and not bucketed:
+            raise ValueError(f"bucket={self.bucket!r}, expected 0{where}")
 
 
 Message = dict[str, Packet]
@@ -93,8 +111,9 @@ class Count(NamedTuple):
     entries: Array  # [leaves] int32
     fresh: Array  # shape=(), bool
     sent: Array  # shape=(), bool
-    ones: Array | None = None  # [leaves] int32, of the entries; index 'entropy' only
-    unary: Array | None = None  # [leaves] int32, of the gaps; index 'golomb' only
+    # [leaves] int32: what else the bits depend on, by `measure` of the index's code, as
+    # the number of ones with 'entropy'; None if nothing does.
+    measured: Array | None = None
 
 
 class Layout(NamedTuple):
@@ -106,6 +125,7 @@ class Layout(NamedTuple):
     index: str
     masked: bool
     assumed: str = ""
+    bucket: int = 0
 
 
 def stable(message: Message) -> Message:
@@ -136,8 +156,7 @@ def count(message: Message) -> dict[str, Count]:
       message: packets of one client; vmap for more.
 
     Returns:
-      One `Count` per packet. A leaf counts its True mask entries, or its size; and what
-      else a length depends on: the ones with index 'entropy', the gaps with 'golomb'.
+      One `Count` per packet. A leaf counts its True mask entries, or its size.
 
     Example:
       >>> mask = {'w': jnp.array([True, False, True])}
@@ -151,23 +170,27 @@ def count(message: Message) -> dict[str, Count]:
             sizes = [math.prod(x.shape) for x in jax.tree.leaves(packet.values)]
             entries = jnp.array(sizes, jnp.int32)
         else:
-            entries = _trues(packet.mask)
-        ones = unary = None
-        if packet.index == "golomb" and packet.mask is not None:  # static branch
-            leaves = [golomb.unary_bits(m) for m in jax.tree.leaves(packet.mask)]
-            unary = jnp.stack(leaves) if leaves else jnp.zeros((0,), jnp.int32)
-        if packet.index == "entropy":  # static branch
-            ones = jax.tree.map(lambda v: v.astype(jnp.bool_), packet.values)
-            if packet.mask is not None:
-                ones = jax.tree.map(jnp.logical_and, ones, packet.mask)
-            ones = _trues(ones)
-        counts[name] = Count(entries, packet.fresh, packet.sent, ones, unary)
+            entries = masks.counts(packet.mask, masks.everything(packet.mask))
+        counts[name] = Count(entries, packet.fresh, packet.sent, _measured(packet))
     return counts
 
 
-def _trues(mask: PyTree) -> Array:
-    """Counts the True entries of every leaf; [leaves] int32."""
-    return masks.counts(mask, masks.everything(mask))
+def _measured(packet: Packet) -> Array | None:
+    """Returns `Count.measured` of a packet."""
+    if packet.index in VALUES:
+        measure = partial(
+            VALUES[packet.index].measure, bits=packet.bits, bucket=packet.bucket
+        )
+        tree = packet.values
+        if packet.mask is not None:
+            tree = masks.apply(tree, packet.mask)
+    else:
+        code = POSITIONS.get(packet.index)
+        measure, tree = code and code.measure, packet.mask
+    if measure is None or tree is None:
+        return None
+    leaves = [measure(leaf) for leaf in jax.tree.leaves(tree)]
+    return jnp.stack(leaves) if leaves else jnp.zeros((0,), jnp.int32)
 
 
 def layout(message: Message) -> dict[str, Layout]:
@@ -204,7 +227,7 @@ def layout(message: Message) -> dict[str, Layout]:
                 )
         named = tuple(paths), tuple(shapes)
         layouts[name] = Layout(
-            *named, packet.bits, packet.index, masked, packet.assumed
+            *named, packet.bits, packet.index, masked, packet.assumed, packet.bucket
         )
     return layouts
 

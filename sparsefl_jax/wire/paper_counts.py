@@ -132,7 +132,7 @@ def clipped_entropy_bits(
 
     Example:
       >>> one = np.array(True)
-      >>> count = Count(np.array([8]), fresh=one, sent=one, ones=np.array([8]))
+      >>> count = Count(np.array([8]), fresh=one, sent=one, measured=np.array([8]))
       >>> clipped_entropy_bits({'mask': count}, ['mask'], epsilon=0.25)  # 8 H + 3
       9.4902
     """
@@ -140,7 +140,7 @@ def clipped_entropy_bits(
     for name in names:
         n, ones = (
             np.asarray(v, np.float64).sum(-1)
-            for v in (count[name].entries, count[name].ones)
+            for v in (count[name].entries, count[name].measured)
         )
         charged = entropy_bits(n, epsilon * n + (1 - 2 * epsilon) * ones)
         sent = np.asarray(count[name].sent) & (n > 0)
@@ -168,7 +168,7 @@ def official_stc_bits(
     Example:
       >>> layout = {'up': Layout(('w',), ((100,),), 1, 'golomb', True)}
       >>> k, unary, one = np.array([5]), np.array([9]), np.array(True)
-      >>> count = Count(k, fresh=one, sent=one, unary=unary)  # b = 3: 5 (3 + 2) + 9
+      >>> count = Count(k, fresh=one, sent=one, measured=unary)  # b = 3: 5 (3 + 2) + 9
       >>> official_stc_bits(layout, {'up': count}, ('up',))
       34.0
     """
@@ -176,7 +176,7 @@ def official_stc_bits(
     for name in names:
         one, entries = count[name], np.asarray(count[name].entries, np.int64)
         for leaf, shape in enumerate(layout[name].shapes):
-            nnz, unary = entries[..., leaf], one.unary[..., leaf]
+            nnz, unary = entries[..., leaf], one.measured[..., leaf]
             charged = golomb.position_bits(shape, nnz, unary) + 2 * nnz
             bits += float(np.sum(np.where(one.sent, charged, 0)))
     return bits

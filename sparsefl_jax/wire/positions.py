@@ -33,12 +33,15 @@ class Code(NamedTuple):
       write: `(mask) -> stream`.
       read: `(stream, shape, nnz) -> (mask, taken)`; the mask may be flat.
       header: whether the stream begins with nnz.
+      measure: `(mask) -> int32`, on the device: what `bits` takes as `unary`; None if
+        it reads no more than nnz.
     """
 
     bits: Callable
     write: Callable
     read: Callable
     header: bool = True
+    measure: Callable | None = None
 
 
 def position_bits(
@@ -194,7 +197,12 @@ POSITIONS = {
     "bitmap": Code(_bitmap_bits, _write_bitmap, _read_bitmap, header=False),
     "coo": Code(_coo_bits, _write_coo, _read_coo),
     "csr": Code(_csr_bits, _write_csr, _read_csr),
-    "golomb": Code(golomb.position_bits, golomb.write_gaps, golomb.read_gaps),
+    "golomb": Code(
+        golomb.position_bits,
+        golomb.write_gaps,
+        golomb.read_gaps,
+        measure=golomb.unary_bits,
+    ),
     "packed": Code(_packed_bits, arithmetic.encode, _read_packed),
 }
 

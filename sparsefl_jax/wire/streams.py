@@ -3,8 +3,7 @@
 They prove the counted bits: `encode(packet)` is as long as `charges.packet_bits`
 charges, rounded up to a byte; what the arithmetic coder writes may be `slack` bits
 longer. A packet is one bit stream, most significant bit first. Each leaf writes its
-positions and then its values; with "entropy" the values of all leaves follow the count
-of ones.
+positions and then its values; a code of `values` writes those of all leaves.
 """
 
 import dataclasses
@@ -12,10 +11,10 @@ import dataclasses
 import jax
 import numpy as np
 
-from sparsefl_jax.wire import arithmetic
 from sparsefl_jax.wire.codes import from_codes, read, to_codes, write
 from sparsefl_jax.wire.packets import Packet, layout
 from sparsefl_jax.wire.positions import POSITIONS, read_positions, write_positions
+from sparsefl_jax.wire.values import VALUES
 
 
 def encode(packet: Packet) -> bytes:
@@ -39,16 +38,17 @@ def encode(packet: Packet) -> bytes:
     layout({"packet": packet})
     if not bool(packet.sent):
         return b""
-    stream = []
-    for values, mask in _leaves(packet):
+    leaves, stream = _leaves(packet), []
+    if packet.index in VALUES:
+        codes = [to_codes(values[mask], packet.bits) for values, mask in leaves]
+        bits = VALUES[packet.index].write(codes, packet.bits, packet.bucket)
+        return np.packbits(bits).tobytes()
+    for values, mask in leaves:
         if _positions_travel(packet):
             stream.append(write_positions(packet.index, mask))
         if packet.bits:
             stream.append(write(to_codes(values[mask], packet.bits), packet.bits))
     joined = np.concatenate(stream) if stream else np.zeros(0, np.uint8)
-    if packet.index == "entropy":
-        ones = write(joined.sum(keepdims=True), joined.size.bit_length())
-        joined = np.concatenate([ones, arithmetic.encode(joined)])
     return np.packbits(joined).tobytes()
 
 
@@ -57,9 +57,9 @@ def decode(data: bytes, like: Packet) -> Packet:
 
     Args:
       data: the stream.
-      like: what the receiver knows: shapes, dtypes, `bits`, `index`, `fresh`, `sent`;
-        the mask that it holds, used where positions did not travel; the values that
-        are common knowledge, used where bits = 0.
+      like: what the receiver knows: shapes, dtypes, `bits`, `index`, `bucket`, `fresh`,
+        `sent`; the mask that it holds, used where positions did not travel; the values
+        that are common knowledge, used where bits = 0.
 
     Returns:
       The packet in NumPy arrays: exact zeros outside the mask, and everywhere where
@@ -77,11 +77,11 @@ def decode(data: bytes, like: Packet) -> Packet:
     stream = np.unpackbits(np.frombuffer(data, np.uint8))
     values, found, offset = [], [], 0
     leaves = _leaves(like, known=like.bits == 0)
-    if like.index == "entropy":
-        n = sum(int(mask.sum()) for _, mask in leaves)
-        header = n.bit_length()
-        ones = int(read(stream, 1, header)[0])
-        stream = arithmetic.decode(stream[header:], n, ones)[0].astype(np.uint8)
+    if like.index in VALUES:
+        sizes = [int(mask.sum()) for _, mask in leaves]
+        codes = VALUES[like.index].read(stream, sizes, like.bits, like.bucket)
+        fixed = [write(each, like.bits) for each in codes]
+        stream = np.concatenate(fixed) if fixed else stream
     for leaf, mask in leaves:
         if _positions_travel(like):
             mask, taken = read_positions(like.index, stream[offset:], leaf.shape)
@@ -114,7 +114,7 @@ def slack(packet: Packet) -> int:
         return 0
     if packet.index == "packed" and _positions_travel(packet):
         return 2 * len(jax.tree.leaves(packet.mask))
-    return 2 if packet.index == "entropy" else 0
+    return VALUES[packet.index].slack if packet.index in VALUES else 0
 
 
 def _leaves(packet: Packet, known: bool = True) -> list:

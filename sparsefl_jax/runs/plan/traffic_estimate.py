@@ -19,6 +19,7 @@ from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.charges import packet_bits
 from sparsefl_jax.wire.positions import POSITIONS, most_position_bits
+from sparsefl_jax.wire.values import VALUES
 
 _DEVIATIONS = 5  # of an entry count from the share by which a mask is drawn at random
 
@@ -184,15 +185,27 @@ def _bits(packet: packets.Layout, facts: Facts, share: float) -> tuple[int, int]
         drawn = _DEVIATIONS * math.sqrt(size * share * (1 - share))
         size = min(size, math.ceil(size * share + drawn))
         least, most = np.zeros_like(sizes), np.minimum(sizes, size)
-    none, half = np.zeros_like(sizes), most // 2  # the ones of entropy-coded values
+    few, many = _measured(packet, least, most)
     always, new = np.bool_(facts.sent is True), np.bool_(facts.fresh is True)
-    low = packet_bits(packet, packets.Count(least, new, always, none, least))
+    low = packet_bits(packet, packets.Count(least, new, always, few))
     ever, anew = np.bool_(facts.sent is not False), np.bool_(facts.fresh is not False)
-    high = packet_bits(packet, packets.Count(most, np.False_, ever, half, most))
+    high = packet_bits(packet, packets.Count(most, np.False_, ever, many))
     values, positions = high.values, 0
     if ever and anew and packet.masked and packet.index in POSITIONS:
         leaves = zip(packet.shapes, most.tolist(), strict=True)
         positions = sum(most_position_bits(packet.index, *leaf) for leaf in leaves)
-    if packet.index != "entropy":  # leaves together hold no more than their share
+    if packet.index not in VALUES:  # leaves together hold no more than their share
         values = np.minimum(values, packet.bits * size)
     return int(low.total), int(values + positions)
+
+
+def _measured(
+    packet: packets.Layout, least: np.ndarray, most: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bounds `Count.measured` of leaves from which so many entries travel."""
+    if packet.index not in VALUES:
+        return least, most  # a gap has one unary bit at least; its most is not read
+    bound = VALUES[packet.index].bounds
+    pairs = [bound(n, packet.bits, packet.bucket) for n in most.tolist()]
+    few, many = np.array(pairs, np.int64).reshape(-1, 2).T
+    return few, many
