@@ -19,6 +19,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from sparsefl_jax.report import figure
 from sparsefl_jax.report.comparison import costs, evaluations, measures
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.studies import points as on_disk
@@ -26,9 +27,11 @@ from sparsefl_jax.system import files
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = "benchmarks/tables/benchmark.json", "docs/benchmark.md"
-CHOICES = "studies/benchmark.json"
+CHOICES, FIGURE = "studies/benchmark.json", "docs/_static/benchmark.svg"
+DRAWN = 0.05  # the density in the figure
 BUDGETS = {  # by axis, in its own units
-    "gbit": (0.25, 0.5, 1.0, 2.01),  # the pilot's estimate may be half a percent off
+    # The pilot's estimate may be half a percent off.
+    "gbit": (0.05, 0.1, 0.15, 0.25, 0.35, 0.5, 0.7, 1.0, 1.4, 2.01),
     "gbit_values": (0.25, 0.5, 1.0),
     "pflop": (2e-5, 5e-5, 1e-4, 2e-4),
     "hours": (0.0025, 0.005, 0.01, 0.02),
@@ -167,6 +170,32 @@ def tuning(choices: dict) -> str:
     return "\n".join(lines)
 
 
+def draw(entries: Sequence[dict], path: Path) -> None:
+    """Draws the accuracy within each budget of bits, at density 0.05 or without one."""
+    shown = [e for e in entries if e["density"] in (None, DRAWN)]
+    with figure.axes(path, "traffic, both ways, Gbit", "accuracy, %") as ax:
+        for place, found in enumerate(shown):
+            reached = {b: chosen(found, "gbit", b) for b in BUDGETS["gbit"]}
+            points = {b: 100 * statistics.fmean(v) for b, v in reached.items() if v}
+            turn, color = divmod(place, len(figure.COLORS))
+            ax.plot(
+                list(points),
+                list(points.values()),
+                color=figure.COLORS[color],
+                linestyle=("-", "--", ":")[turn],
+                marker="osD"[turn],
+                label=found["method"],
+            )
+        ax.set_xscale("log")
+        figure.label_powers(ax.xaxis)
+        figure.legend(ax, columns=4)
+
+
+def _core(found: dict) -> bool:
+    """Tells whether a point is one of the core, not of another split or data set."""
+    return found["point"].count("-") == bool(found["density"])
+
+
 def _best(entries, method: str, axis: str, budget: float) -> tuple | None:
     """Returns the accuracies of a method at its best density, and the density."""
     scored = {}
@@ -217,9 +246,11 @@ def publish(new: Sequence[dict], root: Path = ROOT) -> None:
     files.write_text(path, f"[\n{lines}\n]\n")
     page = root / PAGE
     text = page.read_text()
-    tables = {"densities": densities(every), "ranking": ranking(every)}
+    core = [found for found in every if _core(found)]
+    tables = {"densities": densities(core), "ranking": ranking(core)}
     if (choices := root / CHOICES).exists():
         tables["tuning"] = tuning(json.loads(choices.read_text()))
+    draw(core, root / FIGURE)
     for name, table in tables.items():
         marks = rf"(<!-- table {name} -->\n).*?(<!-- end -->)"
         text = re.sub(marks, lambda m, t=table: f"{m[1]}{t}\n{m[2]}", text, flags=re.S)

@@ -65,7 +65,7 @@ def test_the_tables_rank_methods_at_their_best_density(tmp_path):
             for seed, pair in enumerate(points)
         ]
         entries.append(study_tables.entry(name, runs))
-    for folder in ("docs", "benchmarks/tables"):
+    for folder in ("docs/_static", "benchmarks/tables"):
         (tmp_path / folder).mkdir(parents=True)
     page = tmp_path / study_tables.PAGE
     page.write_text(PAGE)
@@ -84,6 +84,8 @@ def test_the_tables_rank_methods_at_their_best_density(tmp_path):
     (first, second) = (line for line in lines if "**" in line)
     assert first.startswith("| `spdst` | **2** 82.0 ± 2.8, d = 0.05 |")
     assert second.startswith("| `fedavg` | **1** 86.0 ± 0.0 |")
+    drawn = (tmp_path / study_tables.FIGURE).read_text()
+    assert "spdst" in drawn and "fedavg" in drawn
     assert len(json.loads((tmp_path / study_tables.RESULTS).read_text())) == 3
 
 
