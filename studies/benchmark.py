@@ -4,8 +4,8 @@ python launch.py --study=studies/benchmark.py:tune --workdir=runs/benchmark_tune
 python -m studies.benchmark runs/benchmark_tune        # writes studies/benchmark.json
 python launch.py --study=studies/benchmark.py --workdir=runs/benchmark
 
-`:tune_more` and `:more` are the same for what is not in the core. docs/benchmark.md has
-the rules, their reasons and what a run costs.
+`:tune_more` and `:more` are the same for what is not in the core, `:alone` is for
+clients that exchange nothing. docs/benchmark.md has the rules, their reasons and costs.
 """
 
 import json
@@ -89,16 +89,20 @@ def get_study(arg: str = "") -> list[Point]:
     """Returns the points of a part of the benchmark.
 
     Args:
-      arg: '' for the core, 'tune' for its tuning; 'more' and 'tune_more' for the rest.
+      arg: '' for the core, 'tune' for its tuning; 'more' and 'tune_more' for the rest;
+        'alone' for clients of SpaFL's settings that exchange nothing, 600 rounds.
 
     Raises:
       ValueError: there is no such part, or tuning has not chosen a method's settings.
     """
     if arg in ("tune", "tune_more"):
         return _tries(CORE if arg == "tune" else OTHERS)
+    if arg == "alone":
+        return [Point("local_only", _alone(_chosen(["spafl"])["spafl"]))]
     if arg not in ("", "more"):
         raise ValueError(
-            f"studies/benchmark.py:{arg}, expected nothing, more, tune or tune_more"
+            f"studies/benchmark.py:{arg}, expected nothing, more, tune, tune_more or "
+            "alone"
         )
     if not arg:
         return _points(CORE, DENSITIES)
@@ -176,13 +180,7 @@ def _points(
     **data,
 ) -> list[Point]:
     """Returns each method at its densities, with the settings that tuning chose."""
-    chosen = files.read_json(CHOSEN) if CHOSEN.exists() else {}
-    if missing := [name for name in table if name not in chosen]:
-        raise ValueError(
-            f"{CHOSEN.name} has no settings of {', '.join(missing)}; tune them first, "
-            "see docs/benchmark.md"
-        )
-    points = []
+    chosen, points = _chosen(table), []
     for name, method in table.items():
         for density in densities if method.sparse else (None,):
             parts = [name, part, f"density={density:g}" if density else ""]
@@ -229,6 +227,27 @@ def _config(
             section, _, key = field.partition(".")
             config[section][key] = value
     return config
+
+
+def _alone(chosen: dict):
+    """Returns the configuration of clients that train by themselves."""
+    alone, settings = Method("", (), sparse=False), chosen["settings"]
+    config = _config("local_only", alone, None, settings, 0, SEEDS)
+    config.num_rounds = MOST
+    with config.ignore_type():
+        config.fit.update(gbit=None, pilot=None, most=None)
+    return config
+
+
+def _chosen(names: Iterable[str]) -> dict[str, dict]:
+    """Returns what tuning chose; refuses methods that were not tuned."""
+    chosen = files.read_json(CHOSEN) if CHOSEN.exists() else {}
+    if missing := [name for name in names if name not in chosen]:
+        raise ValueError(
+            f"{CHOSEN.name} has no settings of {', '.join(missing)}; tune them first, "
+            "see docs/benchmark.md"
+        )
+    return chosen
 
 
 def main(workdir: str) -> None:

@@ -70,6 +70,14 @@ def test_the_rest_has_all_methods_densities_and_data(chosen):
     assert ALGORITHMS.keys() - run == {"local_only"}  # nothing travels
 
 
+def test_clients_alone_train_as_spafls_do(chosen):
+    (point,) = benchmark.get_study("alone")
+    config = point.config
+    assert (config.algorithm.name, config.algorithm.alpha) == ("local_only", 0.0005)
+    assert (config.num_rounds, config.fit.gbit, config.metric) == (600, None, "clients")
+    assert tuple(point.seeds) == (0, 1, 2)
+
+
 def test_what_was_not_tuned_is_refused(chosen):
     kept = json.loads(chosen.read_text())
     del kept["stc"], kept["spafl"]
