@@ -217,6 +217,15 @@ def _spread(values: Sequence[float]) -> str:
     return f"{statistics.fmean(percent):.1f}{deviation}"
 
 
+def _rounded(value):
+    """Returns plain values with six significant digits."""
+    if isinstance(value, dict):
+        return {name: _rounded(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_rounded(item) for item in value]
+    return float(f"{value:.6g}") if isinstance(value, float) else value
+
+
 def _head(names: Sequence[str]) -> list[str]:
     return [_line(names), _line(["---", *["--:"] * (len(names) - 1)])]
 
@@ -242,7 +251,7 @@ def publish(new: Sequence[dict], root: Path = ROOT) -> None:
     known = json.loads(path.read_text()) if path.exists() else []
     entries = {found["point"]: found for found in [*known, *new]}
     every = list(entries.values())
-    lines = ",\n".join(json.dumps(found) for found in every)
+    lines = ",\n".join(json.dumps(_rounded(found)) for found in every)
     files.write_text(path, f"[\n{lines}\n]\n")
     page = root / PAGE
     text = page.read_text()
