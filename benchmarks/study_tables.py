@@ -3,9 +3,9 @@
     python -m benchmarks.study_tables runs/benchmark
 
 Results go to `benchmarks/tables/benchmark.json`, from which the tables between
-`<!-- table NAME -->` and `<!-- end -->` are drawn; commit both. Points that have not
-ended in all their seeds are left out, and entries of points that the folder does not
-hold are kept.
+`<!-- table NAME -->` and `<!-- end -->` are drawn; commit both. A point is left out
+until each of its seeds has ended or diverged; entries of points that the folder does
+not hold are kept.
 
 The accuracy within a budget is that of the round which validation chooses among those
 that have cost no more. So a run that ended before counts with what it has spent.
@@ -46,12 +46,14 @@ RANKED = (
 )
 
 
-def entry(name: str, runs: Sequence[Run]) -> dict:
+def entry(name: str, density: float | None, runs: Sequence[Run], diverged=0) -> dict:
     """Returns the results of a point.
 
     Args:
       name: of the point.
-      runs: one for each of its seeds, all ended.
+      density: that its configuration asks for.
+      runs: of its seeds that have ended.
+      diverged: how many others have failed.
 
     Returns:
       `within`, by axis and budget, accuracy, validation score and density of the
@@ -68,7 +70,8 @@ def entry(name: str, runs: Sequence[Run]) -> dict:
     return {
         "point": name,
         "method": name.partition("-")[0],
-        "density": runs[0].config["density"],
+        "density": density,
+        "diverged": diverged,
         "seeds": [evaluations.seed_of(run) for run in runs],
         "within": within,
         "last": [measures.last_accuracy(run) for run in runs],
@@ -106,13 +109,18 @@ def densities(entries: Sequence[dict]) -> str:
     head = ["method", "density", "0.5 Gbit", "1 Gbit", "2 Gbit", "its density", "last"]
     lines = _head([*head, "rounds", "Gbit", "positions", "GFLOP", "minutes"])
     for found in entries:
+        lost, density = found["diverged"], found["density"]
+        named = [f"`{found['method']}`", f"{density:g}" if density else "-"]
+        named[0] += f" ({lost} of {lost + len(found['seeds'])} diverged)" * bool(lost)
+        if not found["seeds"]:
+            lines.append(_line([*named, *["-"] * (len(head) + 3)]))
+            continue
         mean = {axis: statistics.fmean(v) for axis, v in found["totals"].items()}
         values = [chosen(found, "gbit", budget) for budget in (0.5, 1.0, 2.01)]
         lines.append(
             _line(
                 [
-                    f"`{found['method']}`",
-                    f"{found['density']:g}" if found["density"] else "-",
+                    *named,
                     *map(_spread, values),
                     f"{statistics.fmean(chosen(found, 'gbit', 2.01, place=2)):.3f}",
                     _spread(found["last"]),
@@ -131,7 +139,7 @@ def ranking(entries: Sequence[dict]) -> str:
     """Formats each method at its best density, ranked within each budget.
 
     The density is the one with the best mean score on the validation split within that
-    budget.
+    budget, of those at which no seed diverged.
     """
     methods = dict.fromkeys(found["method"] for found in entries)
     cells = {name: [f"`{name}`"] for name in methods}
@@ -200,9 +208,8 @@ def _best(entries, method: str, axis: str, budget: float) -> tuple | None:
     """Returns the accuracies of a method at its best density, and the density."""
     scored = {}
     for found in entries:
-        if found["method"] == method and (
-            scores := chosen(found, axis, budget, place=1)
-        ):
+        scores = chosen(found, axis, budget, place=1)
+        if found["method"] == method and scores and not found["diverged"]:
             values = chosen(found, axis, budget)
             scored[statistics.fmean(scores)] = values, found["density"]
     return scored[max(scored)] if scored else None
@@ -240,8 +247,11 @@ def collect(workdir: Path) -> list[dict]:
     entries = []
     for point in known:
         folders = [folder for _, folder in on_disk.folders(workdir, point)]
-        if all((folder / "summary.json").exists() for folder in folders):
-            entries.append(entry(point.name, list(map(read_run, folders))))
+        ended = [f for f in folders if (f / "summary.json").exists()]
+        lost = len(folders) - len(ended)
+        if not lost or on_disk.failure(workdir, point.name).exists():
+            runs = list(map(read_run, ended))
+            entries.append(entry(point.name, point.config.density, runs, lost))
     return entries
 
 

@@ -6,6 +6,9 @@ from equal_cost_test import write
 
 from benchmarks import study_tables
 from sparsefl_jax.report import read_run
+from sparsefl_jax.runs.config.defaults import default_config
+from sparsefl_jax.studies import points as on_disk
+from sparsefl_jax.studies.points import Point
 
 PAGE = """a
 <!-- table densities -->
@@ -40,7 +43,7 @@ def test_validation_chooses_the_round_within_each_budget(tmp_path):
     """Rounds of .5 Gbit, half of it values; the last one scores best, not by test."""
     rounds = [(0.5, 0.6, 0.5), (1.0, 0.9, 0.4), (1.5, 0.7, 0.8)]
     run = run_of(tmp_path / "a", 0, rounds)
-    found = study_tables.entry("spdst-density=0.05", [run])
+    found = study_tables.entry("spdst-density=0.05", 0.05, [run])
     within = found["within"]
     assert within["gbit 0.25"] == [None]
     assert within["gbit 0.5"] == within["gbit 1"] == [(0.6, 0.5, 0.05)]
@@ -64,7 +67,7 @@ def test_the_tables_rank_methods_at_their_best_density(tmp_path):
             run_of(tmp_path / f"{name}_{seed}", seed, [(0.5, *pair)], density=density)
             for seed, pair in enumerate(points)
         ]
-        entries.append(study_tables.entry(name, runs))
+        entries.append(study_tables.entry(name, density, runs))
     for folder in ("docs/_static", "benchmarks/tables"):
         (tmp_path / folder).mkdir(parents=True)
     page = tmp_path / study_tables.PAGE
@@ -90,8 +93,12 @@ def test_the_tables_rank_methods_at_their_best_density(tmp_path):
 
 
 def test_a_method_without_a_result_within_a_budget_has_no_rank(tmp_path):
-    late = study_tables.entry("stc", [run_of(tmp_path / "a", 0, [(1.9, 0.9, 0.9)])])
-    soon = study_tables.entry("topk", [run_of(tmp_path / "b", 0, [(0.4, 0.5, 0.5)])])
+    late = study_tables.entry(
+        "stc", 0.05, [run_of(tmp_path / "a", 0, [(1.9, 0.9, 0.9)])]
+    )
+    soon = study_tables.entry(
+        "topk", 0.05, [run_of(tmp_path / "b", 0, [(0.4, 0.5, 0.5)])]
+    )
     last, first = study_tables.ranking([late, soon]).splitlines()[2:]
     assert last.startswith("| `stc` | **1** 90.0, d = 0.05 | - |")
     assert first.startswith("| `topk` | **2** 50.0, d = 0.05 | **1** 50.0, d = 0.05 |")
@@ -103,3 +110,32 @@ def test_the_table_of_tuning_has_the_best_next_and_worst_of_six():
     found = study_tables.tuning({"jmwst": {"settings": settings, "scores": scores}})
     (row,) = found.splitlines()[2:]
     assert row == "| `jmwst` | 0.1 | `r_int=5` | 80.0 | 70.0 | 50.0 | 2 |"
+
+
+def test_a_density_at_which_a_seed_diverged_is_told_and_not_ranked(tmp_path):
+    run = run_of(tmp_path / "a", 0, [(0.4, 0.9, 0.9)])
+    part = study_tables.entry("stc-density=0.05", 0.05, [run], diverged=1)
+    none = study_tables.entry("stc-density=0.2", 0.2, [], diverged=3)
+    other = study_tables.entry("stc-density=0.01", 0.01, [run])
+    rows = study_tables.densities([part, none]).splitlines()[2:]
+    assert rows[0].startswith("| `stc` (1 of 2 diverged) | 0.05 | 90.0 | 90.0 |")
+    assert rows[1] == "| `stc` (3 of 3 diverged) | 0.2 |" + " - |" * 10
+    (row,) = study_tables.ranking([part, none, other]).splitlines()[2:]
+    assert row.startswith("| `stc` | **1** 90.0, d = 0.01 |")
+
+
+def test_a_point_counts_once_its_seeds_have_ended_or_diverged(tmp_path):
+    """Of four points with two seeds: whole, begun, one seed lost, both lost."""
+    config = default_config()
+    config.seeds, names = 2, ("whole", "begun", "part", "lost")
+    points = [Point(name, config) for name in names]
+    on_disk.write(tmp_path, points, {"unlike": False})
+    for name, seeds in (("whole", (0, 1)), ("begun", (0,)), ("part", (1,))):
+        for seed in seeds:
+            run_of(tmp_path / name / f"seed_{seed}", seed, [(0.4, 0.9, 0.9)])
+    (tmp_path / "failed").mkdir()
+    for name in ("part", "lost"):
+        (tmp_path / "failed" / f"{name}.txt").write_text("training loss nan")
+    entries = study_tables.collect(tmp_path)
+    found = {e["point"]: (e["seeds"], e["diverged"]) for e in entries}
+    assert found == {"whole": ([0, 1], 0), "part": ([1], 1), "lost": ([], 2)}
