@@ -220,6 +220,7 @@ def _config(
     config.system = "mobile"  # for the hours; without deadlines it changes no result
     config.epochs, config.batch_size, config.eval_every = 2, 32, 5
     config.fit.pilot, config.fit.most = 5, MOST
+    config.until.gbit = config.fit.gbit  # where the pilot measures too little
     config.num_rounds = min(MOST, round(DENSE_ROUNDS / (density or 1.0)))
     config = methods.choose(complete(config), method.name or name, density)
     with config.unlocked(), config.ignore_type():
@@ -236,6 +237,7 @@ def _alone(chosen: dict):
     config.num_rounds = MOST
     with config.ignore_type():
         config.fit.update(gbit=None, pilot=None, most=None)
+        config.until.gbit = None
     return config
 
 

@@ -55,6 +55,14 @@ def test_validation_chooses_the_round_within_each_budget(tmp_path):
     assert (found["method"], found["density"]) == ("spdst", 0.05)
 
 
+def test_what_a_run_spends_beyond_the_budget_does_not_count(tmp_path):
+    run = run_of(tmp_path / "a", 0, [(1.0, 0.6, 0.5), (2.0, 0.7, 0.6), (3.0, 0.9, 0.9)])
+    found = study_tables.entry("stc-density=0.05", 0.05, [run])
+    assert found["within"]["hours 0.02"] == [(0.7, 0.6, 0.05)]
+    assert (found["totals"]["gbit"], found["totals"]["rounds"]) == ([2.0], [2])
+    assert found["last"] == [0.7]
+
+
 def test_the_tables_rank_methods_at_their_best_density(tmp_path):
     """SPDST is better on the test set at .2, but validation prefers .05."""
     entries = []
