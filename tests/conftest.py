@@ -1,6 +1,7 @@
 """Settings and fixtures of all tests: two CPU devices, exact, silent, cached."""
 
 import os
+import signal
 from pathlib import Path
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -38,6 +39,9 @@ def pytest_configure(config):
     where it still has them. XLA reads its flags when JAX starts its devices, and ends
     the process at one that it does not know.
     """
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        # As in a script's background; tests that send Ctrl-C would wait for ever.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     quick = config.getoption("markexpr") == "not slow"
     jax.config.update("jax_disable_most_optimizations", quick)
     if quick:
