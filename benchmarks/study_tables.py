@@ -4,8 +4,8 @@
 
 Results go to `benchmarks/tables/benchmark.json`, from which the tables between
 `<!-- table NAME -->` and `<!-- end -->` are drawn; commit both. A point is left out
-until each of its seeds has ended or diverged; entries of points that the folder does
-not hold are kept.
+until each of its seeds has ended or diverged, and so is one that failed otherwise;
+entries of points that the folder does not hold are kept.
 
 The accuracy within a budget is that of the round which validation chooses among those
 that have cost no more. So a run that ended before counts with what it has spent, and
@@ -14,17 +14,19 @@ one that spent more, because its pilot measured too little, up to the budget.
 
 import json
 import math
-import re
 import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.measure import markdown
+from benchmarks.table import redraw
 from sparsefl_jax.report import figure
 from sparsefl_jax.report.comparison import costs, evaluations, measures
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.system import files
+from studies import benchmark
 
 ROOT = Path(__file__).parent.parent
 RESULTS, PAGE = "benchmarks/tables/benchmark.json", "docs/benchmark.md"
@@ -54,7 +56,7 @@ def entry(name: str, density: float | None, runs: Sequence[Run], diverged=0) -> 
       name: of the point.
       density: that its configuration asks for.
       runs: of its seeds that have ended.
-      diverged: how many others have failed.
+      diverged: how many others have diverged.
 
     Returns:
       `within`, by axis and budget, accuracy, validation score and density of the
@@ -117,32 +119,30 @@ def chosen(found: dict, axis: str, budget: float, place: int = 0) -> list[float]
 def densities(entries: Sequence[dict]) -> str:
     """Formats every point with what it reached and what it cost."""
     head = ["method", "density", "0.5 Gbit", "1 Gbit", "2 Gbit", "its density", "last"]
-    lines = _head([*head, "rounds", "Gbit", "positions", "GFLOP", "minutes"])
+    head += ["rounds", "Gbit", "positions", "GFLOP", "minutes"]
+    rows = []
     for found in entries:
         lost, density = found["diverged"], found["density"]
         named = [f"`{found['method']}`", f"{density:g}" if density else "-"]
         named[0] += f" ({lost} of {lost + len(found['seeds'])} diverged)" * bool(lost)
         if not found["seeds"]:
-            lines.append(_line([*named, *["-"] * (len(head) + 3)]))
+            rows.append([*named, *["-"] * (len(head) - len(named))])
             continue
         mean = {axis: statistics.fmean(v) for axis, v in found["totals"].items()}
         values = [chosen(found, "gbit", budget) for budget in (0.5, 1.0, WHOLE)]
-        lines.append(
-            _line(
-                [
-                    *named,
-                    *map(_spread, values),
-                    f"{statistics.fmean(chosen(found, 'gbit', WHOLE, place=2)):.3f}",
-                    _spread(found["last"]),
-                    f"{mean['rounds']:.0f}",
-                    f"{mean['gbit']:.2f}",
-                    f"{100 * (1 - mean['gbit_values'] / mean['gbit']):.0f} %",
-                    f"{1e6 * mean['pflop']:.0f}",
-                    f"{60 * mean['hours']:.1f}",
-                ]
-            )
-        )
-    return "\n".join(lines)
+        row = [
+            *named,
+            *map(_spread, values),
+            f"{statistics.fmean(chosen(found, 'gbit', WHOLE, place=2)):.3f}",
+            _spread(found["last"]),
+            f"{mean['rounds']:.0f}",
+            f"{mean['gbit']:.2f}",
+            f"{100 * (1 - mean['gbit_values'] / mean['gbit']):.0f} %",
+            f"{1e6 * mean['pflop']:.0f}",
+            f"{60 * mean['hours']:.1f}",
+        ]
+        rows.append(row)
+    return markdown(head, rows)
 
 
 def ranking(entries: Sequence[dict]) -> str:
@@ -165,8 +165,8 @@ def ranking(entries: Sequence[dict]) -> str:
             values, density = best[name]
             at = f", d = {density:g}" if density else ""
             row.append(f"**{order.index(name) + 1}** {_spread(values)}{at}")
-    lines = _head(["method", *(title for title, *_ in RANKED)])
-    return "\n".join([*lines, *map(_line, cells.values())])
+    head = ["method", *(title for title, *_ in RANKED)]
+    return markdown(head, list(cells.values()))
 
 
 def tuning(choices: dict) -> str:
@@ -175,17 +175,18 @@ def tuning(choices: dict) -> str:
     Args:
       choices: as `studies/benchmark.json` has them, by method.
     """
-    lines = _head(["method", "rate", "its own", "best", "next", "worst", "diverged"])
+    head, rows = ["method", "rate", "its own", "best", "next", "worst", "diverged"], []
     for method, found in choices.items():
         own = dict(found["settings"])
-        rate = own.pop("optimizer.learning_rate")
+        rate = own.pop(benchmark.RATE)
         ((field, value),) = own.items()
-        scores = sorted((v for v in found["scores"].values() if v), reverse=True)
+        ended = [v for v in found["scores"].values() if v is not None]
+        scores = sorted(ended, reverse=True)
         cells = [f"`{method}`", f"{rate:g}", f"`{field.rpartition('.')[2]}={value}`"]
         shown = [f"{100 * score:.1f}" for score in (*scores[:2], scores[-1])]
         lost = len(found["scores"]) - len(scores)
-        lines.append(_line([*cells, *shown, str(lost) if lost else "-"]))
-    return "\n".join(lines)
+        rows.append([*cells, *shown, lost or "-"])
+    return markdown(head, rows)
 
 
 def draw(entries: Sequence[dict], path: Path) -> None:
@@ -243,26 +244,34 @@ def _rounded(value):
     return float(f"{value:.6g}") if isinstance(value, float) else value
 
 
-def _head(names: Sequence[str]) -> list[str]:
-    return [_line(names), _line(["---", *["--:"] * (len(names) - 1)])]
-
-
-def _line(cells: Sequence[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def collect(workdir: Path) -> list[dict]:
-    """Returns the entries of a study's points that have ended, in their order."""
+    """Returns the entries of a study's points that have ended, in their order.
+
+    Raises:
+      ValueError: the folder holds no part of the benchmark but its tuning.
+    """
     known, _ = on_disk.read(workdir)
     entries = []
     for point in known:
+        unknown = point.name.partition("-")[0] not in benchmark.METHODS
+        if unknown or benchmark.TUNING_SEED in point.seeds:
+            raise ValueError(
+                f"{workdir} holds the point {point.name!r}, expected those of the "
+                "benchmark's core, or of its part 'more'"
+            )
         folders = [folder for _, folder in on_disk.folders(workdir, point)]
         ended = [f for f in folders if (f / "summary.json").exists()]
         lost = len(folders) - len(ended)
-        if not lost or on_disk.failure(workdir, point.name).exists():
+        if not lost or _diverged(workdir, point.name):
             runs = list(map(read_run, ended))
             entries.append(entry(point.name, point.config.density, runs, lost))
     return entries
+
+
+def _diverged(workdir: Path, name: str) -> bool:
+    """Tells whether a point failed because a loss or a weight was not finite."""
+    note = on_disk.failure(workdir, name)
+    return note.exists() and FloatingPointError.__name__ in note.read_text()
 
 
 def publish(new: Sequence[dict], root: Path = ROOT) -> None:
@@ -273,17 +282,13 @@ def publish(new: Sequence[dict], root: Path = ROOT) -> None:
     every = list(entries.values())
     lines = ",\n".join(json.dumps(_rounded(found)) for found in every)
     files.write_text(path, f"[\n{lines}\n]\n")
-    page = root / PAGE
-    text = page.read_text()
     core = [found for found in every if _core(found)]
     tables = {"densities": densities(core), "ranking": ranking(core)}
     if (choices := root / CHOICES).exists():
         tables["tuning"] = tuning(json.loads(choices.read_text()))
     draw(core, root / FIGURE)
-    for name, table in tables.items():
-        marks = rf"(<!-- table {name} -->\n).*?(<!-- end -->)"
-        text = re.sub(marks, lambda m, t=table: f"{m[1]}{t}\n{m[2]}", text, flags=re.S)
-    files.write_text(page, text)
+    for name, text in tables.items():
+        redraw(root / PAGE, name, text)
 
 
 if __name__ == "__main__":

@@ -164,11 +164,16 @@ def publish(table: Table, name: str, new: dict, root=ROOT) -> None:
     files.write_text(path, json.dumps(ordered, indent=1) + "\n")
     text = markdown(table, ordered)
     if (document := page(name, root)).exists():
-        before = document.read_text()
-        marks = rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)"
-        after = re.sub(marks, lambda m: m[1] + text + "\n" + m[2], before, flags=re.S)
-        files.write_text(document, after)
+        redraw(document, name, text)
     print(text, flush=True)
+
+
+def redraw(document: Path, name: str, text: str) -> None:
+    """Puts a table between its marks on a page."""
+    before = document.read_text()
+    marks = rf"(<!-- table {re.escape(name)} -->\n).*?(<!-- end -->)"
+    after = re.sub(marks, lambda m: m[1] + text + "\n" + m[2], before, flags=re.S)
+    files.write_text(document, after)
 
 
 def page(name: str, root=ROOT) -> Path:

@@ -1,14 +1,15 @@
-"""A point of a study sets its rounds by its budget before its first run."""
+"""A point of a study sets its rounds by its budget before its first run; its page."""
 
 import copy
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from sparsefl_jax.runs import experiment, fit_rounds
 from sparsefl_jax.runs.config import plain
 from sparsefl_jax.studies import points as on_disk
-from sparsefl_jax.studies import runner
+from sparsefl_jax.studies import progress, runner
 from tests import tiny_study
 
 
@@ -91,3 +92,38 @@ def test_a_pilot_that_fails_costs_its_point_alone(study, tmp_path):
     assert measured == ["fedavg", "fedpm", "fedprox"]
     assert [states[p.name].done for p in points] == [2, 0, 2]
     assert states["fedpm"].failed.startswith("the budget: no such method\n")
+
+
+def test_a_pilot_that_fails_before_any_runs_costs_only_its_point(
+    study, tmp_path, monkeypatch, capsys
+):
+    """FedPM's pilot fails while the rounds are set that methods follow."""
+    points, _ = study
+    monkeypatch.setattr(fit_rounds, "followed", lambda config: True)
+    states = runner.run(points, tmp_path / "out")
+    assert states["fedpm"].failed.splitlines()[0] == "the budget: no such method"
+    assert (states["fedpm"].done, states["fedavg"], states["fedprox"]) == (
+        0,
+        on_disk.State(2),
+        on_disk.State(2),
+    )
+    said = capsys.readouterr().err
+    assert "fedpm failed: the budget: no such method\n" in said
+    assert "study of 3 points, 2 to run" in said
+
+
+def test_the_page_is_written_for_a_twentieth_of_the_time(monkeypatch):
+    now, written = [100.0], []
+
+    def write(workdir, say):
+        written.append(now[0])
+        now[0] += 3.0
+
+    timer = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr(progress, "time", timer)
+    monkeypatch.setattr(progress, "write_page", write)
+    page = progress.page_writer(None, None)
+    for moment in (100.0, 159.0, 160.0, 200.0):
+        now[0] = max(now[0], moment)
+        page()
+    assert written == [100.0, 160.0]

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from sparsefl_jax.runs import experiment, fit_rounds, recording, run_directory
+from sparsefl_jax.runs import experiment, recording, run_directory
 from sparsefl_jax.runs import job as single
 from sparsefl_jax.studies import __main__ as one_point
 from sparsefl_jax.studies import launchers, processes, progress, runner
@@ -86,40 +86,6 @@ def test_every_seed_that_fails_is_named(study, tmp_path, ran, monkeypatch):
     states = runner.run(study, tmp_path / "out", show=False)  # tried again
     assert states == {"fedavg": State(2), "fedprox": State(2)}
     assert ran == [*ALL[2:], *ALL[:2]]
-
-
-def test_a_pilot_that_diverges_costs_only_its_point(study, tmp_path, ran, monkeypatch):
-    def fitted(config, build, **_):
-        if config.algorithm["name"] == "fedavg":
-            raise FloatingPointError("training loss nan")
-        return config, ""
-
-    monkeypatch.setattr(fit_rounds, "followed", lambda config: True)
-    with monkeypatch.context() as patch:
-        patch.setattr(fit_rounds, "fitted", fitted)
-        states = runner.run(study, tmp_path / "out", show=False)
-    reason = states["fedavg"].failed.splitlines()[0]
-    assert reason == "the budget: training loss nan" and ran == ALL[2:]
-    assert states["fedprox"] == State(2)
-    states = runner.run(study, tmp_path / "out", show=False)  # tried again
-    assert states["fedavg"] == State(2) and ran == [*ALL[2:], *ALL[:2]]
-
-
-def test_the_page_is_written_for_a_twentieth_of_the_time(monkeypatch):
-    now, written = [100.0], []
-
-    def write(workdir, say):
-        written.append(now[0])
-        now[0] += 3.0
-
-    timer = SimpleNamespace(monotonic=lambda: now[0])
-    monkeypatch.setattr(progress, "time", timer)
-    monkeypatch.setattr(progress, "write_page", write)
-    page = progress.page_writer(None, None)
-    for moment in (100.0, 159.0, 160.0, 200.0):
-        now[0] = max(now[0], moment)
-        page()
-    assert written == [100.0, 160.0]
 
 
 def failing(model, optimizer, error: str = "ValueError"):

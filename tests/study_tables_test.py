@@ -2,6 +2,7 @@
 
 import json
 
+import pytest
 from equal_cost_test import write
 
 from benchmarks import study_tables
@@ -9,6 +10,7 @@ from sparsefl_jax.report import read_run
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import Point
+from tests.refusals import refused
 
 PAGE = """a
 <!-- table densities -->
@@ -133,17 +135,30 @@ def test_a_density_at_which_a_seed_diverged_is_told_and_not_ranked(tmp_path):
 
 
 def test_a_point_counts_once_its_seeds_have_ended_or_diverged(tmp_path):
-    """Of four points with two seeds: whole, begun, one seed lost, both lost."""
+    """Whole, begun, one seed of two diverged, both, and one lost to a full disk."""
     config = default_config()
-    config.seeds, names = 2, ("whole", "begun", "part", "lost")
+    config.seeds, names = 2, ("fedavg", "stc", "topk", "zerofl", "spafl")
     points = [Point(name, config) for name in names]
     on_disk.write(tmp_path, points, {"unlike": False})
-    for name, seeds in (("whole", (0, 1)), ("begun", (0,)), ("part", (1,))):
+    for name, seeds in (
+        *(("fedavg", (0, 1)), ("stc", (0,))),
+        *(("topk", (1,)), ("spafl", (0,))),
+    ):
         for seed in seeds:
             run_of(tmp_path / name / f"seed_{seed}", seed, [(0.4, 0.9, 0.9)])
     (tmp_path / "failed").mkdir()
-    for name in ("part", "lost"):
-        (tmp_path / "failed" / f"{name}.txt").write_text("training loss nan")
+    for name in ("topk", "zerofl"):
+        reason = "seed 0: training loss nan\n...\nFloatingPointError: training loss nan"
+        (tmp_path / "failed" / f"{name}.txt").write_text(reason)
+    (tmp_path / "failed" / "spafl.txt").write_text("seed 1: no space left")
     entries = study_tables.collect(tmp_path)
     found = {e["point"]: (e["seeds"], e["diverged"]) for e in entries}
-    assert found == {"whole": ([0, 1], 0), "part": ([1], 1), "lost": ([], 2)}
+    assert found == {"fedavg": ([0, 1], 0), "topk": ([1], 1), "zerofl": ([], 2)}
+
+
+@pytest.mark.parametrize(("name", "seed"), [("local_only", 0), ("fedavg-rate=0.1", 3)])
+def test_other_studies_are_refused(name, seed, tmp_path):
+    config = default_config()
+    config.seed = seed
+    on_disk.write(tmp_path, [Point(name, config)], {"unlike": False})
+    refused(lambda: study_tables.collect(tmp_path), f"holds the point {name!r}")

@@ -121,7 +121,7 @@ def compressed(
         levels, 'fixed' or 'elias'; None for 'packed' and 'fixed'.
       clients: number of all clients, which 'ef21' needs.
       start: estimates of 'ef21' start at 'zero', or at the first 'gradient': a client's
-        first update, which then travels whole.
+        first update, which then travels whole; at zero again if it is lost.
       stale: 'keep', or 'reset' if a client that missed a round forgets its residual.
       server_optimizer: an optax optimizer that takes the negated mean for a gradient;
         None adds the mean. 'majority' needs one, whose rate is the size of a step.

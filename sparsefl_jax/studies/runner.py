@@ -85,7 +85,8 @@ def run(
         say(f"not in this study, and so not on its page: {', '.join(sorted(left))}")
     points, failed = _with_rounds(workdir, points, say)
     on_disk.write(workdir, points, {"unlike": unlike})
-    missing = [p for p in points if p not in failed and not _complete(workdir, p)]
+    able = [point for point in points if point.name not in failed]
+    missing = [point for point in able if not _complete(workdir, point)]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
     with listening as stopped:
         _work(workdir, points, missing, start, say, jobs, stopped)
@@ -139,14 +140,14 @@ def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
 
 def _with_rounds(
     workdir: Path, points: Sequence[Point], say: Callable
-) -> tuple[list[Point], list[Point]]:
+) -> tuple[list[Point], list[str]]:
     """Sets the rounds of points whose methods follow them, as FedSparsify's does.
 
     The study's file keeps plain values, so what follows the rounds follows them here
     alone, and not in the process of the point.
 
     Returns:
-      All points, and those whose pilots failed, as one that diverges does.
+      All points, and the names of those whose pilots failed, as one that diverges does.
     """
     fitted, failed = [], []
     for point in points:
@@ -157,7 +158,7 @@ def _with_rounds(
             except ValueError as error:  # a mistake is named before any runs
                 raise ValueError(f"point {point.name!r}: {one_line(error)}") from error
             except Exception as error:
-                failed.append(point)
+                failed.append(point.name)
                 trace = "".join(traceback.format_exception(error))
                 _note(workdir, point, f"the budget: {one_line(error)}\n{trace}")
                 say(progress.ending(workdir, point))
