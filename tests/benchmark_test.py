@@ -44,7 +44,7 @@ def test_the_core_spends_equal_bits_with_the_chosen_settings(chosen):
     assert {tuple(point.seeds) for point in points.values()} == {(0, 1, 2)}
     for config in (point.config for point in points.values()):
         assert (config.fit.gbit, config.fit.most, config.metric) == (2, 600, "clients")
-        assert config.until.gbit == 2
+        assert (config.until.gbit, config.system) == (2, "mobile")
         assert (config.num_clients, config.cohort_size, config.epochs) == (100, 10, 2)
         assert (config.partition.name, config.partition.alpha) == ("dirichlet", 0.1)
         assert config.optimizer.learning_rate == 0.1

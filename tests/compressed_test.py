@@ -217,6 +217,7 @@ def test_an_ef21_that_starts_at_the_gradient_sends_it_whole_once():
                 new = held[i] + ternary(0.3)(new - held[i], LEAVES)
             sent = {name for name, packet in ups[i].items() if packet.sent}
             assert sent == {"stats", *({"delta", "scale"} if i in seen else {"whole"})}
+            assert (ups[i]["whole"].bits, ups[i]["whole"].mask) == (32, None)  # charged
             held[i] = new
             close(clients[i].memory, held[i])
         seen |= set(cohort)

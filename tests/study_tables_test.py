@@ -123,8 +123,9 @@ def test_the_table_of_tuning_has_the_best_next_and_worst_of_six():
 
 
 def test_a_density_at_which_a_seed_diverged_is_told_and_not_ranked(tmp_path):
-    run = run_of(tmp_path / "a", 0, [(0.4, 0.9, 0.9)])
-    part = study_tables.entry("stc-density=0.05", 0.05, [run], diverged=1)
+    run = run_of(tmp_path / "a", 0, [(0.4, 0.9, 0.8)])
+    best = run_of(tmp_path / "b", 0, [(0.4, 0.9, 0.9)])
+    part = study_tables.entry("stc-density=0.05", 0.05, [best], diverged=1)
     none = study_tables.entry("stc-density=0.2", 0.2, [], diverged=3)
     other = study_tables.entry("stc-density=0.01", 0.01, [run])
     rows = study_tables.densities([part, none]).splitlines()[2:]
