@@ -1,5 +1,6 @@
 """The site builds without warnings, and the code of its pages and the README runs."""
 
+import importlib
 import re
 import shlex
 import subprocess
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from absl import flags
 
+from benchmarks import table as tables
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
@@ -77,6 +79,17 @@ def test_external_links_are_listed():
 
 
 LISTING = (ROOT / "docs" / "links.md").read_text()
+
+
+MEASURED = sorted(p.stem for p in (ROOT / "benchmarks/tables").glob("*_*.json"))
+
+
+@pytest.mark.parametrize("table", MEASURED)
+def test_the_page_of_a_paper_shows_what_was_measured(table):
+    declared = importlib.import_module(f"benchmarks.tables.{table}").TABLE
+    drawn = tables.markdown(declared, list(tables.results(table).values()))
+    marked = f"<!-- table {table} -->\n{drawn}\n<!-- end -->"
+    assert marked in tables.page(table).read_text()
 
 
 def test_every_file_and_function_that_a_page_names_is_there():

@@ -168,17 +168,6 @@ def test_the_density_is_that_of_the_round_whose_accuracy_counts(tmp_path):
 NAMES = sorted(p.stem for p in (tables.ROOT / "benchmarks/tables").glob("[!_]*.py"))
 
 
-MEASURED = [n for n in NAMES if tables.results(n)]
-
-
-@pytest.mark.parametrize("name", MEASURED)
-def test_the_page_of_its_paper_shows_what_was_measured(name):
-    table = importlib.import_module(f"benchmarks.tables.{name}").TABLE
-    drawn = tables.markdown(table, list(tables.results(name).values()))
-    marked = f"<!-- table {name} -->\n{drawn}\n<!-- end -->"
-    assert marked in tables.page(name).read_text()
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_declares_what_can_be_configured(name):
     table = importlib.import_module(f"benchmarks.tables.{name}").TABLE
