@@ -26,12 +26,12 @@ import platform
 import re
 import time
 from pathlib import Path
+from unittest import mock
 
 if hasattr(os, "sched_getaffinity"):
     flag = "--xla_force_host_platform_device_count"
     os.environ.setdefault("XLA_FLAGS", f"{flag}={len(os.sched_getaffinity(0))}")
 
-import flax.linen as nn  # noqa: E402
 import jax  # noqa: E402
 import jax.numpy as jnp  # noqa: E402
 import numpy as np  # noqa: E402
@@ -55,17 +55,13 @@ TABLE = Path(convolution.__file__).with_name("lowerings.json")
 def find_layers(name: str) -> list[convolution.Layer]:
     """Returns the convolutions of a model that have several forms, in order."""
     batch, shape, classes = workload.NETWORKS[name]
-    found = {}
+    found, choose = {}, convolution.choose
 
-    def record(call, args, kwargs, context):
-        conv = context.module
-        if isinstance(conv, nn.Conv) and context.method_name == "__call__":
-            size, stride, pad = conv.kernel_size[0], conv.strides[0], conv.padding[0][0]
-            image = (batch, *args[0].shape[1:], conv.features)
-            found[convolution.Layer(*image, size, stride, pad)] = None
-        return call(*args, **kwargs)
+    def record(layer, *where):
+        found[layer._replace(batch=batch)] = None
+        return choose(layer, *where)
 
-    with nn.intercept_methods(record):
+    with mock.patch.object(convolution, "choose", record):
         models.build(name, classes, shape)
     return [layer for layer in found if layer.size > 1]
 

@@ -8,6 +8,7 @@ import jax
 import pytest
 
 from benchmarks import lowering
+from benchmarks.lowering import find_layers
 from sparsefl_jax.models.convolution import Layer
 
 pytestmark = pytest.mark.slow
@@ -25,6 +26,16 @@ def table(tmp_path, monkeypatch):
     monkeypatch.setattr(lowering, "TABLE", path)
     monkeypatch.setattr(lowering, "find_layers", lambda _: [LAYER, LAYER])
     return path
+
+
+def test_the_layers_of_a_network_are_those_of_its_paper():
+    """He et al., Table 1, for images of 32x32: eight layers of 3x3 that differ."""
+    first = Layer(32, 32, 32, 3, 64, 3, pad=1)
+    stages = [Layer(32, 32, 32, 64, 64, 3, pad=1)]
+    for side, inputs in ((32, 64), (16, 128), (8, 256)):
+        half = Layer(32, side // 2, side // 2, 2 * inputs, 2 * inputs, 3, pad=1)
+        stages += [Layer(32, side, side, inputs, 2 * inputs, 3, 2, 1), half]
+    assert find_layers("resnet18") == [first, *stages]
 
 
 def call(monkeypatch, run, *arguments):
