@@ -189,3 +189,15 @@ def test_refuses():
     refused(lambda: streams.encode(low), "level=-8, expected -7 to 7, bits=4")
     high = Packet(np.array([0, 8], np.int8), bits=4, index="elias")
     refused(lambda: streams.encode(high), "bits=4 but codes reach from 0 to 8")
+
+
+def test_leaves_whose_bits_may_wrap_are_refused():
+    """omega(128) takes 14 bits, and a sign: 143,165,576 levels reach 2^31."""
+    assert len(elias._omega(128)) == omega(128) == 14
+
+    def count(size):
+        leaf = jax.ShapeDtypeStruct((size,), np.int8)
+        return jax.eval_shape(lambda x: elias.level_bits(x, 8, 16), leaf)
+
+    assert count(143_165_576).dtype == jnp.int32
+    refused(lambda: count(143_165_577), "143165577 levels may take 2147483655 bits")

@@ -26,12 +26,15 @@ def level_bits(levels: Array, bits: int, bucket: int = 0) -> Array:
     """Counts the bits of a leaf's levels, on the device.
 
     Args:
-      levels: integers of any shape, fewer than 2^27, or the sum may wrap.
+      levels: integers of any shape.
       bits: of a level with its sign, 2 to 8.
       bucket: n, how many entries share a norm; 0: all.
 
     Returns:
       shape=(), int32.
+
+    Raises:
+      ValueError: the code of so many levels can be longer than int32 counts.
 
     Example:
       >>> levels = jnp.array([0, -1, 0, 0, 2])
@@ -40,6 +43,11 @@ def level_bits(levels: Array, bits: int, bucket: int = 0) -> Array:
       >>> level_bits(levels, 3).item()  # dense: 1, 3 + 1, 1, 1, 3 + 1
       11
     """
+    if (most := bounds(levels.size, bits, bucket)[1]) >= 2**31:
+        raise ValueError(
+            f"a leaf of {levels.size} levels may take {most} bits with index='elias',"
+            f" bits={bits}; expected fewer than 2^31."
+        )
     n, sparse = _buckets(levels.size, bits, bucket)
     flat = jnp.abs(levels.reshape(-1).astype(jnp.int32))
     if not sparse:  # static branch
