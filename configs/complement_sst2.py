@@ -1,10 +1,10 @@
-"""Complement Sparsification on SST-2: SA on hashed words, 10 of 400 clients, T = 500.
+"""Complement Sparsification on SST-2: SA on hashed letters, 10 of 400 clients, T = 500.
 
 python launch.py --config=configs/complement_sst2.py[:METHOD][,mini]
 
 METHOD is cs (default), fedavg, prunefl or pqsu. It replaces the paper's tweets
 (`complement_twitter.py`) by movie reviews of two classes. These have no users, so they
-are dealt out at random; their words are hashed to 768 features, instead of those of a
+are dealt out at random; their letters are hashed to 768 features, instead of those of a
 DistilBERT. `python launch.py --prepare=hf:stanfordnlp/sst2` downloads the data.
 --config.density is 1 - p; for pqsu, --config.algorithm.density is that of the neurons.
 The validation sentences are the test set. For measured results see

@@ -1,6 +1,6 @@
 """Complement Sparsification, Figure 4: SA, 10 clients a round, T = 500.
 
-SST-2 with hashed words in the place of tweets. The pruned model on the validation
+SST-2 with hashed letters in the place of tweets. The pruned model on the validation
 sentences, best round; beside the accuracy what the paper has for tweets.
 """
 
