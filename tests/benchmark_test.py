@@ -6,8 +6,11 @@ import pytest
 
 from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.runs import fit_rounds
+from sparsefl_jax.runs.config import build
+from sparsefl_jax.runs.config.plain import values
 from sparsefl_jax.studies import points as on_disk
 from studies import benchmark
+from tests.tiny import network
 
 
 @pytest.fixture
@@ -147,3 +150,7 @@ def test_tries_that_cannot_choose_are_refused(tmp_path):
 def test_all_points_are_valid(part, chosen):
     on_disk.check(points := benchmark.get_study(part))
     assert all(fit_rounds.wanted(point.config) for point in points)
+    for config in (values(point.config) for point in points):
+        system = build.build_system(config, config.num_clients)
+        budgets = build.build_budgets(config, system)
+        build.build_stages(config, network(config.model["name"]), budgets, system)

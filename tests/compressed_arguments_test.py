@@ -4,6 +4,8 @@ import pytest
 
 from configs import compressed_cifar10
 from sparsefl_jax.algorithms import compressed
+from sparsefl_jax.algorithms.private import private
+from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs.config import build, fields, methods
 from sparsefl_jax.runs.config.defaults import default_config
 from sparsefl_jax.testing import small_world
@@ -37,7 +39,7 @@ REFUSED = [
     ({"start": "zeros"}, "start='zeros' (did you mean 'zero'?), expected one of zero,"),
     (
         {"feedback": "ef21", "clients": 5, "weighting": "examples"},
-        "weighting='examples', expected 'uniform' with feedback='ef21'",
+        "weighting='examples', expected one of None, uniform",
     ),
     ({"feedback": "none", "stale": "reset"}, "stale='reset', expected 'keep'"),
     ({"stale": "forget"}, "stale='forget', expected one of keep, reset"),
@@ -56,6 +58,19 @@ def test_refuses(given, said):
 def test_a_study_sets_its_density():
     config = methods.choose(default_config(), "compressed", density=0.05)
     assert (config.algorithm.name, config.algorithm.density) == ("compressed", 0.05)
+
+
+def test_ef21_is_refused_for_another_number_of_clients():
+    """The server's estimate moves by 1 / clients of each change."""
+    model, optimizer = small_world.tiny_model(), local.make_optimizer()
+    ef21 = compressed(model, optimizer, feedback="ef21", clients=3)
+    for method in (ef21, private(ef21, clip=1.0, noise_multiplier=1.0)):
+        stage = Stage(method, 2, 2)
+        refused(
+            lambda m=method, s=stage: m.guarantee([s], 4, 2, None, None),
+            "clients=3, expected those of the run, 4",
+        )
+    assert ef21.guarantee([Stage(ef21, 2, 2)], 3, 2, None, None) == {}
 
 
 def test_every_rival_of_the_configuration_builds():

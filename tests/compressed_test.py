@@ -330,7 +330,7 @@ def test_a_compressor_of_ones_own():
     *_, server = next(play(make(up=own, feedback="none")))
     close(server.params, START + mean(vectors(DELTAS[0])) / 2)
     shared = own._replace(shared=True)
-    refused(lambda: make(down=shared), "expected a compressor without a shared key")
+    refused(lambda: make(down=shared), "expected one without a shared key")
 
 
 def test_one_density_serves_both_ways():

@@ -10,7 +10,9 @@ from sparsefl_jax.algorithms import fedrts
 from sparsefl_jax.algorithms.fedrts import beta_logits, in_doubt
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
+from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
+from sparsefl_jax.wire.messages import FREE_POSITIONS
 from tests.by_hand import bare
 from tests.printed_spafl import CIFAR, CONVOLUTIONS
 from tests.refusals import refused
@@ -88,6 +90,14 @@ def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
         stay = want & server.model.mask["w"]
         weights = np.where(stay, 16.0 - np.arange(16), 0)
         np.testing.assert_allclose(new.model.params["w"], weights)
+
+
+@pytest.mark.parametrize("rule", ["thompson", "gradient"])
+@pytest.mark.parametrize(("index", "told"), [("none", FREE_POSITIONS), ("packed", "")])
+def test_what_grows_says_that_its_positions_are_free(rule, index, told):
+    kwargs = {"density": 0.5, "rule": rule, "index": index}
+    (passing, *_) = plain_loop.passings(small_world.make_world(fedrts, kwargs), 0)
+    assert passing.up["grown"].assumed == told
 
 
 def test_what_grows_by_the_gradient_starts_at_0_also_where_it_was_just_pruned():

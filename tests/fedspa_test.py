@@ -4,7 +4,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedavg, fedspa
-from sparsefl_jax.testing import small_world
+from sparsefl_jax.testing import plain_loop, small_world
 from tests.averaging_by_hand import assert_close, headline
 from tests.refusals import refused
 
@@ -18,6 +18,16 @@ def test_the_end_of_the_schedule_goes_with_dynamic_masks_alone():
     refused(make(adjust_until=4), "adjust_until=4, expected None with mask_update=")
     refused(make(prune_rate=0.5), "prune_rate=0.5, expected None with mask_update=")
     refused(make(mask_update="dst"), "adjust_until=None, expected a round with")
+
+
+@pytest.mark.parametrize(
+    "given", [{"shared": False}, {"mask_update": "dst", "adjust_until": 2}]
+)
+def test_clients_tell_the_density_that_they_trained(given):
+    """Kernels of 8x16 and 16x4 with 38 and 19 alive, and 20 biases, of 212."""
+    world = small_world.make_world(fedspa, {"density": 0.3} | given)
+    for passing in plain_loop.passings(world, 0):
+        assert passing.metrics["density"] == pytest.approx((38 + 19 + 20) / 212)
 
 
 @pytest.mark.slow

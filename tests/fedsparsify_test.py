@@ -1,5 +1,6 @@
 """FedSparsify: the schedule, the options of both methods."""
 
+import jax
 import numpy as np
 import pytest
 
@@ -79,6 +80,20 @@ def test_majority_keeps_the_sparsity_that_averaging_loses():
         flat(small_world.path(w)[0][-1].server.model.mask).mean() for w in worlds
     )
     assert vote < union and union > DENSITY
+
+
+def test_a_client_does_not_keep_what_it_received_as_pruned():
+    """A fifth arrives where the schedule would keep more: zeros are no candidates."""
+    world = small_world.make_world(fedsparsify_local, SCHEDULE)
+
+    def fifth(mask):
+        alive = np.arange(mask.size).reshape(mask.shape) % 5 == 0
+        return mask & (alive | (mask.ndim == 1))
+
+    sparse = world.model._replace(mask=jax.tree.map(fifth, world.model.mask))
+    for passing in plain_loop.passings(world._replace(model=sparse), 0):
+        received, kept = (flat(m["weights"].mask) for m in (passing.down, passing.up))
+        assert 0.1 < received.mean() < 0.3 and not (kept & ~received).any()
 
 
 @pytest.mark.slow

@@ -94,6 +94,19 @@ def test_train_runs_all_epochs_and_sums_over_processed_samples(key):
     assert frozen.metrics["correct"] == 2 * hits
 
 
+@pytest.mark.parametrize("bad", [jnp.nan, jnp.inf])
+def test_the_loss_is_nan_where_a_weight_is_not_finite(key, bad):
+    """Only the last step breaks it, so that no batch has seen it."""
+
+    def spoil(params):
+        return {"w": params["w"].at[0, 0].set(bad)}
+
+    for project, finite in ((None, True), (spoil, False)):
+        args = key, linear(), sgd(), start(), client(2)
+        loss = local.train(*args, project=project).metrics["loss"]
+        assert bool(jnp.isfinite(loss)) == finite
+
+
 def test_steps_beyond_the_data_leave_everything_though_they_hold_nan(key):
     tx = sgd(momentum=0.9)
     batches = client(2, steps=3)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax import models
-from sparsefl_jax.algorithms import fedavg, heterofl, local_only, spafl
+from sparsefl_jax.algorithms import fedavg, fedspa, heterofl, local_only, spafl
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs import experiment, loop, results
@@ -146,6 +146,19 @@ def test_slices_are_judged_at_each_clients_width(world):
         shares.append(by_hand(world, sparse, i))
     assert record["accuracy"] == pytest.approx(np.mean(shares), abs=1e-6)
     np.testing.assert_array_equal(filters.sum(1) - 3, np.ceil(budgets * 6))
+
+
+def test_masks_of_a_clients_own_are_judged_on_its_samples_though_it_keeps_nothing(
+    world,
+):
+    method, state, evaluation = begin(world, fedspa, density=0.3, shared=False)
+    info, shares = placement.client_info(world[0]), []
+    for i in range(5):
+        mine = jax.tree.map(lambda v, i=i: jnp.asarray(v[i]), info)
+        sparse = method.personalize(KEY, state.server, (), mine)["personal"]
+        shares.append(by_hand(world, sparse, i))
+    assert len(set(shares)) > 1
+    assert evaluation(state)[0]["accuracy"] == pytest.approx(np.mean(shares), abs=1e-6)
 
 
 def test_what_a_metric_needs(world):

@@ -30,7 +30,7 @@ def chosen(scores, sizes, **kwargs):
         uplink = {"scores": Packet({"b": None, "w": jnp.array(values, jnp.float32)})}
         one = method.contribute(Context(jnp.int32(0), jnp.int32(-1), info), uplink)
         total = one if total is None else jax.tree.map(jnp.add, total, one)
-    new, _ = method.aggregate(None, jnp.int32(0), server, total)
+    new, _ = method.aggregate(jax.random.key(0), jnp.int32(0), server, total)
     assert new.mask["b"].all()
     jax.tree.map(np.testing.assert_array_equal, new.params, START.params)
     return new.mask["w"].tolist()
@@ -56,6 +56,17 @@ def test_the_largest_means_stay_ties_included(kwargs, mask):
     assert chosen(scaled, (1, 4), **kwargs) == mask
     silent = [*SCORES, [0.0] * 4]  # a client without a gradient
     assert chosen(silent, (1, 4, 2), **kwargs) == mask
+
+
+def test_lots_are_drawn_where_no_client_is_heard_in_time():
+    params = {"w": jnp.ones(100)}
+    start = SparseModel(params, {"w": jnp.ones(100, bool)}, {})
+    method = ssfl(bare(params), STILL, density=0.3, prunable=("w",))
+    total = {"sum": {"w": jnp.zeros(100)}, "weight": jnp.float32(0)}
+    first, _ = method.aggregate(jax.random.key(0), jnp.int32(0), start, total)
+    assert int(first.mask["w"].sum()) == 30
+    later, _ = method.aggregate(jax.random.key(1), jnp.int32(1), first, total)
+    np.testing.assert_array_equal(later.mask["w"], first.mask["w"])
 
 
 @pytest.mark.parametrize(("seeded_init", "down"), [(False, 32 * 8), (True, 32)])

@@ -2,15 +2,17 @@
 
 import copy
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
-from sparsefl_jax.runs import experiment, fit_rounds
+from sparsefl_jax.runs import experiment, fit_rounds, run_directory
 from sparsefl_jax.runs.config import plain
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies import progress, runner
 from tests import tiny_study
+from tests.refusals import refused
 
 
 @pytest.fixture
@@ -110,6 +112,20 @@ def test_a_pilot_that_fails_before_any_runs_costs_only_its_point(
     said = capsys.readouterr().err
     assert "fedpm failed: the budget: no such method\n" in said
     assert "study of 3 points, 2 to run" in said
+
+
+def test_a_finished_point_stays_finished_if_only_what_is_free_has_changed(
+    study, tmp_path
+):
+    (point, *_), _ = study
+    for minutes in (10.0, 5.0):
+        point.config.checkpoint_minutes = minutes
+        states = runner.run([point], tmp_path / "out", show=False)
+        assert states["fedavg"] == on_disk.State(2)
+    (_, folder), *_ = on_disk.folders(tmp_path / "out", point)
+    assert run_directory.read_config(folder).checkpoint_minutes == 10.0  # not again
+    point.config.dataset = str(shutil.copy(tmp_path / "tiny.npz", tmp_path / "b.npz"))
+    refused(lambda: runner.run([point], tmp_path / "out"), "dataset is")
 
 
 def test_the_page_is_written_for_a_twentieth_of_the_time(monkeypatch):

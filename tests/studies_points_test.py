@@ -6,6 +6,7 @@ import re
 import pytest
 
 from sparsefl_jax.algorithms import ALGORITHMS
+from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.runs import experiment, fit_rounds, pilot
 from sparsefl_jax.runs.config import methods, plain
 from sparsefl_jax.runs.config.defaults import complete, default_config
@@ -37,6 +38,31 @@ def test_the_points_of_a_sweep(tmp_path, text, names):
     assert [point.name for point in made] == names
     if text.startswith("seed"):
         assert list(made[0].seeds) == [3, 4, 5]
+
+
+FOLLOWING = [  # a method, its field, and the value for 20 and 1000 rounds
+    ("feddst", "algorithm.adjust_until", (10, 500)),
+    ("fedrts", "algorithm.adjust_until", (12, 600)),
+    ("fedsparsify_local", "algorithm.rounds", (20, 1000)),
+    ("pqsu", "first_stage.num_rounds", (4, 200)),
+    ("pqsu", "num_rounds", (16, 800)),
+]
+
+
+@pytest.mark.parametrize("name, field, values", FOLLOWING)
+def test_what_a_method_brings_follows_the_rounds_of_a_sweep(name, field, values):
+    axes = f"algorithm.name={name}; density=.2; num_rounds=20,1000"
+    made = [p.config for p in grid.sweep(complete(default_config()), axes)]
+    assert tuple(flatten(c.to_dict())[field] for c in made) == values
+    if name in ("feddst", "fedrts"):  # and those that a budget sets later
+        made[0].num_rounds = 1000
+        assert flatten(made[0].to_dict())[field] == values[1]
+
+
+def test_all_clients_of_a_sweep_score_the_weights():
+    axes = "algorithm.name=ssfl; density=.2; num_clients=50,400"
+    made = grid.sweep(complete(default_config()), axes)
+    assert [p.config.first_stage.cohort_size for p in made] == [50, 400]
 
 
 PARSED = [

@@ -13,6 +13,7 @@ Both ways: Sattler et al., "Robust and Communication-Efficient Federated Learnin
 Non-IID Data", TNNLS 2019, https://arxiv.org/abs/1903.02891 (STC).
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import NamedTuple
@@ -142,7 +143,7 @@ def compressed(
     given = dict(density=density, scope=scope, bits=bits, bucket=bucket, index=index)
     _refuse_unread(up, down, given)
     _refuse_combinations(up, feedback, stale, server_optimizer)
-    _refuse_around_ef21(feedback, clients, start, weighting)
+    check = _checked_ef21(feedback, clients, start, weighting)
     equal = feedback == "ef21" or up == "majority"
     weight = means.weigh(weighting or ("uniform" if equal else "examples"))
     coder = _compressor("up", up, given | {"unbiased": feedback == "none"}, COMPRESSORS)
@@ -208,7 +209,7 @@ def compressed(
         return Server(params, stats, opt_state, seed, estimate, step), {}
 
     steps = init, broadcast, update, contribute, aggregate, deploy, init_client
-    return Algorithm(*steps, undelivered=_undelivered)
+    return Algorithm(*steps, undelivered=_undelivered, guarantee=check)
 
 
 def _whole(message: Message, pending: PyTree, first: Array) -> Message:
@@ -242,6 +243,13 @@ def _estimate(server: Server, total: PyTree, clients: int) -> PyTree:
     """Returns the mean of all clients' estimates; who sent nothing kept its own."""
     changes = total["sum"]["delta"]
     return jax.tree.map(lambda h, q: h + q / clients, server.estimate, changes)
+
+
+def _refuse_others(clients: int, stages, num_clients: int, *_) -> dict:
+    """Refuses a run of another number of clients; guarantees nothing of its models."""
+    if clients != num_clients:
+        raise ValueError(f"clients={clients}, expected those of the run, {num_clients}")
+    return {}
 
 
 def _catch_up(ctx: Context, server: Server) -> Message:
@@ -278,11 +286,10 @@ def _compress(
     pending = _add(step.residual, move)
     message = stable(coder.encode(key, pending))
     sent = coder.decode(message)
-    residual = _subtract(pending, sent)
     changed = jax.tree.map(
         lambda c, q: jnp.where(q != 0, round + 1, c), step.changed, sent
     )
-    return Step(residual, message, changed), sent
+    return Step(_subtract(pending, sent), message, changed), sent
 
 
 def _compressor(
@@ -291,9 +298,7 @@ def _compressor(
     """Returns the compressor that an argument names, or is."""
     if isinstance(chosen, Compressor):
         if argument == "down" and chosen.shared:
-            raise ValueError(
-                f"down={chosen}, expected a compressor without a shared key"
-            )
+            raise ValueError(f"down={chosen}, expected one without a shared key")
         return chosen
     one_of(argument, chosen, allowed)
     return compressors.build(chosen, given)
@@ -329,18 +334,15 @@ def _refuse_combinations(up, feedback, stale, server_optimizer) -> None:
         raise ValueError(f"stale={stale!r}, expected 'keep' with feedback={feedback!r}")
 
 
-def _refuse_around_ef21(feedback, clients, start, weighting) -> None:
-    """Refuses what 'ef21' alone reads without it, and what does not go with it."""
+def _checked_ef21(feedback, clients, start, weighting) -> Callable | None:
+    """Refuses what does not go with 'ef21', or only with it; returns its guarantee."""
     one_of("start", start, ("zero", "gradient"))
     if feedback == "ef21":
         if clients is None:
             raise ValueError("clients=None, expected their number with feedback='ef21'")
         whole("clients", clients, 1)
-        if weighting not in (None, "uniform"):
-            raise ValueError(
-                f"weighting={weighting!r}, expected 'uniform' with feedback='ef21'"
-            )
-        return
+        one_of("weighting", weighting, (None, "uniform"))
+        return partial(_refuse_others, clients)
     for name, value, default in (("clients", clients, None), ("start", start, "zero")):
         if value != default:
             raise ValueError(

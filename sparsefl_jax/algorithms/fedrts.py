@@ -30,7 +30,12 @@ from sparsefl_jax.sparsity import (
 )
 from sparsefl_jax.training import local, means
 from sparsefl_jax.training.screening import screen
-from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import (
+    FREE_POSITIONS,
+    pack_up,
+    renewed,
+    unpack_model,
+)
 from sparsefl_jax.wire.packets import Packet
 
 GAMMA, VOTE_WEIGHT = 0.5, 10.0  # the paper's gamma and lambda
@@ -249,7 +254,8 @@ def thompson(
         return masks.pruned(mean, mask), a, b
 
     def pack(grads, named, sent, index):
-        return Packet(named, named, sent=sent, bits=0, index=index)
+        free = FREE_POSITIONS if index == "none" else ""
+        return Packet(named, named, sent=sent, bits=0, index=index, assumed=free)
 
     return Rule(pack, summand, choose)
 
@@ -282,7 +288,8 @@ def by_gradient(
         return SparseModel(params, mask, mean.stats), server.a, server.b
 
     def pack(grads, named, sent, index):
-        return Packet(grads, named, sent=sent, index=index)
+        free = FREE_POSITIONS if index == "none" else ""
+        return Packet(grads, named, sent=sent, index=index, assumed=free)
 
     return Rule(pack, summand, choose)
 

@@ -98,6 +98,7 @@ def fedspa(
         exchange = _exchange(model, counts, select, prune_rate, adjust_until)
     else:
         _refuse_schedule(prune_rate=prune_rate, adjust_until=adjust_until)
+    same = shared and not dynamic
 
     def drawn(server, client):
         key, params = jax.random.key(server.seed), server.model.params
@@ -131,6 +132,9 @@ def fedspa(
         train_key, screen_key = jax.random.split(key)
         start = received(downlink, client)
         trained = local.train(train_key, loss_fn, optimizer(ctx.round), start, batches)
+        if not same:  # static branch: the server's mask is not the client's
+            density = masks.density(start.mask, masks.everything(start.mask))
+            trained = trained._replace(metrics=trained.metrics | {"density": density})
         delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
         change = trained.model._replace(params=delta)
         # To a server that sends no mask, the positions are always new.
@@ -151,7 +155,6 @@ def fedspa(
         mask = client if dynamic else held(server, info.index)
         return {"personal": masks.pruned(server.model, mask)}
 
-    same = shared and not dynamic
     return Algorithm(
         init,
         broadcast,

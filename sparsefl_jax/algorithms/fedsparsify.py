@@ -145,7 +145,9 @@ def fedsparsify_local(
         received, tx = unpack_model(downlink), optimizer(ctx.round)
         trained = local.train(key, loss_fn, tx, received, batches, opt_state=client)
         scores = jax.tree.map(jnp.abs, trained.model.params)
-        purged = trained.model._replace(mask=purge(scores, ctx.round))
+        # Where fewer weights than the purge keeps are not 0, it would keep all.
+        mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), received.mask)
+        purged = trained.model._replace(mask=mask)
         uplink = pack_up(purged, received.mask, select, index=index)
         return uplink, trained.opt_state, trained.metrics
 

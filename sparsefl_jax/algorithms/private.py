@@ -103,6 +103,8 @@ def private(
 
     def guarantee(stages, num_clients, rounds, budgets, system):
         _refuse_runs(stages, budgets, system)
+        if algorithm.guarantee is not None:  # may refuse the run as well
+            algorithm.guarantee(stages, num_clients, rounds, budgets, system)
         size = stages[-1].cohort_size
         at = num_clients**-1.1 if delta is None else delta
         spent = epsilon(num_clients, size, rounds, noise_multiplier, at)

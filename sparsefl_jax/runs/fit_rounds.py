@@ -32,12 +32,13 @@ def kept(config, old):
 
     Args:
       config: a configuration.
-      old: one that `fitted` returned.
+      old: one that `fitted` returned. It may differ in what `run_directory.FREE` names.
     """
     if not wanted(config) or old.fit.get("by") is None:
         return None
     same = with_rounds_of(config, old)
-    return None if run_directory.differences(old, same) else same
+    differing = run_directory.differences(old, same).keys()
+    return same if differing <= set(run_directory.FREE) else None
 
 
 def followed(config) -> bool:

@@ -140,7 +140,7 @@ def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
     found = {}
     for stage in setup.stages:
         if stage.algorithm.guarantee is not None:
-            found = stage.algorithm.guarantee(*facts, setup.budgets, setup.system)
+            found |= stage.algorithm.guarantee(*facts, setup.budgets, setup.system)
     return found
 
 

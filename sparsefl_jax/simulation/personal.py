@@ -60,6 +60,14 @@ def _lasting(algorithm, shapes) -> bool:
     return not any(jax.tree.leaves(read[:2]))  # neither the key nor the server
 
 
+def _by_server(algorithm, shapes) -> bool:
+    """Tells whether models depend on the server and the client's budget alone."""
+    if jax.tree.leaves(shapes[2]):
+        return False
+    key, *_, info = reads(jax.make_jaxpr(algorithm.personalize)(*shapes), shapes)
+    return not any((key, info.index, info.num_examples))
+
+
 def make_judge(
     model: Model,
     stage: Stage,
@@ -89,7 +97,7 @@ def make_judge(
       last call, or None for all.
     """
     shapes = _shapes(stage.algorithm, model)
-    if not jax.tree.leaves(shapes[2]):
+    if _by_server(stage.algorithm, shapes):
         return _by_budget(
             stage.algorithm, info, samples.split, layers, evaluator(), renew
         )

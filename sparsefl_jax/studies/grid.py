@@ -119,15 +119,17 @@ def _seeds(seeds, config) -> tuple[int, int]:
 def _apply(config, chosen: dict) -> dict:
     """Sets the fields that the method takes; returns these."""
     taken = dict(chosen)
+    first = [field for field in ("num_clients", "num_rounds") if field in chosen]
+    for field in first:  # what a method brings follows them
+        _set(config, field, chosen[field])
     name = chosen.get("algorithm.name", config.algorithm.name)
     density = chosen.get("density")
     methods.choose(config, name, density)
     if density is not None and config.density is None:
         taken.pop("density")
     for field, value in chosen.items():
-        if field not in ("algorithm.name", "density") and not _set(
-            config, field, value
-        ):
+        done = ("algorithm.name", "density", *first)
+        if field not in done and not _set(config, field, value):
             taken.pop(field)
     return taken
 

@@ -134,7 +134,9 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
             kept = run_directory.read_config(folder)
             wanted = point.of_seed(kept.seed)
             wanted = fit_rounds.kept(wanted, kept) or wanted
-            free = (*run_directory.FREE, "fit.by", "fit.measured")
+            free = {*run_directory.FREE, "fit.by", "fit.measured"}
+            if (folder / "summary.json").exists():  # nothing reads its data again
+                free.discard("dataset")
             if differs := run_directory.difference(kept, wanted, free):
                 raise ValueError(
                     f"{folder} holds a run of another configuration: {differs}; remove "

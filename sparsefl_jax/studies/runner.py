@@ -176,12 +176,12 @@ def _fitted(workdir: Path, point: Point) -> Point:
 
 
 def _ended(config, folder: Path) -> bool:
-    """Tells whether a run has ended as its configuration asks."""
+    """Tells whether a run has ended as its configuration asks, free fields apart."""
     if not (folder / "summary.json").exists():
         return False
     found = run_directory.read_config(folder)
     config = fit_rounds.kept(config, found) or config
-    return not run_directory.differences(found, config)
+    return run_directory.differences(found, config).keys() <= set(run_directory.FREE)
 
 
 def _complete(workdir: Path, point: Point) -> bool:

@@ -293,7 +293,8 @@ def train(
       project: a function of the parameters that replaces the mask after every step.
 
     Returns:
-      The `Trained` model.
+      The `Trained` model. Its loss is NaN if a parameter is not finite, as what sends
+      the largest weights or changes alone would hide that.
     """
     dense = model.mask is None
     if project is None:
@@ -306,7 +307,9 @@ def train(
     count = state.sums["count"]
     done = dense_work(count, model.params) if dense else work(count, model.mask)
     trained = SparseModel(state.params, model.mask, state.stats)
-    return Trained(trained, opt_state, {"work": done, **state.sums})
+    leaves = [jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(state.params)]
+    loss = jnp.where(jnp.all(jnp.array(leaves)), state.sums["loss"], jnp.nan)
+    return Trained(trained, opt_state, {"work": done, **state.sums, "loss": loss})
 
 
 def work(count: Array, mask: PyTree, extra: Array | float = 0.0) -> Work:

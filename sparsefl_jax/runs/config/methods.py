@@ -34,6 +34,14 @@ def _tiers(config) -> tuple[float, float, float]:
     return (0.5 * top, 0.75 * top, top)
 
 
+def _until(config, share: tuple[int, int], least: int):
+    """Refers to a share of the rounds, as a fraction; `least` where it is too small."""
+    times, parts = share
+    if config.num_rounds * times // parts < least:
+        return least
+    return config.get_oneway_ref("num_rounds") * times // parts
+
+
 def _dense_fifth(config) -> dict:
     """Spends a fifth of the rounds on a dense model, and the others on PQSU."""
     dense = max(1, config.num_rounds // 5)
@@ -64,14 +72,14 @@ BROUGHT = {
             "name": "ssfl",
             "num_rounds": 1,
             "epochs": 1,
-            "cohort_size": config.num_clients,
+            "cohort_size": config.get_oneway_ref("num_clients"),
         },
     ),
     "feddst": Brought(  # readjusts until halfway, as its released code does
-        arguments=lambda config: {"adjust_until": max(2, config.num_rounds // 2)}
+        arguments=lambda config: {"adjust_until": _until(config, (1, 2), 2)}
     ),
     "fedrts": Brought(  # adjusts as long as the paper, until round 300 of 500
-        arguments=lambda config: {"adjust_until": max(1, config.num_rounds * 3 // 5)}
+        arguments=lambda config: {"adjust_until": _until(config, (3, 5), 1)}
     ),
     "fedsparsify_global": _PROGRESSIVE,
     "fedsparsify_local": _PROGRESSIVE,
