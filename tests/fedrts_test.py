@@ -12,11 +12,12 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import FREE_POSITIONS
 from tests.by_hand import bare
 from tests.printed_spafl import CIFAR, CONVOLUTIONS
 from tests.refusals import refused
 from tests.silent import network, shapes
+
+FREE = "index='none' was chosen: no positions are charged"
 
 
 def test_the_schedule_of_the_paper():
@@ -93,7 +94,7 @@ def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
 
 
 @pytest.mark.parametrize("rule", ["thompson", "gradient"])
-@pytest.mark.parametrize(("index", "told"), [("none", FREE_POSITIONS), ("packed", "")])
+@pytest.mark.parametrize(("index", "told"), [("none", FREE), ("packed", "")])
 def test_what_grows_says_that_its_positions_are_free(rule, index, told):
     kwargs = {"density": 0.5, "rule": rule, "index": index}
     (passing, *_) = plain_loop.passings(small_world.make_world(fedrts, kwargs), 0)

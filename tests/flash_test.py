@@ -123,6 +123,26 @@ def test_surgery_takes_the_smallest_and_grows_zeros_where_there_were_holes():
     assert done.metrics["work"].extra > 0
 
 
+def test_a_weight_that_is_nan_is_told_though_no_loss_depends_on_it():
+
+    def loss_fn(key, params, *rest):
+        return linear_loss(key, {"w": params["w"].at[0].set(0.0)}, *rest)
+
+    spoil = optax.stateless(lambda grads, _: {"w": grads["w"].at[0].set(jnp.nan)})
+    done = surgery.sparse_learning(
+        loss_fn,
+        jax.random.key(0),
+        spoil,
+        model(),
+        batches(1, 4),
+        select={"w": True},
+        density=0.5,
+        prune_rate=0.5,
+        decay=False,
+    )
+    assert jnp.isnan(done.metrics["loss"])
+
+
 def test_a_client_of_nst_trains_what_its_own_mask_keeps():
     """The gradient of (sum w)^2 / 2 is the sum of the weights: its own, not all."""
 

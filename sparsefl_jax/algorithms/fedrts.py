@@ -31,7 +31,7 @@ from sparsefl_jax.sparsity import (
 from sparsefl_jax.training import local, means
 from sparsefl_jax.training.screening import screen
 from sparsefl_jax.wire.messages import (
-    FREE_POSITIONS,
+    free_positions,
     pack_up,
     renewed,
     unpack_model,
@@ -254,7 +254,7 @@ def thompson(
         return masks.pruned(mean, mask), a, b
 
     def pack(grads, named, sent, index):
-        free = FREE_POSITIONS if index == "none" else ""
+        free = free_positions(index)
         return Packet(named, named, sent=sent, bits=0, index=index, assumed=free)
 
     return Rule(pack, summand, choose)
@@ -288,7 +288,7 @@ def by_gradient(
         return SparseModel(params, mask, mean.stats), server.a, server.b
 
     def pack(grads, named, sent, index):
-        free = FREE_POSITIONS if index == "none" else ""
+        free = free_positions(index)
         return Packet(grads, named, sent=sent, index=index, assumed=free)
 
     return Rule(pack, summand, choose)

@@ -220,6 +220,10 @@ def train_steps(
       num_trips: an int32 scalar that clients that run together share, at least
         `last - first`.
       project: a function of the parameters to apply after every step, such as a mask.
+
+    Returns:
+      The state after the last step. Its sum of losses is NaN if a parameter is not
+      finite, as what keeps or sends the largest weights alone would hide that.
     """
     grad_fn = jax.value_and_grad(loss_fn, argnums=1, has_aux=True)
     capacity = batches.order.shape[1]
@@ -238,7 +242,10 @@ def train_steps(
         new = LocalState(params, stats, opt_state, sums)
         return jax.tree.map(lambda n, o: jnp.where(step < last, n, o), new, state)
 
-    return lax.fori_loop(0, num_trips, body, state)
+    state = lax.fori_loop(0, num_trips, body, state)
+    finite = [jnp.all(jnp.isfinite(leaf)) for leaf in jax.tree.leaves(state.params)]
+    loss = jnp.where(jnp.all(jnp.array(finite)), state.sums["loss"], jnp.nan)
+    return state._replace(sums=state.sums | {"loss": loss})
 
 
 def train_epochs(
@@ -293,8 +300,7 @@ def train(
       project: a function of the parameters that replaces the mask after every step.
 
     Returns:
-      The `Trained` model. Its loss is NaN if a parameter is not finite, as what sends
-      the largest weights or changes alone would hide that.
+      The `Trained` model. Its loss is NaN if a parameter is not finite.
     """
     dense = model.mask is None
     if project is None:
@@ -307,9 +313,7 @@ def train(
     count = state.sums["count"]
     done = dense_work(count, model.params) if dense else work(count, model.mask)
     trained = SparseModel(state.params, model.mask, state.stats)
-    leaves = [jnp.all(jnp.isfinite(v)) for v in jax.tree.leaves(state.params)]
-    loss = jnp.where(jnp.all(jnp.array(leaves)), state.sums["loss"], jnp.nan)
-    return Trained(trained, opt_state, {"work": done, **state.sums, "loss": loss})
+    return Trained(trained, opt_state, {"work": done, **state.sums})
 
 
 def work(count: Array, mask: PyTree, extra: Array | float = 0.0) -> Work:

@@ -12,8 +12,6 @@ from sparsefl_jax.core.types import Array, Context, PyTree, SparseModel
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire.packets import Message, Packet
 
-FREE_POSITIONS = "index='none' was chosen: no positions are charged"
-
 
 def pack_down(
     ctx: Context, model: SparseModel, since: Array, select: PyTree, *, index: str
@@ -156,13 +154,25 @@ def differs(mask: PyTree, other: PyTree) -> Array:
     return jnp.any(jnp.array(jax.tree.leaves(pairs), jnp.bool_))
 
 
+def free_positions(index: str) -> str:
+    """Returns what a packet that charges no positions assumes; '' for any other.
+
+    Example:
+      >>> free_positions("none")
+      "index='none' was chosen: no positions are charged"
+    """
+    chosen = "index='none' was chosen: no positions are charged"
+    return chosen if index == "none" else ""
+
+
 def _pack(model: SparseModel, select: PyTree, fresh: Array, index: str) -> Message:
     """Packs masked weights, dense leaves and statistics."""
     weights, dense = trees.split(masks.apply(model.params, model.mask), select)
     mask, _ = trees.split(model.mask, select)
-    assumed = FREE_POSITIONS if index == "none" else ""
     return {
-        "weights": Packet(weights, mask, fresh, index=index, assumed=assumed),
+        "weights": Packet(
+            weights, mask, fresh, index=index, assumed=free_positions(index)
+        ),
         "dense": Packet(dense),
         "stats": Packet(model.stats),
     }
