@@ -7,10 +7,10 @@ import contextlib
 import logging
 import os
 import zlib
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
@@ -174,7 +174,8 @@ def _images(builder, image, label, split):
     return x, y
 
 
-def _quiet() -> contextlib.AbstractContextManager:
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
     """Suppresses harmless log lines about record groups and image decoders."""
 
     def wanted(record):
@@ -182,4 +183,8 @@ def _quiet() -> contextlib.AbstractContextManager:
         return not any(s in message for s in ("group size", "OpenCV", "Variant folder"))
 
     logger = logging.getLogger("absl")
-    return mock.patch.object(logger, "filters", [*logger.filters, wanted])
+    logger.addFilter(wanted)
+    try:
+        yield
+    finally:
+        logger.removeFilter(wanted)
