@@ -22,7 +22,8 @@ def called_back(model, optimizer):
     def aggregate(key, round, server, total):
         shape = jax.ShapeDtypeStruct((), np.float32)
         jax.pure_callback(lambda: np.float32(0), shape, vmap_method=None)
-        jax.experimental.io_callback(lambda r: None, None, round, ordered=True)
+        own = jax.random.key_data(key)  # a round's number is the same for all seeds
+        jax.experimental.io_callback(lambda k: None, None, own, ordered=True)
         return base.aggregate(key, round, server, total)
 
     return base._replace(aggregate=aggregate)
