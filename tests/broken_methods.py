@@ -27,10 +27,22 @@ def impure_start(whole):
     """Starts clients from random numbers that do not follow from the key."""
     rng = np.random.default_rng(0)
 
-    def init_client(key, server, info):
+    def init_client(key, handed, info):
         return {"noise": jnp.float32(rng.normal()) + info.budget}
 
     return whole._replace(init_client=init_client)
+
+
+def handed_twice(whole):
+    """Hands clients another model in every round, and starts them from the first."""
+
+    def handed(server):
+        return {"params": Packet(server.params)}
+
+    def init_client(key, handed, info):
+        return handed["params"].values
+
+    return whole._replace(handed=handed, init_client=init_client)
 
 
 def impure_update(whole):
@@ -245,6 +257,7 @@ def free_of_charge(whole):
 BROKEN = {
     "types": types,
     "start": impure_start,
+    "start ": handed_twice,
     "chunks jit seeds": impure_update,
     "wire": unsent,
     "wire ": unsent_mask,

@@ -19,14 +19,16 @@ def gradient(params, stats, x, y):
     return jax.grad(loss, has_aux=True)(params)
 
 
-def model_of(objective, macs) -> Model:
+def model_of(objective, macs, params=None) -> Model:
     """Returns a model whose loss is any function of its parameters.
 
     Args:
       objective: `(key, params, stats, x, y, weight) -> (loss, (stats, sums))`, which
         leaves the statistics as they are.
       macs: a tree like the parameters.
+      params: the initial ones, where a client's first state takes their shapes.
     """
+    first = macs if params is None else params
 
     def apply(params, stats, x, *, train, weight=None, key=None):
         return (key, params, stats, x), stats
@@ -35,9 +37,14 @@ def model_of(objective, macs) -> Model:
         value, (_, sums) = objective(*arguments, targets, weight)
         return value, sums
 
-    return Model(None, apply, macs, loss=loss)
+    return Model(lambda key: (_arrays(first), {}), apply, macs, loss=loss)
 
 
 def bare(params) -> Model:
     """Returns a model of these parameters that computes nothing."""
-    return Model(None, None, jax.tree.map(lambda _: 1, params))
+    macs = jax.tree.map(lambda _: 1, params)
+    return Model(lambda key: (_arrays(params), {}), None, macs)
+
+
+def _arrays(tree):
+    return jax.tree.map(jnp.float32, tree)

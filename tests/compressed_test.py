@@ -55,7 +55,7 @@ def play(method, cohorts=ALL, sizes=SIZES):
     start = SparseModel(jax.tree.map(jnp.asarray, PARAMS), None, {})
     server = jax.jit(method.init)(key, start)
     info = [ClientInfo(jnp.int32(i), jnp.int32(n), 1.0) for i, n in enumerate(sizes)]
-    clients = [method.init_client(key, server, one) for one in info]
+    clients = [method.first_state(key, server, one) for one in info]
     last = [-1] * len(sizes)
 
     @jax.jit

@@ -105,6 +105,7 @@ FEDAVG = {"server_optimizer": None, "keep_optimizer": False, "weighting": "examp
 MASK = {"prunable": ("*kernel",), "index": "bitmap"}
 MASKS = {"prunable": ("*kernel",), "index": "packed"}  # they change all the time
 SPAFL = {"alpha": 0.002, "variant": "paper", "clamp": False, "keep_optimizer": False}
+SENT = {"initial": "sent"}
 TIMES = {"layer_time": None, "constant_time": 0.0, "max_density": 1.0}
 PRINTED = {
     "complement": {"aggregation_ratio": 1.5, "index": "bitmap"},
@@ -118,7 +119,7 @@ PRINTED = {
     "feddst": MASKS
     | {"adjust_every": 10, "prune_rate": 0.5, "allocation": "erk_sparsity"}
     | {"variant": "paper"},
-    "fedpm": {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
+    "fedpm": SENT | {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
     "fedrts": MASKS
     | {"rule": "thompson", "adjust_every": 10, "adjust_until": 300, "prune_rate": 0.4}
@@ -140,7 +141,7 @@ PRINTED = {
     "hetero_spdst": MASK | {"densities": (0.1, 0.15, 0.2), "submask": "frozen"},
     "heterofl": {"scaler": True, "mask_classes": True},
     "jmwst": MASK | FLASH | {"r_int": 1},
-    "local_only": SPAFL | {"prunable": ("*kernel",)},
+    "local_only": SPAFL | {"prunable": ("*kernel",), "initial": "seed"},
     "nst": MASK | FLASH,
     "pdst": MASK | {"allocation": "uniform"},
     "pqsu": {
@@ -156,6 +157,7 @@ PRINTED = {
     "snip": MASK | {"first_samples": False, "mode": "train"},
     "spafl": SPAFL
     | {"prunable": ("*kernel",), "extract": True, "thresholds_only": False}
+    | SENT
     | {"charge_delta": True},
     "sparsyfed": MASKS
     | {"exponent": 1.25, "sparse_inputs": True, "weighting": "examples"},
@@ -167,7 +169,7 @@ PRINTED = {
         "prunable": ("*kernel",),
         "weighting": "examples",
         "mode": "inference",
-        "seeded_init": False,
+        "initial": "sent",
     },
 }
 

@@ -42,7 +42,7 @@ def uplinks(method, server, at):
     for round in at:
         ctx = Context(jnp.int32(round), jnp.int32(-1), info)
         down = packets.stable(method.broadcast(key, ctx, server))
-        up, _, _ = update(key, ctx, down, method.init_client(key, server, info), data)
+        up, _, _ = update(key, ctx, down, method.first_state(key, server, info), data)
         alive = np.flatnonzero(up["weights"].mask["w"]).tolist()
         sent.append((alive, up["weights"].values["w"], bool(up["weights"].fresh)))
     return sent

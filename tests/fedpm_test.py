@@ -221,8 +221,8 @@ def test_a_forgetful_client_keeps_nothing():
     parts = bare(params), local.make_optimizer("adam")
     method, kept = fedpm(*parts, keep_optimizer=False), fedpm(*parts)
     server = method.init(jax.random.key(0), SparseModel(params, masks.full(params), {}))
-    assert not jax.tree.leaves(method.init_client(None, server, None))
-    sizes = [v.size for v in jax.tree.leaves(kept.init_client(None, server, None))]
+    assert not jax.tree.leaves(method.first_state(None, server, None))
+    sizes = [v.size for v in jax.tree.leaves(kept.first_state(None, server, None))]
     assert sum(sizes) == 2 * 8 + 1  # Adam's moments and its count, no weights
 
 

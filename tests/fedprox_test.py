@@ -21,7 +21,7 @@ def test_the_gradient_of_the_pull_is_mu_times_the_distance():
     )
     info = ClientInfo(jnp.int32(0), jnp.int32(4), jnp.float32(1))
     ctx = Context(jnp.int32(0), jnp.int32(-1), info)
-    client = method.init_client(None, server, info)
+    client = method.first_state(None, server, info)
     down = method.broadcast(None, ctx, server)
     up, _, _ = method.update(jax.random.key(0), ctx, down, client, batches(1, 2))
     np.testing.assert_allclose(up["delta"].values["w"], -0.195, atol=1e-5)

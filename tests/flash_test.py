@@ -189,10 +189,13 @@ def test_kept_momentum_revives_no_weight(keep):
     """It also grows masked weights, whose gradient is 1 as everywhere."""
     optimizer = local.make_optimizer("sgd", learning_rate=0.1, momentum=0.9)
     method = spdst(
-        model_of(linear_loss, {"w": 1}), optimizer, prunable=("w",), keep_optimizer=keep
+        model_of(linear_loss, {"w": 1}, model().params),
+        optimizer,
+        prunable=("w",),
+        keep_optimizer=keep,
     )
     server, data = method.init(None, model()), batches(1, 1)
-    client, before = method.init_client(None, server, None), model().params["w"]
+    client, before = method.first_state(None, server, None), model().params["w"]
     for round, speed in ((0, 1.0), (1, 1.9 if keep else 1.0)):
         ctx = Context(jnp.int32(round), jnp.int32(round - 1), None)
         down = method.broadcast(None, ctx, server)

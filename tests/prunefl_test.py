@@ -148,7 +148,7 @@ def model(width=40, alive=40):
 def linear_method(every):
     """Returns PruneFL on eight weights, half of them alive, and its first server."""
     method = prunefl(
-        model_of(linear_loss, {"w": 1}),
+        model_of(linear_loss, {"w": 1}, {"w": jnp.zeros(8)}),
         local.make_optimizer(learning_rate=0.01),
         reconfigure_every=every,
         prunable=("w",),
@@ -163,7 +163,7 @@ def test_a_pruned_weight_with_a_large_gradient_grows_back_from_zero():
     """Weight 7 is pruned and pulls hardest: three rounds, one client, every = 2."""
     method, server = linear_method(every=2)
     key, info = jax.random.key(0), ClientInfo(0, jnp.int32(6), jnp.float32(1))
-    client = method.init_client(key, server, info)
+    client = method.first_state(key, server, info)
     row = np.array([1.0, 0.5, 0.2, 0.1, 0.3, 0.3, 0.3, 2.0])
     data, seen, update = batches(3, row), [], jax.jit(method.update)
     for round, last in ((0, -1), (1, 0), (2, 1), (3, 2), (4, 3)):

@@ -136,7 +136,7 @@ def federation(**options):
     ]
     server = method.init(key, models[0])
     info = ClientInfo(jnp.int32(0), jnp.int32(STEPS), jnp.float32(1))
-    clients = [method.init_client(key, method.init(key, m), info) for m in models]
+    clients = [method.first_state(key, method.init(key, m), info) for m in models]
     update = jax.jit(method.update)
     for round in range(2):
         ctx, sums = Context(jnp.int32(round), jnp.int32(-1), info), []

@@ -168,7 +168,7 @@ def test_thresholds_follow_the_regularisers_recursion(variant):
     @jax.jit
     def round_fn(server, round):
         ctx = Context(round, jnp.int32(-1), info)
-        client = method.init_client(key, server, info)
+        client = method.first_state(key, server, info)
         down = method.broadcast(key, ctx, server)
         up, _, _ = method.update(key, ctx, down, client, data)
         total = method.contribute(ctx, up)
@@ -193,9 +193,8 @@ def test_a_layer_that_died_is_alive_when_the_next_round_begins(factory, variant)
         return value + jnp.sum(params["w"]), told
 
     optimizer = sfl.training.make_optimizer(learning_rate=0.5)
-    method = factory(
-        model_of(loss, {"w": 1}), optimizer, prunable=("w",), variant=variant
-    )
+    settings = {"prunable": ("w",), "variant": variant, "initial": "sent"}
+    method = factory(model_of(loss, {"w": 1}), optimizer, **settings)
     model = SparseModel({"w": jnp.full((4, 3), 5.0)}, {"w": jnp.ones((4, 3), bool)}, {})
     info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
     ctx, key = Context(jnp.int32(1), jnp.int32(0), info), jax.random.key(0)
@@ -205,7 +204,7 @@ def test_a_layer_that_died_is_alive_when_the_next_round_begins(factory, variant)
     if factory is spafl:
         server = server._replace(thresholds={"w": jnp.full(3, 0.5)})
     down = method.broadcast(key, ctx, server)
-    fresh = method.init_client(key, server, info)
+    fresh = method.first_state(key, server, info)
     dead = fresh.trained._replace(thresholds={"w": jnp.full(3, 9.0)})
     after = [
         method.update(key, ctx, down, client, data)[1].trained
@@ -226,13 +225,14 @@ def _penalty(variant, round):
     """Three times the slope of the penalty at 0, from one step of plain SGD."""
     optimizer = sfl.training.make_optimizer("sgd", learning_rate=0.125)
     settings = {"alpha": 1.0, "prunable": ("w",), "variant": variant}
+    settings |= {"initial": "sent"}
     method = local_only(model_of(quiet_loss, {"w": 1}), optimizer, **settings)
     mask = {"w": jnp.ones((2, 3), bool)}
     server = method.init(None, SparseModel({"w": jnp.ones((2, 3))}, mask, {}))
     zero = jnp.zeros((1, 1, 1), jnp.int32)
     data = Batches(jnp.zeros((1, 1)), zero[0, 0], zero, jnp.ones((1, 1, 1)), 1)
     ctx = Context(jnp.int32(round), jnp.int32(-1), None)
-    client = method.init_client(None, server, None)
+    client = method.first_state(None, server, None)
     _, client, _ = method.update(jax.random.key(0), ctx, {}, client, data)
     return float(client.trained.thresholds["w"].sum()) / 0.125
 

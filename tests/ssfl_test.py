@@ -69,9 +69,9 @@ def test_lots_are_drawn_where_no_client_is_heard_in_time():
     np.testing.assert_array_equal(later.mask["w"], first.mask["w"])
 
 
-@pytest.mark.parametrize(("seeded_init", "down"), [(False, 32 * 8), (True, 32)])
-def test_the_initial_network_travels_as_it_is_or_as_a_seed(seeded_init, down):
-    options = {"prunable": ("w",), "seeded_init": seeded_init}
+@pytest.mark.parametrize(("initial", "down"), [("sent", 32 * 8), ("seed", 32)])
+def test_the_initial_network_travels_as_it_is_or_as_a_seed(initial, down):
+    options = {"prunable": ("w",), "initial": initial}
     method = ssfl(bare(START.params), STILL, density=0.5, **options)
     message = method.broadcast(None, None, START._replace(stats={"s": jnp.ones(3)}))
     sizes = [

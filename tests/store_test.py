@@ -130,8 +130,8 @@ def test_the_device_holds_two_working_sets_and_traces_once(key, monkeypatch):
 
 @pytest.mark.parametrize("working", [2, 8])
 def test_first_rows_do_not_depend_on_how_many_are_made_at_a_time(world, key, working):
-    def init_client(key, server, info):
-        del server
+    def init_client(key, handed, info):
+        del handed
         mask = jax.random.bernoulli(key, 0.5, (9,))
         return {"mask": mask, "w": jax.random.normal(key, (3, 2)) * info.num_examples}
 

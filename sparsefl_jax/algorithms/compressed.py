@@ -162,10 +162,10 @@ def compressed(
             EmptyState() if step_coder is None else _no_step(step_coder, key, zeros),
         )
 
-    def init_client(key, server, info):
-        zeros = jax.tree.map(jnp.zeros_like, server.params)
-        opt_state = local.init_optimizer(optimizer, server.params, keep_optimizer)
-        return Client(EmptyState() if feedback == "none" else zeros, opt_state)
+    def init_client(key, handed, info):
+        params, _ = model.shapes()
+        memory = EmptyState() if feedback == "none" else optax.tree.zeros_like(params)
+        return Client(memory, local.init_optimizer(optimizer, params, keep_optimizer))
 
     def broadcast(key, ctx, server):
         message = {"params": Packet(server.params), "stats": Packet(server.stats)}

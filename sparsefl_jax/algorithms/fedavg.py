@@ -63,8 +63,8 @@ def fedavg(
     def init(key, start: SparseModel):
         return Server(start.params, start.stats, server_tx.init(start.params))
 
-    def init_client(key, server, info):
-        return local.init_optimizer(optimizer, server.params, keep_optimizer)
+    def init_client(key, handed, info):
+        return local.init_optimizer(optimizer, model.shapes()[0], keep_optimizer)
 
     def broadcast(key, ctx, server):
         return {"params": Packet(server.params), "stats": Packet(server.stats)}

@@ -16,8 +16,9 @@ from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.sparsity import supermask, trees
+from sparsefl_jax.sparsity import supermask
 from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.messages import INITIAL, pack_initial
 from sparsefl_jax.wire.packets import Packet
 
 
@@ -30,7 +31,7 @@ class Server(NamedTuple):
 
 
 WEIGHTS = ("constants", "initial")
-KNOWN_WEIGHTS = "every client is taken to know the weights that training starts from"
+KEPT = "a client keeps the weights that it was handed before its first round"
 
 
 def fedpm(
@@ -40,6 +41,7 @@ def fedpm(
     weights: str = "constants",
     epsilon: float = 0.01,
     keep_optimizer: bool = True,
+    initial: str = "sent",
 ) -> Algorithm:
     """FedPM: clients train the scores s of a mask m ~ Bernoulli(sigmoid(s)).
 
@@ -62,11 +64,13 @@ def fedpm(
     Args:
       model: the network and its loss.
       optimizer: the clients', of the scores, as `local.make_optimizer` returns it.
-      weights: 'constants', as above, or 'initial', the weights of the initial model,
-        which all clients are assumed to know at no charge; a weight of 0 counts as
-        dropped.
+      weights: 'constants', as above, or 'initial', the weights of the initial model; a
+        weight of 0 counts as dropped.
       epsilon: the value of a mask's zero in the mean, in (0, 0.5).
       keep_optimizer: clients keep their optimizer's state between rounds.
+      initial: how a client gets weights that are 'initial', before its first round:
+        'sent', 32 bits each, or 'seed', see `messages.pack_initial`. Constants follow
+        from a seed and are not charged.
 
     Raises:
       ValueError: an argument is out of range; by `init`, a leaf is neither kernel, bias
@@ -80,23 +84,29 @@ def fedpm(
     in_range("epsilon", epsilon, "(0, 0.5)")
     one_of("weights", weights, WEIGHTS)
     loss_fn = local.objective(model)
-    assumed = KNOWN_WEIGHTS if weights == "initial" else ""
+    one_of("initial", initial, INITIAL)
+    given = weights == "initial"
 
     def init(key, start: SparseModel):
         weight_key, score_key = jax.random.split(key)
-        frozen = supermask.signed_constants(weight_key, start.params)  # checks leaves
-        if weights == "initial":  # static branch
-            frozen = start.params
-        scored, _ = trees.split(frozen, supermask.has_score(frozen))
+        constants = supermask.signed_constants(
+            weight_key, start.params
+        )  # checks leaves
+        frozen = start.params if given else constants
+        scored, _ = supermask.scored(frozen)
         scores = optax.tree.random_like(score_key, scored, jax.random.normal)
         return Server(frozen, scores, start.stats)
 
-    def init_client(key, server, info):
-        return local.init_optimizer(optimizer, server.scores, keep_optimizer)
+    def handed(server):
+        return pack_initial({"frozen": server.frozen}, initial) if given else {}
+
+    def init_client(key, handed, info):
+        scores, _ = supermask.scored(model.shapes()[0])
+        return local.init_optimizer(optimizer, scores, keep_optimizer)
 
     def broadcast(key, ctx, server):
         return {
-            "frozen": Packet(server.frozen, bits=0, assumed=assumed),
+            "frozen": Packet(server.frozen, bits=0, assumed=KEPT if given else ""),
             "scores": Packet(server.scores),
             "stats": Packet(server.stats),
         }
@@ -121,8 +131,8 @@ def fedpm(
         alive = metrics.pop("alive")
         dense = local.dense_work(metrics["count"], frozen)
         metrics["work"] = Work(alive, alive, dense.weight_grad, dense.extra)
-        mask = supermask.mask_of(supermask.draw(mask_key, trained.model.params, frozen))
-        mask, _ = trees.split(mask, supermask.has_score(mask))
+        drawn = supermask.draw(mask_key, trained.model.params, frozen)
+        mask, _ = supermask.scored(supermask.mask_of(drawn))
         uplink = {
             "mask": Packet(mask, bits=1, index="entropy"),
             "stats": Packet(trained.model.stats),
@@ -152,6 +162,5 @@ def fedpm(
         params = supermask.draw(key, server.scores, server.frozen)
         return {"global": SparseModel(params, supermask.mask_of(params), server.stats)}
 
-    return Algorithm(
-        init, broadcast, update, contribute, aggregate, deploy, init_client
-    )
+    steps = init, broadcast, update, contribute, aggregate, deploy, init_client
+    return Algorithm(*steps, handed=handed)

@@ -64,7 +64,8 @@ def fedspa(
     0 in round `adjust_until` by half a cosine. What grows starts at the server's value.
 
     Static masks follow from a seed and the client's index: down and up, 32 bits for
-    each of their entries, dense leaves and statistics. With 'dst' the server, which
+    each of their entries, dense leaves and statistics. A client with a mask of its own
+    receives the seed before its first round, 32 bits. With 'dst' the server, which
     sees only sums, knows no client's mask: down the whole model, up the values and
     positions of the mask that was trained. A client keeps its mask.
 
@@ -100,24 +101,26 @@ def fedspa(
         _refuse_schedule(prune_rate=prune_rate, adjust_until=adjust_until)
     same = shared and not dynamic
 
-    def drawn(server, client):
-        key, params = jax.random.key(server.seed), server.model.params
+    def drawn(seed, client):
+        key, (params, _) = jax.random.key(seed), model.shapes()
         key = key if shared else jax.random.fold_in(key, client)
         scores = masks.uniform_scores(key, params, select)
         return top_k.largest(scores, jnp.asarray(counts(params)), select)
 
     def held(server, client):
-        return server.model.mask if shared else drawn(server, client)
+        return server.model.mask if shared else drawn(server.seed, client)
+
+    def handed(server):
+        return {} if same else {"seed": Packet(server.seed)}
 
     def init(key, start):
-        model = start._replace(mask=masks.full(start.params))
-        server = Server(model, jax.random.bits(key, (), jnp.uint32))
-        if dynamic or not shared:  # static branch
-            return server
-        return server._replace(model=model._replace(mask=drawn(server, 0)))
+        seed, mask = jax.random.bits(key, (), jnp.uint32), masks.full(start.params)
+        if same:  # static branch
+            mask = drawn(seed, 0)
+        return Server(start._replace(mask=mask), seed)
 
-    def init_client(key, server, info):
-        return drawn(server, info.index) if dynamic else EmptyState()
+    def init_client(key, handed, info):
+        return drawn(handed["seed"].values, info.index) if dynamic else EmptyState()
 
     def broadcast(key, ctx, server):
         stats = Packet(server.model.stats)
@@ -155,17 +158,10 @@ def fedspa(
         mask = client if dynamic else held(server, info.index)
         return {"personal": masks.pruned(server.model, mask)}
 
-    return Algorithm(
-        init,
-        broadcast,
-        update,
-        partial(summand, weight=means.weigh("uniform")),
-        _add,
-        _deploy,
-        init_client,
-        None if same else personalize,
-        (lambda round, start: density) if same else None,
-    )
+    contribute = partial(summand, weight=means.weigh("uniform"))
+    steps = init, broadcast, update, contribute, _add, _deploy, init_client
+    alive = (lambda round, start: density) if same else None
+    return Algorithm(*steps, None if same else personalize, alive, handed=handed)
 
 
 def _add(key: Key, round: Array, server: Server, total: PyTree) -> tuple[Server, dict]:

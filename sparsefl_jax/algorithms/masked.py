@@ -76,8 +76,8 @@ def spdst(
     def init(key, start):
         return Server(within(start, select), jnp.int32(0))
 
-    def init_client(key, server, info):
-        return local.init_optimizer(optimizer, server.model.params, keep_optimizer)
+    def init_client(key, handed, info):
+        return local.init_optimizer(optimizer, model.shapes()[0], keep_optimizer)
 
     def broadcast(key, ctx, server):
         return pack_down(ctx, server.model, server.since, select, index=index)

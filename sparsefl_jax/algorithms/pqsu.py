@@ -93,7 +93,7 @@ def pqsu(
         mask = filters.largest(start.params, density, prunable)
         return masks.pruned(start, mask)
 
-    def init_client(key, server, info):
+    def init_client(key, handed, info):
         return Client(jnp.float32(jnp.inf)) if selective else EmptyState()
 
     def broadcast(key, ctx, server):

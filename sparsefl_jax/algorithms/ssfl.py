@@ -5,7 +5,6 @@ Efficient Federated Learning", TMLR 2026, https://arxiv.org/abs/2405.09037.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 
 import jax
@@ -14,12 +13,12 @@ import jax.numpy as jnp
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.algorithms.snip import one_shot, saliency, scored
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer, renamed
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
+from sparsefl_jax.wire.messages import INITIAL, pack_initial
 from sparsefl_jax.wire.packets import Packet
-
-SEEDED = "the client draws the initial network from the seed, or knows it"
 
 
 def ssfl(
@@ -30,7 +29,7 @@ def ssfl(
     weighting: str = "examples",
     prunable: Sequence[str] = KERNELS,
     mode: str = "inference",
-    seeded_init: bool = False,
+    initial: str = "sent",
 ) -> Algorithm:
     """SSFL's first stage: keeps the largest mean |w dL/dw|, over all layers.
 
@@ -52,18 +51,18 @@ def ssfl(
       prunable: globs of the leaves that can be pruned. Stage 2 needs the same globs.
       mode: 'inference' scores a batch as in an evaluation, like the released code;
         'train' as in training, which networks with batch normalisation need.
-      seeded_init: clients are assumed to draw the initial network themselves, so that
-        32 bits travel down; or to know the network of an earlier run that they start
-        from.
+      initial: how clients get the initial network: 'sent', or 'seed', 32 bits, see
+        `messages.pack_initial`.
 
     Raises:
-      ValueError: `density` is out of range, or the weighting or mode is unknown.
+      ValueError: `density` is out of range, or another argument is unknown.
 
     Example:
       >>> import sparsefl_jax as sfl
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = ssfl(model, optimizer, density=0.5)
     """
+    one_of("initial", initial, INITIAL)
     weight, score = means.weigh(weighting), partial(saliency, scored(model, mode))
     select = masks.prunable(model.macs, prunable)
 
@@ -83,10 +82,7 @@ def ssfl(
 
     def broadcast(key, ctx, server):
         message = vote.broadcast(key, ctx, server)
-        if not seeded_init:  # static branch
-            return message
-        known = {k: replace(v, bits=0, assumed=SEEDED) for k, v in message.items()}
-        return known | {"seed": Packet(jnp.uint32(0))}  # its value is read by nobody
+        return pack_initial({k: v.values for k, v in message.items()}, initial)
 
     def update(key, ctx, downlink, client, batches):
         params, stats = downlink["params"].values, downlink["stats"].values

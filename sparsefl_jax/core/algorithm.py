@@ -17,12 +17,14 @@ what they contribute, and compiles all rounds of a segment into one program.
 
         return Algorithm(init, broadcast, update, contribute, aggregate, deploy)
 
-A method whose clients keep a state adds `init_client`, and one whose clients have
-personal models adds `personalize`.
+A method whose clients keep a state adds `init_client`, with `handed` if that state
+begins from something of the server's, and one whose clients have personal models adds
+`personalize`.
 
 The server sees only the sum of the values that `contribute` returns, so a round needs
-memory for a chunk of clients and never for the cohort. `update` sees only the downlink
-and `contribute` only the uplink, so every value that crosses the network is counted.
+memory for a chunk of clients and never for the cohort. `init_client` sees only what is
+handed, `update` only the downlink and `contribute` only the uplink, so every value that
+crosses the network is counted.
 `laws.check_algorithm` checks these laws.
 A factory whose method follows its own schedule names the schedule's length `rounds`: a
 run is extended beyond it only if the user asks for that.
@@ -100,10 +102,16 @@ class Deploy(Protocol):
     def __call__(self, key: Key, server: PyTree) -> dict[str, SparseModel]: ...
 
 
+class Handed(Protocol):
+    """Returns what a client receives once, before its first round."""
+
+    def __call__(self, server: PyTree) -> Message: ...
+
+
 class InitClient(Protocol):
     """Returns the state of a client that has not taken part yet."""
 
-    def __call__(self, key: Key, server: PyTree, info: ClientInfo) -> PyTree: ...
+    def __call__(self, key: Key, handed: Message, info: ClientInfo) -> PyTree: ...
 
 
 class Personalize(Protocol):
@@ -145,7 +153,12 @@ class Sampler(Protocol):
     def __call__(self, key: Key, round: Array) -> Array: ...
 
 
-def no_client_state(key: Key, server: PyTree, info: ClientInfo) -> EmptyState:
+def nothing(server: PyTree) -> Message:
+    """Returns the message of a server that hands clients nothing."""
+    return {}
+
+
+def no_client_state(key: Key, handed: Message, info: ClientInfo) -> EmptyState:
     """Returns the state of a client that keeps nothing."""
     return EmptyState()
 
@@ -171,8 +184,8 @@ class Algorithm(NamedTuple):
         `round` is a scalar int32 that counts from 0 within the stage.
       deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first
         is the headline; `target` names the one that an export and the next stage take.
-      init_client: `(key, server, info) -> client`; the server is as `init` made it. By
-        default clients keep nothing.
+      init_client: `(key, handed, info) -> client`, where `handed` is the message of the
+        function below, decoded. By default clients keep nothing.
       personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's
         personal models, the first of which is the headline; None where there are none.
       alive: optional, `(round: int, start: float) -> float` in [0, 1]. An upper bound,
@@ -189,6 +202,9 @@ class Algorithm(NamedTuple):
         what holds of the released models after `rounds` rounds of the last stage. The
         summary has it, plan and page print its `statement`. It is called before a run
         too, and raises a ValueError where the run would break it.
+      handed: `(server) -> dict[str, Packet]`, all that `init_client` sees of the
+        server. It is charged in a client's first round and has to stay the same in all
+        rounds of a stage. By default {}.
     """
 
     init: Init
@@ -202,6 +218,11 @@ class Algorithm(NamedTuple):
     alive: Alive | None = None
     undelivered: Undelivered = as_it_left
     guarantee: Guarantee | None = None
+    handed: Handed = nothing
+
+    def first_state(self, key: Key, server: PyTree, info: ClientInfo) -> PyTree:
+        """Returns the state of a client that has not taken part yet."""
+        return self.init_client(key, self.handed(server), info)
 
 
 def target(models: Mapping[str, Any]) -> Any:

@@ -106,7 +106,7 @@ def compact(
 
 
 def _check_shapes(sparse: SparseModel, model: Model, name: str) -> None:
-    params, stats = jax.eval_shape(model.init, jax.random.key(0))
+    params, stats = model.shapes()
     for part, like in {"params": params, "mask": params, "stats": stats}.items():
         for path, found, expected in trees.unlike(getattr(sparse, part), like):
             raise ValueError(

@@ -45,6 +45,10 @@ class Model(NamedTuple):
     loss: Callable = cross_entropy
     tokens: bool = False
 
+    def shapes(self) -> tuple[PyTree, PyTree]:
+        """Returns the shapes and dtypes of `(params, stats)`."""
+        return jax.eval_shape(self.init, jax.random.key(0))
+
     @classmethod
     def from_flax(
         cls, module: nn.Module, example: Array | jax.ShapeDtypeStruct
@@ -300,7 +304,7 @@ def _unless_padding(train: bool, weight: Array | None, new: PyTree, old: PyTree)
 
 def _counted(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
     """Returns the model with the multiply-adds that its traced program has."""
-    params, stats = jax.eval_shape(model.init, jax.random.key(0))
+    params, stats = model.shapes()
 
     def forward(params, given):
         stats, x = given

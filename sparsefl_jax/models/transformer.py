@@ -177,7 +177,7 @@ def pretrained_encoder(
             f"tokens for the positions of folder={folder!r}"
         )
     model = _model(sizes, num_classes, input_shape, dropout)
-    shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
+    shapes, _ = model.shapes()
     found = {
         name: part
         for name, part in weights.items()

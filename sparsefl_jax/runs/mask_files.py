@@ -26,7 +26,7 @@ def write(workdir: Path, segment: Segment, model: Model) -> None:
     folder, at = workdir / "masks", segment.snapshot
     if segment.masks and not (folder / "layers.json").exists():
         folder.mkdir(exist_ok=True)
-        shapes, _ = jax.eval_shape(model.init, jax.random.key(0))
+        shapes, _ = model.shapes()
         layers = jax.tree.map(lambda m: m > 0, model.macs)
         sizes = trees.layer_sizes(shapes, layers).tolist()
         outputs = [leaf.shape[-1] for leaf in trees.layers(shapes, layers)]

@@ -113,7 +113,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     def deploy(index):
         taken = [store.take(v, np.array([index])) for v in (everyone, info)]
         row, client_info = jax.tree.map(lambda v: v[0], taken)
-        like = jax.eval_shape(algorithm.init_client, key, state.server, client_info)
+        like = jax.eval_shape(algorithm.first_state, key, state.server, client_info)
         client_key = jax.random.fold_in(deploy_key, index)
         return algorithm.personalize(
             client_key, state.server, store.unpack(row, like), client_info

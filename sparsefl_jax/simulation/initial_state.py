@@ -40,8 +40,8 @@ def initial_shapes(model: Model) -> SparseModel:
 def makers(algorithm: Algorithm) -> tuple[Callable, Callable]:
     """Returns the functions that make a stage's server and its clients' rows.
 
-    A client's key depends only on the client, and `init_client` sees the server as
-    `init` returned it. So rows can be made at any time and in any groups.
+    A client's key depends only on the client, and what the server hands it does not
+    change. So rows can be made at any time and in any groups.
 
     Args:
       algorithm: the stage's algorithm.
@@ -63,7 +63,7 @@ def makers(algorithm: Algorithm) -> tuple[Callable, Callable]:
 
         def one(info):
             own_key = keys.of_client(client_key, info.index)
-            client = algorithm.init_client(own_key, server, info)
+            client = algorithm.first_state(own_key, server, info)
             return store.pack(round_program.strong(client))
 
         return lax.map(one, info)

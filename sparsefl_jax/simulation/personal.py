@@ -49,7 +49,7 @@ def _shapes(algorithm, model):
         params, stats = model.init(key)
         server = algorithm.init(key, SparseModel(params, masks.full(params), stats))
         info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
-        return key, server, algorithm.init_client(key, server, info), info
+        return key, server, algorithm.first_state(key, server, info), info
 
     return jax.eval_shape(make, jax.random.key(0))
 
@@ -148,7 +148,7 @@ def _by_budget(algorithm, info, split, layers: PyTree, evaluator, renew):
         for budget in np.unique(info.budget):
             ids = np.flatnonzero(info.budget == budget)
             one_info = jax.tree.map(lambda v, i=ids[0]: v[i], info)
-            client = algorithm.init_client(key, state.server, one_info)
+            client = algorithm.first_state(key, state.server, one_info)
             models = algorithm.personalize(key, state.server, client, one_info)
             for name, sparse in models.items():
                 every = masks.everything(sparse.mask)
@@ -203,7 +203,7 @@ def _judge_group(model, algorithm, layers: PyTree, devices, batch_size: int = 10
 
     def on_device(key, server, samples, clients):
         one_info = jax.tree.map(lambda v: v[0], clients[1])
-        like = jax.eval_shape(algorithm.init_client, key, server, one_info)
+        like = jax.eval_shape(algorithm.first_state, key, server, one_info)
 
         def judge(client):
             row, info, (index, size) = client

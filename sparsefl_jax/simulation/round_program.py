@@ -22,6 +22,7 @@ from sparsefl_jax.simulation import clock, exchange, observed_masks, placement, 
 from sparsefl_jax.simulation.replicas import Replicas
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.messages import once
 
 
 class RoundLog(NamedTuple):
@@ -83,6 +84,7 @@ def make_client_fn(
             keys.of_client(key, info.index)
         )
         downlink = algorithm.broadcast(down_key, ctx, server)
+        received = once(algorithm.handed(server), last_round) | downlink
         data = batches(
             data_key,
             population.x,
@@ -98,7 +100,7 @@ def make_client_fn(
         uplink, row, metrics = algorithm.update(update_key, ctx, downlink, row, data)
         summand, time = algorithm.contribute(ctx, uplink), ()
         if population.clock is not None:  # static branch
-            ends = info.index, macs, metrics["work"], downlink, uplink
+            ends = info.index, macs, metrics["work"], received, uplink
             time = clock.measure(population.clock, *ends)
             nothing = jax.tree.map(jnp.zeros_like, summand)
             summand = clock.delivered(time, nothing, summand)
@@ -108,7 +110,7 @@ def make_client_fn(
         if layers is not None:
             shapes = _deployed(algorithm, server)
             sent_masks = observed_masks.uplink_masks(uplink, shapes, layers)
-        counts = packets.count(downlink), packets.count(uplink)
+        counts = packets.count(received), packets.count(uplink)
         log = metrics, *counts, time, sent_masks
         return strong(summand), strong(row), log
 
@@ -139,7 +141,7 @@ def make_chunk_fn(plan: placement.Plan) -> Callable:
     ):
         num_clients = population.info.index.shape[0]
         one_info = jax.tree.map(lambda v: v[0], population.info)
-        like = jax.eval_shape(stage.algorithm.init_client, key, server, one_info)
+        like = jax.eval_shape(stage.algorithm.first_state, key, server, one_info)
 
         def run_client(row, last_round, index):
             info = jax.tree.map(lambda v: v[index], population.info)

@@ -34,6 +34,16 @@ def has_score(params: PyTree) -> PyTree:
     return trees.map_by_path(lambda path, _: path.rpartition("/")[0] in layers, params)
 
 
+def scored(params: PyTree) -> tuple[PyTree, PyTree]:
+    """Splits a tree into the leaves that have scores and the others.
+
+    Example:
+      >>> scored({'fc': {'kernel': 1, 'bias': 2}, 'bn': {'scale': 3}})[1]['bn']
+      {'scale': 3}
+    """
+    return trees.split(params, has_score(params))
+
+
 def signed_constants(key: Key, params: PyTree) -> PyTree:
     """Draws weights that are never trained: +c or -c, where c = e / sqrt(fan-in).
 
@@ -130,7 +140,7 @@ def draw(key: Key, scores: PyTree, frozen: PyTree) -> PyTree:
       >>> draw(jax.random.key(0), scores, frozen)['kernel'].tolist()
       [0.0, 1.0]
     """
-    weights, rest = trees.split(frozen, has_score(frozen))
+    weights, rest = scored(frozen)
     uniform = optax.tree.random_like(key, weights, _uniform)
     kept = jax.tree.map(keep, uniform, scores, weights)
     return trees.merge(kept, rest)

@@ -18,6 +18,7 @@ from sparsefl_jax.core.types import Context, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.simulation import placement, store
 from sparsefl_jax.testing.small_world import World, once, path, population_of
+from sparsefl_jax.wire.messages import once as handed_once
 from sparsefl_jax.wire.packets import Message, Packet, stable
 
 
@@ -53,7 +54,8 @@ def by_wire(world: World, jit: Callable) -> Callable:
 
     @jit
     def broadcast(key, ctx, server):
-        return stable(algorithm.broadcast(key, ctx, server))
+        handed = handed_once(algorithm.handed(server), ctx.last_round)
+        return stable(handed | algorithm.broadcast(key, ctx, server))
 
     @jit
     def update(key, ctx, down, row, data):
@@ -66,7 +68,8 @@ def by_wire(world: World, jit: Callable) -> Callable:
         ctx = Context(round, last_round, info)
         down_key, _, update_key = keys.of_exchange(keys.of_client(key, info.index))
         down = broadcast(down_key, ctx, server)
-        up, row, metrics = update(update_key, ctx, delivered(down), row, data)
+        received = {n: p for n, p in delivered(down).items() if n[:7] != "handed/"}
+        up, row, metrics = update(update_key, ctx, received, row, data)
         return Passing(down, up, contribute(ctx, delivered(up)), row, metrics)
 
     return run
@@ -121,7 +124,7 @@ def inputs(
     """Returns the arguments of `client_by_wire` for one client in a round."""
     info = jax.tree.map(lambda v: v[index], world.population.info)
     key = keys.of_round(world.key, keys.CLIENTS, round)
-    shapes = jax.eval_shape(world.algorithm.init_client, key, state.server, info)
+    shapes = jax.eval_shape(world.algorithm.first_state, key, state.server, info)
     row = store.unpack(jax.tree.map(lambda v: v[index], state.clients), shapes)
     data = batches_jit(world)(key, population_of(world, other), info)
     return key, np.int32(round), state.server, row, state.last_round[index], info, data

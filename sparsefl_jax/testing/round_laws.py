@@ -42,15 +42,25 @@ def law_types(world: World) -> None:
 
 
 def law_start(world: World) -> None:
-    """Checks that `init` and `init_client` depend on nothing but their arguments."""
+    """Checks that `init` and `init_client` depend on nothing but their arguments.
+
+    A client's first state follows from the handed message as it arrives, and the server
+    hands the same in every round.
+    """
     init_key, client_key = keys.of_start(world.key)
     server = jax.jit(world.algorithm.init)(init_key, world.model)
-    init_client = jax.jit(world.algorithm.init_client)
+    init_client, handed = (
+        jax.jit(f) for f in (world.algorithm.init_client, world.algorithm.handed)
+    )
     same(world, "start", "server", server, small_world.start(world).server)
+    message = plain_loop.delivered(handed(server))
+    for round, state in enumerate(small_world.path(world)[0]):
+        what, now = f"handed before round {round}: ", handed(state.server)
+        same(world, "start", what, now, message, tolerance=0.0)
     for index in range(len(small_world.SIZES)):
         info = rows(world.population.info, index)
         key = keys.of_client(client_key, index)
-        row = store.pack(init_client(key, server, info))
+        row = store.pack(init_client(key, message, info))
         want = rows(small_world.start(world).clients, index)
         same(world, "start", f"client {index}", row, want)
 

@@ -21,7 +21,8 @@ def law_signature(world: World) -> None:
     data = plain_loop.batches_jit(world)(key, world.population, info)
 
     server = _arrays(world, "init", _returned(method.init, key, world.model))
-    row = _returned(method.init_client, key, server, info)
+    handed = _message(world, "handed", _returned(method.handed, server))
+    row = _returned(method.init_client, key, handed, info)
     row = _arrays(world, "init_client", row)
     down = _returned(method.broadcast, key, ctx, server)
     down = _message(world, "broadcast", down)

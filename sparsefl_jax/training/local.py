@@ -169,10 +169,11 @@ def init_optimizer(optimizer: Callable, params: PyTree, keep: bool) -> PyTree:
 
     Args:
       optimizer: as `make_optimizer` returns it.
-      params: the client's parameters.
+      params: the shapes and dtypes of the client's parameters, or arrays. The optimizer
+        starts at zeros, because a client that has not taken part knows no weights.
       keep: whether the client keeps the optimizer's state between rounds.
     """
-    return optimizer(0).init(params) if keep else ANEW
+    return optimizer(0).init(optax.tree.zeros_like(params)) if keep else ANEW
 
 
 def start(

@@ -5,10 +5,13 @@ it: a client that took part in that round or later holds the mask. A client's ma
 new to the server if it differs from the one that the client has just received.
 """
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.types import Array, Context, PyTree, SparseModel
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.sparsity import masks, trees
 from sparsefl_jax.wire.packets import Message, Packet
 
@@ -79,6 +82,57 @@ def unpack_model(message: Message) -> SparseModel:
     mask = trees.merge(weights.mask, masks.full(dense))
     params = trees.merge(weights.values, dense)
     return SparseModel(params, mask, message["stats"].values)
+
+
+INITIAL = ("sent", "seed")
+SEEDED = "the client draws the initial network from the seed, or knows it"
+
+
+def pack_initial(values: dict[str, PyTree], initial: str) -> Message:
+    """Packs the network that training starts from, or the seed that it is drawn from.
+
+    Args:
+      values: parameters and whatever else belongs to it, by the name of a packet.
+      initial: 'sent', 32 bits a value; or 'seed', 32 bits for all, where clients are
+        assumed to draw the network themselves or to know it from an earlier run.
+
+    Returns:
+      A packet for each name, and with 'seed' one more, `seed`, that is charged alone.
+
+    Raises:
+      ValueError: `initial` is neither.
+
+    Example:
+      >>> sorted(pack_initial({'params': jnp.ones(2)}, 'seed'))
+      ['params', 'seed']
+    """
+    one_of("initial", initial, INITIAL)
+    if initial == "sent":
+        return {name: Packet(tree) for name, tree in values.items()}
+    known = {n: Packet(v, bits=0, assumed=SEEDED) for n, v in values.items()}
+    return known | {"seed": Packet(jnp.uint32(0))}  # its value is not used
+
+
+def once(handed: Message, last_round: Array) -> Message:
+    """Returns what is handed to a client as packets that travel in its first round.
+
+    Args:
+      handed: as `Algorithm.handed` returns it.
+      last_round: when the client last took part, or -1; shape=(), int32.
+
+    Returns:
+      The packets under the names 'handed/NAME', not sent in later rounds.
+
+    Example:
+      >>> first = once({'seed': Packet(jnp.uint32(7))}, jnp.int32(-1))
+      >>> later = once({'seed': Packet(jnp.uint32(7))}, jnp.int32(3))
+      >>> [bool(packets['handed/seed'].sent) for packets in (first, later)]
+      [True, False]
+    """
+    return {
+        f"handed/{name}": replace(packet, sent=packet.sent & (last_round < 0))
+        for name, packet in handed.items()
+    }
 
 
 def pack_slice(values: PyTree, mask: PyTree) -> Packet:

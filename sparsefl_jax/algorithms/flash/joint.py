@@ -2,7 +2,9 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import NamedTuple
 
+import jax
 import jax.numpy as jnp
 from jax import lax
 
@@ -10,11 +12,21 @@ from sparsefl_jax.algorithms.flash.common import Changing, both, summand, voted_
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
+from sparsefl_jax.wire.packets import Packet
+
+
+class Seeded(NamedTuple):
+    """A `Changing` server with the seed of the clients' first mask."""
+
+    model: SparseModel
+    mask: PyTree
+    since: Array
+    seed: Array  # shape=(), uint32
 
 
 def jmwst(
@@ -99,7 +111,8 @@ def nst(
 ) -> Algorithm:
     """Naive sparse training: each client keeps and changes a personal mask.
 
-    Down: the aggregate, as dense as the union of the cohort's masks. Up: the client's
+    Down: the aggregate, as dense as the union of the cohort's masks; before a client's
+    first round the seed of the mask that all start from, 32 bits. Up: the client's
     alive weights and new mask, dense leaves, statistics. A client keeps one bit per
     prunable weight.
 
@@ -117,12 +130,20 @@ def nst(
     """
     learn, select = learner(model, prunable, density, prune_rate, prune_rate_decay)
 
-    def init(key, start):
-        mask = masks.bernoulli(key, start.params, jnp.float32(density), select)
-        return Changing(start._replace(mask=mask), mask, jnp.int32(0))
+    def drawn(seed):
+        key, (params, _) = jax.random.key(seed), model.shapes()
+        return masks.bernoulli(key, params, jnp.float32(density), select)
 
-    def init_client(key, server, info):
-        return server.mask
+    def init(key, start):
+        seed = jax.random.bits(key, (), jnp.uint32)
+        mask = drawn(seed)
+        return Seeded(start._replace(mask=mask), mask, jnp.int32(0), seed)
+
+    def handed(server):
+        return {"seed": Packet(server.seed)}
+
+    def init_client(key, handed, info):
+        return drawn(handed["seed"].values)
 
     def broadcast(key, ctx, server):
         return pack_down(ctx, server.model, server.since, select, index=index)
@@ -139,7 +160,8 @@ def nst(
         mean = mean_on_union(server.model, total)
         mask = voted_mask(server, mean, total, density, select)
         since = renewed(round, server.model.mask, mean.mask, server.since)
-        return Changing(mean, mask, since), {}
+        return Seeded(mean, mask, since, server.seed), {}
 
     contribute = partial(summand, select=select)
-    return Algorithm(init, broadcast, update, contribute, aggregate, both, init_client)
+    steps = init, broadcast, update, contribute, aggregate, both, init_client
+    return Algorithm(*steps, handed=handed)

@@ -91,8 +91,8 @@ def prunefl(
     # Its init, broadcast and deploy also serve a mask that changes.
     frozen = spdst(model, optimizer, prunable=prunable, index=index)
 
-    def init_client(key, server, info):
-        return jax.tree.map(jnp.zeros_like, server.model.params)
+    def init_client(key, handed, info):
+        return optax.tree.zeros_like(model.shapes()[0])
 
     def update(key, ctx, downlink, client, batches):
         received = unpack_model(downlink)

@@ -47,8 +47,8 @@ def make_training(
     """Returns how a client begins and how it trains, by the arguments of `spafl`.
 
     Returns:
-      `begin(model: SparseModel) -> Client`, a client that has not trained: the model's
-      weights, thresholds 0; and `train(key, round, client, batches) -> (client,
+      `begin(params, stats) -> Client`, a client that has not trained: these weights,
+      thresholds 0; and `train(key, round, client, batches) -> (client,
       metrics)`, eqs. (3) to (6). Work and density are those of the mask at the end of
       training, as the paper counts them.
 
@@ -82,10 +82,10 @@ def make_training(
     def moving(round):
         return optax.chain(optimizer(round), optax.stateless(reset))
 
-    def begin(model):
-        trained = Trained(model.params, straight_through.zeros(model.params, select))
+    def begin(params, stats):
+        trained = Trained(params, straight_through.zeros(params, select))
         opt_state = local.init_optimizer(moving, trained, keep_optimizer)
-        return Client(trained, model.stats, opt_state)
+        return Client(trained, stats, opt_state)
 
     def regularised(round):
         """Returns the loss at pruned weights plus alpha sum_i exp(-threshold_i)."""

@@ -14,8 +14,10 @@ from sparsefl_jax.algorithms.spafl.client_training import (
 )
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
+from sparsefl_jax.wire.messages import INITIAL, pack_initial
 
 
 def local_only(
@@ -27,11 +29,12 @@ def local_only(
     variant: str = "paper",
     clamp: bool = False,
     keep_optimizer: bool = False,
+    initial: str = "seed",
 ) -> Algorithm:
     """Trains each client's sparse model in the rounds in which the client is drawn.
 
-    Nothing travels. The arguments are those of `spafl`; with `alpha=0` the thresholds
-    follow the loss alone.
+    Nothing travels: a client draws its own initial network. The arguments are those of
+    `spafl`; with `alpha=0` the thresholds follow the loss alone.
 
     Args:
       model: the network and its loss.
@@ -40,6 +43,9 @@ def local_only(
       alpha: weight of the regulariser sum exp(-threshold), finite and at least 0.
       prunable: globs of the kernels that have thresholds.
       variant, clamp, keep_optimizer: as in `spafl`.
+      initial: 'seed', each client draws a network by a key of its own; or 'sent', all
+        start from the network that training starts from, such as that of an earlier
+        run, at 32 bits a value before a client's first round.
 
     Returns:
       The method. A client keeps its weights, statistics and thresholds [O].
@@ -52,6 +58,7 @@ def local_only(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = local_only(model, optimizer, alpha=0.001)
     """
+    one_of("initial", initial, INITIAL)
     begin, train = make_training(
         model, optimizer, alpha, prunable, variant, clamp, keep_optimizer
     )
@@ -59,8 +66,16 @@ def local_only(
     def init(key, start: SparseModel):
         return start
 
-    def init_client(key, server, info):
-        return begin(server)
+    def handed(server):
+        if initial == "seed":  # static branch
+            return {}
+        start = {"params": server.params, "stats": server.stats}
+        return pack_initial(start, initial)
+
+    def init_client(key, handed, info):
+        if initial == "seed":  # static branch
+            return begin(*model.init(key))
+        return begin(handed["params"].values, handed["stats"].values)
 
     def broadcast(key, ctx, server):
         return {}
@@ -77,6 +92,5 @@ def local_only(
     def deploy(key, server):
         return {"newcomer": server._replace(mask=masks.full(server.params))}
 
-    return Algorithm(
-        init, broadcast, update, contribute, aggregate, deploy, init_client, personalize
-    )
+    steps = init, broadcast, update, contribute, aggregate, deploy, init_client
+    return Algorithm(*steps, personalize, handed=handed)

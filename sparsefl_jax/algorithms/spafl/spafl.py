@@ -19,9 +19,11 @@ from sparsefl_jax.algorithms.spafl.client_training import (
 from sparsefl_jax.algorithms.spafl.variants import VARIANTS
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, straight_through, trees
 from sparsefl_jax.training import means
+from sparsefl_jax.wire.messages import INITIAL, pack_initial
 from sparsefl_jax.wire.packets import Packet
 
 UNCHARGED = "the paper does not charge how the thresholds moved"
@@ -47,14 +49,16 @@ def spafl(
     thresholds_only: bool = False,
     keep_optimizer: bool = False,
     charge_delta: bool = True,
+    initial: str = "sent",
 ) -> Algorithm:
     """SpaFL (Algorithm 1): clients train weights and thresholds, and share the latter.
 
     Down: the global thresholds and their last change, float32. The paper does not
     charge the change, although a client that missed a round cannot know it. Up: the
-    client's thresholds. FLOPs are those of the mask at the end of a client's training.
-    The paper's bits are `paper_counts.values_only_bits` of the packets 'thresholds'
-    both ways.
+    client's thresholds. Before its first round a client receives the weights and
+    statistics w(0) that training starts from. FLOPs are those of the mask at the end
+    of a client's training. The paper's bits are `paper_counts.values_only_bits` of the
+    packets 'thresholds' both ways.
 
     Args:
       model: the network and its loss.
@@ -72,6 +76,8 @@ def spafl(
       keep_optimizer: clients keep their optimizer's state between rounds.
       charge_delta: charge the change that eq. (13) needs; False: assume with the paper
         that it is free.
+      initial: how a client gets w(0): 'sent', 32 bits a value, or 'seed', 32 bits in
+        all, see `messages.pack_initial`. The paper does not count it.
 
     Returns:
       The method. Its server keeps the thresholds and their change, each a dict of [O]
@@ -86,17 +92,22 @@ def spafl(
       >>> method = spafl(model, optimizer, alpha=0.001, clamp=True)
       >>> released = spafl(model, optimizer, variant="release_cifar10")
     """
+    one_of("initial", initial, INITIAL)
     options = alpha, prunable, variant, clamp, keep_optimizer, thresholds_only
     begin, train = make_training(model, optimizer, *options)
     divisor = VARIANTS[variant].divisor
     extract = extract and not thresholds_only
 
     def init(key, start: SparseModel):
-        thresholds = begin(start).trained.thresholds
+        thresholds = begin(start.params, start.stats).trained.thresholds
         return Server(start, thresholds, jax.tree.map(jnp.zeros_like, thresholds))
 
-    def init_client(key, server, info):
-        return begin(server.model)
+    def handed(server):
+        start = {"params": server.model.params, "stats": server.model.stats}
+        return pack_initial(start, initial)
+
+    def init_client(key, handed, info):
+        return begin(handed["params"].values, handed["stats"].values)
 
     def broadcast(key, ctx, server):
         message = {"thresholds": Packet(server.thresholds)}
@@ -128,9 +139,8 @@ def spafl(
         mask = straight_through.filter_masks(server.model.params, server.thresholds)
         return {"newcomer": masks.pruned(server.model, mask)}
 
-    return Algorithm(
-        init, broadcast, update, contribute, aggregate, deploy, init_client, personalize
-    )
+    steps = init, broadcast, update, contribute, aggregate, deploy, init_client
+    return Algorithm(*steps, personalize, handed=handed)
 
 
 def moved_by_importance(

@@ -7,7 +7,6 @@ where it is used; here stands only what has no such place.
 import inspect
 from types import UnionType
 
-import jax
 import numpy as np
 import optax
 
@@ -169,7 +168,7 @@ def check_densities(config, model) -> None:
     Raises:
       ValueError: in one line.
     """
-    params, _ = jax.eval_shape(model.init, jax.random.key(0))
+    params, _ = model.shapes()
     for field in ("first_stage", "algorithm"):
         section = getattr(config, field)
         if section.get("name") not in registry.TABLES["algorithm"]:

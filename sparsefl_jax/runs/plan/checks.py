@@ -24,13 +24,14 @@ from sparsefl_jax.simulation import clock, initial_state, placement
 from sparsefl_jax.simulation.clock import Clock
 from sparsefl_jax.simulation.evaluate import check_metric
 from sparsefl_jax.wire import packets
+from sparsefl_jax.wire.messages import once
 
 
 class Traced(NamedTuple):
     """One round of a stage by shape."""
 
-    layouts: dict[str, dict[str, packets.Layout]]  # of the messages 'down' and 'up'
-    facts: tuple[dict[str, traffic_estimate.Facts], ...]  # of the same messages
+    layouts: dict[str, dict[str, packets.Layout]]  # of 'down', with 'handed/', and 'up'
+    facts: tuple[dict[str, traffic_estimate.Facts], ...]  # of what travels every round
     model: SparseModel  # what it hands on
     reads_budget: bool  # whether a client's part depends on its budget
     client: Callable  # a client's part of a round: *arguments -> (down, up, ...)
@@ -100,7 +101,8 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
 
     def before(key, model):
         server = method.init(key, model)
-        return server, method.init_client(key, server, ctx.client)
+        row = method.first_state(key, server, ctx.client)
+        return server, row, once(method.handed(server), ctx.last_round)
 
     def client(key, ctx, server, row, *batches):
         down = method.broadcast(key, ctx, server)
@@ -118,7 +120,7 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
                 f"the sampler draws {ids.shape}, expected cohort_size="
                 f"{stage.cohort_size} ids"
             )
-    server, row = jax.eval_shape(before, key, model)
+    server, row, handed = jax.eval_shape(before, key, model)
     batches = Batches(
         shape((rows, *data.x.shape[1:]), data.x.dtype),
         shape((rows, *data.y.shape[1:]), jnp.int32),
@@ -131,7 +133,7 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
     down, up, total, *_ = traced.out_info
     total = jax.tree.map(lambda v: v.update(weak_type=False), total)
     return Traced(
-        {"down": packets.layout(down), "up": packets.layout(up)},
+        {"down": packets.layout(handed | down), "up": packets.layout(up)},
         traffic_estimate.facts(traced),
         jax.eval_shape(after, key, server, total),
         reads(traced.jaxpr, arguments)[1].client.budget,

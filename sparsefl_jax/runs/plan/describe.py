@@ -37,6 +37,7 @@ class _Samples(NamedTuple):
     steps: float  # minibatches of these
     executed: float  # with padding to full batches and to the chunk's longest client
     filled: float  # share of the cohort's places that have a client
+    new: float  # clients that take part for the first time
 
 
 def describe(
@@ -151,7 +152,8 @@ def _samples(setup: Setup, run_key: Key, index: int, chunk: int) -> _Samples:
     own = float(ordered.sum(1).mean())
     each = float((-(-ordered // stage.batch_size)).sum(1).mean())
     filled = float(np.mean(ids < len(sizes)))
-    return _Samples(*(stage.epochs * v for v in (own, each, executed)), filled)
+    new = np.unique(ids[ids < len(sizes)]).size / stage.num_rounds
+    return _Samples(*(stage.epochs * v for v in (own, each, executed)), filled, new)
 
 
 def _stage(
@@ -167,7 +169,11 @@ def _stage(
         "batch_size": stage.batch_size,
         "masked": traffic.masked,
         "density": traffic.density,
-        "bits_down": [samples.filled * bits for bits in traffic.down],
+        "bits_down": [
+            samples.filled * bits + samples.new * handed
+            for bits, handed in zip(traffic.down, traffic.handed, strict=True)
+        ],
+        "bits_handed": traffic.handed,
         "bits_up": [samples.filled * bits for bits in traffic.up],
         "assumed": traffic.assumed,
         "flops_most": limits.most_flops(macs, weights, samples.own, samples.steps),

@@ -87,6 +87,7 @@ def _columns(stages: list[dict]) -> list[str]:
     def size(part):
         return lambda s: format_si(s["memory"][part], "B")
 
+    handed = any(s["bits_handed"][1] for s in stages)
     figures = {
         "stage": lambda s: str(stages.index(s)),
         "rounds, clients in each": lambda s: f"{s['rounds']}, {s['cohort']}",
@@ -97,6 +98,7 @@ def _columns(stages: list[dict]) -> list[str]:
         "of these alive": lambda s: _share(s["density"]) if s["masked"] else "-",
         "a round: down": bits("bits_down"),
         "         up": bits("bits_up"),
+        **({"in a client's first": bits("bits_handed")} if handed else {}),
         "         at the masks": lambda s: f"at most {flops('flops_most')(s)}",
         "         dense": flops("flops_dense"),
         "         executed": flops("flops_executed"),

@@ -41,6 +41,7 @@ class Traffic(NamedTuple):
     density: float  # share of these alive at most, the mean over rounds
     share: float  # of what the next stage starts from
     assumed: dict[str, str]  # what is not charged, and why, by 'direction/packet'
+    handed: list[int]  # bits of a client's first round beside these; least and most
 
 
 def expect(stage: Stage, start: float, traced) -> Traffic:
@@ -59,18 +60,21 @@ def expect(stage: Stage, start: float, traced) -> Traffic:
         way: (stage.cohort_size * bits.mean(0)).tolist()
         for way, bits in by_round(stage, start, traced).items()
     }
-    under = [p for p in traced.layouts["down"].values() if p.masked]
+    down, always = traced.layouts["down"], Facts(sent=True, fresh=True)
+    under = [p for p in down.values() if p.masked]
+    handed = [_bits(down[n], always, 1.0) for n in down.keys() - traced.facts[0]]
     return Traffic(
         **means,
         masked=sum(int(_sizes(packet).sum()) for packet in under),
         density=float(np.mean(shares[:-1])) if under else 1.0,
         share=shares[-1],
         assumed=packets.assumptions(traced.layouts),
+        handed=[sum(bits) for bits in zip(*handed, strict=True)] or [0, 0],
     )
 
 
 def by_round(stage: Stage, start: float, traced) -> dict[str, np.ndarray]:
-    """Bounds the bits of one exchange in every round of a stage.
+    """Bounds the bits of one exchange in every round, without what is handed.
 
     Args:
       stage, start, traced: as `expect` takes them.
@@ -83,8 +87,8 @@ def by_round(stage: Stage, start: float, traced) -> dict[str, np.ndarray]:
     for way, facts in zip(("down", "up"), traced.facts, strict=True):
         pairs = [
             [
-                _bits(packet, facts[name], share if facts[name].mask_of else 1.0)
-                for name, packet in traced.layouts[way].items()
+                _bits(traced.layouts[way][name], fact, share if fact.mask_of else 1.0)
+                for name, fact in facts.items()
             ]
             for share in shares.tolist()
         ]

@@ -1,0 +1,121 @@
+"""What clients receive once, before their first round: charged then, and planned."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax.algorithms import fedpm, fedspa, local_only, nst, spafl
+from sparsefl_jax.data import from_arrays
+from sparsefl_jax.runs import loop
+from sparsefl_jax.runs.plan import checks, describe
+from sparsefl_jax.runs.setup import make
+from sparsefl_jax.simulation import clock
+from sparsefl_jax.sparsity import masks
+
+CLIENTS, FEATURES, HIDDEN, CLASSES = 5, 6, 4, 3
+WEIGHTS = FEATURES * HIDDEN + HIDDEN + HIDDEN * CLASSES + CLASSES
+FILTERS = HIDDEN + CLASSES
+DRAWN = np.array([[0, 1], [1, 2], [0, 2]])  # new are 2, 1 and 0 clients
+MODEL = sfl.models.build("mlp", CLASSES, (FEATURES,), widths=(HIDDEN,))
+DENSE = 32 * WEIGHTS
+
+
+def setup(method, **settings):
+    """Three rounds of two of five clients, of which the third round has met both."""
+    rng, own = np.random.default_rng(0), np.arange(CLIENTS).repeat(4)
+    x = rng.normal(size=(len(own), FEATURES)).astype(np.float32)
+    y = rng.integers(CLASSES, size=len(own))
+    data = from_arrays(x, y, x_test=x, y_test=y, users=own, partition="natural")
+    optimizer = sfl.training.make_optimizer(learning_rate=0.1)
+
+    def sampler(key, round):
+        return jnp.asarray(DRAWN, jnp.int32)[round]
+
+    method = method(MODEL, optimizer, **settings)
+    return make([sfl.Stage(method, 3, 2, sampler=sampler)], MODEL, data)
+
+
+def down(setup):
+    records = loop.run_setup(jax.random.key(0), setup).metrics
+    return [r["bits_down_by_client"] for r in records if r["phase"] == "train"]
+
+
+EACH = 2 * 32 * FILTERS  # thresholds and how they moved
+SCORES = 32 * WEIGHTS
+HANDED = {  # method, arguments, bits of every round and of a client's first beside it
+    "spafl": (spafl, {}, EACH, DENSE),
+    "spafl_seed": (spafl, {"initial": "seed"}, EACH, 32),
+    "local": (local_only, {}, 0, 0),
+    "local_sent": (local_only, {"initial": "sent"}, 0, DENSE),
+    "fedpm": (fedpm, {}, SCORES, 0),
+    "fedpm_sent": (fedpm, {"weights": "initial"}, SCORES, DENSE),
+    "fedpm_seed": (fedpm, {"weights": "initial", "initial": "seed"}, SCORES, 32),
+    "fedspa": (fedspa, {"density": 0.5, "mask_update": "dst", "adjust_until": 2},
+               32 * WEIGHTS, 32),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=[] if n in ("spafl", "local") else pytest.mark.slow)
+        for n in HANDED
+    ],
+)
+def test_it_is_charged_in_a_clients_first_round_and_the_plan_is_exact(name):
+    method, settings, each, handed = HANDED[name]
+    one = setup(method, **settings)
+    want = [[each + handed] * 2, [each, each + handed], [each, each]]
+    assert down(one) == want
+    planned = describe.describe(one, checks.run(one), timed=False)["stages"][0]
+    np.testing.assert_allclose(planned["bits_down"], 2 * each + handed, rtol=1e-6)
+    assert planned["bits_handed"] == [handed, handed]
+
+
+def test_a_first_round_takes_the_clock_longer_by_what_is_handed():
+    device = clock.Device(*(np.full(CLIENTS, v) for v in (np.inf, 1000.0, np.inf, 0.0)))
+    present = np.ones((CLIENTS, 1))
+    system = clock.System(device, present, np.zeros(CLIENTS, int), ("phones",))
+    records = loop.run_setup(
+        jax.random.key(0), setup(spafl)._replace(system=system)
+    ).metrics
+    took = [r["seconds_by_client"] for r in records if r["phase"] == "train"]
+    want = np.array([[EACH + DENSE] * 2, [EACH, EACH + DENSE], [EACH, EACH]]) / 1000
+    np.testing.assert_allclose(took, want, rtol=1e-6)
+
+
+def test_clients_alone_draw_networks_of_their_own_or_start_from_the_same():
+    optimizer = sfl.training.make_optimizer()
+    params, stats = MODEL.init(jax.random.key(0))
+    start = sfl.SparseModel(params, masks.full(params), stats)
+    first = {}
+    for initial in ("seed", "sent"):
+        method = local_only(MODEL, optimizer, initial=initial)
+        server = method.init(jax.random.key(1), start)
+        pair = [
+            method.first_state(jax.random.key(k), server, None).trained.params
+            for k in (2, 3)
+        ]
+        first[initial] = [p["fc1"]["kernel"] for p in pair]
+    assert not np.array_equal(*first["seed"])
+    for kernel in first["sent"]:
+        np.testing.assert_array_equal(kernel, params["fc1"]["kernel"])
+
+
+def test_the_first_mask_of_nst_is_the_servers_drawn_from_the_seed():
+    optimizer = sfl.training.make_optimizer()
+    params, stats = MODEL.init(jax.random.key(0))
+    start = sfl.SparseModel(params, masks.full(params), stats)
+    method = nst(MODEL, optimizer, density=0.5)
+    server = method.init(jax.random.key(1), start)
+    mask = method.first_state(jax.random.key(2), server, None)
+    jax.tree.map(np.testing.assert_array_equal, mask, server.mask)
+    assert {n: p.bits for n, p in method.handed(server).items()} == {"seed": 32}
+
+
+@pytest.mark.parametrize("method", [spafl, local_only, fedpm])
+def test_another_word_than_sent_or_seed_is_refused(method):
+    with pytest.raises(ValueError, match="initial='drawn', expected one of sent, seed"):
+        method(MODEL, sfl.training.make_optimizer(), initial="drawn")
