@@ -9,7 +9,11 @@ finished run in that folder, under any name, is reused if its configuration is t
 the row. Results go to `benchmarks/tables/NAME.json`, and between `<!-- table NAME -->`
 and `<!-- end -->` on the page of the paper in `docs/reproduction`; commit both. The
 field "stale" marks an entry that the code no longer reproduces: the table shows its
-text after the accuracy, and the run counts as missing (move its folder away first).
+text after the accuracy, and the run counts as missing (move its folder away first). The
+field "counted" says which of the bits an entry's Gbit are, if not all.
+
+A method that deploys several models has a row for each, with that model's accuracy and
+density. The paper's figure and the table's own columns stand beside the first.
 """
 
 import argparse
@@ -35,7 +39,7 @@ from sparsefl_jax.system import files, interrupt  # noqa: E402
 ROOT = Path(__file__).parent.parent
 # The location of data and additional outputs do not change the results.
 _IRRELEVANT = ("data_dir", "checkpoint_minutes", "sinks", "observe_rounds")
-_HEAD = ("configuration", "paper, %", "here, %", "seeds", "density", "Gbit")
+_HEAD = ("configuration", "model", "paper, %", "here, %", "seeds", "density", "Gbit")
 _BEHIND = len(_HEAD) - 1  # the density, which a table's own columns follow
 _HEAD += ("FLOPs / dense", "minutes", "date", "commit")
 
@@ -112,7 +116,7 @@ def entry(path: Path, best: bool = False) -> dict:
 
     Args:
       path: the directory of the run.
-      best: whether the density is that of the best round instead of the last.
+      best: whether the best round counts, of which each model then has the density too.
     """
     file = path / "summary.json"
     summary = json.loads(file.read_text())
@@ -121,19 +125,23 @@ def entry(path: Path, best: bool = False) -> dict:
         for keys in (("bits_up", "bits_down"), ("flops",), ("flops_dense",))
     )
     date = datetime.date.fromtimestamp(file.stat().st_mtime)
-    name, headline = next(iter(summary["accuracy"].items()))
-    if best:
-        headline = _evaluated_models(path, headline["best_round"])[name]
+    models = {name: dict(model) for name, model in summary["accuracy"].items()}
+    for name, model in models.items() if best else ():
+        evaluated = _evaluated_models(path, model["best_round"])[name]
+        model["best_density"] = _density(evaluated)
     return {
-        "accuracy": summary["accuracy"],
-        # SpaFL's density of personal models is the mean over layers and clients.
-        "density": headline.get("layer_density", summary["density"]),
+        "accuracy": models,
         "gbit": bits / 1e9,
         "flops_share": flops / dense,
         "minutes": summary["seconds"] / 60,
         "date": date.isoformat(),
         **{key: summary[key] for key in ("commit", "device", "versions")},
     }
+
+
+def _density(model: dict) -> float:
+    """Returns a model's density; of personal ones the mean over layers and clients."""
+    return model.get("layer_density", model["density"])
 
 
 def _evaluated_models(path: Path, round: int) -> dict:
@@ -189,21 +197,24 @@ def _position(table: Table):
 def markdown(table: Table, entries: list[dict]) -> str:
     """Formats the table as Markdown, with mean and sample deviation over seeds."""
     head = (*_HEAD[:_BEHIND], *table.columns, *_HEAD[_BEHIND:])
-    lines = [_line(head), _line(["---"] + ["--:"] * (len(head) - 3) + ["---"] * 2)]
+    lines = [_line(head), _line(["---"] * 2 + ["--:"] * (len(head) - 4) + ["---"] * 2)]
     for name, row in table.rows.items():
         of_row = [e for e in entries if e["row"] == name]
         of_row = [e for e in of_row if "stale" not in e] or of_row
         settings = [f"`{row.config.removeprefix('configs/')}`"]
         settings += [f"`{key}={value}`" for key, value in row.overrides.items()]
-        cells = _cells(of_row, table.best, table.columns)
-        lines.append(_line([" ".join(settings), row.paper or "-", *cells]))
+        own, paper = table.columns, row.paper or "-"
+        for model in of_row[0]["accuracy"] if of_row else ("-",):
+            cells = _cells(of_row, model, table.best, own)
+            lines.append(_line([" ".join(settings), model, paper, *cells]))
+            own, paper = ("-",) * len(own), "-"
     return "\n".join(lines)
 
 
-def _cells(entries: list[dict], best: bool, columns) -> list[str]:
-    """Returns the measured cells of a row."""
+def _cells(entries: list[dict], model: str, best: bool, columns) -> list[str]:
+    """Returns the measured cells of one model of a row."""
     if not entries:
-        return ["-"] * (len(_HEAD) - 2 + len(columns))
+        return ["-"] * (len(_HEAD) - 3 + len(columns))
 
     def mean(key, digits):
         return f"{statistics.fmean(e[key] for e in entries):.{digits}f}"
@@ -211,12 +222,13 @@ def _cells(entries: list[dict], best: bool, columns) -> list[str]:
     seeds = [str(e["seed"]) for e in entries]
     dates = sorted({e["date"] for e in entries})
     commits = dict.fromkeys(e["commit"] or "-" for e in entries)
+    counted = dict.fromkeys(e["counted"] for e in entries if "counted" in e)
     return [
-        _accuracy(entries, best),
+        _accuracy(entries, model, best),
         ", ".join(seeds),
-        mean("density", 3),
+        _densities([e["accuracy"][model] for e in entries], best),
         *(mean(c, 3) if c in entries[0] else "-" for c in columns),
-        mean("gbit", 2),
+        _noted(mean("gbit", 2), counted),
         mean("flops_share", 3),
         mean("minutes", 0),
         dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
@@ -224,18 +236,29 @@ def _cells(entries: list[dict], best: bool, columns) -> list[str]:
     ]
 
 
-def _accuracy(entries: list[dict], best: bool) -> str:
-    """Formats the final accuracy of the headline model, followed by other models'.
+def _accuracy(entries: list[dict], model: str, best: bool) -> str:
+    """Formats the final accuracy of a model, or its best one followed by the final."""
+    notes = [f"final {_spread(entries, model, 'final')}"] if best else []
+    notes += dict.fromkeys(e["stale"] for e in entries if "stale" in e)
+    return _noted(_spread(entries, model, "best" if best else "final"), notes)
 
-    If the best round counts, the headline's best accuracy is followed by its final one.
+
+def _densities(models: list[dict], best: bool) -> str:
+    """Formats the density beside the accuracy: of the same model, in the same round.
+
+    An entry may lack the density in the best round; then only the last one's is shown.
     """
-    headline, *others = entries[0]["accuracy"]
-    behind = [f"{name} {_spread(entries, name, 'final')}" for name in others]
-    if best:
-        behind = [f"final {_spread(entries, headline, 'final')}"]
-    behind += dict.fromkeys(e["stale"] for e in entries if "stale" in e)
-    shown = _spread(entries, headline, "best" if best else "final")
-    return shown + (f" ({', '.join(behind)})" if behind else "")
+    final = f"{statistics.fmean(map(_density, models)):.3f}"
+    if not best:
+        return final
+    if any("best_density" not in model for model in models):
+        return f"(final {final})"
+    shown = f"{statistics.fmean(model['best_density'] for model in models):.3f}"
+    return shown if shown == final else f"{shown} (final {final})"
+
+
+def _noted(shown: str, notes) -> str:
+    return shown + (f" ({', '.join(notes)})" if notes else "")
 
 
 def _spread(entries: list[dict], name: str, which: str) -> str:
@@ -256,7 +279,10 @@ def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
         begun = root / "runs" / "tables" / name / f"{row}_seed{seed}" / "config.json"
         state = "done" if (row, seed) in done else "begun" if begun.exists() else "-"
         finished = state == "done"
-        accuracy = _accuracy([done[row, seed]], table.best) if finished else ""
+        accuracy = ""
+        if finished:
+            found = done[row, seed]
+            accuracy = _accuracy([found], next(iter(found["accuracy"])), table.best)
         lines.append(f"{row:16} seed {seed}  {state:5}  {accuracy}".rstrip())
     return "\n".join(lines)
 

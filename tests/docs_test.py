@@ -67,6 +67,18 @@ def test_the_readme_links_to_what_is_there():
         assert links and all((ROOT / link).exists() for link in links)
 
 
+CLAIMS = (  # that the code does not keep
+    *("as few bits as possible", "one compiled program per stage", "really crossed"),
+    *("on CPU, GPU or TPU", "not from formulas", "explains every line"),
+)
+
+
+def test_no_page_claims_more_than_is_so():
+    for page in (README, *PAGES):
+        text = " ".join(page.read_text().split())
+        assert not [claim for claim in CLAIMS if claim in text], page.name
+
+
 def test_external_links_are_listed():
     """In `docs/links.md`, which says when each was seen."""
     listed = re.findall(r"^\| <(\S+)> \|.*\| (?:-|\d{4}-\d\d-\d\d) \|$", LISTING, re.M)
@@ -90,6 +102,24 @@ def test_the_page_of_a_paper_shows_what_was_measured(table):
     drawn = tables.markdown(declared, list(tables.results(table).values()))
     marked = f"<!-- table {table} -->\n{drawn}\n<!-- end -->"
     assert marked in tables.page(table).read_text()
+
+
+@pytest.mark.parametrize("table", MEASURED)
+def test_what_was_measured_is_from_the_record_of_a_run(table):
+    """A summary names the versions that ran, and the density of each model."""
+    for found in tables.results(table).values():
+        assert found["commit"] and {"jax", "jaxlib", "numpy"} <= set(found["versions"])
+        assert all("density" in model for model in found["accuracy"].values())
+
+
+def test_the_page_of_spafl_compares_the_seed_that_its_rows_share():
+    found = tables.results("spafl_fashion_mnist")
+    text = tables.page("spafl_fashion_mnist").read_text()
+    [section] = re.findall(r"^## Without eq. \(13\)\n(.*?)^## ", text, re.S | re.M)
+    assert {seed for row, seed in found if row == "spafl"} == {0}
+    for row in ("spafl", "without13"):
+        model = found[row, 0]["accuracy"]["personal"]
+        assert f"{100 * model['best']:.2f} | {100 * model['final']:.2f} |" in section
 
 
 def test_every_file_and_function_that_a_page_names_is_there():

@@ -5,6 +5,8 @@ tests of each paper, `printed_*_test.py`, simulate two; they simulate a schedule
 end.
 """
 
+import jax
+
 from tests import (
     printed_complement_test,
     printed_fedsparsify_test,
@@ -64,6 +66,9 @@ def test_networks():
     )
     mnistnet = network("mnistnet", 10, MNIST)
     inputs, _ = shapes(mnistnet).params["fc1"]["kernel"].shape
+    # As the page says: A.1's 807,366 are these and PyTorch's six counters of batches.
+    statistics = sum(v.size for v in jax.tree.leaves(shapes(conv4).stats))
+    assert (size(conv4), statistics) == (806_080, 807_366 - 806_080 - 6)
     settle(
         "test_networks",
         {

@@ -14,8 +14,6 @@ from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, network, write_images
 
-pytestmark = pytest.mark.slow
-
 CONFIG = """
 from sparsefl_jax.runs.config import build, defaults
 
@@ -84,6 +82,7 @@ def stop_the_third(monkeypatch):
     monkeypatch.setattr(loop, "go_on", interrupted)
 
 
+@pytest.mark.slow
 def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
     with monkeypatch.context() as patch:
         stop_the_third(patch)
@@ -105,18 +104,22 @@ def test_interrupted_in_the_middle_and_resumed(root, calls, monkeypatch):
     assert list(found) == [("dense", 0), ("dense", 1), ("thin", 0), ("thin", 1)]
     thin = found["thin", 1]
     assert set(thin) >= {"accuracy", "gbit", "minutes", "date", "commit", "device"}
-    assert thin["density"] < 0.5 < found["dense", 0]["density"]
+    dense, sparse = (found[row, 0]["accuracy"]["global"] for row in ("dense", "thin"))
+    assert sparse["density"] < 0.5 < dense["density"] == 1
     assert thin["gbit"] < found["dense", 1]["gbit"] and thin["flops_share"] < 0.5
     lines = tables.page("tiny", root).read_text().splitlines()
     assert lines[:2] == ["# Title", "<!-- table tiny -->"] and "old" not in lines
     assert lines[-3:] == ["<!-- end -->", "rest", "<!-- end -->"]
     mean = np.mean([found["thin", s]["accuracy"]["global"]["final"] for s in (0, 1)])
-    assert f"| 90.0 | {100 * mean:.2f} ± " in lines[5] and "| 0, 1 |" in lines[5]
+    assert (
+        f"| global | 90.0 | {100 * mean:.2f} ± " in lines[5] and "| 0, 1 |" in lines[5]
+    )
 
     tables.fill(TABLE, "tiny", root=root)  # nothing is left to do
     assert len(calls) == 5
 
 
+@pytest.mark.slow
 def test_a_table_can_have_columns_of_its_own(root):
     def extra(path):
         seed = int(path.name[-1])
@@ -133,6 +136,7 @@ def test_a_table_can_have_columns_of_its_own(root):
     assert head.index("shown") == head.index("density") + 1
 
 
+@pytest.mark.slow
 def test_a_finished_run_is_taken_up_under_any_name(root, calls):
     config = tables.row_config(TABLE, "thin", 0)
     elsewhere = root / "runs/tables/tiny/from_somewhere"
@@ -148,26 +152,110 @@ def test_a_finished_run_is_taken_up_under_any_name(root, calls):
     assert tables.find(elsewhere.parent, config) is None
 
 
-def test_the_density_is_that_of_the_round_whose_accuracy_counts(tmp_path):
-    def judged(round, density):
-        models = {"personal": {"density": 0.1, "layer_density": density}}
-        at = {"phase": "eval", "stage": 0, "round": round, "gbit_cumulative": 0.0}
-        return at | {"models": models}
-
-    lines = [json.dumps(judged(*at)) for at in ((1, 0.9), (2, 0.6), (3, 0.3))]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    told = {"accuracy": {"personal": {"best_round": 2, "layer_density": 0.3}}}
-    told |= {"density": 0.1, "seconds": 60.0}
+def finished(folder, accuracy, evaluated, traffic=()):
+    """Writes a run of which `evaluated` has the models' densities by round."""
+    lines = [
+        {"phase": "eval", "stage": 0, "round": round, "gbit_cumulative": 0.0}
+        | {"models": models}
+        for round, models in evaluated.items()
+    ]
+    begun = {"phase": "train", "stage": 0, "round": 1, "gbit_cumulative": 0.0}
+    begun |= {"flops": 1.0, "flops_dense": 2.0}
+    lines += [begun | entries for entries in traffic]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(x) + "\n" for x in lines))
+    told = {"accuracy": accuracy, "density": 0.1, "seconds": 60.0}
     told |= dict.fromkeys(("commit", "device", "versions"), "")
     told["stages"] = [{"bits_up": 0, "bits_down": 0, "flops": 1, "flops_dense": 2}]
-    (tmp_path / "summary.json").write_text(json.dumps(told))
-    assert tables.entry(tmp_path, best=True)["density"] == 0.6
-    assert tables.entry(tmp_path)["density"] == 0.3
+    (folder / "summary.json").write_text(json.dumps(told))
+
+
+def rows_of(text):
+    """Returns the cells of a table's rows by their heads."""
+    head, _, *rows = (
+        [cell.strip() for cell in line.strip("|").split("|")]
+        for line in text.splitlines()
+    )
+    return [dict(zip(head, row, strict=True)) for row in rows]
+
+
+def judged(final, best, best_round, **densities):
+    return {"final": final, "best": best, "best_round": best_round} | densities
+
+
+def test_the_density_is_that_of_the_round_whose_accuracy_counts(tmp_path):
+    told = judged(0.5, 0.75, 2, density=0.1, layer_density=0.3)
+    in_round = {2: {"density": 0.1, "layer_density": 0.6}}
+    in_round[3] = {"density": 0.1, "layer_density": 0.3}
+    models = {round: {"personal": model} for round, model in in_round.items()}
+    finished(tmp_path, {"personal": told}, models)
+
+    def shown(best, kept):
+        table = Table({"dense": Row("tiny.py:spafl")}, (), best)
+        entry = {"row": "dense", "seed": 0} | tables.entry(tmp_path, kept)
+        [row] = rows_of(tables.markdown(table, [entry]))
+        return row["here, %"], row["density"]
+
+    best = "75.00 (final 50.00)"
+    assert shown(best=True, kept=True) == (best, "0.600 (final 0.300)")
+    assert shown(best=False, kept=False) == ("50.00", "0.300")
+    # A result of which the density in the best round was not kept.
+    assert shown(best=True, kept=False) == (best, "(final 0.300)")
+
+
+@pytest.mark.parametrize("best", [False, True])
+def test_every_model_has_a_row_with_its_own_accuracy_and_density(tmp_path, best):
+    """The aggregate is denser than the model that is cut to the target."""
+    accuracy = {
+        "aggregated": judged(0.5, 0.75, 1, density=0.375),
+        "masked": judged(0.25, 0.625, 2, density=0.125),
+    }
+    densities = {1: (0.875, 0.25), 2: (0.5, 0.1875), 3: (0.375, 0.125)}
+    models = {
+        round: {"aggregated": {"density": a}, "masked": {"density": m}}
+        for round, (a, m) in densities.items()
+    }
+    finished(tmp_path, accuracy, models)
+    found = {"row": "nst", "seed": 0, "own": 0.5} | tables.entry(tmp_path, best)
+    table = Table({"nst": Row("tiny.py:nst", "96.2")}, (), best, ("own",))
+    rows = rows_of(tables.markdown(table, [found]))
+    shown = [[r[h] for h in ("model", "paper, %", "own", "density")] for r in rows]
+    if best:
+        first, second = "0.875 (final 0.375)", "0.188 (final 0.125)"
+        accuracies = ["75.00 (final 50.00)", "62.50 (final 25.00)"]
+    else:
+        first, second, accuracies = "0.375", "0.125", ["50.00", "25.00"]
+    assert shown == [
+        ["aggregated", "96.2", "0.500", first],
+        ["masked", "-", "-", second],
+    ]
+    assert [row["here, %"] for row in rows] == accuracies
+
+
+def test_spafls_gbit_are_those_of_its_thresholds(tmp_path):
+    declared = importlib.import_module("benchmarks.tables.spafl_fashion_mnist").TABLE
+    down = {"thresholds": 5800, "delta": 5800, "initial": 4_305_000}
+    traffic = [
+        {"entries_down": down, "entries_up": {"thresholds": 5800}},
+        {"entries_down": down, "entries_up": {"thresholds": 5800}},
+    ]
+    finished(tmp_path, {}, {}, traffic)
+    found = declared.extra(tmp_path)
+    assert found["gbit"] == pytest.approx(2 * 2 * 5800 * 32 / 1e9, rel=1e-12)
+    told = {"personal": judged(0.5, 0.5, 1, density=0.5)}
+    numbers = dict.fromkeys(("flops_share", "minutes"), 0.25) | {"date": "2026-11-22"}
+    entry = {"row": "spafl", "seed": 0, "accuracy": told, "commit": "abc"} | numbers
+    row, *_ = rows_of(tables.markdown(declared, [entry | found]))
+    assert row["Gbit"] == "0.00 (thresholds alone)"
+    finished(
+        tmp_path, {}, {}, [dict.fromkeys(("entries_down", "entries_up"), {"w": 9})]
+    )
+    assert declared.extra(tmp_path) == {}
 
 
 NAMES = sorted(p.stem for p in (tables.ROOT / "benchmarks/tables").glob("[!_]*.py"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_every_table_declares_what_can_be_configured(name):
     table = importlib.import_module(f"benchmarks.tables.{name}").TABLE
@@ -181,6 +269,7 @@ def test_every_table_declares_what_can_be_configured(name):
     assert set(tables.results(name, tables.ROOT)) <= set(table.order)
 
 
+@pytest.mark.slow
 def test_a_row_can_change_what_two_stages_refer_to():
     table = importlib.import_module("benchmarks.tables.flash_cifar10").TABLE
     config = tables.row_config(table, "spdst_d01", 0)
@@ -197,16 +286,16 @@ def test_what_the_code_left_behind_says_so_and_runs_again(root, monkeypatch):
     """The text follows the accuracy until the row has a new entry."""
 
     def entry(seed, accuracy, **more):
-        told = {"global": {"final": accuracy}, "cut": {"final": 0.5}}
-        numbers = dict.fromkeys(("density", "gbit", "flops_share", "minutes"), 0.25)
+        told = {"global": {"final": accuracy, "density": 0.25}}
+        numbers = dict.fromkeys(("gbit", "flops_share", "minutes"), 0.25)
         told = {"row": "dense", "seed": seed, "accuracy": told, "commit": "abc"}
         return told | numbers | {"date": "2026-11-21"} | more
 
     old, new = entry(0, 0.75, stale="before the repair"), entry(1, 0.875)
     lines = tables.markdown(TABLE, [old]).splitlines()
-    assert "| 75.00 (cut 50.00, before the repair) | 0 |" in lines[2]
+    assert "| 75.00 (before the repair) | 0 |" in lines[2]
     lines = tables.markdown(TABLE, [old, new]).splitlines()
-    assert "| 87.50 (cut 50.00) | 1 |" in lines[2] and "75.00" not in lines[2]
+    assert "| 87.50 | 1 |" in lines[2] and "75.00" not in lines[2]
 
     (root / "benchmarks/tables").mkdir(parents=True)
     (root / "benchmarks/tables/tiny.json").write_text(json.dumps([old, new]))

@@ -23,7 +23,8 @@ class Table(NamedTuple):
     order: tuple[tuple[str, int], ...]  # (row, seed)
     best: bool = False  # whether the paper prints the best round instead of the last
     columns: tuple[str, ...] = ()  # the results of `extra` that are shown
-    extra: Callable[[Path], dict[str, float]] | None = None  # reads a run's folder
+    # Reads a run's folder; what it returns is added to the entry.
+    extra: Callable[[Path], dict[str, float | str]] | None = None
 
 
 def runs(names: str, seed: int) -> tuple[tuple[str, int], ...]:
