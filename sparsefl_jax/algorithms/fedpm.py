@@ -89,10 +89,8 @@ def fedpm(
 
     def init(key, start: SparseModel):
         weight_key, score_key = jax.random.split(key)
-        constants = supermask.signed_constants(
-            weight_key, start.params
-        )  # checks leaves
-        frozen = start.params if given else constants
+        signed = supermask.signed_constants(weight_key, start.params)  # checks leaves
+        frozen = start.params if given else signed
         scored, _ = supermask.scored(frozen)
         scores = optax.tree.random_like(score_key, scored, jax.random.normal)
         return Server(frozen, scores, start.stats)
