@@ -169,8 +169,9 @@ def densities(entries: Sequence[dict]) -> str:
             rows.append([*named, *["-"] * (len(head) - len(named))])
             continue
         mean = {
-            axis: None if UNKNOWN in values else statistics.fmean(values)
+            axis: statistics.fmean(values)
             for axis, values in found["totals"].items()
+            if UNKNOWN not in values
         }
         row = [
             *named,
@@ -181,7 +182,7 @@ def densities(entries: Sequence[dict]) -> str:
             f"{mean['gbit']:.2f}",
             f"{100 * (1 - mean['gbit_values'] / mean['gbit']):.0f} %",
             f"{1e6 * mean['pflop']:.0f}",
-            UNKNOWN if mean["hours"] is None else f"{60 * mean['hours']:.1f}",
+            f"{60 * mean['hours']:.1f}" if "hours" in mean else UNKNOWN,
         ]
         rows.append(row)
     return markdown(head, rows)
@@ -268,7 +269,7 @@ def p_value(between: intervals.Interval) -> float:
       >>> round(p_value(intervals.interval([1.0, 2.0, 3.0])), 4)  # t = 2 * sqrt(3)
       0.0742
     """
-    if not between.std:
+    if not (between.mean and between.std):
         return float(not between.mean)
     t = between.mean / (between.std / math.sqrt(between.count))
     return float(2 * stdtr(between.count - 1, -abs(t)))
