@@ -9,7 +9,12 @@ entries of points that the folder does not hold are kept.
 
 The accuracy within a budget is that of the round which validation chooses among those
 that have cost no more. So a run that ended before counts with what it has spent, and
-one that spent more, because its pilot measured too little, up to the budget.
+one that spent more, because its pilot measured too little, up to the budget. `UNKNOWN`
+stands where the records do not say what was reached.
+
+Differences are paired by seed and have 95 % intervals of Student's t. Their p-values
+are corrected by Holm's method (Scandinavian Journal of Statistics, 1979) over all
+comparisons within a budget.
 """
 
 import json
@@ -18,11 +23,14 @@ import statistics
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
+
+from scipy.special import stdtr
 
 from benchmarks.measure import markdown
 from benchmarks.table import redraw
 from sparsefl_jax.report import figure
-from sparsefl_jax.report.comparison import costs, evaluations, measures
+from sparsefl_jax.report.comparison import costs, evaluations, intervals, measures
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.system import files
@@ -39,13 +47,27 @@ BUDGETS = {  # by axis, in its own units
     "pflop": (2e-5, 5e-5, 1e-4, 2e-4),
     "hours": (0.0025, 0.005, 0.01, 0.02),
 }
-# The columns of the ranking: title, axis and budget.
-RANKED = (
-    ("2 Gbit", "gbit", WHOLE),
-    ("0.5 Gbit", "gbit", 0.5),
-    ("0.5 Gbit without positions", "gbit_values", 0.5),
-    ("50 GFLOP", "pflop", 5e-5),
-    ("18 s", "hours", 0.005),
+UNKNOWN = "unknown"
+BASELINE = "fedavg"
+PERSONAL = ("spafl",)  # methods whose clients are tested with models of their own
+
+
+class Column(NamedTuple):
+    """What methods are compared by: the accuracy within a budget."""
+
+    title: str
+    axis: str
+    budget: float
+    last: bool = False  # the last model instead of the one that validation chooses
+
+
+COLUMNS = (
+    Column("2 Gbit", "gbit", WHOLE),
+    Column("2 Gbit, last", "gbit", WHOLE, last=True),
+    Column("0.5 Gbit", "gbit", 0.5),
+    Column("0.5 Gbit without positions", "gbit_values", 0.5),
+    Column("50 GFLOP", "pflop", 5e-5),
+    Column("18 s", "hours", 0.005),
 )
 
 
@@ -104,7 +126,7 @@ def _within(run: Run, axis: str, budget: float) -> tuple | None:
 
 
 def chosen(found: dict, axis: str, budget: float, place: int = 0) -> list[float]:
-    """Returns what a point's seeds reach within a budget; none if one reaches nothing.
+    """Returns what a point's seeds reach within a budget; none if one is missing.
 
     Args:
       found: the entry of the point.
@@ -113,13 +135,31 @@ def chosen(found: dict, axis: str, budget: float, place: int = 0) -> list[float]
       place: 0 for accuracies, 1 for validation scores, 2 for densities.
     """
     triples = found["within"][f"{axis} {budget:g}"]
-    return [triple[place] for triple in triples] if all(triples) else []
+    if not all(triples) or UNKNOWN in triples:
+        return []
+    return [triple[place] for triple in triples]
+
+
+def tables(entries: Sequence[dict]) -> dict[str, str]:
+    """Returns the tables of the page by name, of the core's entries."""
+    common, personal = (
+        [found for found in entries if (found["method"] in PERSONAL) == own]
+        for own in (False, True)
+    )
+    return {
+        "common": densities(common),
+        "personal": densities(personal),
+        "methods": methods(common),
+        "personal_methods": methods(personal),
+        "differences": against_baseline(entries),
+        "neighbours": neighbours(common),
+    }
 
 
 def densities(entries: Sequence[dict]) -> str:
     """Formats every point with what it reached and what it cost."""
-    head = ["method", "density", "0.5 Gbit", "1 Gbit", "2 Gbit", "its density", "last"]
-    head += ["rounds", "Gbit", "positions", "GFLOP", "minutes"]
+    head = ["method", "density", "0.5 Gbit", "1 Gbit", "2 Gbit", "2 Gbit, last"]
+    head += ["its density", "rounds", "Gbit", "positions", "GFLOP", "minutes"]
     rows = []
     for found in entries:
         lost, density = found["diverged"], found["density"]
@@ -128,45 +168,126 @@ def densities(entries: Sequence[dict]) -> str:
         if not found["seeds"]:
             rows.append([*named, *["-"] * (len(head) - len(named))])
             continue
-        mean = {axis: statistics.fmean(v) for axis, v in found["totals"].items()}
-        values = [chosen(found, "gbit", budget) for budget in (0.5, 1.0, WHOLE)]
+        mean = {
+            axis: statistics.fmean(values)
+            for axis, values in found["totals"].items()
+            if UNKNOWN not in values
+        }
         row = [
             *named,
-            *map(_spread, values),
-            f"{statistics.fmean(chosen(found, 'gbit', WHOLE, place=2)):.3f}",
+            *(_reached(found, "gbit", budget) for budget in (0.5, 1.0, WHOLE)),
             _spread(found["last"]),
+            f"{statistics.fmean(chosen(found, 'gbit', WHOLE, place=2)):.3f}",
             f"{mean['rounds']:.0f}",
             f"{mean['gbit']:.2f}",
             f"{100 * (1 - mean['gbit_values'] / mean['gbit']):.0f} %",
             f"{1e6 * mean['pflop']:.0f}",
-            f"{60 * mean['hours']:.1f}",
+            f"{60 * mean['hours']:.1f}" if "hours" in mean else UNKNOWN,
         ]
         rows.append(row)
     return markdown(head, rows)
 
 
-def ranking(entries: Sequence[dict]) -> str:
-    """Formats each method at its best density, ranked within each budget.
+def methods(entries: Sequence[dict]) -> str:
+    """Formats each method at its best density within each budget.
 
     The density is the one with the best mean score on the validation split within that
     budget, of those at which no seed diverged.
     """
-    methods = dict.fromkeys(found["method"] for found in entries)
-    cells = {name: [f"`{name}`"] for name in methods}
-    for _, axis, budget in RANKED:
-        every = {name: _best(entries, name, axis, budget) for name in methods}
-        best = {name: found for name, found in every.items() if found}
-        reached = {name: statistics.fmean(values) for name, (values, _) in best.items()}
-        order = sorted(reached, key=reached.get, reverse=True)
-        for name, row in cells.items():
-            if name not in reached:
-                row.append("-")
-                continue
-            values, density = best[name]
-            at = f", d = {density:g}" if density else ""
-            row.append(f"**{order.index(name) + 1}** {_spread(values)}{at}")
-    head = ["method", *(title for title, *_ in RANKED)]
-    return markdown(head, list(cells.values()))
+    rows = []
+    for name in dict.fromkeys(found["method"] for found in entries):
+        row = [f"`{name}`"]
+        for column in COLUMNS:
+            if found := _best(entries, name, column):
+                density = f", d = {found['density']:g}" if found["density"] else ""
+                row.append(_spread(list(_seeds(found, column).values())) + density)
+            else:
+                row.append(_missing(_of(entries, name), *column[1:3]))
+        rows.append(row)
+    return markdown(["method", *(column.title for column in COLUMNS)], rows)
+
+
+def against_baseline(entries: Sequence[dict]) -> str:
+    """Formats how far each method, at its best density, is from FedAvg, by seed."""
+    names = dict.fromkeys(found["method"] for found in entries)
+    rows = {name: [f"`{name}`"] for name in names if name != BASELINE}
+    for column in COLUMNS:
+        told = differences(entries, [(name, BASELINE) for name in rows], column)
+        for name, row in rows.items():
+            missing = _missing(_of(entries, name), *column[1:3])
+            row.append(told.get((name, BASELINE), missing))
+    return markdown(["method", *(column.title for column in COLUMNS)], rows.values())
+
+
+def neighbours(entries: Sequence[dict], column: Column = COLUMNS[0]) -> str:
+    """Formats how far methods are from the next one in the order of their means."""
+    names = dict.fromkeys(found["method"] for found in entries)
+    best = {name: _best(entries, name, column) for name in names}
+    means = {
+        name: statistics.fmean(_seeds(found, column).values())
+        for name, found in best.items()
+        if found
+    }
+    order = sorted(means, key=means.get, reverse=True)
+    told = differences(entries, list(zip(order, order[1:], strict=False)), column)
+    rows = [[f"`{one}`", f"`{other}`", text] for (one, other), text in told.items()]
+    return markdown(["method", "next", "difference"], rows)
+
+
+def differences(
+    entries: Sequence[dict], pairs: Sequence[tuple[str, str]], column: Column
+) -> dict[tuple[str, str], str]:
+    """Formats paired differences in points, with 95 % intervals and p by Holm.
+
+    Args:
+      entries: of all points.
+      pairs: names of two methods, each of which stands at its best density.
+      column: the budget.
+
+    Returns:
+      By pair; those are absent of which fewer than two seeds have both.
+    """
+    found = {}
+    for pair in pairs:
+        best = [_best(entries, name, column) for name in pair]
+        if all(best):
+            between = intervals.paired(*(_seeds(point, column) for point in best))
+            if between.half is not None:
+                found[pair] = between
+    corrected = holm([p_value(between) for between in found.values()])
+    texts = {}
+    for (pair, (mean, half, *_)), p in zip(found.items(), corrected, strict=True):
+        low, high = 100 * (mean - half), 100 * (mean + half)
+        texts[pair] = f"{100 * mean:+z.1f} [{low:+z.1f}, {high:+z.1f}], p = {p:.2f}"
+    return texts
+
+
+def p_value(between: intervals.Interval) -> float:
+    """Returns the two-sided p of a mean of 0, by Student's t.
+
+    Example:
+      >>> round(p_value(intervals.interval([1.0, 2.0, 3.0])), 4)  # t = 2 * sqrt(3)
+      0.0742
+    """
+    if not (between.mean and between.std):
+        return float(not between.mean)
+    t = between.mean / (between.std / math.sqrt(between.count))
+    return float(2 * stdtr(between.count - 1, -abs(t)))
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Corrects p-values of several comparisons by Holm's method.
+
+    Example:
+      >>> holm([0.04, 0.01, 0.03])  # 3 * .01; 2 * .03; and .04 is not below the last
+      [0.06, 0.03, 0.06]
+    """
+    corrected, largest = [0.0] * len(p_values), 0.0
+    order = sorted(range(len(p_values)), key=lambda place: p_values[place])
+    for done, place in enumerate(order):
+        scaled = min(1.0, (len(p_values) - done) * p_values[place])
+        corrected[place] = largest = max(largest, scaled)
+    return corrected
 
 
 def tuning(choices: dict) -> str:
@@ -203,7 +324,7 @@ def draw(entries: Sequence[dict], path: Path) -> None:
                 color=figure.COLORS[color],
                 linestyle=("-", "--", ":")[turn],
                 marker="osD"[turn],
-                label=found["method"],
+                label=found["method"] + " (personal)" * (found["method"] in PERSONAL),
             )
         ax.set_xscale("log")
         figure.label_powers(ax.xaxis)
@@ -215,21 +336,40 @@ def _core(found: dict) -> bool:
     return found["point"].count("-") == bool(found["density"])
 
 
-def _best(entries, method: str, axis: str, budget: float) -> tuple | None:
-    """Returns the accuracies of a method at its best density, and the density."""
+def _of(entries: Sequence[dict], method: str) -> list[dict]:
+    return [found for found in entries if found["method"] == method]
+
+
+def _best(entries: Sequence[dict], method: str, column: Column) -> dict | None:
+    """Returns the entry of a method at its best density within a budget."""
     scored = {}
-    for found in entries:
-        scores = chosen(found, axis, budget, place=1)
-        if found["method"] == method and scores and not found["diverged"]:
-            values = chosen(found, axis, budget)
-            scored[statistics.fmean(scores)] = values, found["density"]
+    for found in _of(entries, method):
+        scores = chosen(found, column.axis, column.budget, place=1)
+        if scores and not found["diverged"]:
+            scored[statistics.fmean(scores)] = found
     return scored[max(scored)] if scored else None
+
+
+def _seeds(found: dict, column: Column) -> dict[int, float]:
+    """Returns the accuracies of a point within a budget, by seed."""
+    values = found["last"] if column.last else chosen(found, *column[1:3])
+    return dict(zip(found["seeds"], values, strict=True))
+
+
+def _missing(points: Sequence[dict], axis: str, budget: float) -> str:
+    """Tells what is not known from what was not reached."""
+    within = (found["within"][f"{axis} {budget:g}"] for found in points)
+    return UNKNOWN if any(UNKNOWN in triples for triples in within) else "-"
+
+
+def _reached(found: dict, axis: str, budget: float) -> str:
+    """Formats what a point reaches within a budget."""
+    values = chosen(found, axis, budget)
+    return _spread(values) if values else _missing([found], axis, budget)
 
 
 def _spread(values: Sequence[float]) -> str:
     """Formats mean and sample deviation over seeds, in percent."""
-    if not values:
-        return "-"
     percent = [100 * value for value in values]
     deviation = f" ± {statistics.stdev(percent):.1f}" if len(percent) > 1 else ""
     return f"{statistics.fmean(percent):.1f}{deviation}"
@@ -274,20 +414,24 @@ def _diverged(workdir: Path, name: str) -> bool:
     return note.exists() and FloatingPointError.__name__ in note.read_text()
 
 
+def published(root: Path = ROOT) -> list[dict]:
+    """Returns the entries of the results."""
+    path = root / RESULTS
+    return json.loads(path.read_text()) if path.exists() else []
+
+
 def publish(new: Sequence[dict], root: Path = ROOT) -> None:
     """Adds entries to the results and draws the tables of the page anew."""
-    path = root / RESULTS
-    known = json.loads(path.read_text()) if path.exists() else []
-    entries = {found["point"]: found for found in [*known, *new]}
+    entries = {found["point"]: found for found in [*published(root), *new]}
     every = list(entries.values())
     lines = ",\n".join(json.dumps(_rounded(found)) for found in every)
-    files.write_text(path, f"[\n{lines}\n]\n")
+    files.write_text(root / RESULTS, f"[\n{lines}\n]\n")
     core = [found for found in every if _core(found)]
-    tables = {"densities": densities(core), "ranking": ranking(core)}
+    drawn = tables(core)
     if (choices := root / CHOICES).exists():
-        tables["tuning"] = tuning(json.loads(choices.read_text()))
+        drawn["tuning"] = tuning(json.loads(choices.read_text()))
     draw(core, root / FIGURE)
-    for name, text in tables.items():
+    for name, text in drawn.items():
         redraw(root / PAGE, name, text)
 
 

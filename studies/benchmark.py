@@ -1,4 +1,4 @@
-"""Sparse methods, their baselines and compression at equal bits, tuned alike.
+"""Sparse methods, their baselines and compression at equal bits, six tries for each.
 
 python launch.py --study=studies/benchmark.py:tune --workdir=runs/benchmark_tune
 python -m studies.benchmark runs/benchmark_tune        # writes studies/benchmark.json

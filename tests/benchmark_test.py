@@ -51,6 +51,7 @@ def test_the_core_spends_equal_bits_with_the_chosen_settings(chosen):
         assert (config.num_clients, config.cohort_size, config.epochs) == (100, 10, 2)
         assert (config.partition.name, config.partition.alpha) == ("dirichlet", 0.1)
         assert config.optimizer.learning_rate == 0.1
+        assert (config.optimizer.clip, config.optimizer.momentum) == (0, None)
     spdst = points["spdst-density=0.01"].config
     assert spdst.first_stage.density == spdst.density == 0.01
     assert spdst.first_stage.epochs == 2

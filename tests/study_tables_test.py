@@ -1,6 +1,7 @@
 """The benchmark's tables, from runs that are written down by hand."""
 
 import json
+import re
 
 import pytest
 from equal_cost_test import write
@@ -13,10 +14,12 @@ from sparsefl_jax.studies.points import Point
 from tests.refusals import refused
 
 PAGE = """a
-<!-- table densities -->
+<!-- table common -->
 -
 <!-- end -->
-<!-- table ranking -->
+<!-- table methods -->
+<!-- end -->
+<!-- table differences -->
 <!-- end -->
 b
 """
@@ -65,7 +68,109 @@ def test_what_a_run_spends_beyond_the_budget_does_not_count(tmp_path):
     assert found["last"] == [0.7]
 
 
-def test_the_tables_rank_methods_at_their_best_density(tmp_path):
+def point(method, within, last=None, density=None):
+    """An entry of which seeds 0, 1, ... reach these accuracies within each budget."""
+    keys = [
+        f"{axis} {b:g}" for axis, each in study_tables.BUDGETS.items() for b in each
+    ]
+    triples = [value and [value, value, density or 1.0] for value in within]
+    return {
+        "point": method,
+        "method": method,
+        "density": density,
+        "diverged": 0,
+        "seeds": list(range(len(within))),
+        "within": dict.fromkeys(keys, triples),
+        "last": last or within,
+        "totals": dict.fromkeys((*study_tables.BUDGETS, "rounds"), [1.0]),
+    }
+
+
+def test_differences_are_paired_and_have_intervals_of_two_degrees_of_freedom():
+    """By hand, with t = 4.303 and the closed form of p, 1 - t / sqrt(2 + t^2).
+
+    SPDST: 1, 2, 6 points; deviation 2.646, half 4.303 * 2.646 / sqrt(3) = 6.57; t =
+    1.964, p = .1885. STC: 4, 5, 6 points; deviation 1, half 2.48; t = 8.660, p = .0131,
+    of two comparisons .0261. The last models: -1, 0, 1 point; 0 +- 2.48, p = 1. SPDST
+    behind STC: 3, 3, 0 points; t = 2, p = .1835, twice .367; .1885 is not below it.
+    """
+    entries = [
+        point("fedavg", [0.5, 0.6, 0.7], [0.4, 0.4, 0.4]),
+        point("spdst", [0.51, 0.62, 0.76], [0.39, 0.40, 0.41], 0.2),
+        point("stc", [0.54, 0.65, 0.76], [0.39, 0.40, 0.41], 0.2),
+    ]
+    head, _, spdst, stc = study_tables.against_baseline(entries).splitlines()
+    assert head.startswith("| method | 2 Gbit | 2 Gbit, last | 0.5 Gbit |")
+    last = "+0.0 [-2.5, +2.5], p = 1.00"
+    assert spdst.startswith(f"| `spdst` | +3.0 [-3.6, +9.6], p = 0.19 | {last} |")
+    assert stc.startswith(f"| `stc` | +5.0 [+2.5, +7.5], p = 0.03 | {last} |")
+    (first, second) = study_tables.neighbours(entries).splitlines()[2:]
+    assert first == "| `stc` | `spdst` | +2.0 [-2.3, +6.3], p = 0.37 |"
+    assert second == "| `spdst` | `fedavg` | +3.0 [-3.6, +9.6], p = 0.37 |"
+
+
+def test_holm_stops_at_the_first_that_is_not_smaller():
+    """4 * .01; 3 * .02 = .06; 2 * .025 = .05, not below .06; 1 * .5."""
+    told = study_tables.holm([0.025, 0.5, 0.01, 0.02])
+    assert told == pytest.approx([0.06, 0.5, 0.04, 0.06])
+
+
+def test_what_is_not_known_is_told_from_what_was_not_reached():
+    entries = [
+        point("fedavg", [0.5, 0.6, 0.7]),
+        point("stc", [0.5, 0.6, 0.7], density=0.2),
+        point("spafl", [0.8, 0.8, 0.9]),
+    ]
+    entries[1]["within"]["gbit 0.5"] = [None, [0.1, 0.1, 0.2], [0.1, 0.1, 0.2]]
+    entries[2]["within"]["gbit 0.5"] = [[0.8, 0.8, 1.0]] * 2 + ["unknown"]
+    entries[2]["totals"]["hours"] = ["unknown"] * 3
+    drawn = study_tables.tables(entries)
+    assert "spafl" not in drawn["common"] and "stc" not in drawn["personal"]
+    *_, row = drawn["personal"].splitlines()
+    assert row.startswith("| `spafl` | - | unknown | 83.3 ± 5.8 | 83.3 ± 5.8 |")
+    assert row.endswith(" | unknown |")
+    *_, row = drawn["personal_methods"].splitlines()
+    assert row.startswith("| `spafl` | 83.3 ± 5.8 | 83.3 ± 5.8 | unknown | 83.3")
+    *_, stc, spafl = drawn["differences"].splitlines()
+    assert (stc.split(" | ")[3], spafl.split(" | ")[3]) == ("-", "unknown")
+
+
+def test_the_page_shows_what_its_records_say():
+    core = list(filter(study_tables._core, study_tables.published()))
+    drawn = study_tables.tables(core)
+    choices = json.loads((study_tables.ROOT / study_tables.CHOICES).read_text())
+    drawn["tuning"] = study_tables.tuning(choices)
+    page = (study_tables.ROOT / study_tables.PAGE).read_text()
+    for name, text in drawn.items():
+        assert f"<!-- table {name} -->\n{text}\n<!-- end -->" in page, name
+
+
+def test_the_page_claims_no_difference_that_its_records_do_not_show():
+    """Its text says which intervals exclude 0, and that after Holm none differs."""
+    core = list(filter(study_tables._core, study_tables.published()))
+    drawn = study_tables.tables(core)
+    cells = drawn["differences"] + drawn["neighbours"]
+    assert min(map(float, re.findall(r"p = ([\d.]+)", cells))) > 0.05
+    head, _, *rows = (
+        line.strip("| ").split(" | ") for line in drawn["differences"].splitlines()
+    )
+    apart = {
+        (title, name): found[1]
+        for name, *row in rows
+        for title, cell in zip(head[1:], row, strict=True)
+        if (found := re.search(r"\[([+-])[\d.]+, \1", cell))
+    }
+    assert apart == {
+        ("2 Gbit", "`spafl`"): "+",
+        ("2 Gbit", "`zerofl`"): "-",
+        ("2 Gbit", "`complement`"): "-",
+        ("2 Gbit, last", "`spafl`"): "+",
+        ("2 Gbit, last", "`complement`"): "-",
+        ("50 GFLOP", "`spafl`"): "-",
+    }
+
+
+def test_methods_stand_at_the_density_that_validation_prefers(tmp_path):
     """SPDST is better on the test set at .2, but validation prefers .05."""
     entries = []
     for name, density, points in (
@@ -87,31 +192,35 @@ def test_the_tables_rank_methods_at_their_best_density(tmp_path):
     lines = page.read_text().splitlines()
     assert lines[0] == "a" and lines[-1] == "b"
     assert (
-        "| `spdst` | 0.05 | 82.0 ± 2.8 | 82.0 ± 2.8 | 82.0 ± 2.8 | 0.050 | 82.0 ± 2.8 "
+        "| `spdst` | 0.05 | 82.0 ± 2.8 | 82.0 ± 2.8 | 82.0 ± 2.8 | 82.0 ± 2.8 | 0.050 "
         "| 1 | 0.50 | 50 % | 50 | 0.3 |"
     ) in lines
     assert (
-        "| `fedavg` | - | 86.0 ± 0.0 | 86.0 ± 0.0 | 86.0 ± 0.0 | 1.000 | 86.0 ± 0.0 "
+        "| `fedavg` | - | 86.0 ± 0.0 | 86.0 ± 0.0 | 86.0 ± 0.0 | 86.0 ± 0.0 | 1.000 "
         "| 1 | 0.50 | 50 % | 50 | 0.3 |"
     ) in lines
-    (first, second) = (line for line in lines if "**" in line)
-    assert first.startswith("| `spdst` | **2** 82.0 ± 2.8, d = 0.05 |")
-    assert second.startswith("| `fedavg` | **1** 86.0 ± 0.0 |")
+    for start in (
+        "| `spdst` | 82.0 ± 2.8, d = 0.05 |",
+        "| `fedavg` | 86.0 ± 0.0 | 86.0 ± 0.0 |",
+        "| `spdst` | -4.0 [-29.4, +21.4], p = 0.30 |",  # 12.706 * 2.828 / sqrt(2)
+    ):
+        assert any(line.startswith(start) for line in lines)
     drawn = (tmp_path / study_tables.FIGURE).read_text()
     assert "spdst" in drawn and "fedavg" in drawn
     assert len(json.loads((tmp_path / study_tables.RESULTS).read_text())) == 3
 
 
-def test_a_method_without_a_result_within_a_budget_has_no_rank(tmp_path):
+def test_a_method_without_a_result_within_a_budget_has_an_empty_cell(tmp_path):
     late = study_tables.entry(
         "stc", 0.05, [run_of(tmp_path / "a", 0, [(1.9, 0.9, 0.9)])]
     )
     soon = study_tables.entry(
         "topk", 0.05, [run_of(tmp_path / "b", 0, [(0.4, 0.5, 0.5)])]
     )
-    last, first = study_tables.ranking([late, soon]).splitlines()[2:]
-    assert last.startswith("| `stc` | **1** 90.0, d = 0.05 | - |")
-    assert first.startswith("| `topk` | **2** 50.0, d = 0.05 | **1** 50.0, d = 0.05 |")
+    last, first = study_tables.methods([late, soon]).splitlines()[2:]
+    at = ", d = 0.05 |"
+    assert last.startswith(f"| `stc` | 90.0{at} 90.0{at} - |")
+    assert first.startswith(f"| `topk` | 50.0{at} 50.0{at} 50.0{at}")
 
 
 def test_the_table_of_tuning_has_the_best_next_and_worst_of_six():
@@ -122,7 +231,7 @@ def test_the_table_of_tuning_has_the_best_next_and_worst_of_six():
     assert row == "| `jmwst` | 0.1 | `r_int=5` | 80.0 | 70.0 | 50.0 | 2 |"
 
 
-def test_a_density_at_which_a_seed_diverged_is_told_and_not_ranked(tmp_path):
+def test_a_density_at_which_a_seed_diverged_is_told_and_not_chosen(tmp_path):
     run = run_of(tmp_path / "a", 0, [(0.4, 0.9, 0.8)])
     best = run_of(tmp_path / "b", 0, [(0.4, 0.9, 0.9)])
     part = study_tables.entry("stc-density=0.05", 0.05, [best], diverged=1)
@@ -131,8 +240,8 @@ def test_a_density_at_which_a_seed_diverged_is_told_and_not_ranked(tmp_path):
     rows = study_tables.densities([part, none]).splitlines()[2:]
     assert rows[0].startswith("| `stc` (1 of 2 diverged) | 0.05 | 90.0 | 90.0 |")
     assert rows[1] == "| `stc` (3 of 3 diverged) | 0.2 |" + " - |" * 10
-    (row,) = study_tables.ranking([part, none, other]).splitlines()[2:]
-    assert row.startswith("| `stc` | **1** 90.0, d = 0.01 |")
+    (row,) = study_tables.methods([part, none, other]).splitlines()[2:]
+    assert row.startswith("| `stc` | 90.0, d = 0.01 |")
 
 
 def test_a_point_counts_once_its_seeds_have_ended_or_diverged(tmp_path):
