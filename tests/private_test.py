@@ -14,15 +14,17 @@ from sparsefl_jax.algorithms import private as module
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import ClientInfo, Context
 from sparsefl_jax.report import write_page
-from sparsefl_jax.runs import experiment, setup
+from sparsefl_jax.runs import experiment, recording, setup
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.wire.packets import Packet
+from tests.checkpoint_test import contents
 from tests.clock_test import a_round
 from tests.report_test import records, write_run
 from tests.simulate_test import linear
+from tests.tiny import tiny_config
 
 OPTIMIZER = sfl.training.make_optimizer("sgd", learning_rate=0.5)
 CTX = Context(
@@ -58,19 +60,22 @@ def test_a_difference_of_zero_stays_zero():
     assert summand["sum"]["delta"]["w"].tolist() == [0, 0]
 
 
+def noise_of(method, seed=0):
+    """Returns the noise in the mean of four clients that have changed nothing."""
+    zeros = {"v": jnp.zeros(60_000), "w": jnp.zeros(60_000)}
+    server = method.init(jax.random.key(0), sfl.SparseModel(zeros, None, {}))
+    total = {"sum": {"delta": zeros, "stats": {}}, "weight": jnp.float32(4)}
+    moved, _ = method.aggregate(jax.random.key(seed), jnp.int32(0), server, total)
+    return [np.asarray(moved.params[name]) for name in "vw"]
+
+
+def alike(one, other):
+    return np.corrcoef(one[0], other[0])[0, 1]
+
+
 def test_the_noise_of_a_mean_of_four_has_deviation_2_clip_multiplier_over_4():
     method = sfl.private(averaging(), clip=0.25, noise_multiplier=3)
-    zeros = {"v": jnp.zeros(60_000), "w": jnp.zeros(60_000)}
-    start = sfl.SparseModel(zeros, None, {})
-    server = method.init(jax.random.key(0), start)
-    total = {"sum": {"delta": zeros, "stats": {}}, "weight": jnp.float32(4)}
-
-    def noise(seed):
-        key = jax.random.key(seed)
-        moved, _ = method.aggregate(key, jnp.int32(0), server, total)
-        return [np.asarray(moved.params[name]) for name in "vw"]
-
-    (v, w), (other, _) = noise(0), noise(1)
+    (v, w), (other, _) = noise_of(method, 0), noise_of(method, 1)
     wanted = 3 * 2 * 0.25 / 4  # 0.375, with a standard error of 0.0011
     for values in (v, w):
         assert np.std(values) == pytest.approx(wanted, abs=0.005)
@@ -78,6 +83,76 @@ def test_the_noise_of_a_mean_of_four_has_deviation_2_clip_multiplier_over_4():
         assert np.mean(np.abs(values) < wanted) == pytest.approx(0.6827, abs=0.01)
     for pair in ((v, w), (v, other)):
         assert np.corrcoef(*pair)[0, 1] == pytest.approx(0, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    "change", [{"clip": 0.5}, {"noise_multiplier": 1.5}, {"fingerprint": "rate=0.1"}]
+)
+def test_methods_that_differ_share_no_noise_with_one_seed(change):
+    """Two noises of one draw would be multiples of each other, correlation 1."""
+    settings = {"clip": 0.25, "noise_multiplier": 3}
+    method = sfl.private(averaging(), **settings)
+    other = sfl.private(averaging(), **settings | change)
+    assert alike(noise_of(method), noise_of(other)) == pytest.approx(0, abs=0.02)
+    again = sfl.private(averaging(), **settings, delta=0.1)
+    np.testing.assert_array_equal(noise_of(method), noise_of(again))
+
+
+def configured_noise(change=()):
+    """Returns the noise of a configuration after changes of some fields."""
+    config = configured(clip=0.5, noise_multiplier=1.5)
+    config.update_from_flattened_dict(dict(change))
+    (stage,) = build.build_stages(complete(config), linear())
+    return noise_of(stage.algorithm)
+
+
+@pytest.mark.parametrize(
+    "field, value",
+    [
+        ("privacy.clip", 0.25),
+        ("privacy.noise_multiplier", 3.0),
+        ("optimizer.learning_rate", 0.05),
+        ("cohort_size", 5),
+        ("algorithm.name", "fedprox"),
+    ],
+)
+def test_runs_of_other_settings_share_no_noise_with_one_seed(field, value):
+    found = alike(configured_noise(), configured_noise({field: value}))
+    assert found == pytest.approx(0, abs=0.02)
+
+
+def test_the_noise_keeps_to_what_a_resumed_run_may_not_change():
+    """Rounds, intervals and places; seeds of one program have keys of their own."""
+    change = {"num_rounds": 9, "eval_every": 3, "until.gbit": 2.0, "lr_horizon": 4}
+    change |= {"dataset": "mnist_sample", "chunk": "2", "seed": 5}
+    np.testing.assert_array_equal(configured_noise(), configured_noise(change))
+
+
+@pytest.mark.slow
+def test_a_resumed_run_has_the_noise_of_the_whole(tmp_path, monkeypatch):
+    monkeypatch.setattr(recording, "draw", lambda path: None)
+    config = tiny_config(tmp_path)
+    config.first_stage, config.algorithm = {}, {"name": "fedavg"}
+    config.algorithm.weighting, config.num_rounds = "uniform", 2
+    config.privacy.update(clip=0.5, noise_multiplier=0.1)
+    experiment.run(complete(config), tmp_path / "extended", progress=False)
+    config.num_rounds = 4
+    for folder, resume in (("whole", False), ("extended", True)):
+        experiment.run(config, tmp_path / folder, resume=resume, progress=False)
+    whole, extended = (contents(tmp_path / name) for name in ("whole", "extended"))
+    assert whole == extended
+
+
+def test_a_run_that_diverges_under_noise_names_the_noise():
+    data, model = data_and_model()
+    method = sfl.private(averaging(model), clip=1e30, noise_multiplier=1)
+    with pytest.raises(FloatingPointError, match="not finite|training loss") as caught:
+        sfl.run(jax.random.key(0), [Stage(method, 3, 2)], model, data)
+    # 1 * 2 * 1e30 / 2 clients of a round
+    assert "noise of deviation 1e+30 to the mean change" in str(caught.value)
+    assert "noise_multiplier=1, clip=1e+30, cohort_size=2" in str(caught.value)
+    silent = sfl.private(averaging(model), clip=1, noise_multiplier=0)
+    assert "noise" not in silent.guarantee([Stage(silent, 3, 2)], 4, 3, None, None)
 
 
 def test_an_infinite_clip_without_noise_changes_no_bit():

@@ -11,6 +11,7 @@ Accountant", AISTATS 2019, https://arxiv.org/abs/1808.00087.
 
 import functools
 import math
+import zlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -32,6 +33,7 @@ def private(
     clip: float,
     noise_multiplier: float,
     delta: float | None = None,
+    fingerprint: str = "",
 ) -> Algorithm:
     """Clips every client's difference and adds Gaussian noise to their sum.
 
@@ -41,6 +43,11 @@ def private(
     differences gets noise of deviation noise_multiplier * 2 clip in every entry; the
     weight K is public. An infinite `clip` and no noise leave every bit as it is.
 
+    The noise follows from the run's seed, the round, `clip`, `noise_multiplier` and
+    `fingerprint`. Runs that agree in all of these have the same noise, and it cancels
+    in the difference of their models. A public seed protects nobody: whoever knows it
+    can subtract the noise of any run.
+
     Args:
       algorithm: the method.
       clip: largest L2 norm of a client's difference, over all parameters together.
@@ -48,6 +55,9 @@ def private(
         0 adds none.
       delta: the delta at which epsilon is told, in (0, 1); None for N**-1.1, as
         McMahan et al. have it for N clients.
+      fingerprint: any text that other settings, such as a learning rate, change, and
+        that a run which is resumed or extended keeps. A configuration's run passes the
+        fields that resuming may not change; in Python it is up to the caller.
 
     Raises:
       ValueError: an argument is out of range, or the method has personal models. When
@@ -72,6 +82,8 @@ def private(
             "personalize is set, expected None: a private method releases no personal "
             "models, to which no noise is added"
         )
+    settings = repr((float(clip), float(noise_multiplier), fingerprint))
+    digest = zlib.crc32(settings.encode())
 
     def update(key, ctx, downlink, client, batches):
         uplink, client, metrics = algorithm.update(key, ctx, downlink, client, batches)
@@ -95,7 +107,8 @@ def private(
     def aggregate(key, round, server, total):
         if noise_multiplier:  # static branch
             deviation = noise_multiplier * 2 * clip
-            noise_key, difference = jax.random.fold_in(key, _NOISE), _difference(total)
+            noise_key = jax.random.fold_in(jax.random.fold_in(key, _NOISE), digest)
+            difference = _difference(total)
             noise = optax.tree.random_like(noise_key, difference, jax.random.normal)
             noisy = jax.tree.map(lambda v, n: v + deviation * n, difference, noise)
             total = _replaced(total, noisy)
@@ -108,7 +121,15 @@ def private(
         size = stages[-1].cohort_size
         at = num_clients**-1.1 if delta is None else delta
         spent = epsilon(num_clients, size, rounds, noise_multiplier, at)
-        return _told(spent, at, clip, noise_multiplier, rounds)
+        facts = _told(spent, at, clip, noise_multiplier, rounds)
+        if noise_multiplier:
+            deviation = noise_multiplier * 2 * clip / size
+            facts["noise"] = (
+                f"each round adds noise of deviation {deviation:.3g} to the mean "
+                f"change of a weight: noise_multiplier={noise_multiplier:g}, "
+                f"clip={clip:g}, cohort_size={size}"
+            )
+        return facts
 
     return algorithm._replace(
         update=update, contribute=contribute, aggregate=aggregate, guarantee=guarantee

@@ -200,8 +200,9 @@ class Algorithm(NamedTuple):
         holds.
       guarantee: optional, `(stages, num_clients, rounds, budgets, system) -> dict`,
         what holds of the released models after `rounds` rounds of the last stage. The
-        summary has it, plan and page print its `statement`. It is called before a run
-        too, and raises a ValueError where the run would break it.
+        summary has it, plan and page print its `statement`, and the error of a run that
+        diverges ends with its `noise`, if there is any. It is called before a run too,
+        and raises a ValueError where the run would break it.
       handed: `(server) -> dict[str, Packet]`, all that `init_client` sees of the
         server. It is charged in a client's first round and has to stay the same in all
         rounds of a stage. By default {}.

@@ -16,7 +16,7 @@ from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.plan import checks, memory
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.segments import Asked, Best, Ran, Run, Segment, Snapshot
-from sparsefl_jax.runs.setup import Setup, make
+from sparsefl_jax.runs.setup import Setup, guarantee, make
 from sparsefl_jax.simulation import (
     clock,
     evaluate,
@@ -248,7 +248,8 @@ def _rounds(
         programs.check()
         if failure:
             yield Segment(records, None, {}, {})
-            raise FloatingPointError(failure)
+            noise = guarantee(setup, at.round).get("noise")
+            raise FloatingPointError(f"{failure}; {noise}" if noise else failure)
         at = at._replace(state=state)
         kept = {"clients": logs.masks[there[-1]]} if at.round in observed else {}
         ends = at.ended_by or at.round == stage.num_rounds

@@ -129,6 +129,26 @@ def differences(old, new) -> dict[str, tuple]:
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
 
 
+def fixed(config) -> str:
+    """Returns the fields that a resumed run may not change as text, without the seed.
+
+    Fields at their defaults are left out, and 1 is written as 1.0, so that
+    configurations between which `difference` finds nothing have the same text.
+
+    Example:
+      >>> config = default_config()
+      >>> config.epochs, config.num_rounds, config.seed = 3, 7, 5
+      >>> fixed(config)
+      '{"epochs": 3.0}'
+    """
+    found = {
+        name: here
+        for name, (_, here) in differences(default_config(), config).items()
+        if name not in (*FREE, *LATER, "seed")
+    }
+    return json.dumps(json.loads(json.dumps(found), parse_int=float))
+
+
 def amend(workdir: Path, config) -> None:
     """Prepares a run's directory for continuing with a configuration.
 

@@ -17,6 +17,7 @@ from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Algorithm, Stage
 from sparsefl_jax.core.validate import above, blaming, in_range, one_of
 from sparsefl_jax.data import cohorts
+from sparsefl_jax.runs import run_directory
 from sparsefl_jax.runs.config import registry
 from sparsefl_jax.runs.config.plain import refuse_python
 from sparsefl_jax.simulation import clock, systems
@@ -263,7 +264,7 @@ def _make_private(config, algorithm: Algorithm) -> Algorithm:
                 f"privacy.{name} is missing: privacy.{field}={given[field]} needs it"
             )
     with registry.naming("privacy", given):
-        return private(algorithm, **given)
+        return private(algorithm, **given, fingerprint=run_directory.fixed(config))
 
 
 def _drawn(config, cohort_size: int, system: System | None) -> int:
