@@ -1,10 +1,15 @@
 """Networks and partitions of one's own, by `module:function`."""
 
+import warnings
+
+import flax.linen as nn
+import jax
 import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import models
+from sparsefl_jax.runs import experiment
 from sparsefl_jax.runs.config import build, defaults, fields, reference
 from tests.refusals import refused
 from tests.tiny import tiny_config
@@ -120,6 +125,35 @@ def test_a_network_made_in_python_is_refused_in_one_line():
     method = sfl.fedavg(model, sfl.training.make_optimizer())
     run = lambda: sfl.experiment([sfl.Stage(method, 1, 2)], model, data)  # noqa: E731
     refused(run, "the network on samples of float32 [9]: ")
+
+
+class Bare(nn.Module):
+    """Two layers of three are no kernels: 96 and 256 weights, beside 64 and 4."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = x.reshape(x.shape[0], -1)
+        for name, shape in {"w": (6, 16), "v": (16, 16)}.items():
+            x = nn.relu(x @ self.param(name, nn.initializers.ones, shape))
+        return nn.Dense(4, name="head")(x)
+
+
+def bare(num_classes, input_shape):
+    del num_classes
+    example = jax.ShapeDtypeStruct((1, *input_shape), np.float32)
+    return models.Model.from_flax(Bare(), example)
+
+
+def test_layers_that_no_mask_covers_are_named_at_once(tmp_path):
+    """Of 420 parameters 64 can be pruned: a density of .1 would end at .86."""
+    config = tiny_config(tmp_path)
+    config.model = {"name": "tests.own_networks_test:bare"}
+    said = r"covers 84\.8% of .*: v \(61\.0%\), w \(22\.9%\), head/bias \(1\.0%\)"
+    with pytest.warns(UserWarning, match=said):
+        experiment.build(config)
+    config.algorithm.prunable = config.first_stage.prunable = ("*", "!*bias")
+    with warnings.catch_warnings(action="error"):
+        experiment.build(config)
 
 
 def test_the_builder_takes_a_network_of_ones_own():
