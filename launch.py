@@ -25,7 +25,8 @@ LIST = flags.DEFINE_bool(
 DRY_RUN = flags.DEFINE_bool(
     "dry_run",
     False,
-    "Print the plan (bits, FLOPs, memory, time) of a run or a study; train nothing.",
+    "Print the plan (bits, FLOPs, memory, time) of a run or a study; train nothing "
+    "but the rounds of fit.pilot.",
 )
 TARGET = flags.DEFINE_string(
     "target",

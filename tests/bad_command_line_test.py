@@ -39,6 +39,10 @@ LINES = [
     ([f"--config={MINI}", "--config.normalize=maybe"], "maybe"),
     ([f"--config={MINI}", "--config.algorithm=5"], "--config.algorithm=5"),
     ([f"--config={MINI}", "--confg=5"], "confg"),
+    ([f"--config={MINI}", "--seed=3"], "did you mean --config.seed?"),
+    ([f"--config={MINI}", "--lr=3"], "did you mean --config.optimizer.learning_rate?"),
+    (["--algorithm.density=.3"], "did you mean --config.algorithm.density?"),
+    ([f"--config={MINI}", "--config.num_rounds=None"], "num_rounds=None, expected an"),
     (["--config=configs/no_such.py"], "--config=configs/no_such.py: there is no such"),
     (["--config=spafl_fmnist:release"], "you mean configs/spafl_fashion_mnist.py?"),
 ]

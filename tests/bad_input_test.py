@@ -200,6 +200,17 @@ def test_configuration_is_refused(tmp_path, monkeypatch, values, said):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_resumed_run_says_first_what_cannot_change(tmp_path):
+    """The density of the first stage is not that of the configuration any more."""
+    config, run = tiny_config(tmp_path), tmp_path / "run"
+    config.density = config.first_stage.density
+    run.mkdir()
+    (run / "config.json").write_text(config.to_json())
+    config.density = 0.2
+    said = "density is 0.5 there and 0.2 here; a resumed run keeps what it began with"
+    refused(lambda: experiment.run(config, run, resume=True, progress=False), said)
+
+
 def test_what_is_no_whole_configuration_is_refused(tmp_path):
     refused(lambda: fields.check({"seed": 0}), "is a dict, expected a ConfigDict")
     values = tiny_config(tmp_path).to_dict()

@@ -171,6 +171,20 @@ def test_arguments_that_a_section_may_hold_can_be_set(monkeypatch):
     assert config.value.partition.test_fraction == 0.1
 
 
+def test_none_is_the_value_of_a_field_that_may_have_none(monkeypatch):
+    """Of every type, also where a file has set one."""
+    values, config, _ = flag_values()
+    unset = ("fit.gbit", "fit.pilot", "lr_horizon", "optimizer.momentum", "data_dir")
+    usual = run_directory.flatten(defaults.default_config().to_dict())
+    assert [usual[field] for field in unset] == [None] * 5
+    argv = ["launch.py", f"--config={ROOT}/{MINI}", "--config.lr_horizon=7"]
+    argv += [f"--config.{field}=None" for field in unset]
+    monkeypatch.setattr(sys, "argv", argv)
+    values(argv)
+    flat = run_directory.flatten(config.value.to_dict())
+    assert [flat[field] for field in unset] == [None] * 5
+
+
 METHOD = """
 from sparsefl_jax.algorithms import fedavg
 

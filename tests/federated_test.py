@@ -1,5 +1,7 @@
 """Federated data: disjoint splits, seeds, lists of users, and refusals."""
 
+import warnings
+
 import numpy as np
 import pytest
 
@@ -163,3 +165,13 @@ def test_bad_federations_are_named(kwargs, message):
     with pytest.raises(ValueError, match=message) as caught:
         federated.from_arrays(x, y, **given)
     assert "\n" not in str(caught.value)
+
+
+def test_a_test_set_that_is_not_read_is_a_warning():
+    x, y = np.zeros((40, 2), np.float32), np.arange(40) % 2
+    with pytest.warns(UserWarning, match="the test set is not read"):
+        federated.from_arrays(
+            x, y, x_test=x, y_test=y, num_clients=2, test_split="within"
+        )
+    with warnings.catch_warnings(action="error"):
+        federated.from_arrays(x, y, num_clients=2, test_split="within")

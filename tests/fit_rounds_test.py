@@ -147,6 +147,16 @@ def test_fit_most_limits_the_rounds_and_saves_their_pilot(monkeypatch):
     assert said.endswith("pays for 5 rounds, by fit.most")
 
 
+def test_a_pilot_says_that_it_trains(monkeypatch, capsys):
+    """Also beside `--dry_run`."""
+    asked = config("pdst", 0.1)
+    asked.fit.gbit, asked.fit.pilot = 12 * ROUND, 4
+    monkeypatch.setattr(fit_rounds.pilot.loop, "run_setup", None)  # nothing runs
+    with pytest.raises(TypeError):
+        cli.dry_run(asked)
+    assert "pilot: trains 4 rounds" in capsys.readouterr().err
+
+
 def test_observed_rounds_may_be_those_that_a_budget_will_set():
     asked = default_config()
     asked.fit.gbit, asked.observe_rounds = 1.0, (asked.num_rounds + 50,)

@@ -271,7 +271,7 @@ class Eager(nn.Module):
 def test_a_module_within_another_is_told_as_well(module, told):
     with pytest.raises(ValueError) as caught:
         Model.from_flax(module, jnp.ones((1, 3), jnp.float32))
-    assert str(caught.value) == told
+    assert str(caught.value) == f"Sequential: {told}"
 
 
 def test_a_sequence_of_layers_passes():

@@ -1,10 +1,17 @@
 """Networks and partitions of one's own, by `module:function`."""
 
+import warnings
+
+import flax.linen as nn
+import jax
 import numpy as np
 import pytest
 
+import sparsefl_jax as sfl
 from sparsefl_jax import models
+from sparsefl_jax.runs import experiment
 from sparsefl_jax.runs.config import build, defaults, fields, reference
+from tests.refusals import refused
 from tests.tiny import tiny_config
 
 
@@ -71,6 +78,82 @@ def test_what_is_no_network_is_refused_in_one_line(tmp_path, section, told):
         fields.check(config)
         build.build_model(config, build.build_data(config))
     assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+LABELS = np.arange(12) % 3
+KINDS = {
+    "uint8 [16, 16, 3]": (np.zeros((12, 16, 16, 3), np.uint8), LABELS),
+    "float32 [9]": (np.zeros((12, 9), np.float32), LABELS),
+    "int32 [9]": (np.zeros((12, 9), np.int32), LABELS[:, None] + np.zeros(9, int)),
+}
+READS = {  # the only one of these that a network reads
+    "small_cnn": "uint8 [16, 16, 3]",
+    "lenet5_caffe": "uint8 [16, 16, 3]",
+    "resnet18": "uint8 [16, 16, 3]",
+    "char_gru": "int32 [9]",
+    "tests.own_networks_test:wide": "float32 [9]",
+}
+
+
+def wide(num_classes, input_shape):
+    """A network of one's own for nine features, whatever it is asked for."""
+    del input_shape
+    return models.build("mlp", num_classes, (9,), widths=(2,))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", READS)
+def test_a_network_on_data_of_another_kind_is_refused(tmp_path, name, kind):
+    """In one line that names both, by shape."""
+    x, y = KINDS[kind]
+    np.savez(tmp_path / "kind.npz", x=x, y=y, x_test=x, y_test=y)
+    config = tiny_config(tmp_path)
+    config.dataset, config.num_clients = str(tmp_path / "kind.npz"), 2
+    config.model, config.normalize = {"name": name}, True
+    data = build.build_data(config)
+    if READS[name] == kind:
+        build.build_model(config, data)
+    else:
+        said = f"model.name={name!r} on samples of {kind}: "
+        refused(lambda: build.build_model(config, data), said)
+
+
+def test_a_network_made_in_python_is_refused_in_one_line():
+    x, y = KINDS["float32 [9]"]
+    data = sfl.from_arrays(x, y, num_clients=2, x_test=x, y_test=y)
+    model = models.build("mlp", 3, (7,))
+    method = sfl.fedavg(model, sfl.training.make_optimizer())
+    run = lambda: sfl.experiment([sfl.Stage(method, 1, 2)], model, data)  # noqa: E731
+    refused(run, "the network on samples of float32 [9]: ")
+
+
+class Bare(nn.Module):
+    """Two layers of three are no kernels: 96 and 256 weights, beside 64 and 4."""
+
+    @nn.compact
+    def __call__(self, x):
+        x = x.reshape(x.shape[0], -1)
+        for name, shape in {"w": (6, 16), "v": (16, 16)}.items():
+            x = nn.relu(x @ self.param(name, nn.initializers.ones, shape))
+        return nn.Dense(4, name="head")(x)
+
+
+def bare(num_classes, input_shape):
+    del num_classes
+    example = jax.ShapeDtypeStruct((1, *input_shape), np.float32)
+    return models.Model.from_flax(Bare(), example)
+
+
+def test_layers_that_no_mask_covers_are_named_at_once(tmp_path):
+    """Of 420 parameters 64 can be pruned: a density of .1 would end at .86."""
+    config = tiny_config(tmp_path)
+    config.model = {"name": "tests.own_networks_test:bare"}
+    said = r"covers 84\.8% of .*: v \(61\.0%\), w \(22\.9%\), head/bias \(1\.0%\)"
+    with pytest.warns(UserWarning, match=said):
+        experiment.build(config)
+    config.algorithm.prunable = config.first_stage.prunable = ("*", "!*bias")
+    with warnings.catch_warnings(action="error"):
+        experiment.build(config)
 
 
 def test_the_builder_takes_a_network_of_ones_own():

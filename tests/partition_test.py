@@ -253,7 +253,8 @@ def test_natural_is_one_client_per_user():
     y = np.zeros(6, np.int32)
     parts = partition.natural(y, users=users)
     assert [p.tolist() for p in parts] == [[1, 4], [0, 2, 5], [3]]
-    some = partition.natural(y, 2, users=users, seed=1)
+    with pytest.warns(UserWarning, match="num_clients=2 of 3 users"):
+        some = partition.natural(y, 2, users=users, seed=1)
     assert len(some) == 2 and all(len(np.unique(users[p])) == 1 for p in some)
     assert [len(p) for p in partition.natural(y, users=users, min_samples=2)] == [2, 3]
 

@@ -19,7 +19,7 @@ from sparsefl_jax.runs import (
 )
 from sparsefl_jax.runs.config import build, defaults, plain
 from sparsefl_jax.runs.segments import Snapshot
-from sparsefl_jax.runs.setup import make
+from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import interrupt
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
@@ -140,7 +140,7 @@ def test_another_partition_is_refused_by_its_tables(finished):
     data = build.build_data(config)
     moved = data._replace(train=data.train._replace(index=data.train.index[::-1]))
     saved = checkpoint.read(finished)
-    setup = make([], None, data)
+    setup = Setup([], None, data)
     at, _ = resumption.start(saved, setup)
     assert (at.stage, at.round) == (0, 4)
     with pytest.raises(ValueError, match="checkpoint: train changed"):

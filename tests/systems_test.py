@@ -164,8 +164,8 @@ def test_refuses_a_deadline_that_no_cohort_has(closing):
     data = SimpleNamespace(train=SimpleNamespace(size=np.ones(4)))
     method = SimpleNamespace(guarantee=None)
     one, two = (Stage(method, 1, cohort_size) for cohort_size in (1, 2))
-    setup.check(setup.make([one, two], None, data, system=system))
-    alone = setup.make([one], None, data, system=system)
+    setup.check(setup.Setup([one, two], None, data, system=system))
+    alone = setup.Setup([one], None, data, system=system)
     refused(lambda: setup.check(alone), "is read by nothing here: a cohort of one")
 
 
@@ -196,7 +196,7 @@ def test_another_table_of_devices_is_not_gone_on_with(tmp_path):
     def start(gflops, saved=None):
         name = table(tmp_path, HEAD, f"old,1,{gflops},2,1")
         system = systems.make_system(name, 8)
-        return resumption.start(saved, setup.make([], None, data, system=system))[1]
+        return resumption.start(saved, setup.Setup([], None, data, system=system))[1]
 
     at = Snapshot(0, 4, None, 0, 0.0, hours=1.0)
     saved = SimpleNamespace(snapshot=at, about={"data": start(1)})

@@ -98,8 +98,6 @@ def test_char_gru_counts_every_step_by_hand():
     )
     assert model.macs["head"] == {"bias": 0, "kernel": 7 * 15}
     assert model.macs["embed"] == {"embedding": 0}
-    with pytest.raises(ValueError, match=r"input_shape=\(4, 4, 1\), expected \(T,\)"):
-        models.build("char_gru", 5, (4, 4, 1))
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ and `Rows.size` counts the valid entries. Everything is NumPy on the host.
 """
 
 import inspect
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -110,6 +111,8 @@ def federate(
     # Children of the seed keep the splits independent of the partitioner's draws.
     rng_test, rng_val = (np.random.default_rng([seed, i]) for i in (1, 2))
     if test_split == "within":
+        if len(dataset.x_test):
+            warnings.warn("the test set is not read: test_split='within'", stacklevel=2)
         test_share = 0.2 if test_fraction is None else test_fraction
         dataset, parts, test = _within(dataset, parts, test_share, rng_test)
     else:

@@ -10,6 +10,8 @@ in FLASH (Babakniya et al., TMLR 2023), `shards` as in FedSparsify (Stripelis et
 2022, arXiv:2204.12430).
 """
 
+import warnings
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -203,7 +205,8 @@ def natural(
 
     Args:
       labels: [n] integers.
-      num_clients: N; None takes every user, a smaller number draws users at random.
+      num_clients: N; None takes every user, a smaller number draws users at random,
+        with a warning.
       users: [n] integers, the user of each sample.
       seed: an integer; equal seeds draw equal users.
       min_samples: the least number of samples; users with fewer are left out.
@@ -234,6 +237,9 @@ def natural(
             f"num_clients={num_clients} users with at least {min_samples} samples, "
             f"expected 1 to {len(parts)}"
         )
+    if num_clients < len(parts):
+        told = f"num_clients={num_clients} of {len(parts)} users take part, no others"
+        warnings.warn(told, stacklevel=2)
     chosen = np.random.default_rng(seed).permutation(len(parts))[:num_clients]
     return [parts[i] for i in np.sort(chosen)]
 

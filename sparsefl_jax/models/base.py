@@ -323,13 +323,7 @@ def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
 
 
 def sequence_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
-    """Returns the model of a module that takes int32 tokens [T].
-
-    Raises:
-      ValueError: samples are not sequences.
-    """
-    if len(input_shape) != 1:
-        raise ValueError(f"input_shape={input_shape}, expected (T,): tokens")
+    """Returns the model of a module that takes int32 tokens [T]."""
     example = jax.ShapeDtypeStruct((1, *input_shape), jnp.int32)
     return _counted(wrap(module, example), example)
 

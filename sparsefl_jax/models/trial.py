@@ -13,9 +13,9 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax.errors import FlaxError
 
 from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.system import hardware
 
 # Arguments that are True in training, and those that are True in evaluation.
@@ -156,19 +156,16 @@ def try_out(kind: str, init: Callable, apply: Callable, example: Any) -> None:
             logits, stats = apply(*variables, x, train=train, **options)
             if logits.shape[:1] != (3,):
                 raise ValueError(
-                    f"{kind} turns 3 samples into {list(logits.shape)}, expected [3, C]"
+                    f"it turns 3 samples into {list(logits.shape)}, expected [3, C]"
                 )
             return {"logits": logits[:2], "the statistics": stats}
 
         return outputs(True), outputs(False)
 
     run = jax.jit(train_and_evaluate, compiler_options=hardware.UNOPTIMIZED)
-    try:
+    with blaming(kind):
         variables = init(key)
         first, second = (run(variables, v.astype(example.dtype)) for v in (x, other))
-    except FlaxError as error:
-        reason = str(error).split("(https://")[0]
-        raise ValueError(f"{kind}: {' '.join(reason.split())}") from error
     for mode, a, b in zip(("training", "evaluation"), first, second, strict=True):
         for output in a:
             if not jax.tree.all(jax.tree.map(_same, a[output], b[output])):

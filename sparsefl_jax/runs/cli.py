@@ -8,6 +8,7 @@ import shlex
 import sys
 from pathlib import Path
 
+from absl import flags as absl_flags
 from ml_collections.config_flags import config_flags
 
 from sparsefl_jax import algorithms, data, models, report
@@ -65,9 +66,9 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
     if config is None:
         config = run_directory.read_config(workdir)
     config = rename.settle(config)
-    fields.check(config)
     hardware.keep_compilations()
     if workdir is None:
+        fields.check(config)
         stamp = datetime.datetime.now().strftime("%Y%m%d-%H%M%S")
         dataset = Path(config.dataset).stem
         workdir = f"runs/{config.algorithm.name}_{dataset}_{stamp}".replace(":", ".")
@@ -163,12 +164,16 @@ def define_config(values):
     another entry than the file does, the section gets this one's arguments before
     ml_collections looks for what else is overridden.
 
+    The text None stands for no value, in fields of every type.
+
     Args:
       values: absl's `FlagValues`.
 
     Returns:
       What holds the configuration once the flags are parsed.
     """
+    for kind in (int, float, str):
+        config_flags.register_flag_parser_for_type(kind, _OrNone(kind))
 
     class Parser(config_flags.ConfigFileFlagParser):
         config = None  # the last that was read, for messages
@@ -194,6 +199,16 @@ def define_config(values):
     )
     values["config"].parser = Parser("config")
     return holder
+
+
+class _OrNone(absl_flags.ArgumentParser):
+    """Reads a value of a type; the text None is none."""
+
+    def __init__(self, kind: type):
+        self.kind = kind
+
+    def parse(self, argument):
+        return None if argument == "None" else self.kind(argument)
 
 
 def completed(argv: list[str]) -> list[str]:
@@ -268,6 +283,9 @@ def guarded(app, flags, main) -> None:
         except (KeyError, AttributeError) as error:  # a field that is not there
             parser = getattr(flags.FLAGS["config"], "parser", None)
             refuse(_unknown_field(error, getattr(parser, "config", None), argv))
+        except absl_flags.UnrecognizedFlagError as error:
+            field = guess.field(error.flagname)
+            refuse(f"{error}; did you mean --config.{field}?" if field else error)
         except Exception as error:  # absl and ml_collections raise many kinds here
             refuse(error)
 

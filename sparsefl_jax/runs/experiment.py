@@ -96,10 +96,11 @@ def run(
       OSError: if a file cannot be written; the run can be resumed.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    fields.check(config)
-    if resume:
+    if resume:  # says what cannot change before the fields are held to each other
         config = fit_rounds.kept(config, run_directory.read_config(workdir)) or config
-    else:
+        run_directory.check(Path(workdir), config, resume)
+    fields.check(config)
+    if not resume:
         show = progress and processes.leads()
         config, found = fit_rounds.fitted(config, build, progress=show)
         if found and show:

@@ -7,6 +7,7 @@ exchanges. Both kinds are therefore measured apart, as shares of the most that t
 allows in their rounds; how many of either kind a run has follows from its cohorts.
 """
 
+import sys
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -48,13 +49,15 @@ def measure(
       flops: the most that a round of the last stage takes.
       rounds: of the last stage, at most those that it has.
       seed: of the run.
-      progress: whether to show the rounds.
+      progress: whether to say that rounds run, and to show them.
     """
     *before, last = parts.setup.stages
     rounds = min(rounds, last.num_rounds)
     stages = [*before, last._replace(num_rounds=rounds)]
     setup = parts.setup._replace(stages=stages, eval_every=rounds)
     total = sum(stage.num_rounds for stage in stages)
+    if progress:
+        print(f"pilot: trains {total} rounds to measure their cost", file=sys.stderr)
     with Progress(total, show=progress, title="pilot, ") as bar:
         key = jax.random.key(seed)
         run = loop.run_setup(key, setup, bar.update)

@@ -63,16 +63,17 @@ def claimed(workdir: str | Path, config, resume: bool) -> Iterator[Path]:
         configuration, or a run that is still in progress.
     """
     workdir = Path(workdir)
-    _check(workdir, config, resume)
+    check(workdir, config, resume)
     workdir.mkdir(parents=True, exist_ok=True)
     with locked(workdir):
-        _check(workdir, config, resume)  # what another process wrote in between
+        check(workdir, config, resume)  # what another process wrote in between
         if not (workdir / "config.json").exists():
             _write_config(workdir, config)
         yield workdir
 
 
-def _check(workdir: Path, config, resume: bool) -> None:
+def check(workdir: Path, config, resume: bool) -> None:
+    """Refuses a directory that is not that of a run, as `claimed` does."""
     files.check_name("workdir", workdir)
     name = f"workdir={str(workdir)!r}"
     if workdir.exists() and not workdir.is_dir():
@@ -81,7 +82,10 @@ def _check(workdir: Path, config, resume: bool) -> None:
     if resume or found:
         differs = difference(read_config(workdir), config)
         if differs:
-            raise ValueError(f"{name} holds a run of another configuration: {differs}")
+            raise ValueError(
+                f"{name} holds a run of another configuration: {differs}; a resumed "
+                "run keeps what it began with"
+            )
         if not resume:
             raise ValueError(
                 f"{name} holds a run already, expected an empty directory; "

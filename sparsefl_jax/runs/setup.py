@@ -1,13 +1,15 @@
 """A run as it was asked for: what runs, on what data, and how."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.core.validate import at_least, typed
+from sparsefl_jax.core.validate import at_least, blaming, typed
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.simulation import store
@@ -82,6 +84,7 @@ def make(
 
     Raises:
       TypeError: there is no such setting.
+      ValueError: the network cannot read the samples, see `reading`.
     """
     unknown = sorted(set(settings) - set(Setup._fields))
     if unknown:
@@ -89,7 +92,45 @@ def make(
             f"a run has no setting {unknown[0]!r}, expected of "
             f"{', '.join(Setup._fields[3:])}"
         )
-    return Setup(stages, model, data, **settings)
+    return Setup(stages, reading(data, lambda: model), data, **settings)
+
+
+def reading(
+    data: FederatedData, make: Callable[[], Model], name: str = "the network"
+) -> Model:
+    """Makes a network and passes one sample through it and its loss, by shape.
+
+    Args:
+      data: the samples.
+      make: `() -> Model`, for samples of this shape.
+      name: of the network, in messages.
+
+    Returns:
+      The network.
+
+    Raises:
+      ValueError: in one line, before any compilation, whatever `make` or the network
+        fails with.
+
+    Example:
+      >>> from sparsefl_jax import from_arrays, models
+      >>> x, y = np.ones((8, 5), np.float32), np.arange(8) % 2
+      >>> data = from_arrays(x, y, num_clients=2, x_test=x, y_test=y)
+      >>> reading(data, lambda: models.build("conv4", 2, (5,)), "conv4")
+      Traceback (most recent call last):
+      ValueError: conv4 on samples of float32 [5]: convolution requires lhs and rhs ndim
+      to be equal, got 2 and 4.
+    """
+    x, y = (jax.ShapeDtypeStruct((1, *v.shape[1:]), v.dtype) for v in (data.x, data.y))
+
+    def loss(key, x, y):
+        logits, _ = model.apply(*model.init(key), x, train=False)
+        return model.loss(logits, y, jnp.ones(1))
+
+    with blaming(f"{name} on samples of {x.dtype} {list(x.shape[1:])}"):
+        model = make()
+        jax.eval_shape(loss, jax.random.key(0), x, y)
+    return model
 
 
 def check(setup: Setup) -> None:

@@ -20,6 +20,7 @@ from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import run_directory
 from sparsefl_jax.runs.config import registry
 from sparsefl_jax.runs.config.plain import refuse_python
+from sparsefl_jax.runs.setup import reading
 from sparsefl_jax.simulation import clock, systems
 from sparsefl_jax.simulation.clock import System
 from sparsefl_jax.system import hardware
@@ -114,11 +115,19 @@ def build_data(config):
 
 
 def build_model(config, data):
-    """Builds the network of a configuration; it reads raw samples of `data`."""
-    model = models.build(**describe_network(config, data))
-    reading = describe_reading(config, data, model)
+    """Builds the network of a configuration; it reads raw samples of `data`.
+
+    Raises:
+      ValueError: in one line, whatever the network fails with on one of these.
+    """
     augment = {"augment": tuple(config.augment)} if config.augment else {}
-    return model.reading(datasets.make_preprocess(**reading, **augment))
+
+    def make():
+        model = models.build(**describe_network(config, data))
+        given = describe_reading(config, data, model)
+        return model.reading(datasets.make_preprocess(**given, **augment))
+
+    return reading(data, make, f"model.name={config.model['name']!r}")
 
 
 def describe_network(config, data) -> dict:
@@ -143,18 +152,12 @@ def describe_reading(config, data, model) -> dict:
 
 def _check_tokens(config, data, model) -> None:
     """Refuses what a network of tokens cannot read, or reads nothing of."""
-    name = config.model["name"]
     if data.x.dtype.kind not in "iu" or data.x.ndim != 2 or data.x.min() < 0:
-        raise ValueError(
-            f"model.name={name!r} reads tokens, expected a data set of "
-            f"integers [n, T], but {data.name!r} has {data.x.dtype} {data.x.shape}"
-        )
+        raise ValueError("it reads tokens, expected a data set of integers [n, T]")
     for field, usual in (("input_scale", 255.0), ("scramble", False), ("augment", ())):
         value = getattr(config, field)
         if value and value != usual:  # an empty list is as good as a tuple
-            raise ValueError(
-                f"{field}={value!r} is read by nothing here: {name!r} reads tokens"
-            )
+            raise ValueError(f"tokens: {field}={value!r} is read by nothing here")
     most = max(int(x.max(initial=0)) for x in (data.x, data.x_test))
     largest = np.full((1, *data.x.shape[1:]), most, np.int32)
 
@@ -169,8 +172,8 @@ def _check_tokens(config, data, model) -> None:
         elif "folder" in config.model:
             expected = f"tokenizer={config.model['folder']!r}, the network's own"
         raise ValueError(
-            f"model.name={name!r} has no row for token {most}, the largest of "
-            f"{data.name!r}; expected {expected}"
+            f"it has no row for token {most}, the largest of {data.name!r}; expected "
+            f"{expected}"
         )
 
 

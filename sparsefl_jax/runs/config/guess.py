@@ -26,6 +26,16 @@ def unknown_field(name: str, allowed: Iterable[str]) -> str:
     return f"the configuration has no field {name!r}; {hint}{there}"
 
 
+def field(flag: str) -> str | None:
+    """Returns the field that an unknown flag of the command line probably names.
+
+    Example:
+      >>> field("seed"), field("lr"), field("algorithm.density"), field("xyzzy")
+      ('seed', 'optimizer.learning_rate', 'algorithm.density', None)
+    """
+    return flag if "." in flag else _guess("", flag, sorted(defaults.default_config()))
+
+
 def _guess(section: str, leaf: str, allowed: list[str]) -> str | None:
     """Returns the field that was probably meant, the section's own before others."""
     prefix = f"{section}." if section else ""

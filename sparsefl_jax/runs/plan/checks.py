@@ -4,6 +4,7 @@ The numbers of every stage, and one whole round of it traced by shape: whatever 
 an optimizer and a method cannot do together fails there, in milliseconds.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -11,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.core.algorithm import Algorithm, Stage, target
-from sparsefl_jax.core.types import Batches, ClientInfo, Context, SparseModel
+from sparsefl_jax.core.types import Batches, ClientInfo, Context, PyTree, SparseModel
 from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
@@ -23,6 +24,7 @@ from sparsefl_jax.runs.setup import Setup, check
 from sparsefl_jax.simulation import clock, initial_state, placement
 from sparsefl_jax.simulation.clock import Clock
 from sparsefl_jax.simulation.evaluate import check_metric
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.messages import once
 
@@ -60,6 +62,7 @@ def run(setup: Setup) -> list[Traced]:
     info = placement.client_info(setup.data, setup.budgets)
     for index, stage in enumerate(setup.stages):
         one = trace(stage, shapes, setup.data)
+        _warn_of_dense(shapes.params, one.layouts)
         state = initial_state.shapes(stage.algorithm, shapes, info)
         pace = segment_lengths.pace(setup, index, state.clients)
         parameters, statistics = (
@@ -140,6 +143,19 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
         client,
         arguments,
     )
+
+
+def _warn_of_dense(params: PyTree, layouts: dict) -> None:
+    """Warns of leaves that no mask covers, where they hold most of the network."""
+    packets = [p for message in layouts.values() for p in message.values() if p.masked]
+    under = {path for packet in packets for path in packet.paths}
+    sizes = {path: leaf.size for path, leaf in trees.by_path(params).items()}
+    shares = {path: size / sum(sizes.values()) for path, size in sizes.items()}
+    dense = sorted(shares.keys() - under, key=lambda path: -shares[path])
+    if packets and (whole := sum(shares[path] for path in dense)) > 0.5:
+        largest = ", ".join(f"{path} ({shares[path]:.1%})" for path in dense[:3])
+        told = f"no mask covers {whole:.1%} of the parameters, which stay dense"
+        warnings.warn(f"{told}: {largest}; see prunable", stacklevel=3)
 
 
 def reads_epochs(traced: Traced) -> bool:
