@@ -6,6 +6,7 @@ started again sees what is left, whoever ran the rest.
 """
 
 import contextlib
+import functools
 import sys
 import time
 import traceback
@@ -89,8 +90,9 @@ def run(
     missing = [point for point in able if not _complete(workdir, point)]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
     with listening as stopped:
-        _work(workdir, points, missing, start, say, jobs, stopped)
-    progress.write_page(workdir, say)
+        write = functools.partial(progress.write_page, workdir, points, unlike, say)
+        _work(workdir, points, missing, start, say, jobs, stopped, write)
+    write()
     return {point.name: on_disk.state(workdir, point) for point in points}
 
 
@@ -204,11 +206,11 @@ def _here(workdir: Path) -> Callable:
     return start
 
 
-def _work(workdir, points, missing, start, say, at_once: int, stopped) -> None:
+def _work(workdir, points, missing, start, say, at_once: int, stopped, write) -> None:
     """Runs points as jobs, `at_once` of them."""
     waiting, running = list(missing), {}
     places = {point.name: i for i, point in enumerate(missing, 1)}
-    write_page = progress.page_writer(workdir, say)
+    write_page = progress.seldom(write)
 
     def tell(point):
         say(progress.ending(workdir, point))

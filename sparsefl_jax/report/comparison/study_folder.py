@@ -1,11 +1,55 @@
 """Reads from a study's folder which runs it holds, and what its points are called."""
 
+import re
 from pathlib import Path
 
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.system import files
+from sparsefl_jax.system.files import COUNT, TEXT
 
-FILE = "study.json"  # the points' configurations, and `labels` of those that have one
+FILE = "study.json"
+SEEDS = 10_000  # of a point, at most
+_PATTERN = {
+    "points": {str: {"seed": COUNT, "seeds": COUNT}},
+    "labels?": {str: TEXT},
+    "code?": {str: {str: COUNT}},
+    "shown?": [TEXT],
+}
+
+
+def read(folder: Path) -> dict:
+    """Returns what the file of a study's folder holds.
+
+    Its `points` are the configurations of all studies in the folder, `labels` the names
+    of those that have one, and `shown` those of the last study, of which reports are.
+
+    Raises:
+      ValueError: the file is damaged.
+    """
+    study = files.read_json(folder / FILE, _PATTERN)
+    with blaming(folder / FILE):
+        for name, config in study["points"].items():
+            check(name, config["seeds"])
+    return study
+
+
+def check(name: str, seeds: int) -> None:
+    """Refuses a point that cannot have a folder of its name, or has too many seeds.
+
+    Example:
+      >>> check("..", 1)
+      Traceback (most recent call last):
+        ...
+      ValueError: a point is called '..', expected at most 200 letters, digits and
+      _.,=+- as it names a folder
+    """
+    if not re.fullmatch(r"\w[\w.,=+-]{,199}", str(name)):
+        raise ValueError(
+            f"a point is called {name!r}, expected at most 200 letters, digits and "
+            "_.,=+- as it names a folder"
+        )
+    if seeds > SEEDS:
+        raise ValueError(f"point {name!r}: seeds={seeds}, expected at most {SEEDS}")
 
 
 def runs_of(folder: str | Path) -> list[Path] | None:
@@ -21,14 +65,16 @@ def runs_of(folder: str | Path) -> list[Path] | None:
     folder = Path(folder)
     if not (folder / FILE).is_file():
         return None
-    points = files.read_json(folder / FILE, {"points": {}})["points"]
-    with blaming(folder / FILE):
-        runs = [
-            folder / name / f"seed_{seed}"
-            for name, config in points.items()
-            for seed in range(config["seed"], config["seed"] + config["seeds"])
-        ]
-    begun = [run for run in runs if (run / "metrics.jsonl").is_file()]
+    study = read(folder)
+    points = study["points"]
+    begun = [
+        run
+        for name in study.get("shown") or points
+        if name in points
+        for seed in range(points[name]["seeds"])
+        for run in [folder / name / f"seed_{points[name]['seed'] + seed}"]
+        if (run / "metrics.jsonl").is_file()
+    ]
     if not begun:
         raise ValueError(f"run_dir={str(folder)!r} is a study none of whose runs began")
     return begun
