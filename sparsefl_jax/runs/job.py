@@ -228,7 +228,9 @@ def _simulate(
     """Runs to the end, or to an interruption; returns what `finish` returns."""
     with (
         interrupt.listening(message) as interrupted,
-        Programs(*parts, at.stage, recorder.waiting) as programs,
+        Programs(
+            *parts, at.stage, recorder.waiting, interrupted=interrupted
+        ) as programs,
     ):
         for segment in () if at.ended_by else loop.go_on(key, programs, at):
             due = recorder.record(segment)
@@ -236,7 +238,9 @@ def _simulate(
                 continue
             at = segment.snapshot
             due, stop = processes.most(due, interrupted())
-            if due or stop or at.ended_by:
+            # The next stage may have to compile, when a signal ends the run at once.
+            ends = at.round == parts.setup.stages[at.stage].num_rounds
+            if due or stop or ends or at.ended_by:
                 recorder.save(_whole(at), segment.models)
             if stop and not at.ended_by:
                 where = f"round {at.round} of stage {at.stage}"
