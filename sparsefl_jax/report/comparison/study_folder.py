@@ -8,20 +8,15 @@ from sparsefl_jax.system import files
 from sparsefl_jax.system.files import COUNT, TEXT
 
 FILE = "study.json"
-SEEDS = 10_000  # of a point, at most
-_PATTERN = {
-    "points": {str: {"seed": COUNT, "seeds": COUNT}},
-    "labels?": {str: TEXT},
-    "code?": {str: {str: COUNT}},
-    "shown?": [TEXT],
-}
+_PATTERN = {"points": {str: {"seed": COUNT, "seeds": COUNT}}, "shown?": [TEXT]}
 
 
 def read(folder: Path) -> dict:
     """Returns what the file of a study's folder holds.
 
     Its `points` are the configurations of all studies in the folder, `labels` the names
-    of those that have one, and `shown` those of the last study, of which reports are.
+    of those that have one, and `shown` names those of the last study, which reports
+    show; an older file lacks it.
 
     Raises:
       ValueError: the file is damaged.
@@ -40,16 +35,14 @@ def check(name: str, seeds: int) -> None:
       >>> check("..", 1)
       Traceback (most recent call last):
         ...
-      ValueError: a point is called '..', expected at most 200 letters, digits and
-      _.,=+- as it names a folder
+      ValueError: a point '..' of 1 seeds, expected a name of at most 200 letters,
+      digits and _.,=+- (it names a folder), and at most 10000 seeds
     """
-    if not re.fullmatch(r"\w[\w.,=+-]{,199}", str(name)):
+    if not re.fullmatch(r"\w[\w.,=+-]{,199}", str(name)) or seeds > 10_000:
         raise ValueError(
-            f"a point is called {name!r}, expected at most 200 letters, digits and "
-            "_.,=+- as it names a folder"
+            f"a point {name!r} of {seeds} seeds, expected a name of at most 200 "
+            "letters, digits and _.,=+- (it names a folder), and at most 10000 seeds"
         )
-    if seeds > SEEDS:
-        raise ValueError(f"point {name!r}: seeds={seeds}, expected at most {SEEDS}")
 
 
 def runs_of(folder: str | Path) -> list[Path] | None:
@@ -66,15 +59,14 @@ def runs_of(folder: str | Path) -> list[Path] | None:
     if not (folder / FILE).is_file():
         return None
     study = read(folder)
-    points = study["points"]
-    begun = [
-        run
-        for name in study.get("shown") or points
-        if name in points
-        for seed in range(points[name]["seeds"])
-        for run in [folder / name / f"seed_{points[name]['seed'] + seed}"]
-        if (run / "metrics.jsonl").is_file()
-    ]
+    with blaming(folder / FILE):
+        runs = [
+            folder / name / f"seed_{config['seed'] + i}"
+            for name in study.get("shown") or study["points"]
+            for config in [study["points"][name]]
+            for i in range(config["seeds"])
+        ]
+    begun = [run for run in runs if (run / "metrics.jsonl").is_file()]
     if not begun:
         raise ValueError(f"run_dir={str(folder)!r} is a study none of whose runs began")
     return begun
