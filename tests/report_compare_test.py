@@ -1,4 +1,5 @@
 import csv
+import errno
 import io
 import json
 import math
@@ -271,3 +272,20 @@ def test_seeds_given_by_their_folders_are_named_by_that_of_their_point(tmp_path)
     given = [tmp_path / point / f"seed_{s}" for point in "ab" for s in (0, 1)]
     groups = read_groups(given)
     assert [(group.name, len(group.runs)) for group in groups] == [("a", 2), ("b", 2)]
+
+
+@pytest.mark.parametrize("code, ends", [(errno.EROFS, 0), (errno.ENOSPC, 2)])
+def test_a_folder_that_may_not_be_written_has_its_table(
+    tmp_path, monkeypatch, capsys, code, ends
+):
+    path = write_seed(tmp_path / "a", 0)
+
+    def read_only(run):
+        raise OSError(code, os.strerror(code), str(run))
+
+    monkeypatch.setattr(report, "plot_run", read_only)
+    assert main([str(path)]) == ends
+    out, err = capsys.readouterr()
+    assert os.strerror(code) in err and "Traceback" not in err
+    if not ends:
+        assert [row["run"] for row in rows_of(out)] == ["flash", "masked"]

@@ -15,12 +15,13 @@ import pytest
 
 from sparsefl_jax import report
 from sparsefl_jax.report.comparison import study_folder
-from sparsefl_jax.runs import experiment, recording, run_directory
+from sparsefl_jax.runs import cli, experiment, recording, run_directory
 from sparsefl_jax.runs import job as single
 from sparsefl_jax.studies import __main__ as one_point
-from sparsefl_jax.studies import launchers, processes, progress, runner
+from sparsefl_jax.studies import command, launchers, processes, progress, runner
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import State
+from sparsefl_jax.system import hardware
 from tests.refusals import refused
 from tests.tiny_study import points, write_study
 
@@ -161,6 +162,22 @@ def test_the_page_is_of_the_study_that_writes_it(study, tmp_path, monkeypatch):
     on_disk.write(tmp_path, study[1:], {"unlike": False})
     progress.write_page(tmp_path, study[:1], True, print)
     assert pages[0]["status"] == [("fedavg", "missing")] and pages[0]["unlike"]
+
+
+def test_the_end_of_a_run_and_of_a_study_names_its_page(
+    study, tmp_path, ran, monkeypatch, capsys
+):
+    run = tmp_path / "some/run"
+    monkeypatch.setattr(hardware, "keep_compilations", lambda: None)
+    monkeypatch.setattr(experiment, "run", lambda *_, **__: {"method": "fedavg"})
+    cli.run(study[0].config, str(run))
+    assert capsys.readouterr().out.splitlines()[-1] == f"report: {run}/report.html"
+    monkeypatch.setattr(on_disk, "load", lambda file: study)
+    monkeypatch.setattr(on_disk, "begun", lambda *_: [tmp_path])
+    monkeypatch.setattr(report, "read_groups", lambda runs: [])
+    command.run("a_study.py", None, None, str(tmp_path / "out"))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"report: {tmp_path}/out/report.html"
 
 
 def test_changed_code_of_a_method_is_refused(study, tmp_path, ran, monkeypatch):
