@@ -1,11 +1,10 @@
 """The compiled programs of a run: one for each stage, the next while one runs."""
 
 import atexit
-import concurrent.futures
 import os
-import threading
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.pool import AsyncResult, ThreadPool  # of daemons
 from typing import NamedTuple
 
 import jax
@@ -62,7 +61,8 @@ class Programs:
         self._waiting = waiting or (lambda stage, stages, seconds, program: None)
         self.setup, self.traced, self.replicas = setup, traced, replicas
         self._programs: dict[int, Program] = {}
-        self._futures: dict[int, concurrent.futures.Future] = {}
+        self._pool = ThreadPool(1)
+        self._futures: dict[int, AsyncResult] = {}
         self.begin(first)
 
     def __enter__(self):
@@ -70,23 +70,21 @@ class Programs:
 
     def __exit__(self, kind, error, trace):
         """Waits for what is being compiled, unless the run was asked to end."""
+        self._pool.close()
         if isinstance(error, Exception | None):
-            concurrent.futures.wait(self._futures.values())
+            self._pool.join()
         else:  # nothing stops a compilation but the end of the process
             atexit.register(self._leave, getattr(error, "code", 1))
 
     def _leave(self, code: int) -> None:
-        if not all(future.done() for future in self._futures.values()):
+        if not all(future.ready() for future in self._futures.values()):
             os._exit(code)
 
     def begin(self, stage: int) -> None:
         """Begins to compile a stage in the thread, if there is such a stage."""
         known = stage in self._futures or stage >= len(self.traced)
         if not known and not processes.several():
-            self._futures[stage] = future = concurrent.futures.Future()
-            thread = threading.Thread(target=self._fulfil, args=(future, stage))
-            thread.daemon = True  # a pool's threads are waited for at exit
-            thread.start()
+            self._futures[stage] = self._pool.apply_async(self._compile, [stage])
 
     def of(self, stage: int) -> Program:
         """Returns the program of a stage; waits until it is compiled.
@@ -101,12 +99,12 @@ class Programs:
             with timings.waiting():
                 if stage not in self._futures:
                     self._compile(stage)
-                while stage in self._futures and not self._futures[stage].done():
+                while stage in self._futures and not self._futures[stage].ready():
                     self._waiting(stage, stages, time.time() - begin, None)
                     if stop := self._interrupted():
                         said = "ended while compiling, all saved"
                         raise interrupt.StoppedError(said, stop)
-                    concurrent.futures.wait([self._futures[stage]], timeout=1)
+                    self._futures[stage].wait(timeout=1)
             self.check()
             self._waiting(stage, stages, time.time() - begin, self._programs[stage])
         return self._programs[stage]
@@ -114,18 +112,12 @@ class Programs:
     def check(self) -> None:
         """Raises what the compilation of any stage has raised so far."""
         for future in self._futures.values():
-            if future.done():
-                future.result()
+            if future.ready():
+                future.get()
 
     def memory(self, stage: int) -> memory.Memory:
         """Returns the memory of a stage, by shape alone if it is not compiled."""
         return self._programs.get(stage, self.traced[stage]).memory
-
-    def _fulfil(self, future: concurrent.futures.Future, stage: int) -> None:
-        try:
-            future.set_result(self._compile(stage))
-        except BaseException as error:
-            future.set_exception(error)
 
     def _compile(self, stage: int) -> None:
         self._programs[stage] = compile_stage(
