@@ -15,7 +15,7 @@ import pytest
 
 from sparsefl_jax import report
 from sparsefl_jax.report.comparison import study_folder
-from sparsefl_jax.runs import cli, experiment, recording, run_directory
+from sparsefl_jax.runs import experiment, recording, run_directory
 from sparsefl_jax.runs import job as single
 from sparsefl_jax.studies import __main__ as one_point
 from sparsefl_jax.studies import command, launchers, processes, progress, runner
@@ -143,7 +143,9 @@ def test_two_studies_one_after_another_lose_no_points(study, tmp_path, ran):
         pages.append([name in page for name in ("fedavg", "fedprox")])
     held = json.loads((tmp_path / "study.json").read_text())
     assert [*held["points"]] == [*held["code"]] == ["fedavg", "fedprox"]
-    assert held["labels"] == {"fedavg": "Dense"} and held["shown"] == ["fedprox"]
+    assert held["labels"] == {"fedavg": "Dense", "fedprox": ""} and held["shown"] == [
+        "fedprox"
+    ]
     for run in tmp_path.glob("*/seed_*"):
         (run / "metrics.jsonl").touch()
     own = [tmp_path / f"fedprox/seed_{seed}" for seed in (0, 1)]
@@ -158,20 +160,14 @@ def test_the_page_is_of_the_study_that_writes_it(study, tmp_path, monkeypatch):
     pages = []
     write = lambda runs, out, **about: pages.append(about)  # noqa: E731
     monkeypatch.setattr(report, "write_comparison", write)
-    on_disk.write(tmp_path, study[:1], {"unlike": True})
-    on_disk.write(tmp_path, study[1:], {"unlike": False})
+    on_disk.write(tmp_path, study[:1])
+    on_disk.write(tmp_path, study[1:])
     progress.write_page(tmp_path, study[:1], True, print)
     assert pages[0]["status"] == [("fedavg", "missing")] and pages[0]["unlike"]
 
 
-def test_the_end_of_a_run_and_of_a_study_names_its_page(
-    study, tmp_path, ran, monkeypatch, capsys
-):
-    run = tmp_path / "some/run"
+def test_the_end_of_a_study_names_its_page(study, tmp_path, ran, monkeypatch, capsys):
     monkeypatch.setattr(hardware, "keep_compilations", lambda: None)
-    monkeypatch.setattr(experiment, "run", lambda *_, **__: {"method": "fedavg"})
-    cli.run(study[0].config, str(run))
-    assert capsys.readouterr().out.splitlines()[-1] == f"report: {run}/report.html"
     monkeypatch.setattr(on_disk, "load", lambda file: study)
     monkeypatch.setattr(on_disk, "begun", lambda *_: [tmp_path])
     monkeypatch.setattr(report, "read_groups", lambda runs: [])

@@ -83,7 +83,6 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         sys.exit(error.code)
     if processes.leads():
         formats.say(report.summary_table(summary))
-        formats.say(f"\nreport: {Path(workdir) / 'report.html'}")
 
 
 def dry_run(config, target=None) -> None:

@@ -1,6 +1,5 @@
 """A run of parts that were made in Python: a pure call, or a run with files."""
 
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +17,7 @@ from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.segments import Run
 from sparsefl_jax.runs.setup import make
 from sparsefl_jax.runs.source import Parts, Source
-from sparsefl_jax.system import files, processes
+from sparsefl_jax.system import files
 
 _FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with files
 
@@ -110,8 +109,6 @@ def experiment(
     begun = (path / "config.json").exists()
     source = Source(lambda config: read(config.seed), parts)
     runs.perform(Job(config, path, begun, progress, source=source))
-    if progress and processes.leads():
-        print(f"report: {path / 'report.html'}", file=sys.stderr)
     found = [
         results.read_back(
             path / f"seed_{s}" if seeds > 1 else path,

@@ -81,11 +81,11 @@ def run(
         start = processes.starting(workdir, jobs)
     elif submit is None:  # runs listen for themselves
         start, listening = _here(workdir), contextlib.nullcontext(lambda: 0)
-    old = on_disk.read(workdir)[0] if (workdir / on_disk.FILE).exists() else []
+    old = on_disk.read(workdir) if (workdir / on_disk.FILE).exists() else []
     if left := {point.name for point in old} - {point.name for point in points}:
         say(f"not in this study, and so not on its page: {', '.join(sorted(left))}")
     points, failed = _with_rounds(workdir, points, say)
-    on_disk.write(workdir, points, {"unlike": unlike})
+    on_disk.write(workdir, points)
     able = [point for point in points if point.name not in failed]
     missing = [point for point in able if not _complete(workdir, point)]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
@@ -107,7 +107,7 @@ def run_point(workdir: str | Path, name: str) -> None:
       ValueError: there is no such study or point.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    workdir, (known, _) = Path(workdir), on_disk.read(workdir)
+    workdir, known = Path(workdir), on_disk.read(workdir)
     one_of("point", name, [point.name for point in known])
     (point,) = (point for point in known if point.name == name)
     (workdir / name).mkdir(exist_ok=True)
