@@ -176,7 +176,8 @@ def opened(
     chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
     if together > 1:
         chunks += f" of {together} seeds together"
-    key, machine = jax.random.key(config.seed), provenance.facts(chunks)
+    key, code = jax.random.key(config.seed), resumption.own_code(plain(config))
+    machine = provenance.facts(chunks) | code
     at, data = resumption.start(saved, parts.setup)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if job.progress and (saved or job.progress != "rounds"):
@@ -187,6 +188,7 @@ def opened(
     about = before | {
         "machine": machine,
         "commit": before.get("commit", machine["commit"]),
+        "code": before.get("code", code),
         "config": plain(config),
         "data": data,
         "lost": [*before.get("lost", ()), *found.lost],

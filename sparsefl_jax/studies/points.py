@@ -8,7 +8,6 @@ import contextlib
 import copy
 import importlib.util
 import json
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,8 +15,8 @@ from typing import Any, NamedTuple
 from sparsefl_jax.core.validate import blaming, closest, one_line
 from sparsefl_jax.report.comparison import study_folder
 from sparsefl_jax.report.comparison.study_folder import FILE as FILE
-from sparsefl_jax.runs import fit_rounds, run_directory
-from sparsefl_jax.runs.config import defaults, fields, plain, registry
+from sparsefl_jax.runs import fit_rounds, resumption, run_directory
+from sparsefl_jax.runs.config import defaults, fields, plain
 from sparsefl_jax.system import files
 
 _TAKEN = (
@@ -114,7 +113,7 @@ def check(points: Sequence[Point]) -> None:
             fields.check(point.config)
 
 
-def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
+def write(workdir: Path, points: Sequence[Point]) -> None:
     """Adds a study to the file of its folder, or refuses one that changes a begun run.
 
     The points of other studies in this folder stay in the file. `shown` there names
@@ -123,7 +122,6 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
     Args:
       workdir: the study's folder, created if absent.
       points: all of it.
-      shown: what the pages need beside, such as whether runs may be unlike.
 
     Raises:
       ValueError: a folder holds the run of another configuration, or of other code.
@@ -133,14 +131,14 @@ def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
         known = study_folder.read(workdir) if (workdir / FILE).exists() else {}
         held = {n: dict(known.get(n) or {}) for n in ("code", "labels", "points")}
         for point in points:
-            code = _code(point.config)
+            config = plain.plain(point.config)
+            code = resumption.own_code(config)
             _check_begun(workdir, point, held["code"].get(point.name, {}), code)
             held["code"][point.name] = code
             held["labels"][point.name] = point.label
-            held["points"][point.name] = plain.plain(point.config)
-        held["labels"] = {name: of for name, of in held["labels"].items() if of}
-        text = json.dumps(shown | {"shown": [p.name for p in points]} | held, indent=2)
-        files.write_text(workdir / FILE, text)
+            held["points"][point.name] = config
+        held["shown"] = [point.name for point in points]
+        files.write_text(workdir / FILE, json.dumps(held, indent=2))
 
 
 def _check_begun(workdir: Path, point: Point, old: dict, code: dict) -> None:
@@ -175,7 +173,7 @@ def with_kept_rounds(workdir: Path, point: Point) -> Point:
       workdir: the study's folder, which may not exist yet.
       point: as the study describes it.
     """
-    known = read(workdir)[0] if (workdir / FILE).exists() else []
+    known = read(workdir) if (workdir / FILE).exists() else []
     kept = [(point.config, old.config) for old in known if old.name == point.name]
     for seed, folder in folders(workdir, point):
         if (folder / "config.json").exists():
@@ -192,24 +190,13 @@ def begun(workdir: Path, point: Point) -> list[Path]:
     return [f for _, f in folders(workdir, point) if (f / "metrics.jsonl").exists()]
 
 
-def _code(config) -> dict[str, int]:
-    """Returns checksums of the files of one's own code that a configuration names."""
-    checksums = {}
-    for name in (config[section].get("name") for section in registry.TABLES):
-        if name is not None and ":" in name:
-            module = importlib.import_module(name.partition(":")[0])
-            if path := getattr(module, "__file__", None):
-                checksums[path] = zlib.crc32(Path(path).read_bytes())
-    return checksums
-
-
 def writing(workdir: Path):
     """Holds the lock of the files that belong to no point, such as the page."""
     return run_directory.locked(workdir, wait=60)
 
 
-def read(workdir: str | Path) -> tuple[list[Point], dict]:
-    """Returns all points of a study's folder, and what else its file holds.
+def read(workdir: str | Path) -> list[Point]:
+    """Returns the points of all studies in a folder.
 
     Raises:
       ValueError: the folder holds no study, or its file is damaged.
@@ -218,12 +205,12 @@ def read(workdir: str | Path) -> tuple[list[Point], dict]:
     if not path.exists():
         raise ValueError(f"workdir={str(workdir)!r}, expected the folder of a study")
     study = study_folder.read(path.parent)
+    labels = study.get("labels") or {}
     with blaming(path):
-        labels = study.pop("labels", {})
         return [
             Point(name, defaults.with_defaults(values), labels.get(name, ""))
-            for name, values in study.pop("points").items()
-        ], study
+            for name, values in study["points"].items()
+        ]
 
 
 @contextlib.contextmanager
