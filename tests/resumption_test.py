@@ -176,9 +176,10 @@ def test_a_setting_that_changes_results_is_no_bit_for_bit(finished, name, value)
 
 def test_another_version_of_the_package_is_no_bit_for_bit(finished, monkeypatch):
     saved = checkpoint.read(finished)
-    monkeypatch.setattr(provenance, "__version__", "9.9")
+    old = sfl.__version__
+    monkeypatch.setattr(sfl, "__version__", "9.9")
     now = provenance.facts(saved.about["machine"]["chunk"])
-    assert f"sparsefl_jax {sfl.__version__} -> 9.9" in resumption.describe(saved, now)
+    assert f"sparsefl_jax {old} -> 9.9" in resumption.describe(saved, now)
 
 
 METHOD = "from sparsefl_jax.algorithms import fedavg as mine\n"

@@ -3,14 +3,15 @@
 import importlib.metadata
 import platform
 import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
 import jax
 
-from sparsefl_jax import __version__
 from sparsefl_jax.system import hardware
 
+_PACKAGE = __name__.partition(".")[0]
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
 _SETTINGS = (  # of JAX, which change what a program computes or draws
     *("jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64"),
@@ -21,7 +22,7 @@ _SETTINGS = (  # of JAX, which change what a program computes or draws
 def versions() -> dict[str, str]:
     """Returns the versions of Python, of this package and of those that compute."""
     return {
-        "sparsefl_jax": __version__,
+        _PACKAGE: sys.modules[_PACKAGE].__version__,  # it need not be installed
         **{name: importlib.metadata.version(name) for name in VERSIONS},
         "python": platform.python_version(),
     }
