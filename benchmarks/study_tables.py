@@ -390,7 +390,7 @@ def collect(workdir: Path) -> list[dict]:
     Raises:
       ValueError: the folder holds no part of the benchmark but its tuning.
     """
-    known, _ = on_disk.read(workdir)
+    known = on_disk.read(workdir)
     entries = []
     for point in known:
         unknown = point.name.partition("-")[0] not in benchmark.METHODS

@@ -9,7 +9,10 @@ import time
 
 import pytest
 
+from sparsefl_jax.runs import experiment, programs
 from sparsefl_jax.system import interrupt
+from tests.launches import ROOT, SECONDS
+from tests.tiny import tiny_config
 
 BUSY = """
 import hashlib
@@ -60,3 +63,85 @@ def test_other_threads_change_nothing():
     thread.start()
     thread.join()
     assert told == [(0, before)]
+
+
+def compiling_forever(monkeypatch, stage):
+    """Makes a stage compile until the test ends; sends a signal to who waits for it."""
+    done, compile_stage = threading.Event(), programs.compile_stage
+    of = programs.Programs.of
+
+    def compile_or_wait(setup, index, *rest):
+        if index != stage:
+            return compile_stage(setup, index, *rest)
+        done.wait(SECONDS)
+        raise AssertionError("the run has waited")
+
+    def waits(self, index):
+        if index == stage:
+            threading.Timer(0.2, os.kill, [os.getpid(), signal.SIGINT]).start()
+        return of(self, index)
+
+    monkeypatch.setattr(programs, "compile_stage", compile_or_wait)
+    monkeypatch.setattr(programs.Programs, "of", waits)
+    return done
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_signal_during_compilation_ends_at_once(tmp_path, monkeypatch, seeds):
+    config = tiny_config(tmp_path)
+    config.seeds, config.seeds_together = seeds, "yes" if seeds > 1 else "auto"
+    done = compiling_forever(monkeypatch, 0)
+    try:
+        with pytest.raises(interrupt.StoppedError, match="compiling") as stopped:
+            experiment.run(config, tmp_path / "run", progress=False)
+        assert stopped.value.code == 128 + signal.SIGINT and not done.is_set()
+    finally:
+        done.set()
+
+
+@pytest.mark.slow
+def test_rounds_before_a_compilation_are_saved(tmp_path, monkeypatch):
+    done = compiling_forever(monkeypatch, 1)
+    try:
+        with pytest.raises(interrupt.StoppedError, match="compiling, all saved"):
+            experiment.run(tiny_config(tmp_path), tmp_path / "run", progress=False)
+    finally:
+        done.set()
+    assert list((tmp_path / "run/checkpoint").iterdir())
+
+
+COMPILING = """
+import sys, time
+sys.argv = ["launch.py", *sys.argv[1:]]
+from sparsefl_jax.runs import programs
+def compile_stage(*_):
+    print("compiling", flush=True)
+    time.sleep(3600)
+programs.compile_stage = compile_stage
+exec(open("launch.py").read())
+"""
+
+
+@pytest.mark.slow
+def test_a_process_does_not_wait_for_a_compilation(tmp_path):
+    (tmp_path / "config.json").write_text(tiny_config(tmp_path).to_json_best_effort())
+    flags = [f"--config={tmp_path / 'config.json'}", f"--workdir={tmp_path / 'run'}"]
+    with subprocess.Popen(
+        [sys.executable, "-c", COMPILING, *flags],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdout.readline() == "compiling\n"
+            process.stderr.readline()
+            while "compiling stage" not in process.stderr.readline():
+                pass
+            process.send_signal(signal.SIGINT)
+            _, said = process.communicate(timeout=SECONDS)
+        finally:
+            process.kill()
+    assert process.returncode == 128 + signal.SIGINT
+    assert "ended while compiling" in said and "launch.py --resume" in said
+    assert "Traceback" not in said

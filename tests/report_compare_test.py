@@ -1,4 +1,5 @@
 import csv
+import errno
 import io
 import json
 import math
@@ -271,3 +272,47 @@ def test_seeds_given_by_their_folders_are_named_by_that_of_their_point(tmp_path)
     given = [tmp_path / point / f"seed_{s}" for point in "ab" for s in (0, 1)]
     groups = read_groups(given)
     assert [(group.name, len(group.runs)) for group in groups] == [("a", 2), ("b", 2)]
+
+
+@pytest.mark.parametrize("code, ends", [(errno.EROFS, 0), (errno.ENOSPC, 2)])
+def test_a_folder_that_may_not_be_written_has_its_table(
+    tmp_path, monkeypatch, capsys, code, ends
+):
+    path = write_seed(tmp_path / "a", 0)
+
+    def read_only(run):
+        raise OSError(code, os.strerror(code), str(run))
+
+    monkeypatch.setattr(report, "plot_run", read_only)
+    assert main([str(path)]) == ends
+    out, err = capsys.readouterr()
+    assert os.strerror(code) in err and "Traceback" not in err
+    if not ends:
+        assert [row["run"] for row in rows_of(out)] == ["flash", "masked"]
+
+
+DATA = dict.fromkeys(("x", "y", "x_test", "y_test", "num_classes"), 1)
+APART = [  # what the second seed's summary and both configurations hold, and the label
+    ({}, {}, "flash"),
+    ({"commit": "b"}, {}, "flash (seeds differ in commit)"),
+    ({"data": DATA | {"y": 2}}, {}, "flash (seeds differ in data)"),
+    ({"data": DATA | {"y": 2}}, {"test_split": "within"}, "flash"),
+    ({"code": {"my.py": 2}, "commit": "b"}, {}, "flash (seeds differ in commit, code)"),
+    ({"data": DATA | {"train": 2}}, {}, "flash"),  # another partition
+]
+
+
+@pytest.mark.parametrize("other, fields, label", APART)
+def test_seeds_that_are_unlike_become_no_mean_in_silence(
+    tmp_path, other, fields, label
+):
+    same = {"commit": "a", "data": DATA, "code": {"my.py": 1}}
+    for seed, summary in enumerate((same, same | other, None)):  # one still runs
+        path = write_seed(tmp_path / f"a/seed_{seed}", seed)
+        config = json.loads((path / "config.json").read_text())
+        (path / "config.json").write_text(json.dumps(config | fields))
+        if summary is not None:
+            (path / "summary.json").write_text(json.dumps(summary))
+    groups = read_groups([tmp_path / "a"])
+    assert [entry.label for entry in compare(groups).entries] == [label]
+    assert label in comparison_table(groups)

@@ -3,11 +3,14 @@
 import json
 import shutil
 import sys
+import zlib
 
+import jax
 import numpy as np
 import pytest
 from absl import flags
 
+import sparsefl_jax as sfl
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
 from sparsefl_jax.runs import (
@@ -20,7 +23,7 @@ from sparsefl_jax.runs import (
 from sparsefl_jax.runs.config import build, defaults, plain
 from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.system import interrupt
+from sparsefl_jax.system import interrupt, provenance
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config
 
@@ -82,7 +85,7 @@ def test_an_extended_run_is_the_longer_one(run, tmp_path, monkeypatch, capsys):
         resume(run, fields={"num_rounds": 8}, progress=True)
     monkeypatch.undo()
     said = capsys.readouterr().err
-    assert "from here on num_rounds 4 -> 8" in said and "bit for bit" in said
+    assert "from here on num_rounds 4 -> 8" in said and ", bit for bit" in said
     assert not (run / "summary.json").exists() and not (run / "report.html").exists()
     told = resume(run)
     assert (told["rounds"], told["ended_by"]) == (8, "rounds")
@@ -145,6 +148,60 @@ def test_another_partition_is_refused_by_its_tables(finished):
     assert (at.stage, at.round) == (0, 4)
     with pytest.raises(ValueError, match="checkpoint: train changed"):
         resumption.start(saved, setup._replace(data=moved))
+
+
+SETTINGS = [
+    ("jax_threefry_partitionable", False),
+    ("jax_enable_x64", True),
+    ("jax_default_matmul_precision", "bfloat16"),
+    ("jax_default_prng_impl", "rbg"),
+    ("jax_random_seed_offset", 1),
+]
+
+
+@pytest.mark.parametrize("name, value", SETTINGS)
+def test_a_setting_that_changes_results_is_no_bit_for_bit(finished, name, value):
+    saved, old = checkpoint.read(finished), getattr(jax.config, name)
+    chunks = saved.about["machine"]["chunk"]
+    assert resumption.describe(saved, provenance.facts(chunks)).endswith(" bit for bit")
+    jax.config.update(name, value)
+    try:
+        said = resumption.describe(saved, provenance.facts(chunks))
+    finally:
+        jax.config.update(name, old)
+    assert said.endswith(f"not bit for bit: {name} {old} -> {value}")
+    summary = json.loads((finished / "summary.json").read_text())
+    assert summary["settings"][name] == old
+
+
+def test_another_version_of_the_package_is_no_bit_for_bit(finished, monkeypatch):
+    saved = checkpoint.read(finished)
+    old = sfl.__version__
+    monkeypatch.setattr(sfl, "__version__", "9.9")
+    now = provenance.facts(saved.about["machine"]["chunk"])
+    assert f"sparsefl_jax {old} -> 9.9" in resumption.describe(saved, now)
+
+
+METHOD = "from sparsefl_jax.algorithms import fedavg as mine\n"
+
+
+def test_an_edited_method_of_ones_own_is_no_bit_for_bit(tmp_path, monkeypatch, capsys):
+    file = tmp_path / "single_method.py"
+    file.write_text(METHOD)
+    monkeypatch.syspath_prepend(tmp_path)
+    config = four_rounds(tmp_path)
+    config.algorithm, config.num_rounds = {"name": "single_method:mine"}, 2
+    summary = experiment.run(config, tmp_path / "run", progress=False)
+    assert summary["code"] == {str(file): zlib.crc32(METHOD.encode())}
+    for text, exact in (("", True), ("# edited\n", False)):
+        with open(file, "a") as opened:
+            opened.write(text)
+        shutil.rmtree(tmp_path / "again", ignore_errors=True)
+        shutil.copytree(tmp_path / "run", tmp_path / "again")
+        resume(tmp_path / "again", fields={"num_rounds": 3}, progress=True)
+        said = capsys.readouterr().err
+        assert (", bit for bit\n" in said) == exact
+        assert ("not bit for bit: " + str(file) in said) != exact
 
 
 def test_an_edited_configuration_is_refused_by_its_field(run):
@@ -253,7 +310,8 @@ def test_a_limit_lifted_after_the_last_round_leaves_nothing_to_run(settle):
 def test_a_finished_run_says_that_nothing_is_left(run, capsys):
     before = files(run)
     resume(run, fields={"eval_every": 1}, progress=True)
-    assert capsys.readouterr().err == "this run has ended, by rounds\n"
+    said = f"this run has ended, by rounds\nreport: {run}/report.html\n"
+    assert capsys.readouterr().err == said
     assert files(run) == before
 
 

@@ -131,14 +131,13 @@ def test_a_finished_point_stays_finished_if_only_what_is_free_has_changed(
 def test_the_page_is_written_for_a_twentieth_of_the_time(monkeypatch):
     now, written = [100.0], []
 
-    def write(workdir, say):
+    def write():
         written.append(now[0])
         now[0] += 3.0
 
     timer = SimpleNamespace(monotonic=lambda: now[0])
     monkeypatch.setattr(progress, "time", timer)
-    monkeypatch.setattr(progress, "write_page", write)
-    page = progress.page_writer(None, None)
+    page = progress.seldom(write)
     for moment in (100.0, 159.0, 160.0, 200.0):
         now[0] = max(now[0], moment)
         page()

@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from sparsefl_jax import report
 from sparsefl_jax.algorithms import ALGORITHMS
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.runs import experiment, fit_rounds, pilot
@@ -93,6 +94,10 @@ def test_a_sweep_that_cannot_be_parsed(text, said):
 
 SWEPT = [
     ("seed=0,2", "seeds without a gap"),
+    ("seed=lr", "seed=['lr'], expected whole numbers"),
+    ("seed=0..1e12", "expected whole numbers"),
+    ("algorithm.name=3", "algorithm.name='3'"),
+    ("model.name=None", "model.name='None'"),
     ("algorithm.nam=fedavg", "algorithm.nam is read by none"),
     ("cohort_sise=3", "did you mean 'cohort_size'"),
     ("density=0.1", "density is read by none"),
@@ -163,11 +168,35 @@ def test_a_method_keeps_what_a_configuration_has_set():
     assert same.first_stage.epochs == 3 and same.algorithm.keep_optimizer
 
 
-@pytest.mark.parametrize("name", ["", "a/b", "..", "a b", ".hidden", "jobs", 201 * "a"])
+NO_FOLDERS = ["", "a/b", "..", "a b", ".hidden", "jobs", 201 * "a"]
+OF_THE_STUDY = ["comparison.csv", "comparison.tex", "figures", "report.html.tmp"]
+
+
+@pytest.mark.parametrize("name", [*NO_FOLDERS, *OF_THE_STUDY])
 def test_a_point_whose_name_is_no_folder(tmp_path, name):
     write_study(tmp_path)
     config = points(tmp_path)[0].config
     refused(lambda: on_disk.check([Point(name, config)]), repr(name))
+
+
+DAMAGED = [  # names and seeds in the file of a study
+    ("..", 1, "a point '..'"),
+    ("../../else", 1, "a point '../../else'"),
+    ("a", 1e12, "points.a.seeds=1000000000000.0, expected a whole number"),
+    ("a", 10**12, "of 1000000000000 seeds"),
+]
+
+
+@pytest.mark.parametrize("name, seeds, said", DAMAGED)
+def test_a_file_of_a_study_that_names_what_is_no_point(tmp_path, name, seeds, said):
+    held = {"points": {name: {"seed": 0, "seeds": seeds}}}
+    (tmp_path / "study.json").write_text(json.dumps(held))
+    for call in (
+        lambda: on_disk.read(tmp_path),
+        lambda: runner.run_point(tmp_path, name),
+        lambda: report.read_groups([tmp_path]),
+    ):
+        refused(call, said)
 
 
 ALIKE = [  # what the second point has of its own, and the refusal
@@ -195,8 +224,8 @@ def test_labels_of_points_are_kept_and_unique(tmp_path):
     write_study(tmp_path)
     one, other = points(tmp_path)
     named = [one._replace(label="Dense"), other]
-    on_disk.write(tmp_path / "out", named, {})
-    read, _ = on_disk.read(tmp_path / "out")
+    on_disk.write(tmp_path / "out", named)
+    read = on_disk.read(tmp_path / "out")
     assert [point.label for point in read] == ["Dense", ""]
     file = tmp_path / "labelled.py"
     file.write_text(

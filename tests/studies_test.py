@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import json
 import os
 import shutil
 import signal
@@ -12,11 +13,15 @@ from types import SimpleNamespace
 
 import pytest
 
+from sparsefl_jax import report
+from sparsefl_jax.report.comparison import study_folder
 from sparsefl_jax.runs import experiment, recording, run_directory
 from sparsefl_jax.runs import job as single
 from sparsefl_jax.studies import __main__ as one_point
-from sparsefl_jax.studies import launchers, processes, progress, runner
+from sparsefl_jax.studies import command, launchers, processes, progress, runner
+from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.studies.points import State
+from sparsefl_jax.system import hardware
 from tests.refusals import refused
 from tests.tiny_study import points, write_study
 
@@ -128,6 +133,49 @@ def test_what_is_missing_runs(study, tmp_path, ran, capsys):
     assert len(ran) == 4
 
 
+def test_two_studies_one_after_another_lose_no_points(study, tmp_path, ran):
+    """What a page shows is of its study, what the folder holds is of both."""
+    first, second = study[0]._replace(label="Dense"), study[1]
+    pages = []
+    for points_of in ([first], [second]):
+        runner.run(points_of, tmp_path, show=False)
+        page = (tmp_path / "report.html").read_text()
+        pages.append([name in page for name in ("fedavg", "fedprox")])
+    held = json.loads((tmp_path / "study.json").read_text())
+    assert [*held["points"]] == [*held["code"]] == ["fedavg", "fedprox"]
+    assert held["labels"] == {"fedavg": "Dense", "fedprox": ""} and held["shown"] == [
+        "fedprox"
+    ]
+    for run in tmp_path.glob("*/seed_*"):
+        (run / "metrics.jsonl").touch()
+    own = [tmp_path / f"fedprox/seed_{seed}" for seed in (0, 1)]
+    assert study_folder.runs_of(tmp_path) == own
+    first.config.optimizer.learning_rate = 0.5
+    refused(lambda: runner.run([first], tmp_path, show=False), "is 0.1 there")
+    assert json.loads((tmp_path / "study.json").read_text()) == held
+
+
+def test_the_page_is_of_the_study_that_writes_it(study, tmp_path, monkeypatch):
+    """Another study begins in the folder while the first one runs."""
+    pages = []
+    write = lambda runs, out, **about: pages.append(about)  # noqa: E731
+    monkeypatch.setattr(report, "write_comparison", write)
+    on_disk.write(tmp_path, study[:1])
+    on_disk.write(tmp_path, study[1:])
+    progress.write_page(tmp_path, study[:1], True, print)
+    assert pages[0]["status"] == [("fedavg", "missing")] and pages[0]["unlike"]
+
+
+def test_the_end_of_a_study_names_its_page(study, tmp_path, ran, monkeypatch, capsys):
+    monkeypatch.setattr(hardware, "keep_compilations", lambda: None)
+    monkeypatch.setattr(on_disk, "load", lambda file: study)
+    monkeypatch.setattr(on_disk, "begun", lambda *_: [tmp_path])
+    monkeypatch.setattr(report, "read_groups", lambda runs: [])
+    command.run("a_study.py", None, None, str(tmp_path / "out"))
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == f"report: {tmp_path}/out/report.html"
+
+
 def test_changed_code_of_a_method_is_refused(study, tmp_path, ran, monkeypatch):
     """Edits of one's own method between two starts of a study."""
     (tmp_path / "edited_method.py").write_text(
@@ -143,9 +191,11 @@ def test_changed_code_of_a_method_is_refused(study, tmp_path, ran, monkeypatch):
         file.write("# another line\n")
     said = "edited_method.py has changed since 'fedavg' began; remove"
     refused(lambda: runner.run(study[:1], out, show=False), said)
+    runner.run(study[1:], out, show=False)  # another study in between
+    refused(lambda: runner.run(study[:1], out, show=False), said)
     shutil.rmtree(out / "fedavg")
     runner.run(study[:1], out, show=False)
-    assert len(ran) == 4
+    assert len(ran) == 6
 
 
 def test_the_line_of_progress(study, tmp_path, ran):
@@ -181,7 +231,7 @@ def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkey
         return runs(job)
 
     monkeypatch.setattr(single, "perform", perform)
-    monkeypatch.setattr(progress, "write_page", lambda workdir, say: None)
+    monkeypatch.setattr(progress, "write_page", lambda *of: None)
     told = []
 
     def go():

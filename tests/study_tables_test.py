@@ -249,7 +249,7 @@ def test_a_point_counts_once_its_seeds_have_ended_or_diverged(tmp_path):
     config = default_config()
     config.seeds, names = 2, ("fedavg", "stc", "topk", "zerofl", "spafl")
     points = [Point(name, config) for name in names]
-    on_disk.write(tmp_path, points, {"unlike": False})
+    on_disk.write(tmp_path, points)
     for name, seeds in (
         *(("fedavg", (0, 1)), ("stc", (0,))),
         *(("topk", (1,)), ("spafl", (0,))),
@@ -270,5 +270,5 @@ def test_a_point_counts_once_its_seeds_have_ended_or_diverged(tmp_path):
 def test_other_studies_are_refused(name, seed, tmp_path):
     config = default_config()
     config.seed = seed
-    on_disk.write(tmp_path, [Point(name, config)], {"unlike": False})
+    on_disk.write(tmp_path, [Point(name, config)])
     refused(lambda: study_tables.collect(tmp_path), f"holds the point {name!r}")

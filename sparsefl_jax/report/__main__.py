@@ -1,6 +1,7 @@
 """`python -m sparsefl_jax.report RUN...`: plots and pages of runs, and all in one."""
 
 import argparse
+import errno
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
       argv: the arguments; None for those of the command line.
 
     Returns:
-      The exit code: 0, or 2 if a folder could not be read or written.
+      The exit code: 0, or 2 if a folder could not be read or written. If a folder may
+      not be written, a line says so, and the table follows.
 
     Example:
       >>> main(["no/such/run"])
@@ -74,13 +76,18 @@ def _report(arguments: argparse.Namespace, budgets: dict[str, list[float]]) -> N
     runs = [run for group in groups for run in group.runs]
     comparison = compare(groups, budgets=budgets, unlike=arguments.unlike)
     written = []
-    for run in runs:
-        written += [*report.plot_run(run.path), report.write_page(run.path)]
-    if len(runs) > 1 or out is not None:
-        first = Path(names[0])
-        folder = out or (first if len(names) == 1 else first.parent / "comparison")
-        written += report.write_comparison_page(comparison, folder)
-    print(f"wrote {len(written)} files: {_folders(written)}", file=sys.stderr)
+    try:
+        for run in runs:
+            written += [*report.plot_run(run.path), report.write_page(run.path)]
+        if len(runs) > 1 or out is not None:
+            first = Path(names[0])
+            folder = out or (first if len(names) == 1 else first.parent / "comparison")
+            written += report.write_comparison_page(comparison, folder)
+        print(f"wrote {len(written)} files: {_folders(written)}", file=sys.stderr)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EROFS):
+            raise
+        print(f"not written: {one_line(error)}", file=sys.stderr)
     if arguments.csv:
         say(report.comparison_csv(groups, comparison).rstrip())
     else:

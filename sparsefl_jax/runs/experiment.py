@@ -150,7 +150,10 @@ def run_each(
 
 def perform(job: Job) -> dict:
     """Runs what was asked for; returns and raises what `run` does."""
-    return _run_seeds(job) if job.config.seeds > 1 else single.perform(job)
+    found = _run_seeds(job) if job.config.seeds > 1 else single.perform(job)
+    if job.progress and processes.leads():
+        print(f"report: {job.path / 'report.html'}", file=sys.stderr)
+    return found
 
 
 def _run_seeds(job: Job) -> dict:

@@ -176,7 +176,8 @@ def opened(
     chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
     if together > 1:
         chunks += f" of {together} seeds together"
-    key, machine = jax.random.key(config.seed), provenance.facts(chunks)
+    key, code = jax.random.key(config.seed), resumption.own_code(plain(config))
+    machine = provenance.facts(chunks) | code
     at, data = resumption.start(saved, parts.setup)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if job.progress and (saved or job.progress != "rounds"):
@@ -187,6 +188,7 @@ def opened(
     about = before | {
         "machine": machine,
         "commit": before.get("commit", machine["commit"]),
+        "code": before.get("code", code),
         "config": plain(config),
         "data": data,
         "lost": [*before.get("lost", ()), *found.lost],
@@ -228,7 +230,9 @@ def _simulate(
     """Runs to the end, or to an interruption; returns what `finish` returns."""
     with (
         interrupt.listening(message) as interrupted,
-        Programs(*parts, at.stage, recorder.waiting) as programs,
+        Programs(
+            *parts, at.stage, recorder.waiting, interrupted=interrupted
+        ) as programs,
     ):
         for segment in () if at.ended_by else loop.go_on(key, programs, at):
             due = recorder.record(segment)
@@ -236,7 +240,9 @@ def _simulate(
                 continue
             at = segment.snapshot
             due, stop = processes.most(due, interrupted())
-            if due or stop or at.ended_by:
+            # The next stage may have to compile, when a signal ends the run at once.
+            ends = at.round == parts.setup.stages[at.stage].num_rounds
+            if due or stop or ends or at.ended_by:
                 recorder.save(_whole(at), segment.models)
             if stop and not at.ended_by:
                 where = f"round {at.round} of stage {at.stage}"

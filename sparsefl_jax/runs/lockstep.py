@@ -39,7 +39,7 @@ def compiled(
     *,
     first: int = 0,
     asked: bool = False,
-    waiting: Callable | None = None,
+    **hooks: Callable,
 ) -> Programs:
     """Compiles the stages of runs that are to go on together.
 
@@ -49,7 +49,7 @@ def compiled(
       first: the first stage that is left of any.
       asked: whether it was asked for. Else it has to promise more speed: on
         accelerators, with all clients at a time that a single run would take.
-      waiting: as `Programs` takes it.
+      **hooks: `waiting` and `interrupted`, as `Programs` takes them.
 
     Raises:
       ApartError: they cannot go on together.
@@ -57,7 +57,8 @@ def compiled(
     if why := _refusal(setups, traced, asked):
         raise ApartError(why)
     populations = [placement.on_host(s.data, s.budgets) for s in setups]
-    programs = Programs(setups[0], traced, first, waiting, replicas.of(populations))
+    together = replicas.of(populations)
+    programs = Programs(setups[0], traced, first, replicas=together, **hooks)
     with programs:  # all stages before any round, for then nothing is to be undone
         for stage in range(first, len(traced)):
             try:

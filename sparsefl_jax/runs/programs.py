@@ -1,8 +1,10 @@
 """The compiled programs of a run: one for each stage, the next while one runs."""
 
-import concurrent.futures
+import atexit
+import os
 import time
 from collections.abc import Callable, Sequence
+from multiprocessing.pool import AsyncResult, ThreadPool  # of daemons
 from typing import NamedTuple
 
 import jax
@@ -16,7 +18,7 @@ from sparsefl_jax.runs.segment_lengths import Pace
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import placement, round_program
 from sparsefl_jax.simulation.replicas import Replicas, widened
-from sparsefl_jax.system import processes
+from sparsefl_jax.system import interrupt, processes
 
 
 class Program(NamedTuple):
@@ -43,6 +45,7 @@ class Programs:
       replicas: the runs with other seeds that each program runs together; None for one.
       waiting: `(stage, stages, seconds, program)`, called about once a second while
         `of` waits for the program of a stage, which is None, and once it is there.
+      interrupted: returns the number of a signal that ends this waiting, or 0.
     """
 
     def __init__(
@@ -52,32 +55,43 @@ class Programs:
         first: int = 0,
         waiting: Callable | None = None,
         replicas: Replicas | None = None,
+        interrupted: Callable[[], int] = lambda: 0,
     ):
+        self._interrupted = interrupted
         self._waiting = waiting or (lambda stage, stages, seconds, program: None)
         self.setup, self.traced, self.replicas = setup, traced, replicas
         self._programs: dict[int, Program] = {}
-        self._pool = concurrent.futures.ThreadPoolExecutor(1, "compilation")
-        self._futures: dict[int, concurrent.futures.Future] = {}
+        self._pool = ThreadPool(1)
+        self._futures: dict[int, AsyncResult] = {}
         self.begin(first)
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *error):
-        """Ends the thread once it has compiled what it is compiling."""
-        self._pool.shutdown(cancel_futures=True)
+    def __exit__(self, kind, error, trace):
+        """Waits for what is being compiled, unless the run was asked to end."""
+        self._pool.close()
+        if isinstance(error, Exception | None):
+            self._pool.join()
+        else:  # nothing stops a compilation but the end of the process
+            atexit.register(self._leave, getattr(error, "code", 1))
+
+    def _leave(self, code: int) -> None:
+        if not all(future.ready() for future in self._futures.values()):
+            os._exit(code)
 
     def begin(self, stage: int) -> None:
         """Begins to compile a stage in the thread, if there is such a stage."""
         known = stage in self._futures or stage >= len(self.traced)
         if not known and not processes.several():
-            self._futures[stage] = self._pool.submit(self._compile, stage)
+            self._futures[stage] = self._pool.apply_async(self._compile, [stage])
 
     def of(self, stage: int) -> Program:
         """Returns the program of a stage; waits until it is compiled.
 
         Raises:
           ValueError: it does not fit the memory.
+          interrupt.StoppedError: `interrupted` returned a signal.
         """
         if stage not in self._programs:
             begin, stages = time.time(), len(self.traced)
@@ -85,9 +99,12 @@ class Programs:
             with timings.waiting():
                 if stage not in self._futures:
                     self._compile(stage)
-                while stage in self._futures and not self._futures[stage].done():
+                while stage in self._futures and not self._futures[stage].ready():
                     self._waiting(stage, stages, time.time() - begin, None)
-                    concurrent.futures.wait([self._futures[stage]], timeout=1)
+                    if stop := self._interrupted():
+                        said = "ended while compiling, all saved"
+                        raise interrupt.StoppedError(said, stop)
+                    self._futures[stage].wait(timeout=1)
             self.check()
             self._waiting(stage, stages, time.time() - begin, self._programs[stage])
         return self._programs[stage]
@@ -95,8 +112,8 @@ class Programs:
     def check(self) -> None:
         """Raises what the compilation of any stage has raised so far."""
         for future in self._futures.values():
-            if future.done():
-                future.result()
+            if future.ready():
+                future.get()
 
     def memory(self, stage: int) -> memory.Memory:
         """Returns the memory of a stage, by shape alone if it is not compiled."""

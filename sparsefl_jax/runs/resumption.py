@@ -6,6 +6,8 @@ evaluation interval and the end of the run may change: more rounds extend its la
 stage, and schedules keep the horizon that they were planned for.
 """
 
+import importlib
+import zlib
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -14,6 +16,7 @@ import jax
 
 from sparsefl_jax.data import federated
 from sparsefl_jax.runs import checkpoint, run_directory
+from sparsefl_jax.runs.config import registry
 from sparsefl_jax.runs.config.plain import replaced, stages
 from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.runs.setup import Setup
@@ -224,14 +227,29 @@ def fingerprint(data) -> dict[str, int]:
     return {k: checkpoint.checksum(v) for k, v in fields if k != "name"}
 
 
+def own_code(config: dict) -> dict[str, int]:
+    """Computes checksums of the files of methods, networks, partitions of one's own.
+
+    Args:
+      config: as `plain` returns it; `module:function` is one's own.
+    """
+    checksums = {}
+    for name in (config[section].get("name") for section in registry.TABLES):
+        if name is not None and ":" in name:
+            module = importlib.import_module(name.partition(":")[0])
+            if path := getattr(module, "__file__", None):
+                checksums[path] = zlib.crc32(Path(path).read_bytes())
+    return checksums
+
+
 def describe(saved: checkpoint.Saved, now: dict) -> str:
     """Says where a run continues, and whether its results will be bit for bit the same.
 
     Args:
       saved: the checkpoint.
-      now: the machine and versions of today, from `provenance.facts`.
+      now: the machine and versions of today, from `provenance.facts`, and `own_code`.
     """
     then, at = saved.about["machine"], saved.snapshot
     changed = [f"{k} {then.get(k)} -> {now[k]}" for k in now if then.get(k) != now[k]]
-    exactness = f"to rounding, for {', '.join(changed)}" if changed else "bit for bit"
+    exactness = f"not bit for bit: {', '.join(changed)}" if changed else "bit for bit"
     return f"resuming after round {at.round} of stage {at.stage}, {exactness}"

@@ -19,7 +19,7 @@ from sparsefl_jax.system import files, hardware, provenance
 # What runs that differ in their seed only have in common.
 _SHARED = (
     *("method", "model", "dataset", "partition"),
-    *("rounds", "metric", "versions", "device"),
+    *("rounds", "metric", "versions", "device", "commit"),
 )
 
 
@@ -78,8 +78,8 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
         "versions": provenance.versions(),
         "device": f"{jax.device_count()} x {jax.devices()[0].device_kind}",
         "compute_dtype": config.model.get("dtype", "float32"),
-        "matmul_precision": provenance.precision(),
-        **{name: about[name] for name in ("seconds", "commit", "data")},
+        "settings": provenance.settings(),
+        **{name: about.get(name) for name in ("seconds", "commit", "code", "data")},
         "ended_by": at.ended_by,
         "clients": partition_statistics(np.load(folder / "partition.npy")),
         # Records that are lost are in no total.
@@ -123,10 +123,11 @@ def over_seeds(summaries: list[dict]) -> dict:
             values = [a[key] for a in of_seeds]
             accuracy[name][key] = statistics.fmean(values)
             accuracy[name][f"{key}_std"] = statistics.stdev(values)
+    same = [k for k in _common(summaries) if all(s[k] == first[k] for s in summaries)]
     clients = [summary.get("clients", {}) for summary in summaries]
     lost = [f"seed {s['seed']}: {x}" for s in summaries for x in s.get("lost", ())]
     return (
-        {key: first[key] for key in _SHARED if key in first}
+        {key: first[key] for key in _SHARED if key in same}
         | {key: summaries[-1][key] for key in ("memory",) if key in first}
         | {
             "seeds": [summary["seed"] for summary in summaries],

@@ -71,8 +71,6 @@ def attempt(function: Callable, *arguments, **options) -> Any:
     """Returns what a function returns or, if it fails, its error."""
     try:
         return function(*arguments, **options)
-    except interrupt.StoppedError:
-        raise
     except Exception as error:  # whatever it is, the other seeds go on
         return error
 
@@ -102,6 +100,7 @@ def _outcomes(jobs: Sequence[Job], left: dict, asked: bool) -> Iterator[Outcome]
                 first=min(at.stage for at in stands.values()),
                 asked=asked,
                 waiting=progress.compiling,
+                interrupted=interrupted,
             )
         except lockstep.ApartError as error:
             why = str(error)

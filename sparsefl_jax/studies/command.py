@@ -72,6 +72,7 @@ def run(
     folders = [f for p in study for f in points.begun(folder, p)]
     if folders:
         formats.say(report.comparison_table(report.read_groups(folders)))
+        formats.say(f"\nreport: {folder / 'report.html'}")
     if failed := [name for name, state in states.items() if state.failed]:
         first = states[failed[0]].failed.splitlines()[0]
         raise ValueError(

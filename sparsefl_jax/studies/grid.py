@@ -111,8 +111,11 @@ def sweep(config, axes: Mapping[str, Sequence] | str) -> list[Point]:
 def _seeds(seeds, config) -> tuple[int, int]:
     if seeds is None:
         return config.seed, config.seeds
-    if list(seeds) != list(range(min(seeds), min(seeds) + len(seeds))):
-        raise ValueError(f"--sweep: seed={list(seeds)}, expected seeds without a gap")
+    whole = all(type(seed) is int for seed in seeds)
+    if not whole or list(seeds) != list(range(min(seeds), min(seeds) + len(seeds))):
+        raise ValueError(
+            f"--sweep: seed={list(seeds)}, expected whole numbers, seeds without a gap"
+        )
     return min(seeds), len(seeds)
 
 
@@ -122,7 +125,7 @@ def _apply(config, chosen: dict) -> dict:
     first = [field for field in ("num_clients", "num_rounds") if field in chosen]
     for field in first:  # what a method brings follows them
         _set(config, field, chosen[field])
-    name = chosen.get("algorithm.name", config.algorithm.name)
+    name = str(chosen.get("algorithm.name", config.algorithm.name))
     density = chosen.get("density")
     methods.choose(config, name, density)
     if density is not None and config.density is None:
@@ -138,7 +141,7 @@ def _set(config, field: str, value) -> bool:
     """Sets a field; tells whether there is one for this point's method."""
     section, _, key = field.rpartition(".")
     if key == "name" and section in registry.TABLES:
-        rename.switch(config, section, value)
+        rename.switch(config, section, str(value))
         return True
     known = flatten(config.to_dict())
     if field not in known:

@@ -8,19 +8,21 @@ import contextlib
 import copy
 import importlib.util
 import json
-import re
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsefl_jax.core.validate import blaming, closest, one_line
+from sparsefl_jax.report.comparison import study_folder
 from sparsefl_jax.report.comparison.study_folder import FILE as FILE
-from sparsefl_jax.runs import fit_rounds, run_directory
-from sparsefl_jax.runs.config import defaults, fields, plain, registry
+from sparsefl_jax.runs import fit_rounds, resumption, run_directory
+from sparsefl_jax.runs.config import defaults, fields, plain
 from sparsefl_jax.system import files
 
-_TAKEN = (FILE, "failed", "jobs", "lock", "logs", "report.html")
+_TAKEN = (
+    *(FILE, "failed", "jobs", "lock", "logs"),
+    *("comparison.csv", "comparison.tex", "figures", "methods.bib", "report.html"),
+)
 
 
 class Point(NamedTuple):
@@ -94,12 +96,8 @@ def check(points: Sequence[Point]) -> None:
     names = [point.name for point in points]
     labels = [point.label for point in points]
     for point in points:
-        if not re.fullmatch(r"\w[\w.,=+-]{,199}", str(point.name)):
-            raise ValueError(
-                f"a point is called {point.name!r}, expected at most 200 letters, "
-                "digits and _.,=+- as it names a folder"
-            )
-        if point.name in _TAKEN:
+        study_folder.check(point.name, point.config.seeds)
+        if point.name.removesuffix(".tmp") in _TAKEN:
             raise ValueError(
                 f"a point is called {point.name!r}, expected another name than the "
                 "study's own files have"
@@ -115,47 +113,52 @@ def check(points: Sequence[Point]) -> None:
             fields.check(point.config)
 
 
-def write(workdir: Path, points: Sequence[Point], shown: dict) -> None:
-    """Writes the study's file, or refuses a study that changes a run that has begun.
+def write(workdir: Path, points: Sequence[Point]) -> None:
+    """Adds a study to the file of its folder, or refuses one that changes a begun run.
+
+    The points of other studies in this folder stay in the file. `shown` there names
+    those of this study, of which reports are.
 
     Args:
       workdir: the study's folder, created if absent.
       points: all of it.
-      shown: what the pages need beside, such as whether runs may be unlike.
 
     Raises:
       ValueError: a folder holds the run of another configuration, or of other code.
     """
-    code = {p.name: _code(p.config) for p in points}
-    known = read(workdir)[1].get("code", {}) if (workdir / FILE).exists() else {}
-    for point in points:
-        begun = [f for _, f in folders(workdir, point) if (f / "config.json").exists()]
-        for folder in begun:
-            kept = run_directory.read_config(folder)
-            wanted = point.of_seed(kept.seed)
-            wanted = fit_rounds.kept(wanted, kept) or wanted
-            free = {*run_directory.FREE, "fit.by", "fit.measured"}
-            if (folder / "summary.json").exists():  # nothing reads its data again
-                free.discard("dataset")
-            if differs := run_directory.difference(kept, wanted, free):
-                raise ValueError(
-                    f"{folder} holds a run of another configuration: {differs}; remove "
-                    f"{workdir / point.name} to run it again, or give another --workdir"
-                )
-        old = known.get(point.name, {})
-        for file, checksum in code[point.name].items() if begun else ():
-            if old.get(file, checksum) != checksum:
-                raise ValueError(
-                    f"{file} has changed since {point.name!r} began; remove "
-                    f"{workdir / point.name} to run it again, or give another --workdir"
-                )
     workdir.mkdir(parents=True, exist_ok=True)
-    configurations = {p.name: plain.plain(p.config) for p in points}
     with writing(workdir):
-        labels = {p.name: p.label for p in points if p.label}
-        held = {"code": code, "labels": labels, "points": configurations}
-        text = json.dumps(shown | held, indent=2)
-        files.write_text(workdir / FILE, text)
+        known = study_folder.read(workdir) if (workdir / FILE).exists() else {}
+        held = {n: dict(known.get(n) or {}) for n in ("code", "labels", "points")}
+        for point in points:
+            config = plain.plain(point.config)
+            code = resumption.own_code(config)
+            _check_begun(workdir, point, held["code"].get(point.name, {}), code)
+            held["code"][point.name] = code
+            held["labels"][point.name] = point.label
+            held["points"][point.name] = config
+        held["shown"] = [point.name for point in points]
+        files.write_text(workdir / FILE, json.dumps(held, indent=2))
+
+
+def _check_begun(workdir: Path, point: Point, old: dict, code: dict) -> None:
+    """Refuses another configuration, or other code than the old, of runs that began."""
+    begun = [f for _, f in folders(workdir, point) if (f / "config.json").exists()]
+    again = f"remove {workdir / point.name} to run it again, or give another --workdir"
+    for folder in begun:
+        kept = run_directory.read_config(folder)
+        wanted = point.of_seed(kept.seed)
+        wanted = fit_rounds.kept(wanted, kept) or wanted
+        free = {*run_directory.FREE, "fit.by", "fit.measured"}
+        if (folder / "summary.json").exists():  # nothing reads its data again
+            free.discard("dataset")
+        if differs := run_directory.difference(kept, wanted, free):
+            raise ValueError(
+                f"{folder} holds a run of another configuration: {differs}; {again}"
+            )
+    for file, checksum in code.items() if begun else ():
+        if old.get(file, checksum) != checksum:
+            raise ValueError(f"{file} has changed since {point.name!r} began; {again}")
 
 
 def folders(workdir: Path, point: Point) -> list[tuple[int, Path]]:
@@ -170,7 +173,7 @@ def with_kept_rounds(workdir: Path, point: Point) -> Point:
       workdir: the study's folder, which may not exist yet.
       point: as the study describes it.
     """
-    known = read(workdir)[0] if (workdir / FILE).exists() else []
+    known = read(workdir) if (workdir / FILE).exists() else []
     kept = [(point.config, old.config) for old in known if old.name == point.name]
     for seed, folder in folders(workdir, point):
         if (folder / "config.json").exists():
@@ -187,24 +190,13 @@ def begun(workdir: Path, point: Point) -> list[Path]:
     return [f for _, f in folders(workdir, point) if (f / "metrics.jsonl").exists()]
 
 
-def _code(config) -> dict[str, int]:
-    """Returns checksums of the files of one's own code that a configuration names."""
-    checksums = {}
-    for name in (config[section].get("name") for section in registry.TABLES):
-        if name is not None and ":" in name:
-            module = importlib.import_module(name.partition(":")[0])
-            if path := getattr(module, "__file__", None):
-                checksums[path] = zlib.crc32(Path(path).read_bytes())
-    return checksums
-
-
 def writing(workdir: Path):
     """Holds the lock of the files that belong to no point, such as the page."""
     return run_directory.locked(workdir, wait=60)
 
 
-def read(workdir: str | Path) -> tuple[list[Point], dict]:
-    """Returns the points of a study's folder and what its pages need beside.
+def read(workdir: str | Path) -> list[Point]:
+    """Returns the points of all studies in a folder.
 
     Raises:
       ValueError: the folder holds no study, or its file is damaged.
@@ -212,13 +204,13 @@ def read(workdir: str | Path) -> tuple[list[Point], dict]:
     path = Path(workdir) / FILE
     if not path.exists():
         raise ValueError(f"workdir={str(workdir)!r}, expected the folder of a study")
-    study = files.read_json(path, {"points": {}})
+    study = study_folder.read(path.parent)
+    labels = study.get("labels") or {}
     with blaming(path):
-        labels = study.pop("labels", {})
         return [
             Point(name, defaults.with_defaults(values), labels.get(name, ""))
-            for name, values in study.pop("points").items()
-        ], study
+            for name, values in study["points"].items()
+        ]
 
 
 @contextlib.contextmanager

@@ -58,35 +58,38 @@ def line(workdir: Path, points: Sequence[Point]) -> str:
     return ", ".join(filter(None, parts))
 
 
-def page_writer(workdir: Path, say: Callable) -> Callable[[], None]:
+def seldom(write: Callable[[], None]) -> Callable[[], None]:
     """Returns a function that writes the page, as long as that takes little time.
 
     The page of many runs takes seconds, so a call does nothing that comes before
     twenty times as long has passed.
 
     Args:
-      workdir, say: as of `write_page`.
+      write: writes the page.
     """
     due = -math.inf
 
-    def write() -> None:
+    def write_if_due() -> None:
         nonlocal due
         begun = time.monotonic()
         if begun >= due:
-            write_page(workdir, say)
+            write()
             due = begun + _WAIT * (time.monotonic() - begun)
 
-    return write
+    return write_if_due
 
 
-def write_page(workdir: Path, say: Callable) -> None:
+def write_page(
+    workdir: Path, points: Sequence[Point], unlike: bool, say: Callable
+) -> None:
     """Writes the comparison of all runs so far, with the states of all points.
 
     Args:
       workdir: the study's folder.
+      points: all of the study.
+      unlike: whether the runs may differ in data, partition or metric.
       say: is called with a line if the page cannot be written.
     """
-    points, shown = on_disk.read(workdir)
     status, folders = [], []
     for point in points:
         state = on_disk.state(workdir, point)
@@ -102,7 +105,7 @@ def write_page(workdir: Path, say: Callable) -> None:
             report.write_comparison(
                 folders,
                 workdir,
-                unlike=shown.get("unlike", False),
+                unlike=unlike,
                 title=workdir.resolve().name,
                 status=status,
             )

@@ -6,6 +6,7 @@ started again sees what is left, whoever ran the rest.
 """
 
 import contextlib
+import functools
 import sys
 import time
 import traceback
@@ -80,17 +81,18 @@ def run(
         start = processes.starting(workdir, jobs)
     elif submit is None:  # runs listen for themselves
         start, listening = _here(workdir), contextlib.nullcontext(lambda: 0)
-    old = on_disk.read(workdir)[0] if (workdir / on_disk.FILE).exists() else []
+    old = on_disk.read(workdir) if (workdir / on_disk.FILE).exists() else []
     if left := {point.name for point in old} - {point.name for point in points}:
         say(f"not in this study, and so not on its page: {', '.join(sorted(left))}")
     points, failed = _with_rounds(workdir, points, say)
-    on_disk.write(workdir, points, {"unlike": unlike})
+    on_disk.write(workdir, points)
     able = [point for point in points if point.name not in failed]
     missing = [point for point in able if not _complete(workdir, point)]
     say(f"study of {len(points)} points, {len(missing)} to run, in {workdir}")
     with listening as stopped:
-        _work(workdir, points, missing, start, say, jobs, stopped)
-    progress.write_page(workdir, say)
+        write = functools.partial(progress.write_page, workdir, points, unlike, say)
+        _work(workdir, points, missing, start, say, jobs, stopped, write)
+    write()
     return {point.name: on_disk.state(workdir, point) for point in points}
 
 
@@ -105,7 +107,7 @@ def run_point(workdir: str | Path, name: str) -> None:
       ValueError: there is no such study or point.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    workdir, (known, _) = Path(workdir), on_disk.read(workdir)
+    workdir, known = Path(workdir), on_disk.read(workdir)
     one_of("point", name, [point.name for point in known])
     (point,) = (point for point in known if point.name == name)
     (workdir / name).mkdir(exist_ok=True)
@@ -204,11 +206,11 @@ def _here(workdir: Path) -> Callable:
     return start
 
 
-def _work(workdir, points, missing, start, say, at_once: int, stopped) -> None:
+def _work(workdir, points, missing, start, say, at_once: int, stopped, write) -> None:
     """Runs points as jobs, `at_once` of them."""
     waiting, running = list(missing), {}
     places = {point.name: i for i, point in enumerate(missing, 1)}
-    write_page = progress.page_writer(workdir, say)
+    write_page = progress.seldom(write)
 
     def tell(point):
         say(progress.ending(workdir, point))

@@ -16,8 +16,10 @@ from collections.abc import Callable, Iterator
 SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR2)
 
 
-class StoppedError(Exception):
+class StoppedError(BaseException):
     """The error of a run that a signal ended after everything was saved.
+
+    Like `KeyboardInterrupt` it is no `Exception`, which would cost one seed or point.
 
     Attributes:
       code: the exit status that a shell expects.

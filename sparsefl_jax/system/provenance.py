@@ -3,18 +3,26 @@
 import importlib.metadata
 import platform
 import subprocess
+import sys
 from pathlib import Path
+from typing import Any
 
 import jax
 
 from sparsefl_jax.system import hardware
 
+_PACKAGE = __name__.partition(".")[0]
 VERSIONS = ("jax", "jaxlib", "flax", "optax", "numpy")
+_SETTINGS = (  # of JAX, which change what a program computes or draws
+    *("jax_default_matmul_precision", "jax_default_prng_impl", "jax_enable_x64"),
+    *("jax_random_seed_offset", "jax_threefry_partitionable"),
+)
 
 
 def versions() -> dict[str, str]:
-    """Returns the versions of Python and of the packages that compute."""
+    """Returns the versions of Python, of this package and of those that compute."""
     return {
+        _PACKAGE: sys.modules[_PACKAGE].__version__,  # it need not be installed
         **{name: importlib.metadata.version(name) for name in VERSIONS},
         "python": platform.python_version(),
     }
@@ -23,6 +31,11 @@ def versions() -> dict[str, str]:
 def precision() -> str:
     """Returns JAX's default precision of matrix multiplications."""
     return jax.config.jax_default_matmul_precision or "default"
+
+
+def settings() -> dict[str, Any]:
+    """Returns the settings of JAX that change results."""
+    return {name: getattr(jax.config, name) for name in _SETTINGS}
 
 
 def facts(chunks: str) -> dict:
@@ -37,8 +50,8 @@ def facts(chunks: str) -> dict:
         "process count": jax.process_count(),
         "processor": hardware.processor(),
         "chunk": chunks,
-        "matmul precision": precision(),
         "commit": commit(),
+        **settings(),
         **versions(),
     }
 

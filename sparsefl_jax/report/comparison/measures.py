@@ -91,6 +91,7 @@ def compare(
     if not unlike:
         likeness.refuse_unlike(groups, labels)
     reasons = likeness.unlike(groups)
+    named = [label + likeness.apart(g) for label, g in zip(labels, groups, strict=True)]
     entries = [
         Entry(
             group,
@@ -104,7 +105,7 @@ def compare(
                 for axis in axes
             },
         )
-        for group, label, reason in zip(groups, labels, reasons, strict=True)
+        for group, label, reason in zip(groups, named, reasons, strict=True)
     ]
     chosen = {
         axis.name: sorted(

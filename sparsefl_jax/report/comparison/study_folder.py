@@ -1,11 +1,48 @@
 """Reads from a study's folder which runs it holds, and what its points are called."""
 
+import re
 from pathlib import Path
 
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.system import files
+from sparsefl_jax.system.files import COUNT, TEXT
 
-FILE = "study.json"  # the points' configurations, and `labels` of those that have one
+FILE = "study.json"
+_PATTERN = {"points": {str: {"seed": COUNT, "seeds": COUNT}}, "shown?": [TEXT]}
+
+
+def read(folder: Path) -> dict:
+    """Returns what the file of a study's folder holds.
+
+    Its `points` are the configurations of all studies in the folder, `labels` the names
+    of those that have one, and `shown` names those of the last study, which reports
+    show; an older file lacks it.
+
+    Raises:
+      ValueError: the file is damaged.
+    """
+    study = files.read_json(folder / FILE, _PATTERN)
+    with blaming(folder / FILE):
+        for name, config in study["points"].items():
+            check(name, config["seeds"])
+    return study
+
+
+def check(name: str, seeds: int) -> None:
+    """Refuses a point that cannot have a folder of its name, or has too many seeds.
+
+    Example:
+      >>> check("..", 1)
+      Traceback (most recent call last):
+        ...
+      ValueError: a point '..' of 1 seeds, expected a name of at most 200 letters,
+      digits and _.,=+- (it names a folder), and at most 10000 seeds
+    """
+    if not re.fullmatch(r"\w[\w.,=+-]{,199}", str(name)) or seeds > 10_000:
+        raise ValueError(
+            f"a point {name!r} of {seeds} seeds, expected a name of at most 200 "
+            "letters, digits and _.,=+- (it names a folder), and at most 10000 seeds"
+        )
 
 
 def runs_of(folder: str | Path) -> list[Path] | None:
@@ -21,12 +58,13 @@ def runs_of(folder: str | Path) -> list[Path] | None:
     folder = Path(folder)
     if not (folder / FILE).is_file():
         return None
-    points = files.read_json(folder / FILE, {"points": {}})["points"]
+    study = read(folder)
     with blaming(folder / FILE):
         runs = [
-            folder / name / f"seed_{seed}"
-            for name, config in points.items()
-            for seed in range(config["seed"], config["seed"] + config["seeds"])
+            folder / name / f"seed_{config['seed'] + i}"
+            for name in study.get("shown") or study["points"]
+            for config in [study["points"][name]]
+            for i in range(config["seeds"])
         ]
     begun = [run for run in runs if (run / "metrics.jsonl").is_file()]
     if not begun:
