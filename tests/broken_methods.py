@@ -254,6 +254,56 @@ def free_of_charge(whole):
     return whole._replace(update=update)
 
 
+def changing_metrics(whole, change):
+    """Reports what `change(metrics)` returns beside what was reported."""
+
+    def update(*args):
+        uplink, client, metrics = whole.update(*args)
+        return uplink, client, metrics | change(metrics)
+
+    return whole._replace(update=update)
+
+
+def no_work(whole):
+    """States that nothing was multiplied."""
+    return changing_metrics(
+        whole, lambda metrics: {"work": jax.tree.map(jnp.zeros_like, metrics["work"])}
+    )
+
+
+def one_sample(whole):
+    """States that one sample was processed."""
+    return changing_metrics(whole, lambda metrics: {"count": jnp.float32(1)})
+
+
+def trained_twice(whole):
+    """Trains on from what it trained, and reports the first time alone."""
+
+    def update(key, ctx, downlink, client, batches):
+        up, _, metrics = whole.update(key, ctx, downlink, client, batches)
+        old, first = downlink["params"].values, up["delta"].values
+        between = {"params": Packet(jax.tree.map(jnp.add, old, first))}
+        up, client, _ = whole.update(key, ctx, up | between, client, batches)
+        delta = jax.tree.map(jnp.add, first, up["delta"].values)
+        return up | {"delta": Packet(delta)}, client, metrics
+
+    return whole._replace(update=update)
+
+
+def claimed_density(whole):
+    """Is charged at the density of a personal model that has another."""
+
+    def personalize(key, server, client, info):
+        (model,) = whole.deploy(key, server).values()
+        return {"personal": model}
+
+    def sparse(metrics):
+        tenth = jax.tree.map(lambda v: 0.1 * v, metrics["work"])
+        return {"work": tenth, "density": jnp.float32(0.1)}
+
+    return changing_metrics(whole, sparse)._replace(personalize=personalize)
+
+
 BROKEN = {
     "types": types,
     "start": impure_start,
@@ -272,4 +322,8 @@ BROKEN = {
     "padding": reads_padding,
     "zeros fresh": leaky_packet,
     "bytes": wide_codes,
+    "work": no_work,
+    "work ": one_sample,
+    "work  ": trained_twice,
+    "work   ": claimed_density,
 }

@@ -1,6 +1,7 @@
 """Checks that every law fails on a method that breaks it."""
 
 import dataclasses
+import functools
 import itertools
 import re
 
@@ -11,7 +12,7 @@ import pytest
 from sparsefl_jax.algorithms import fedavg, heterofl, nst, spdst
 from sparsefl_jax.testing import laws, message_laws, small_world
 from sparsefl_jax.wire.packets import Packet
-from tests.broken_methods import BROKEN, carrying, remembered, signs, types
+from tests.broken_methods import BROKEN, carrying, no_work, remembered, signs, types
 
 
 @pytest.mark.parametrize(
@@ -99,6 +100,32 @@ def test_numbers_from_aggregate_and_packets_not_sent_are_no_breach():
     world = small_world.make_world(fine, {})
     for law in ("signature", "wire", "known"):
         laws.LAWS[law](world)
+
+
+@pytest.mark.slow
+def test_training_as_in_an_evaluation_is_work_too():
+    def unseen(model, optimizer):
+        def apply(params, stats, x, *, train, weight=None, key=None):
+            return model.apply(params, stats, x, train=False)
+
+        return no_work(fedavg(model._replace(apply=apply), optimizer))
+
+    # 9 samples in batches of 4, of which padding is none
+    said = "client 3 in round 0: work.forward.*kernel.* is 0, and the network ran 9"
+    with pytest.raises(laws.ContractError, match=said):
+        laws.LAWS["work"](small_world.make_world(unseen, {}))
+
+
+@pytest.mark.slow
+def test_a_pass_that_is_computed_again_for_its_gradient_counts_once():
+    def recomputing(model, optimizer):
+        def apply(params, stats, x, **options):
+            forward = functools.partial(model.apply, **options)
+            return jax.checkpoint(forward)(params, stats, x)
+
+        return fedavg(model._replace(apply=apply), optimizer)
+
+    laws.LAWS["work"](small_world.make_world(recomputing, {}))
 
 
 @pytest.mark.slow

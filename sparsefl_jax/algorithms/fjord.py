@@ -157,22 +157,20 @@ def _ordered_dropout(
     model: Model, rates: list[float], place: Array, draw: str, distill: bool
 ) -> Callable:
     """Returns the loss of a minibatch at a width that it draws, at most `place`."""
-    loss_fn = local.objective(model)
+
+    def apply(*args, **kwargs):
+        logits, stats = model.apply(*args, **kwargs)
+        return logits, (stats, logits)
+
+    loss_fn = local.objective(model._replace(apply=apply))
 
     def at_width(key, params, stats, at, x, targets, weight):
-        """Returns the loss at one width, and renews that width's statistics."""
+        """Returns the loss and logits at one width, and renews its statistics."""
         row = jax.tree.map(lambda s: s[at], stats)
-        loss, (new, sums) = loss_fn(key, params, row, x, targets, weight)
+        loss, ((new, logits), sums) = loss_fn(key, params, row, x, targets, weight)
         stats = jax.tree.map(lambda s, n: s.at[at].set(n), stats, new)
         seen = sums["count"] * jax.nn.one_hot(at, len(rates))
-        return loss, stats, sums | {"seen": seen}
-
-    def teach(key, params, stats, x, weight):
-        """Returns the softmax of the largest width, through which no gradient flows."""
-        row = jax.tree.map(lambda s: s[place], stats)
-        how = {"train": True, "weight": weight, "key": key}
-        logits, _ = model.apply(*lax.stop_gradient((params, row)), x, **how)
-        return jax.nn.softmax(logits)
+        return loss, logits, stats, sums | {"seen": seen}
 
     def drawn_loss(key, params, stats, x, y, weight):
         at, part = place, params
@@ -181,11 +179,11 @@ def _ordered_dropout(
             at = jax.random.randint(draw_key, (), 0, place + 1, jnp.int32)
             part = masks.apply(params, width.prefix(params, _array(rates)[at]))
         if not distill:  # static branch
-            loss, stats, sums = at_width(key, part, stats, at, x, y, weight)
+            loss, _, stats, sums = at_width(key, part, stats, at, x, y, weight)
             return loss, (stats, sums)
-        soft = teach(key, params, stats, x, weight)
-        whole, stats, sums = at_width(key, params, stats, place, x, y, weight)
-        loss, stats, more = at_width(key, part, stats, at, x, soft, weight)
+        whole, logits, stats, sums = at_width(key, params, stats, place, x, y, weight)
+        soft = jax.nn.softmax(lax.stop_gradient(logits))
+        loss, _, stats, more = at_width(key, part, stats, at, x, soft, weight)
         seen = sums["seen"] + more["seen"]
         return whole + loss, (stats, sums | {"seen": seen})
 

@@ -3,7 +3,8 @@
     check_algorithm(my_method, strength=0.1)
 
 Every law looks at the same method in the same `small_world`: `signature` at what the
-functions return, `message_laws` at what travels, `round_laws` at what a round computes.
+functions return, `message_laws` at what travels, `round_laws` at what a round computes,
+`work_law` at what it charges.
 States are compared round by round from equal starts, so that a difference in the last
 bit has no rounds to grow in. "Equal" is 1e-6 of the largest entry, or of 1 if that is
 more, and exact for integers and masks.
@@ -19,7 +20,7 @@ from collections.abc import Callable
 import jax
 
 from sparsefl_jax.core.formats import format_seconds
-from sparsefl_jax.testing import message_laws, round_laws, signature
+from sparsefl_jax.testing import message_laws, round_laws, signature, work_law
 from sparsefl_jax.testing.compare import ContractError
 from sparsefl_jax.testing.small_world import World, make_world
 
@@ -38,6 +39,7 @@ LAWS: dict[str, Callable[[World], None]] = {
     "zeros": message_laws.law_zeros,
     "bytes": message_laws.law_bytes,
     "fresh": message_laws.law_fresh,
+    "work": work_law.law_work,
     "seeds": round_laws.law_seeds,
     "resume": round_laws.law_resume,
 }

@@ -34,7 +34,8 @@ class World(NamedTuple):
     """A method among its clients, and what the laws have compiled and run."""
 
     name: str
-    algorithm: Algorithm
+    make: Callable  # of a model: the method on it
+    algorithm: Algorithm  # on `tiny_model`
     stage: Stage
     model: SparseModel  # what `init` receives
     layers: PyTree  # Python bools: the kernels
@@ -136,6 +137,7 @@ def make_world(
     sparse, population = begin(jax.random.key(1), jax.random.key(2)), _population()
     return World(
         name + arguments,
+        lambda model: factory(model, optimizer, **kwargs),
         algorithm,
         stage,
         sparse,

@@ -1,0 +1,109 @@
+"""The law of what a client computes: no pass through the network is left out.
+
+The method is built a second time, on a network that reports each of its applications by
+a debug callback. This law alone runs it, in a plain loop of its own.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from sparsefl_jax.core.types import Batches
+from sparsefl_jax.models import Model
+from sparsefl_jax.sparsity import masks
+from sparsefl_jax.system import hardware
+from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.testing.compare import fail, leaves
+from sparsefl_jax.testing.small_world import World
+
+TOLERANCE = 1e-5  # of sums in float32
+
+
+def law_work(world: World) -> None:
+    """Checks that `work` covers every pass of the network, and `count` all samples.
+
+    The forward work of a kernel is at least the sum over passes of their valid samples
+    times the share of its entries that is not 0. Where the metrics have the `density`
+    of the mask of a personal model, the method is charged at that mask instead.
+
+    `count` is the number of valid samples in all epochs, or in all passes. A method
+    that reads no more than the first batch may count that once.
+    """
+    reports: list = []
+    algorithm = world.make(_reporting(small_world.tiny_model(), reports))
+    jit = partial(jax.jit, compiler_options=hardware.UNOPTIMIZED)  # in half the time
+    run = plain_loop.by_wire(world._replace(algorithm=algorithm), jit)
+    personalize = algorithm.personalize and jit(algorithm.personalize)
+    for round, cohort in enumerate(world.cohorts.tolist()):
+        state = small_world.path(world)[0][round]
+        for index in cohort:
+            *others, info, data = plain_loop.inputs(world, state, round, index)
+            data = _marked(data)
+            reports.clear()
+            passing = jax.device_get(run(*others, info, data))
+            jax.effects_barrier()
+            passes, metrics = _passes(reports, data), passing.metrics
+            if "density" in metrics and personalize:
+                models = personalize(world.key, state.server, passing.client, info)
+                passes = _within(passes, models, metrics["density"])
+            for what in _faults(world, metrics, passes, data):
+                fail(world, "work", f"client {index} in round {round}: {what}")
+
+
+def _reporting(model: Model, reports: list) -> Model:
+    """Returns the network that also reports samples, their weights and parameters."""
+
+    def apply(params, stats, x, *, train, weight=None, key=None):
+        valid = jnp.ones(x.shape[:1]) if weight is None else weight
+        jax.debug.callback(reports.append, (x, valid, params))
+        return model.apply(params, stats, x, train=train, weight=weight, key=key)
+
+    return model._replace(apply=apply)
+
+
+def _marked(data: Batches) -> Batches:
+    """Lets padding point to a row of its own, as an evaluation has no weights."""
+    x, y = (jnp.concatenate([v, jnp.zeros_like(v[:1])]) for v in (data.x, data.y))
+    order = jnp.where(data.weight > 0, data.order, len(data.x))
+    return data._replace(x=x, y=y, order=order)
+
+
+def _passes(reports: list, data: Batches) -> list[tuple[frozenset, list]]:
+    """Returns the samples of each pass, and the share of each leaf that is not 0.
+
+    A pass that is computed again for its gradient, as by `jax.checkpoint`, counts once.
+    """
+    padding, passes = np.asarray(data.x[-1]).tobytes(), {}
+    for x, valid, params in jax.device_get(reports):
+        samples = frozenset(row.tobytes() for row in x[valid > 0]) - {padding}
+        values = jax.tree.leaves(params)
+        same = samples, *(v.tobytes() for v in values)
+        passes[same] = samples, [np.mean(v != 0) for v in values]
+    return list(passes.values())
+
+
+def _within(passes: list, models: dict, density: float) -> list:
+    """Returns the passes within the personal model's mask of this density, if any."""
+    for mask in (model.mask for model in models.values()):
+        found = masks.density(mask, masks.everything(mask))
+        if np.isclose(found, density, rtol=TOLERANCE):
+            shares = [np.mean(m) for m in jax.tree.leaves(mask)]
+            return [(samples, shares) for samples, _ in passes]
+    return passes
+
+
+def _faults(world: World, metrics: dict, passes: list, data: Batches) -> Iterator[str]:
+    """Yields what a client's metrics leave out."""
+    for at, (path, stated) in enumerate(leaves(metrics["work"].forward)):
+        ran = sum(len(samples) * shares[at] for samples, shares in passes)
+        if jax.tree.leaves(world.layers)[at] and not stated >= ran * (1 - TOLERANCE):
+            yield f"work.forward{path} is {stated:g}, and the network ran {ran:g}"
+    valid, samples = np.sum(data.weight > 0, -1), [samples for samples, _ in passes]
+    known = {int(valid.sum()), sum(map(len, samples))}
+    if len(frozenset().union(*samples)) <= valid[0, 0]:
+        known.add(int(valid[0, 0]))
+    if metrics["count"].item() not in known:
+        yield f"`count` is {metrics['count']:g}, expected one of {sorted(known)}"
