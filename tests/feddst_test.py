@@ -60,8 +60,8 @@ def test_clients_readjust_in_rounds_1_11_and_21_below_the_end():
     [
         # a_1 = .25: int(8 (1 - .25)) = 6 stay, and the two steepest holes grow.
         ("paper", [0, 1, 2, 3, 4, 5, 14, 15], [14, 15]),
-        # .25 times .5: 7 stay, and the steepest of all is 0, a survivor.
-        ("release", [0, 1, 2, 3, 4, 5, 6], [0]),
+        # .5: 4 stay, and the four steepest of all are 0, two survivors and two holes.
+        ("release", [0, 1, 2, 3, 14, 15], [0, 1, 14, 15]),
     ],
 )
 def test_what_a_client_prunes_and_grows(variant, alive, zeros):
@@ -71,6 +71,13 @@ def test_what_a_client_prunes_and_grows(variant, alive, zeros):
     kept = [i for i in alive if i not in zeros]
     np.testing.assert_array_equal(values[np.array(kept)], 16 - np.array(kept))
     assert not values[np.array(zeros)].any()
+
+
+def test_the_released_code_prunes_at_one_rate():
+    """In round 11 of 21, where the paper's has fallen to .23: 6 of 8 would stay."""
+    method, server = linear(adjust_until=21, variant="release")
+    first, second = uplinks(method, server, (1, 11))
+    assert first[0] == second[0] == [0, 1, 2, 3, 14, 15]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax import Stage, from_arrays, models
-from sparsefl_jax.algorithms import fedpm
+from sparsefl_jax.algorithms import fedavg, fedpm
 from sparsefl_jax.algorithms.fedpm import Server
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.runs import loop
@@ -281,14 +281,47 @@ def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
     stage = Stage(method._replace(aggregate=_unmoved), 4, 2, batch_size=12)
 
     def masks_of(eval_every):
-        segments = loop.segments(key, [stage], model, data, eval_every=eval_every)
-        return {s.snapshot.round: s.models["global"].mask for s in segments}
+        found = {}
+        for s in loop.segments(key, [stage], model, data, eval_every=eval_every):
+            *_, record = (r for r in s.records if r["phase"] == "train")
+            mask = found[s.snapshot.round] = s.models["global"].mask
+            kernels = [np.asarray(mask[name]["kernel"]) for name in ("fc1", "fc2")]
+            kept, size = sum(m.sum() for m in kernels), sum(m.size for m in kernels)
+            assert record["density"] == pytest.approx(kept / size) and 0 < kept < size
+            assert record["mismatch"] == 0  # of the old and the new scores, in one draw
+        return found
 
     every, second = masks_of(1), masks_of(2)
     kernels = [np.asarray(mask["fc1"]["kernel"]).tobytes() for mask in every.values()]
     assert len(set(kernels)) == 4
     for round, mask in second.items():
         jax.tree.map(np.testing.assert_array_equal, mask, every[round])
+
+
+def test_the_server_s_step_and_the_draw_of_what_it_deploys_have_keys_of_their_own(key):
+    model = small_world.tiny_model()
+    method = fedavg(model, local.make_optimizer())
+
+    def aggregate(key, round, server, total):
+        return (server[0], jax.random.key_data(key)), {}
+
+    def deploy(key, server):
+        new = jnp.any(jax.random.key_data(key) != server[1])
+        whole = method.deploy(key, server[0])["global"]
+        return {
+            "global": whole._replace(mask=jax.tree.map(lambda m: m & new, whole.mask))
+        }
+
+    told = method._replace(
+        init=lambda key, start: (method.init(key, start), jnp.zeros(2, jnp.uint32)),
+        init_client=lambda key, server, info: method.init_client(key, server[0], info),
+        broadcast=lambda key, ctx, server: method.broadcast(key, ctx, server[0]),
+        aggregate=aggregate,
+        deploy=deploy,
+    )
+    data = from_arrays(np.ones((8, 8), np.float32), np.arange(8) % 4, num_clients=2)
+    run = loop.run(key, [Stage(told, 2, 2, batch_size=4)], model, data)
+    assert [r["density"] for r in run.metrics if r["phase"] == "train"] == [1, 1]
 
 
 def _unmoved(key, ctx, server, total):

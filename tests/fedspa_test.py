@@ -1,11 +1,23 @@
 """FedSpa beyond the contract: its arguments, and that it is FedAvg at density 1."""
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedavg, fedspa
+from sparsefl_jax.core.types import (
+    Batches,
+    ClientInfo,
+    Context,
+    EmptyState,
+    SparseModel,
+)
+from sparsefl_jax.sparsity import masks
 from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.wire.messages import unpack_model
 from tests.averaging_by_hand import assert_close, headline
+from tests.by_hand import model_of
 from tests.refusals import refused
 
 MODEL, OPTIMIZER = sfl.testing.tiny_model(), sfl.training.make_optimizer()
@@ -28,6 +40,34 @@ def test_clients_tell_the_density_that_they_trained(given):
     world = small_world.make_world(fedspa, {"density": 0.3} | given)
     for passing in plain_loop.passings(world, 0):
         assert passing.metrics["density"] == pytest.approx((38 + 19 + 20) / 212)
+
+
+def test_the_norm_that_is_clipped_is_that_of_all_gradients(key):
+    """As in DisPFL's code: the gradient (30, 40), clipped at 10, is (6, 8)."""
+
+    def objective(key, params, stats, x, y, weight):
+        loss = 30 * params["w"][0] + 40 * params["w"][1]
+        zero = jnp.float32(0)
+        return loss, (stats, {"loss": loss, "correct": zero, "count": zero})
+
+    optimizer = sfl.training.make_optimizer("sgd", learning_rate=1.0, clip=10.0)
+    model = model_of(objective, {"w": 2})
+    options = {"density": 0.5, "allocation": "uniform", "prunable": ("w",)}
+    method = fedspa(model, optimizer, **options)
+    ones = {"w": jnp.ones(2)}
+    server = method.init(key, SparseModel(ones, masks.full(ones), {}))
+    info = ClientInfo(jnp.int32(0), jnp.int32(1), jnp.float32(1))
+    ctx = Context(jnp.int32(0), jnp.int32(-1), info)
+    one = jnp.zeros((1, 1, 1), jnp.int32)
+    batches = Batches(
+        jnp.ones((1, 1)), jnp.zeros(1, jnp.int32), one, one + 1.0, jnp.int32(1)
+    )
+    downlink = method.broadcast(key, ctx, server)
+    uplink, *_ = method.update(key, ctx, downlink, EmptyState(), batches)
+    change = unpack_model(uplink)
+    kept = np.asarray(change.mask["w"])
+    assert kept.sum() == 1
+    np.testing.assert_allclose(change.params["w"], np.where(kept, [-6, -8], 0))
 
 
 @pytest.mark.slow

@@ -147,6 +147,31 @@ def test_the_projection_holds_after_every_step(key):
     assert float(out.metrics["work"].forward["w"]) == pytest.approx(5 * 4 / 6)
 
 
+@pytest.mark.parametrize(
+    ("options", "weight"),
+    [
+        ({}, 1 - 10),  # the gradient (30, 0) is cut to (10, 0)
+        ({"gradients": "dense"}, 1 - 6),  # (30, 40) is cut to (6, 8)
+        ({"project": lambda params: params}, 1 - 6),
+    ],
+)
+def test_a_norm_that_is_clipped_is_that_of_the_mask(key, options, weight):
+    def loss_fn(key, params, stats, x, y, weight):
+        loss = 30 * params["w"][0] + 40 * params["w"][1]
+        zero = jnp.float32(0)
+        return loss, (stats, {"loss": loss, "correct": zero, "count": zero})
+
+    mask = {"w": jnp.array([True, False])}
+    model = SparseModel({"w": jnp.array([1.0, 0.0])}, mask, {})
+    tx = local.make_optimizer("sgd", learning_rate=1.0, clip=10.0)(0)
+    batch = client(2, slots=1)
+    trained = local.train(key, loss_fn, tx, model, batch, **options)
+    assert trained.model.params["w"][0] == pytest.approx(weight)
+    assert ("project" in options) == (trained.model.params["w"][1] != 0)
+    with pytest.raises(ValueError, match="gradients='all', expected"):
+        local.train(key, loss_fn, tx, model, batch, gradients="all")
+
+
 def test_a_given_optimizer_state_is_continued(key):
     tx = sgd(momentum=0.9)
     velocity = jax.tree.map(jnp.ones_like, tx.init(begin(tx).params))

@@ -76,6 +76,23 @@ def test_densities():
     assert masks.layer_densities(empty, both).tolist() == [0.0, 0.5]
 
 
+def test_the_density_of_a_dense_mask_is_exactly_1():
+    """A product with 1 / n in float32 is below 1 for n = 41, 47, 55, 61, ..."""
+    wrong = [n for n in range(1, 200) if np.float32(n) * (1 / np.float32(n)) != 1]
+    assert wrong[:4] == [41, 47, 55, 61]
+    mask = {str(n): jnp.ones(n, bool) for n in wrong}
+    select = dict.fromkeys(mask, True)
+    dense = jax.jit(lambda mask: masks.layer_densities(mask, select))(mask)
+    assert dense.tolist() == [1] * len(wrong)
+    for n in wrong[:3]:
+        one = {"w": jnp.ones(n, bool)}
+        whole = jax.jit(lambda mask: masks.density(mask, {"w": True}))
+        assert (
+            float(whole(one)) == 1
+            and float(whole({"w": one["w"].at[0].set(False)})) < 1
+        )
+
+
 def test_jaccard_mismatch():
     a = {"x": jnp.array([1, 1, 0, 0], bool), "y": jnp.zeros(2, bool)}
     b = {"x": jnp.array([0, 1, 1, 1], bool), "y": jnp.zeros(2, bool)}

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax import models
 from sparsefl_jax.report import read_records
 from sparsefl_jax.runs import cli, experiment, loop, programs
 from sparsefl_jax.runs.config import defaults, fields
@@ -78,8 +79,15 @@ def test_the_working_set_grows_with_chunk_batch_and_devices(world):
     assert both.total() == sum(both.parts().values())
 
 
-def test_a_budget_reduces_the_chunk_until_the_program_fits(world):
-    assert memory_of(world).chunk == 1  # one client a core, as without one on CPUs
+def test_a_budget_on_a_cpu_makes_no_chunk_larger(world):
+    for memory_gb in (None, 1.0):
+        (traced,) = checks.run(setup_of(world, memory_gb=memory_gb))
+        assert traced.memory.chunk == 1  # one client a core
+
+
+def test_a_budget_reduces_the_chunk_until_the_program_fits(world, monkeypatch):
+    """As on an accelerator."""
+    monkeypatch.setattr(models.programs, "in_turn", lambda *network: False)
     whole = memory_of(world, memory_gb=1.0)
     assert whole.chunk == 8
     gb = (sum(whole.fixed.values()) + whole.working_set // 2) / 1e9

@@ -21,6 +21,7 @@ from sparsefl_jax.runs import experiment, results
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.sparsity import filters, masks
 from sparsefl_jax.testing import plain_loop, small_world
+from sparsefl_jax.training import local
 from sparsefl_jax.wire import ledger, packets
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
@@ -134,11 +135,11 @@ def test_refuses():
             pqsu(bare(renamed), None, density=0.5, prunable=prunable)
 
 
-def one_client(method, kept, rows, epochs, value=10.0):
+def one_client(method, kept, rows, epochs, value=10.0, alive=(True, True)):
     """Returns the uplink of a client whose loss is its two weights plus its rows."""
     weights = {"w": jnp.full((2,), value, jnp.float32)}
     downlink = {
-        "weights": Packet(weights, masks.full(weights), index="none"),
+        "weights": Packet(weights, {"w": jnp.array(alive)}, index="none"),
         "stats": Packet({}),
     }
     order = jnp.tile(jnp.arange(4, dtype=jnp.int32).reshape(1, 2, 2), (epochs, 1, 1))
@@ -156,6 +157,17 @@ def loss_fn(key, params, stats, x, y, weight):
     count, total = jnp.sum(weight), jnp.sum(losses)
     sums = {"loss": total, "correct": jnp.float32(0), "count": count}
     return total / jnp.maximum(count, 1), (stats, sums)
+
+
+def test_the_norm_that_is_clipped_is_that_of_the_filters_that_stay():
+    """Gradients (1, 1): (1, 0) is cut to (1/2, 0), in each of two steps."""
+    macs = {"fc1": {"kernel": 1}, "fc2": {"kernel": 1}}  # only the names are read
+    optimizer = local.make_optimizer("sgd", learning_rate=1.0, clip=0.5)
+    method = pqsu(model_of(loss_fn, macs), optimizer, density=0.5, quantize="none")
+    given = {"alive": (True, False)}
+    kept, rows = Client(jnp.float32(np.inf)), [1.0, 2.0, 6.0, 0.0]
+    (up, *_), _ = one_client(method, kept, rows, 1, **given)
+    np.testing.assert_allclose(up["weights"].values["w"], [9.0, 0.0], rtol=1e-6)
 
 
 # Each step takes 1 from both weights, that is 2 from the loss: from 20 on, 20, 18, 16,

@@ -53,6 +53,7 @@ def test_the_form_is_the_fastest_over_all_networks(table):
 def test_the_nearest_network_says_who_runs_in_turn(parameters, macs, in_turn, table):
     assert programs.in_turn("tpu", parameters, macs) == in_turn
     assert not programs.in_turn("gpu", parameters, macs)
+    assert programs.in_turn("cpu", parameters, macs)
 
 
 @pytest.mark.slow

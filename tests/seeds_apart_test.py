@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
+from sparsefl_jax import models
 from sparsefl_jax.runs import lockstep
 from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.runs.plan import checks
@@ -74,6 +75,7 @@ def test_seeds_that_cannot_go_together_are_told(change, settings, why):
 def test_by_itself_only_with_as_many_clients_at_a_time_as_alone(monkeypatch):
     """As on an accelerator, whose memory has a limit."""
     monkeypatch.setattr(lockstep, "_refusal", lambda *arguments: "")
+    monkeypatch.setattr(models.programs, "in_turn", lambda *network: False)
     one = make(stages(1), MODEL, data(0), devices=jax.devices()[:1], memory_gb=1.0)
 
     def compiled(setup, asked):

@@ -16,6 +16,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from benchmarks import methods, workload
+from sparsefl_jax.models import programs
 from sparsefl_jax.models.convolution import convolve
 from sparsefl_jax.runs import compile_for
 from sparsefl_jax.simulation import round_program
@@ -66,7 +67,7 @@ def expected(target, method="fedavg", **settings):
 
 def test_what_a_compiler_says_by_hand():
     """The CPU's compiler, two devices: one sum of the model over them in a round."""
-    one = expected(Target("two", jax.devices()[:2], 10**9, None))
+    one = expected(Target("two", jax.devices()[:2], 10**9, None), chunk=4)
     assert one.devices == 2 and one.chunk == 4
     # The sum of the model, and some numbers of each client.
     assert one.collectives["all-reduce"] >= MODEL
@@ -103,6 +104,7 @@ def test_a_chunk_that_the_compiler_refuses_is_halved(monkeypatch):
         return SimpleNamespace(lower=lambda *shapes: lowered)
 
     monkeypatch.setattr(round_program, "make_segment", refusing)
+    monkeypatch.setattr(programs, "in_turn", lambda *network: False)
     two = Target("two", jax.devices()[:2], 10**9, None)
     assert expected(two).chunk == 1 and tried == [4, 2, 1]
     said = "chunk=4 does not fit a device's memory in stage 0, expected a smaller one"

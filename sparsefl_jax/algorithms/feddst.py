@@ -69,8 +69,8 @@ def feddst(
       allocation: as in `pdst`.
       variant: 'paper' or 'release'. In the released code growth chooses among all
         entries, so that surviving weights are set to 0 and fewer entries are alive; the
-        server prunes no layer unless all of them together are too dense; and the rate
-        is a_t times `prune_rate`.
+        server prunes no layer unless all of them together are too dense; and a_t is
+        `prune_rate` in every readjustment.
       prunable: globs of the leaves that can be pruned.
       index: how positions are written, see `packets.Packet`.
 
@@ -91,7 +91,7 @@ def feddst(
     counts = layer_counts(allocation, density, select)
     rates = schedules.cosine(prune_rate, adjust_until)[1:-1:adjust_every]
     if release:  # static branch
-        rates = prune_rate * rates
+        rates = np.full_like(rates, prune_rate)
 
     def due(round):
         late = round >= adjust_until

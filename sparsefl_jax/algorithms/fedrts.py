@@ -88,7 +88,8 @@ def fedrts(
     draws from Beta(a, b) for every entry, and the K_l largest of each layer are the new
     mask. With `rule='gradient'` clients send the gradients of the entries that they
     name; the server prunes the k_l smallest weights of the aggregate and grows the
-    k_l largest mean gradients. What grows starts at 0.
+    k_l largest mean gradients: no client names what it prunes in this round, so that
+    cannot come back at once. What grows starts at 0.
 
     Down and up: alive weights, dense leaves and statistics, float32; down the positions
     of a new mask; up, in rounds that adjust, the positions of the entries named, with

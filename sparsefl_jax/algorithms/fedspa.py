@@ -69,6 +69,10 @@ def fedspa(
     sees only sums, knows no client's mask: down the whole model, up the values and
     positions of the mask that was trained. A client keeps its mask.
 
+    The optimizer sees the gradients of all weights, as in the code of DisPFL, whose
+    training this is: pruned weights count in a norm that is clipped. The ledger's FLOPs
+    are those of the mask.
+
     Args:
       model: the network and its loss.
       optimizer: the clients', as `local.make_optimizer` returns it.
@@ -134,7 +138,9 @@ def fedspa(
     def update(key, ctx, downlink, client, batches):
         train_key, screen_key = jax.random.split(key)
         start = received(downlink, client)
-        trained = local.train(train_key, loss_fn, optimizer(ctx.round), start, batches)
+        tx = optimizer(ctx.round)
+        of_all = {"gradients": "dense"}  # as in DisPFL's code
+        trained = local.train(train_key, loss_fn, tx, start, batches, **of_all)
         if not same:  # static branch: the server's mask is not the client's
             density = masks.density(start.mask, masks.everything(start.mask))
             trained = trained._replace(metrics=trained.metrics | {"density": density})

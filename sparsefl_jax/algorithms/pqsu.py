@@ -106,7 +106,8 @@ def pqsu(
     def update(key, ctx, downlink, client, batches):
         received, tx = _unpack(downlink), optimizer(ctx.round)
         project = partial(masks.apply, mask=received.mask)
-        run = partial(local.train_epochs, key, loss_fn, tx, project=project)
+        inside = local.within(tx, received.mask)
+        run = partial(local.train_epochs, key, loss_fn, inside, project=project)
         last = batches.order.shape[0] - 1
         before = run(local.start(tx, received), batches, last=last)
         state = run(before, batches, first=last)

@@ -257,8 +257,9 @@ class Stage(NamedTuple):
 
     The stage's index is folded into the key. `epochs` are local epochs of a round and
     `batch_size` is in samples. `sampler` is a pure function `(key, round) -> ids [K]
-    int32`; None draws `cohort_size` clients uniformly without replacement. `drop_last`
-    leaves out a partial batch, unless it is the only batch of its client.
+    int32`, which must differ; None draws `cohort_size` clients uniformly without
+    replacement. `drop_last` leaves out a partial batch, unless it is the only batch of
+    its client.
     """
 
     algorithm: Algorithm

@@ -5,7 +5,8 @@ a root key, and below it a stream for every purpose. A run's results depend on t
 integers, so they must not change.
 
     run -> initial, stages;  stages -> root of stage s
-    root -> COHORTS, START, CLIENTS, SERVER, EVALUATION;  the last three -> round
+    root -> COHORTS, START, CLIENTS, SERVER, EVALUATION, DEPLOY
+    CLIENTS, SERVER, EVALUATION, DEPLOY -> round
     COHORTS -> the sampler's, which folds in the round; presence -> round
     a round's CLIENTS -> client -> downlink, batches, update
 """
@@ -14,7 +15,7 @@ import jax
 
 from sparsefl_jax.core.types import Array, Key
 
-COHORTS, START, CLIENTS, SERVER, EVALUATION = range(5)
+COHORTS, START, CLIENTS, SERVER, EVALUATION, DEPLOY = range(6)
 
 
 def of_run(key: Key) -> tuple[Key, Key]:
@@ -47,12 +48,12 @@ def of_start(root: Key) -> tuple[Key, Key]:
 
 
 def of_round(root: Key, stream: int, round: int | Array) -> Key:
-    """Returns the key of a round in `CLIENTS`, `SERVER` or `EVALUATION`.
+    """Returns the key of a round in `CLIENTS`, `SERVER`, `EVALUATION` or `DEPLOY`.
 
     Args:
       root: the root key of the stage.
-      stream: one of the three.
-      round: the round, from 0; for an evaluation the number of completed rounds.
+      stream: one of the four.
+      round: the round, from 0; of the last two the number of completed rounds.
     """
     return jax.random.fold_in(jax.random.fold_in(root, stream), round)
 

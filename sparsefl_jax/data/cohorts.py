@@ -195,7 +195,8 @@ def drawing(
     """Returns a compiled `cohorts` of a stage, from NumPy to NumPy.
 
     The function maps `rounds [R]` to `ids [R, K]`, or to None if all of them lie beyond
-    the stage. For single rounds beyond it the cohort is that of the last round.
+    the stage. For single rounds beyond it the cohort is that of the last round. It
+    raises a ValueError if the stage's own sampler draws a client twice in a round.
     """
     small = present is None and num_clients <= SHUFFLED
     options = hardware.UNOPTIMIZED if small else None  # then compiling takes longest
@@ -205,6 +206,17 @@ def drawing(
         rounds = jnp.minimum(rounds, stage.num_rounds - 1)
         return cohorts(key, stage, num_clients, rounds, present)
 
-    return lambda rounds: (
-        np.asarray(draw(key, rounds)) if rounds[0] < stage.num_rounds else None
-    )
+    def checked(rounds):
+        if rounds[0] >= stage.num_rounds:
+            return None
+        ids = np.asarray(draw(key, rounds))
+        ordered = np.sort(ids, axis=1)
+        again = (ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] < num_clients)
+        for row, place in np.argwhere(again)[:1]:
+            raise ValueError(
+                f"the sampler draws client {ordered[row, place]} twice in round "
+                f"{rounds[row] + 1}, expected each client at most once"
+            )
+        return ids
+
+    return checked

@@ -224,7 +224,7 @@ def _rounds(
     kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
     programs.begin(at.stage + 1)
     pack = jax.jit(lambda mask: observed_masks.pack(mask, plan.layers))
-    deploy_key = keys.of_round(key, keys.EVALUATION, at.round)
+    deploy_key = keys.of_round(key, keys.DEPLOY, at.round)
     models = stage.algorithm.deploy(deploy_key, state.server)
     ids = draw(np.arange(at.round, at.round + length, dtype=np.int32))
     while at.round < stage.num_rounds:
@@ -235,13 +235,14 @@ def _rounds(
         state, logs, count, ids = yield asked
         records, at, failure = _account(setup, traced, plan.layers, logs, count, at)
         most = limits.updated(most, records)
-        deploy_key = keys.of_round(key, keys.EVALUATION, at.round)
+        deploy_key = keys.of_round(key, keys.DEPLOY, at.round)
         models = stage.algorithm.deploy(deploy_key, state.server)
         there = logs.ids[:count] < len(data.train.size)
         seen = None if seen is None else [*seen, *logs.ids[:count][there]]
         evaluated = None
         if not failure and _due(setup, at):
-            evaluated, filters = evaluation(deploy_key, state, models, seen)
+            evaluation_key = keys.of_round(key, keys.EVALUATION, at.round)
+            evaluated, filters = evaluation(evaluation_key, state, models, seen)
             seen = []
             evals, at, failure = _judge(setup, at, evaluated, models)
             records += evals

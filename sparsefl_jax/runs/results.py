@@ -108,13 +108,13 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
     state = _state(saved, setup, key, clients)
     everyone = state.clients
     stage_key = keys.of_stage(keys.of_run(key)[1], saved.snapshot.stage)
-    deploy_key = keys.of_round(stage_key, keys.EVALUATION, saved.snapshot.round)
+    evaluation_key = keys.of_round(stage_key, keys.EVALUATION, saved.snapshot.round)
 
     def deploy(index):
         taken = [store.take(v, np.array([index])) for v in (everyone, info)]
         row, client_info = jax.tree.map(lambda v: v[0], taken)
         like = jax.eval_shape(algorithm.first_state, key, state.server, client_info)
-        client_key = jax.random.fold_in(deploy_key, index)
+        client_key = jax.random.fold_in(evaluation_key, index)
         return algorithm.personalize(
             client_key, state.server, store.unpack(row, like), client_info
         )

@@ -215,7 +215,10 @@ def make_round(plan: placement.Plan) -> Callable:
         return clients, jax.tree.map(lambda v: jnp.sum(v, 0), total), log
 
     def describe(key, old, new):
-        """Returns the deployed mask's density and mismatch, and if all is finite."""
+        """Returns the deployed mask's density and mismatch, and if all is finite.
+
+        Both servers deploy with one key: the mismatch is not that of two draws.
+        """
         before, after = (target(algorithm.deploy(key, server)) for server in (old, new))
         leaves = jax.tree.leaves((masks.apply(after.params, after.mask), after.stats))
         mask = after.mask
@@ -229,6 +232,7 @@ def make_round(plan: placement.Plan) -> Callable:
     def round_fn(key, population, state, round, ids, places=None):
         client_key = keys.of_round(key, keys.CLIENTS, round)
         server_key = keys.of_round(key, keys.SERVER, round)
+        deploy_key = keys.of_round(key, keys.DEPLOY, round + 1)
         sizes = population.info.num_examples
         own = jnp.take(sizes, ids, mode="fill", fill_value=0)
         order, place = placement.deal(ids, own, mesh.size, chunk)
@@ -255,7 +259,7 @@ def make_round(plan: placement.Plan) -> Callable:
             *in_order,
             server_metrics,
             executed,
-            *describe(server_key, state.server, server),
+            *describe(deploy_key, state.server, server),
             observed,
         )
         last_round = state.last_round.at[ids].set(round, mode="drop")

@@ -202,14 +202,16 @@ def layer_densities(mask: PyTree, select: PyTree) -> Array:
       select: tree of Python bools.
 
     Returns:
-      `[L]` float32 in [0, 1]; 0 for an empty layer.
+      `[L]` float32 in [0, 1]; 1 if all are alive, and 0 for an empty layer.
 
     Example:
       >>> layer_densities({'w': jnp.array([True, False])}, {'w': True}).tolist()
       [0.5]
     """
-    sizes = np.maximum(trees.layer_sizes(mask, select), 1).astype(np.float32)
-    return counts(mask, select).astype(jnp.float32) / sizes
+    sizes, kept = np.maximum(trees.layer_sizes(mask, select), 1), counts(mask, select)
+    share = kept.astype(jnp.float32) / sizes.astype(np.float32)
+    # A compiler multiplies by the inverse of a constant, and n (1 / n) can be below 1.
+    return jnp.where(kept == sizes, jnp.float32(1), share)
 
 
 def density(mask: PyTree, select: PyTree) -> Array:
@@ -220,15 +222,18 @@ def density(mask: PyTree, select: PyTree) -> Array:
       select: tree of Python bools.
 
     Returns:
-      float32 scalar in [0, 1].
+      float32 scalar in [0, 1]; 1 if all are alive.
 
     Example:
       >>> float(density({'w': jnp.array([True, False])}, {'w': True}))
       0.5
     """
-    size = max(int(trees.layer_sizes(mask, select).sum()), 1)
+    sizes, kept = trees.layer_sizes(mask, select), counts(mask, select)
+    size = max(int(sizes.sum()), 1)
     # The count of a layer fits int32, but the sum over layers may not.
-    return jnp.sum(counts(mask, select).astype(jnp.float32)) / jnp.float32(size)
+    share = jnp.sum(kept.astype(jnp.float32)) / jnp.float32(size)
+    dense = jnp.all(kept == sizes) & bool(sizes.sum())
+    return jnp.where(dense, jnp.float32(1), share)  # see `layer_densities`
 
 
 def jaccard_mismatch(a: PyTree, b: PyTree, select: PyTree) -> tuple[Array, Array]:

@@ -162,6 +162,22 @@ def make_optimizer(
     return optimizer
 
 
+def within(
+    tx: optax.GradientTransformation, mask: PyTree
+) -> optax.GradientTransformation:
+    """Returns an optimizer that sees no gradient of what a mask removes.
+
+    Example:
+      >>> clipped = make_optimizer("sgd", learning_rate=1.0, clip=10.0)(0)
+      >>> tx, w = within(clipped, jnp.array([True, False])), jnp.array([1.0, 0.0])
+      >>> updates, _ = tx.update(jnp.array([30.0, 40.0]), tx.init(w), w)
+      >>> (w + updates).tolist()
+      [-9.0, 0.0]
+    """
+    masked = partial(masks.apply, mask=mask)
+    return tx._replace(update=lambda grads, *rest: tx.update(masked(grads), *rest))
+
+
 def init_optimizer(optimizer: Callable, params: PyTree, keep: bool) -> PyTree:
     """Returns the optimizer's part of a client's state: its state, or EmptyState.
 
@@ -285,8 +301,13 @@ def train(
     opt_state: PyTree = ANEW,
     sums: dict | tuple = (),
     project: Callable | None = None,
+    gradients: str = "masked",
 ) -> Trained:
     """Trains a client's model for all epochs of its batches.
+
+    The optimizer sees the gradient within the mask alone, as the work counts it: what
+    the mask removes adds nothing to a norm that is clipped, and has no momentum if it
+    grows back.
 
     Args:
       key: the key of the client and round.
@@ -299,11 +320,16 @@ def train(
       sums: zeros for the sums of `loss_fn` beside `loss`, `correct` and `count`. One
         named `work` is the work; without it, the mask tells it.
       project: a function of the parameters that replaces the mask after every step.
+        Gradients are dense then.
+      gradients: 'masked', or 'dense' if the optimizer sees those of all weights.
 
     Returns:
       The `Trained` model. Its loss is NaN if a parameter is not finite.
     """
+    one_of("gradients", gradients, ("masked", "dense"))
     dense = model.mask is None
+    if project is None and gradients == "masked" and not dense:
+        tx = within(tx, model.mask)
     if project is None:
         masked = partial(masks.apply, mask=model.mask)
         project = (lambda params: params) if dense else masked

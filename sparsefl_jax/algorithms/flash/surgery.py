@@ -62,6 +62,9 @@ def sparse_learning(
     With one epoch there is one surgery, after the step with index floor(n / 2) of the
     client's n steps; with more epochs there is one after each epoch but the last.
 
+    The optimizer sees the gradient within the mask of the moment, and its state stays:
+    what has grown begins with the momentum that is left from before it was pruned.
+
     A surgery is charged n log2(n) FLOPs over the n prunable weights.
 
     Args:
@@ -98,9 +101,9 @@ def sparse_learning(
         before, mask, work = training
         span = {"epoch": epoch, "first": first, "last": last, "num_trips": num_trips}
         key = jax.random.fold_in(train_key, epoch)
-        project = partial(masks.apply, mask=mask)
+        project, inside = partial(masks.apply, mask=mask), local.within(tx, mask)
         state = local.train_steps(
-            key, loss_fn, tx, before, batches, project=project, **span
+            key, loss_fn, inside, before, batches, project=project, **span
         )
         count = state.sums["count"] - before.sums["count"]
         work = jax.tree.map(jnp.add, work, local.work(count, mask))

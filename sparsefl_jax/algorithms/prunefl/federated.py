@@ -98,7 +98,8 @@ def prunefl(
         received = unpack_model(downlink)
         tx = optax.chain(summing(), optimizer(ctx.round))
         fresh = tx.init(received.params)
-        trained = local.train(key, loss_fn, tx, received, batches, opt_state=fresh)
+        options = {"opt_state": fresh, "gradients": "dense"}  # which are summed
+        trained = local.train(key, loss_fn, tx, received, batches, **options)
         goes_on = window(ctx.last_round) == window(ctx.round)
         summed = trained.opt_state[0]
         squared = jax.tree.map(

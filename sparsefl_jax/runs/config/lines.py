@@ -72,7 +72,7 @@ LINES = {
     "drop_last": "whether to leave out a last minibatch that is not full",
     "eval_every": "rounds between evaluations",
     "metric": "whose accuracy counts: auto, pooled, clients",
-    "chunk": "clients that a device runs at a time; auto fills its memory",
+    "chunk": "clients that a device runs at a time; auto fills an accelerator",
     "client_store": "where clients' states live: auto, device, host, disk",
     "memory_gb": "memory that the devices may use together, 1e9 bytes",
     "seeds": "number of runs, from seed on",

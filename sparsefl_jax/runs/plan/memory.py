@@ -67,10 +67,9 @@ def by_shape(
 ) -> Memory:
     """Computes the memory of a stage before it is compiled.
 
-    The chunk is the one asked for. 'auto' is 1 where the memory has no limit, as on
-    CPUs, and where the network runs faster so, see `models.programs`. Otherwise it is
-    all clients that a device has in a round; `smaller` reduces it if the compiled
-    program does not fit.
+    The chunk is the one asked for. 'auto' is 1 where clients run faster one after
+    another, see `models.programs`, as on CPUs. Otherwise it is all clients that a
+    device has in a round; `smaller` reduces it if the compiled program does not fit.
 
     Args:
       setup: the run.
@@ -95,7 +94,7 @@ def by_shape(
     if chunk == "auto":
         macs = ledger.macs_per_sample(setup.model.macs) * stage.batch_size
         in_turn = programs.in_turn(devices[0].platform, parameters, macs)
-        chunk = 1 if limit is None or in_turn else share
+        chunk = 1 if in_turn else share
     memory = Memory(
         fixed={
             "population": len(devices) * (population + 12 * num_clients),
