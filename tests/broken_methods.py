@@ -1,4 +1,4 @@
-"""Ways to break a method: each breaks the laws that `BROKEN` names."""
+"""Ways to break a method, and the laws that each breaks, in `BROKEN`."""
 
 import itertools
 from dataclasses import replace
@@ -6,6 +6,7 @@ from dataclasses import replace
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 
 from sparsefl_jax.sparsity import masks, top_k
 from sparsefl_jax.testing import small_world
@@ -93,11 +94,14 @@ def leaky_packet(whole):
 
 
 def carrying(whole, name, extra, read=None):
-    """Sends a packet more, `extra(delta, batches)`; `read(delta, packet)` uses it."""
+    """Sends a packet more, `extra(delta, batches, round)`.
+
+    `read(delta, packet)` returns what the server makes of it.
+    """
 
     def update(key, ctx, downlink, client, batches):
         uplink, *rest = whole.update(key, ctx, downlink, client, batches)
-        packet = extra(uplink["delta"].values, batches)
+        packet = extra(uplink["delta"].values, batches, ctx.round)
         return uplink | {name: packet}, *rest
 
     def contribute(ctx, uplink):
@@ -108,10 +112,100 @@ def carrying(whole, name, extra, read=None):
     return whole._replace(update=update, contribute=contribute)
 
 
+def added(delta, leaf):
+    """Returns the delta with something added to all of it."""
+    return jax.tree.map(lambda v: v + 0.01 * leaf.astype(v.dtype), delta)
+
+
+def grows(delta):
+    """Returns a bit of what was trained."""
+    return jnp.sum(delta["fc1"]["kernel"]) > 0
+
+
 def wide_codes(whole):
-    """Sends codes that do not fit the bits that are charged for them."""
-    codes = Packet(jnp.full((3,), 99, jnp.int32), bits=4)
-    return carrying(whole, "codes", lambda delta, batches: codes)
+    """Sends codes that do not fit the bits that are charged, but in rounds 0 and 1."""
+
+    def codes(delta, batches, round):
+        return Packet(jnp.full((3,), jnp.where(round < 2, 1, 99), jnp.int32), bits=4)
+
+    return carrying(whole, "codes", codes)
+
+
+def complex_values(whole):
+    """Sends the delta as the imaginary part of numbers that are charged as floats."""
+
+    def both(delta, *_):
+        parts = jax.tree.map(lambda v: lax.complex(jnp.zeros_like(v), v), delta)
+        return Packet(parts)
+
+    def read(delta, packet):
+        return jax.tree.map(lambda v, c: v + 0.01 * c.imag, delta, packet.values)
+
+    return carrying(whole, "complex", both, read)
+
+
+def signs_outside(whole):
+    """Sends the signs of the delta as those of zeros outside a mask without entries."""
+
+    def zeros(delta, *_):
+        nowhere = jax.tree.map(lambda v: jnp.zeros(v.shape, bool), delta)
+        return Packet(signed_zeros(delta), nowhere, index="none")
+
+    def read(delta, packet):
+        return jax.tree.map(
+            lambda v, z: v + 0.01 * jnp.signbit(z), delta, packet.values
+        )
+
+    return carrying(whole, "zeros", zeros, read)
+
+
+def signed_zeros(delta):
+    return jax.tree.map(lambda v: jnp.copysign(jnp.zeros_like(v), v), delta)
+
+
+def free_signs(whole):
+    """Sends the signs of the delta as those of zeros that are common knowledge."""
+    return carrying(
+        whole, "zeros", lambda delta, *_: Packet(signed_zeros(delta), bits=0)
+    )
+
+
+def free_whisper(whole):
+    """Declares the delta common knowledge once it is small enough."""
+
+    def small(delta, *_):
+        return Packet(jax.tree.map(lambda v: 1e-7 * v, delta), bits=0)
+
+    return carrying(whole, "small", small)
+
+
+def of_samples(batches):
+    """Returns the samples of a client's first epoch, labels, and a weight of each."""
+    rows = batches.order[0].reshape(-1)
+    return batches.x[rows], batches.y[rows], batches.weight[0].reshape(-1)
+
+
+def free_variance(whole):
+    """Sends free of charge whether a client's samples are spread widely."""
+
+    def wide(delta, batches, round):
+        x, _, weight = of_samples(batches)
+        mean = jnp.average(x, axis=0, weights=weight, keepdims=True)
+        variance = jnp.average((x - mean) ** 2, axis=0, weights=weight)
+        return Packet(jnp.mean(variance) > 0.9, bits=0)
+
+    return carrying(whole, "wide", wide)
+
+
+def free_purity(whole):
+    """Sends free of charge how many samples of a client have its commonest label."""
+
+    def largest(delta, batches, round):
+        _, y, weight = of_samples(batches)
+        counts = jnp.zeros(small_world.CLASSES).at[y].add(weight)
+        return Packet(jnp.max(counts), bits=0)
+
+    return carrying(whole, "commonest", largest)
 
 
 def signs(delta, **settings):
@@ -146,20 +240,123 @@ def remembered(whole):
     return whole._replace(update=update, contribute=contribute)
 
 
-def unsent_mask(whole):
+def unsent_later(whole):
+    """Broadcasts statistics that are read and, from round 2 on, not sent."""
+
+    def broadcast(key, ctx, server):
+        down = whole.broadcast(key, ctx, server)
+        return down | {"stats": replace(down["stats"], sent=ctx.round < 2)}
+
+    return whole._replace(broadcast=broadcast)
+
+
+def unsent_mask(whole, fresh=True):
     """Reads the mask of a packet that is not sent."""
 
     def read(delta, packet):
         return jax.tree.map(lambda v, m: v + 0.01 * m, delta, packet.mask)
 
-    unsent = {"sent": False, "index": "bitmap"}
-    return carrying(whole, "signs", lambda delta, _: signs(delta, **unsent), read)
+    unsent = {"sent": False, "fresh": fresh, "index": "bitmap"}
+    return carrying(whole, "signs", lambda delta, *_: signs(delta, **unsent), read)
+
+
+def unsent_held_mask(whole):
+    """Claims that the mask of a packet that is not sent is held."""
+    return unsent_mask(whole, fresh=False)
+
+
+def unsent_pair(whole):
+    """Reads of a mask that is not sent what its complement says too."""
+
+    def pair(delta, *_):
+        mask = jnp.stack([grows(delta), jnp.bool_(False)])
+        return Packet(jnp.zeros(2), mask, sent=False, bits=0, index="bitmap")
+
+    def read(delta, packet):
+        return added(delta, packet.mask[0] ^ packet.mask[1])
+
+    return carrying(whole, "pair", pair, read)
+
+
+def chosen_mask(whole):
+    """Says a bit of what was trained by which of two held masks it means."""
+    even = jnp.arange(8) % 2 == 0
+    blank = {"values": jnp.zeros(8), "bits": 0, "index": "bitmap"}
+
+    def broadcast(key, ctx, server):
+        new = ctx.last_round < 0
+        pair = {"even": even, "odd": ~even}
+        held = {n: Packet(mask=m, fresh=new, **blank) for n, m in pair.items()}
+        return whole.broadcast(key, ctx, server) | held
+
+    def choice(delta, *_):
+        return Packet(mask=even == grows(delta), fresh=False, **blank)
+
+    def read(delta, packet):
+        return added(delta, packet.mask[0])
+
+    return carrying(whole._replace(broadcast=broadcast), "choice", choice, read)
+
+
+def flag_sent(whole):
+    """Says a bit of what was trained by sending an empty packet, or none."""
+
+    def empty(delta, *_):
+        return Packet(jnp.zeros(0), sent=grows(delta))
+
+    return carrying(whole, "empty", empty, lambda d, packet: added(d, packet.sent))
+
+
+def flag_fresh(whole):
+    """Says a bit of what was trained by claiming that a mask is held."""
+
+    def held(delta, *_):
+        mask = jnp.ones(1, bool)
+        return Packet(jnp.zeros(1), mask, grows(delta), bits=0, index="none")
+
+    return carrying(whole, "held", held, lambda d, packet: added(d, packet.fresh))
+
+
+def flag_without_mask(whole):
+    """Says a bit of what was trained by `fresh` of a packet that has no mask."""
+
+    def empty(delta, *_):
+        return Packet(jnp.zeros(0), fresh=grows(delta))
+
+    return carrying(whole, "empty", empty, lambda d, packet: added(d, packet.fresh))
+
+
+def flags_by_one_bit(whole):
+    """Says two bits of what was trained by both flags, and pays for one."""
+
+    def empty(delta, *_):
+        flags = {"sent": grows(delta), "fresh": ~grows(delta)}
+        mask = jnp.ones(1, bool)
+        return Packet(jnp.zeros(1), mask, **flags, index="none", optional=True)
+
+    return carrying(whole, "empty", empty, lambda d, packet: added(d, packet.sent))
+
+
+def late(broken):
+    """Returns the way to break a method, which breaks it from round 2 on."""
+
+    def breaks(whole):
+        other = broken(whole)
+
+        def update(key, ctx, *args):
+            pair = (method.update(key, ctx, *args) for method in (other, whole))
+            return jax.tree.map(lambda a, b: jnp.where(ctx.round < 2, b, a), *pair)
+
+        return whole._replace(update=update)
+
+    breaks.__name__ = f"late_{broken.__name__}"
+    return breaks
 
 
 def free_labels(whole):
     """Sends free of charge how many samples a client has of every class."""
 
-    def counts(delta, batches):
+    def counts(delta, batches, round):
         return Packet(jnp.bincount(batches.y, length=small_world.CLASSES), bits=0)
 
     return carrying(whole, "counts", counts)
@@ -167,7 +364,7 @@ def free_labels(whole):
 
 def free_mask(whole):
     """Sends what was trained in a mask that is free."""
-    return carrying(whole, "signs", lambda delta, batches: signs(delta, index="none"))
+    return carrying(whole, "signs", lambda delta, *_: signs(delta, index="none"))
 
 
 def free_top_k(whole):
@@ -187,7 +384,7 @@ def free_top_k(whole):
 def free_magnitudes(whole):
     """Sends in a free mask which features of a client's samples are large."""
 
-    def large(delta, batches):
+    def large(delta, batches, round):
         mask = jnp.mean(jnp.abs(batches.x), 0) > 0.8
         return Packet(jnp.zeros(mask.shape), mask, bits=0, index="none")
 
@@ -238,9 +435,14 @@ def charged_back(whole):
         uplink, client, metrics = whole.update(key, ctx, downlink, client, batches)
         mask = downlink["params"].mask
         delta = masks.apply(uplink["delta"].values, mask)
-        return uplink | {"delta": Packet(delta, mask, index="coo")}, client, metrics
+        delta = Packet(delta, mask, index="coo")
+        return {"params": delta, "stats": uplink["stats"]}, client, metrics
 
-    return whole._replace(broadcast=broadcast, update=update)
+    def contribute(ctx, uplink):
+        delta = Packet(uplink["params"].values)
+        return whole.contribute(ctx, {"delta": delta, "stats": uplink["stats"]})
+
+    return whole._replace(broadcast=broadcast, update=update, contribute=contribute)
 
 
 def free_of_charge(whole):
@@ -305,25 +507,39 @@ def claimed_density(whole):
 
 
 BROKEN = {
-    "types": types,
-    "start": impure_start,
-    "start ": handed_twice,
-    "chunks jit seeds": impure_update,
-    "wire": unsent,
-    "wire ": unsent_mask,
-    "known": free_of_charge,
-    "known ": free_labels,
-    "known  ": free_mask,
-    "known   ": free_top_k,
-    "known    ": free_magnitudes,
-    "fresh": charged_again,
-    "fresh ": charged_back,
-    "fresh  ": turned_back,
-    "padding": reads_padding,
-    "zeros fresh": leaky_packet,
-    "bytes": wide_codes,
-    "work": no_work,
-    "work ": one_sample,
-    "work  ": trained_twice,
-    "work   ": claimed_density,
+    types: "types",
+    impure_start: "start",
+    handed_twice: "start",
+    late(impure_update): "chunks jit seeds",
+    unsent: "wire",
+    unsent_later: "wire",
+    unsent_mask: "wire",
+    unsent_held_mask: "wire",
+    unsent_pair: "wire",
+    chosen_mask: "wire",
+    flag_without_mask: "wire",
+    wide_codes: "wire",
+    complex_values: "wire",
+    signs_outside: "wire",
+    free_whisper: "known",
+    free_signs: "known",
+    free_variance: "known",
+    free_purity: "known",
+    flag_sent: "known",
+    flag_fresh: "known",
+    flags_by_one_bit: "known",
+    free_of_charge: "known",
+    free_labels: "known",
+    free_mask: "known",
+    free_top_k: "known",
+    free_magnitudes: "known",
+    charged_again: "fresh",
+    charged_back: "fresh",
+    turned_back: "fresh",
+    late(reads_padding): "padding",
+    leaky_packet: "zeros fresh",
+    no_work: "work",
+    one_sample: "work",
+    trained_twice: "work",
+    claimed_density: "work",
 }

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.wire import packets, streams
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.packets import Packet
@@ -103,6 +104,42 @@ def test_count_is_int32_per_leaf_and_vmaps():
     assert counts["m"].sent.tolist() == [False, True, True]
     assert counts["d"].entries.tolist() == [[4, 1]] * 3
     assert packets.count({"e": Packet({})})["e"].entries.shape == (0,)
+
+
+def test_only_real_numbers_under_masks_of_bools_travel():
+    for values in (jnp.zeros(2, jnp.complex64), jax.random.split(jax.random.key(0))):
+        for bits in (0, 32):
+            with pytest.raises(ValueError, match="'up/w' has .* values, expected bool"):
+                packets.layout({"up": Packet({"w": values}, bits=bits)})
+    floats = {"w": jnp.ones(2)}
+    with pytest.raises(ValueError, match="mask up/w is float32, expected bool"):
+        packets.layout({"up": Packet(floats, floats, index="none")})
+
+
+def test_an_optional_packet_takes_a_bit_in_every_round():
+    values, mask = np.array([0, 2], np.float32), np.array([False, True])
+    whole = Packet(values, mask, index="bitmap", optional=True)
+    assert total(whole) == (32, 1 + 2)
+    layouts = {"up": packets.layout({"p": whole})}
+    assert traffic_estimate.most_bits(layouts) == 64 + 1 + 2
+    # 1 for sent and fresh, the bitmap 01, then 2.0, which is 0x40000000.
+    assert streams.encode(whole) == bytes([0b10101000, 0, 0, 0, 0])
+    none, garbage = np.zeros(2, bool), np.full(2, 9, np.float32)
+    like = dataclasses.replace(whole, mask=none, values=garbage, fresh=False)
+    found = streams.decode(streams.encode(whole), like)
+    assert (found.values.tolist(), found.mask.tolist()) == ([0, 2], [False, True])
+    assert bool(found.fresh)
+    held = dataclasses.replace(whole, fresh=False)
+    assert total(held) == (32, 1)
+    assert streams.encode(held) == bytes([0b00100000, 0, 0, 0, 0])
+    assert streams.decode(streams.encode(held), held).values.tolist() == [0, 2]
+    unsent = dataclasses.replace(whole, sent=False)
+    assert total(unsent) == (0, 1) and streams.encode(unsent) == bytes(1)
+    found = streams.decode(streams.encode(unsent), unsent)
+    assert not found.sent and not found.values.any()
+    ones = Packet(np.ones(2, bool), bits=1, index="entropy", optional=True)
+    assert total(ones) == (2, 1)  # ones among 2 take w(3), and H(1) nothing
+    assert_same(streams.decode(streams.encode(ones), ones).values, ones.values)
 
 
 def test_bits_by_hand():

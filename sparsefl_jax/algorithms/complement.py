@@ -38,13 +38,13 @@ def complement(
 ) -> Algorithm:
     """CS: clients train all weights and send the new values of those that were zero.
 
-    Down: the weights that are not 0, their positions, and statistics. Up: the trained
-    values other than 0 at entries that the client received as 0, their positions, and
-    statistics; in round 0 the whole model. Trained values of other entries are
-    discarded. Each tensor is pruned separately, biases too, because the entries of a
-    tensor that is not pruned would never change after round 0. The client's FLOPs are
-    counted as dense, because its weights are dense after one step;
-    `paper_counts.complement_saving` is the paper's count.
+    Down: the weights that are not 0, a bit that says whether their positions are new,
+    these if so, and statistics. Up: the trained values other than 0 at entries that the
+    client received as 0, their positions, and statistics; in round 0 the whole model.
+    Trained values of other entries are discarded. Each tensor is pruned separately,
+    biases too, because the entries of a tensor that is not pruned would never change
+    after round 0. The client's FLOPs are counted as dense, because its weights are
+    dense after one step; `paper_counts.complement_saving` is the paper's count.
 
     Args:
       model: the network and its loss.
@@ -73,7 +73,8 @@ def complement(
         return Server(start, params, jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        return pack_down(ctx, server.model, server.since, everything, index=index)
+        held = server.model, server.since
+        return pack_down(ctx, *held, everything, index=index, optional=True)
 
     def update(key, ctx, downlink, client, batches):
         received, first = unpack_model(downlink), ctx.round == 0

@@ -146,8 +146,7 @@ def fedspa(
             trained = trained._replace(metrics=trained.metrics | {"density": density})
         delta = jax.tree.map(jnp.subtract, trained.model.params, start.params)
         change = trained.model._replace(params=delta)
-        # To a server that sends no mask, the positions are always new.
-        known = jax.tree.map(jnp.logical_not, client) if dynamic else start.mask
+        known = None if dynamic else start.mask  # a dynamic mask does not come down
         uplink = pack_up(change, known, select, index=index)
         if not dynamic:  # static branch
             return uplink, client, trained.metrics

@@ -114,8 +114,9 @@ def fedsparsify_local(
     """FedSparsify-Local: clients purge what they trained, and their masks vote.
 
     Down: alive weights, their positions if these changed, dense leaves and statistics,
-    float32. Up: the weights that the client keeps and their positions, dense leaves and
-    statistics. A client keeps its optimizer's state.
+    float32. Up: the weights that the client keeps, a bit that says whether these are
+    all that it received, their positions if not, dense leaves and statistics. A client
+    keeps its optimizer's state.
 
     Args:
       merge: 'majority' keeps the entries that at least half of the cohort kept,
@@ -148,7 +149,7 @@ def fedsparsify_local(
         # Where fewer weights than the purge keeps are not 0, it would keep all.
         mask = jax.tree.map(jnp.logical_and, purge(scores, ctx.round), received.mask)
         purged = trained.model._replace(mask=mask)
-        uplink = pack_up(purged, received.mask, select, index=index)
+        uplink = pack_up(purged, received.mask, select, index=index, optional=True)
         return uplink, trained.opt_state, trained.metrics
 
     def contribute(ctx, uplink):

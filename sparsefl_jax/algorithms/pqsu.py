@@ -62,7 +62,8 @@ def pqsu(
     Down: the alive weights in uint8, with a scale and a zero point of 32 bits each for
     every leaf; when a client first takes part also the positions of the filters, from
     which the mask follows. Up: the same weights, trained. Both: normalisation
-    statistics, float32. The server's model is never rounded.
+    statistics, float32. With each packet of a selective upload goes a bit that says
+    whether it is sent. The server's model is never rounded.
 
     Args:
       model: the network and its loss.
@@ -113,14 +114,14 @@ def pqsu(
         state = run(before, batches, first=last)
         new = jax.tree.map(jnp.subtract, state.sums, before.sums)
         loss = new["loss"] / jnp.maximum(new["count"], 1.0)
-        sent = jnp.bool_(True)
+        sent = True
         if selective:  # static branch
             sent = loss < client.loss
             client = Client(jnp.where(sent, loss, client.loss))
         trained = SparseModel(state.params, received.mask, state.stats)
-        uplink = _pack(trained, "up" in DIRECTIONS[quantize], sent)
+        uplink = _pack(trained, "up" in DIRECTIONS[quantize], sent, selective)
         work = local.work(state.sums["count"], received.mask)
-        uploaded = sent.astype(jnp.float32)
+        uploaded = jnp.float32(sent)
         return uplink, client, state.sums | {"work": work, "uploaded": uploaded}
 
     def contribute(ctx, uplink):
@@ -147,15 +148,21 @@ def pqsu(
     )
 
 
-def _pack(model: SparseModel, quantized: bool, sent: Array | bool = True) -> Message:
+def _pack(
+    model: SparseModel,
+    quantized: bool,
+    sent: Array | bool = True,
+    optional: bool = False,
+) -> Message:
     """Packs alive weights, the grid of their codes if quantised, and statistics."""
-    message, weights, bits = {"stats": Packet(model.stats, sent=sent)}, model.params, 32
+    packet = partial(Packet, sent=sent, optional=optional)
+    message, weights, bits = {"stats": packet(model.stats)}, model.params, 32
     if quantized:
         (weights, grid), bits = quantization.quantize(weights, 8), 8
-        message["grid"] = Packet(grid, sent=sent)
+        message["grid"] = packet(grid)
     weights = masks.apply(weights, model.mask)
     # The receiver knows the mask: it has received 'filters', or sent them.
-    message["weights"] = Packet(weights, model.mask, sent=sent, bits=bits, index="none")
+    message["weights"] = packet(weights, model.mask, bits=bits, index="none")
     return message
 
 

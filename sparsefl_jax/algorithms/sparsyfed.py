@@ -41,8 +41,9 @@ def sparsyfed(
     An exact zero has no gradient if a > 1, so the mask shrinks from the union of the
     first cohort's masks towards `density`, and no weight ever comes back.
 
-    Down and up: weights that are not 0, their positions if they changed, dense leaves
-    and statistics, float32. The first downlink is dense.
+    Down and up: weights that are not 0, a bit that says whether their positions have
+    changed, these if so, dense leaves and statistics, float32. The first downlink is
+    dense.
 
     The ledger's FLOPs: forward pass and input gradients at the share of weights that
     are not 0, weight gradients at the share of inputs that are saved; the order of all
@@ -84,7 +85,8 @@ def sparsyfed(
         return Server(_alive(model._replace(params=params), select), jnp.int32(0))
 
     def broadcast(key, ctx, server):
-        return pack_down(ctx, server.model, server.since, select, index=index)
+        held = server.model, server.since
+        return pack_down(ctx, *held, select, index=index, optional=True)
 
     def update(key, ctx, downlink, client, batches):
         received, tx = unpack_model(downlink), optimizer(ctx.round)
@@ -97,7 +99,7 @@ def sparsyfed(
         sent = _alive(trained.model._replace(params=pruned), select)
         work = trained.metrics["work"]
         work = work._replace(extra=work.extra + top_k.flops(scores, select))
-        uplink = pack_up(sent, received.mask, select, index=index)
+        uplink = pack_up(sent, received.mask, select, index=index, optional=True)
         return uplink, client, trained.metrics | {"work": work}
 
     def aggregate(key, round, server, total):

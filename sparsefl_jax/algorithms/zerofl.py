@@ -110,7 +110,7 @@ def zerofl(
             lambda m, v, s: m & (v != 0) if s else m, mask, values, select
         )
         sent = SparseModel(values, mask, trained.model.stats)
-        message = pack_up(sent, masks.full(received), select, index=index)
+        message = pack_up(sent, None, select, index=index)
         return message, client, trained.metrics
 
     def aggregate(key, round, server, total):

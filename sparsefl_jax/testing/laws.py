@@ -53,7 +53,7 @@ def check_algorithm(
     Args:
       factory: `factory(model, optimizer, **kwargs) -> Algorithm`.
       progress: whether to print each law with its seconds, and at the end that all
-        hold, to standard error, and whether any mask changed.
+        hold, what they take on trust, and whether any mask changed, to standard error.
       num_rounds: of the small world, at least 4. A mask that moves first in a later
         round is seen by the laws 'known', 'zeros' and 'fresh' if the world has it.
       **kwargs: of the factory.
@@ -90,6 +90,8 @@ def check_algorithm(
         say(f"{time.perf_counter() - law_begin:.1f} s")
     seconds = format_seconds(time.perf_counter() - begin)
     say(f"{len(LAWS)} laws hold for {world.name}, {seconds}")
+    for line in message_laws.trusted(world) if progress else ():
+        say(f"on trust: {line}")
     if progress and message_laws.masks_stand(world):
         say(
             f"masks did not change in {num_rounds} rounds: the laws on changing masks "

@@ -1,29 +1,31 @@
 """The reference of the laws: a round as a plain loop over clients.
 
 The loop shares nothing with the simulator but the names of its keys. Only messages pass
-between server and clients, and `passings` keeps them; garbage arrives for a packet that
-is not sent.
+between server and clients, as the bytes that are charged, and `passings` keeps them.
 """
 
 import dataclasses
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.types import Context, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.simulation import placement, store
+from sparsefl_jax.testing.compare import ContractError
 from sparsefl_jax.testing.small_world import World, once, path, population_of
 from sparsefl_jax.wire.messages import once as handed_once
 from sparsefl_jax.wire.packets import Message, Packet, stable
+from sparsefl_jax.wire.positions import POSITIONS
+from sparsefl_jax.wire.streams import decode, encode
 
 
 class Passing(NamedTuple):
-    """One client's part of a round, with the messages, which the simulator drops."""
+    """One client's part of a round, with the messages as their senders wrote them."""
 
     down: Message
     up: Message
@@ -41,9 +43,8 @@ class Passing(NamedTuple):
 def client_by_wire(world: World) -> Callable:
     """Compiles one client's part of a round, `run(*inputs) -> Passing`.
 
-    It is three programs, between which only messages pass. A value that one program
-    keeps for another is a tracer that no other program takes, and garbage arrives for a
-    packet that is not sent.
+    It is three programs, between which only messages pass, as `delivered` has them. A
+    value that one program keeps for another is a tracer that no other program takes.
     """
     return by_wire(world, jax.jit)
 
@@ -64,31 +65,63 @@ def by_wire(world: World, jit: Callable) -> Callable:
 
     contribute = jit(algorithm.contribute)
 
-    def run(key, round, server, row, last_round, info, data) -> Passing:
+    def run(key, round, server, row, held, last_round, info, data) -> Passing:
         ctx = Context(round, last_round, info)
         down_key, _, update_key = keys.of_exchange(keys.of_client(key, info.index))
+
+        def deliver(way, message, held):
+            where = f"of client {info.index} in round {round}"
+            return delivered(world, message, held, way, where)
+
         down = broadcast(down_key, ctx, server)
-        received = {n: p for n, p in delivered(down).items() if n[:7] != "handed/"}
+        own = {n: p for n, p in down.items() if not n.startswith("handed/")}
+        received = deliver("down", own, held)
         up, row, metrics = update(update_key, ctx, received, row, data)
-        return Passing(down, up, contribute(ctx, delivered(up)), row, metrics)
+        known = {name: p.mask for name, p in received.items() if p.sent}
+        total = contribute(ctx, deliver("up", up, known))
+        return Passing(down, up, total, row, metrics)
 
     return run
 
 
-def delivered(message: Message) -> Message:
-    """Returns what arrives of a message: 9s on another mask for a packet not sent."""
+def delivered(
+    world: World, message: Message, held: dict[str, PyTree], way: str, where: str
+) -> Message:
+    """Returns what arrives of a message: what its bytes decode to, and nothing else.
 
-    def arrive(packet: Packet) -> Packet:
-        if packet.sent:
-            return packet
-        values = jax.tree.map(lambda v: np.full_like(v, 9), packet.values)
-        mask = packet.mask
-        if packet.fresh:
-            mask = jax.tree.map(np.logical_not, mask)
-        return dataclasses.replace(packet, values=values, mask=mask)
+    Of a packet that is not sent, or whose mask the receiver has to hold and does not,
+    9s arrive; a mask that is neither held nor sent is a random one.
+
+    Args:
+      held: the masks that the receiver holds, by the name of the packet.
+      way, where: 'down' or 'up', and words for the client and the round.
+    """
+    shapes = partial(jax.tree.map, np.shape)
+
+    def arrive(name: str, packet: Packet) -> Packet:
+        try:
+            data = encode(packet)
+        except ValueError as error:
+            what = f"law 'wire', {world.name}: {way}[{name!r}] {where}: {error}"
+            raise ContractError(what) from error
+        values, mask, readable = packet.values, packet.mask, bool(packet.sent)
+        if packet.index in POSITIONS or not packet.sent:  # the mask is not known
+            own = held.get(name)
+            if packet.fresh or shapes(own) != shapes(mask):
+                rng = np.random.default_rng(0)
+                own = jax.tree.map(lambda m: rng.random(m.shape) < 0.5, mask)
+            alike = jax.tree.map(np.array_equal, own, mask)
+            readable &= bool(packet.fresh) or jax.tree.all(alike)
+            mask = own
+        if packet.bits or not readable:
+            fill = 0 if readable else 9
+            values = jax.tree.map(lambda v: np.full_like(v, fill), values)
+        fresh = packet.fresh | (mask is None)
+        like = dataclasses.replace(packet, values=values, mask=mask, fresh=fresh)
+        return decode(data, like) if readable else like
 
     message = jax.device_get(message)
-    return jax.device_put({name: arrive(packet) for name, packet in message.items()})
+    return jax.device_put({name: arrive(name, p) for name, p in message.items()})
 
 
 @once
@@ -119,24 +152,35 @@ def inputs(
     state: placement.State,
     round: int,
     index: int,
-    other: bool = False,
+    samples: str = "own",
 ) -> tuple:
     """Returns the arguments of `client_by_wire` for one client in a round."""
     info = jax.tree.map(lambda v: v[index], world.population.info)
     key = keys.of_round(world.key, keys.CLIENTS, round)
     shapes = jax.eval_shape(world.algorithm.first_state, key, state.server, info)
     row = store.unpack(jax.tree.map(lambda v: v[index], state.clients), shapes)
-    data = batches_jit(world)(key, population_of(world, other), info)
-    return key, np.int32(round), state.server, row, state.last_round[index], info, data
+    data = batches_jit(world)(key, population_of(world, samples), info)
+    masks, last_round = held(world, round, index, samples), state.last_round[index]
+    return key, np.int32(round), state.server, row, masks, last_round, info, data
+
+
+def held(world: World, round: int, index: int, samples: str) -> dict[str, PyTree]:
+    """Returns the masks that a client received last before a round, by packet."""
+    masks = {}
+    for cohort, earlier in zip(world.cohorts.tolist(), range(round), strict=False):
+        if index in cohort:
+            down = passings(world, earlier, samples)[cohort.index(index)].down
+            masks |= {n: p.mask for n, p in down.items() if p.sent and p.fresh}
+    return masks
 
 
 @once
-def passings(world: World, round: int, other: bool = False) -> list[Passing]:
+def passings(world: World, round: int, samples: str = "own") -> list[Passing]:
     """Returns what passes between the server and the cohort in a round."""
-    state = path(world, other)[0][round]
+    state = path(world, samples)[0][round]
     run_client = client_by_wire(world)
     return [
-        jax.device_get(run_client(*inputs(world, state, round, index, other)))
+        jax.device_get(run_client(*inputs(world, state, round, index, samples)))
         for index in world.cohorts[round].tolist()
     ]
 
@@ -161,11 +205,14 @@ def server_inputs(world: World, round: int) -> tuple:
 
 def loop_round(world: World, round: int) -> tuple[PyTree, dict, PyTree]:
     """Computes a round: the server, the server's metrics, all clients' rows."""
-    rows, ids = path(world)[0][round].clients, world.cohorts[round]
+    ids, passed = world.cohorts[round], passings(world, round)
     out = aggregate_jit(world)(*server_inputs(world, round))
-    for index, passing in zip(ids, passings(world, round), strict=True):
-        row = store.pack(passing.client)
-        rows = jax.tree.map(
-            lambda v, r, i=index: jnp.asarray(v).at[i].set(r), rows, row
-        )
+
+    def put(rows, *new):
+        rows = rows.copy()
+        rows[ids] = new
+        return rows
+
+    new = (jax.device_get(store.pack(passing.client)) for passing in passed)
+    rows = jax.tree.map(put, path(world)[0][round].clients, *new)
     return *jax.device_get(out), rows

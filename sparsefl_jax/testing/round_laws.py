@@ -1,5 +1,6 @@
 """The laws of a round: how it is cut, ordered, padded or stored changes no result."""
 
+import itertools
 import tempfile
 from pathlib import Path
 
@@ -53,7 +54,7 @@ def law_start(world: World) -> None:
         jax.jit(f) for f in (world.algorithm.init_client, world.algorithm.handed)
     )
     same(world, "start", "server", server, small_world.start(world).server)
-    message = plain_loop.delivered(handed(server))
+    message = plain_loop.delivered(world, handed(server), {}, "handed", "to all")
     for round, state in enumerate(small_world.path(world)[0]):
         what, now = f"handed before round {round}: ", handed(state.server)
         same(world, "start", what, now, message, tolerance=0.0)
@@ -71,7 +72,7 @@ def law_chunks(world: World) -> None:
     most = _most()
     thorough = {(c, d) for c in (2, 3, 5) for d in (1, most)} | {(1, most)} - {(1, 1)}
     for chunk, devices in sorted(thorough) if world.thorough else ((2, most),):
-        for round in range(2):
+        for round in range(len(world.cohorts)):
             got = small_world.run(
                 world, states[round], round, chunk=chunk, devices=devices
             )
@@ -100,20 +101,22 @@ def law_jit(world: World) -> None:
     They are called as a notebook would; a thorough world also runs the bodies of loops
     operation by operation.
     """
-    place = world.cohorts[1].tolist().index(4)
-    client = plain_loop.inputs(world, small_world.path(world)[0][1], 1, 4)
-    total = plain_loop.server_inputs(world, 1)
-    with jax.disable_jit(world.thorough):
-        passing = plain_loop.by_wire(world, lambda function: function)(*client)
-        server = world.algorithm.aggregate(*total)
-    same(world, "jit", "client: ", passing, plain_loop.passings(world, 1)[place])
-    same(world, "jit", "aggregate: ", server, plain_loop.aggregate_jit(world)(*total))
+    run_client = plain_loop.by_wire(world, lambda function: function)
+    for round, state in enumerate(small_world.path(world)[0][:-1]):
+        client = plain_loop.inputs(world, state, round, 4)
+        total = plain_loop.server_inputs(world, round)
+        with jax.disable_jit(world.thorough):
+            passing, server = run_client(*client), world.algorithm.aggregate(*total)
+        wanted = plain_loop.client_by_wire(world)(*client)
+        same(world, "jit", "client: ", passing, wanted)
+        wanted = plain_loop.aggregate_jit(world)(*total)
+        same(world, "jit", "aggregate: ", server, wanted)
 
 
 def law_order(world: World) -> None:
     """Checks that the order of a cohort changes nothing but the log's order."""
     states, logs = small_world.path(world)
-    for round in range(2):
+    for round in range(len(world.cohorts)):
         ids = world.cohorts[round : round + 1, ::-1]
         state, log = small_world.run(world, states[round], round, ids=ids)
         same(world, "order", "state", state, states[round + 1])
@@ -123,9 +126,9 @@ def law_order(world: World) -> None:
 
 def law_padding(world: World) -> None:
     """Checks that padded steps and samples change nothing, whatever they hold."""
-    state = small_world.path(world)[0][1]
-    for index in (1, 4):
-        *others, data = plain_loop.inputs(world, state, 1, index)
+    states = small_world.path(world)[0][:-1]
+    for (round, state), index in itertools.product(enumerate(states), (1, 4)):
+        *others, data = plain_loop.inputs(world, state, round, index)
         want = plain_loop.client_by_wire(world)(*others, data)
         finite(world, "padding", f"client {index}: summand", want.summand)
         longer = data._replace(num_steps=jnp.int32(data.order.shape[1]))
@@ -151,7 +154,7 @@ def _soil(data: Batches) -> Batches:
 def law_bystanders(world: World) -> None:
     """Checks that clients that are not drawn neither change nor change others."""
     states, _ = small_world.path(world)
-    for round in range(2):
+    for round in range(len(world.cohorts)):
         ids, old, new = world.cohorts[round], states[round], states[round + 1]
         last_round = old.last_round.copy()
         last_round[ids] = round
@@ -189,15 +192,16 @@ def law_seeds(world: World) -> None:
     keys = jnp.stack([world.key, jax.random.key(4)])
     round_fn = round_program.make_round(small_world.plan(world))
     both = jax.jit(jax.vmap(round_fn, in_axes=(0, None, 0, None, 0)))
-    pair = jax.tree.map(lambda *v: np.stack(v), *states[1:3])
-    out = jax.device_get(
-        both(keys, world.population, pair, np.int32(1), world.cohorts[1:3])
-    )
-    log = jax.tree.map(lambda v: v[None], rows(out[1], 0))
-    _same_rounds(world, "seeds", "first seed", (rows(out[0], 0), log), 1)
-    ids = world.cohorts[2:3]
-    want, _ = small_world.run(world, states[2], 1, key=keys[1], ids=ids)
-    same(world, "seeds", "second seed", rows(out[0], 1), want)
+    for round in range(len(world.cohorts)):
+        other = round - 1  # whose state and cohort the second seed has
+        pair = jax.tree.map(lambda *v: np.stack(v), states[round], states[other])
+        ids = world.cohorts[[round, other]]
+        out = both(keys, world.population, pair, np.int32(round), ids)
+        state, log = jax.device_get(out)
+        first = jax.tree.map(lambda v: v[None], rows(log, 0))
+        _same_rounds(world, "seeds", "first seed", (rows(state, 0), first), round)
+        want, _ = small_world.run(world, states[other], round, key=keys[1], ids=ids[1:])
+        same(world, "seeds", "second seed", rows(state, 1), want)
 
 
 def law_resume(world: World) -> None:

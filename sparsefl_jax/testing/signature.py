@@ -90,6 +90,10 @@ def _message(world: World, what: str, message) -> dict[str, Packet]:
     for name, packet in message.items():
         _arrays(world, f"{what}[{name!r}]: values", packet.values)
         _arrays(world, f"{what}[{name!r}]: mask", packet.mask)
+        for flag in ("fresh", "sent"):
+            if shape := jnp.shape(getattr(packet, flag)):
+                where = f"{what}[{name!r}].{flag}"
+                fail(world, "signature", f"{where} has shape {shape}, expected ()")
     return _shapes(message)
 
 

@@ -257,28 +257,36 @@ def through(
     return jax.device_get(state), world.shared["traces"]
 
 
+SAMPLES = ("own", "turned", "spread")
+
+
 @once
-def population_of(world: World, other: bool) -> placement.Population:
+def population_of(world: World, samples: str) -> placement.Population:
     """Returns the population, or the same clients with other samples and labels.
 
-    Samples are negated, and shifted because their magnitudes would stay otherwise. A
-    client keeps its set of labels, but not how many samples it has of each.
+    'turned' negates samples, and shifts them because their magnitudes would stay
+    otherwise; 'spread' takes cube roots, so that no moment stays. A client keeps its
+    set of labels: 'turned' trades their numbers of samples, and 'spread' leaves one
+    sample to each label but the first.
     """
-    if not other:
-        return world.population
     population, y = world.population, world.population.y.copy()
+    if samples == "own":
+        return population
     for rows, size in zip(population.index, SIZES, strict=True):
         held, place = np.unique(np.roll(y[rows[:size]], 1), return_inverse=True)
-        y[rows[:size]] = np.roll(held, 1)[place]
-    return population._replace(x=1 - np.asarray(population.x), y=y)
+        once_each = np.resize(held, size)
+        once_each[len(held) :] = held[0]
+        y[rows[:size]] = np.roll(held, 1)[place] if samples == "turned" else once_each
+    x = np.asarray(population.x)
+    return population._replace(x=1 - x if samples == "turned" else np.cbrt(x), y=y)
 
 
 @once
-def path(world: World, other: bool = False) -> tuple[list, list]:
+def path(world: World, samples: str = "own") -> tuple[list, list]:
     """Runs all rounds one by one; returns the states before and after, and the logs."""
     states, logs = [start(world)], []
     for round in range(len(world.cohorts)):
-        population = population_of(world, other)
+        population = population_of(world, samples)
         state, log = run(world, states[-1], round, population=population)
         states.append(state)
         logs.append(jax.tree.map(lambda v: v[0], log))

@@ -1,7 +1,8 @@
 """How many bits a message takes: its values, and the positions at which they stand.
 
 `positions` has the bits of positions; `values` has those of codes of values, with which
-no positions travel. `streams` writes and reads the bytes that these bits measure.
+no positions travel. The bit of an optional packet counts as one of positions. `streams`
+writes and reads the bytes that these bits measure.
 
 One formula serves the ledger on the host and the clock on the device. Bits overflow
 int32 at once, so the ledger counts them in int64; the clock, which turns them into
@@ -87,4 +88,4 @@ def packet_bits(layout: Layout, count: Count, numbers: Numbers = HOST) -> Bits:
             nnz = entries[..., leaf]
             unary = None if measured is None else measured[..., leaf]
             positions += position_bits(layout.index, shape, nnz, unary, numbers)
-    return Bits(values, sent * fresh * positions)
+    return Bits(values, sent * fresh * positions + whole(layout.optional))

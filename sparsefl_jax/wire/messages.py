@@ -17,7 +17,13 @@ from sparsefl_jax.wire.packets import Message, Packet
 
 
 def pack_down(
-    ctx: Context, model: SparseModel, since: Array, select: PyTree, *, index: str
+    ctx: Context,
+    model: SparseModel,
+    since: Array,
+    select: PyTree,
+    *,
+    index: str,
+    optional: bool = False,
 ) -> Message:
     """Packs a model for a client, with positions unless the client holds the mask.
 
@@ -27,6 +33,8 @@ def pack_down(
       since: shape=(), int32, the round since which the mask stands, see `renewed`.
       select: tree of Python bools, the prunable leaves.
       index: how positions are written, see `packets.Packet`.
+      optional: whether data decides if the mask has changed, so that a bit has to say
+        so.
 
     Returns:
       Three packets: masked weights with their positions, dense leaves, statistics.
@@ -39,20 +47,28 @@ def pack_down(
       >>> bool(down['weights'].fresh)  # are positions charged?
       False
     """
-    return _pack(model, select, is_new(ctx, since), index)
+    return _pack(model, select, is_new(ctx, since), index, optional)
 
 
 def pack_up(
-    model: SparseModel, received: PyTree, select: PyTree, *, index: str
+    model: SparseModel,
+    received: PyTree | None,
+    select: PyTree,
+    *,
+    index: str,
+    optional: bool = False,
 ) -> Message:
     """Packs a client's model, with positions unless its mask is the received one.
 
     Args:
       model: the model to send; weights outside its mask are sent as 0.
-      received: bool tree, the mask that the client received in this round: the only
-        one of this client that the server knows.
+      received: bool tree, the mask that the client received in this round in a packet
+        'weights': the only one of this client that the server knows. None: there is no
+        such packet, and the positions are always new.
       select: tree of Python bools, the prunable leaves.
       index: how positions are written, see `packets.Packet`.
+      optional: whether data decides if the mask is the received one, so that a bit has
+        to say so.
 
     Returns:
       Three packets, as `pack_down` returns them.
@@ -64,7 +80,8 @@ def pack_up(
       >>> bool(up['weights'].fresh), up['weights'].values['w'].tolist()
       (True, [1.0, 0.0])
     """
-    return _pack(model, select, differs(model.mask, received), index)
+    fresh = True if received is None else differs(model.mask, received)
+    return _pack(model, select, fresh, index, optional)
 
 
 def unpack_model(message: Message) -> SparseModel:
@@ -219,14 +236,15 @@ def free_positions(index: str) -> str:
     return chosen if index == "none" else ""
 
 
-def _pack(model: SparseModel, select: PyTree, fresh: Array, index: str) -> Message:
+def _pack(
+    model: SparseModel, select: PyTree, fresh: Array | bool, index: str, optional: bool
+) -> Message:
     """Packs masked weights, dense leaves and statistics."""
     weights, dense = trees.split(masks.apply(model.params, model.mask), select)
     mask, _ = trees.split(model.mask, select)
+    written = {"index": index, "assumed": free_positions(index), "optional": optional}
     return {
-        "weights": Packet(
-            weights, mask, fresh, index=index, assumed=free_positions(index)
-        ),
+        "weights": Packet(weights, mask, fresh, **written),
         "dense": Packet(dense),
         "stats": Packet(model.stats),
     }

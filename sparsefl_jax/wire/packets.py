@@ -27,10 +27,14 @@ class Packet:
     """Values that travel together, written the same way.
 
     Attributes:
-      values: exactly what is encoded. Integer codes when bits < 16; their scale and
-          zero point are a packet of their own. A `None` leaf does not travel.
+      values: exactly what is encoded: bool, integers or real floats. Integer codes when
+          bits < 16; their scale and zero point are a packet of their own. A `None` leaf
+          does not travel.
       mask: bool, treedef of `values`: where entries really travel; None: everywhere.
-      fresh: bool scalar, False if the receiver already holds this mask.
+      fresh: bool scalar, False if the receiver already holds this mask: a client, if it
+          is the one that last came down in a packet of this name; the server, if it is
+          the one that it sent to this client in this round in a packet of this name.
+          True without a mask.
       sent: bool scalar, False if nothing travels this round.
       bits: static, per value, 0 to 32. Values of 0 bits are common knowledge, and free.
       index: static, how positions are written: `'none'`, or a code of `positions`:
@@ -45,6 +49,10 @@ class Packet:
           although the receiver cannot tell them. Law `known` passes such a packet, and
           plan, records and reports repeat the reason.
       bucket: static, how many entries of a leaf `'elias'` codes together; 0: all.
+      optional: static, whether a bit says in every round if the packet is sent with a
+          fresh mask; it is charged, with the positions. Without it `fresh` and `sent`
+          have to follow from the round, the client's facts and keys; with it one of
+          them has to, where the bit is 0.
 
     Raises:
       ValueError: `bits` or `index` is not one of those, a mask comes without `index` or
@@ -68,6 +76,7 @@ class Packet:
     index: str | None = dataclasses.field(default=None, metadata={"static": True})
     assumed: str = dataclasses.field(default="", metadata={"static": True})
     bucket: int = dataclasses.field(default=0, metadata={"static": True})
+    optional: bool = dataclasses.field(default=False, metadata={"static": True})
 
     def __post_init__(self):
         if self.index is None and self.mask is None:
@@ -126,6 +135,7 @@ class Layout(NamedTuple):
     masked: bool
     assumed: str = ""
     bucket: int = 0
+    optional: bool = False
 
 
 def stable(message: Message) -> Message:
@@ -203,8 +213,9 @@ def layout(message: Message) -> dict[str, Layout]:
       One `Layout` per packet.
 
     Raises:
-      ValueError: a mask has another treedef or shape than its values, or a dtype does
-          not fit `bits`: a float must be as wide as `bits`, an integer at least.
+      ValueError: a mask is not bool, or has another treedef or shape than its values,
+          or a dtype does not fit `bits`: a float must be as wide as `bits`, an integer
+          at least, and nothing else travels.
 
     Example:
       >>> layout({'up': Packet({'w': jnp.zeros((2, 3))})})['up'].shapes
@@ -225,15 +236,24 @@ def layout(message: Message) -> dict[str, Layout]:
                     f"mask of packet {name!r} has shapes {found} at"
                     f" {trees.leaf_paths(packet.mask)}, expected {shapes} at {paths}."
                 )
+            for path, leaf in trees.by_path(packet.mask).items():
+                if leaf.dtype != jnp.bool_:
+                    raise ValueError(
+                        f"mask {name}/{path} is {leaf.dtype}, expected bool."
+                    )
         named = tuple(paths), tuple(shapes)
-        layouts[name] = Layout(
-            *named, packet.bits, packet.index, masked, packet.assumed, packet.bucket
-        )
+        static = packet.assumed, packet.bucket, packet.optional
+        layouts[name] = Layout(*named, packet.bits, packet.index, masked, *static)
     return layouts
 
 
 def _check_width(name: str, dtype: Any, bits: int) -> None:
-    """Refuses a packet that claims fewer bits than its values need."""
+    """Refuses values that no code writes, or that need more bits than are claimed."""
+    real = any(jnp.issubdtype(dtype, k) for k in (jnp.bool_, jnp.integer, jnp.floating))
+    if not real:
+        raise ValueError(
+            f"{name!r} has {dtype} values, expected bool, integers or real floats."
+        )
     width = 8 * jnp.dtype(dtype).itemsize
     fits = width == bits if jnp.issubdtype(dtype, jnp.floating) else width >= bits
     if bits and not fits:

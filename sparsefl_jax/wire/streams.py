@@ -2,8 +2,9 @@
 
 They prove the counted bits: `encode(packet)` is as long as `charges.packet_bits`
 charges, rounded up to a byte; what the arithmetic coder writes may be `slack` bits
-longer. A packet is one bit stream, most significant bit first. Each leaf writes its
-positions and then its values; a code of `values` writes those of all leaves.
+longer. A packet is one bit stream, most significant bit first. An optional one begins
+with a bit that is 1 where it is sent with a fresh mask. Each leaf writes its positions
+and then its values; a code of `values` writes those of all leaves.
 """
 
 import dataclasses
@@ -24,7 +25,7 @@ def encode(packet: Packet) -> bytes:
       packet: concrete arrays; `fresh` and `sent` bool scalars.
 
     Returns:
-      The stream; empty where nothing was sent.
+      The stream; empty where nothing was sent, but for the bit of an optional packet.
 
     Raises:
       ValueError: an integer code does not fit `bits`, or a dtype does not.
@@ -36,20 +37,9 @@ def encode(packet: Packet) -> bytes:
       9
     """
     layout({"packet": packet})
-    if not bool(packet.sent):
-        return b""
-    leaves, stream = _leaves(packet), []
-    if packet.index in VALUES:
-        codes = [to_codes(values[mask], packet.bits) for values, mask in leaves]
-        bits = VALUES[packet.index].write(codes, packet.bits, packet.bucket)
-        return np.packbits(bits).tobytes()
-    for values, mask in leaves:
-        if _positions_travel(packet):
-            stream.append(write_positions(packet.index, mask))
-        if packet.bits:
-            stream.append(write(to_codes(values[mask], packet.bits), packet.bits))
-    joined = np.concatenate(stream) if stream else np.zeros(0, np.uint8)
-    return np.packbits(joined).tobytes()
+    told = [bool(packet.sent) and bool(packet.fresh)] if packet.optional else []
+    body = _body(packet) if bool(packet.sent) else []
+    return np.packbits(np.concatenate([np.array(told, np.uint8), *body])).tobytes()
 
 
 def decode(data: bytes, like: Packet) -> Packet:
@@ -57,9 +47,10 @@ def decode(data: bytes, like: Packet) -> Packet:
 
     Args:
       data: the stream.
-      like: what the receiver knows: shapes, dtypes, `bits`, `index`, `bucket`, `fresh`,
-        `sent`; the mask that it holds, used where positions did not travel; the values
-        that are common knowledge, used where bits = 0.
+      like: what the receiver knows: shapes, dtypes and static fields; `fresh` and
+        `sent`, of an optional packet where its bit is 0; the mask that it holds, used
+        where positions did not travel; the values that are common knowledge, used where
+        bits = 0.
 
     Returns:
       The packet in NumPy arrays: exact zeros outside the mask, and everywhere where
@@ -71,10 +62,14 @@ def decode(data: bytes, like: Packet) -> Packet:
       >>> decode(encode(packet), packet).values.tolist()
       [0.0, 2.0]
     """
+    stream = np.unpackbits(np.frombuffer(data, np.uint8))
+    if like.optional:
+        if stream[0]:
+            like = dataclasses.replace(like, fresh=np.True_, sent=np.True_)
+        stream = stream[1:]
     if not bool(like.sent):
         blank = jax.tree.map(lambda x: np.zeros(x.shape, x.dtype), like.values)
         return dataclasses.replace(like, values=blank)
-    stream = np.unpackbits(np.frombuffer(data, np.uint8))
     values, found, offset = [], [], 0
     leaves = _leaves(like, known=like.bits == 0)
     if like.index in VALUES:
@@ -100,6 +95,20 @@ def decode(data: bytes, like: Packet) -> Packet:
     mask = None if like.mask is None else jax.tree.unflatten(treedef, found)
     values = jax.tree.unflatten(treedef, values)
     return dataclasses.replace(like, values=values, mask=mask)
+
+
+def _body(packet: Packet) -> list[np.ndarray]:
+    """Writes a packet that is sent, without its optional bit."""
+    leaves, stream = _leaves(packet), []
+    if packet.index in VALUES:
+        codes = [to_codes(values[mask], packet.bits) for values, mask in leaves]
+        return [VALUES[packet.index].write(codes, packet.bits, packet.bucket)]
+    for values, mask in leaves:
+        if _positions_travel(packet):
+            stream.append(write_positions(packet.index, mask))
+        if packet.bits:
+            stream.append(write(to_codes(values[mask], packet.bits), packet.bits))
+    return stream
 
 
 def slack(packet: Packet) -> int:

@@ -194,10 +194,10 @@ def _bits(packet: packets.Layout, facts: Facts, share: float) -> tuple[int, int]
     low = packet_bits(packet, packets.Count(least, new, always, few))
     ever, anew = np.bool_(facts.sent is not False), np.bool_(facts.fresh is not False)
     high = packet_bits(packet, packets.Count(most, np.False_, ever, many))
-    values, positions = high.values, 0
+    values, positions = high
     if ever and anew and packet.masked and packet.index in POSITIONS:
         leaves = zip(packet.shapes, most.tolist(), strict=True)
-        positions = sum(most_position_bits(packet.index, *leaf) for leaf in leaves)
+        positions += sum(most_position_bits(packet.index, *leaf) for leaf in leaves)
     if packet.index not in VALUES:  # leaves together hold no more than their share
         values = np.minimum(values, packet.bits * size)
     return int(low.total), int(values + positions)
