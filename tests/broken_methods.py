@@ -43,7 +43,12 @@ def handed_twice(whole):
     def init_client(key, handed, info):
         return handed["params"].values
 
-    return whole._replace(handed=handed, init_client=init_client)
+    def update(key, ctx, downlink, client, batches):
+        nothing = whole.init_client(key, {}, ctx.client)
+        uplink, _, metrics = whole.update(key, ctx, downlink, nothing, batches)
+        return uplink, client, metrics
+
+    return whole._replace(handed=handed, init_client=init_client, update=update)
 
 
 def impure_update(whole):

@@ -55,15 +55,15 @@ def law_start(world: World) -> None:
     )
     same(world, "start", "server", server, small_world.start(world).server)
     message = plain_loop.delivered(world, handed(server), {}, "handed", "to all")
-    for round, state in enumerate(small_world.path(world)[0]):
-        what, now = f"handed before round {round}: ", handed(state.server)
-        same(world, "start", what, now, message, tolerance=0.0)
     for index in range(len(small_world.SIZES)):
         info = rows(world.population.info, index)
         key = keys.of_client(client_key, index)
         row = store.pack(init_client(key, message, info))
         want = rows(small_world.start(world).clients, index)
         same(world, "start", f"client {index}", row, want)
+    for round, state in enumerate(small_world.path(world)[0]):
+        what, now = f"handed before round {round}: ", handed(state.server)
+        same(world, "start", what, now, message, tolerance=0.0)
 
 
 def law_chunks(world: World) -> None:
