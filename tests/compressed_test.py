@@ -35,6 +35,7 @@ DELTAS = [  # [round][client]
 ]
 ALL = [(0, 1, 2)] * ROUNDS
 OPTIMIZER = local.make_optimizer()
+MODEL = small_world.tiny_model()._replace(init=lambda key: (PARAMS, {}))
 
 
 @pytest.fixture(autouse=True)
@@ -79,7 +80,7 @@ def play(method, cohorts=ALL, sizes=SIZES):
 
 
 def make(**given):
-    return compressed(small_world.tiny_model(), OPTIMIZER, **given)
+    return compressed(MODEL, OPTIMIZER, **given)
 
 
 CODES = {  # the uplink's arguments, and the compressor by hand
@@ -315,7 +316,7 @@ def test_without_compression_it_is_fedavg(feedback):
     clients = {"clients": 3} if feedback == "ef21" else {}
     options = {"server_optimizer": optax.sgd(0.5, momentum=0.9)}
     ours = make(up="none", feedback=feedback, **clients, **options)
-    theirs = fedavg(small_world.tiny_model(), OPTIMIZER, **options)
+    theirs = fedavg(MODEL, OPTIMIZER, **options)
     pairs = zip(play(ours, sizes=(2, 2, 2)), play(theirs, sizes=(2, 2, 2)), strict=True)
     for (*_, one), (*_, other) in pairs:
         close(one.params, vector(other.params), atol=0 if feedback == "none" else 1e-5)
