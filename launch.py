@@ -8,7 +8,7 @@ from absl import app, flags, logging  # noqa: E402
 
 from sparsefl_jax.runs import cli  # noqa: E402
 from sparsefl_jax.studies import command  # noqa: E402
-from sparsefl_jax.system import membership, targets  # noqa: E402
+from sparsefl_jax.system import membership  # noqa: E402
 
 CONFIG = cli.define_config(flags.FLAGS)
 FIELDS = flags.DEFINE_string(
@@ -27,11 +27,6 @@ DRY_RUN = flags.DEFINE_bool(
     False,
     "Print the plan (bits, FLOPs, memory, time) of a run or a study; train nothing "
     "but the rounds of fit.pilot.",
-)
-TARGET = flags.DEFINE_string(
-    "target",
-    None,
-    "With --dry_run: compile for accelerators that are not there: v5e:2x2, h100:4.",
 )
 RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
 EXTEND = flags.DEFINE_bool(
@@ -96,10 +91,6 @@ def main(argv):
         if flag.present:
             where = "in a study" if study else "without --study or --sweep"
             raise ValueError(f"--{flag.name} is not read {where}")
-    if TARGET.present and (study or DISTRIBUTED.value or not DRY_RUN.value):
-        raise ValueError(
-            f"--target={TARGET.value} is read with --dry_run of one run alone"
-        )
     which = COORDINATOR.value, PROCESSES.value, PROCESS_ID.value
     wait = WAIT_MINUTES.value
     if DISTRIBUTED.value or which != (None, None, None):
@@ -127,8 +118,7 @@ def main(argv):
             dry_run=DRY_RUN.value,
         )
     if DRY_RUN.value:
-        target = targets.make(TARGET.value) if TARGET.present else None
-        return cli.dry_run(CONFIG.value, target)
+        return cli.dry_run(CONFIG.value)
     may = {"extend_at_final": EXTEND.value, "accept_lost_records": ACCEPT.value}
     return cli.run(CONFIG.value, WORKDIR.value, RESUME.value, **may)
 

@@ -24,12 +24,11 @@ from pathlib import Path
 import jax
 
 import sparsefl_jax as sfl
-from benchmarks import measure, throughput, workload
+from benchmarks import accelerators, measure, targets, throughput, workload
 from sparsefl_jax.models import programs
 from sparsefl_jax.models.base import DTYPES
-from sparsefl_jax.runs import compile_for
 from sparsefl_jax.simulation import initial_state
-from sparsefl_jax.system import provenance, targets
+from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
 
 TABLE = Path(programs.__file__).with_name("programs.json")
@@ -46,10 +45,10 @@ def variants(setup: workload.Workload) -> dict[str, tuple[dict, int]]:
     return forms | {programs.IN_TURN: ({"lowering": "plain"}, 1)}
 
 
-def estimated(setup, data, model, chunk: int, target: targets.Target) -> dict:
+def estimated(setup, data, model, chunk: int, target: accelerators.Target) -> dict:
     """Returns what the compiler of a target says of one program."""
     stage, begun = workload.make_stage(setup, model, 1), time.perf_counter()
-    (one,) = compile_for.compile_for(target, [stage], model, data, chunk=chunk)
+    (one,) = targets.compile_for(target, [stage], model, data, chunk=chunk)
     return {
         "ms": math.nan if one.seconds is None else 1e3 * one.seconds,
         "peak_bytes": one.memory["peak"],
@@ -119,7 +118,7 @@ def main():
     parser.add_argument("--write", action="store_true", help="keep the table")
     args = parser.parse_args()
     if args.target:
-        target = targets.make(args.target)
+        target = accelerators.make(args.target)
         device, by = target.devices[0], "estimate"
         run = lambda *parts: estimated(*parts, target)  # noqa: E731
     else:
@@ -129,7 +128,7 @@ def main():
         parser.error("--write is for accelerators and float32")
     about = {
         "device": device.device_kind,
-        "compiler": compile_for.compiler(device.platform),
+        "compiler": targets.compiler(device.platform),
         "jax": jax.__version__,
         "commit": provenance.commit(),
         "date": datetime.date.today().isoformat(),

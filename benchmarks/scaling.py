@@ -23,10 +23,8 @@ from functools import partial
 
 import jax
 
-from benchmarks import measure, workload
+from benchmarks import accelerators, measure, targets, workload
 from benchmarks.throughput import SETUPS
-from sparsefl_jax.runs import compile_for
-from sparsefl_jax.system import targets
 
 HEAD = (
     *("scaling", "devices", "clients a round", "ms a round: best", "median"),
@@ -74,7 +72,7 @@ def topology(kind: str, count: int) -> str:
       >>> topology("v5e", 8), topology("v4", 4), topology("h100", 8)
       ('v5e:2x4', 'v4:2x2x1', 'h100:8')
     """
-    sides = [1] * targets.axes(kind)
+    sides = [1] * accelerators.axes(kind)
     while math.prod(sides) < count:
         sides[sides.index(min(sides))] *= 2
     if len(sides) == 1:
@@ -84,13 +82,13 @@ def topology(kind: str, count: int) -> str:
 
 def compiled(kind: str, count: int, cohorts: dict, name: str, samples: int | None):
     """Returns what the compiler says of every cohort on so many chips."""
-    target, results = targets.make(topology(kind, count)), []
+    target, results = accelerators.make(topology(kind, count)), []
     for scaling, cohort in cohorts.items():
         setup = sized(name, cohort, samples)
         data = workload.make_data(setup)
         model = workload.make_model(setup, data)
         stage = workload.make_stage(setup, model, 1)
-        (one,) = compile_for.compile_for(target, [stage], model, data)
+        (one,) = targets.compile_for(target, [stage], model, data)
         seconds = {"minimum_seconds": one.seconds or math.nan}
         told = {"kind": scaling, "cohort": cohort, "collectives": one.collectives}
         told |= {"chunk": one.chunk, "peak_bytes": one.memory["peak"]}
@@ -184,7 +182,7 @@ def main():
     parser.add_argument("--counts", type=int, nargs="+", default=[1, 2, 4, 8])
     parser.add_argument("--clients", type=int, default=4, help="a device and round")
     parser.add_argument("--samples", type=int, help="a client's, default the set-up's")
-    kinds = targets.KINDS
+    kinds = accelerators.KINDS
     parser.add_argument("--target", choices=kinds, help="accelerators not there")
     parser.add_argument("--inner", type=json.loads, help="used by itself")
     args = parser.parse_args()
@@ -209,7 +207,7 @@ def main():
     about = {"repeats": args.repeats, "setup": args.setup}
     if args.target:
         about |= measure.machine(target=args.target)
-        about["compiler"] = compile_for.compiler(targets.platform(args.target))
+        about["compiler"] = targets.compiler(accelerators.platform(args.target))
         table = measure.markdown(ESTIMATED, estimated_rows(results))
     else:
         about |= output["machine"]

@@ -28,7 +28,6 @@ from sparsefl_jax.export import save_sparse as save_sparse
 from sparsefl_jax.export.compact import compact as compact
 from sparsefl_jax.models import Model as Model
 from sparsefl_jax.report import plot_partition as plot_partition
-from sparsefl_jax.runs.compile_for import compile_for as compile_for
 from sparsefl_jax.runs.in_python import experiment as experiment
 from sparsefl_jax.runs.loop import run as run
 from sparsefl_jax.runs.loop import segments as segments

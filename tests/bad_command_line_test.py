@@ -41,6 +41,7 @@ LINES = [
     ([f"--config={MINI}", "--confg=5"], "confg"),
     ([f"--config={MINI}", "--seed=3"], "did you mean --config.seed?"),
     ([f"--config={MINI}", "--lr=3"], "did you mean --config.optimizer.learning_rate?"),
+    (["--target=v5e:2x2"], "--target has moved: python -m benchmarks.targets TARGET"),
     (["--algorithm.density=.3"], "did you mean --config.algorithm.density?"),
     ([f"--config={MINI}", "--config.num_rounds=None"], "num_rounds=None, expected an"),
     (["--config=configs/no_such.py"], "--config=configs/no_such.py: there is no such"),

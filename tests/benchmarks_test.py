@@ -25,10 +25,10 @@ from benchmarks import (
     whole,
     workload,
 )
+from benchmarks.accelerators import Target
 from sparsefl_jax import models
 from sparsefl_jax.runs.plan import checks, timings
 from sparsefl_jax.simulation import initial_state
-from sparsefl_jax.system.targets import Target
 
 pytestmark = pytest.mark.slow
 
@@ -226,7 +226,7 @@ def test_rounds_compile_for_devices_that_are_not_there(tmp_path, monkeypatch):
         count = {"v5e:1x1": 1, "v5e:2x1": 2}[name]
         return Target(name, jax.devices()[:count], 10**9, None)
 
-    monkeypatch.setattr(scaling.targets, "make", make)
+    monkeypatch.setattr(scaling.accelerators, "make", make)
     monkeypatch.setitem(scaling.SETUPS, "mlp", TINY)
     arguments = "--target", "v5e", "--counts", "1", "2", "--clients", "2"
     told = written(scaling, "scaling", tmp_path, monkeypatch, *arguments)

@@ -6,7 +6,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from sparsefl_jax.system import hlo
+from benchmarks import hlo
 
 LOOPS = """HloModule jit_f, entry_computation_layout={(f32[8]{0})->f32[8]{0}}
 

@@ -15,14 +15,15 @@ import jax.numpy as jnp
 import pytest
 
 import sparsefl_jax as sfl
-from benchmarks import methods, workload
+from benchmarks import accelerators, methods, targets, workload
+from benchmarks.accelerators import Target
 from sparsefl_jax.models import programs
 from sparsefl_jax.models.convolution import convolve
-from sparsefl_jax.runs import compile_for
+from sparsefl_jax.runs import setup
+from sparsefl_jax.runs.plan import checks, describe
 from sparsefl_jax.simulation import round_program
-from sparsefl_jax.system import targets
-from sparsefl_jax.system.targets import Target
 from tests.refusals import ROOT, refused
+from tests.tiny import tiny_config
 
 WORLD = workload.Workload("mlp", 16, 24, 8, widths=(64, 32), batch_size=8)
 # A pixel is a byte, a label four; 16 clients of 24 samples.
@@ -41,7 +42,7 @@ def compiled(pytestconfig):
         if (name, method) not in found:
             if name not in made:
                 try:
-                    made[name] = targets.make(name)
+                    made[name] = accelerators.make(name)
                 except ValueError as error:
                     assert EXTRAS[name] in str(error)
                     pytest.skip(str(error))
@@ -61,7 +62,7 @@ def expected(target, method="fedavg", **settings):
     made = sfl.ALGORITHMS[method](model, optimizer, **methods.arguments(method, 2))
     stage = sfl.Stage(made, 2, WORLD.cohort, 1, WORLD.batch)
     settings |= {"metric": "pooled"}
-    (one,) = compile_for.compile_for(target, [stage], model, data, **settings)
+    (one,) = targets.compile_for(target, [stage], model, data, **settings)
     return one
 
 
@@ -77,9 +78,21 @@ def test_what_a_compiler_says_by_hand():
     weights = 784 * 64 + 64 * 32 + 32 * 10
     assert one.flops >= 4 * 8 * (6 * weights - 2 * 784 * 64)
     assert one.seconds is None and one.available == 10**9
-    text = compile_for.text(Target("two", jax.devices(), 0, None), [one])
+    text = targets.text(Target("two", jax.devices(), 0, None), [one])
     assert re.match("compiled for two by jaxlib .*, each of 2 devices:\n", text)
     assert "none by this compiler" in text and "all-reduce 21" in text
+
+
+def test_a_chunks_steps_of_an_epoch_by_hand():
+    """24 samples in batches of 8; the third chunk has a place without a client."""
+    data = workload.make_data(WORLD)
+    model = workload.make_model(WORLD, data)
+    made = sfl.fedavg(model, sfl.training.make_optimizer())
+    stage = sfl.Stage(made, 2, WORLD.cohort, 2, WORLD.batch)
+    run = setup.make([stage], model, data, chunk=3)
+    plan = describe.describe(run, checks.run(run), timed=False)
+    assert WORLD.cohort == 8 and plan["stages"][0]["chunk"] == 3
+    assert targets.steps(plan["model"]["macs"], plan["stages"][0]) == 3
 
 
 def test_a_run_has_to_fit_the_targets_memory():
@@ -128,8 +141,9 @@ def test_a_mesh_says_what_a_convolution_is_for(platform, form):
     "name", ["v9:2x2", "v5e", "v5e:2x", "v5e:0x2", "h100:2x2", "v5e:2x2x1", "", "h100"]
 )
 def test_an_unknown_target_is_refused(name, monkeypatch):
-    monkeypatch.setattr(targets, "_there", lambda package: True)
-    refused(lambda: targets.make(name), f"target={name!r}, expected a TPU's topology")
+    monkeypatch.setattr(accelerators, "_there", lambda package: True)
+    said = f"target={name!r}, expected a TPU's topology"
+    refused(lambda: accelerators.make(name), said)
 
 
 @pytest.mark.parametrize(
@@ -140,8 +154,8 @@ def test_an_unknown_target_is_refused(name, monkeypatch):
     ],
 )
 def test_a_missing_extra_is_named(name, said, monkeypatch):
-    monkeypatch.setattr(targets, "_there", lambda package: False)
-    refused(lambda: targets.make(name), f"target={name!r} {said}")
+    monkeypatch.setattr(accelerators, "_there", lambda package: False)
+    refused(lambda: accelerators.make(name), f"target={name!r} {said}")
 
 
 @pytest.mark.parametrize(
@@ -181,29 +195,41 @@ def test_gpus_do_not_copy_the_rows_of_all_clients(compiled):
     assert compiled("h100:4", "spafl").largest_copy < rows / 4
 
 
-def launch(*flags):
-    command = [sys.executable, "launch.py", "--config=configs/flash_cifar10.py:mini"]
+def test_a_configuration_is_planned_for_a_target(tmp_path, monkeypatch):
+    """On the CPU's devices in its place: all of the plan but the time."""
+    two = Target("two", jax.devices()[:2], 10**9, None)
+    monkeypatch.setattr(accelerators, "make", {"two": two}.__getitem__)
+    config = tiny_config(tmp_path)
+    config.until.gbit = 1e-5
+    config.cohort_size = config.first_stage.cohort_size = 2
+    plan, table = targets.dry_run(config, "two").split("\n\ncompiled for two by ")
+    assert plan.startswith("devices   2 x ") and "matmuls together" not in plan
+    assert "memory: working set" in plan
+    assert plan.endswith("Less if it ends earlier, by until.gbit=1e-05.")
+    assert "each of 2 devices:" in table
+
+
+def launch(*arguments):
+    command = [sys.executable, "-m", "benchmarks.targets"]
     return subprocess.run(
-        [*command, *flags], capture_output=True, text=True, cwd=ROOT, timeout=1800
+        [*command, *arguments], capture_output=True, text=True, cwd=ROOT, timeout=1800
     )
+
+
+MINI = "--config=configs/flash_cifar10.py:mini"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("arguments", "said"),
     [
-        (
-            ["--target=h100:1"],
-            "--target=h100:1 is read with --dry_run of one run alone",
-        ),
-        (
-            ["--dry_run", "--target=v9:2x2"],
-            "target='v9:2x2', expected a TPU's topology",
-        ),
+        ([MINI], "expected TARGET --config=FILE"),
+        (["v5e:2x2"], "expected TARGET --config=FILE"),
+        ([MINI, "v9:2x2"], "target='v9:2x2', expected a TPU's topology"),
     ],
 )
-def test_the_command_line_refuses_in_one_line(flags, said):
-    done = launch(*flags)
+def test_the_command_line_refuses_in_one_line(arguments, said):
+    done = launch(*arguments)
     assert done.returncode == 2 and done.stdout == ""
     *_, last = done.stderr.splitlines()  # below what the GPU's extra says by itself
     assert last.startswith(f"error: {said}") and "Traceback" not in done.stderr
@@ -215,7 +241,7 @@ def test_the_command_line_refuses_in_one_line(flags, said):
 )
 def test_the_command_line_prints_every_stage():
     """FLASH's two stages of 10 clients, on a single chip."""
-    done = launch("--dry_run", "--target=v5e:1x1")
+    done = launch("v5e:1x1", MINI)
     assert done.returncode == 0, done.stderr
     table = done.stdout.partition("compiled for v5e:1x1 by libtpu ")[2]
     figures = {line[:26].strip(): line[26:].split() for line in table.splitlines()}

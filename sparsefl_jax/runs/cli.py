@@ -16,10 +16,13 @@ from sparsefl_jax.core import formats
 from sparsefl_jax.core.validate import closest, one_line
 from sparsefl_jax.runs import experiment, fit_rounds, help_text, job, run_directory
 from sparsefl_jax.runs.config import fields, guess, reference, rename
+from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import hardware, interrupt, membership, processes
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EVERYTHING = "all"  # what `--fields` lists without a section
+# Flags that are gone, with the commands that replace them.
+MOVED = {"target": "python -m benchmarks.targets TARGET --config=..."}
 
 
 def check_flags(verbs: dict, others: dict) -> None:
@@ -86,16 +89,18 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         formats.say(report.summary_table(summary))
 
 
-def dry_run(config, target=None) -> None:
-    """Prints the plan, compiled for a `Target`; trains at most a budget's pilot."""
+def dry_run(config) -> None:
+    """Prints the plan, with all stages compiled; trains at most a budget's pilot."""
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
-    if target is None:  # what is compiled for a target cannot be read back
-        hardware.keep_compilations()
+    hardware.keep_compilations()
     show = processes.leads()
     config = rename.settle(config)
     config, found = fit_rounds.fitted(config, experiment.build, progress=show)
-    plan = job.plan(config, experiment.build(config), compiled=True, target=target)
+    parts = experiment.build(config)
+    with Programs(*parts) as programs:
+        memories = [programs.of(stage).memory for stage in range(len(parts.traced))]
+    plan = job.plan(config, parts, memories)
     if show:
         formats.say(f"{found}\n{plan}" if found else plan)
 
@@ -284,6 +289,8 @@ def guarded(app, flags, main) -> None:
             parser = getattr(flags.FLAGS["config"], "parser", None)
             refuse(_unknown_field(error, getattr(parser, "config", None), argv))
         except absl_flags.UnrecognizedFlagError as error:
+            if moved := MOVED.get(error.flagname):
+                refuse(f"--{error.flagname} has moved: {moved}")
             field = guess.field(error.flagname)
             refuse(f"{error}; did you mean --config.{field}?" if field else error)
         except Exception as error:  # absl and ml_collections raise many kinds here

@@ -12,23 +12,16 @@ import jax
 from sparsefl_jax import report
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.data.federated import FederatedData, padded
-from sparsefl_jax.runs import (
-    checkpoint,
-    compile_for,
-    loop,
-    recording,
-    resumption,
-    run_directory,
-)
+from sparsefl_jax.runs import checkpoint, loop, recording, resumption, run_directory
 from sparsefl_jax.runs.config.plain import plain
 from sparsefl_jax.runs.plan import describe, formatting
+from sparsefl_jax.runs.plan.memory import Memory
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.runs.setup import guarantee
 from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source
 from sparsefl_jax.system import interrupt, log_lines, processes, provenance
-from sparsefl_jax.system.targets import Target
 
 
 class Job(NamedTuple):
@@ -54,31 +47,21 @@ class Job(NamedTuple):
 
 
 def plan(
-    config, parts: Parts, compiled: bool = False, target: Target | None = None
+    config, parts: Parts, memories: list[Memory] | None = None, timed: bool = True
 ) -> str:
     """Returns the plan as text: devices, bits, FLOPs, memory and time.
 
     Args:
       config: of the run.
       parts: what it builds.
-      compiled: whether to compile the stages, which tells what memory they take.
-      target: the accelerators to compile them for; None for those here.
+      memories, timed: as `describe.describe` takes them.
     """
-    key, memories, expected = jax.random.key(config.seed), None, []
-    if target is not None:
-        parts = compile_for.placed(parts.setup, target)
-        expected = compile_for.expected(parts, target, key)
-        memories = [one.together for one in expected]
-    elif compiled:
-        with Programs(*parts) as programs:
-            stages = range(len(parts.traced))
-            memories = [programs.of(stage).memory for stage in stages]
-    described = describe.describe(*parts, key, memories, timed=target is None)
+    key = jax.random.key(config.seed)
+    described = describe.describe(*parts, key, memories, timed)
     promised = guarantee(parts.setup, parts.setup.stages[-1].num_rounds)
     limits = [f"until.{k}={v:g}" for k, v in config.until.items() if v is not None]
     lines = [
         formatting.text(described),
-        f"\n{compile_for.text(target, expected)}\n" if target is not None else None,
         promised.get("statement"),
         f"All this {config.seeds} times, once for each seed."
         if config.seeds > 1

@@ -121,21 +121,6 @@ def _system(setup: Setup, traced: checks.Traced) -> dict | None:
     }
 
 
-def steps(setup: Setup, key: Key, index: int, chunk: int) -> float:
-    """Returns the steps that a chunk of clients trains in an epoch, the mean.
-
-    Args:
-      setup: the run.
-      key: the run's; its very cohorts are drawn.
-      index: which of its stages.
-      chunk: clients that a device runs at a time.
-    """
-    stage, (_, run_key) = setup.stages[index], keys.of_run(key)
-    executed = _samples(setup, run_key, index, chunk).executed
-    chunks = -(-stage.cohort_size // chunk)
-    return executed / (stage.epochs * stage.batch_size * chunk * chunks)
-
-
 def _samples(setup: Setup, run_key: Key, index: int, chunk: int) -> _Samples:
     """Counts the samples of a round; draws the run's own cohorts if it has the key."""
     stage, key = setup.stages[index], keys.of_stage(run_key, index)

@@ -1,28 +1,37 @@
 """What a run takes on accelerators that are not there, as their compilers describe it.
 
-The stages compile for a `Target`, by the code that compiles them for a run. Nothing is
-measured: seconds are an estimate of the compiler, and stand beside no measured ones.
+    python -m benchmarks.targets v5e:2x2 --config=configs/flash_cifar10.py:mini
+
+`--config` and `--config.FIELD=VALUE` are those of `launch.py`; it prints the plan of
+the run as `--dry_run` does, and what the compiler says of each stage. The stages
+compile for a `Target`, by the code that compiles them for a run. Nothing is measured:
+seconds are an estimate of the compiler, and stand beside no measured ones.
 """
 
 import importlib.metadata
+import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
+from absl import app, flags, logging
 from jax.stages import Compiled
 
+from benchmarks import accelerators, hlo
+from benchmarks.accelerators import Target
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.formats import MISSING, align, format_si
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.runs import cli, experiment, fit_rounds, job
+from sparsefl_jax.runs.config import rename
 from sparsefl_jax.runs.plan import checks, describe
 from sparsefl_jax.runs.plan.memory import FILL, Memory
-from sparsefl_jax.runs.programs import compile_stage
+from sparsefl_jax.runs.programs import Program, compile_stage
 from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.runs.source import Parts
-from sparsefl_jax.system import hlo, targets
-from sparsefl_jax.system.targets import Target
+from sparsefl_jax.system import hardware
 
 
 class Expected(NamedTuple):
@@ -55,7 +64,7 @@ def compile_for(
     """Compiles a run for accelerators that are not there; trains nothing.
 
     Args:
-      target: such as `v5e:2x2` or `h100:4`, see `targets.make`.
+      target: such as `v5e:2x2` or `h100:4`, see `accelerators.make`.
       stages, model, data: what runs, and on what.
       **settings: the other fields of a `Setup`.
 
@@ -66,7 +75,7 @@ def compile_for(
       ValueError: in one line: there is no such target, its extra is not installed, or
         the run cannot run or does not fit.
     """
-    target = targets.make(target) if isinstance(target, str) else target
+    target = accelerators.make(target) if isinstance(target, str) else target
     parts = placed(make(stages, model, data, **settings), target)
     return expected(parts, target, jax.random.key(0))
 
@@ -86,13 +95,30 @@ def placed(setup: Setup, target: Target) -> Parts:
 
 def expected(parts: Parts, target: Target, key: Key) -> list[Expected]:
     """Compiles the stages of a `placed` run; the key is that of the run."""
-    return [_of_stage(parts, target, key, i) for i in range(len(parts.traced))]
+    programs = [compile_stage(parts.setup, *each) for each in enumerate(parts.traced)]
+    memories = [program.memory for program in programs]
+    plan = describe.describe(*parts, key, memories, timed=False)
+    each = zip(programs, plan["stages"], strict=True)
+    macs = plan["model"]["macs"]
+    return [_of_stage(one, steps(macs, stage), target) for one, stage in each]
 
 
-def _of_stage(parts: Parts, target: Target, key: Key, index: int) -> Expected:
-    program = compile_stage(parts.setup, index, parts.traced[index])
+def steps(macs: int, stage: dict) -> float:
+    """Returns the steps that a chunk of clients trains in an epoch, the mean.
+
+    They follow from the FLOPs that a round executes, with padding.
+
+    Args:
+      macs: multiply-adds of a sample.
+      stage: one of the `stages` of `describe.describe`.
+    """
+    chunk = stage["chunk"]
+    chunks = stage["epochs"] * -(-stage["cohort"] // chunk)
+    return stage["flops_executed"] / (6 * macs * stage["batch_size"] * chunk * chunks)
+
+
+def _of_stage(program: Program, steps: float, target: Target) -> Expected:
     plan, rounds, text = program.plan, program.pace.length, program.segment.as_text()
-    steps = describe.steps(parts.setup, key, index, plan.chunk)
     # A single round is in no loop, so that the outermost ones may be those of steps.
     counted = text, steps, rounds if rounds > 1 else steps
     found = program.segment.memory_analysis()
@@ -174,3 +200,33 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
             "step is a minibatch of each client of a chunk.",
         ]
     )
+
+
+def dry_run(config, name: str) -> str:
+    """Returns the plan of a configuration and what a target's compiler says of it."""
+    target, config = accelerators.make(name), rename.settle(config)
+    config, found = fit_rounds.fitted(config, experiment.build, progress=True)
+    parts = placed(experiment.build(config).setup, target)
+    stages = expected(parts, target, jax.random.key(config.seed))
+    plan = job.plan(config, parts, [one.together for one in stages], timed=False)
+    return "\n".join([*([found] if found else []), plan, "", text(target, stages)])
+
+
+def main():
+    """Prints what `dry_run` returns; a mistake is one line, as in `launch.py`."""
+    if {"--help", "-h"} & set(sys.argv):
+        return print(__doc__)
+    hardware.use_cpu_cores()  # before JAX starts
+    config = cli.define_config(flags.FLAGS)
+
+    def run(argv):
+        logging.set_verbosity(logging.WARNING)
+        if len(argv) != 2 or config.value is None:
+            raise ValueError("expected TARGET --config=FILE, v5e:2x2 for example")
+        print(dry_run(config.value, argv[1]))
+
+    cli.guarded(app, flags, run)
+
+
+if __name__ == "__main__":
+    main()
