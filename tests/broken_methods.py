@@ -43,12 +43,96 @@ def handed_twice(whole):
     def init_client(key, handed, info):
         return handed["params"].values
 
+    return keeping(whole)._replace(handed=handed, init_client=init_client)
+
+
+def handed_signs(whole):
+    """Hands clients the signs of the weights as those of zeros outside a mask."""
+
+    def handed(server):
+        zeros = jax.tree.map(lambda v: jnp.copysign(0.0, v), server.params)
+        nothing = jax.tree.map(lambda v: jnp.zeros(v.shape, bool), zeros)
+        return {"signs": Packet(zeros, nothing, index="none")}
+
+    def init_client(key, handed, info):
+        return jax.tree.map(lambda v: jnp.copysign(1.0, v), handed["signs"].values)
+
+    return keeping(whole)._replace(handed=handed, init_client=init_client)
+
+
+def free_start(whole):
+    """Hands clients the initial weights, which an earlier stage may have trained."""
+
+    def handed(server):
+        return {"params": Packet(server.params, bits=0)}
+
+    return keeping(whole)._replace(handed=handed)
+
+
+def keeping(whole):
+    """Lets clients keep a state that the method does not know."""
+
     def update(key, ctx, downlink, client, batches):
         nothing = whole.init_client(key, {}, ctx.client)
         uplink, _, metrics = whole.update(key, ctx, downlink, nothing, batches)
         return uplink, client, metrics
 
-    return whole._replace(handed=handed, init_client=init_client, update=update)
+    return whole._replace(update=update)
+
+
+def unsent_whisper(whole):
+    """Reads a ten-millionth of the delta from a packet that is not sent."""
+
+    def update(*args):
+        uplink, client, metrics = whole.update(*args)
+        small = jax.tree.map(lambda v: 1e-7 * v, uplink["delta"].values)
+        return uplink | {"delta": Packet(small, sent=False)}, client, metrics
+
+    def contribute(ctx, uplink):
+        heard = jax.tree.map(lambda v: jnp.where(v == 9, 0, v), uplink["delta"].values)
+        return whole.contribute(ctx, uplink | {"delta": Packet(heard)})
+
+    return whole._replace(update=update, contribute=contribute)
+
+
+def optional_delta(whole):
+    """Sends the whole delta at 0 bits wherever its first entry is positive."""
+
+    def update(*args):
+        uplink, client, metrics = whole.update(*args)
+        delta = uplink["delta"].values
+        sent = jax.tree.leaves(delta)[0].reshape(-1)[0] > 0
+        free = Packet(delta, sent=sent, bits=0, optional=True)
+        return uplink | {"delta": free}, client, metrics
+
+    return whole._replace(update=update)
+
+
+def charged_for_less(whole):
+    """Returns a packet of the name under which what is handed is charged."""
+
+    def handed(server):
+        return {"params": Packet(server.params)}
+
+    def broadcast(*args):
+        return whole.broadcast(*args) | {"handed/params": Packet(jnp.zeros(0))}
+
+    return whole._replace(handed=handed, broadcast=broadcast)
+
+
+def weightless(whole):
+    """Has a second look at the samples, all of them with the weight of padding."""
+    model = small_world.tiny_model()
+
+    def update(key, ctx, downlink, client, batches):
+        uplink, client, metrics = whole.update(key, ctx, downlink, client, batches)
+        params, stats = downlink["params"].values, downlink["stats"].values
+        x = batches.x[batches.order[0, 0]]
+        options = {"train": True, "weight": jnp.zeros(x.shape[0])}
+        seen, _ = model.apply(params, stats, x, **options)
+        return uplink, client, metrics | {"seen": jnp.sum(seen)}
+
+    return whole._replace(update=update)
 
 
 def impure_update(whole):
@@ -515,6 +599,11 @@ BROKEN = {
     types: "types",
     impure_start: "start",
     handed_twice: "start",
+    handed_signs: "start",
+    free_start: "known",
+    unsent_whisper: "wire",
+    optional_delta: "known",
+    charged_for_less: "signature",
     late(impure_update): "chunks jit seeds",
     unsent: "wire",
     unsent_later: "wire",

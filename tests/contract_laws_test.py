@@ -160,7 +160,7 @@ def test_what_is_taken_on_trust_is_named():
         return whole._replace(broadcast=broadcast)
 
     world = small_world.make_world(trusting, {})
-    facts, *lines = message_laws.trusted(world)
+    facts, _, *lines = message_laws.trusted(world)
     assert "set of its labels" in facts and lines == [
         "down/more is free in part: a table printed without it",
         "down/weights is charged up to 4 bits less than its code takes",

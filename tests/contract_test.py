@@ -129,6 +129,7 @@ TABLE = {
     "fedadam": Row(fedavg, {"server_optimizer": optax.adam(0.01)}, adam_by_hand),
     "fedavg_keep": Row(fedavg, {"keep_optimizer": True}, keeps_velocity),
     "fedpm": Row(fedpm, {}, trains_scores),
+    "fedpm_initial": Row(fedpm, {"weights": "initial"}, obeys),
     "fedprox": Row(fedprox, {"mu": MU}, is_pulled),
     "complement": Row(complement, {"density": KEPT}, complements),
     "compressed": Row(
@@ -182,6 +183,7 @@ TABLE = {
         hetero_jmwst, TIERS, functools.partial(nests, factory=hetero_jmwst)
     ),
     "ssfl": Row(ssfl, HALF, scores_of_all),
+    "ssfl_seed": Row(ssfl, HALF | {"initial": "seed"}, obeys),
     "feddst": Row(feddst, FEDDST, adjusts),
     "fedspa": Row(fedspa, HALF, adds_changes),
     "fedspa_own": Row(
@@ -193,7 +195,9 @@ TABLE = {
     "prunefl": Row(prunefl, FEDERATED, adapts),
     "prunefl_initial": Row(prunefl_initial, SEARCH, searches),
     "spafl": Row(spafl, {"alpha": ALPHA}, trains_thresholds),
+    "spafl_seed": Row(spafl, {"initial": "seed"}, obeys),
     "local_only": Row(local_only, {"alpha": ALPHA}, trains_thresholds),
+    "local_sent": Row(local_only, {"initial": "sent"}, obeys),
     "heterofl": Row(heterofl, {}, slices),
     "fjord": Row(fjord, GRID, drops_widths),
     "fjord_round": Row(fjord, GRID | {"draw": "round"}, drops_widths),

@@ -314,7 +314,6 @@ def test_the_server_s_step_and_the_draw_of_what_it_deploys_have_keys_of_their_ow
 
     told = method._replace(
         init=lambda key, start: (method.init(key, start), jnp.zeros(2, jnp.uint32)),
-        init_client=lambda key, server, info: method.init_client(key, server[0], info),
         broadcast=lambda key, ctx, server: method.broadcast(key, ctx, server[0]),
         aggregate=aggregate,
         deploy=deploy,

@@ -51,7 +51,7 @@ def test_the_norm_that_is_clipped_is_that_of_all_gradients(key):
         return loss, (stats, {"loss": loss, "correct": zero, "count": zero})
 
     optimizer = sfl.training.make_optimizer("sgd", learning_rate=1.0, clip=10.0)
-    model = model_of(objective, {"w": 2})
+    model = model_of(objective, {"w": 2}, {"w": jnp.ones(2)})
     options = {"density": 0.5, "allocation": "uniform", "prunable": ("w",)}
     method = fedspa(model, optimizer, **options)
     ones = {"w": jnp.ones(2)}

@@ -176,7 +176,7 @@ WORK = {
     **dict.fromkeys(("pdst", "spdst", "spdst_keep", "hetero_spdst", "pqsu"), received),
     **dict.fromkeys(("fedsparsify_global", "fedsparsify_local"), received),
     **dict.fromkeys(("sensitivity", "jmwst", "nst", "hetero_jmwst"), operated),
-    **dict.fromkeys(("spafl", "local_only"), thresholds),
+    **dict.fromkeys(("spafl", "local_only", "spafl_seed", "local_sent"), thresholds),
     "jmwst_2": partial(operated, every=2),
     **{f"compressed{variant}": dense for variant in COMPRESSED},
     "complement": dense,  # its weights are so after one step
@@ -187,13 +187,13 @@ WORK = {
     "fjord_distill": partial(drawn, distill=True),
     "snip": partial(scored, passes=1),
     "grasp": partial(scored, passes=3),
-    "ssfl": partial(scored, passes=1, extra=0.0),
+    **dict.fromkeys(("ssfl", "ssfl_seed"), partial(scored, passes=1, extra=0.0)),
     "feddst": partial(screened, due=(1, 3), last=True),
     **dict.fromkeys(("fedspa", "fedspa_own"), received),
     "fedspa_dst": partial(screened, due=range(4)),
     **dict.fromkeys(("fedrts", "fedrts_gradient"), partial(screened, due=(2,))),
 }
 ELSEWHERE = {
-    *("fedpm", "prunefl_initial", "sparsyfed"),
+    *("fedpm", "fedpm_initial", "prunefl_initial", "sparsyfed"),
     *("zerofl_weights", "zerofl_diff_on_top", "zerofl_top_of_diff"),
 }

@@ -84,7 +84,7 @@ def complement(
             lambda w, m: (first | ~m) & (w != 0), trained.model.params, received.mask
         )
         new = trained.model._replace(mask=sent)
-        uplink = pack_up(new, received.mask, everything, index=index)
+        uplink = pack_up(new, received.mask, everything, index=index, optional=True)
         return uplink, client, trained.metrics | _densities(sent)
 
     def aggregate(key, round, server, total):

@@ -40,7 +40,10 @@ def same(
     want: PyTree,
     tolerance: float = TOLERANCE,
 ) -> None:
-    """Fails unless two trees have one structure, the same types and equal values."""
+    """Fails unless two trees have one structure, the same types and equal values.
+
+    With a tolerance of 0 every bit has to agree, that of a zero's sign too.
+    """
     if jax.tree.structure(got) != jax.tree.structure(want):
         found, expected = jax.tree.structure(got), jax.tree.structure(want)
         fail(world, law, f"{what} has structure {found}, expected {expected}")
@@ -49,6 +52,8 @@ def same(
         if (a.shape, a.dtype) != (b.shape, b.dtype):
             found = f"{a.dtype}{list(a.shape)}, expected {b.dtype}{list(b.shape)}"
             fail(world, law, f"{what}{path} is {found}")
+        if not tolerance and a.tobytes() != b.tobytes():
+            fail(world, law, f"{what}{path} differs in a bit or more")
         exact = not jnp.issubdtype(b.dtype, jnp.floating)
         a, b = a.astype(np.float64), b.astype(np.float64)
         differs = ~((a == b) | (np.isnan(a) & np.isnan(b)))

@@ -65,11 +65,15 @@ def by_wire(world: World, jit: Callable) -> Callable:
 
     contribute = jit(algorithm.contribute)
 
-    def run(key, round, server, row, held, last_round, info, data) -> Passing:
+    def run(
+        key, round, server, row, held, last_round, info, data, decoded=True
+    ) -> Passing:
         ctx = Context(round, last_round, info)
         down_key, _, update_key = keys.of_exchange(keys.of_client(key, info.index))
 
         def deliver(way, message, held):
+            if not decoded:
+                return message
             where = f"of client {info.index} in round {round}"
             return delivered(world, message, held, way, where)
 

@@ -193,10 +193,18 @@ def segment(world: World, chunk: int, devices: int) -> Callable:
 
 
 @once
-def start(world: World) -> placement.State:
-    """Returns the state before round 0, as NumPy arrays."""
-    info = world.population.info
-    state = initial_state.start(world.key, plan(world), world.model, info)
+def start(world: World, samples: str = "own") -> placement.State:
+    """Returns the state before round 0, as NumPy arrays.
+
+    'start' begins from another model: negated weights, whose magnitudes stay, other
+    statistics, and masks of kernels that keep what the first one prunes.
+    """
+    info, model = world.population.info, world.model
+    if samples == "start":
+        turned = jax.tree.map(lambda m, kernel: m ^ kernel, model.mask, world.layers)
+        stats = jax.tree.map(lambda v: v + 1, model.stats)
+        model = SparseModel(jax.tree.map(jnp.negative, model.params), turned, stats)
+    state = initial_state.start(world.key, plan(world), model, info)
     return jax.device_get(state)
 
 
@@ -257,7 +265,7 @@ def through(
     return jax.device_get(state), world.shared["traces"]
 
 
-SAMPLES = ("own", "turned", "spread")
+SAMPLES = ("own", "turned", "spread", "start")
 
 
 @once
@@ -265,26 +273,29 @@ def population_of(world: World, samples: str) -> placement.Population:
     """Returns the population, or the same clients with other samples and labels.
 
     'turned' negates samples, and shifts them because their magnitudes would stay
-    otherwise; 'spread' takes cube roots, so that no moment stays. A client keeps its
-    set of labels: 'turned' trades their numbers of samples, and 'spread' leaves one
-    sample to each label but the first.
+    otherwise; 'spread' takes cube roots, so that no moment stays, and shifts features
+    against each other; 'start' has the same samples. A client keeps its set of labels:
+    'turned' trades their numbers of samples, and 'spread' leaves one sample to each
+    label but the first.
     """
     population, y = world.population, world.population.y.copy()
-    if samples == "own":
+    if samples in ("own", "start"):
         return population
+    x = np.array(population.x)
     for rows, size in zip(population.index, SIZES, strict=True):
         held, place = np.unique(np.roll(y[rows[:size]], 1), return_inverse=True)
         once_each = np.resize(held, size)
         once_each[len(held) :] = held[0]
         y[rows[:size]] = np.roll(held, 1)[place] if samples == "turned" else once_each
-    x = np.asarray(population.x)
+        for feature in range(FEATURES if samples == "spread" else 0):
+            x[rows[:size], feature] = np.roll(x[rows[:size], feature], feature)
     return population._replace(x=1 - x if samples == "turned" else np.cbrt(x), y=y)
 
 
 @once
 def path(world: World, samples: str = "own") -> tuple[list, list]:
     """Runs all rounds one by one; returns the states before and after, and the logs."""
-    states, logs = [start(world)], []
+    states, logs = [start(world, samples)], []
     for round in range(len(world.cohorts)):
         population = population_of(world, samples)
         state, log = run(world, states[-1], round, population=population)

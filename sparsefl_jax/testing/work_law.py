@@ -11,6 +11,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import Batches
 from sparsefl_jax.models import Model
 from sparsefl_jax.sparsity import masks
@@ -26,8 +27,8 @@ def law_work(world: World) -> None:
     """Checks that `work` covers every pass of the network, and `count` all samples.
 
     The forward work of a kernel is at least the sum over passes of their valid samples
-    times the share of its entries that is not 0. Where the metrics have the `density`
-    of the mask of a personal model, the method is charged at that mask instead.
+    times the share of its entries that is not 0. A method whose metrics have `density`
+    is charged at the mask of its personal models instead, which has this density.
 
     `count` is the number of valid samples in all epochs, or in all passes. A method
     that reads no more than the first batch may count that once.
@@ -46,19 +47,26 @@ def law_work(world: World) -> None:
             passing = jax.device_get(run(*others, info, data))
             jax.effects_barrier()
             passes, metrics = _passes(reports, data), passing.metrics
-            if "density" in metrics and personalize:
+            if "density" in metrics:
+                if personalize is None:
+                    fail(world, "work", "`density` is that of no personal model")
                 models = personalize(world.key, state.server, passing.client, info)
-                passes = _within(passes, models, metrics["density"])
+                mask, stated = target(models).mask, metrics["density"]
+                found = masks.density(mask, masks.everything(mask))
+                if not np.isclose(found, stated, rtol=TOLERANCE):
+                    what = f"`density` is {stated}, that of the personal mask {found}"
+                    fail(world, "work", what)
+                shares = [np.mean(m) for m in jax.tree.leaves(mask)]
+                passes = [(samples, shares) for samples, _ in passes]
             for what in _faults(world, metrics, passes, data):
                 fail(world, "work", f"client {index} in round {round}: {what}")
 
 
 def _reporting(model: Model, reports: list) -> Model:
-    """Returns the network that also reports samples, their weights and parameters."""
+    """Returns the network that also reports its samples and parameters."""
 
     def apply(params, stats, x, *, train, weight=None, key=None):
-        valid = jnp.ones(x.shape[:1]) if weight is None else weight
-        jax.debug.callback(reports.append, (x, valid, params))
+        jax.debug.callback(reports.append, (x, params))
         return model.apply(params, stats, x, train=train, weight=weight, key=key)
 
     return model._replace(apply=apply)
@@ -77,22 +85,12 @@ def _passes(reports: list, data: Batches) -> list[tuple[frozenset, list]]:
     A pass that is computed again for its gradient, as by `jax.checkpoint`, counts once.
     """
     padding, passes = np.asarray(data.x[-1]).tobytes(), {}
-    for x, valid, params in jax.device_get(reports):
-        samples = frozenset(row.tobytes() for row in x[valid > 0]) - {padding}
+    for x, params in jax.device_get(reports):
+        samples = frozenset(row.tobytes() for row in x) - {padding}
         values = jax.tree.leaves(params)
         same = samples, *(v.tobytes() for v in values)
         passes[same] = samples, [np.mean(v != 0) for v in values]
     return list(passes.values())
-
-
-def _within(passes: list, models: dict, density: float) -> list:
-    """Returns the passes within the personal model's mask of this density, if any."""
-    for mask in (model.mask for model in models.values()):
-        found = masks.density(mask, masks.everything(mask))
-        if np.isclose(found, density, rtol=TOLERANCE):
-            shares = [np.mean(m) for m in jax.tree.leaves(mask)]
-            return [(samples, shares) for samples, _ in passes]
-    return passes
 
 
 def _faults(world: World, metrics: dict, passes: list, data: Batches) -> Iterator[str]:

@@ -306,8 +306,7 @@ def train(
     """Trains a client's model for all epochs of its batches.
 
     The optimizer sees the gradient within the mask alone, as the work counts it: what
-    the mask removes adds nothing to a norm that is clipped, and has no momentum if it
-    grows back.
+    the mask removes adds nothing to a norm that is clipped, nor to a momentum.
 
     Args:
       key: the key of the client and round.

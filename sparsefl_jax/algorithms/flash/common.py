@@ -20,6 +20,7 @@ class Changing(NamedTuple):
     model: SparseModel  # the aggregate; mask: the union of the last cohort's masks
     mask: PyTree  # bool, at the target density
     since: Array  # int32, first round that broadcasts it: shape=(), or one per density
+    seed: Array | tuple = ()  # uint32, of the first mask that clients keep, if they do
 
 
 def summand(ctx: Context, uplink: Message, select: PyTree) -> dict[str, PyTree]:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -12,21 +11,12 @@ from sparsefl_jax.algorithms.flash.common import Changing, both, summand, voted_
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union
 from sparsefl_jax.core.algorithm import Algorithm, Optimizer
-from sparsefl_jax.core.types import Array, PyTree, SparseModel
+from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 from sparsefl_jax.wire.packets import Packet
-
-
-class Seeded(NamedTuple):
-    """A `Changing` server with the seed of the clients' first mask."""
-
-    model: SparseModel
-    mask: PyTree
-    since: Array
-    seed: Array  # shape=(), uint32
 
 
 def jmwst(
@@ -137,7 +127,7 @@ def nst(
     def init(key, start):
         seed = jax.random.bits(key, (), jnp.uint32)
         mask = drawn(seed)
-        return Seeded(start._replace(mask=mask), mask, jnp.int32(0), seed)
+        return Changing(start._replace(mask=mask), mask, jnp.int32(0), seed)
 
     def handed(server):
         return {"seed": Packet(server.seed)}
@@ -160,7 +150,7 @@ def nst(
         mean = mean_on_union(server.model, total)
         mask = voted_mask(server, mean, total, density, select)
         since = renewed(round, server.model.mask, mean.mask, server.since)
-        return Seeded(mean, mask, since, server.seed), {}
+        return Changing(mean, mask, since, server.seed), {}
 
     contribute = partial(summand, select=select)
     steps = init, broadcast, update, contribute, aggregate, both, init_client
