@@ -42,6 +42,7 @@ from benchmarks import workload  # noqa: E402
 from sparsefl_jax import models  # noqa: E402
 from sparsefl_jax.models import convolution, lowerings  # noqa: E402
 from sparsefl_jax.models.base import DTYPES  # noqa: E402
+from sparsefl_jax.models.forms import fast  # noqa: E402
 from sparsefl_jax.system import provenance
 
 MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
@@ -58,11 +59,14 @@ def find_layers(name: str) -> list[convolution.Layer]:
     found, choose = {}, convolution.choose
 
     def record(layer, *where):
-        found[layer._replace(batch=batch)] = None
+        found[layer] = None
         return choose(layer, *where)
 
+    model = models.build(name, classes, shape)
+    x = jax.ShapeDtypeStruct((batch, *shape), jnp.float32)
+    forward = fast(lambda *args: model.apply(*args, train=False)[0])
     with mock.patch.object(convolution, "choose", record):
-        models.build(name, classes, shape)
+        jax.eval_shape(forward, *model.shapes(), x)
     return [layer for layer in found if layer.size > 1]
 
 
@@ -91,15 +95,15 @@ def all_passes(lowering, layer, needs_input_grad):
 
     def run(x, w, g):
         def conv(x, w):
-            kwargs = {"stride": layer.stride, "pad": layer.pad}
-            return convolution.convolve(x, w, lowering=lowering, **kwargs)
+            return lowerings.plain(x, w, layer.stride, layer.pad)
 
         y, transpose = jax.vjp(conv, x, w)
         dx, dw = transpose(g)
         return (y, dx, dw) if needs_input_grad else (y, dw)
 
     shapes = one_pass("forward", lowering[0], layer)[1]
-    return run, (*shapes, one_pass("weight_grad", lowering[2], layer)[1][1])
+    shapes = *shapes, one_pass("weight_grad", lowering[2], layer)[1][1]
+    return fast(run, lowering), shapes
 
 
 def seconds_per_step(run, shapes, budget, dtype):

@@ -25,7 +25,7 @@ import jax
 
 import sparsefl_jax as sfl
 from benchmarks import accelerators, measure, targets, throughput, workload
-from sparsefl_jax.models import programs
+from sparsefl_jax.models import forms, programs
 from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.system import provenance
@@ -37,12 +37,10 @@ COHORT = 10  # where the set-up leaves it open
 HEAD = ("set-up", "program", "ms a round", "peak MB", "GB a step", "compile s")
 
 
-def variants(setup: workload.Workload) -> dict[str, tuple[dict, int]]:
-    """Returns the network's arguments and the chunk of each program by its name."""
-    if setup.model == "mlp":  # it has no convolution
-        return {"plain": ({}, setup.drawn), programs.IN_TURN: ({}, 1)}
-    forms = {f: ({"lowering": f}, setup.drawn) for f in programs.FORMS}
-    return forms | {programs.IN_TURN: ({"lowering": "plain"}, 1)}
+def variants(setup: workload.Workload) -> dict[str, tuple[str, int]]:
+    """Returns the form of convolutions and the chunk of each program by its name."""
+    names = ("plain",) if setup.model == "mlp" else programs.FORMS
+    return {f: (f, setup.drawn) for f in names} | {programs.IN_TURN: ("plain", 1)}
 
 
 def estimated(setup, data, model, chunk: int, target: accelerators.Target) -> dict:
@@ -72,10 +70,11 @@ def timed(setup, data, model, chunk: int, repeats: int) -> dict:
 def compare(name: str, setup: workload.Workload, run: Callable) -> dict:
     """Runs all programs of a set-up; prints each, and leaves out what fails."""
     data, found = workload.make_data(setup), {}
-    for program, (arguments, chunk) in variants(setup).items():
-        model = workload.make_model(setup, data, **arguments)
+    model = workload.make_model(setup, data)
+    for program, (form, chunk) in variants(setup).items():
         try:
-            found[program] = run(setup, data, model, chunk)
+            with forms.using(form):
+                found[program] = run(setup, data, model, chunk)
         except Exception as error:  # memory, or the compiler
             print(f"{name} {program} failed: {' '.join(str(error).split())[:200]}")
         else:

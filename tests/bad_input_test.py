@@ -118,7 +118,7 @@ REFUSED = [
     ({"val_fraction": 1.0}, "val_fraction=1.0"),
     ({"input_scale": 0.0}, "scale=0.0"),
     ({"model.widths": (16, 0)}, "widths=(16, 0)"),
-    ({"model": {"name": "small_cnn"}}, "larger than the image"),
+    ({"model": {"name": "small_cnn"}}, "smaller than a kernel or a pool"),
     ({"model": {"name": "resnet18", "base": 0}}, "base=0"),
     ({"optimizer.learning_rate": -0.1}, "learning_rate=-0.1"),
     ({"optimizer.clip": -1.0}, "clip=-1.0"),

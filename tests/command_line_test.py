@@ -142,7 +142,7 @@ def test_an_unknown_field_is_guessed_and_the_others_listed(
     section = given.rpartition(".")[0]
     there = {"optimizer": "optimizer has clip, learning_rate, momentum, name, "}
     there |= {
-        "model": "model has dtype, lowering, name, widths",
+        "model": "model has dtype, name, widths",
         "": "it has algorithm",
     }
     there["until"] = "until has accuracy, gbit, hours, pflop"

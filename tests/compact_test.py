@@ -15,7 +15,6 @@ pytestmark = pytest.mark.slow
 
 # Programs run only once or twice, so compilation takes nearly all the time.
 quick_jit = partial(jax.jit, compiler_options={"xla_backend_optimization_level": 0})
-PLAIN = {"lowering": "plain"}
 
 
 def trained(model, seed=0):
@@ -65,7 +64,6 @@ def images(shape, count=4):
 
 def check(sparse, name, shape, **kwargs):
     """Checks equal outputs, and returns the smaller network and its weights."""
-    kwargs = kwargs if name in ("mlp", "sa") else kwargs | PLAIN
     x = images(shape)
     model, small = compact(sparse, name, 10, shape, **kwargs)
     want = outputs(build(name, 10, shape, **kwargs), sparse, x)
@@ -258,7 +256,7 @@ def test_training_goes_on_alike():
     """A step of the smaller network equals one of the pruned network."""
     shape = (16, 16, 1)
     sparse = prune(start("lenet5_caffe", shape), 0.5)
-    model, small = compact(sparse, "lenet5_caffe", 10, shape, **PLAIN)
+    model, small = compact(sparse, "lenet5_caffe", 10, shape)
     x, y = images(shape), jnp.array([0, 3, 9, 4], jnp.int32)
 
     def step(model, sparse):
@@ -271,8 +269,8 @@ def test_training_goes_on_alike():
         moved = jax.tree.map(lambda p, g: np.asarray(p - 0.1 * g), start, slope)
         return sparse._replace(params=masked(sparse._replace(params=moved)))
 
-    whole = step(build("lenet5_caffe", 10, shape, **PLAIN), sparse)
-    _, want = compact(whole, "lenet5_caffe", 10, shape, **PLAIN)
+    whole = step(build("lenet5_caffe", 10, shape), sparse)
+    _, want = compact(whole, "lenet5_caffe", 10, shape)
     got = step(model, small)
     for a, b in zip(*map(jax.tree.leaves, (got, want)), strict=True):
         np.testing.assert_allclose(a, b, atol=1e-6)

@@ -9,7 +9,8 @@ import pytest
 from jax import lax
 
 from sparsefl_jax.models import convolution, lowerings
-from sparsefl_jax.models.convolution import Layer, Lowering, choose, convolve
+from sparsefl_jax.models.convolution import Layer, Lowering, choose
+from sparsefl_jax.models.forms import fast
 
 pytestmark = pytest.mark.slow
 
@@ -49,10 +50,16 @@ def operands(size, clients=None):
     return jnp.asarray(x, jnp.float32), jnp.asarray(kernel, jnp.float32)
 
 
-def passes(f, x, kernel):
+def passes(x, kernel, stride=1, pad=0):
     """Returns the output, and the gradients of an uneven cotangent."""
+    f = functools.partial(reference, stride=stride, pad=pad)
     y, vjp = jax.vjp(f, x, kernel)
     return y, *vjp(jnp.sin(jnp.arange(y.size, dtype=jnp.float32)).reshape(y.shape))
+
+
+def formed(lowering, **options):
+    """Returns `passes` in a form."""
+    return fast(functools.partial(passes, **options), lowering)
 
 
 def assert_close(got, want, tolerance):
@@ -73,9 +80,8 @@ def test_every_lowering_equals_lax(size, pad, stride):
     @quick_jit
     def run(x, kernel):
         options = {"stride": stride, "pad": pad}
-        plain = functools.partial(reference, **options)
-        forms = [functools.partial(convolve, lowering=n, **options) for n in names]
-        return [passes(f, x, kernel) for f in (plain, *forms)]
+        forms = [formed(name, **options) for name in names]
+        return [passes(x, kernel, **options), *(form(x, kernel) for form in forms)]
 
     want, *others = run(x, kernel)
     for got in others:
@@ -89,9 +95,9 @@ def test_one_channel_with_few_kernels(outputs):
 
     @quick_jit
     def run(x, kernel):
-        plain = functools.partial(reference, stride=2, pad=1)
-        form = functools.partial(convolve, lowering="canonical", stride=2, pad=1)
-        return passes(plain, x, kernel), passes(form, x, kernel)
+        options = {"stride": 2, "pad": 1}
+        form = formed("canonical", **options)
+        return passes(x, kernel, **options), form(x, kernel)
 
     want, got = run(x.astype(np.float32), kernel.astype(np.float32))
     assert_close(got, want, 2e-5)
@@ -110,10 +116,8 @@ def test_vmap_over_clients_equals_a_loop(form):
 
     @quick_jit
     def run(x, kernel):
-        f = functools.partial(convolve, pad=1, lowering=form)
-        g = functools.partial(reference, stride=1, pad=1)
-        loop = [passes(g, x[i], kernel[i]) for i in range(2)]
-        return jax.vmap(functools.partial(passes, f))(x, kernel), loop
+        loop = [passes(x[i], kernel[i], pad=1) for i in range(2)]
+        return jax.vmap(formed(form, pad=1))(x, kernel), loop
 
     got, loop = run(x, kernel)
     assert_close(got, [np.stack(v) for v in zip(*loop, strict=True)], 2e-5)
@@ -125,19 +129,18 @@ def test_second_derivatives(form):
 
     @quick_jit
     def second(x, kernel):
-        def products(f):
-            def loss(x, w):
-                return (f(x, w) ** 3).sum()
+        def loss(x, w):
+            return (reference(x, w, stride=1, pad=1) ** 3).sum()
 
-            def slope(x, w):
-                return (jax.grad(loss, 1)(x, w) ** 2).sum()
+        def slope(x, w):
+            return (jax.grad(loss, 1)(x, w) ** 2).sum()
 
+        def products(x, kernel):
             forward = jax.jvp(jax.grad(loss, 1), (x, kernel), (x, kernel))[1]
-            return forward, jax.grad(slope)(x, kernel)
+            alone = jax.jvp(loss, (x, kernel), (x, kernel))[1]
+            return forward, jax.grad(slope)(x, kernel), alone
 
-        mine = functools.partial(convolve, pad=1, lowering=form)
-        plain = functools.partial(reference, stride=1, pad=1)
-        return products(mine), products(plain)
+        return fast(products, form)(x, kernel), products(x, kernel)
 
     assert_close(*second(x, kernel), 1e-4)
 
@@ -147,16 +150,14 @@ def test_passes_choose_independently(position):
     x, kernel = operands(5)
     names = ["patches", "winograd2", "patches"]
     names[position] = "canonical"  # the only form with a convolution
-    f = functools.partial(convolve, pad=2, lowering=Lowering(*names))
 
     def count(run, *args):
         return str(jax.make_jaxpr(run)(*args)).count("conv_general_dilated[")
 
-    y = jax.eval_shape(f, x, kernel)
-    assert count(f, x, kernel) == (position == 0)
-    assert count(lambda g: jax.vjp(f, x, kernel)[1](g), y) == 1
-    want = functools.partial(reference, stride=1, pad=2)
-    assert count(lambda g: jax.vjp(want, x, kernel)[1](g), y) == 3
+    assert count(formed(Lowering(*names), pad=2), x, kernel) == 1
+    forward = functools.partial(reference, stride=1, pad=2)
+    assert count(fast(forward, Lowering(*names)), x, kernel) == (position == 0)
+    assert count(functools.partial(passes, pad=2), x, kernel) == 3
 
 
 @pytest.mark.parametrize("images", [1, 2, 6])
@@ -167,14 +168,12 @@ def test_a_few_images_at_a_time(images):
 
     @quick_jit
     def run(x, kernel):
-        plain = functools.partial(reference, stride=1, pad=1)
-        form = functools.partial(convolve, pad=1, lowering=lowering)
-        return passes(plain, x, kernel), passes(form, x, kernel)
+        return passes(x, kernel, pad=1), formed(lowering, pad=1)(x, kernel)
 
     want, got = run(x, kernel)
     assert_close(got, want, 2e-5)
-    form = functools.partial(convolve, pad=1, lowering=lowering)
-    assert str(jax.make_jaxpr(form)(x, kernel)).count("scan[") == (images < 6)
+    traced = str(jax.make_jaxpr(formed(lowering, pad=1))(x, kernel))
+    assert traced.count("scan[") == 3 * (images < 6)
 
 
 def test_images_at_a_time_divide_the_batch():
@@ -188,25 +187,23 @@ def test_images_at_a_time_divide_the_batch():
     empty = layer._replace(batch=0)
     assert convolution.available(empty, Lowering(*names)).images == 0
     with pytest.raises(ValueError, match="lowering.images=-1, expected at least 0"):
-        convolve(*operands(3), lowering=Lowering(*names, -1))
+        fast(passes, Lowering(*names, -1))
 
 
 def test_parts_of_a_bfloat16_batch_are_added_in_float32():
     x, kernel = jnp.ones((32, 11, 13, 1), jnp.bfloat16), jnp.zeros((3, 3, 1, 1))
     lowering = PARTED._replace(images=1)
-    form = functools.partial(convolve, lowering=lowering)
-    dw = jax.grad(lambda w: form(x, w).sum(dtype=jnp.float32))
+    form = functools.partial(reference, stride=1, pad=0)
+    dw = fast(jax.grad(lambda w: form(x, w).sum(dtype=jnp.float32)), lowering)
     # 99 of each image: sums in bfloat16, with its 8 bits, would drift.
     assert (dw(kernel.astype(jnp.bfloat16)) == 32 * 99).all()
 
 
 def test_unknown_lowering_is_one_line():
     with pytest.raises(ValueError, match="lowering='fft', expected one of auto, plain"):
-        convolve(*operands(3), lowering="fft")
-    with pytest.raises(ValueError, match="lowering=.pallas., expected one of auto"):
-        convolve(*operands(3), lowering="pallas")
+        fast(passes, "fft")
     with pytest.raises(ValueError, match="winograd4 needs a kernel of size 2 to 5"):
-        convolve(*operands(7), lowering="winograd4")
+        formed("winograd4")(*operands(7))
 
 
 def test_the_table_holds_layers_and_known_names():
@@ -229,8 +226,7 @@ def test_auto_takes_what_the_table_says():
     kernel = jnp.ones((5, 5, layer.inputs, layer.outputs), jnp.float32)
 
     def jaxpr(lowering):
-        loss = jax.grad(lambda x, w: convolve(x, w, lowering=lowering).sum(), (0, 1))
-        return str(jax.make_jaxpr(loss)(x, kernel))
+        return str(jax.make_jaxpr(formed(lowering))(x, kernel))
 
     assert jaxpr("auto") == jaxpr(choose(layer, "cpu"))
     assert jaxpr("auto") != jaxpr("plain")

@@ -11,8 +11,9 @@ import pytest
 from benchmarks import lowering
 from sparsefl_jax import data as datasets
 from sparsefl_jax import models
-from sparsefl_jax.models import Model, convolution, layers
-from sparsefl_jax.models.convolution import Layer, choose, convolve
+from sparsefl_jax.models import Model, convolution, layers, lowerings
+from sparsefl_jax.models.convolution import Layer, choose
+from sparsefl_jax.models.forms import fast
 from sparsefl_jax.runs import experiment, job, loop, run_directory, sinks, summary
 from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.runs.plan.memory import Memory
@@ -33,12 +34,12 @@ class Net(nn.Module):
 
     @nn.compact
     def __call__(self, x, train, weight=None):
-        x = layers.conv(x, 8, 3, name="conv1", pad=1, bias=True)
+        x = nn.Conv(8, (3, 3), name="conv1", padding=1)(x)
         x = layers.norm(x, self.kind, name="bn1", train=train, weight=weight)
-        x = layers.max_pool(nn.relu(x))
-        x = layers.conv(x, 6, 3, name="conv2", stride=2)
-        x = layers.max_pool(x, 2, 1).reshape(x.shape[0], -1)
-        return layers.dense(x, 5, name="fc1")
+        x = nn.max_pool(nn.relu(x), (2, 2), (2, 2))
+        x = nn.Conv(6, (3, 3), strides=2, name="conv2", padding=0, use_bias=False)(x)
+        x = nn.max_pool(x, (2, 2)).reshape(x.shape[0], -1)
+        return nn.Dense(5, name="fc1")(x)
 
 
 def build_net(kind):
@@ -72,7 +73,7 @@ def equations(jaxpr):
 def test_gradients_are_float32_and_those_of_the_network_in_float32(kind):
     full, half, gradients = build_net(kind)
     (want, (stats, sums)), (got, (new, mine)) = (
-        jax.jit(f, compiler_options=QUICK)(params)
+        jax.jit(fast(f), compiler_options=QUICK)(params)
         for f, params in map(gradients, (full, half))
     )
     for leaf in jax.tree.leaves((got, new, mine)):
@@ -82,7 +83,7 @@ def test_gradients_are_float32_and_those_of_the_network_in_float32(kind):
     jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, 0.01, 0.01), new, stats)
 
     def close(a, b):
-        assert np.linalg.norm(a - b) < 0.05 * np.linalg.norm(b) + 1e-3
+        assert np.linalg.norm(a - b) < 0.05 * np.linalg.norm(b) + 2e-3
 
     jax.tree.map(close, got, want)
 
@@ -92,7 +93,7 @@ def test_products_are_of_bfloat16_and_long_sums_of_float32(kind):
     _, half, gradients = build_net(kind)
     function, params = gradients(half)
     found = {"products": set(), "sums": set()}
-    for equation in equations(jax.make_jaxpr(function)(params).jaxpr):
+    for equation in equations(jax.make_jaxpr(fast(function))(params).jaxpr):
         dtypes = {v.aval.dtype.name for v in equation.invars if hasattr(v, "aval")}
         if equation.primitive.name in ("dot_general", "conv_general_dilated"):
             found["products"] |= dtypes
@@ -137,7 +138,8 @@ def test_auto_never_takes_winograd_and_by_name_it_computes_in_float32():
     layer = next(v for v in known if choose(v, "cpu").forward.startswith("winograd"))
     shapes = layer[:4], (layer.size, layer.size, *layer[3:5])
     like = [jax.ShapeDtypeStruct(shape, HALF) for shape in shapes]
-    jaxpr = str(jax.make_jaxpr(lambda *v: convolve(*v, pad=layer.pad))(*like))
+    forward = fast(lambda *v: lowerings.plain(*v, layer.stride, layer.pad))
+    jaxpr = str(jax.make_jaxpr(forward)(*like))
     assert "bf16" in jaxpr and "f32" not in jaxpr
     for layer in known:
         for backend in ("cpu", "gpu"):
@@ -151,9 +153,12 @@ def test_auto_never_takes_winograd_and_by_name_it_computes_in_float32():
 
     @partial(jax.jit, static_argnums=0, compiler_options=QUICK)
     def passes(lowering, x, kernel):
-        y, vjp = jax.vjp(lambda *v: convolve(*v, pad=2, lowering=lowering), x, kernel)
-        g = jnp.sin(jnp.arange(y.size)).reshape(y.shape).astype(HALF)
-        return y, *vjp(g.astype(y.dtype))
+        def both(x, kernel):
+            y, vjp = jax.vjp(lambda *v: lowerings.plain(*v, 1, 2), x, kernel)
+            g = jnp.sin(jnp.arange(y.size)).reshape(y.shape).astype(HALF)
+            return y, *vjp(g.astype(y.dtype))
+
+        return fast(both, lowering)(x, kernel)
 
     want = passes("plain", x.astype(jnp.float32), kernel.astype(jnp.float32))
     for name in ("winograd4", "patches", "canonical", "plain"):

@@ -207,10 +207,10 @@ def test_the_ledger_charges_a_quarter_not_half():
 
 
 def test_static_statistics_do_not_travel():
-    down, up, _ = traced("conv4", (28, 28, 3), norm="static", lowering="plain")
+    down, up, _ = traced("conv4", (28, 28, 3), norm="static")
     assert down["static"].bits == 0 and len(down["static"].paths) == 12
     assert down["stats"].paths == up["stats"].paths == () and "static" not in up
-    down, up, _ = traced("conv4", (28, 28, 3), lowering="plain")
+    down, up, _ = traced("conv4", (28, 28, 3))
     assert len(down["stats"].paths) == len(up["stats"].paths) == 12
     assert down["static"].paths == ()
 

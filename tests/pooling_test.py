@@ -1,12 +1,16 @@
 """Pools: maxima and gradients by NumPy, and where XLA:CPU stops to fuse them."""
 
+import functools
+
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from sparsefl_jax.models import convolution, layers
+from sparsefl_jax.models.forms import fast
 from sparsefl_jax.models.fusion import materialize
+from tests.convolution_test import reference
 from tests.models_test import normal, quick_jit
 
 
@@ -41,8 +45,10 @@ def test_ties_of_every_client_under_vmap(size, stride, dtype):
 
     @quick_jit
     @jax.vmap
+    @fast
     def both(x, g):
-        y, vjp = jax.vjp(lambda x: layers.max_pool(x, size, stride), x)
+        pool = functools.partial(nn.max_pool, window_shape=(size, size))
+        y, vjp = jax.vjp(lambda x: pool(x, strides=(stride, stride)), x)
         return y, vjp(g)[0]
 
     got = both(jnp.asarray(x, dtype), jnp.asarray(g, dtype))
@@ -66,19 +72,20 @@ def test_xla_cpu_computes_a_pool_once_between_convolutions(size, stride):
     """The second convolution reads each entry in nine patches."""
 
     def pool(x):
-        return layers.max_pool(x, size, stride)
+        return nn.max_pool(x, (size, size), (stride, stride))
 
     def network(x, *kernels):
         for kernel in kernels:
-            x = convolution.convolve(x, kernel, lowering="patches")
+            x = reference(x, kernel, stride=1, pad=0)
             x = pool(x) if x.shape[1] == 10 else x
         return jnp.sum(x**2)
 
+    @fast
     def alone(x, g):
         y, vjp = jax.vjp(pool, x)
         return y, vjp(g)
 
-    step = jax.value_and_grad(network, (0, 1, 2))
+    step = fast(jax.value_and_grad(network, (0, 1, 2)), "patches")
     inside = maxima(step, (2, 12, 12, 1), (3, 3, 1, 4), (3, 3, 4, 4))
     side = (10 - size) // stride + 1
     assert inside == maxima(alone, (2, 10, 10, 4), (2, side, side, 4))

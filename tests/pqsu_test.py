@@ -49,7 +49,7 @@ def drawn(model):
 @pytest.mark.slow
 def test_filters_with_the_largest_norm_stay():
     shape, widths = (28, 28, 1), (6, 5, 7)
-    model = models.build("lenet5_caffe", 10, shape, widths=widths, lowering="plain")
+    model = models.build("lenet5_caffe", 10, shape, widths=widths)
     params, stats = drawn(model)
     mask = filters.largest(params, 0.5)
     kept = {}
@@ -74,9 +74,7 @@ def test_filters_with_the_largest_norm_stay():
     told = filters.kept(mask)
     jax.tree.map(np.testing.assert_array_equal, told, kept)
     sparse = SparseModel(masks.apply(params, mask), mask, stats)
-    _, small = compact(
-        sparse, "lenet5_caffe", 10, shape, widths=widths, lowering="plain"
-    )
+    _, small = compact(sparse, "lenet5_caffe", 10, shape, widths=widths)
     assert [small.params[k]["kernel"].shape[-1] for k in kept] == [3, 3, 4]
     assert all(m.all() for m in jax.tree.leaves(small.mask))
 

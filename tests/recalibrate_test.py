@@ -22,10 +22,10 @@ class _Net(nn.Module):
     @nn.compact
     def __call__(self, x, train, weight=None):
         for i in (1, 2):
-            x = layers.dense(x, 6, name=f"fc{i}")
+            x = nn.Dense(6, name=f"fc{i}")(x)
             x = layers.norm(x, self.norm, name=f"bn{i}", train=train, weight=weight)
             x = nn.relu(x)
-        return layers.dense(x, 3, name="fc3")
+        return nn.Dense(3, name="fc3")(x)
 
 
 def make(norm):

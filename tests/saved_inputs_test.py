@@ -8,7 +8,7 @@ import pytest
 from jax import lax
 
 import sparsefl_jax as sfl
-from sparsefl_jax.models import base, layers
+from sparsefl_jax.models import base
 from tests.models_test import normal, quick_jit
 
 PATHS = ("conv/kernel", "fc/kernel")
@@ -19,8 +19,8 @@ class _Network(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        x = layers.conv(x, 3, 3, name="conv", pad=1, bias=True)
-        return layers.dense(jnp.sin(x.reshape(x.shape[0], -1)), 2, name="fc")
+        x = nn.Conv(3, (3, 3), padding=1, name="conv")(x)
+        return nn.Dense(2, name="fc")(jnp.sin(x.reshape(x.shape[0], -1)))
 
 
 @pytest.fixture(scope="module")

@@ -78,8 +78,7 @@ def assert_close(got, want):
 )
 def test_a_mask_computes_what_a_narrow_network_does(network):
     name, (shape, kwargs, rate, narrow) = network.split()[0], NETWORKS[network]
-    lowering = {} if name == "mlp" else {"lowering": "plain"}
-    model = build(name, 5, shape, **lowering, **kwargs)
+    model = build(name, 5, shape, **kwargs)
     params, stats = jax.device_get(model.init(KEY))
     params = jax.tree.map(
         lambda p: p + 0.1 * normal(p.size, *p.shape) * (p.ndim == 1), params
@@ -99,7 +98,7 @@ def test_a_mask_computes_what_a_narrow_network_does(network):
 
     wide = quick_jit(partial(run, model))(masks.apply(params, mask), stats)
     logits, new, grads, evaluated = jax.device_get(wide)
-    small = build(name, 5, shape, **lowering, **kwargs | narrow)
+    small = build(name, 5, shape, **kwargs | narrow)
     want = quick_jit(partial(run, small))(cut(params, mask), cut(stats, of_stats))
     got = logits, cut(new, of_stats), cut(grads, mask), evaluated
     jax.tree.map(assert_close, got, jax.device_get(want))

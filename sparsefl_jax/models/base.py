@@ -290,8 +290,8 @@ def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:
         new = changed.get("batch_stats", stats)
         return logits.astype(jnp.float32), _unless_padding(train, weight, new, stats)
 
-    macs, stats = linen.count_macs(initialised)
-    return Model(init, apply, macs, any(jax.tree.leaves(is_static(stats))))
+    linen.check_collections(initialised)
+    return Model(init, apply, {})
 
 
 def _unless_padding(train: bool, weight: Array | None, new: PyTree, old: PyTree):
@@ -313,13 +313,14 @@ def _counted(model: Model, example: Array | jax.ShapeDtypeStruct) -> Model:
     sample = jax.ShapeDtypeStruct((1, *example.shape[1:]), example.dtype)
     macs = multiply_adds.count(forward, params, (stats, sample))
     tokens = bool(jnp.issubdtype(example.dtype, jnp.integer))
-    return model._replace(macs=macs, tokens=tokens)
+    static = any(jax.tree.leaves(is_static(stats)))
+    return model._replace(macs=macs, tokens=tokens, static_stats=static)
 
 
 def image_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:
     """Returns the model of a module that takes float32 samples of `input_shape`."""
     example = jax.ShapeDtypeStruct((1, *input_shape), jnp.float32)
-    return wrap(module, example)
+    return _counted(wrap(module, example), example)
 
 
 def sequence_model(module: nn.Module, input_shape: tuple[int, ...]) -> Model:

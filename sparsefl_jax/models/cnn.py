@@ -6,6 +6,7 @@ work and the default `widths`, the outputs of every layer but the last.
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import flax.linen as nn
@@ -75,7 +76,6 @@ class _Network(nn.Module):
     chain: Chain
     num_classes: int
     widths: tuple[int, ...]
-    lowering: str
     norm: str | None = None
     dropout: float = 0.0
     softmax_output: bool = False
@@ -83,13 +83,17 @@ class _Network(nn.Module):
     @nn.compact
     def __call__(self, x, train, weight=None):
         chain, num_convs = self.chain, len(self.chain.convs)
-        bias = {"bias": chain.bias, "bias_init": chain.bias_init}
-        shared = {"init": chain.init, **bias}
+
+        def options(fan_in, init=chain.init):
+            bias_init = chain.bias_init or partial(layers.torch_bias, fan_in=fan_in)
+            shared = {"use_bias": chain.bias, "bias_init": bias_init}
+            return shared | {"kernel_init": init}
+
         stats = {"train": train, "weight": weight}
         step_fns = {
             "relu": lambda x, name: nn.relu(x),
-            "pool": lambda x, name: layers.max_pool(x),
-            "slide": lambda x, name: layers.max_pool(x, 3, 1),
+            "pool": lambda x, name: nn.max_pool(x, (2, 2), (2, 2)),
+            "slide": lambda x, name: nn.max_pool(x, (3, 3)),
             "norm": lambda x, name: layers.norm(x, self.norm, name=name, **stats),
             "keras_norm": lambda x, name: layers.BatchNorm(
                 momentum=0.99, epsilon=1e-3, name=name
@@ -101,26 +105,25 @@ class _Network(nn.Module):
         steps = (*chain.convs, *chain.hidden)
         for i, (width, after) in enumerate(zip(self.widths, steps, strict=True), 1):
             if i <= num_convs:
-                window = {"pad": chain.pad, "lowering": self.lowering}
-                shape = width, chain.size
-                x = layers.conv(x, *shape, name=f"conv{i}", **window, **shared)
+                size, fan_in = (chain.size, chain.size), chain.size**2 * x.shape[-1]
+                named = {"name": f"conv{i}", "padding": chain.pad, **options(fan_in)}
+                x = nn.Conv(width, size, **named)(x)
             else:
-                x = x.reshape(x.shape[0], -1)
-                x = layers.dense(x, width, name=f"fc{i - num_convs}", **shared)
+                x = layers.not_empty(x).reshape(x.shape[0], -1)
+                name = f"fc{i - num_convs}"
+                x = nn.Dense(width, name=name, **options(x.shape[-1]))(x)
             for step in after:
                 x = step_fns[step](x, f"bn{i}")
         name, init = f"fc{len(chain.hidden) + 1}", chain.head_init or chain.init
-        x = layers.dense(x, self.num_classes, name=name, init=init, **bias)
+        head = options(x.shape[-1], init)
+        x = nn.Dense(self.num_classes, name=name, **head)(x)
         return nn.softmax(x) if self.softmax_output else x
 
 
-def _build(
-    chain: Chain, num_classes, input_shape, widths, lowering, **options
-) -> Model:
+def _build(chain: Chain, num_classes, input_shape, widths, **options) -> Model:
     widths = check_widths(widths, len(chain.convs) + len(chain.hidden))
-    return image_model(
-        _Network(chain, num_classes, widths, lowering, **options), input_shape
-    )
+    module = _Network(chain, num_classes, widths, **options)
+    return image_model(module, input_shape)
 
 
 def mnistnet(
@@ -129,7 +132,6 @@ def mnistnet(
     *,
     softmax_output: bool = False,
     widths: tuple[int, ...] = (10, 20, 50),
-    lowering: str = "auto",
 ) -> Model:
     """MNISTNet of FedDST (Bibikar et al. 2022) and FLASH, 261,840 parameters.
 
@@ -137,7 +139,7 @@ def mnistnet(
     second one, as FLASH's official code does.
     """
     shape = num_classes, input_shape, widths
-    return _build(MNISTNET, *shape, lowering, softmax_output=softmax_output)
+    return _build(MNISTNET, *shape, softmax_output=softmax_output)
 
 
 def lenet5_caffe(
@@ -145,10 +147,9 @@ def lenet5_caffe(
     input_shape: tuple[int, int, int],
     *,
     widths: tuple[int, ...] = (20, 50, 500),
-    lowering: str = "auto",
 ) -> Model:
     """LeNet-5-Caffe of SpaFL (Kim et al. 2024), without biases, 430,500 parameters."""
-    return _build(LENET5_CAFFE, num_classes, input_shape, widths, lowering)
+    return _build(LENET5_CAFFE, num_classes, input_shape, widths)
 
 
 def conv4(
@@ -157,7 +158,6 @@ def conv4(
     *,
     norm: str | None = "batch",
     widths: tuple[int, ...] = (64, 64, 128, 128, 128, 128),
-    lowering: str = "auto",
 ) -> Model:
     """Conv4 of SpaFL (Kim et al. 2024), valid 5x5, without biases, 804,800 weights.
 
@@ -167,7 +167,7 @@ def conv4(
       ValueError: `norm` is none of these, or `widths` does not fit.
     """
     one_of("norm", norm, ("batch", "static", None))
-    return _build(CONV4, num_classes, input_shape, widths, lowering, norm=norm)
+    return _build(CONV4, num_classes, input_shape, widths, norm=norm)
 
 
 def ic(
@@ -175,10 +175,9 @@ def ic(
     input_shape: tuple[int, int, int],
     *,
     widths: tuple[int, ...] = (32, 64, 64, 100),
-    lowering: str = "auto",
 ) -> Model:
     """Image classifier of Complement Sparsification (AAAI 2023), 164,506 parameters."""
-    return _build(IC, num_classes, input_shape, widths, lowering)
+    return _build(IC, num_classes, input_shape, widths)
 
 
 def fedsparsify_cnn(
@@ -187,13 +186,10 @@ def fedsparsify_cnn(
     *,
     widths: tuple[int, ...] = (64, 64, 128, 128, 128, 128, 512),
     dropout: float = 0.2,
-    lowering: str = "auto",
 ) -> Model:
     """CNN of FedSparsify (Stripelis et al. 2022) for CIFAR-10, 1,609,930 parameters."""
     in_range("dropout", dropout, "[0, 1)")
-    return _build(
-        FEDSPARSIFY, num_classes, input_shape, widths, lowering, dropout=dropout
-    )
+    return _build(FEDSPARSIFY, num_classes, input_shape, widths, dropout=dropout)
 
 
 def femnist_cnn(
@@ -201,10 +197,9 @@ def femnist_cnn(
     input_shape: tuple[int, int, int],
     *,
     widths: tuple[int, ...] = (32, 64, 2048),
-    lowering: str = "auto",
 ) -> Model:
     """CNN of LEAF (Caldas et al. 2018) for FEMNIST, 6,603,710 parameters."""
-    return _build(FEMNIST, num_classes, input_shape, widths, lowering)
+    return _build(FEMNIST, num_classes, input_shape, widths)
 
 
 def simple_cnn(
@@ -212,10 +207,9 @@ def simple_cnn(
     input_shape: tuple[int, int, int],
     *,
     widths: tuple[int, ...] = (32, 64, 128),
-    lowering: str = "auto",
 ) -> Model:
     """CNN of pfl-research's CIFAR-10 benchmark (2024), 1,626,442 parameters."""
-    return _build(SIMPLE, num_classes, input_shape, widths, lowering)
+    return _build(SIMPLE, num_classes, input_shape, widths)
 
 
 def small_cnn(
@@ -223,7 +217,6 @@ def small_cnn(
     input_shape: tuple[int, int, int],
     *,
     widths: tuple[int, ...] = (16, 32, 64, 64),
-    lowering: str = "auto",
 ) -> Model:
     """Small CNN for experiments that take seconds, 89,834 parameters."""
-    return _build(SMALL, num_classes, input_shape, widths, lowering)
+    return _build(SMALL, num_classes, input_shape, widths)

@@ -1,9 +1,9 @@
-"""A convolution that chooses a lowering for each of its three passes.
+"""Chooses a form for each of the three passes of a convolution.
 
 Inside a loop, XLA:CPU has no fast gradient convolution. Under vmap over clients a
 convolution becomes a grouped one, which is slow everywhere. So the forward pass and
-both gradients each use one of the forms of `lowerings.py`. No form wins everywhere:
-`auto` looks the layer up in `lowerings.json`, which `benchmarks.lowering` writes; on
+both gradients each have one of the forms of `lowerings.py`. No form wins everywhere:
+`choose` looks the layer up in `lowerings.json`, which `benchmarks.lowering` writes; on
 accelerators all layers have the form that `programs` names.
 """
 
@@ -14,10 +14,7 @@ from importlib import resources
 from typing import NamedTuple
 
 import jax
-import jax.numpy as jnp
-from jax import lax
 
-from sparsefl_jax.core.types import Array
 from sparsefl_jax.core.validate import at_least, one_of
 from sparsefl_jax.models import lowerings, programs
 
@@ -63,63 +60,17 @@ class Layer(NamedTuple):
         return h, w
 
 
-def convolve(
-    x: Array,
-    kernel: Array,
-    *,
-    stride: int = 1,
-    pad: int = 0,
-    lowering: str | Lowering = "auto",
-) -> Array:
-    """Convolves images with square kernels.
-
-    Reverse mode of any order works, and so does forward over reverse. Forward mode
-    alone needs the lowering `plain`.
+def checked(lowering: str | Lowering) -> str | Lowering:
+    """Returns 'auto' or a `Lowering`.
 
     Args:
-      x: [B, H, W, I], float32 or bfloat16.
-      kernel: [k, k, I, O], of the same dtype.
-      stride: the stride of both axes.
-      pad: the zeros added on each of the four sides.
-      lowering: `auto`, a name in `lowerings.NAMES`, or a `Lowering`. `available`
-        replaces forms that do not exist for the layer. `plain` in all passes processes
-        the whole batch, whatever `images` says. `auto` never uses Winograd for
-        bfloat16; if asked for by name, Winograd computes in float32.
-
-    Returns:
-      [B, h, w, O] in x's dtype, h = (H + 2 pad - k) // stride + 1.
+      lowering: 'auto', a name in `lowerings.NAMES`, or a `Lowering`.
 
     Raises:
-      ValueError: a lowering is unknown, or the kernel is larger than the padded image.
-
-    Example:
-      >>> x, kernel = jnp.ones((1, 4, 4, 2)), jnp.ones((3, 3, 2, 5))
-      >>> convolve(x, kernel, pad=1, lowering="winograd2").shape
-      (1, 4, 4, 5)
+      ValueError: it is none of these.
     """
-    layer = Layer(*x.shape, kernel.shape[3], kernel.shape[0], stride, pad)
-    if min(layer.out) < 1:
-        sides = f"{layer.height}x{layer.width}"
-        raise ValueError(
-            f"kernel size {layer.size} exceeds the image {sides}, pad={pad}"
-        )
     if lowering == "auto":
-        lowering = choose(layer, platform(), x.dtype.name)
-    lowering = _checked(lowering)
-    if set(lowering.names) == {"plain"}:
-        return lowerings.plain(x, kernel, stride, pad)
-    lowering = available(layer, lowering)
-    conv = _convolution(stride, pad, lowering.names)
-    if not lowering.images:
-        return conv(x, kernel)
-    parts = x.reshape(-1, lowering.images, *x.shape[1:])
-    # This cast makes the sum of the parts' kernel gradients a float32 sum.
-    kernel32 = kernel.astype(jnp.float32)
-    y = lax.map(lambda part: conv(part, kernel32.astype(kernel.dtype)), parts)
-    return y.reshape(layer.batch, *layer.out, layer.outputs)
-
-
-def _checked(lowering: str | Lowering) -> Lowering:
+        return lowering
     if isinstance(lowering, str):
         one_of("lowering", lowering, ("auto", *lowerings.NAMES))
         lowering = Lowering(lowering, lowering, lowering)
@@ -247,21 +198,3 @@ def _divisor(number: int, wanted: int) -> int:
     """Returns the divisor of `number` whose ratio to `wanted` is nearest to one."""
     divisors = (n for n in range(1, number + 1) if number % n == 0)
     return min(divisors, key=lambda n: abs(math.log(n / wanted)))
-
-
-@functools.cache
-def _convolution(stride: int, pad: int, names: tuple[str, str, str]):
-    forward_name, input_grad, weight_grad = names
-
-    def forward(x, w):
-        return lowerings.forward(forward_name, x, w, stride, pad)
-
-    def backward(residual, g):
-        x, w = residual
-        dx = lowerings.input_grad(input_grad, x, g, w, stride, pad)
-        return dx, lowerings.weight_grad(weight_grad, x, g, w, stride, pad)
-
-    # The forward rule must not call `conv`, or else jvp of grad fails.
-    conv = jax.custom_vjp(forward)
-    conv.defvjp(lambda x, w: (forward(x, w), (x, w)), backward)
-    return conv

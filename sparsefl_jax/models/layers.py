@@ -1,131 +1,35 @@
-"""Layers that all networks share: convolution, dense, normalisation.
-
-Call `conv`, `dense` and `norm` inside a compact linen module. Each makes a submodule of
-the given name, so that a leaf is called `conv1/kernel` or `fc1/bias`.
-"""
-
-from collections.abc import Callable
+"""What networks need beside the layers of linen: initialisers and normalisation."""
 
 import flax.linen as nn
-import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.core.types import Array
+from sparsefl_jax.core.types import Array, Key
 from sparsefl_jax.core.validate import one_of
-from sparsefl_jax.models import convolution
 from sparsefl_jax.models.norm import STATIC_NAMES
-from sparsefl_jax.models.pooling import max_pool as max_pool
 
 # PyTorch's default kernel: U(-1 / sqrt(fan_in), 1 / sqrt(fan_in)).
 torch_uniform = nn.initializers.variance_scaling(1 / 3, "fan_in", "uniform")
 
 
-def conv(
-    x: Array,
-    features: int,
-    size: int,
-    *,
-    name: str,
-    stride: int = 1,
-    pad: int = 0,
-    bias: bool = False,
-    init: Callable = torch_uniform,
-    bias_init: Callable | None = None,
-    lowering: str = "auto",
-) -> Array:
-    """Applies a convolution [B, H, W, I] -> [B, h, w, features].
-
-    Args:
-      x: [B, H, W, I].
-      features: the number of output channels.
-      size: k, height and width of the kernel.
-      name: the name of the submodule.
-      stride, pad, lowering: as in `convolution.convolve`.
-      bias: whether there is a bias.
-      init: the kernel's initialiser.
-      bias_init: the bias' initialiser; None for PyTorch's, U(-1 / sqrt(fan_in),
-        1 / sqrt(fan_in)).
-    """
-
-    def convolve(x, kernel, *_, **__):
-        return convolution.convolve(
-            x, kernel, stride=stride, pad=pad, lowering=lowering
-        )
-
-    options = _options(bias, init, bias_init, size * size * x.shape[-1])
-    options |= {"conv_general_dilated": convolve, "name": name}
-    return _rounded(nn.Conv(features, (size, size), **options)(x), x)
-
-
-def dense(
-    x: Array,
-    features: int,
-    *,
-    name: str,
-    bias: bool = True,
-    init: Callable = torch_uniform,
-    bias_init: Callable | None = None,
-) -> Array:
-    """Applies a dense layer [B, I] -> [B, features]; arguments as in `conv`."""
-
-    def dot_general(x, kernel, *_, **__):
-        return _matmul(x, kernel)
-
-    options = _options(bias, init, bias_init, x.shape[-1])
-    options |= {"dot_general": dot_general, "name": name}
-    return _rounded(nn.Dense(features, **options)(x), x)
-
-
-def _options(bias, init, bias_init, fan_in):
-    """Returns what convolutions and dense layers of linen have in common."""
-    bias_init = bias_init or _torch_bias(fan_in)
-    options = {"use_bias": bias, "kernel_init": init, "bias_init": bias_init}
-    return options | {"promote_dtype": _promote}
-
-
-def _promote(x, kernel, bias, dtype):
-    """Promotes operands to one dtype, but the bias to f32: its gradient is a sum."""
-    x, kernel = nn.dtypes.promote_dtype(x, kernel, dtype=dtype)
-    return x, kernel, None if bias is None else bias.astype(jnp.float32)
-
-
-def _rounded(y, x):
-    """Casts y to the dtype of x after the bias was added, unless x holds integers."""
-    return y.astype(x.dtype) if jnp.issubdtype(x.dtype, jnp.floating) else y
-
-
-@jax.custom_vjp
-def _matmul(x: Array, kernel: Array) -> Array:
-    return x @ kernel
-
-
-def _matmul_forward(x, kernel):
-    # Calling `_matmul` here would make jvp of grad fail. No kernel means no dx.
-    residual = x.value, kernel.value if x.perturbed else None
-    return x.value @ kernel.value, residual
-
-
-def _matmul_backward(residual, g):
-    x, kernel = residual
-    if kernel is None:  # the network's input
-        return jnp.zeros_like(x), x.T @ g
-    dx = g @ kernel.T
-    # This makes g @ kernel.T run first, so XLA can update the kernel in place.
-    return dx, x.T @ (g + 0.0 * dx[0, 0])
-
-
-_matmul.defvjp(_matmul_forward, _matmul_backward, symbolic_zeros=True)
-
-
-def _torch_bias(fan_in: int):
-    """Returns PyTorch's default bias initialiser, U(-fan_in**-0.5, fan_in**-0.5)."""
+def torch_bias(key: Key, shape, dtype=jnp.float32, *, fan_in: int) -> Array:
+    """Draws PyTorch's default bias, U(-1 / sqrt(fan_in), 1 / sqrt(fan_in))."""
     bound = fan_in**-0.5
+    return nn.initializers.uniform(2 * bound)(key, shape, dtype) - bound
 
-    def init(key, shape, dtype=jnp.float32):
-        return nn.initializers.uniform(2 * bound)(key, shape, dtype) - bound
 
-    return init
+def not_empty(x: Array) -> Array:
+    """Returns x [B, H, W, C].
+
+    Raises:
+      ValueError: a layer has left nothing of the images.
+    """
+    if 0 in x.shape:
+        raise ValueError(
+            "the images are smaller than a kernel or a pool, expected a larger "
+            "input_shape"
+        )
+    return x
 
 
 class BatchNorm(nn.Module):

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import flax.linen as nn
 
 from sparsefl_jax.models.base import Model, check_widths, image_model
-from sparsefl_jax.models.layers import dense
 
 
 class _MLP(nn.Module):
@@ -15,11 +14,14 @@ class _MLP(nn.Module):
 
     @nn.compact
     def __call__(self, x):
-        init = {"init": self.init_fn, "bias_init": nn.initializers.zeros}
         x = x.reshape(x.shape[0], -1)
-        for i, width in enumerate(self.widths, 1):
-            x = nn.relu(dense(x, width, name=f"fc{i}", **init))
-        return dense(x, self.num_classes, name=f"fc{len(self.widths) + 1}", **init)
+        *hidden, last = (
+            nn.Dense(width, kernel_init=self.init_fn, name=f"fc{i}")
+            for i, width in enumerate((*self.widths, self.num_classes), 1)
+        )
+        for layer in hidden:
+            x = nn.relu(layer(x))
+        return last(x)
 
 
 def mlp(

@@ -1,96 +1,131 @@
-"""Pooling by slices and maxima, with gradients that read and never scatter."""
+"""Pooling by slices and maxima, with gradients that read and never scatter.
+
+Slices and `maximum` are many times cheaper than `lax.reduce_window` and its gradient.
+"""
 
 import functools
+from collections.abc import Sequence
+from typing import NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 
 from sparsefl_jax.core.types import Array
-from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.fusion import materialize
 
 
-def max_pool(x: Array, size: int = 2, stride: int = 2) -> Array:
-    """Takes the maximum over windows, without padding.
+class Windows(NamedTuple):
+    """Windows over the two spatial axes of images [B, H, W, C]."""
 
-    Slices and `maximum` are many times cheaper than `lax.reduce_window` and its
-    gradient. Equal maxima of a window share the gradient.
+    size: tuple[int, int]
+    strides: tuple[int, int]
+    pad: tuple[tuple[int, int], tuple[int, int]]  # -inf before and behind each axis
 
-    Args:
-      x: [B, H, W, C].
-      size: the side of the window; rows and columns beyond the last whole window are
-        dropped.
-      stride: the step between windows, 1 or `size`.
+    @property
+    def kind(self) -> str:
+        """'disjoint', 'sliding' by one step, or 'other'."""
+        if self.pad == ((0, 0), (0, 0)):
+            if self.size == self.strides:
+                return "disjoint"
+            if self.strides == (1, 1):
+                return "sliding"
+        return "other"
+
+
+def maximum(x: Array, windows: Windows) -> tuple[Array, tuple]:
+    """Takes the maximum over windows of x [B, H, W, C].
 
     Returns:
-      [B, (H - size) // stride + 1, (W - size) // stride + 1, C].
-
-    Raises:
-      ValueError: the window is larger than the image, or the stride is another one.
+      The maxima [B, h, w, C], and what `maximum_grad` reads.
 
     Example:
-      >>> max_pool(jnp.arange(9, dtype=jnp.float32).reshape(1, 3, 3, 1)).item()
-      4.0
+      >>> x = jnp.arange(9, dtype=jnp.float32).reshape(1, 3, 3, 1)
+      >>> maximum(x, Windows((3, 3), (3, 3), ((0, 0), (0, 0))))[0].item()
+      8.0
     """
-    if size > min(x.shape[1:3]):
-        raise ValueError(f"size={size} is larger than the image {x.shape[1:3]}")
-    one_of("stride", stride, (1, size))
     # A convolution reads every entry of its images several times, and so do windows
     # that overlap; disjoint ones read it once.
-    y = _slide(materialize(x), size) if stride == 1 else _disjoint_max(x, size)
-    return materialize(y)
+    if windows.kind == "disjoint":
+        y = functools.reduce(jnp.maximum, _corners(_split(x, windows.size)))
+        return materialize(y), (y,)
+    x = materialize(x)
+    if windows.kind == "sliding":
+        (height, width), (_, _, columns, channels) = windows.size, x.shape
+        # Rows of W * C entries: both axes shift along contiguous memory.
+        x = x.reshape(*x.shape[:2], -1)
+        down = materialize(_largest(_views(x, height, 1, 1)))
+        y = materialize(_largest(_views(down, width, channels, 2)))
+        out = *y.shape[:2], columns - width + 1, channels
+        return y.reshape(out), (x, down, y)
+    y = _largest(_places(_bordered(x, windows), windows))
+    return materialize(y), (y,)
 
 
-def _slide(x: Array, size: int) -> Array:
-    """Returns the maximum of windows one step apart, [B, H - size + 1, ..., C]."""
-    batch, height, width, channels = x.shape
-    # Rows of W * C entries: both axes shift along contiguous memory.
-    x = _sliding_max(x.reshape(batch, height, width * channels), size, 1, 1)
-    x = _sliding_max(x, size, channels, 2)
-    return x.reshape(batch, height - size + 1, width - size + 1, channels)
+def maximum_grad(x: Array, g: Array, read: tuple | None, windows: Windows) -> Array:
+    """Returns the gradient by x; equal maxima of a window share g.
+
+    Args:
+      x: as in `maximum`.
+      g: [B, h, w, C], the gradient of the maxima.
+      read: the second result of `maximum`, or None.
+      windows: as in `maximum`.
+
+    Example:
+      >>> x, g = jnp.zeros((1, 2, 2, 1)), jnp.ones((1, 1, 1, 1))
+      >>> windows = Windows((2, 2), (2, 2), ((0, 0), (0, 0)))
+      >>> maximum_grad(x, g, None, windows).reshape(-1).tolist()
+      [0.25, 0.25, 0.25, 0.25]
+    """
+    if read is None:
+        _, read = maximum(x, windows)
+    g = materialize(g)
+    if windows.kind == "disjoint":
+        return _disjoint_grad(x, g, *read, windows.size)
+    if windows.kind == "sliding":
+        flat, down, y = read
+        (height, width), channels = windows.size, x.shape[3]
+        g = _sliding_grad(down, y, g.reshape(y.shape), width, channels, 2)
+        return materialize(_sliding_grad(flat, down, g, height, 1, 1).reshape(x.shape))
+    (y,), (a, c) = read, (low for low, _ in windows.pad)
+    padded = _bordered(x, windows)
+    views = _places(padded, windows)
+    share = g / _hits(views, y)
+    parts = [jnp.where(v == y, share, 0.0) for v in views]
+    dx = materialize(_placed(parts, padded.shape, windows))
+    return dx[:, a : a + x.shape[1], c : c + x.shape[2]]
 
 
-def _windows(x: Array, size: int) -> Array:
-    """Returns the disjoint windows [B, h, size, w, size, C] of x [B, H, W, C]."""
-    batch, height, width, channels = x.shape
-    h, w = height // size, width // size
-    x = x[:, : h * size, : w * size]
-    return x.reshape(batch, h, size, w, size, channels)
+def _largest(views: Sequence[Array]) -> Array:
+    return functools.reduce(jnp.maximum, views)
+
+
+def _hits(views: Sequence[Array], y: Array) -> Array:
+    """Counts the entries of each window that equal its maximum."""
+    return functools.reduce(jnp.add, [(v == y).astype(y.dtype) for v in views])
+
+
+def _split(x: Array, size: Sequence[int]) -> Array:
+    """Returns the disjoint windows [B, h, k, w, l, C] of x [B, H, W, C]."""
+    (batch, height, width, channels), (k, m) = x.shape, size
+    h, w = height // k, width // m
+    return x[:, : h * k, : w * m].reshape(batch, h, k, w, m, channels)
 
 
 def _corners(windows: Array) -> list[Array]:
     """Returns the entries of windows one by one, each [B, h, w, C]."""
-    sides = range(windows.shape[2])
-    return [windows[:, :, i, :, j] for i in sides for j in sides]
+    rows, columns = (range(windows.shape[axis]) for axis in (2, 4))
+    return [windows[:, :, i, :, j] for i in rows for j in columns]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _disjoint_max(x: Array, size: int) -> Array:
-    """Returns the maximum of windows without overlap or gaps, [B, h, w, C]."""
-    return functools.reduce(jnp.maximum, _corners(_windows(x, size)))
-
-
-def _disjoint_max_forward(x, size):
-    y = functools.reduce(jnp.maximum, _corners(_windows(x, size)))
-    return y, (x, y)
-
-
-def _disjoint_max_backward(size, residual, g):
-    # Autodiff would add one padded array per entry of a window.
-    x, y = residual
-    windows = _windows(x, size)
-    hits = [(v == y).astype(g.dtype) for v in _corners(windows)]
-    share = g / functools.reduce(jnp.add, hits)
+def _disjoint_grad(x, g, y, size):
+    windows = _split(x, size)
+    share = g / _hits(_corners(windows), y)
     share, top = (v[:, :, None, :, None] for v in (share, y))
-    batch, h, _, w, _, channels = windows.shape
     dx = jnp.where(windows == top, share, 0.0)
-    dx = dx.reshape(batch, h * size, w * size, channels)
+    batch, h, k, w, m, channels = windows.shape
+    dx = dx.reshape(batch, h * k, w * m, channels)
     rest = [(0, n - m) for n, m in zip(x.shape, dx.shape, strict=True)]
-    return (jnp.pad(dx, rest),)
-
-
-_disjoint_max.defvjp(_disjoint_max_forward, _disjoint_max_backward)
+    return jnp.pad(dx, rest)
 
 
 def _views(x: Array, size: int, hop: int, axis: int) -> list[Array]:
@@ -101,32 +136,44 @@ def _views(x: Array, size: int, hop: int, axis: int) -> list[Array]:
     ]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1, 2, 3))
-def _sliding_max(x: Array, size: int, hop: int, axis: int) -> Array:
-    """Returns the maximum of `size` entries `hop` apart, at each place of `axis`."""
-    return materialize(functools.reduce(jnp.maximum, _views(x, size, hop, axis)))
-
-
-def _sliding_max_forward(x, size, hop, axis):
-    # The backward pass reads each maximum several times.
-    y = materialize(functools.reduce(jnp.maximum, _views(x, size, hop, axis)))
-    return y, (x, y)
-
-
-def _sliding_max_backward(size, hop, axis, residual, g):
+def _sliding_grad(x, y, g, size, hop, axis):
     # Autodiff would scatter into one padded array per view. Reading windows is cheaper:
     # an entry sums the shares of the windows whose maximum it equals.
-    x, y = residual
-    hits = [(v == y).astype(g.dtype) for v in _views(x, size, hop, axis)]
     pad = [(0, 0)] * x.ndim
     pad[axis] = ((size - 1) * hop,) * 2
-    shares = jnp.pad(g / functools.reduce(jnp.add, hits), pad)
+    shares = jnp.pad(g / _hits(_views(x, size, hop, axis), y), pad)
     tops = jnp.pad(y, pad, constant_values=jnp.inf)
     pairs = zip(
         _views(tops, size, hop, axis), _views(shares, size, hop, axis), strict=True
     )
     terms = [jnp.where(x == top, share, 0.0) for top, share in pairs]
-    return (functools.reduce(jnp.add, terms),)
+    return functools.reduce(jnp.add, terms)
 
 
-_sliding_max.defvjp(_sliding_max_forward, _sliding_max_backward)
+def _bordered(x: Array, windows: Windows) -> Array:
+    return jnp.pad(x, ((0, 0), *windows.pad, (0, 0)), constant_values=-jnp.inf)
+
+
+def _places(x: Array, windows: Windows) -> list[Array]:
+    """Returns the entries [B, h, w, C] of bordered x at each place of the windows."""
+    rows, columns = (
+        [slice(i, i + (n - k) // s * s + 1, s) for i in range(k)]
+        for n, k, s in zip(x.shape[1:3], windows.size, windows.strides, strict=True)
+    )
+    return [x[:, i, j] for i in rows for j in columns]
+
+
+def _placed(parts: Sequence[Array], shape, windows: Windows) -> Array:
+    """Adds parts, one for each place of the windows, into images of a shape."""
+    (_, m), strides = windows.size, windows.strides
+    placed, zero = [], jnp.zeros((), parts[0].dtype)
+    for place, part in enumerate(parts):
+        start = place // m, place % m
+        ends = [
+            (a, n - a - (h - 1) * d - 1, d - 1)
+            for a, n, h, d in zip(
+                start, shape[1:3], part.shape[1:3], strides, strict=True
+            )
+        ]
+        placed.append(lax.pad(part, zero, [(0, 0, 0), *ends, (0, 0, 0)]))
+    return functools.reduce(jnp.add, placed)

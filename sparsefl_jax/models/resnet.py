@@ -4,6 +4,7 @@ He et al., CVPR 2016, arXiv:1512.03385. The pre-activation blocks are those of
 arXiv:1603.05027, as in SpaFL's official code.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 import flax.linen as nn
@@ -34,7 +35,7 @@ class _Block(nn.Module):
     stride: int
     variant: str
     norm: str | None
-    conv_args: dict
+    init_fn: Callable
 
     @nn.compact
     def __call__(self, x, train, weight):
@@ -44,15 +45,9 @@ class _Block(nn.Module):
             return nn.relu(norm(x, name=name))
 
         def conv(x, size, name, stride=1, features=self.features):
-            return layers.conv(
-                x,
-                features,
-                size,
-                name=name,
-                stride=stride,
-                pad=size // 2,
-                **self.conv_args,
-            )
+            window = {"strides": stride, "padding": size // 2, "use_bias": False}
+            options = {"kernel_init": self.init_fn, "name": name, **window}
+            return nn.Conv(features, (size, size), **options)(x)
 
         changes = self.stride > 1 or x.shape[-1] != self.features
         if self.variant == "preactivation":  # static branch
@@ -75,24 +70,24 @@ class _ResNet18(nn.Module):
     variant: str
     norm: str | None
     initialiser: str
-    lowering: str
 
     @nn.compact
     def __call__(self, x, train, weight=None):
         conv_init, head_init, bias_init = INITS[self.initialiser]
-        conv_args = {"init": conv_init, "lowering": self.lowering}
-        x = layers.conv(x, self.base, 3, name="conv1", pad=1, **conv_args)
+        options = {"padding": 1, "use_bias": False, "kernel_init": conv_init}
+        x = nn.Conv(self.base, (3, 3), name="conv1", **options)(x)
         x = layers.norm(x, self.norm, name="bn1", train=train, weight=weight)
         x = nn.relu(x)
         for stage in range(self.stages):
             for block in range(2):
                 shape = self.base * 2**stage, self.widths[2 * stage + block]
                 stride = 2 if stage > 0 and block == 0 else 1
-                options = self.variant, self.norm, conv_args
+                options = self.variant, self.norm, conv_init
                 name = f"layer{stage + 1}_block{block}"
                 x = _Block(*shape, stride, *options, name=name)(x, train, weight)
-        head = {"init": head_init, "bias_init": bias_init}
-        return layers.dense(x.mean((1, 2)), self.num_classes, name="fc", **head)
+        bias_init = bias_init or partial(layers.torch_bias, fan_in=x.shape[-1])
+        head = {"kernel_init": head_init, "bias_init": bias_init, "name": "fc"}
+        return nn.Dense(self.num_classes, **head)(x.mean((1, 2)))
 
 
 def resnet18(
@@ -105,7 +100,6 @@ def resnet18(
     variant: str = "postactivation",
     norm: str | None = "batch",
     init: str = "flash",
-    lowering: str = "auto",
 ) -> Model:
     """ResNet-18 with a 3x3 stem, 11,173,962 parameters (base 64, 10 classes).
 
@@ -124,7 +118,6 @@ def resnet18(
       norm: 'batch', 'static', 'group' or None.
       init: 'flash' (Xavier-uniform with gain 0.5, head N(0, 0.01)), 'torch', or
         'lecun_truncated' (SparsyFed: truncated normal of variance 1 / fan_in).
-      lowering: as in `convolution.convolve`.
 
     Raises:
       ValueError: an argument is unknown or out of range.
@@ -135,5 +128,5 @@ def resnet18(
     one_of("init", init, INITS)
     outside = tuple(base * 2 ** (block // 2) for block in range(2 * stages))
     widths = outside if widths is None else check_widths(widths, 2 * stages)
-    module = _ResNet18(num_classes, base, stages, widths, variant, norm, init, lowering)
+    module = _ResNet18(num_classes, base, stages, widths, variant, norm, init)
     return image_model(module, input_shape)

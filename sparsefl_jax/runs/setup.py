@@ -118,8 +118,8 @@ def reading(
       >>> data = from_arrays(x, y, num_clients=2, x_test=x, y_test=y)
       >>> reading(data, lambda: models.build("conv4", 2, (5,)), "conv4")
       Traceback (most recent call last):
-      ValueError: conv4 on samples of float32 [5]: convolution requires lhs and rhs ndim
-      to be equal, got 2 and 4.
+      ValueError: conv4 on samples of float32 [5]: conv_general_dilated lhs and rhs must
+      have the same number of dimensions, but got (1, 5) and (5, 5, 5, 64).
     """
     x, y = (jax.ShapeDtypeStruct((1, *v.shape[1:]), v.dtype) for v in (data.x, data.y))
 

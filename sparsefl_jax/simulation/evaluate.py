@@ -20,6 +20,7 @@ from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.data.federated import FederatedData, Rows
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.models.forms import fast
 from sparsefl_jax.models.loss import per_sample
 from sparsefl_jax.simulation import initial_state, observed_masks, personal
 from sparsefl_jax.simulation.batch_statistics import make_recalibration
@@ -64,6 +65,7 @@ def make_evaluator(
 
     x, y = cut(np.asarray(x)), cut(np.asarray(y, np.int32))
 
+    @fast
     def one_device(params, stats, x, y):
         def batch(xy):
             logits, _ = model.apply(params, stats, xy[0], train=False)

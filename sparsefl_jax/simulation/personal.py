@@ -19,6 +19,7 @@ from sparsefl_jax.core.types import Array, ClientInfo, PyTree, SparseModel
 from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data import flat
 from sparsefl_jax.models.base import Model
+from sparsefl_jax.models.forms import fast
 from sparsefl_jax.models.loss import per_sample
 from sparsefl_jax.simulation import exchange, observed_masks, placement, store
 from sparsefl_jax.sparsity import masks
@@ -201,6 +202,7 @@ def _judge_group(model, algorithm, layers: PyTree, devices, batch_size: int = 10
             observed_masks.filters(sparse.mask, layers),
         )
 
+    @fast
     def on_device(key, server, samples, clients):
         one_info = jax.tree.map(lambda v: v[0], clients[1])
         like = jax.eval_shape(algorithm.first_state, key, server, one_info)

@@ -18,6 +18,7 @@ from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage, target
 from sparsefl_jax.core.types import Array, Context, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
+from sparsefl_jax.models.forms import fast
 from sparsefl_jax.simulation import clock, exchange, observed_masks, placement, store
 from sparsefl_jax.simulation.replicas import Replicas
 from sparsefl_jax.sparsity import masks
@@ -78,6 +79,7 @@ def make_client_fn(
     """
     algorithm = stage.algorithm
 
+    @fast
     def client_fn(key, round, num_steps, server, population, row, last_round, info):
         ctx = Context(round, last_round, info)
         down_key, data_key, update_key = keys.of_exchange(

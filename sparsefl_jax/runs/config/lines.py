@@ -37,7 +37,6 @@ LINES = {
     "model.dtype": "what the network computes in, 'float32' or 'bfloat16'",
     "model.widths": "channels or units of each layer, from the input on",
     "model.norm": "'batch', 'static', 'group' or None",
-    "model.lowering": "how convolutions are computed; auto: on CPUs, layer by layer",
     "model.softmax_output": "ends the network in a softmax, so that the loss has two",
     "model.dropout": "share of units dropped in training",
     "algorithm.name": "the method; one of your own is my_module:my_method",

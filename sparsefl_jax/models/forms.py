@@ -1,0 +1,389 @@
+"""Replaces the convolutions and pools of a traced program by forms that are fast.
+
+Inside a loop, XLA:CPU has no fast gradient convolution, and its gradient of a maximum
+over windows scatters. So `fast` traces a function to its equations, after whatever was
+differentiated in it, and evaluates them with each convolution computed in the form that
+`convolution.choose` gives for its layer and pass, and each pool by slices. A gradient
+of a convolution is a convolution with other dimension numbers, by which its pass is
+known. What is not known stays as it is.
+
+`fast` has to be applied to the whole program, outside of all derivatives.
+"""
+
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from functools import partial
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.extend import core
+
+from sparsefl_jax.core.types import Array
+from sparsefl_jax.models import convolution, lowerings, pooling, shifts
+from sparsefl_jax.models.convolution import Layer, Lowering
+
+# Dimension numbers of the passes of a layer with images NHWC and a kernel HWIO.
+IMAGES = (0, 3, 1, 2)
+FORWARD = (IMAGES, (3, 2, 0, 1), IMAGES)
+INPUT_GRAD = (IMAGES, (2, 3, 0, 1), IMAGES)
+WEIGHT_GRAD = ((3, 0, 1, 2), (3, 0, 1, 2), (2, 3, 0, 1))
+
+
+_DEFAULT: ContextVar[str | Lowering] = ContextVar("lowering", default="auto")
+
+
+@contextmanager
+def using(lowering: str | Lowering) -> Iterator[None]:
+    """Returns a context in which programs are traced with another form than 'auto'."""
+    token = _DEFAULT.set(convolution.checked(lowering))
+    try:
+        yield
+    finally:
+        _DEFAULT.reset(token)
+
+
+def fast(function: Callable, lowering: str | Lowering | None = None) -> Callable:
+    """Returns a function whose convolutions and pools are computed in fast forms.
+
+    A convolution is replaced if it has the layouts of `flax.linen.Conv`, one dtype in
+    and out, and the default precision; pools if they have two spatial axes. Equal
+    maxima of a window share the gradient.
+
+    Args:
+      function: of arrays; any derivatives are taken inside it.
+      lowering: `auto`, a name in `lowerings.NAMES`, or a `Lowering`; None for what
+        `using` sets, else `auto`.
+
+    Returns:
+      A function of the same arguments. Its results may differ by rounding.
+
+    Raises:
+      ValueError: a lowering is unknown.
+
+    Example:
+      >>> import flax.linen as nn
+      >>> conv, x = nn.Conv(2, (3, 3)), jnp.ones((1, 5, 5, 3))
+      >>> params = conv.init(jax.random.key(0), x)
+      >>> gradient = fast(jax.grad(lambda p: conv.apply(p, x).sum()))(params)
+      >>> gradient["params"]["bias"].tolist()
+      [25.0, 25.0]
+    """
+    given = lowering if lowering is None else convolution.checked(lowering)
+
+    def evaluated(*args):
+        lowering = _DEFAULT.get() if given is None else given
+        closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
+        if not _has_any(closed.jaxpr):
+            return function(*args)
+        outputs = _evaluate(
+            closed.jaxpr, closed.consts, jax.tree.leaves(args), lowering
+        )
+        return jax.tree.unflatten(jax.tree.structure(shape), outputs)
+
+    return evaluated
+
+
+def _has_any(jaxpr: core.Jaxpr) -> bool:
+    """Tells whether a program has a convolution or a pool."""
+    return any(e.primitive.name in _FORMS or _inner_has_any(e) for e in jaxpr.eqns)
+
+
+def _inner_has_any(eqn) -> bool:
+    return any(map(_has_any, core.jaxprs_in_params(eqn.params)))
+
+
+class _Scope(NamedTuple):
+    """What an equation's form may read of the program around it."""
+
+    lowering: str | Lowering
+    maxima: dict  # of the pools so far, which their gradients read
+    input_grad: Callable  # from the variable of g, before its turn; or None
+
+
+def _evaluate(jaxpr: core.Jaxpr, consts, args, lowering) -> list:
+    """Evaluates a program with its convolutions and pools replaced."""
+    env = dict(zip(jaxpr.constvars, consts, strict=True))
+    env |= zip(jaxpr.invars, args, strict=True)
+    by_g = {e.invars[0]: e for e in jaxpr.eqns if _is_input_grad(e)}
+
+    def input_grad(g):
+        eqn = by_g.get(g)
+        if eqn is None or eqn.invars[1] not in env:
+            return None
+        if eqn.outvars[0] not in env:
+            env[eqn.outvars[0]] = _as_it_is(jaxpr, eqn, env)[0]
+        return env[eqn.outvars[0]]
+
+    def read(v):
+        return v.val if isinstance(v, core.Literal) else env[v]
+
+    scope = _Scope(lowering, {}, input_grad)
+    for eqn in jaxpr.eqns:
+        if eqn.outvars and eqn.outvars[0] in env:
+            continue  # computed before its turn
+        inputs, name, outputs = list(map(read, eqn.invars)), eqn.primitive.name, None
+        with jax.named_scope(str(eqn.source_info.name_stack)):
+            if name in _FORMS:
+                outputs = _FORMS[name](eqn, *inputs, scope)
+            elif name in _CONTROL and _inner_has_any(eqn):
+                outputs = _CONTROL[name](eqn.params, inputs, lowering)
+        if outputs is None:
+            outputs = _as_it_is(jaxpr, eqn, env)
+        elif not eqn.primitive.multiple_results:
+            outputs = [outputs]
+        env |= zip(eqn.outvars, outputs, strict=True)
+    return list(map(read, jaxpr.outvars))
+
+
+def _as_it_is(jaxpr: core.Jaxpr, eqn, env: dict) -> list:
+    """Evaluates one equation of a program, with its name in profiles."""
+    used = list({v: None for v in eqn.invars if not isinstance(v, core.Literal)})
+    parts = {"constvars": [], "invars": used, "outvars": eqn.outvars, "eqns": [eqn]}
+    alone = core.ClosedJaxpr(jaxpr.replace(**parts), ())
+    return core.jaxpr_as_fun(alone)(*(env[v] for v in used))
+
+
+def _of(closed, lowering) -> Callable:
+    """Returns a closed program as a function of arrays, with its forms replaced."""
+    return lambda *args: _evaluate(closed.jaxpr, closed.consts, args, lowering)
+
+
+def _call(params, inputs, lowering):
+    """Evaluates the program of a call in its place."""
+    (closed,) = (v for v in params.values() if isinstance(v, core.ClosedJaxpr))
+    return _of(closed, lowering)(*inputs)
+
+
+def _remat(params, inputs, lowering):
+    run = partial(_evaluate, params["jaxpr"], (), lowering=lowering)
+    kept = {name: params[name] for name in ("prevent_cse", "policy")}
+    return jax.checkpoint(lambda *args: run(args), **kept)(*inputs)
+
+
+def _scan(params, inputs, lowering):
+    first, run = params["num_consts"], _of(params["jaxpr"], lowering)
+    last = first + params["num_carry"]
+    consts, carry, xs = inputs[:first], inputs[first:last], inputs[last:]
+
+    def body(carry, x):
+        outputs = run(*consts, *carry, *x)
+        return outputs[: len(carry)], outputs[len(carry) :]
+
+    options = {name: params[name] for name in ("length", "reverse", "unroll")}
+    carry, ys = lax.scan(body, carry, xs, **options)
+    return [*carry, *ys]
+
+
+def _while(params, inputs, lowering):
+    first, second = params["cond_nconsts"], params["body_nconsts"]
+    of_cond, of_body = inputs[:first], inputs[first : first + second]
+    cond, body = (_of(params[n], lowering) for n in ("cond_jaxpr", "body_jaxpr"))
+    return lax.while_loop(
+        lambda carry: cond(*of_cond, *carry)[0],
+        lambda carry: body(*of_body, *carry),
+        inputs[first + second :],
+    )
+
+
+def _cond(params, inputs, lowering):
+    index, *operands = inputs
+    branches = [_of(branch, lowering) for branch in params["branches"]]
+    return lax.switch(index, branches, *operands)
+
+
+_CONTROL = {
+    "scan": _scan,
+    "while": _while,
+    "cond": _cond,
+    **dict.fromkeys(("checkpoint", "remat2"), _remat),  # by version of JAX
+    **dict.fromkeys(
+        ("jit", "closed_call", "custom_jvp_call", "custom_vjp_call"), _call
+    ),
+}
+
+
+def _convolution(eqn, left: Array, right: Array, scope: _Scope) -> Array | None:
+    """Computes a pass of a layer in a fast form; None where it stays as it is."""
+    p, numbers, out = eqn.params, eqn.params["dimension_numbers"], eqn.outvars[0].aval
+    specs = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
+    sharding = p.get("out_sharding")  # inside `shard_map`: of no axis
+    standard = jax.config.jax_default_matmul_precision
+    standard = None if standard is None else (lax.Precision(standard),) * 2
+    default = p["precision"] in (None, standard)
+    default &= not any(sharding.spec if sharding else ())
+    known = specs in _PASSES and default and left.dtype == right.dtype == out.dtype
+    if not known:
+        shapes = " with ".join(str(list(v.shape)) for v in (left, right))
+        warnings.warn(
+            f"a convolution of {shapes} stays as it is, which may be slow on CPU: its "
+            "layout, precision or dtype is not that of flax.linen.Conv",
+            stacklevel=2,
+        )
+        return None
+    name = _PASSES[specs]
+    layer, edges = _layer(name, p, left.shape, right.shape, out.shape)
+    lowering = scope.lowering
+    if layer is None:
+        return _by_shifts(name, p, left, right, out.shape, lowering)
+    if lowering == "auto":
+        lowering = convolution.choose(layer, convolution.platform(), left.dtype.name)
+    lowering = convolution.available(layer, lowering)
+    form = getattr(lowering, name)
+    if form == "plain":
+        return None
+    at, run = (layer.stride, layer.pad), getattr(lowerings, name)
+    border = [(0, 0), *edges, (0, 0)]
+    parts = layer.batch // lowering.images if lowering.images else 1
+    if name == "forward":
+        return _mapped(lambda x: run(form, x, right, *at), parts, jnp.pad(left, border))
+    if name == "weight_grad":
+        dw = _mapped(
+            lambda x, g: run(form, x, g, out, *at)[None],
+            parts,
+            *(jnp.pad(left, border), right),
+        )
+        return dw.sum(0, dtype=jnp.float32).astype(out.dtype) if parts > 1 else dw[0]
+    kernel = jnp.flip(right, (0, 1))  # XLA removes this and the flip before it
+    bordered = jax.ShapeDtypeStruct((layer.batch // parts, *layer[1:4]), left.dtype)
+    dx = _mapped(lambda g: run(form, bordered, g, kernel, *at), parts, left)
+    rows, columns = (
+        slice(a, a + n) for (a, _), n in zip(edges, out.shape[1:3], strict=True)
+    )
+    return dx[:, rows, columns]
+
+
+_PASSES = {FORWARD: "forward", INPUT_GRAD: "input_grad", WEIGHT_GRAD: "weight_grad"}
+
+
+def _mapped(run: Callable, parts: int, *images: Array) -> Array:
+    """Applies a pass to one part of the batch after another, which stays in cache."""
+    if parts == 1:
+        return run(*images)
+    split = [v.reshape(parts, -1, *v.shape[1:]) for v in images]
+    y = lax.map(lambda part: run(*part), split)
+    return y.reshape(-1, *y.shape[2:])
+
+
+def _layer(name: str, p: dict, left, right, out) -> tuple[Layer | None, list]:
+    """Returns the layer of a pass, and the borders to add to its images before.
+
+    The layer is None where the kernel or the stride is not square, or there are groups
+    or dilations.
+    """
+    ones, stride = (1, 1), p["window_strides"]
+    dilated = p["lhs_dilation"], p["rhs_dilation"]
+    images, kernel, g = left, right, out
+    low = [a for a, _ in p["padding"]]
+    if name == "input_grad":
+        stride, dilated = p["lhs_dilation"], (stride, p["rhs_dilation"])
+        images, g = out, left
+        low = [k - 1 - a for k, a in zip(kernel[:2], low, strict=True)]
+    if name == "weight_grad":
+        stride, dilated = p["rhs_dilation"], (p["lhs_dilation"], stride)
+        kernel, g = out, right
+    square = kernel[0] == kernel[1] and stride[0] == stride[1] and min(low) >= 0
+    grouped = p["feature_group_count"] > 1 or p["batch_group_count"] > 1
+    if not square or grouped or dilated != (ones, ones):
+        return None, []
+    size, step, pad = kernel[0], stride[0], low[0]
+    # What the last window reads beyond the images; negative: what none reads.
+    beyond = [
+        (h - 1) * step + size - n - a
+        for h, n, a in zip(g[1:3], images[1:3], low, strict=True)
+    ]
+    edges = [(0, 0), (0, 0)]
+    if low[0] != low[1] or not all(pad - step < b <= pad for b in beyond):
+        edges, pad = [(a, max(b, 0)) for a, b in zip(low, beyond, strict=True)], 0
+    height, width = (n + sum(e) for n, e in zip(images[1:3], edges, strict=True))
+    layer = images[0], height, width, images[3], kernel[3], size, step, pad
+    return Layer(*layer), edges
+
+
+def _by_shifts(name: str, p: dict, left, right, out, lowering) -> Array | None:
+    """Computes a pass of any layer from shifted views of its images."""
+    form = convolution.platform() if lowering == "auto" else getattr(lowering, name)
+    if form not in ("cpu", *lowerings.NAMES[1:]):
+        return None
+    left = lax.pad(
+        left,
+        jnp.zeros((), left.dtype),
+        [(0, 0, 0)]
+        + [(*e, d - 1) for e, d in zip(p["padding"], p["lhs_dilation"], strict=True)]
+        + [(0, 0, 0)],
+    )
+    steps = p["window_strides"], p["rhs_dilation"]
+    if name == "weight_grad":
+        return shifts.weight_grad(left, right, out, p["batch_group_count"], *steps)
+    kernel = right.swapaxes(2, 3) if name == "input_grad" else right
+    return shifts.convolve(left, kernel, out, p["feature_group_count"], *steps)
+
+
+def _windows(eqn) -> pooling.Windows | None:
+    """Returns the windows of a pool over two spatial axes; None of any other pool."""
+    p, trivial = eqn.params, ((0, 0), (0, 0))
+    dilated = [d for n in ("base_dilation", "window_dilation") for d in p.get(n, ())]
+    size, strides, pad = p["window_dimensions"], p["window_strides"], p["padding"]
+    flat = len(size) == 4 and (pad[0], pad[3]) == trivial and set(dilated) <= {1}
+    if not flat or any(size[i] != 1 or strides[i] != 1 for i in (0, 3)):
+        return None
+    return pooling.Windows(size[1:3], strides[1:3], pad[1:3])
+
+
+def _maximum(eqn, x: Array, scope: _Scope) -> Array | None:
+    windows = _windows(eqn)
+    if windows is None:
+        return None
+    y, scope.maxima[eqn.invars[0], windows] = pooling.maximum(x, windows)
+    return y
+
+
+def _maximum_grad(eqn, g: Array, x: Array, scope: _Scope) -> Array | None:
+    windows = _windows(eqn)
+    if windows is None or eqn.params["select_prim"].name != "ge":
+        return None
+    known = scope.maxima.get((eqn.invars[1], windows))
+    return pooling.maximum_grad(x, g, known, windows)
+
+
+def _is_input_grad(eqn) -> bool:
+    """Tells whether an equation is that of g and a dense kernel [I, O]."""
+    if eqn.primitive.name != "dot_general" or eqn.invars[1].aval.ndim != 2:
+        return False
+    last = eqn.invars[0].aval.ndim - 1
+    return eqn.params["dimension_numbers"] == (((last,), (1,)), ((), ()))
+
+
+def _weight_grad(eqn, g: Array, x: Array, scope: _Scope) -> Array | None:
+    """Computes the gradient of a dense kernel after the one of its input.
+
+    So XLA can update the kernel in place.
+    """
+    (left, right), batch = eqn.params["dimension_numbers"]
+    if batch != ((), ()) or not left == right == tuple(range(g.ndim - 1)):
+        return None
+    dx = scope.input_grad(eqn.invars[0])
+    if dx is None:
+        return None
+    kept = ("dimension_numbers", "precision", "preferred_element_type")
+    g = g + 0.0 * dx.reshape(-1)[0]
+    return lax.dot_general(g, x, **{name: eqn.params[name] for name in kept})
+
+
+def _long_sum(eqn, x: Array, scope: _Scope) -> Array | None:
+    """Adds numbers of half precision, as those of a bias' gradient, in float32."""
+    if x.dtype not in (jnp.bfloat16, jnp.float16):
+        return None
+    return jnp.sum(x, eqn.params["axes"], dtype=jnp.float32).astype(x.dtype)
+
+
+_FORMS = {
+    "reduce_sum": _long_sum,
+    "dot_general": _weight_grad,
+    "conv_general_dilated": _convolution,
+    "reduce_window_max": _maximum,
+    "select_and_scatter_add": _maximum_grad,
+}

@@ -1,0 +1,217 @@
+"""Programs whose convolutions and pools are replaced, against the same as they are."""
+
+import warnings
+from functools import partial
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax import lax
+
+from sparsefl_jax.models.forms import fast
+from tests.models_test import normal, quick_jit
+
+X = normal(0, 3, 13, 11, 4)
+EDGES = ((2, 1), (0, 2))
+
+
+def gradients(module, x=X, lowering=None):
+    """Returns value and gradients of a module as they are, and in fast forms."""
+    variables = module.init(jax.random.key(0), x)
+
+    def run(variables, x):
+        def loss(variables, x):
+            y = module.apply(variables, x)
+            return jnp.sum(y * jnp.cos(jnp.arange(y.size).reshape(y.shape)))
+
+        return jax.value_and_grad(loss, (0, 1))(variables, x)
+
+    text = str(jax.make_jaxpr(fast(run, lowering))(variables, x))
+    pair = quick_jit(lambda *v: (run(*v), fast(run, lowering)(*v)))(variables, x)
+    return *jax.device_get(pair), text
+
+
+def assert_equal(want, got):
+    """To 1e-6 of the largest entry, or of the sum of as many terms."""
+    for a, b in zip(jax.tree.leaves(want), jax.tree.leaves(got), strict=True):
+        np.testing.assert_allclose(b, a, rtol=1e-5, atol=1e-5 * np.abs(a).max())
+
+
+LAYERS = {
+    "same": nn.Conv(6, (3, 3)),
+    "strided": nn.Conv(6, (3, 3), strides=2),
+    "strided_five": nn.Conv(6, (5, 5), strides=2, padding="VALID"),
+    "bordered": nn.Conv(6, (3, 3), strides=2, padding=EDGES),
+    "pointwise": nn.Conv(6, (1, 1), strides=2),
+    "oblong": nn.Conv(6, (3, 5)),
+    "two_strides": nn.Conv(6, (3, 3), strides=(1, 2)),
+    "depthwise": nn.Conv(8, (3, 3), feature_group_count=4),
+    "grouped": nn.Conv(8, (3, 3), strides=2, feature_group_count=2),
+    "dilated": nn.Conv(8, (3, 3), kernel_dilation=2),
+    "dilated_groups": nn.Conv(
+        8, (3, 3), strides=2, kernel_dilation=(2, 1), feature_group_count=2
+    ),
+    "transposed": nn.ConvTranspose(6, (3, 3), strides=(2, 2)),
+}
+QUICK = ("same", "bordered", "grouped")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(n, marks=[] if n in QUICK else pytest.mark.slow) for n in LAYERS],
+)
+def test_no_pass_of_a_layer_is_left_as_it_was(name):
+    want, got, text = gradients(LAYERS[name], lowering="patches")
+    assert_equal(want, got)
+    assert "conv_general_dilated[" not in text
+
+
+POOLS = {
+    "disjoint": ((2, 2), (2, 2), "VALID"),
+    "sliding": ((3, 3), (1, 1), "VALID"),
+    "overlapping": ((3, 3), (2, 2), "SAME"),
+    "oblong": ((3, 2), (2, 1), ((1, 0), (0, 1))),
+}
+
+
+class Pool(nn.Module):
+    windows: tuple
+
+    def __call__(self, x):
+        return nn.max_pool(x, *self.windows)
+
+
+@pytest.mark.parametrize("name", POOLS)
+def test_pools_equal_those_of_flax(name):
+    want, got, text = gradients(Pool(POOLS[name]))
+    assert_equal(want, got)
+    assert "reduce_window_max[" not in text and "select_and_scatter" not in text
+
+
+def test_equal_entries_of_a_window_share_its_gradient():
+    x = jnp.float32([[1, 2], [2, 2]]).reshape(1, 2, 2, 1)
+    dx = fast(jax.grad(lambda x: nn.max_pool(x, (2, 2), (2, 2)).sum()))(x)
+    np.testing.assert_allclose(dx.ravel(), [0, 1 / 3, 1 / 3, 1 / 3], rtol=1e-6)
+
+
+KERNEL = normal(1, 3, 3, 4, 4)
+plain = partial(
+    lax.conv_general_dilated,
+    window_strides=(1, 1),
+    padding="SAME",
+    dimension_numbers=("NHWC", "HWIO", "NHWC"),
+)
+
+
+@jax.custom_vjp
+def halved(x, kernel):
+    return plain(x, kernel)
+
+
+halved.defvjp(
+    lambda x, kernel: (plain(x, kernel), (x, kernel)),
+    lambda kept, g: tuple(0.5 * v for v in jax.vjp(plain, *kept)[1](g)),
+)
+
+
+@jax.custom_jvp
+def tripled(x, kernel):
+    return plain(x, kernel)
+
+
+@tripled.defjvp
+def _tripled(primals, tangents):
+    y, step = jax.jvp(plain, primals, tangents)
+    return y, 3.0 * step
+
+
+def scanned(x, kernel):
+    return lax.scan(
+        lambda x, k: (jnp.tanh(plain(x, k)), None), x, jnp.stack([kernel] * 2)
+    )[0]
+
+
+def looped(x, kernel):
+    return lax.fori_loop(0, 2, lambda _, x: jnp.tanh(plain(x, kernel)), x)
+
+
+def chosen(x, kernel):
+    return lax.cond(kernel.sum() > 0, lambda x: plain(x, kernel), lambda x: 2 * x, x)
+
+
+INSIDE = {
+    "jit": jax.jit(plain),
+    "scan": scanned,
+    "remat": jax.checkpoint(lambda x, kernel: jnp.tanh(plain(x, kernel))),
+    "custom_vjp": halved,
+    "custom_jvp": tripled,
+    "cond": chosen,
+    "vmap": lambda x, kernel: jax.vmap(plain, (0, None))(x[:, None], kernel)[:, 0],
+}
+
+
+@pytest.mark.parametrize("name", INSIDE)
+def test_programs_inside_programs(name):
+    """Rules of one's own stay: half of the gradient, and thrice."""
+
+    def run(x, kernel):
+        return jax.value_and_grad(
+            lambda *v: jnp.sum(jnp.sin(INSIDE[name](*v))), (0, 1)
+        )(x, kernel)
+
+    form = fast(run, "patches")
+    want, got = quick_jit(lambda *v: (run(*v), form(*v)))(X, KERNEL)
+    assert_equal(jax.device_get(want), jax.device_get(got))
+    text = str(jax.make_jaxpr(form)(X, KERNEL))
+    assert "conv_general_dilated[" not in text
+
+
+def test_forward_mode_and_loops_without_gradients():
+    def run(x, kernel):
+        tangent = jax.jvp(lambda x: plain(x, kernel), (x,), (x,))[1]
+        return tangent, looped(x, kernel)
+
+    want, got = quick_jit(lambda *v: (run(*v), fast(run, "patches")(*v)))(X, KERNEL)
+    assert_equal(jax.device_get(want), jax.device_get(got))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "default"},
+        {"preferred_element_type": jnp.float32},
+        {"dimension_numbers": ("NHWC", "OIHW", "NHWC")},
+    ],
+)
+def test_what_is_not_known_stays_and_is_named(options):
+    kernel = KERNEL.transpose(3, 2, 0, 1) if "dimension_numbers" in options else KERNEL
+    half = jnp.bfloat16 if "preferred_element_type" in options else jnp.float32
+    operands, given = (X.astype(half), kernel.astype(half)), partial(plain, **options)
+    with pytest.warns(UserWarning, match=r"a convolution of \[3, 13, 11, 4\] with"):
+        text = str(jax.make_jaxpr(fast(given))(*operands))
+    assert text == str(jax.make_jaxpr(given)(*operands))
+
+
+def test_a_program_without_convolutions_is_as_it_was():
+    def run(x):
+        return {"y": jnp.tanh(x) @ x.T}, x
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        x = normal(0, 3, 4)
+        assert str(jax.make_jaxpr(fast(run))(x)) == str(jax.make_jaxpr(run)(x))
+
+
+def test_layers_keep_their_names_in_profiles():
+    class Network(nn.Module):
+        @nn.compact
+        def __call__(self, x):
+            return nn.Dense(3, name="head")(nn.Conv(4, (3, 3), name="stem")(x))
+
+    network = Network()
+    variables = network.init(jax.random.key(0), X)
+    run = fast(jax.grad(lambda v: network.apply(v, X).sum()))
+    text = jax.jit(run).lower(variables).as_text(debug_info=True)
+    assert "stem" in text and "head" in text
