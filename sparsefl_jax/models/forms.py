@@ -88,7 +88,7 @@ def fast(function: Callable, lowering: str | Lowering | None = None) -> Callable
 
 
 def _has_any(jaxpr: core.Jaxpr) -> bool:
-    """Tells whether a program has a convolution or a pool."""
+    """Returns whether a program has an equation that may have a form."""
     return any(e.primitive.name in _FORMS or _inner_has_any(e) for e in jaxpr.eqns)
 
 
@@ -105,7 +105,7 @@ class _Scope(NamedTuple):
 
 
 def _evaluate(jaxpr: core.Jaxpr, consts, args, lowering) -> list:
-    """Evaluates a program with its convolutions and pools replaced."""
+    """Evaluates a program, each equation in its form where it has one."""
     env = dict(zip(jaxpr.constvars, consts, strict=True))
     env |= zip(jaxpr.invars, args, strict=True)
     by_g = {e.invars[0]: e for e in jaxpr.eqns if _is_input_grad(e)}
