@@ -5,13 +5,15 @@
     python -m benchmarks.throughput --only resnet18_100 --samples 500  # of a client
     python -m benchmarks.throughput --compare lenet5_fedavg lenet5_spafl
     python -m benchmarks.throughput --dtype bfloat16    # float32 parameters
+    python -m benchmarks.throughput --own               # networks of one's own
 
 FedAvg trains with plain SGD on random images, unless a set-up names another method. A
 step is one client's minibatch: forward pass, both gradients, update. GFLOP/s are six
 times the network's multiply-adds per sample, so normalisation, pooling and the
 federated work count as lost time. The matmul rate is that of a square matmul in the
 same dtype on every device at once, timed before and after each set-up. `--compare`
-times rounds of two set-ups in turns, so that noise of the machine affects both alike.
+times rounds of two set-ups in turns, so that noise of the machine affects both alike;
+`--own` those of the networks in `own/`, in linen and in nnx, and the package's.
 """
 
 from functools import partial
@@ -44,9 +46,23 @@ SETUPS = FIVE | {
     "resnet18": Workload("resnet18", 20, 128),
     "vgg16": Workload("vgg16", 20, 64),
 }
+OWN = {
+    "simple_cnn": Workload("simple_cnn", 100, 100, 8),
+    "strided_cnn": Workload("strided_cnn", 100, 160, 8),
+    "groupnorm_cnn": Workload("groupnorm_cnn", 100, 160, 8),
+    "resnet18_groupnorm": Workload("resnet18_groupnorm", 20, 64, 4),
+    "separable_cnn": Workload("separable_cnn", 100, 160, 8),
+    "gru": Workload("gru", 100, 160, 8),
+    "transformer": Workload("transformer", 100, 160, 8),
+}
+OURS = ("simple_cnn", "resnet18_groupnorm")  # which the package has, too
 HEAD = (
     *("set-up", "clients, cohort, batch", "steps/s: best", "median", "GFLOP/s"),
     *("matmul", "fraction", "steps/s per matmul GFLOP/s", "compile s"),
+)
+OWN_HEAD = (
+    *("network", "ours, steps/s", "linen, steps/s", "nnx, steps/s"),
+    *("linen / ours", "nnx / ours"),
 )
 
 
@@ -107,11 +123,69 @@ def compare(setups: dict[str, Workload], repeats: int, chunk) -> None:
     print(f"{second} runs at {np.median(a / b):.3f} of the rate of {first}")
 
 
+def own(repeats: int, chunk, dtype: str) -> dict:
+    """Times one's own networks in turns with the package's, where it has the same."""
+    results = {}
+    for name, setup in OWN.items():
+        forms = workload.FORMS if name in OURS else workload.FORMS[1:]
+        built = {
+            written: workload.prepare(
+                setup._replace(written=written, dtype=dtype), chunk
+            )
+            for written in forms
+        }
+        calls = {written: workload.going(one) for written, one in built.items()}
+        seconds = measure.in_turns(calls, repeats)
+        steps = {
+            written: one.steps / seconds[written] for written, one in built.items()
+        }
+        results[name] = {
+            written: {
+                "steps_per_second": float(np.max(steps[written])),
+                "steps_per_second_median": float(np.median(steps[written])),
+                "of_ours": float(np.median(steps[written] / steps["ours"]))
+                if "ours" in steps
+                else None,
+                "compile_seconds": one.compile_seconds,
+            }
+            for written, one in built.items()
+        }
+        print(*own_row(name, results[name]), sep="  ", flush=True)
+    return results
+
+
+def own_row(name: str, r: dict) -> list[str]:
+    def show(written, key, digits):
+        value = r.get(written, {}).get(key)
+        return "-" if value is None else f"{value:,.{digits}f}"
+
+    return [
+        name,
+        *(show(w, "steps_per_second_median", 1) for w in workload.FORMS),
+        *(show(w, "of_ours", 2) for w in workload.FORMS[1:]),
+    ]
+
+
+def draw_own(results: dict, figure) -> None:
+    """Plots bars of the rates, of linen and nnx side by side."""
+    ax, names = figure.subplots(), list(results)[::-1]
+    at = np.arange(len(names))
+    for i, written in enumerate(workload.FORMS[1:]):
+        rates = [results[n][written]["steps_per_second_median"] for n in names]
+        bars = ax.barh(at - 0.4 * i, rates, 0.4, label=written)
+        ax.bar_label(bars, fmt="{:,.0f}", padding=3)
+    ax.set_yticks(at - 0.2, names)
+    ax.margins(x=0.15)
+    ax.legend()
+    ax.set(title="Networks of one's own", xlabel="client steps/s")
+
+
 def main():
     """Prints Markdown; writes JSON, Markdown and a plot."""
     parser = measure.parser(__doc__, repeats=3)
     parser.add_argument("--only", nargs="+", choices=SETUPS, default=list(FIVE))
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--own", action="store_true", help="networks of one's own")
     parser.add_argument("--compare", nargs=2, choices=SETUPS)
     parser.add_argument("--samples", type=int, help="of a client")
     parser.add_argument("--chunk", default="auto")
@@ -125,6 +199,17 @@ def main():
     if args.compare:
         print(about)
         return compare(chosen, args.repeats, args.chunk)
+    if args.own:
+        results = own(args.repeats, args.chunk, args.dtype)
+        table = measure.markdown(OWN_HEAD, [own_row(*one) for one in results.items()])
+        return measure.publish(
+            "throughput_own",
+            args.out,
+            about,
+            results,
+            table,
+            partial(draw_own, results),
+        )
     results = {}
     for name, setup in chosen.items():
         results[name] = run(setup, args.repeats, args.chunk)

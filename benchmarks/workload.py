@@ -9,6 +9,7 @@ import numpy as np
 
 import sparsefl_jax as sfl
 from benchmarks import samples
+from benchmarks.own import linen, nnx
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models import programs
 from sparsefl_jax.simulation import initial_state, placement, round_program
@@ -37,7 +38,16 @@ NETWORKS = {
     "small_cnn": Network(32, CIFAR),
     "resnet18": Network(32, CIFAR),
     "vgg16": Network(32, CIFAR),
+    # As a user would write them, see `own/`; of some the package has the same.
+    "strided_cnn": Network(16, CIFAR),
+    "groupnorm_cnn": Network(16, CIFAR),
+    "resnet18_groupnorm": Network(32, CIFAR),
+    "separable_cnn": Network(16, CIFAR),
+    "gru": Network(16, CIFAR),
+    "transformer": Network(16, CIFAR),
 }
+FORMS = ("ours", "linen", "nnx")
+OURS = {"resnet18_groupnorm": ("resnet18", {"norm": "group"})}
 
 
 class Workload(NamedTuple):
@@ -53,6 +63,7 @@ class Workload(NamedTuple):
     batch_size: int = 0  # 0 for the network's default
     budgets: tuple[float, ...] = (1.0,)  # dealt to the clients in turn
     dtype: str = "float32"  # the dtype that the network computes in
+    written: str = "ours"  # one of `FORMS`: the package's network, or one's own
 
     @property
     def batch(self) -> int:
@@ -105,10 +116,16 @@ def make_data(setup: Workload, tests: int = 10):
 def make_model(setup: Workload, data, **kwargs):
     """Builds the network; `kwargs` are arguments of its own."""
     network = NETWORKS[setup.model]
-    kwargs |= {} if setup.widths is None else {"widths": setup.widths}
-    model = sfl.models.build(
-        setup.model, network.classes, network.shape, dtype=setup.dtype, **kwargs
-    )
+    example = jax.ShapeDtypeStruct((3, *network.shape), np.float32)
+    if setup.written == "linen":
+        model = sfl.Model.from_flax(linen.NETWORKS[setup.model](), example)
+    elif setup.written == "nnx":
+        model = sfl.Model.from_nnx(nnx.NETWORKS[setup.model], example)
+    else:
+        kwargs |= {} if setup.widths is None else {"widths": setup.widths}
+        name, options = OURS.get(setup.model, (setup.model, {}))
+        shape = network.classes, network.shape
+        model = sfl.models.build(name, *shape, dtype=setup.dtype, **options, **kwargs)
     return model.reading(sfl.data.make_preprocess(data.mean, data.std))
 
 

@@ -1,6 +1,11 @@
 """The package's networks in PyTorch, for images [B, C, H, W]."""
 
+from functools import partial
+
+import torch
 from torch import nn
+
+gelu = partial(nn.functional.gelu, approximate="tanh")  # as Flax's
 
 # The kernels that FLASH prunes, by a network's parameter names.
 PRUNABLE = {"mnistnet": ("3.weight", "7.weight")}
@@ -84,24 +89,24 @@ def simple_cnn(channels: int, classes: int) -> nn.Module:
     )
 
 
-def _conv_norm(inputs: int, outputs: int, size: int, stride: int = 1) -> list:
+def _conv_norm(inputs: int, outputs: int, size: int, stride=1, norm=None) -> list:
     conv = nn.Conv2d(inputs, outputs, size, stride, size // 2, bias=False)
-    return [conv, nn.BatchNorm2d(outputs)]
+    return [conv, (norm or nn.BatchNorm2d)(outputs)]
 
 
 class _Block(nn.Module):
     """Two 3x3 convolutions around a shortcut, 1x1 where the shape changes."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int):
+    def __init__(self, inputs: int, outputs: int, stride: int, norm=None):
         super().__init__()
         self.inside = nn.Sequential(
-            *_conv_norm(inputs, outputs, 3, stride),
+            *_conv_norm(inputs, outputs, 3, stride, norm),
             nn.ReLU(inplace=True),
-            *_conv_norm(outputs, outputs, 3),
+            *_conv_norm(outputs, outputs, 3, norm=norm),
         )
         changes = stride > 1 or inputs != outputs
         self.shortcut = nn.Sequential(
-            *(_conv_norm(inputs, outputs, 1, stride) if changes else [])
+            *(_conv_norm(inputs, outputs, 1, stride, norm) if changes else [])
         )
         self.relu = nn.ReLU(inplace=True)
 
@@ -113,11 +118,12 @@ def _head(inputs: int, classes: int) -> list:
     return [nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, classes)]
 
 
-def resnet18(channels: int, classes: int) -> nn.Module:
-    layers, inputs = [*_conv_norm(channels, 64, 3), nn.ReLU(inplace=True)], 64
+def resnet18(channels: int, classes: int, norm=None) -> nn.Module:
+    layers = [*_conv_norm(channels, 64, 3, norm=norm), nn.ReLU(inplace=True)]
+    inputs = 64
     for stage, outputs in enumerate((64, 128, 256, 512)):
-        layers.append(_Block(inputs, outputs, 2 if stage else 1))
-        layers.append(_Block(outputs, outputs, 1))
+        layers.append(_Block(inputs, outputs, 2 if stage else 1, norm))
+        layers.append(_Block(outputs, outputs, 1, norm))
         inputs = outputs
     return nn.Sequential(*layers, *_head(512, classes))
 
@@ -130,6 +136,75 @@ def vgg16(channels: int, classes: int) -> nn.Module:
             inputs = outputs
         layers.append(nn.MaxPool2d(2))
     return nn.Sequential(*layers, *_head(512, classes))
+
+
+def strided_cnn(channels: int, classes: int) -> nn.Module:
+    layers, inputs = [], channels
+    for outputs in (16, 32, 64):
+        layers += [nn.Conv2d(inputs, outputs, 3, 2, 1), nn.ReLU()]
+        inputs = outputs
+    return nn.Sequential(*layers, *_head(64, classes))
+
+
+def groupnorm_cnn(channels: int, classes: int) -> nn.Module:
+    layers, inputs = [], channels
+    for outputs in (16, 32, 64):
+        layers += [nn.Conv2d(inputs, outputs, 3, padding=1), nn.GroupNorm(8, outputs)]
+        layers += [nn.ReLU(), nn.MaxPool2d(2)]
+        inputs = outputs
+    layers += [nn.Flatten(), nn.Linear(1024, 64), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Linear(64, classes))
+
+
+def resnet18_groupnorm(channels: int, classes: int) -> nn.Module:
+    return resnet18(channels, classes, norm=lambda width: nn.GroupNorm(32, width))
+
+
+def separable_cnn(channels: int, classes: int) -> nn.Module:
+    layers, inputs = [nn.Conv2d(channels, 32, 3, padding=1), nn.ReLU()], 32
+    for outputs, stride in ((64, 1), (128, 2), (128, 1)):
+        depthwise = nn.Conv2d(inputs, inputs, 3, stride, 1, groups=inputs)
+        layers += [depthwise, nn.ReLU(), nn.Conv2d(inputs, outputs, 1), nn.ReLU()]
+        inputs = outputs
+    return nn.Sequential(*layers, *_head(128, classes))
+
+
+class _GRU(nn.Module):
+    """A GRU over the rows of an image, and a layer on its last state."""
+
+    def __init__(self, channels: int, classes: int):
+        super().__init__()
+        self.rnn = nn.GRU(32 * channels, 128, batch_first=True)
+        self.fc = nn.Linear(128, classes)
+
+    def forward(self, x):
+        rows = x.permute(0, 2, 3, 1).flatten(2)  # [B, H, W * C]
+        return self.fc(self.rnn(rows)[0][:, -1])
+
+
+def gru(channels: int, classes: int) -> nn.Module:
+    return _GRU(channels, classes)
+
+
+class _Transformer(nn.Module):
+    """Two blocks over the 4x4 patches of an image."""
+
+    def __init__(self, channels: int, classes: int):
+        super().__init__()
+        self.patches = nn.Conv2d(channels, 64, 4, 4)
+        self.positions = nn.Parameter(0.02 * torch.randn(64, 64))
+        options = {"activation": gelu, "batch_first": True, "norm_first": True}
+        block = partial(nn.TransformerEncoderLayer, 64, 4, 256, 0.0, **options)
+        self.blocks = nn.Sequential(block(), block())
+        self.norm, self.fc = nn.LayerNorm(64), nn.Linear(64, classes)
+
+    def forward(self, x):
+        x = self.patches(x).flatten(2).transpose(1, 2) + self.positions
+        return self.fc(self.norm(self.blocks(x)).mean(1))
+
+
+def transformer(channels: int, classes: int) -> nn.Module:
+    return _Transformer(channels, classes)
 
 
 def build(name: str, shape, classes: int) -> nn.Module:

@@ -33,6 +33,7 @@ def main():
             METHODS[at["method"]],
             at["momentum"],
             batch_size=at["batch"],
+            written=at["written"],
         )
     )
     call = workload.going(one)
