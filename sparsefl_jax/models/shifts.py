@@ -72,7 +72,8 @@ def weight_grad(
     views = _views(x, out[:2], g.shape[1:3], strides, dilation)
     g = g.reshape(*g.shape[:3], groups, -1)
     if out[2] == 1:
-        dw = jnp.stack([(v[..., None] * g).sum((0, 1, 2)) for v in views])
+        # Rows first: XLA:CPU sums over three leading axes at once five times slower.
+        dw = jnp.stack([(v[..., None] * g).sum(1).sum((0, 1)) for v in views])
     else:
         columns = jnp.stack(views, 3)
         columns = columns.reshape(*columns.shape[:4], groups, out[2])
