@@ -8,8 +8,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jax import lax
 
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.forms import fast
 from tests.models_test import normal, quick_jit
 
@@ -189,9 +191,37 @@ def test_what_is_not_known_stays_and_is_named(options):
     kernel = KERNEL.transpose(3, 2, 0, 1) if "dimension_numbers" in options else KERNEL
     half = jnp.bfloat16 if "preferred_element_type" in options else jnp.float32
     operands, given = (X.astype(half), kernel.astype(half)), partial(plain, **options)
-    with pytest.warns(UserWarning, match=r"a convolution of \[3, 13, 11, 4\] with"):
+    with pytest.warns(UserWarning, match=r"a convolution with a kernel of .*\[\d") as w:
         text = str(jax.make_jaxpr(fast(given))(*operands))
     assert text == str(jax.make_jaxpr(given)(*operands))
+    with pytest.warns(UserWarning) as again:  # evaluated in batches of another size
+
+        def judged(x, kernel):
+            return given(x, kernel), jax.grad(lambda k: given(x, k).sum())(kernel)
+
+        jax.make_jaxpr(fast(judged))(operands[0][:2], operands[1])
+    assert len(w) == len(again) == 1
+    assert str(w[0].message) == str(again[0].message)
+
+
+def test_an_nnx_network_gets_the_forms():
+    class Network(nnx.Module):
+        def __init__(self, rngs):
+            self.conv = nnx.Conv(4, 6, (3, 3), rngs=rngs)
+
+        def __call__(self, x):
+            return nnx.max_pool(self.conv(x), (2, 2), (2, 2)).mean((1, 2))
+
+    model = Model.from_nnx(Network, X)
+    params, stats = model.init(jax.random.key(0))
+
+    def loss(params):
+        return jnp.sum(model.apply(params, stats, X, train=True)[0] ** 2)
+
+    given = jax.grad(loss)
+    text = str(jax.make_jaxpr(fast(given, "patches"))(params))
+    assert "conv_general_dilated[" not in text and "select_and_scatter" not in text
+    assert_equal(given(params), fast(given, "patches")(params))
 
 
 def test_a_program_without_convolutions_is_as_it_was():

@@ -79,6 +79,7 @@ def fast(function: Callable, lowering: str | Lowering | None = None) -> Callable
         closed, shape = jax.make_jaxpr(function, return_shape=True)(*args)
         if not _has_any(closed.jaxpr):
             return function(*args)
+        _warn_of_unknown(closed.jaxpr)
         outputs = _evaluate(
             closed.jaxpr, closed.consts, jax.tree.leaves(args), lowering
         )
@@ -89,11 +90,36 @@ def fast(function: Callable, lowering: str | Lowering | None = None) -> Callable
 
 def _has_any(jaxpr: core.Jaxpr) -> bool:
     """Returns whether a program has an equation that may have a form."""
-    return any(e.primitive.name in _FORMS or _inner_has_any(e) for e in jaxpr.eqns)
+    return any(e.primitive.name in _FORMS for e in _equations(jaxpr))
 
 
 def _inner_has_any(eqn) -> bool:
     return any(map(_has_any, core.jaxprs_in_params(eqn.params)))
+
+
+def _warn_of_unknown(jaxpr: core.Jaxpr) -> None:
+    """Names the first convolution that has no form; the same text is shown once."""
+    unknown = (
+        e
+        for e in _equations(jaxpr)
+        if e.primitive.name == "conv_general_dilated" and not _is_known(e)
+    )
+    if first := next(unknown, None):
+        kernel, images = first.invars[1].aval, first.invars[0].aval
+        warnings.warn(
+            f"a convolution with a kernel of {kernel.dtype} {list(kernel.shape)} on "
+            f"{images.dtype} stays as it is, which may be slow on CPU: its layout, "
+            "precision or dtype is not that of flax.linen.Conv",
+            stacklevel=3,
+        )
+
+
+def _equations(jaxpr: core.Jaxpr) -> Iterator:
+    """Yields the equations of a program and of the programs in it."""
+    for eqn in jaxpr.eqns:
+        yield eqn
+        for inner in core.jaxprs_in_params(eqn.params):
+            yield from _equations(inner)
 
 
 class _Scope(NamedTuple):
@@ -206,25 +232,27 @@ _CONTROL = {
 }
 
 
-def _convolution(eqn, left: Array, right: Array, scope: _Scope) -> Array | None:
-    """Computes a pass of a layer in a fast form; None where it stays as it is."""
-    p, numbers, out = eqn.params, eqn.params["dimension_numbers"], eqn.outvars[0].aval
-    specs = numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
-    sharding = p.get("out_sharding")  # inside `shard_map`: of no axis
+def _is_known(eqn) -> bool:
+    """Tells whether a convolution is a pass of a layer as `flax.linen.Conv` has it."""
+    left, right, out = (v.aval for v in (*eqn.invars, *eqn.outvars))
+    sharding = eqn.params.get("out_sharding")  # inside `shard_map`: of no axis
     standard = jax.config.jax_default_matmul_precision
     standard = None if standard is None else (lax.Precision(standard),) * 2
-    default = p["precision"] in (None, standard)
+    default = eqn.params["precision"] in (None, standard)
     default &= not any(sharding.spec if sharding else ())
-    known = specs in _PASSES and default and left.dtype == right.dtype == out.dtype
-    if not known:
-        shapes = " with ".join(str(list(v.shape)) for v in (left, right))
-        warnings.warn(
-            f"a convolution of {shapes} stays as it is, which may be slow on CPU: its "
-            "layout, precision or dtype is not that of flax.linen.Conv",
-            stacklevel=2,
-        )
+    return _specs(eqn) in _PASSES and default and left.dtype == right.dtype == out.dtype
+
+
+def _specs(eqn) -> tuple:
+    numbers = eqn.params["dimension_numbers"]
+    return numbers.lhs_spec, numbers.rhs_spec, numbers.out_spec
+
+
+def _convolution(eqn, left: Array, right: Array, scope: _Scope) -> Array | None:
+    """Computes a pass of a layer in a fast form; None where it stays as it is."""
+    if not _is_known(eqn):
         return None
-    name = _PASSES[specs]
+    p, out, name = eqn.params, eqn.outvars[0].aval, _PASSES[_specs(eqn)]
     layer, edges = _layer(name, p, left.shape, right.shape, out.shape)
     lowering = scope.lowering
     if layer is None:

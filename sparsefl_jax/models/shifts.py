@@ -70,11 +70,12 @@ def weight_grad(
       [[4.0, 4.0]]
     """
     views = _views(x, out[:2], g.shape[1:3], strides, dilation)
-    g = g.reshape(*g.shape[:3], groups, -1)
     if out[2] == 1:
-        # Rows first: XLA:CPU sums over three leading axes at once five times slower.
-        dw = jnp.stack([(v[..., None] * g).sum(1).sum((0, 1)) for v in views])
+        # Rows first, which XLA:CPU sums much faster than three leading axes at once.
+        each = (jnp.repeat(v, out[3] // groups, axis=3) * g for v in views)
+        dw = jnp.stack([v.sum(1).sum((0, 1)) for v in each])
     else:
+        g = g.reshape(*g.shape[:3], groups, -1)
         columns = jnp.stack(views, 3)
         columns = columns.reshape(*columns.shape[:4], groups, out[2])
         dw = jnp.einsum("bhwkgi,bhwgo->kigo", columns, g)
