@@ -1,6 +1,6 @@
 """Prints how much code there is and where, and how deep the way to a round is.
 
-    python scripts/house.py              # code lines by folder, rooms and floors of runs/
+    python scripts/house.py              # code lines by folder, rooms, floors of runs/
     python scripts/house.py --frames     # and a small run's way from main to its rounds
 
 A code line is neither blank nor a comment nor part of a docstring. A room is a file; it
