@@ -1,129 +1,171 @@
 """Small convolutional networks, each named after the work that uses it.
 
-A `Chain` describes a network: its convolutions, its hidden dense layers, and the steps
-after each of them. Parameter counts in the docstrings hold for the data set of that
-work and the default `widths`, the outputs of every layer but the last.
+Parameter counts in the docstrings hold for the data set of that work and the default
+`widths`, the outputs of every layer but the last.
 """
 
-from collections.abc import Callable
 from functools import partial
-from typing import NamedTuple
 
 import flax.linen as nn
 
+from sparsefl_jax.core.types import Array
 from sparsefl_jax.core.validate import in_range, one_of
-from sparsefl_jax.models import layers
 from sparsefl_jax.models.base import Model, check_widths, image_model
-
-ZEROS = nn.initializers.zeros
-
-
-class Chain(NamedTuple):
-    """A chain of convolutions and then dense layers, given by the steps after each.
-
-    The steps are 'relu'; 'pool', the maximum of disjoint 2x2 windows; 'slide', the
-    maximum of 3x3 windows with stride 1; 'norm', the normalisation that the network is
-    built with; 'keras_norm', batch normalisation with Keras' constants; and 'dropout'.
-    """
-
-    convs: tuple[tuple[str, ...], ...]  # the steps after each convolution
-    hidden: tuple[tuple[str, ...], ...]  # the steps after each hidden dense layer
-    size: int = 3  # height and width of the kernels
-    pad: int = 0
-    bias: bool = True
-    init: Callable = layers.torch_uniform
-    head_init: Callable | None = None  # None for `init`
-    bias_init: Callable | None = None  # None for PyTorch's default
-
-
-MNISTNET = Chain(2 * (("slide", "relu"),), (("relu",),), size=5)
-LENET5_CAFFE = Chain(2 * (("relu", "pool"),), (("relu",),), size=5, bias=False)
-CONV4 = Chain(
-    2 * (("norm", "relu"), ("norm", "relu", "pool")),
-    2 * (("norm", "relu"),),
-    size=5,
-    bias=False,
-)
-IC = Chain(
-    (("relu", "pool"), ("relu",), ("relu", "pool")),
-    (("relu",),),
-    init=nn.initializers.he_uniform(),
-    bias_init=ZEROS,
-)
-FEDSPARSIFY = Chain(
-    2 * (("relu",), ("relu", "pool", "keras_norm")) + (("relu",), ("relu", "pool")),
-    (("relu", "dropout"),),
-    pad=1,
-    init=nn.initializers.glorot_uniform(),
-    bias_init=ZEROS,
-)
-FEMNIST = Chain(2 * (("relu", "pool"),), (("relu",),), size=5, pad=2)
-SIMPLE = Chain((("relu",), ("relu", "pool")), (("relu",),))
-SMALL = Chain(
-    3 * (("relu", "pool"),),
-    (("relu",),),
-    pad=1,
-    init=nn.initializers.he_normal(),
-    # A small head keeps large learning rates from diverging at the start.
-    head_init=nn.initializers.normal(0.01),
-    bias_init=ZEROS,
+from sparsefl_jax.models.layers import (
+    BatchNorm,
+    norm,
+    not_empty,
+    torch_bias,
+    torch_uniform,
 )
 
 
-class _Network(nn.Module):
-    """The network of a `Chain`: conv1, ..., fc1, ..., with bn`i` after layer i."""
+def _torch_conv(x: Array, width: int, name: str, size: int, pad: int = 0) -> Array:
+    """Convolves with weights drawn as PyTorch does by default."""
+    bias_init = partial(torch_bias, fan_in=size**2 * x.shape[-1])
+    options = {"kernel_init": torch_uniform, "bias_init": bias_init, "name": name}
+    return nn.Conv(width, (size, size), padding=pad, **options)(x)
 
-    chain: Chain
+
+def _torch_dense(x: Array, width: int, name: str) -> Array:
+    bias_init = partial(torch_bias, fan_in=x.shape[-1])
+    options = {"kernel_init": torch_uniform, "bias_init": bias_init, "name": name}
+    return nn.Dense(width, **options)(x)
+
+
+def _pool(x: Array) -> Array:
+    return nn.max_pool(x, (2, 2), (2, 2))
+
+
+def _flat(x: Array) -> Array:
+    return not_empty(x).reshape(len(x), -1)
+
+
+class _MNISTNet(nn.Module):
     num_classes: int
     widths: tuple[int, ...]
-    norm: str | None = None
-    dropout: float = 0.0
-    softmax_output: bool = False
+    softmax_output: bool
 
     @nn.compact
-    def __call__(self, x, train, weight=None):
-        chain, num_convs = self.chain, len(self.chain.convs)
-
-        def options(fan_in, init=chain.init):
-            bias_init = chain.bias_init or partial(layers.torch_bias, fan_in=fan_in)
-            shared = {"use_bias": chain.bias, "bias_init": bias_init}
-            return shared | {"kernel_init": init}
-
-        stats = {"train": train, "weight": weight}
-        step_fns = {
-            "relu": lambda x, name: nn.relu(x),
-            "pool": lambda x, name: nn.max_pool(x, (2, 2), (2, 2)),
-            "slide": lambda x, name: nn.max_pool(x, (3, 3)),
-            "norm": lambda x, name: layers.norm(x, self.norm, name=name, **stats),
-            "keras_norm": lambda x, name: layers.BatchNorm(
-                momentum=0.99, epsilon=1e-3, name=name
-            )(x, **stats),
-            "dropout": lambda x, name: nn.Dropout(
-                self.dropout, deterministic=not train
-            )(x),
-        }
-        steps = (*chain.convs, *chain.hidden)
-        for i, (width, after) in enumerate(zip(self.widths, steps, strict=True), 1):
-            if i <= num_convs:
-                size, fan_in = (chain.size, chain.size), chain.size**2 * x.shape[-1]
-                named = {"name": f"conv{i}", "padding": chain.pad, **options(fan_in)}
-                x = nn.Conv(width, size, **named)(x)
-            else:
-                x = layers.not_empty(x).reshape(x.shape[0], -1)
-                name = f"fc{i - num_convs}"
-                x = nn.Dense(width, name=name, **options(x.shape[-1]))(x)
-            for step in after:
-                x = step_fns[step](x, f"bn{i}")
-        name, init = f"fc{len(chain.hidden) + 1}", chain.head_init or chain.init
-        head = options(x.shape[-1], init)
-        x = nn.Dense(self.num_classes, name=name, **head)(x)
+    def __call__(self, x):
+        for i, width in enumerate(self.widths[:2], 1):
+            x = _torch_conv(x, width, f"conv{i}", 5)
+            x = nn.relu(nn.max_pool(x, (3, 3)))
+        x = nn.relu(_torch_dense(_flat(x), self.widths[2], "fc1"))
+        x = _torch_dense(x, self.num_classes, "fc2")
         return nn.softmax(x) if self.softmax_output else x
 
 
-def _build(chain: Chain, num_classes, input_shape, widths, **options) -> Model:
-    widths = check_widths(widths, len(chain.convs) + len(chain.hidden))
-    module = _Network(chain, num_classes, widths, **options)
-    return image_model(module, input_shape)
+class _LeNet5Caffe(nn.Module):
+    num_classes: int
+    widths: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x):
+        options = {"use_bias": False, "kernel_init": torch_uniform}
+        for i, width in enumerate(self.widths[:2], 1):
+            conv = nn.Conv(width, (5, 5), padding=0, name=f"conv{i}", **options)
+            x = _pool(nn.relu(conv(x)))
+        x = nn.relu(nn.Dense(self.widths[2], name="fc1", **options)(_flat(x)))
+        return nn.Dense(self.num_classes, name="fc2", **options)(x)
+
+
+class _Conv4(nn.Module):
+    num_classes: int
+    widths: tuple[int, ...]
+    norm: str | None
+
+    @nn.compact
+    def __call__(self, x, train, weight=None):
+        options = {"use_bias": False, "kernel_init": torch_uniform}
+
+        def norm_relu(x, name):
+            return nn.relu(norm(x, self.norm, name=name, train=train, weight=weight))
+
+        for i, width in enumerate(self.widths[:4], 1):
+            conv = nn.Conv(width, (5, 5), padding=0, name=f"conv{i}", **options)
+            x = norm_relu(conv(x), f"bn{i}")
+            x = _pool(x) if i in (2, 4) else x
+        x = _flat(x)
+        for i, width in enumerate(self.widths[4:], 1):
+            x = nn.Dense(width, name=f"fc{i}", **options)(x)
+            x = norm_relu(x, f"bn{4 + i}")
+        return nn.Dense(self.num_classes, name="fc3", **options)(x)
+
+
+class _IC(nn.Module):
+    num_classes: int
+    widths: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x):
+        options = {"kernel_init": nn.initializers.he_uniform()}
+        for i, width in enumerate(self.widths[:3], 1):
+            conv = nn.Conv(width, (3, 3), padding=0, name=f"conv{i}", **options)
+            x = nn.relu(conv(x))
+            x = _pool(x) if i in (1, 3) else x
+        x = nn.relu(nn.Dense(self.widths[3], name="fc1", **options)(_flat(x)))
+        return nn.Dense(self.num_classes, name="fc2", **options)(x)
+
+
+class _FedSparsifyCNN(nn.Module):
+    num_classes: int
+    widths: tuple[int, ...]
+    dropout: float
+
+    @nn.compact
+    def __call__(self, x, train, weight=None):
+        options = {"kernel_init": nn.initializers.glorot_uniform()}
+        for i, width in enumerate(self.widths[:6], 1):
+            conv = nn.Conv(width, (3, 3), padding=1, name=f"conv{i}", **options)
+            x = nn.relu(conv(x))
+            x = _pool(x) if i in (2, 4, 6) else x
+            if i in (2, 4):  # with the constants of Keras
+                keras_norm = BatchNorm(momentum=0.99, epsilon=1e-3, name=f"bn{i}")
+                x = keras_norm(x, train=train, weight=weight)
+        x = nn.relu(nn.Dense(self.widths[6], name="fc1", **options)(_flat(x)))
+        x = nn.Dropout(self.dropout, deterministic=not train)(x)
+        return nn.Dense(self.num_classes, name="fc2", **options)(x)
+
+
+class _FEMNISTCNN(nn.Module):
+    num_classes: int
+    widths: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x):
+        for i, width in enumerate(self.widths[:2], 1):
+            x = _pool(nn.relu(_torch_conv(x, width, f"conv{i}", 5, pad=2)))
+        x = nn.relu(_torch_dense(_flat(x), self.widths[2], "fc1"))
+        return _torch_dense(x, self.num_classes, "fc2")
+
+
+class _SimpleCNN(nn.Module):
+    num_classes: int
+    widths: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x):
+        x = nn.relu(_torch_conv(x, self.widths[0], "conv1", 3))
+        x = _pool(nn.relu(_torch_conv(x, self.widths[1], "conv2", 3)))
+        x = nn.relu(_torch_dense(_flat(x), self.widths[2], "fc1"))
+        return _torch_dense(x, self.num_classes, "fc2")
+
+
+class _SmallCNN(nn.Module):
+    num_classes: int
+    widths: tuple[int, ...]
+
+    @nn.compact
+    def __call__(self, x):
+        options = {"kernel_init": nn.initializers.he_normal()}
+        for i, width in enumerate(self.widths[:3], 1):
+            conv = nn.Conv(width, (3, 3), padding=1, name=f"conv{i}", **options)
+            x = _pool(nn.relu(conv(x)))
+        x = nn.relu(nn.Dense(self.widths[3], name="fc1", **options)(_flat(x)))
+        # A small head keeps large learning rates from diverging at the start.
+        head_init = nn.initializers.normal(0.01)
+        return nn.Dense(self.num_classes, kernel_init=head_init, name="fc2")(x)
 
 
 def mnistnet(
@@ -138,8 +180,8 @@ def mnistnet(
     With `softmax_output` the network ends in a softmax, so cross-entropy applies a
     second one, as FLASH's official code does.
     """
-    shape = num_classes, input_shape, widths
-    return _build(MNISTNET, *shape, softmax_output=softmax_output)
+    module = _MNISTNet(num_classes, check_widths(widths, 3), softmax_output)
+    return image_model(module, input_shape)
 
 
 def lenet5_caffe(
@@ -149,7 +191,8 @@ def lenet5_caffe(
     widths: tuple[int, ...] = (20, 50, 500),
 ) -> Model:
     """LeNet-5-Caffe of SpaFL (Kim et al. 2024), without biases, 430,500 parameters."""
-    return _build(LENET5_CAFFE, num_classes, input_shape, widths)
+    module = _LeNet5Caffe(num_classes, check_widths(widths, 3))
+    return image_model(module, input_shape)
 
 
 def conv4(
@@ -167,7 +210,8 @@ def conv4(
       ValueError: `norm` is none of these, or `widths` does not fit.
     """
     one_of("norm", norm, ("batch", "static", None))
-    return _build(CONV4, num_classes, input_shape, widths, norm=norm)
+    module = _Conv4(num_classes, check_widths(widths, 6), norm)
+    return image_model(module, input_shape)
 
 
 def ic(
@@ -177,7 +221,8 @@ def ic(
     widths: tuple[int, ...] = (32, 64, 64, 100),
 ) -> Model:
     """Image classifier of Complement Sparsification (AAAI 2023), 164,506 parameters."""
-    return _build(IC, num_classes, input_shape, widths)
+    module = _IC(num_classes, check_widths(widths, 4))
+    return image_model(module, input_shape)
 
 
 def fedsparsify_cnn(
@@ -189,7 +234,8 @@ def fedsparsify_cnn(
 ) -> Model:
     """CNN of FedSparsify (Stripelis et al. 2022) for CIFAR-10, 1,609,930 parameters."""
     in_range("dropout", dropout, "[0, 1)")
-    return _build(FEDSPARSIFY, num_classes, input_shape, widths, dropout=dropout)
+    module = _FedSparsifyCNN(num_classes, check_widths(widths, 7), dropout)
+    return image_model(module, input_shape)
 
 
 def femnist_cnn(
@@ -199,7 +245,8 @@ def femnist_cnn(
     widths: tuple[int, ...] = (32, 64, 2048),
 ) -> Model:
     """CNN of LEAF (Caldas et al. 2018) for FEMNIST, 6,603,710 parameters."""
-    return _build(FEMNIST, num_classes, input_shape, widths)
+    module = _FEMNISTCNN(num_classes, check_widths(widths, 3))
+    return image_model(module, input_shape)
 
 
 def simple_cnn(
@@ -209,7 +256,8 @@ def simple_cnn(
     widths: tuple[int, ...] = (32, 64, 128),
 ) -> Model:
     """CNN of pfl-research's CIFAR-10 benchmark (2024), 1,626,442 parameters."""
-    return _build(SIMPLE, num_classes, input_shape, widths)
+    module = _SimpleCNN(num_classes, check_widths(widths, 3))
+    return image_model(module, input_shape)
 
 
 def small_cnn(
@@ -219,4 +267,5 @@ def small_cnn(
     widths: tuple[int, ...] = (16, 32, 64, 64),
 ) -> Model:
     """Small CNN for experiments that take seconds, 89,834 parameters."""
-    return _build(SMALL, num_classes, input_shape, widths)
+    module = _SmallCNN(num_classes, check_widths(widths, 4))
+    return image_model(module, input_shape)
