@@ -1,6 +1,5 @@
 """The packed masks in a run's directory, and the layers that they belong to."""
 
-import json
 from pathlib import Path
 
 import jax
@@ -31,8 +30,8 @@ def write(workdir: Path, segment: Segment, model: Model) -> None:
         sizes = trees.layer_sizes(shapes, layers).tolist()
         outputs = [leaf.shape[-1] for leaf in trees.layers(shapes, layers)]
         for name, numbers in (("layers", sizes), ("filters", outputs)):
-            text = json.dumps({"names": trees.layer_paths(layers), "sizes": numbers})
-            files.write_text(folder / f"{name}.json", text)
+            content = {"names": trees.layer_paths(layers), "sizes": numbers}
+            files.write_json(folder / f"{name}.json", content)
     for owner, packed in segment.masks.items():
         name = f"{owner}_{at.stage}_{at.round:06d}.npy"
         files.write_array(folder / name, packed)

@@ -1,6 +1,5 @@
 """What a run came to: `summary.json`, and the means over several seeds."""
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -85,7 +84,7 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
         # Records that are lost are in no total.
         **{name: about[name] for name in ("lost", "guarantee") if about.get(name)},
     }
-    files.write_text(folder / "summary.json", json.dumps(summary, indent=2))
+    files.write_json(folder / "summary.json", summary)
     return summary
 
 
