@@ -36,25 +36,9 @@ def read_json(path: Path, kind: Any = Any) -> Any:
       ValueError: the file cannot be read, or does not fit the type.
     """
     with _reading(path):
-        return decoded(path.read_bytes(), kind)
-
-
-def decoded(content: bytes, kind: Any) -> Any:
-    """Returns a JSON value after checking its type.
-
-    Raises:
-      msgspec.DecodeError: it is no JSON, or of another type; names the field.
-
-    Example:
-      >>> decoded(b'{"b": [1, 2], "c": 3}', dict[str, list[Count] | int])
-      {'b': [1, 2], 'c': 3}
-      >>> decoded(b'{"b": [1, -1]}', dict[str, list[Count]])
-      Traceback (most recent call last):
-        ...
-      msgspec.ValidationError: Expected `int` >= 0 - at `$[...][1]`
-    """
-    msgspec.json.decode(content, type=kind)
-    return msgspec.json.decode(content)
+        value = msgspec.json.decode(path.read_bytes())
+        msgspec.convert(value, kind)
+    return value
 
 
 def read_optional(path: Path, kind: Any = Any) -> Any:
