@@ -1,5 +1,6 @@
 """The packed masks in a run's directory, and the layers that they belong to."""
 
+import json
 from pathlib import Path
 
 import jax
@@ -30,8 +31,8 @@ def write(workdir: Path, segment: Segment, model: Model) -> None:
         sizes = trees.layer_sizes(shapes, layers).tolist()
         outputs = [leaf.shape[-1] for leaf in trees.layers(shapes, layers)]
         for name, numbers in (("layers", sizes), ("filters", outputs)):
-            content = {"names": trees.layer_paths(layers), "sizes": numbers}
-            files.write_json(folder / f"{name}.json", content)
+            text = json.dumps({"names": trees.layer_paths(layers), "sizes": numbers})
+            files.write_text(folder / f"{name}.json", text)
     for owner, packed in segment.masks.items():
         name = f"{owner}_{at.stage}_{at.round:06d}.npy"
         files.write_array(folder / name, packed)
