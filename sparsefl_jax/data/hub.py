@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import cache, hub_samples
 from sparsefl_jax.data.tokens import TextEncoding
@@ -123,12 +124,7 @@ def is_cached(name: str) -> bool:
 
 def _library():
     """Imports `datasets`; its progress bars appear on a terminal alone."""
-    try:
-        import datasets
-    except ImportError:
-        raise ValueError(
-            "data sets of Hugging Face need datasets: pip install 'sparsefl_jax[hf]'"
-        ) from None
+    datasets = imported("datasets", "hf", "a data set of Hugging Face")
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # errors are raised
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()

@@ -10,7 +10,6 @@ The metadata in the file's header has one key, `sparsefl_jax`, with JSON: the fo
 the index, the shapes, the arguments that rebuild the network, the origin, a checksum.
 """
 
-import importlib.util
 import json
 import math
 import os
@@ -25,6 +24,7 @@ from flax import traverse_util
 
 from sparsefl_jax import models
 from sparsefl_jax.core import formats
+from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import make_preprocess
@@ -121,9 +121,7 @@ def save_sparse(
       >>> back.params['fc1']['kernel'][0].tolist()
       [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     """
-    _require_safetensors()
-    from safetensors import numpy as safetensors
-
+    safetensors = imported("safetensors.numpy", "export", "an export")
     one_of("index", index, INDEXES)
     sparse = _checked(sparse)
     packets = _packets(sparse, index)
@@ -155,7 +153,7 @@ def load_sparse(path: str | Path) -> Exported:
         ...
       ValueError: path='no/such/file', expected a file that an export wrote
     """
-    _require_safetensors()
+    imported("safetensors", "export", "an export")
     name = f"path={str(path)!r}"
     if not Path(path).is_file():
         raise ValueError(f"{name}, expected a file that an export wrote")
@@ -194,14 +192,6 @@ def sizes_table(sizes: Sizes) -> str:
     for name, total in (totals | {"dense": sizes.dense}).items():
         rows.append((name, *[""] * 4, f"{total:,}"))
     return "\n".join(formats.align(rows))
-
-
-def _require_safetensors() -> None:
-    if importlib.util.find_spec("safetensors") is None:
-        raise ValueError(
-            "safetensors is missing, expected it to be installed: "
-            "pip install 'sparsefl_jax[export]'"
-        )
 
 
 def _checked(sparse: SparseModel) -> SparseModel:

@@ -139,6 +139,7 @@ class Config(Struct):
     seed: Count | None = None
     algorithm: Named | None = None
     first_stage: Named | None = None
+    partition: Named | None = None
     server_optimizer: Named | None = None
     fit: Fit | None = None
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.studies import grid, processes, runner
 from sparsefl_jax.system import hardware, interrupt
@@ -101,12 +102,7 @@ def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
       ValueError: --launcher_options has 'timeout_min=x=1', expected NAME=VALUE
     """
     parameters = _parse(options)
-    try:
-        import submitit
-    except ImportError:
-        raise ValueError(
-            f"--launcher={launcher} needs submitit: pip install -e '.[cluster]'"
-        ) from None
+    submitit = imported("submitit", "cluster", f"--launcher={launcher}")
     if launcher == "slurm" and not {"timeout_min", "slurm_time"} & parameters.keys():
         raise ValueError(
             "--launcher=slurm has no limit of time, expected "
