@@ -27,7 +27,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from same_results_tree import QUICK, RUNS  # noqa: E402
 
 ROOT = Path(__file__).resolve().parent.parent
-LEFT_OUT = ("seconds", "commit", "date")  # fields of metrics.jsonl that may differ
+LEFT_OUT = (
+    "schema",
+    "seconds",
+    "commit",
+    "date",
+)  # fields of metrics.jsonl that may differ
 
 
 def git(*args: str) -> str:

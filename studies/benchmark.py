@@ -136,7 +136,7 @@ def choose(workdir: str | Path) -> dict[str, dict]:
             summary = Path(workdir) / point / f"seed_{TUNING_SEED}" / "summary.json"
             failed = Path(workdir) / "failed" / f"{point}.txt"
             if summary.exists():
-                best = files.read_json(summary, {"best": {}})["best"]
+                best = files.read_json(summary)["best"]
                 if best["chosen_by"] != "validation":
                     raise ValueError(f"{summary}: chosen by {best['chosen_by']}")
                 scores[point], settings[point] = best["score"], tried

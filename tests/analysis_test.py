@@ -158,7 +158,7 @@ def test_a_runs_own_numbers_are_read_from_its_folder(tmp_path):
         line | {"stage": 1, "round": 1, "client": {"density": 0.5}},
         line | {"stage": 1, "round": 2, "client": {"density": 0.25}},
     ]
-    text = [json.dumps(record) for record in ({"schema": 2}, *rounds)]
+    text = [json.dumps(record) for record in ({"schema": 1}, *rounds)]
     (tmp_path / "metrics.jsonl").write_text("\n".join(text) + "\n")
     with pytest.raises(ValueError, match="expected a run with rounds, partition.npy"):
         analysis.quantities(tmp_path)

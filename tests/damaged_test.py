@@ -1,14 +1,13 @@
 """Foreign, old and damaged files of a run: each is named in one line."""
 
-import asyncio
 import contextlib
 import io
 import json
 import random
 import shutil
-import sys
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
@@ -18,6 +17,8 @@ from sparsefl_jax.export import __main__ as export_main
 from sparsefl_jax.report import __main__ as report_main
 from sparsefl_jax.runs import checkpoint, experiment, recording, results, run_directory
 from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.runs.segments import Snapshot
+from sparsefl_jax.simulation import placement
 from sparsefl_jax.system import files
 from tests.tiny import tiny_config
 
@@ -188,19 +189,24 @@ def test_a_file_of_another_kind_is_refused_in_one_line(finished, tmp_path, entry
 
 
 FIELDS = [
-    ("metrics.jsonl", "stage", -1, "stage=-1, expected a whole number"),
+    ("metrics.jsonl", "stage", -1, "line 2: Expected `int` >= 0 - at `$.stage`"),
     ("metrics.jsonl", "stage", 10**9, "stage=1000000000, none before it"),
-    ("metrics.jsonl", "phase", "rest", "phase=\"rest\", expected 'train' or 'eval'"),
-    ("metrics.jsonl", "round", None, "round=null, expected a whole number"),
-    ("metrics.jsonl", "gbit_cumulative", "x", 'gbit_cumulative="x", expected a number'),
-    ("metrics.jsonl", "flops", 10**400, "flops=1000"),
-    ("metrics.jsonl", "entries_up", {"a": []}, "entries_up.a=[], expected a number"),
-    ("summary.json", "stages", [{"name": "a"}], "lacks stages.0.bits_up"),
-    ("summary.json", "device", ["cpu"], 'device=["cpu"], expected a text'),
-    ("config.json", "algorithm", 3, "algorithm=3, expected fields"),
-    ("config.json", "seed", {}, "seed={}, expected a whole number"),
+    ("metrics.jsonl", "phase", "rest", "line 2: Invalid value 'rest' - at `$.phase`"),
+    ("metrics.jsonl", "round", None, "Expected `int`, got `null` - at `$.round`"),
+    ("metrics.jsonl", "gbit_cumulative", "x", "got `str` - at `$.gbit_cumulative`"),
+    ("metrics.jsonl", "flops", 10**400, "line 2"),
+    ("metrics.jsonl", "entries_up", {"a": []}, "at `$.entries_up[...]`"),
+    (
+        "summary.json",
+        "stages",
+        [{"name": "a"}],
+        "missing required field `rounds` - at `$.stages",
+    ),
+    ("summary.json", "device", ["cpu"], "Expected `str | null`, got `array`"),
+    ("config.json", "algorithm", 3, "Expected `object | null`, got `int`"),
+    ("config.json", "seed", {}, "Expected `int | null`, got `object` - at `$.seed`"),
     ("masks/layers.json", "sizes", [96], "2 names and 1 sizes"),
-    ("masks/filters.json", "names", [1, 2], "names.0=1, expected a text"),
+    ("masks/filters.json", "names", [1, 2], "Expected `str`, got `int` - at `$.names"),
 ]
 
 
@@ -233,39 +239,25 @@ def test_whatever_stands_in_a_file(finished, tmp_path, entry, make):
     assert seen > 100
 
 
-def test_a_damaged_checkpoint_prints_no_tracebacks(finished, tmp_path, monkeypatch):
-    printed, closed = [], []
-    monkeypatch.setattr(sys, "unraisablehook", printed.append)
+def test_a_damaged_checkpoint_is_one_line(finished, tmp_path):
     run = tmp_path / "run"
     shutil.copytree(finished, run)
     (file,) = run.glob("checkpoint/1/state/d/*")
     file.write_bytes(b"no data")
-    waiting = files.awaiting_all
-    monkeypatch.setattr(files, "awaiting_all", lambda: closed.append(1) or waiting())
-    with pytest.raises(ValueError, match="checkpoint is damaged"):
+    with pytest.raises(ValueError, match="checkpoint cannot be read") as error:
         checkpoint.read(run)
-    assert closed and not printed
+    assert "\n" not in str(error.value)
 
 
-def test_what_was_begun_on_a_loop_ends_before_it_is_closed():
-    ended = []
-
-    async def slow():
-        await asyncio.sleep(0.01)
-        ended.append(1)
-
-    async def fail():
-        asyncio.ensure_future(slow())
-        await asyncio.sleep(0)
-        raise ValueError
-
-    with files.awaiting_all(), pytest.raises(ValueError):
-        loop = asyncio.new_event_loop()
-        try:
-            loop.run_until_complete(fail())
-        finally:
-            loop.close()
-    assert ended == [1]
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_number_that_is_not_finite_is_not_written(tmp_path, value):
+    with pytest.raises(ValueError, match=r"a\.json: .*not JSON compliant") as error:
+        files.write_json(tmp_path / "a.json", {"b": [1.0, value]})
+    assert "\n" not in str(error.value) and not list(tmp_path.iterdir())
+    at = Snapshot(0, 1, placement.State({}, (), np.ones(1)), hours=value)
+    with pytest.raises(OSError, match="checkpoint could not be written: .*compliant"):
+        checkpoint.save(tmp_path, at, {}, jax.random.key(0), {})
+    assert checkpoint.read(tmp_path) is None
 
 
 def test_metrics_of_several_kinds_become_arrays():

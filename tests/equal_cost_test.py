@@ -41,7 +41,7 @@ def lines(points, stage=0, extra=(), more=None):
 def write(folder, points, seed=0, method="fedavg", ended=True, **config):
     summary = {"method": method} if ended else None
     records = points if isinstance(points[0], dict) else list(lines(points))
-    write_run(folder, [{"schema": 2}, *records], summary=summary)
+    write_run(folder, [{"schema": 1}, *records], summary=summary)
     fields = {"seed": seed, "algorithm": {"name": method}, **config}
     (folder / "config.json").write_text(json.dumps(fields))
     return folder

@@ -32,7 +32,7 @@ def test_a_run_writes_its_files_and_repeats_itself(config, tmp_path):
     experiment.run(config, tmp_path / "b", progress=False)
     lines = (tmp_path / "a" / "metrics.jsonl").read_bytes()
     assert lines == (tmp_path / "b" / "metrics.jsonl").read_bytes()
-    assert lines.splitlines()[0] == b'{"schema": 2}'
+    assert lines.splitlines()[0] == b'{"schema": 1}'
     records = read_records(tmp_path / "a" / "metrics.jsonl")
     phases = [(r["stage"], r["phase"], r["round"]) for r in records]
     assert phases == [

@@ -121,13 +121,13 @@ def replace(key, value):
 
 
 REFUSED = [
-    (drop("users"), "it lacks 'users'"),
-    (drop("num_samples"), "it lacks 'num_samples'"),
-    (drop("user_data"), "it lacks 'user_data'"),
+    (drop("users"), "missing required field `users`"),
+    (drop("num_samples"), "missing required field `num_samples`"),
+    (drop("user_data"), "missing required field `user_data`"),
     (lambda told: told["users"].append("b"), "it has 2 users and 1 num_samples"),
-    (lambda told: told.update(users=7), "it is damaged"),
-    (lambda told: told.update(users=["b"]), "lacks x or y of user 'b'"),
-    (lambda told: told["user_data"]["a"].pop("y"), "lacks x or y of user 'a'"),
+    (lambda told: told.update(users=7), "Expected `array`, got `int` - at `..users`"),
+    (lambda told: told.update(users=["b"]), "user 'b': user_data lacks it"),
+    (lambda told: told["user_data"]["a"].pop("y"), "missing required field `y`"),
     (lambda told: told.update(num_samples=[4]), "num_samples 4, 3 x and 3 y"),
     (replace("y", [0, 1]), "num_samples 3, 3 x and 2 y"),
     (replace("y", [0, 1, "2"]), "not integers"),
@@ -137,7 +137,7 @@ REFUSED = [
     (replace("y", [[0], [1, 2], [3]]), "user 'a': y has rows of several lengths"),
     (replace("x", [0.0, 0.0, 0.0]), r"float64 \(3,\)"),
     (replace("x", [[[0.0]]] * 3), r"\(3, 1, 1\), not \[n, D\]"),
-    (replace("x", [[float("nan")] * 784] * 3), "not finite"),
+    (replace("x", [[float("nan")] * 784] * 3), "JSON is malformed"),
     (replace("x", [[1e39] * 784] * 3), "not finite"),
     (replace("x", [["id", "a text"]] * 3), "texts; .* hf:./FILE.csv"),
     (replace("x", ["a text"] * 3), "texts; .* hf:./FILE.csv"),
@@ -166,7 +166,7 @@ def test_bad_files_are_one_line(tmp_path):
         file = tmp_path / name / "0.json"
         file.parent.mkdir()
         file.write_text(text, errors="surrogateescape")
-        cases[str(file.parent)] = f"{name}/0.json'?: it is damaged"
+        cases[str(file.parent)] = f"{name}/0.json'?: "
     (tmp_path / "hollow").mkdir()
     cases[str(tmp_path / "hollow")] = "not a folder of LEAF's files, expected train/"
     cases[str(tmp_path / "absent")] = "not a folder of LEAF's files"

@@ -2,7 +2,6 @@ import csv
 import errno
 import io
 import json
-import math
 import os
 import re
 import statistics
@@ -252,7 +251,7 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
     paths = [write_seed(tmp_path / "s0", 0), write_seed(tmp_path / "s1", 1)]
     written = (paths[1] / "metrics.jsonl").read_text().splitlines()
     last = json.loads(written[-1])
-    last["accuracy"] = last["models"]["aggregated"]["accuracy"] = math.nan
+    last["accuracy"] = last["models"]["aggregated"]["accuracy"] = None
     (paths[1] / "metrics.jsonl").write_text(
         "\n".join([*written[:-1], json.dumps(last)])
     )

@@ -30,7 +30,7 @@ def write_filters(run, rounds, names=NAMES, sizes=SIZES):
 
 
 def with_thresholds(lines, names=NAMES):
-    yield {"schema": 2}
+    yield {"schema": 1}
     for line in lines:
         if line["phase"] == "train":
             for i, name in enumerate(names):

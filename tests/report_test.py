@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.core.formats import format_percent, format_seconds, format_si
-from sparsefl_jax.report import load, plot_run, plots, read_run, summary_table
+from sparsefl_jax.report import plot_run, plots, read_run, summary_table
 
 LAYERS = ("Conv_0/kernel", "Conv_1/kernel", "Dense_0/kernel", "Dense_1/kernel")
 STAGE = dict(bits_values=3_000_000_000, bits_positions=500_000_000, flops=2e12)
@@ -127,22 +127,11 @@ def test_read_run_drops_a_truncated_last_line_only(tmp_path):
 COSTS = {"gbit_cumulative": 0.1, "flops": 1.0, "flops_dense": 2.0}
 
 
-def test_read_run_gives_old_records_the_new_form(tmp_path):
-    """Schema 1 mixes a method's metrics with the ledger's fields."""
-    old = {
-        **COSTS, "phase": "train", "stage": 0, "round": 1, "loss": 1.0, "bits_up": 5,
-        "entries_up": {"a": 1}, "density": 0.5, "threshold_max/fc1/kernel": 0.2,
-        "unanimous": 0.25, "uploaded": 0.75,
-    }  # fmt: skip
-    (record,) = read_run(write_run(tmp_path, [old])).train
-    assert record["server"] == {"threshold_max/fc1/kernel": 0.2, "unanimous": 0.25}
-    assert record["client"] == {"uploaded": 0.75}
-    assert record["bits_up"] == 5 and record["entries_up"] == {"a": 1}
-    assert record["density"] == 0.5 and "uploaded" not in record
+def test_records_of_another_schema_are_refused(tmp_path):
     new = COSTS | {"phase": "train", "stage": 0, "round": 1, "client": {"loss": 3.0}}
-    (record,) = read_run(write_run(tmp_path, [{"schema": 2}, new])).train
+    (record,) = read_run(write_run(tmp_path, [{"schema": 1}, new])).train
     assert record == new
-    with pytest.raises(ValueError, match=r"metrics.jsonl: schema=3, expected at most"):
+    with pytest.raises(ValueError, match=r"metrics.jsonl: schema=3, expected 1"):
         read_run(write_run(tmp_path, [{"schema": 3}]))
 
 
@@ -217,7 +206,7 @@ def test_plot_run_leaves_out_what_is_absent_or_not_finite(tmp_path):
         record.pop("mismatch", None)
         record.pop("layer_mismatch", None)
         record.pop("client_accuracy", None)
-    lines[0]["train_accuracy"] = math.nan
+    lines[0]["train_accuracy"] = None
     lines[1]["layer_density"][LAYERS[0]] = None
     write_run(tmp_path, lines, summary=None)
     (tmp_path / "partition.npy").unlink()
@@ -290,12 +279,3 @@ def test_summary_table_names_seeds_limits_and_the_choice_of_the_best():
     table = summary_table({"seeds": [0, 1, 2], "accuracy": {"global": spread}})
     assert table.startswith("seeds 0 1 2\n")
     assert "97.22 ± 0.43 %  98.00 ± 0.10 %         -  100.00 %" in table
-
-
-def test_a_section_that_is_null_is_as_good_as_absent(tmp_path):
-    record = {"phase": "train", "stage": 0, "round": 1, "gbit_cumulative": 0.5}
-    record |= {"flops": 1, "flops_dense": 2, "server": None, "assumed": None}
-    lines = [json.dumps({"schema": 2}), json.dumps(record)]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(lines) + "\n")
-    (read,) = load.read_records(tmp_path / "metrics.jsonl")
-    assert "server" not in read and "assumed" not in read and read["flops"] == 1

@@ -208,13 +208,11 @@ def test_an_edited_configuration_is_refused_by_its_field(run):
     told = json.loads((run / "config.json").read_text())
     told["optimizer"]["learning_rate"] = 0.2
     (run / "config.json").write_text(json.dumps(told))
-    for stopped in (False, True):
-        if stopped:
-            (run / "summary.json").unlink()
-        before = files(run)
-        with pytest.raises(ValueError, match="learning_rate is 0.1 there and 0.2 here"):
-            resume(run)
-        assert files(run) == before
+    (run / "summary.json").unlink()
+    before = files(run)
+    with pytest.raises(ValueError, match="learning_rate is 0.1 there and 0.2 here"):
+        resume(run)
+    assert files(run) == before
 
 
 @pytest.fixture
@@ -352,7 +350,9 @@ def about_of(run):
 def test_what_a_checkpoint_tells_is_under_a_checksum(run, change):
     path, about = about_of(run)
     path.write_text(json.dumps(about | change))
-    with pytest.raises(ValueError, match="checkpoint is damaged: a checksum differs$"):
+    with pytest.raises(
+        ValueError, match="checkpoint cannot be read: a checksum differs$"
+    ):
         checkpoint.read(run)
 
 

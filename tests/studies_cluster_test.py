@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -43,6 +44,36 @@ def test_no_slurm(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     submit = lambda: launchers.submitting("slurm", tmp_path, "timeout_min=1")  # noqa: E731
     refused(submit, 'Could not detect "srun"')
+
+
+def test_a_job_is_done_when_two_looks_at_the_queue_miss_it(tmp_path, monkeypatch):
+    """By the clock of this test, with a `squeue` that prints a file."""
+    (tmp_path / "squeue").write_text(f'#!/bin/sh\nexec cat "{tmp_path}/queue"\n')
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    now = [100.0]
+    monkeypatch.setattr(launchers, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    launchers._queued.cache_clear()
+    result = tmp_path / "result"
+    job = SimpleNamespace(job_id="7_1", paths=SimpleNamespace(result_pickle=result))
+    job.done = result.exists
+    for queue, done in (
+        ("7_0\n7_1\n", False),
+        ("7_0\n", False),  # by the look before
+        ("7_0\n", True),
+        ("7_1\n", False),
+        (None, False),  # the controller is away
+        ("", False),
+        ("", True),
+    ):
+        (tmp_path / "queue").unlink(missing_ok=True)
+        if queue is not None:
+            (tmp_path / "queue").write_text(queue)
+        assert launchers._Job(job, local=False).done() == done
+        now[0] += 10
+    (tmp_path / "queue").write_text("7_1\n")
+    result.write_text("")
+    assert launchers._Job(job, local=False).done()
 
 
 @pytest.fixture(scope="module")

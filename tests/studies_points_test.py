@@ -182,7 +182,7 @@ def test_a_point_whose_name_is_no_folder(tmp_path, name):
 DAMAGED = [  # names and seeds in the file of a study
     ("..", 1, "a point '..'"),
     ("../../else", 1, "a point '../../else'"),
-    ("a", 1e12, "points.a.seeds=1000000000000.0, expected a whole number"),
+    ("a", 1e12, "Expected `int`, got `float` - at `$.points[...].seeds`"),
     ("a", 10**12, "of 1000000000000 seeds"),
 ]
 

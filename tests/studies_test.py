@@ -341,7 +341,7 @@ def test_a_process_keeps_to_its_cores(tmp_path, monkeypatch, capsys):
 
 def test_submitit_is_missing(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "submitit", None)
-    said = "--launcher=local needs submitit: pip install -e '.[cluster]'"
+    said = "--launcher=local needs submitit: pip install 'sparsefl_jax[cluster]'"
     refused(lambda: launchers.submitting("local", tmp_path), said)
 
 

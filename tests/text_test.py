@@ -23,6 +23,25 @@ def test_hashed_letters():
         hashing.hashed(["a"], num_features=0)
 
 
+def test_hashed_letters_are_those_of_scikit_learn():
+    text = pytest.importorskip("sklearn.feature_extraction.text", reason="not there")
+    texts = [
+        "To be, or not",
+        "à  la\tcarte \u3000 ß",
+        "a",
+        "I 漢字 😀😀",
+        " ",
+        "x" * 60,
+    ]
+    for size in (1, 7, 768):
+        vectorizer = text.HashingVectorizer(
+            n_features=size, dtype=np.float32, analyzer="char_wb", ngram_range=(3, 4)
+        )
+        want = vectorizer.transform(texts).toarray()
+        found = hashing.hashed(texts, num_features=size)
+        np.testing.assert_array_equal(found, want)
+
+
 class Lengths:
     """An encoder whose tokens are 1s, and whose states are their number and shape."""
 

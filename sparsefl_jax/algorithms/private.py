@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.core.algorithm import Algorithm, Message, Stage
+from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import Array, Context, PyTree
 from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.core.validate import above, in_range
@@ -169,12 +170,7 @@ def epsilon(
         return math.inf
     if not rounds:
         return 0.0
-    try:
-        import dp_accounting
-    except ImportError:
-        raise ValueError(
-            "noise_multiplier needs dp-accounting: pip install 'sparsefl_jax[privacy]'"
-        ) from None
+    dp_accounting = imported("dp_accounting", "privacy", "noise_multiplier")
     relation = dp_accounting.NeighboringRelation.REPLACE_ONE
     accountant = dp_accounting.rdp.RdpAccountant(neighboring_relation=relation)
     noise = dp_accounting.GaussianDpEvent(noise_multiplier)

@@ -1,8 +1,9 @@
 """Reads data sets of the Hugging Face hub, or of its library's files, decoded once.
 
 A name is `ORGANISATION/NAME`, a folder or file (parquet, CSV, JSON, images), or a
-folder that `save_to_disk` wrote. What the library's cache holds is read without a
-network; the rest is downloaded. `columns` says which columns are read.
+folder that `save_to_disk` wrote. The library asks the hub for a newer version, and
+reads its cache where it reaches none; with HF_HUB_OFFLINE=1 it never asks. `columns`
+says which columns are read.
 """
 
 import contextlib
@@ -12,10 +13,10 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
-from unittest import mock
 
 import numpy as np
 
+from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import cache, hub_samples
 from sparsefl_jax.data.tokens import TextEncoding
@@ -91,12 +92,11 @@ def title_of(name: str) -> str:
     return path.resolve().stem if path is not None else _split(name)[0].split("/")[-1]
 
 
-def fetch(name: str, *, offline: bool = False) -> Any:
+def fetch(name: str) -> Any:
     """Returns a data set of the hub, downloaded unless it is in the library's cache.
 
     Args:
       name: `ORGANISATION/NAME`, with an optional `:CONFIG`.
-      offline: whether to refuse what is not in the cache.
 
     Returns:
       A `datasets.DatasetDict`.
@@ -110,32 +110,21 @@ def fetch(name: str, *, offline: bool = False) -> Any:
     with _blaming(name):
         if repository.count("/") != 1:
             raise ValueError("expected ORGANISATION/NAME, a folder or a file")
-        try:
-            with mock.patch.object(library.config, "HF_HUB_OFFLINE", True):  # the cache
-                return library.load_dataset(repository, config)
-        except Exception as error:  # noqa: BLE001  what a cache lacks has many types
-            if offline or "multiple" in str(error):
-                raise
         return library.load_dataset(repository, config)
 
 
 def is_cached(name: str) -> bool:
     """Returns whether the library's cache holds a data set of the hub."""
     try:
-        fetch(name, offline=True)
-    except ValueError:
+        cache = Path(_library().config.HF_DATASETS_CACHE)
+    except ValueError:  # the library is not installed
         return False
-    return True
+    return any(cache.glob(f"{_split(name)[0].replace('/', '___')}/*/*/*"))
 
 
 def _library():
     """Imports `datasets`; its progress bars appear on a terminal alone."""
-    try:
-        import datasets
-    except ImportError:
-        raise ValueError(
-            "data sets of Hugging Face need datasets: pip install 'sparsefl_jax[hf]'"
-        ) from None
+    datasets = imported("datasets", "hf", "a data set of Hugging Face")
     datasets.logging.set_verbosity(datasets.logging.CRITICAL)  # errors are raised
     if not sys.stderr.isatty():
         datasets.disable_progress_bars()

@@ -1,21 +1,16 @@
-"""Downloads a data set once: of the Hugging Face hub, or of TFDS in another process.
+"""Downloads a data set once: of the Hugging Face hub, or of TFDS.
 
 Most builders need TensorFlow's file functions to *prepare* data. The extra `[prepare]`
-installs TensorFlow, and only the child process loads it. Everything else reads the
-prepared files without TensorFlow.
+installs TensorFlow. Everything else reads the prepared files without it.
 """
 
 import contextlib
 import importlib
-import os
 import re
-import subprocess
 import sys
 from pathlib import Path
 
 from sparsefl_jax.data import hub, named, prepared_tfds, samples
-
-_ROOT = Path(__file__).parents[2]  # the folder that holds the package
 
 
 def prepare(name: str, data_dir: str | Path | None = None) -> str:
@@ -50,16 +45,13 @@ def prepare(name: str, data_dir: str | Path | None = None) -> str:
         if source.tfds is None:
             return _sizes(hub.fetch(source.hub))
         name = source.tfds
-    command = [sys.executable, "-m", "sparsefl_jax.data.prepare", name]
-    command += [str(data_dir)] if data_dir else []
-    paths = [str(_ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    env = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
-    child = subprocess.run(command, stdout=subprocess.PIPE, text=True, env=env)
-    lines = child.stdout.strip().splitlines()
-    last_line = lines[-1] if lines else f"exit code {child.returncode}"
-    if child.returncode:
-        raise ValueError(last_line)
-    return last_line
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            builder = _builder(name, data_dir)
+            builder.download_and_prepare(file_format="array_record")
+    except Exception as error:  # noqa: BLE001
+        raise ValueError(_reason(name, error)) from error
+    return str(builder.data_path)
 
 
 def _sizes(data) -> str:
@@ -91,28 +83,3 @@ def _reason(name, error):
     if isinstance(error, ValueError) and line.startswith("data set"):
         return line
     return f"preparing {name!r} failed: {type(error).__name__}: {line}"
-
-
-def main(name: str, data_dir: str | Path | None = None) -> int:
-    """Runs as the child process.
-
-    Args:
-      name, data_dir: as in `prepare`.
-
-    Returns:
-      The exit code. Progress goes to stderr; the last line on stdout is the folder, or
-      the reason for a failure.
-    """
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            builder = _builder(name, data_dir)
-            builder.download_and_prepare(file_format="array_record")
-    except Exception as error:  # noqa: BLE001
-        print(_reason(name, error))
-        return 1
-    print(builder.data_path)
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main(*sys.argv[1:]))

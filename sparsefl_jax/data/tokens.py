@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tqdm import tqdm
 
+from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.validate import at_least, blaming
 
 WORDS = "words"
@@ -120,12 +121,7 @@ def _read_vocabulary(folder: Path) -> tuple[Any, bytes]:
         raise ValueError(
             f"{begin}, expected {WORDS!r} or a folder with {' or '.join(names)}"
         )
-    try:
-        import tokenizers
-    except ImportError:
-        raise ValueError(
-            f"{begin} needs tokenizers: pip install 'sparsefl_jax[text]'"
-        ) from None
+    tokenizers = imported("tokenizers", "text", begin)
     with blaming(f"{begin} cannot be used"):
         content = path.read_bytes()
         if path.name == names[0]:

@@ -10,7 +10,6 @@ The metadata in the file's header has one key, `sparsefl_jax`, with JSON: the fo
 the index, the shapes, the arguments that rebuild the network, the origin, a checksum.
 """
 
-import importlib.util
 import json
 import math
 import os
@@ -19,11 +18,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import msgspec
 import numpy as np
 from flax import traverse_util
 
 from sparsefl_jax import models
 from sparsefl_jax.core import formats
+from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.core.validate import one_line, one_of
 from sparsefl_jax.data import make_preprocess
@@ -37,6 +38,18 @@ from sparsefl_jax.wire.positions import POSITIONS
 FORMAT = 1
 INDEXES = ("none", *POSITIONS)
 _KEY = "sparsefl_jax"
+
+
+class Head(msgspec.Struct):
+    """What the header of a file says of it."""
+
+    format: int
+    index: str
+    shapes: dict[str, list[int]]
+    network: dict[str, Any] | None
+    reading: dict[str, Any] | None
+    run: dict[str, Any]
+    crc32: int  # of the header with 0 here, and of the tensors
 
 
 class Tensor(NamedTuple):
@@ -108,22 +121,13 @@ def save_sparse(
       >>> back.params['fc1']['kernel'][0].tolist()
       [1.0, 0.0, 0.0, 0.0, 1.0, 0.0, 0.0, 0.0]
     """
-    _require_safetensors()
-    from safetensors import numpy as safetensors
-
+    safetensors = imported("safetensors.numpy", "export", "an export")
     one_of("index", index, INDEXES)
     sparse = _checked(sparse)
     packets = _packets(sparse, index)
     stored = {name: _stored(packet) for name, packet in packets.items()}
-    head = {
-        "format": FORMAT,
-        "index": index,
-        "shapes": _shapes(sparse.params),
-        "network": network,
-        "reading": reading,
-        "run": run or {},
-    }
-    head["crc32"] = _checksum(head, stored)
+    head = Head(FORMAT, index, _shapes(sparse.params), network, reading, run or {}, 0)
+    head.crc32 = _checksum(head, stored)
     content = safetensors.save(stored, {_KEY: _json(head)})
     path = Path(path)
     files.write_bytes(path, content)
@@ -149,18 +153,18 @@ def load_sparse(path: str | Path) -> Exported:
         ...
       ValueError: path='no/such/file', expected a file that an export wrote
     """
-    _require_safetensors()
+    imported("safetensors", "export", "an export")
     name = f"path={str(path)!r}"
     if not Path(path).is_file():
         raise ValueError(f"{name}, expected a file that an export wrote")
     try:
         head, stored = _read(Path(path))
-        if head.pop("crc32") != _checksum(head, stored):
+        if head.crc32 != _checksum(head, stored):
             raise ValueError("its checksum differs")
         sparse = _model(head, stored)
-        sizes = _sizes(_packets(sparse, head["index"]), stored, os.path.getsize(path))
-        about = {key: head[key] for key in ("network", "reading", "run")}
-        model = _network(head["network"], head["reading"])
+        sizes = _sizes(_packets(sparse, head.index), stored, os.path.getsize(path))
+        about = {key: getattr(head, key) for key in ("network", "reading", "run")}
+        model = _network(head.network, head.reading)
     except Exception as error:  # safetensors and JSON have error types of their own
         raise ValueError(f"{name} cannot be read: {one_line(error)}") from error
     return Exported(sparse, model, about, sizes)
@@ -188,14 +192,6 @@ def sizes_table(sizes: Sizes) -> str:
     for name, total in (totals | {"dense": sizes.dense}).items():
         rows.append((name, *[""] * 4, f"{total:,}"))
     return "\n".join(formats.align(rows))
-
-
-def _require_safetensors() -> None:
-    if importlib.util.find_spec("safetensors") is None:
-        raise ValueError(
-            "safetensors is missing, expected it to be installed: "
-            "pip install 'sparsefl_jax[export]'"
-        )
 
 
 def _checked(sparse: SparseModel) -> SparseModel:
@@ -260,19 +256,22 @@ def _sizes(packets: dict, stored: dict[str, np.ndarray], file: int) -> Sizes:
     return Sizes(tuple(tensors), payload, file - payload, dense)
 
 
-def _json(head: dict) -> str:
-    return json.dumps(head, sort_keys=True, default=lambda value: value.tolist())
+def _json(head: Head) -> str:
+    fields = msgspec.structs.asdict(head)
+    return json.dumps(
+        fields, sort_keys=True, allow_nan=False, default=lambda value: value.tolist()
+    )
 
 
-def _checksum(head: dict, stored: dict[str, np.ndarray]) -> int:
+def _checksum(head: Head, stored: dict[str, np.ndarray]) -> int:
     """Returns the CRC-32 of the header's entry and of all arrays by name."""
-    total = zlib.crc32(_json(head).encode())
+    total = zlib.crc32(_json(msgspec.structs.replace(head, crc32=0)).encode())
     for name in sorted(stored):
         total = zlib.crc32(stored[name], zlib.crc32(name.encode(), total))
     return total
 
 
-def _read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
+def _read(path: Path) -> tuple[Head, dict[str, np.ndarray]]:
     """Reads the header's entry and all arrays of a file."""
     from safetensors import numpy, safe_open
 
@@ -280,22 +279,22 @@ def _read(path: Path) -> tuple[dict, dict[str, np.ndarray]]:
         text = (file.metadata() or {}).get(_KEY)
     if text is None:
         raise ValueError("it holds no sparse model, expected a file of an export")
-    head = json.loads(text)
-    if head["format"] != FORMAT:
-        raise ValueError(f"it has format {head['format']}, expected {FORMAT}")
+    head = msgspec.json.decode(text, type=Head)
+    if head.format != FORMAT:
+        raise ValueError(f"it has format {head.format}, expected {FORMAT}")
     return head, numpy.load_file(path)
 
 
-def _model(head: dict, stored: dict[str, np.ndarray]) -> SparseModel:
+def _model(head: Head, stored: dict[str, np.ndarray]) -> SparseModel:
     """Inverts `_packets` and `_stored`."""
     params, mask = {}, {}
-    for path, shape in head["shapes"].items():
+    for path, shape in head.shapes.items():
         array, bits = stored[f"params/{path}"], stored.get(f"mask/{path}")
         bools = jax.ShapeDtypeStruct(tuple(shape), np.bool_)
         mask[path] = np.ones(shape, bool)
-        if head["index"] != "none":
+        if head.index != "none":
             floats = jax.ShapeDtypeStruct(tuple(shape), np.float32)
-            like = codec.Packet(floats, bools, index=head["index"])
+            like = codec.Packet(floats, bools, index=head.index)
             packet = streams.decode(array.tobytes(), like)
             array, mask[path] = packet.values, packet.mask
         elif bits is not None:

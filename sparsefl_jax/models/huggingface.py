@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from flax.traverse_util import unflatten_dict
 
+from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.types import PyTree
 from sparsefl_jax.core.validate import blaming, one_of
 
@@ -167,12 +168,7 @@ def _read_config(path: Path) -> tuple[_Family, Sizes]:
 
 def _read_tensors(folder: Path) -> dict[str, np.ndarray]:
     """Returns the tensors of a folder as float32, by name."""
-    try:
-        from safetensors import numpy as safetensors
-    except ImportError:
-        raise ValueError(
-            "safetensors is missing: pip install 'sparsefl_jax[text]'"
-        ) from None
+    safetensors = imported("safetensors.numpy", "text", "model.safetensors")
     tensors = safetensors.load_file(folder / "model.safetensors")
     # The first releases of BERT call the leaves of a normalisation gamma and beta.
     old = {".gamma": ".weight", ".beta": ".bias"}

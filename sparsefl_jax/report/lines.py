@@ -1,7 +1,7 @@
 """Draws lines over a run's rounds, with marked stages and coloured layers."""
 
-import math
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,7 +14,6 @@ from sparsefl_jax.report.figure import (
     whole_numbers,
 )
 from sparsefl_jax.report.load import Record, Run, stage_name
-from sparsefl_jax.system.files import KINDS, NUMBER
 
 _MAX_LEGEND_LAYERS = 10
 _MAX_JOINED = 4  # names of layers in one label
@@ -30,7 +29,8 @@ def finite(value: Any) -> bool:
       >>> finite(0.5), finite(None), finite(float("nan")), finite("0.5")
       (True, False, False, False)
     """
-    return KINDS[NUMBER](value) and math.isfinite(value)
+    number = isinstance(value, Real) and not isinstance(value, bool)
+    return number and abs(value) <= 1e300  # a larger one may overflow in a sum
 
 
 def series(

@@ -1,6 +1,6 @@
 """Reads the folder of a run.
 
-metrics.jsonl  `{"schema": 2}`, then one JSON object per line, of phase "train" or
+metrics.jsonl  `{"schema": 1}`, then one JSON object per line, of phase "train" or
                "eval". Both hold `gbit_cumulative` and `pflop_cumulative` (1e15 training
                FLOPs at the masks) since the start, and with a clock
                `hours_cumulative`. "train" holds the ledger, what the clock adds, and
@@ -15,20 +15,15 @@ seed_*/        with several seeds, the folder of each run; beside them are `conf
                and a `summary.json` with means
 """
 
-import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 
-from sparsefl_jax.core.validate import one_line
+from sparsefl_jax.core.validate import blaming, one_line
+from sparsefl_jax.report.schema import Config, Eval, Summary, Train
 from sparsefl_jax.system.files import (
-    ANY,
-    COUNT,
-    NUMBER,
-    TEXT,
-    VALUE,
-    check,
     check_name,
     read_array,
     read_optional,
@@ -37,79 +32,6 @@ from sparsefl_jax.system.files import (
 from sparsefl_jax.system.log_lines import SCHEMA
 
 Record = dict[str, Any]
-
-_WAYS, _PARTS = ("up", "down"), ("", "_values", "_positions")
-# The fields that reports read; all others are ignored.
-_HEADING = {
-    "phase": ("train", "eval"),
-    "stage": COUNT,
-    "round": COUNT,
-    "gbit_cumulative": NUMBER,
-    "pflop_cumulative?": NUMBER,
-    "hours_cumulative?": NUMBER,
-}
-_TRAIN = {
-    "clients?": [COUNT],
-    "flops": NUMBER,
-    "flops_dense": NUMBER,
-    **{f"bits_{way}{part}?": NUMBER for way in _WAYS for part in _PARTS},
-    **{f"entries_{way}?": {str: NUMBER} for way in _WAYS},
-    "density?": VALUE,
-    "layer_density?": {str: VALUE},
-    "mismatch?": VALUE,
-    "layer_mismatch?": {str: VALUE},
-    "train_accuracy?": VALUE,
-    "client?": {str: VALUE},
-    "server?": {str: VALUE},
-    "assumed?": {str: TEXT},
-    "tiers?": {str: {"drawn": COUNT, "dropped": COUNT}},
-    "dropped?": COUNT,
-}
-_EVAL = {
-    "models": {str: {str: VALUE}},
-    "client_accuracy?": {str: VALUE},
-    "tier_accuracy?": {str: VALUE},
-    "accuracy?": VALUE,
-    "val_accuracy?": VALUE,
-    "metric?": TEXT,
-}
-_SECTIONS = {
-    name.removesuffix("?")
-    for name, pattern in (_TRAIN | _EVAL).items()
-    if name.endswith("?") and isinstance(pattern, dict)
-}
-_STAGE = {
-    "name": TEXT,
-    "chunk?": NUMBER,
-    "compile_seconds?": NUMBER,
-    "memory?": {str: NUMBER},
-    **{f"bits_{name}": NUMBER for name in (*_WAYS, "values", "positions")},
-    **{f"flops{name}": NUMBER for name in ("", "_dense", "_executed")},
-    "rounds": NUMBER,
-}
-_SUMMARY = {
-    "stages?": [_STAGE],
-    "accuracy?": {str: {str: VALUE}},
-    "best?": {"chosen_by": TEXT, "accuracy": NUMBER, "round": COUNT, "stage?": COUNT},
-    "client_accuracy?": {str: VALUE},
-    "memory?": {str: VALUE},
-    "versions?": {str: ANY},
-    "data?": {str: COUNT},
-    "guarantee?": {"statement": TEXT},
-    "seeds?": [COUNT],
-    "seconds?": NUMBER,
-    "rounds_per_second?": NUMBER,
-    "hours?": NUMBER,
-    "unheard?": NUMBER,
-    "tiers?": {str: {"drawn": NUMBER, "dropped": NUMBER, "accuracy?": VALUE}},
-    **dict.fromkeys(("method?", "device?", "commit?", "ended_by?", "metric?"), TEXT),
-}
-_NAMED = {"name?": TEXT}
-_CONFIG = {
-    "seed?": COUNT,
-    **dict.fromkeys(("algorithm?", "first_stage?", "server_optimizer?"), _NAMED),
-    "fit?": {"by?": TEXT},
-}
 
 
 class Run(NamedTuple):
@@ -172,7 +94,7 @@ def read_run(run_dir: str | Path) -> Run:
         evals=[r for r in ordered if r["phase"] == "eval"],
         starts=[sum(lengths[:stage]) for stage in stages],
         summary={k: v for k, v in read_summary(path).items() if v is not None},
-        config=read_optional(path / "config.json", _CONFIG),
+        config=read_optional(path / "config.json", Config),
         partition=read_array(partition, "iu", 2) if partition.exists() else None,
     )
 
@@ -217,47 +139,22 @@ def run_folders(run_dir: str | Path) -> list[Path]:
     return sorted(seeds, key=lambda p: (len(p.name), p.name))  # 2 before 10
 
 
-_LEDGER_1 = {  # the ledger's fields in schema 1; all others are the method's
-    *("stage", "phase", "round", "gbit_cumulative", "pflop_cumulative", "loss"),
-    *("train_accuracy", "samples", "clients", "flops", "flops_dense", "flops_executed"),
-    *("density", "layer_density", "mismatch", "layer_mismatch"),
-}
-_SERVER_1 = ("threshold_mean/", "threshold_max/", "unanimous")  # the server's metrics
-
-
 def read_records(path: Path) -> list[Record]:
-    """Returns the records of a `metrics.jsonl`, converted to the newest schema.
+    """Returns the records of a `metrics.jsonl`.
 
     Raises:
-      ValueError: a line other than the last is damaged, or the schema is newer than
-        this package's.
+      ValueError: a line other than the last is damaged, or the file has another schema.
     """
     records = read_lines(path)
-    schema = records.pop(0)["schema"] if records and "schema" in records[0] else 1
-    if schema not in (1, SCHEMA):
-        raise ValueError(f"{path}: schema={schema!r}, expected at most {SCHEMA}.")
-    for record in records:
-        check(path, record, _HEADING)
-        check(path, record, _TRAIN if record["phase"] == "train" else _EVAL)
-        if record["stage"] > len(records):
-            raise ValueError(f"{path} holds stage={record['stage']}, none before it")
-        for name in _SECTIONS & set(record):
-            if record[name] is None:  # the same as absent
-                del record[name]
-    return records if schema == SCHEMA else list(map(_from_schema_1, records))
-
-
-def _from_schema_1(record: Record) -> Record:
-    """Converts a record of schema 1, which mixes a method's metrics and the ledger."""
-    if record["phase"] != "train":
-        return record
-    new = {"client": {}, "server": {}}
-    for name, value in record.items():
-        if name in _LEDGER_1 or name.startswith(("bits_", "entries_")):
-            new[name] = value
-        else:
-            new["server" if name.startswith(_SERVER_1) else "client"][name] = value
-    return {name: value for name, value in new.items() if value != {}}
+    named = bool(records) and "schema" in records[0]
+    if named and (schema := records.pop(0)["schema"]) != SCHEMA:
+        raise ValueError(f"{path}: schema={schema!r}, expected {SCHEMA}.")
+    for number, record in enumerate(records, 1 + named):
+        with blaming(f"{path}, line {number}"):
+            msgspec.convert(record, Train | Eval)
+            if record["stage"] > len(records):
+                raise ValueError(f"stage={record['stage']}, none before it")
+    return records
 
 
 def read_lines(path: Path) -> list[Record]:
@@ -270,11 +167,8 @@ def read_lines(path: Path) -> list[Record]:
     records = []
     for number, line in enumerate(lines, start=1):
         try:
-            record = json.loads(line)
-            if not isinstance(record, dict):
-                raise ValueError(f"it is {line[:40]}, expected a JSON object")
-            records.append(record)
-        except (ValueError, RecursionError) as error:
+            records.append(msgspec.json.decode(line, type=Record))
+        except (msgspec.DecodeError, RecursionError) as error:
             if number < len(lines):
                 raise ValueError(f"{path}, line {number}: {one_line(error)}") from None
     return records
@@ -286,4 +180,4 @@ def read_summary(run_dir: Path) -> dict[str, Any]:
     Raises:
       ValueError: the file is damaged.
     """
-    return read_optional(Path(run_dir) / "summary.json", _SUMMARY)
+    return read_optional(Path(run_dir) / "summary.json", Summary)

@@ -19,7 +19,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from sparsefl_jax.system.files import COUNT, TEXT, open_array, read_json
+from sparsefl_jax.report.schema import Layers
+from sparsefl_jax.system.files import open_array, read_json
 
 _NAME = re.compile(r"([a-z]+)_(\d{1,9})_(\d{1,9})\.npy")
 _PIECE = 1 << 18  # bits of each mask that are compared at a time
@@ -89,7 +90,7 @@ def open_snapshots(
     folder = Path(run_dir) / "masks"
     if not (folder / layers).exists():
         return None
-    content = read_json(folder / layers, {"names": [TEXT], "sizes": [COUNT]})
+    content = read_json(folder / layers, Layers)
     names, sizes = content["names"], content["sizes"]
     if len(names) != len(sizes) or not names:
         raise ValueError(

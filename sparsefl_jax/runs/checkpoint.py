@@ -6,8 +6,7 @@ run stands, what it ran on, and checksums, also of itself. Nothing is ever unpic
 What clients keep stands in `clients/STEP/`, see `disk_store`: orbax would copy it in
 memory.
 
-Where another version could not go on from a checkpoint, `FORMAT` grows. The models of
-all formats so far can be read; a run goes on from the present one alone.
+Where another version could not go on from a checkpoint, `FORMAT` grows.
 """
 
 import contextlib
@@ -19,16 +18,27 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import jax
+import msgspec
 import numpy as np
 
 from sparsefl_jax.core.types import Key, PyTree, SparseModel
-from sparsefl_jax.runs.segments import Best, Snapshot
+from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.simulation import disk_store
 from sparsefl_jax.sparsity import trees
-from sparsefl_jax.system import files
 
-FORMAT = 2
-_LAST = {1: "831b8fe"}  # the last commit that goes on from an older format
+FORMAT = 1
+
+
+class About(msgspec.Struct):
+    """What `about` has of the checkpoint; it also has what the run says of itself."""
+
+    format: int
+    snapshot: Snapshot  # without its state and models
+    order: dict[str, list[str]]  # of the models' names
+    key: Any
+    checksums: dict[str, int]  # of the arrays, by item
+    checksum: int  # of all else
+    clients: dict[str, Any] | None  # of the rows in `clients/`
 
 
 class Saved(NamedTuple):
@@ -36,7 +46,7 @@ class Saved(NamedTuple):
 
     snapshot: Snapshot  # to go on from; its state is a function of the shapes
     models: dict[str, SparseModel]
-    about: dict
+    about: dict  # the fields of `About` among others
 
 
 def save(
@@ -52,7 +62,8 @@ def save(
       about: what else to keep, as JSON can hold it.
 
     Raises:
-      OSError: in one line, if it cannot be written, as on a full disk.
+      OSError: in one line, if it cannot be written, as on a full disk or because a
+        number in `about` is not finite.
     """
     import orbax.checkpoint as ocp
 
@@ -63,16 +74,13 @@ def save(
         arrays["best"], order["best"] = _nested(best.models), list(best.models)
     about = about | {
         "format": FORMAT,
-        "stage": snapshot.stage,
-        "round": snapshot.round,
-        "bits": snapshot.bits,
-        "flops": snapshot.flops,
-        "ended_by": snapshot.ended_by,
-        "hours": snapshot.hours,
-        "best": best and best._asdict() | {"models": None},
+        "snapshot": snapshot._replace(
+            state=None, best=best and best._replace(models={})
+        ),
         "order": order,
         "key": np.asarray(jax.random.key_data(key)).tolist(),
         "checksums": {name: checksum(tree) for name, tree in arrays.items()},
+        "clients": None,
     }
     items = {name: ocp.args.StandardSave(tree) for name, tree in arrays.items()}
     try:
@@ -103,69 +111,48 @@ def read(workdir: Path, key: Key | None = None, *, state: bool = True) -> Saved 
       state: whether to read what it takes to go on, or the models alone.
 
     Raises:
-      ValueError: in one line, if what is there is damaged, or the run that is to go on
-        has another key or a checkpoint of another format.
+      ValueError: in one line, if what is there is damaged or of another format, or the
+        run that is to go on has another key.
     """
     path = workdir / "checkpoint"
     if not path.exists():
         return None
     try:
-        with files.awaiting_all(), _manager(workdir, read_only=True) as manager:
+        with _manager(workdir, read_only=True) as manager:
             step = manager.latest_step()
             if step is None:
                 return None
             about = _item(manager, "about")
-            if not (refused := _refusal(about, key)):
-                sums = about["checksums"]
-                wanted = [name for name in sums if state or name != "state"]
-                arrays = {name: _item(manager, name) for name in wanted}
-                if any(checksum(arrays[name]) != sums[name] for name in arrays):
-                    raise ValueError("a checksum differs")
-                clients = workdir / "clients" / str(step)
-                rows = about.get("clients") if state else None
-                if rows and not disk_store.whole(clients, rows):
-                    raise ValueError(f"a checksum in {clients} differs")
-                return _saved(arrays, about, clients)
+            found, clients = _typed(about), workdir / "clients" / str(step)
+            sums = found.checksums
+            wanted = [name for name in sums if state or name != "state"]
+            arrays = {name: _item(manager, name) for name in wanted}
+            if any(checksum(arrays[name]) != sums[name] for name in arrays):
+                raise ValueError("a checksum differs")
+            if state and found.clients and not disk_store.whole(clients, found.clients):
+                raise ValueError(f"a checksum in {clients} differs")
+            saved = _saved(arrays, found, about, clients)
     except Exception as error:  # as above
-        raise ValueError(f"{path} is damaged: {_first_line(error)}") from error
-    raise ValueError(f"{path} {refused}")
+        raise ValueError(f"{path} cannot be read: {_first_line(error)}") from error
+    if key is not None and found.key != jax.random.key_data(key).tolist():
+        raise ValueError(f"{path} is of a run with another key")
+    return saved
 
 
-def config(workdir: Path) -> dict | None:
-    """Returns the configuration in a checkpoint; None if no checkpoint holds one."""
-    if not (workdir / "checkpoint").exists():
-        return None
-    try:
-        with _manager(workdir, read_only=True) as manager:
-            about = _item(manager, "about")
-        return None if _refusal(about, None) else about.get("config")
-    except Exception:  # whatever it is, who reads the checkpoint whole says it
-        return None
-
-
-def _refusal(about: dict, key: Key | None) -> str:
-    """Says why a checkpoint cannot be used; "" if it can."""
-    found = about["format"]
-    if found != 1 and about["checksum"] != _checksum_of(about):
-        return "is damaged: a checksum differs"
-    if found > FORMAT:
-        return f"has format {found}, expected at most {FORMAT}: a later version's"
-    if key is None:
-        return ""
-    if about["key"] != jax.random.key_data(key).tolist():
-        return "is of a run with another key"
-    if found < FORMAT:
-        return (
-            f"has format {found}, expected {FORMAT}, to go on: commit {_LAST[found]} "
-            "can finish it; here it can be reported, loaded and exported"
-        )
-    return ""
+def _typed(about: dict) -> About:
+    """Returns the checkpoint's own fields; refuses other formats, and altered ones."""
+    if about["checksum"] != _checksum_of(about):
+        raise ValueError("a checksum differs")
+    if about["format"] != FORMAT:
+        raise ValueError(f"it has format {about['format']}, expected {FORMAT}")
+    return msgspec.convert(about, About)
 
 
 def _checksum_of(about: dict) -> int:
     """Returns the CRC-32 of all other fields."""
-    told = {name: value for name, value in about.items() if name != "checksum"}
-    return zlib.crc32(json.dumps(told, sort_keys=True).encode())
+    others = {name: value for name, value in about.items() if name != "checksum"}
+    text = json.dumps(others, sort_keys=True, allow_nan=False)
+    return zlib.crc32(text.encode())
 
 
 def checksum(tree: PyTree) -> int:
@@ -192,26 +179,23 @@ def _parted(state):
     return state._replace(clients=()), clients
 
 
-def _saved(arrays: dict, about: dict, folder: Path) -> Saved:
+def _saved(arrays: dict, found: About, about: dict, folder: Path) -> Saved:
     def state(shapes):
-        saved_rows = about.get("clients")
-        if saved_rows is None:
+        if found.clients is None:
             return _unflat(arrays["state"], shapes)
-        ids, clients = disk_store.load(folder, saved_rows, shapes.clients)
+        ids, clients = disk_store.load(folder, found.clients, shapes.clients)
         first = () if ids is None else shapes.server
         state = _unflat(arrays["state"], shapes._replace(clients=first))
         if ids is not None:
             clients = disk_store.Saved(state.clients, ids, clients)
         return state._replace(clients=clients)
 
-    order = about.get("order", arrays)  # which older checkpoints lack
-    best = about["best"]
+    models = {name: _models(arrays[name], of) for name, of in found.order.items()}
+    best = found.snapshot.best
     if best is not None:
-        best = Best(**best | {"models": _models(arrays["best"], order["best"])})
-    counters = {k: about[k] for k in ("stage", "round", "bits", "flops", "ended_by")}
-    hours = about.get("hours")  # which older checkpoints lack
-    snapshot = Snapshot(state=state, best=best, hours=hours, **counters)
-    return Saved(snapshot, _models(arrays["models"], order["models"]), about)
+        best = best._replace(models=models["best"])
+    snapshot = found.snapshot._replace(state=state, best=best)
+    return Saved(snapshot, models["models"], about)
 
 
 def _flat(tree: PyTree) -> dict[str, np.ndarray]:

@@ -3,7 +3,6 @@
 The files are described in `docs/runs.md`.
 """
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -188,7 +187,7 @@ def _run_seeds(job: Job) -> dict:
                     single.find(seed)
             run_directory.amend(root, config)
         both = summary.over_seeds(_all(seeds, config.seeds_together))
-        files.write_text(root / "summary.json", json.dumps(both, indent=2))
+        files.write_json(root / "summary.json", both)
         report.write_comparison([root], root)
     return processes.lead(both)
 

@@ -52,8 +52,7 @@ def find(
       ValueError: in one line, if the run cannot continue.
     """
     ended = (path / "summary.json").exists()
-    old = checkpoint.config(path) if ended else None
-    changed = run_directory.differences(old or run_directory.read_config(path), config)
+    changed = run_directory.differences(run_directory.read_config(path), config)
     if ended and not changed.keys() - set(run_directory.FREE):
         return Found(True, config, None, [], [])
     saved = checkpoint.read(path, jax.random.key(config.seed))

@@ -8,6 +8,8 @@ from collections.abc import Container, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.data.hub import OPTIONS
@@ -30,6 +32,15 @@ LATER = (
 _OURS = ("lock", "config.json.tmp")  # all that a kill may leave before a run has begun
 
 
+class _Named(msgspec.Struct):
+    name: str
+
+
+class _Config(msgspec.Struct):
+    algorithm: _Named
+    model: _Named
+
+
 def read_config(workdir: str | Path) -> Any:  # a ConfigDict
     """Returns the configuration of a run; fields added since have their defaults.
 
@@ -43,8 +54,7 @@ def read_config(workdir: str | Path) -> Any:  # a ConfigDict
         raise ValueError(
             f"workdir={str(workdir)!r}, expected the directory of a run{there}"
         )
-    named = {"name": files.TEXT}
-    fields = files.read_json(path, {"algorithm": named, "model": named})
+    fields = files.read_json(path, _Config)
     with blaming(path):
         return with_defaults(fields)
 
@@ -166,7 +176,7 @@ def amend(workdir: Path, config) -> None:
 
 
 def _write_config(workdir: Path, config) -> None:
-    files.write_text(workdir / "config.json", json.dumps(plain(config), indent=2))
+    files.write_json(workdir / "config.json", plain(config))
 
 
 @contextlib.contextmanager

@@ -40,7 +40,7 @@ class JsonLines:
     def __init__(self, workdir: Path, position: dict | None = None):
         start = position or {"rounds": 0, "seconds": 0.0}
         self._rounds, self._seconds = start["rounds"], start["seconds"]
-        self._checks = {name: start.get(name, "") for name in log_lines.FILES}
+        self._ends = {n: start.get(n, log_lines.EMPTY) for n in log_lines.FILES}
         # Unbuffered: no buffer can write the rest of a failed line later.
         mode = "w" if position is None else "a"
         self._metrics, self._timing = (
@@ -72,13 +72,13 @@ class JsonLines:
     def position(self) -> dict:
         """Flushes the files to disk and returns their ends as JSON values.
 
-        Holds the result of `log_lines.check` by file name, `rounds` over
+        Holds the end of each file by name, as `log_lines.after` gives it, `rounds` over
         all stages, and the `seconds` of the last segment.
         """
         for file in (self._metrics, self._timing):
             with naming(file.name):
                 os.fsync(file.fileno())
-        return self._checks | {"rounds": self._rounds, "seconds": self._seconds}
+        return self._ends | {"rounds": self._rounds, "seconds": self._seconds}
 
     def _append(self, file: io.FileIO, text: str) -> None:
         """Appends the whole text or, on failure, nothing."""
@@ -92,7 +92,8 @@ class JsonLines:
             with contextlib.suppress(OSError):
                 file.truncate(size)
             raise
-        self._checks[Path(file.name).name] += log_lines.check(content)
+        name = Path(file.name).name
+        self._ends[name] = log_lines.after(self._ends[name], content)
 
     def close(self) -> None:
         """Closes both files."""
@@ -172,7 +173,7 @@ def open_sinks(
       ...     sinks.write([record], 0.5)
       ...     print((Path(path) / "metrics.jsonl").read_text(), end="")
       ...     sinks.position()["rounds"]
-      {"schema": 2}
+      {"schema": 1}
       {"stage": 0, "phase": "train", "round": 1, "loss": null}
       1
     """

@@ -1,6 +1,5 @@
 """What a run came to: `summary.json`, and the means over several seeds."""
 
-import json
 import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -16,6 +15,8 @@ from sparsefl_jax.runs.config import plain
 from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.system import files, hardware, provenance
 
+# What is averaged over seeds where all have it.
+_AVERAGED = ("client_accuracy", "clients", "hours", "tiers", "unheard")
 # What runs that differ in their seed only have in common.
 _SHARED = (
     *("method", "model", "dataset", "partition"),
@@ -85,11 +86,8 @@ def write(config, memory: Callable, folder: Path, at: Snapshot, about: dict) -> 
         # Records that are lost are in no total.
         **{name: about[name] for name in ("lost", "guarantee") if about.get(name)},
     }
-    files.write_text(folder / "summary.json", json.dumps(summary, indent=2))
+    files.write_json(folder / "summary.json", summary)
     return summary
-
-
-_CLOCK = ("hours", "tiers", "unheard")  # what `_clock` returns
 
 
 def _clock(metrics: list[dict], train: list[dict], evals: list[dict]) -> dict:
@@ -124,7 +122,7 @@ def over_seeds(summaries: list[dict]) -> dict:
             accuracy[name][key] = statistics.fmean(values)
             accuracy[name][f"{key}_std"] = statistics.stdev(values)
     same = [k for k in _common(summaries) if all(s[k] == first[k] for s in summaries)]
-    clients = [summary.get("clients", {}) for summary in summaries]
+    averaged = [{k: s[k] for k in _AVERAGED if k in s} for s in summaries]
     lost = [f"seed {s['seed']}: {x}" for s in summaries for x in s.get("lost", ())]
     return (
         {key: first[key] for key in _SHARED if key in same}
@@ -132,7 +130,6 @@ def over_seeds(summaries: list[dict]) -> dict:
         | {
             "seeds": [summary["seed"] for summary in summaries],
             "accuracy": accuracy,
-            "client_accuracy": _means([s["client_accuracy"] for s in summaries]),
             "stages": [
                 _means(of_seeds)
                 for of_seeds in zip(*(s["stages"] for s in summaries), strict=False)
@@ -140,8 +137,7 @@ def over_seeds(summaries: list[dict]) -> dict:
             "ended_by": ", ".join(dict.fromkeys(s["ended_by"] for s in summaries)),
             "seconds": sum(summary["seconds"] for summary in summaries),
         }
-        | ({"clients": _means(clients)} if all(clients) else {})
-        | _means([{k: s[k] for k in _CLOCK if k in s} for s in summaries])
+        | _means(averaged)
         | ({"lost": lost} if lost else {})
     )
 

@@ -6,13 +6,13 @@ configuration, every number of the records and, once it has ended, the summary. 
 stands in the folder, so that a run that is resumed goes on in it.
 """
 
-import json
 import os
 import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 from flax.traverse_util import flatten_dict
 
 from sparsefl_jax.core.flatten import flatten
@@ -201,6 +201,11 @@ class MLflow:
         self._client.set_terminated(self._kept.id, status)
 
 
+class _Id(msgspec.Struct):
+    id: str
+    rounds: files.Count
+
+
 class _Kept:
     """`NAME.json` in a run's folder: the tool's id of the run, and its logged rounds.
 
@@ -213,8 +218,7 @@ class _Kept:
         self.id, self._logged = None, 0
         self.rounds = position["rounds"] if position else 0
         if self._path.exists():
-            pattern = {"id": files.TEXT, "rounds": files.COUNT}
-            kept = files.read_json(self._path, pattern)
+            kept = files.read_json(self._path, _Id)
             self.id, self._logged = kept["id"], kept["rounds"]
 
     def begin(self, id: str) -> None:
@@ -239,8 +243,7 @@ class _Kept:
             self._write()
 
     def _write(self) -> None:
-        text = json.dumps({"id": self.id, "rounds": self._logged})
-        files.write_text(self._path, text)
+        files.write_json(self._path, {"id": self.id, "rounds": self._logged})
 
 
 def names(workdir: Path) -> tuple[str | None, str]:

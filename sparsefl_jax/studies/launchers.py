@@ -1,5 +1,6 @@
 """Runs the points of a study as jobs of a cluster, by submitit (extra `cluster`)."""
 
+import functools
 import os
 import signal
 import subprocess
@@ -8,7 +9,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any, NamedTuple
 
+from sparsefl_jax.core.extras import imported
 from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.studies import grid, processes, runner
 from sparsefl_jax.system import hardware, interrupt
@@ -41,51 +44,44 @@ class _RunPoint:
         return submitit.helpers.DelayedSubmission(self, workdir, name)
 
 
-class _Queue:
-    """The user's jobs in SLURM's queue, looked at every `_LOOK` seconds.
+@functools.lru_cache(2)  # the last look too, to outlast slow disks
+def _queued(look: int) -> frozenset[str] | None:
+    """Returns the user's jobs in SLURM's queue; None if the controller is away.
 
     submitit asks SLURM's accounting, which need not be there.
+
+    Args:
+      look: the number of the look, one every `_LOOK` seconds.
     """
-
-    def __init__(self):
-        self.looks = [frozenset(), frozenset()]  # the last two, to outlast slow disks
-        self.time = None
-
-    def holds(self, job_id: str) -> bool:
-        if self.time is None or time.monotonic() > self.time + _LOOK:
-            command = ["squeue", "--me", "--noheader", "--array", "--format=%i"]
-            found = subprocess.run(command, capture_output=True, text=True)
-            if found.returncode:
-                return True  # the controller may be away for a while
-            now = frozenset(found.stdout.split())
-            self.looks = [self.looks[1] if self.time else now, now]
-            self.time = time.monotonic()
-        return any(job_id in look for look in self.looks)
+    command = ["squeue", "--me", "--noheader", "--array", "--format=%i"]
+    found = subprocess.run(command, capture_output=True, text=True)
+    return None if found.returncode else frozenset(found.stdout.split())
 
 
-class _Job:
+class _Job(NamedTuple):
     """A job of submitit."""
 
-    def __init__(self, job, queue: _Queue | None):
-        self.job, self.queue = job, queue
+    job: Any
+    local: bool
 
     def done(self) -> bool:
-        if self.queue is None:
+        if self.local or self.job.paths.result_pickle.exists():
             return self.job.done()
-        has_result = self.job.paths.result_pickle.exists()
-        return has_result or not self.queue.holds(self.job.job_id)
+        look = int(time.monotonic() // _LOOK)
+        found = _queued(look - 1), _queued(look)
+        return not any(jobs is None or self.job.job_id in jobs for jobs in found)
 
     def cancel(self) -> None:
-        if self.queue is None:  # its SIGINT would leave the run one second
+        if self.local:  # its SIGINT would leave the run one second
             os.kill(int(self.job.job_id), signal.SIGTERM)
         else:
             self.job.cancel(check=False)
 
     def fate(self) -> str:
         log = self.job.paths.stderr
-        text = log.read_text(errors="replace") if log.exists() else ""
-        last = ([line for line in text.splitlines() if line.strip()] or [""])[-1]
-        return f"job {self.job.job_id} ended: {last or 'without a word'} (see {log})"
+        lines = log.read_text(errors="replace").split("\n") if log.exists() else []
+        last = next(filter(str.strip, reversed(lines)), "without a word")
+        return f"job {self.job.job_id} ended: {last} (see {log})"
 
 
 def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
@@ -106,12 +102,7 @@ def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
       ValueError: --launcher_options has 'timeout_min=x=1', expected NAME=VALUE
     """
     parameters = _parse(options)
-    try:
-        import submitit
-    except ImportError:
-        raise ValueError(
-            f"--launcher={launcher} needs submitit: pip install -e '.[cluster]'"
-        ) from None
+    submitit = imported("submitit", "cluster", f"--launcher={launcher}")
     if launcher == "slurm" and not {"timeout_min", "slurm_time"} & parameters.keys():
         raise ValueError(
             "--launcher=slurm has no limit of time, expected "
@@ -123,17 +114,13 @@ def submitting(launcher: str, workdir: Path, options: str = "") -> Callable:
     with blaming(f"--launcher={launcher}"):
         executor = submitit.AutoExecutor(folder=folder / "jobs", cluster=launcher)
         executor.update_parameters(**{"name": "study"} | parameters)
-    queue = _Queue() if launcher == "slurm" else None
 
     def submit(names):
         folders = [str(folder)] * len(names)
-        with (
-            blaming(f"--launcher={launcher}"),
-            processes.importable(),
-            _without_ctrl_c(),
-        ):
+        processes.make_importable()
+        with blaming(f"--launcher={launcher}"), _without_ctrl_c():
             jobs = executor.map_array(_RunPoint(), folders, names)
-        return [_Job(job, queue) for job in jobs]
+        return [_Job(job, launcher == "local") for job in jobs]
 
     return submit
 

@@ -7,7 +7,6 @@ point a folder of its name with a run for every seed, `seed_0`, `seed_1`, ...
 import contextlib
 import copy
 import importlib.util
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -138,7 +137,7 @@ def write(workdir: Path, points: Sequence[Point]) -> None:
             held["labels"][point.name] = point.label
             held["points"][point.name] = config
         held["shown"] = [point.name for point in points]
-        files.write_text(workdir / FILE, json.dumps(held, indent=2))
+        files.write_json(workdir / FILE, held)
 
 
 def _check_begun(workdir: Path, point: Point, old: dict, code: dict) -> None:

@@ -1,10 +1,9 @@
 """Runs the points of a study in processes, each on its share of the cores."""
 
-import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from sparsefl_jax.system import hardware
@@ -20,7 +19,8 @@ class _Process:
         folder.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "sparsefl_jax.studies", str(workdir), name]
         command += ["--cores", ",".join(map(str, cores))]
-        with open(folder / f"{name}.txt", "ab") as log, importable():
+        make_importable()
+        with open(folder / f"{name}.txt", "ab") as log:
             # In a session of its own, so that Ctrl-C reaches it through us alone.
             self.process = subprocess.Popen(
                 command, stdout=log, stderr=log, start_new_session=True
@@ -68,14 +68,8 @@ def shared(cores: Sequence[int], jobs: int) -> list[Sequence[int]]:
     return [cores[i::jobs] or cores for i in range(jobs)]
 
 
-@contextlib.contextmanager
-def importable() -> Iterator[None]:
-    """Lets processes find this package from any folder."""
-    old = os.environ.get("PYTHONPATH")
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), old]))
-    try:
-        yield
-    finally:
-        os.environ.pop("PYTHONPATH")
-        if old is not None:
-            os.environ["PYTHONPATH"] = old
+def make_importable() -> None:
+    """Lets the processes that this one starts find this package from any folder."""
+    paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if str(_ROOT) not in paths:
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(_ROOT), *filter(None, paths)])

@@ -66,9 +66,15 @@ def started() -> bool:
     """Tells whether JAX has started its devices, after which no flag is read."""
     if "jax" not in sys.modules:
         return False
-    from jax._src import xla_bridge
+    import jax
 
-    return xla_bridge.backends_are_initialized()
+    count = jax.config.jax_num_cpu_devices
+    try:  # JAX refuses to change this setting once it has started
+        jax.config.update("jax_num_cpu_devices", count + 1)
+    except RuntimeError:
+        return True
+    jax.config.update("jax_num_cpu_devices", count)
+    return False
 
 
 def processor() -> str:

@@ -1,107 +1,76 @@
-"""Verifies the lines of a run's logs.
+"""Holds the logs of a run to the length and checksum that its checkpoint knows.
 
-A checkpoint keeps a checksum of every line. So a resumed run knows which lines have
-been cut off, altered or removed since, and never counts an altered number.
+What was written after the checkpoint is cut off. A log that was cut off or altered
+before that is not read: no altered number is ever counted.
 """
 
+import itertools
 import os
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
 
-SCHEMA = 2  # of metrics.jsonl, see `report.load`
+SCHEMA = 1  # of metrics.jsonl, see `report.load`
 HEADER = b'{"schema": %d}\n' % SCHEMA  # the first line of metrics.jsonl
 FILES = ("metrics.jsonl", "timing.jsonl")
-_DIGITS = 8  # of a line's checksum
+EMPTY = (0, 0)  # the end of an empty file
 
 
-class Kept(NamedTuple):
-    """The lines of a file that are as they were written."""
-
-    content: bytes  # whole lines, in their order
-    checks: str  # the checksums of these lines
-    lost: str  # a description of what is missing; '' if nothing is
-
-
-def check(text: bytes) -> str:
-    r"""Returns the CRC-32 of every line in hexadecimal digits, one after the other.
+def after(end: Sequence[int], content: bytes) -> list[int]:
+    r"""Returns the end of a file after more content: its length and CRC-32.
 
     Example:
-      >>> check(b"a\nb\n") == check(b"a\n") + check(b"b\n")
+      >>> after(after(EMPTY, b"a\n"), b"b\n") == after(EMPTY, b"a\nb\n")
       True
     """
-    return "".join(f"{zlib.crc32(x):08x}" for x in text.splitlines(keepends=True))
-
-
-def kept(path: Path, checks: str) -> Kept:
-    """Returns the lines of a file that match checksums, and drops later lines.
-
-    Args:
-      path: a file, which may no longer exist.
-      checks: the result of `check` when the file was whole.
-
-    Raises:
-      OSError: the file cannot be read.
-    """
-    found = path.read_bytes() if path.exists() else b""
-    lines = found.splitlines(keepends=True)
-    wanted = [checks[i : i + _DIGITS] for i in range(0, len(checks), _DIGITS)]
-    expected = b"".join(lines[: len(wanted)])
-    if check(expected) == checks:
-        return Kept(expected, checks, "")
-    by_check = {check(line): line for line in lines}
-    present = [c for c in wanted if c in by_check]
-    missing = [i for i, c in enumerate(wanted, 1) if c not in by_check]
-    name = f"the {len(wanted)} lines of {path.name}"
-    if not path.exists():
-        lost = f"{path.name} is gone, with {len(wanted)} lines"
-    elif missing:
-        lost = f"{len(missing)} of {name} are cut off or altered, first {missing[0]}"
-    else:
-        lost = f"{name} are no longer in their order, or other lines are between them"
-    return Kept(b"".join(by_check[c] for c in present), "".join(present), lost)
+    return [end[0] + len(content), zlib.crc32(content, end[1])]
 
 
 def lost(workdir: Path, position: dict) -> list[str]:
-    """Describes what is missing from a run's logs up to a position.
+    """Describes the logs that are not as they were at a position.
 
     Args:
       workdir: the run's directory.
-      position: from `sinks.Sinks.position`.
+      position: from `sinks.Sinks.position`; has the end of each file by name.
 
     Returns:
-      A line for each file that has lost something.
+      A line for each such file.
     """
-    files = (kept(workdir / name, position[name]) for name in FILES)
-    return [file.lost for file in files if file.lost]
+    return [
+        f"{name} is not as the checkpoint knows it, {position[name][0]} bytes"
+        for name in FILES
+        if not _whole(workdir / name, position[name])
+    ]
 
 
 def restore(workdir: Path, position: dict) -> dict:
-    """Cuts off the logs behind a position; rewrites damaged ones.
+    """Cuts off the logs behind a position, and begins those anew that are not whole.
 
-    These then have the lines that are as they were written, and the damaged file is
-    kept as `metrics.jsonl.damaged`.
+    A file that is not whole is kept as `metrics.jsonl.damaged`.
 
     Args:
       workdir, position: as in `lost`.
 
     Returns:
-      The position at the end of the lines that remain.
+      The position at which the logs now end.
     """
     for name in FILES:
-        path, intact = workdir / name, kept(workdir / name, position[name])
-        if not intact.lost:
-            if path.exists():
-                os.truncate(path, len(intact.content))
+        path = workdir / name
+        if _whole(path, position[name]):
+            os.truncate(path, position[name][0])
             continue
         if path.exists():
-            aside, number = workdir / f"{name}.damaged", 1
-            while aside.exists():
-                aside, number = workdir / f"{name}.damaged{number}", number + 1
-            os.replace(path, aside)
-        content = intact.content
-        if name == "metrics.jsonl" and not content.startswith(HEADER):
-            content = HEADER + content
+            names = (workdir / f"{name}.damaged{n or ''}" for n in itertools.count())
+            os.replace(path, next(aside for aside in names if not aside.exists()))
+        content = HEADER if name == "metrics.jsonl" else b""
         path.write_bytes(content)
-        position = position | {name: check(content)}
+        position = position | {name: after(EMPTY, content)}
     return position
+
+
+def _whole(path: Path, end: Sequence[int]) -> bool:
+    """Tells whether a file begins with what it held when it had this end."""
+    if not path.exists():
+        return False
+    with path.open("rb") as file:
+        return after(EMPTY, file.read(end[0])) == list(end)

@@ -15,7 +15,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -90,7 +89,6 @@ def start(
         _initialize(arguments, wait_minutes)
     if _client() is None:  # the launcher started a single process
         return
-    _keep_programs()
     _watch()
     _meet(wait_minutes)
 
@@ -152,24 +150,21 @@ def _waiting(coordinator: str | None, minutes: float) -> Iterator[None]:
 
 
 def _client():
-    """Returns the client of the service at process 0; None in a single process."""
-    from jax._src import distributed  # there is no public name
+    """Returns the client of the service at process 0; None in a single process.
 
-    return distributed.global_state.client
+    It is the only part of JAX without a public name that this package reads.
 
-
-def _keep_programs() -> None:
-    """Lets every process write its compiled programs to the cache.
-
-    JAX lets only process 0 write them. On CPUs, however, the cache key of a program
-    differs between processes. So all others would always compile again, and process 0
-    would wait for them.
+    Raises:
+      RuntimeError: this version of JAX keeps it elsewhere.
     """
-    from jax._src import compiler
+    try:
+        from jax._src import distributed
 
-    if jax.devices()[0].platform == "cpu":
-        state = SimpleNamespace(process_id=0, client=None)
-        compiler.distributed = SimpleNamespace(global_state=state)
+        return distributed.global_state.client
+    except (ImportError, AttributeError) as error:
+        raise RuntimeError(
+            f"runs of several processes do not work with jax {jax.__version__}: {error}"
+        ) from None
 
 
 def _meet(wait_minutes: float) -> None:

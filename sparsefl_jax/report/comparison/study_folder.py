@@ -4,11 +4,10 @@ import re
 from pathlib import Path
 
 from sparsefl_jax.core.validate import blaming
+from sparsefl_jax.report.schema import Study
 from sparsefl_jax.system import files
-from sparsefl_jax.system.files import COUNT, TEXT
 
 FILE = "study.json"
-_PATTERN = {"points": {str: {"seed": COUNT, "seeds": COUNT}}, "shown?": [TEXT]}
 
 
 def read(folder: Path) -> dict:
@@ -16,12 +15,12 @@ def read(folder: Path) -> dict:
 
     Its `points` are the configurations of all studies in the folder, `labels` the names
     of those that have one, and `shown` names those of the last study, which reports
-    show; an older file lacks it.
+    show.
 
     Raises:
       ValueError: the file is damaged.
     """
-    study = files.read_json(folder / FILE, _PATTERN)
+    study = files.read_json(folder / FILE, Study)
     with blaming(folder / FILE):
         for name, config in study["points"].items():
             check(name, config["seeds"])
@@ -80,5 +79,4 @@ def label_of(run: Path) -> str:
     """
     point = run.resolve().parent
     file = point.parent / FILE
-    study = files.read_optional(file, {})
-    return study.get("labels", {}).get(point.name, "")
+    return files.read_optional(file, Study).get("labels", {}).get(point.name, "")
