@@ -22,11 +22,12 @@ WORKDIR = flags.DEFINE_string(
 LIST = flags.DEFINE_bool(
     "list", False, "List the methods, networks, data sets, partitions and files."
 )
-DRY_RUN = flags.DEFINE_bool(
+DRY_RUN = flags.DEFINE_integer(
     "dry_run",
-    False,
-    "Print the plan (bits, FLOPs, memory, time) of a run or a study; train nothing "
-    "but the rounds of fit.pilot.",
+    None,
+    "Print what is known of a run or a study, and train nothing; --dry_run=2 also runs "
+    "two rounds of each stage of a run and prints what they cost.",
+    lower_bound=0,
 )
 RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
 EXTEND = flags.DEFINE_bool(
@@ -81,9 +82,10 @@ def main(argv):
         raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
     study = STUDY.value or SWEEP.value
     verbs = [LIST, FIELDS, PREPARE, RESUME, STUDY, SWEEP]
-    verbs += [] if study else [DRY_RUN]
+    dry_run = DRY_RUN.value is not None
     cli.check_flags(
-        {flag.name: flag.value for flag in verbs},
+        {flag.name: flag.value for flag in verbs}
+        | ({} if study else {"dry_run": dry_run}),
         {"config": CONFIG.value, "workdir": WORKDIR.value},
     )
     alone, of_studies = (EXTEND, ACCEPT, DISTRIBUTED), (JOBS, LAUNCHER, OPTIONS, UNLIKE)
@@ -117,8 +119,8 @@ def main(argv):
             options=OPTIONS.value,
             dry_run=DRY_RUN.value,
         )
-    if DRY_RUN.value:
-        return cli.dry_run(CONFIG.value)
+    if dry_run:
+        return cli.dry_run(CONFIG.value, DRY_RUN.value)
     may = {"extend_at_final": EXTEND.value, "accept_lost_records": ACCEPT.value}
     return cli.run(CONFIG.value, WORKDIR.value, RESUME.value, **may)
 

@@ -20,11 +20,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.report.figure import canvas
-from sparsefl_jax.runs.plan import timings
-from sparsefl_jax.system import hardware as devices
-from sparsefl_jax.system import provenance
+from sparsefl_jax.system import hardware, provenance
 
-devices.use_cpu_cores()
+hardware.use_cpu_cores()
 
 
 def machine(**settings) -> dict:
@@ -34,7 +32,7 @@ def machine(**settings) -> dict:
     return {
         **settings,
         "devices": f"{jax.device_count()} x {kind}",
-        "processor": f"{cores or os.cpu_count()} x {devices.processor()}",
+        "processor": f"{cores or os.cpu_count()} x {hardware.processor()}",
         "load": round(os.getloadavg()[0], 2),
         "precision": provenance.precision(),
         "compilation_cache": jax.config.jax_compilation_cache_dir or "off",
@@ -97,6 +95,67 @@ def summary(seconds: Sequence[float]) -> dict:
     }
 
 
+def matmul_rate(
+    size: int = 3072, seconds: float = 1.0, dtype: str = "float32"
+) -> float:
+    """Measures the FLOP/s of square matmuls that run on every device at once.
+
+    Args:
+      size: rows of the matrices.
+      seconds: how long to measure, beside the compilation.
+      dtype: of the matrices.
+
+    Returns:
+      The rate of all devices together, of the best repetition.
+
+    Example:
+      >>> matmul_rate(64, 0.01) > 0
+      True
+    """
+
+    def chain(a):
+        return jax.lax.fori_loop(0, 4, lambda _, b: (a @ b) * 1e-3, a)
+
+    devices = jax.devices()
+    best = best_seconds(chain, (size, size), devices, seconds, dtype)
+    return 4 * 2 * size**3 * len(devices) / best
+
+
+def best_seconds(
+    function: Callable, shape: tuple[int, ...], devices, seconds: float, dtype="float32"
+) -> float:
+    """Measures the shortest time of a function that runs on all devices at once.
+
+    Args:
+      function: of ones of `shape` and `dtype`, one array for each device.
+      shape, dtype: of that array.
+      devices: the devices.
+      seconds: how long to measure, beside the compilation.
+
+    Returns:
+      Seconds.
+
+    Example:
+      >>> best_seconds(jnp.negative, (8,), jax.devices(), 0.01) > 0
+      True
+    """
+    mesh = jax.sharding.Mesh(np.array(devices), ("clients",))
+    spec = jax.sharding.PartitionSpec("clients")
+    each = jax.shard_map(
+        lambda a: function(a[0])[None], mesh=mesh, in_specs=spec, out_specs=spec
+    )
+    run = jax.jit(each)
+    a = np.ones((mesh.size, *shape), jnp.dtype(dtype))
+    a = jax.device_put(a, jax.sharding.NamedSharding(mesh, spec))
+    jax.block_until_ready(run(a))
+    best, begin = float("inf"), time.perf_counter()
+    while time.perf_counter() - begin < seconds:
+        start = time.perf_counter()
+        jax.block_until_ready(run(a))
+        best = min(best, time.perf_counter() - start)
+    return best
+
+
 def copy_rate(size: int = 2**28, seconds: float = 1.0) -> float:
     """Returns the bytes per second that all devices read and write in a copy.
 
@@ -105,7 +164,7 @@ def copy_rate(size: int = 2**28, seconds: float = 1.0) -> float:
       seconds: the duration of the measurement.
     """
     devices, numbers = jax.devices(), size // 4
-    best = timings.best_seconds(jnp.negative, (numbers,), devices, seconds)
+    best = best_seconds(jnp.negative, (numbers,), devices, seconds)
     return 2 * 4 * numbers * len(devices) / best
 
 

@@ -18,7 +18,6 @@ import jax
 from benchmarks import measure, workload
 from benchmarks.workload import NETWORKS, Workload
 from sparsefl_jax import models
-from sparsefl_jax.runs.plan import timings
 
 PASSES = 6  # over the parameters in a step
 HEAD = (
@@ -89,7 +88,7 @@ def main():
     parser.add_argument("--chunk", default="auto")
     args = parser.parse_args()
     rates = {
-        "matmul_flops": timings.matmul_rate(),
+        "matmul_flops": measure.matmul_rate(),
         "copy_bytes": measure.copy_rate(),
     }
     results = {}

@@ -14,24 +14,31 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 import jax
+import numpy as np
 from absl import app, flags, logging
 from jax.stages import Compiled
 
 from benchmarks import accelerators, hlo
 from benchmarks.accelerators import Target
+from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.formats import MISSING, align, format_si
 from sparsefl_jax.core.types import Key
+from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import cli, experiment, fit_rounds, job
+from sparsefl_jax.runs import cli, experiment, fit_rounds
+from sparsefl_jax.runs import dry_run as plans
 from sparsefl_jax.runs.config import rename
-from sparsefl_jax.runs.plan import checks, describe
+from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.plan.memory import FILL, Memory
 from sparsefl_jax.runs.programs import Program, compile_stage
 from sparsefl_jax.runs.setup import Setup, make
 from sparsefl_jax.runs.source import Parts
+from sparsefl_jax.simulation import clock
 from sparsefl_jax.system import hardware
+
+_DRAWN = 1000  # rounds whose cohorts are counted, at most
 
 
 class Expected(NamedTuple):
@@ -96,25 +103,30 @@ def placed(setup: Setup, target: Target) -> Parts:
 def expected(parts: Parts, target: Target, key: Key) -> list[Expected]:
     """Compiles the stages of a `placed` run; the key is that of the run."""
     programs = [compile_stage(parts.setup, *each) for each in enumerate(parts.traced)]
-    memories = [program.memory for program in programs]
-    plan = describe.describe(*parts, key, memories, timed=False)
-    each = zip(programs, plan["stages"], strict=True)
-    macs = plan["model"]["macs"]
-    return [_of_stage(one, steps(macs, stage), target) for one, stage in each]
+    counts = [
+        steps(parts.setup, index, program.plan.chunk, key)
+        for index, program in enumerate(programs)
+    ]
+    pairs = zip(programs, counts, strict=True)
+    return [_of_stage(program, count, target) for program, count in pairs]
 
 
-def steps(macs: int, stage: dict) -> float:
+def steps(setup: Setup, index: int, chunk: int, key: Key) -> float:
     """Returns the steps that a chunk of clients trains in an epoch, the mean.
 
-    They follow from the FLOPs that a round executes, with padding.
-
     Args:
-      macs: multiply-adds of a sample.
-      stage: one of the `stages` of `describe.describe`.
+      setup: the run.
+      index: which of its stages.
+      chunk: clients that a device runs at a time.
+      key: of the run, whose very cohorts are counted.
     """
-    chunk = stage["chunk"]
-    chunks = stage["epochs"] * -(-stage["cohort"] // chunk)
-    return stage["flops_executed"] / (6 * macs * stage["batch_size"] * chunk * chunks)
+    stage, sizes = setup.stages[index], np.asarray(setup.data.train.size)
+    root, present = keys.of_stage(keys.of_run(key)[1], index), clock.presence
+    draw = cohorts.drawing(root, stage, len(sizes), present(setup.system))
+    ids = draw(np.arange(min(stage.num_rounds, _DRAWN), dtype=np.int32))
+    # As in `placement.deal`: the largest first, a block as long as its first.
+    longest = -np.sort(-np.append(sizes, 0)[ids], axis=1)[:, ::chunk]
+    return float(np.mean(-(-longest // stage.batch_size)))
 
 
 def _of_stage(program: Program, steps: float, target: Target) -> Expected:
@@ -208,7 +220,7 @@ def dry_run(config, name: str) -> str:
     config, found = fit_rounds.fitted(config, experiment.build, progress=True)
     parts = placed(experiment.build(config).setup, target)
     stages = expected(parts, target, jax.random.key(config.seed))
-    plan = job.plan(config, parts, [one.together for one in stages], timed=False)
+    plan = plans.text(parts, [one.together for one in stages])
     return "\n".join([*([found] if found else []), plan, "", text(target, stages)])
 
 

@@ -24,7 +24,6 @@ import sparsefl_jax as sfl
 from benchmarks import measure, workload
 from benchmarks.workload import Workload
 from sparsefl_jax.models.base import DTYPES
-from sparsefl_jax.runs.plan import timings
 
 SPAFL = Workload("lenet5_caffe", 100, 640, cohort=10, momentum=0.9)
 FEDSPARSIFY = partial(sfl.fedsparsify_global, density=0.1, rounds=200)
@@ -68,7 +67,7 @@ OWN_HEAD = (
 
 def run(setup: Workload, repeats: int, chunk) -> dict:
     """Times single rounds, and the compilation separately."""
-    matmul_rate = partial(timings.matmul_rate, dtype=setup.dtype)
+    matmul_rate = partial(measure.matmul_rate, dtype=setup.dtype)
     before = matmul_rate() / 1e9
     one = workload.prepare(setup, chunk)
     timed = measure.summary(measure.in_turns({"": workload.going(one)}, repeats)[""])

@@ -18,7 +18,7 @@ import jax
 import sparsefl_jax as sfl
 from benchmarks import measure, throughput, workload
 from sparsefl_jax.report.figure import COLORS
-from sparsefl_jax.runs.plan import timings
+from sparsefl_jax.runs import progress
 
 TESTS = 10_000
 HEAD = (
@@ -40,7 +40,7 @@ def run(name: str, rounds: int, eval_every: int, chunk, begun: float) -> dict:
             course.append((records[-1]["round"], time.time() - begun))
 
     settings = {"eval_every": eval_every, "chunk": chunk, "callback": note}
-    with timings.compiling() as taken:
+    with progress.compiling() as taken:
         sfl.run(jax.random.key(0), [stage], model, data, **settings)
         compile_seconds = taken()
     steps = setup.drawn * -(-setup.samples // setup.batch)

@@ -21,6 +21,7 @@ from sparsefl_jax.system import files
 
 CHOSEN = Path(__file__).with_suffix(".json")  # the settings that tuning has chosen
 GBIT, DENSE_ROUNDS, MOST = 2.0, 26, 600  # the budget, what it pays for, the cap
+PILOT = 60  # rounds, by when a mask has changed and most clients have taken part
 DENSITIES, MORE_DENSITIES = (0.2, 0.05, 0.01), (0.5, 0.1)
 RATES = (0.03, 0.1, 0.3)
 SEEDS, TUNING_SEED, TUNING_DENSITY = 3, 3, 0.05  # seeds 0 to 2 are evaluated
@@ -219,7 +220,7 @@ def _config(
     config.val_fraction, config.metric = 0.1, "clients"
     config.system = "mobile"  # for the hours; without deadlines it changes no result
     config.epochs, config.batch_size, config.eval_every = 2, 32, 5
-    config.fit.pilot, config.fit.most = 5, MOST
+    config.fit.pilot, config.fit.most = PILOT, MOST
     config.until.gbit = config.fit.gbit  # where the pilot measures too little
     config.num_rounds = min(MOST, round(DENSE_ROUNDS / (density or 1.0)))
     config = methods.choose(complete(config), method.name or name, density)

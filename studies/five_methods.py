@@ -15,7 +15,7 @@ def get_study(arg: str = ""):
     """Returns the points: every method at every density that it can have.
 
     All may spend 0.5 Gbit, both ways and all clients together, for which FedAvg can
-    train 13 rounds. A pilot of 5 rounds tells how many each sparse method can.
+    train 13 rounds. A pilot tells how many each sparse method can.
     Complement Sparsification runs at an aggregation ratio of 7; its paper allows up to
     1 / learning rate, which is 10. At the 1.5 of its experiments, which had 500 rounds,
     the weights that clients send do not outgrow those that the server keeps.
@@ -25,7 +25,7 @@ def get_study(arg: str = ""):
     config.partition = {"name": "dirichlet", "alpha": 0.5}
     config.num_clients, config.cohort_size, config.epochs = 20, 5, 2
     config.model.name = "mlp"
-    config.fit.gbit, config.fit.pilot, config.eval_every = 0.5, 5, 3
+    config.fit.gbit, config.eval_every = 0.5, 3
     axes = {"algorithm.name": METHODS, "density": (0.1, 0.3), "seed": (0, 1)}
     points = sweep(complete(config), axes)
     for point in points:

@@ -27,7 +27,7 @@ from benchmarks import (
 )
 from benchmarks.accelerators import Target
 from sparsefl_jax import models
-from sparsefl_jax.runs.plan import checks, timings
+from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.simulation import initial_state
 
 pytestmark = pytest.mark.slow
@@ -39,7 +39,7 @@ TINY = workload.Workload("mlp", 8, 12, 4, widths=(4,), batch_size=8)
 def _quick(monkeypatch):
     """Compiles quickly, because no test is about speed."""
     jax.config.update("jax_disable_most_optimizations", True)
-    monkeypatch.setattr(timings, "matmul_rate", lambda **_: 1e11)
+    monkeypatch.setattr(measure, "matmul_rate", lambda **_: 1e11)
     monkeypatch.setattr(measure, "copy_rate", lambda: 1e10)
     yield
     jax.config.update("jax_disable_most_optimizations", False)

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.wire import packets, streams
-from sparsefl_jax.wire.charges import message_bits
+from sparsefl_jax.wire.charges import message_bits, most_bits
 from sparsefl_jax.wire.packets import Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
@@ -120,8 +119,7 @@ def test_an_optional_packet_takes_a_bit_in_every_round():
     values, mask = np.array([0, 2], np.float32), np.array([False, True])
     whole = Packet(values, mask, index="bitmap", optional=True)
     assert total(whole) == (32, 1 + 2)
-    layouts = {"up": packets.layout({"p": whole})}
-    assert traffic_estimate.most_bits(layouts) == 64 + 1 + 2
+    assert most_bits(packets.layout({"p": whole})) == 64 + 1 + 2
     # 1 for sent and fresh, the bitmap 01, then 2.0, which is 0x40000000.
     assert streams.encode(whole) == bytes([0b10101000, 0, 0, 0, 0])
     none, garbage = np.zeros(2, bool), np.full(2, 9, np.float32)

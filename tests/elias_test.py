@@ -9,10 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.testing.compare import recount
 from sparsefl_jax.wire import codes, elias, packets, streams
-from sparsefl_jax.wire.charges import message_bits
+from sparsefl_jax.wire.charges import message_bits, most_bits
 from sparsefl_jax.wire.packets import Packet
 from tests.refusals import refused
 
@@ -165,7 +164,7 @@ def test_the_plan_bounds_levels_that_it_does_not_know():
     packet = Packet(shapes, bits=4, index="elias")
     # w: w(61) = 6, a gap of 1, a level of 7, a sign; b: s + 1 = 8 and a sign.
     most = 6 + 60 * (1 + 6 + 1) + 5 * (7 + 1)
-    assert traffic_estimate.most_bits({"up": packets.layout({"p": packet})}) == most
+    assert most_bits(packets.layout({"p": packet})) == most
 
 
 def test_refuses():

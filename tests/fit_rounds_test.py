@@ -2,13 +2,21 @@
 
 import json
 import sys
+from types import SimpleNamespace
 
+import jax
+import numpy as np
 import pytest
 from absl import flags
 
-from sparsefl_jax.runs import cli, experiment, fit_rounds
+from sparsefl_jax.core import keys
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.data import cohorts
+from sparsefl_jax.runs import cli, experiment, fit_rounds, pilot
 from sparsefl_jax.runs.config import fields, methods
 from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.simulation.clock import System
 
 WEIGHTS = 784 * 16 + 16 + 16 * 10 + 10  # of the MLP below
 ROUND = 2 * 3 * 32 * WEIGHTS / 1e9  # Gbit: both ways, 3 clients, float32
@@ -24,12 +32,25 @@ def config(method="fedavg", density=None):
     return methods.choose(config, method, density)
 
 
-@pytest.mark.parametrize(
-    "rounds",
-    [7.99, 8, *(pytest.param(r, marks=pytest.mark.slow) for r in (0.5, 1, 5000.5))],
-)
-def test_a_dense_budget_pays_for_whole_rounds(rounds):
+def pretend(monkeypatch, alive=lambda round, rounds: 1.0):
+    """Lets pilots find dense messages times `alive`, always of the same clients."""
+
+    def run(setup, lengths, seed, *, until, progress):
+        records = []
+        for round in range(lengths[-1]):
+            bits = [32 * WEIGHTS * alive(round, lengths[-1])] * 3
+            each = {"bits_down_by_client": bits, "bits_up_by_client": bits}
+            total = {"bits_down": sum(bits), "bits_up": sum(bits), "flops": 1e12}
+            records.append({"clients": [0, 1, 2]} | each | total)
+        return pilot.Pilot([records], [1.0])
+
+    monkeypatch.setattr(pilot, "run", run)
+
+
+@pytest.mark.parametrize("rounds", [0.5, 1, 7.99, 8, 5000.5])
+def test_a_dense_budget_pays_for_whole_rounds(rounds, monkeypatch):
     """Dense models cost the same in every round."""
+    pretend(monkeypatch)
     asked = config()
     asked.fit.gbit = rounds * ROUND
     if rounds < 1:
@@ -37,13 +58,43 @@ def test_a_dense_budget_pays_for_whole_rounds(rounds):
             fit_rounds.fitted(asked, experiment.build)
         return
     found, said = fit_rounds.fitted(asked, experiment.build)
-    assert found.num_rounds == int(rounds)
-    assert "by the exact plan" in said
+    assert found.num_rounds == int(rounds) and found.fit.by == "pilot"
+    assert f"pays for {int(rounds)} rounds, by a pilot of 20 rounds: up to the" in said
 
 
-def test_rounds_to_observe_may_lie_beyond_a_guess():
+def test_the_smaller_of_two_budgets_counts(monkeypatch):
+    pretend(monkeypatch)
     asked = config()
-    asked.fit.gbit, asked.num_rounds, asked.observe_rounds = 8 * ROUND, 20, (7,)
+    asked.fit.gbit, asked.fit.pflop = 9 * ROUND, 5.5e-3  # a PFLOP in a thousand rounds
+    rounds = fit_rounds.fitted(asked, experiment.build)[0].num_rounds
+    # Clients have not all the same number of samples.
+    assert 4 <= rounds <= 7
+    asked.fit.pflop = 1.0
+    assert fit_rounds.fitted(asked, experiment.build)[0].num_rounds == 9
+
+
+@pytest.mark.parametrize("budget", [12, 60])
+def test_a_schedule_spans_the_rounds_that_it_pays_for(monkeypatch, budget):
+    """FedSparsify's density falls in all rounds, those of the pilot too."""
+
+    def alive(t, rounds):
+        left = 1 - max(t - 1, 0) / (rounds - 1)
+        return 0.1 + 0.9 * left**2
+
+    pretend(monkeypatch, alive)
+    asked = config("fedsparsify_global", 0.1)
+    asked.algorithm.power = 2.0
+    asked.fit.gbit = budget * ROUND
+    cost = {T: sum(alive(t, T) for t in range(T)) for T in range(2, 400)}
+    pays = max(T for T, dense in cost.items() if dense <= budget)
+    found = fit_rounds.fitted(asked, experiment.build)[0].num_rounds
+    assert found == pays and 2 * budget < pays
+
+
+def test_rounds_to_observe_may_lie_beyond_a_pilot(monkeypatch):
+    pretend(monkeypatch)
+    asked = config()
+    asked.fit.gbit, asked.num_rounds, asked.observe_rounds = 28 * ROUND, 40, (27,)
     seen = []
 
     def build(guess):
@@ -51,23 +102,12 @@ def test_rounds_to_observe_may_lie_beyond_a_guess():
         return experiment.build(guess)
 
     found, _ = fit_rounds.fitted(asked, build)
-    assert (found.num_rounds, found.observe_rounds) == (8, (7,))
-    assert {observed for _, observed in seen} == {()}
-
-
-def test_a_bound_is_refused_without_a_pilot():
-    """The plan cannot know what JMWST's votes will cost."""
-    asked = config("jmwst", 0.1)
-    asked.fit.gbit = 0.01
-    with pytest.raises(ValueError, match=r"fit\.gbit=0\.01: .*expected fit\.pilot=N"):
-        fit_rounds.fitted(asked, experiment.build)
-    asked.fit.gbit, asked.fit.pflop = None, 1.0
-    with pytest.raises(ValueError, match=r"fit\.pflop=1: .*expected fit\.pilot=N"):
-        fit_rounds.fitted(asked, experiment.build)
+    assert (found.num_rounds, found.observe_rounds) == (28, (27,))
+    assert seen == [(20, ()), (28, ())]
 
 
 @pytest.mark.parametrize(
-    "field, value", [("pilot", 3), ("most", 3), ("by", "plan"), ("measured", "much")]
+    "field, value", [("pilot", 3), ("most", 3), ("by", "pilot"), ("measured", "much")]
 )
 def test_what_goes_with_a_budget_needs_one(field, value):
     """Alone it would have no effect."""
@@ -82,7 +122,7 @@ def test_what_goes_with_a_budget_needs_one(field, value):
 def test_a_run_spends_its_budget(method, tmp_path):
     """A fitted run costs at most a little more, and one more round would not fit."""
     asked = config(method, 0.2)
-    asked.fit.gbit, asked.fit.pilot = 12 * ROUND, 4
+    asked.fit.gbit = 12 * ROUND
     summary = experiment.run(asked, tmp_path / "run", progress=False)
     kept = json.loads((tmp_path / "run/config.json").read_text())
     rounds = kept["num_rounds"]
@@ -109,23 +149,22 @@ def test_a_run_that_goes_on_keeps_its_rounds():
 
 
 @pytest.mark.slow
-def test_a_plan_alone_is_of_the_rounds_that_the_budget_pays_for(capsys):
-    """`--dry_run` beside a budget."""
+def test_a_dry_run_leaves_the_pilot_out_unless_it_runs_rounds(monkeypatch, capsys):
+    monkeypatch.setattr(pilot, "run", None)
     asked = config()
     asked.fit.gbit = 3.5 * ROUND
     cli.dry_run(asked)
-    said = capsys.readouterr().out
-    assert "pays for 3 rounds, by the exact plan" in said
-    assert f"{3 * ROUND * 1e3:.3g} Mbit" in said
+    said = capsys.readouterr().out.splitlines()[-1]
+    assert said.startswith("A pilot will set the rounds, by fit.gbit=0.00")
 
 
-@pytest.mark.parametrize("resume, by", [((), None), (("--resume",), "plan")])
+@pytest.mark.parametrize("resume, by", [((), None), (("--resume",), "pilot")])
 def test_a_new_run_of_a_kept_configuration_fits_its_budget(
     tmp_path, monkeypatch, resume, by
 ):
     """What a run was fitted by holds for that run alone."""
     kept = config()
-    kept.fit.gbit, kept.fit.by = 1.0, "plan"
+    kept.fit.gbit, kept.fit.by = 1.0, "pilot"
     path = tmp_path / "config.json"
     path.write_text(kept.to_json_best_effort())
     argv = ["launch.py", f"--config={path}", "--config.fit.gbit=2.0", *resume]
@@ -137,23 +176,22 @@ def test_a_new_run_of_a_kept_configuration_fits_its_budget(
     assert (found.value.fit.gbit, found.value.fit.by) == (2.0, by)
 
 
-def test_fit_most_limits_the_rounds_and_saves_their_pilot(monkeypatch):
-    """Ten dense rounds pay for 100 at a density of .1; five of them cost less."""
-    asked = config("pdst", 0.1)
+def test_fit_most_limits_the_rounds(monkeypatch):
+    pretend(monkeypatch)
+    asked = config()
     asked.fit.gbit, asked.fit.pilot, asked.fit.most = 10 * ROUND, 4, 5
-    monkeypatch.setattr(fit_rounds.pilot, "measure", None)  # must not be called
     found, said = fit_rounds.fitted(asked, experiment.build)
-    assert (found.num_rounds, found.fit.by) == (5, "plan")
-    assert said.endswith("pays for 5 rounds, by fit.most")
+    assert (found.num_rounds, found.fit.by) == (5, "pilot")
+    assert "pays for 5 rounds, by fit.most: " in said
 
 
 def test_a_pilot_says_that_it_trains(monkeypatch, capsys):
-    """Also beside `--dry_run`."""
+    """Also beside `--dry_run=2`."""
     asked = config("pdst", 0.1)
     asked.fit.gbit, asked.fit.pilot = 12 * ROUND, 4
-    monkeypatch.setattr(fit_rounds.pilot.loop, "run_setup", None)  # nothing runs
+    monkeypatch.setattr(pilot.loop, "run_setup", None)  # nothing runs
     with pytest.raises(TypeError):
-        cli.dry_run(asked)
+        cli.dry_run(asked, 2)
     assert "pilot: trains 4 rounds" in capsys.readouterr().err
 
 
@@ -161,3 +199,84 @@ def test_observed_rounds_may_be_those_that_a_budget_will_set():
     asked = default_config()
     asked.fit.gbit, asked.observe_rounds = 1.0, (asked.num_rounds + 50,)
     fields.check(asked)
+
+
+def record(clients, down, up):
+    gbit = (1e9 * np.array(bits) for bits in (down, up))
+    down, up = (bits.tolist() for bits in gbit)
+    return {"clients": clients, "bits_down_by_client": down, "bits_up_by_client": up}
+
+
+def test_first_exchanges_and_later_ones_are_measured_apart():
+    records = [
+        record([0, 1], [50, 50], [50, 50]),  # dense, and of no kind
+        record([1, 2], [2, 6], [2, 2]),  # 1 again: 4; 2 first: 8; at half a mask
+        record([3, 0], [5, 1], [2, 2]),  # 3 first: 7; 0 again: 3; at a quarter
+    ]
+    first, again = fit_rounds._each_exchange(records, np.array([0.5, 0.25]))
+    assert first == pytest.approx(15 / 0.75) and again == pytest.approx(7 / 0.75)
+
+
+def test_a_kind_that_a_pilot_has_not_seen_costs_as_the_other():
+    one, alone = np.ones(1), [record([0, 1], [30, 30], [20, 20])]
+    assert fit_rounds._each_exchange(alone, one) == pytest.approx((50, 50))
+    firsts = [*alone, record([2, 3], [3, 3], [4, 4])]
+    assert fit_rounds._each_exchange(firsts, one) == pytest.approx((7, 7))
+    everyone = [*alone, record([1, 0], [1, 1], [1, 1])]
+    assert fit_rounds._each_exchange(everyone, one) == pytest.approx((2, 2))
+
+
+def test_a_pilot_of_empty_rounds_tells_nothing():
+    nobody = record([], [], [])
+    records = [record([0], [5], [5]), nobody, nobody]
+    with pytest.raises(ValueError, match=r"fit\.pilot=3: no client was there"):
+        fit_rounds._each_exchange(records, np.ones(2))
+
+
+def test_rounds_cost_both_kinds_of_exchanges_and_what_is_alive(monkeypatch):
+    counted = np.array([2, 1, 1, 0]), np.array([0, 1, 1, 2]), np.array([9, 8, 6, 4])
+    monkeypatch.setattr(fit_rounds, "exchanges", lambda *args: counted)
+    method = SimpleNamespace(alive=lambda round, start: start / 2**round)
+    setup = Setup([Stage(method, num_rounds=4, cohort_size=2)], None, None)
+    measured = fit_rounds.Measured({}, first=8.0, again=4.0, flops=0.5)
+    each = fit_rounds.mean_cost(measured, setup, seed=0)
+    # (8 + 4) / 2, (8 + 4) / 4 and 2 x 4 / 8 Gbit; 4 / 2, 3 / 4 and 2 / 8 PFLOP.
+    assert each["gbit"] == pytest.approx((6 + 3 + 1) / 3)
+    assert each["pflop"] == pytest.approx((2 + 0.75 + 0.25) / 3)
+
+
+def setup_of(rounds, system=None):
+    """Returns a stage of three of twelve clients, which have 1 to 12 samples."""
+    train = SimpleNamespace(size=np.arange(1, 13))
+    stages = [Stage(None, num_rounds=rounds, cohort_size=3)]
+    return Setup(stages, None, SimpleNamespace(train=train), system=system)
+
+
+@pytest.mark.parametrize("draws", [5_000_000, 6])
+def test_first_exchanges_are_those_of_the_runs_cohorts(monkeypatch, draws):
+    monkeypatch.setattr(fit_rounds, "_DRAWS", draws)
+    setup = setup_of(9)
+    root = keys.of_stage(keys.of_run(jax.random.key(5))[1], 0)
+    ids = cohorts.drawing(root, setup.stages[0], 12)(np.arange(9)).tolist()
+    seen, new = set(), []
+    for round, drawn in enumerate(ids):
+        new.append(len(set(drawn) - seen) if 3 * round < draws else 0)
+        seen |= set(drawn)
+    first, later, samples = fit_rounds.exchanges(setup, 5)
+    assert first.tolist() == new and (first + later == 3).all()
+    assert 0 < sum(new[1:]) < 24
+    held = [sum(drawn) + 3 for drawn in ids]  # client 0 has one
+    mean = sum(held[:2]) / 2
+    assert samples.tolist() == (held if draws > 6 else held[:2] + [mean] * 7)
+
+
+@pytest.mark.parametrize("draws", [5_000_000, 24])
+def test_nobody_exchanges_in_an_empty_place(monkeypatch, draws):
+    """Of 12 clients 2 are there in odd rounds, which leaves a place of 3 empty."""
+    monkeypatch.setattr(fit_rounds, "_DRAWS", draws)
+    available = np.ones((12, 2))
+    available[2:, 1] = 0
+    system = System(None, available, np.zeros(12, int), ("all",))
+    first, later, _ = fit_rounds.exchanges(setup_of(10, system), 5)
+    there = [3, 2] * 5 if draws > 30 else [3, 2] * 4 + [2.5] * 2
+    assert (first + later).tolist() == there and 3 <= first.sum() <= 12

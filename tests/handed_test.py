@@ -1,4 +1,4 @@
-"""What clients receive once, before their first round: charged then, and planned."""
+"""What clients receive once, before their first round, is charged then."""
 
 import jax
 import jax.numpy as jnp
@@ -9,7 +9,6 @@ import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedpm, fedspa, local_only, nst, spafl
 from sparsefl_jax.data import from_arrays
 from sparsefl_jax.runs import loop
-from sparsefl_jax.runs.plan import checks, describe
 from sparsefl_jax.runs.setup import make
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.sparsity import masks
@@ -64,14 +63,11 @@ HANDED = {  # method, arguments, bits of every round and of a client's first bes
         for n in HANDED
     ],
 )
-def test_it_is_charged_in_a_clients_first_round_and_the_plan_is_exact(name):
+def test_it_is_charged_in_a_clients_first_round_alone(name):
     method, settings, each, handed = HANDED[name]
     one = setup(method, **settings)
     want = [[each + handed] * 2, [each, each + handed], [each, each]]
     assert down(one) == want
-    planned = describe.describe(one, checks.run(one), timed=False)["stages"][0]
-    np.testing.assert_allclose(planned["bits_down"], 2 * each + handed, rtol=1e-6)
-    assert planned["bits_handed"] == [handed, handed]
 
 
 def test_a_first_round_takes_the_clock_longer_by_what_is_handed():

@@ -8,7 +8,8 @@ from sparsefl_jax.runs.progress import Progress
 
 
 def train(round):
-    record = {"phase": "train", "round": round, "density": 0.9, "loss": 1.0}
+    record = {"phase": "train", "stage": 0, "round": round, "loss": 1.0}
+    record |= {"bits_down": 2 * 10**8, "bits_up": 5 * 10**7}
     return record | {"gbit_cumulative": 0.25 * round}
 
 
@@ -23,7 +24,7 @@ def test_lines_tell_round_accuracy_density_traffic_and_time_left(monkeypatch):
         bar.update([train(1), train(2), told])
         bar.update([train(3), train(4)])
     first, last = out.getvalue().splitlines()
-    told = "accuracy 50.00%, density 0.100, 0.5 Gbit, 0.50 rounds/s, 4 s left"
+    told = "accuracy 50.00%, density 0.100, 0.5 of 1 Gbit, 0.50 rounds/s, 4 s left"
     assert first == f"round 2/4: {told}"
     assert last.startswith("round 4/4: accuracy 50.00%")
     assert last.endswith("0.40 rounds/s, 0 s left")

@@ -5,10 +5,17 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs import checkpoint, experiment, run_directory, segment_lengths
+from sparsefl_jax.runs import (
+    checkpoint,
+    dry_run,
+    experiment,
+    run_directory,
+    segment_lengths,
+)
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.plan import checks, describe, formatting
+from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.source import Parts
 from sparsefl_jax.simulation import initial_state, placement, store
 from sparsefl_jax.system import hardware
 from tests.tiny import tiny_config
@@ -285,19 +292,16 @@ def test_the_plan_tells_where_rows_are_and_what_they_take(world):
         where: Setup(stages, model, data, client_store=where)
         for where in ("host", "device")
     }
-    told = {
-        where: describe.describe(setup, checks.run(setup))
-        for where, setup in setups.items()
-    }
-    (here,), (there,) = told["host"]["stages"], told["device"]["stages"]
-    assert here["client_store"] == {"where": "host", "bytes": 7 * row, "working": 4}
-    assert here["memory"]["clients"] == 2 * 4 * row
-    assert there["client_store"] == {
-        "where": "device",
-        "bytes": 7 * row,
-        "working": None,
-    }
-    assert there["memory"]["clients"] == 2 * 7 * row  # two devices, seven rows: copies
-    text = formatting.text(told["host"])
-    assert f"{7 * row} B, host" in text and "up to 4 clients for a segment" in text
-    assert "on the host" not in formatting.text(told["device"])
+    memories, texts = {}, {}
+    for where, setup in setups.items():
+        traced = checks.run(setup)
+        memories[where] = traced[0].memory
+        texts[where] = dry_run.text(Parts(setup, traced))
+    here, there = memories["host"], memories["device"]
+    assert here.client_store == {"where": "host", "bytes": 7 * row, "working": 4}
+    assert here.fixed["clients"] == 2 * 4 * row
+    assert there.client_store == {"where": "device", "bytes": 7 * row, "working": None}
+    assert there.fixed["clients"] == 2 * 7 * row  # two devices, seven rows: copies
+    assert f"{7 * row} B, host" in texts["host"]
+    assert "up to 4 clients for a segment" in texts["host"]
+    assert "on the host" not in texts["device"]

@@ -8,7 +8,6 @@ import pytest
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import resumption, setup
 from sparsefl_jax.runs.config import build, defaults, fields
-from sparsefl_jax.runs.plan import formatting
 from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.simulation import systems
 from tests.refusals import change, refused
@@ -177,16 +176,6 @@ def test_the_smallest_budgets_go_to_the_slowest_clients():
     of_tier = {"high": 1.0, "mid": 0.5, "low": 0.1}
     want = [of_tier[system.tiers[i]] for i in system.tier]
     np.testing.assert_allclose(budgets, want)
-
-
-def test_a_plan_tells_the_devices_and_the_deadline():
-    told = {"tiers": {"old": 8, "new": 12}, "seconds": [2.0, 90.0], "closes": 61.0}
-    (line,) = formatting._system(told)
-    assert line == (
-        "system    8 old, 12 new; a dense round takes a client 2.0 s to 1 min 30 s of "
-        "virtual time, a round closes after 1 min 1 s"
-    )
-    assert formatting._system(None) == []
 
 
 def test_another_table_of_devices_is_not_gone_on_with(tmp_path):

@@ -14,7 +14,8 @@ from ml_collections.config_flags import config_flags
 from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.validate import closest, one_line
-from sparsefl_jax.runs import experiment, fit_rounds, help_text, job, run_directory
+from sparsefl_jax.runs import dry_run as plans
+from sparsefl_jax.runs import experiment, fit_rounds, help_text, run_directory
 from sparsefl_jax.runs.config import fields, guess, reference, rename
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import hardware, interrupt, membership, processes
@@ -89,20 +90,35 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         formats.say(report.summary_table(summary))
 
 
-def dry_run(config) -> None:
-    """Prints the plan, with all stages compiled; trains at most a budget's pilot."""
+def dry_run(config, rounds: int = 0) -> None:
+    """Prints what is known of a run whose stages are compiled, and what rounds cost.
+
+    Args:
+      config: of the run.
+      rounds: of each stage to run, after the pilot of a budget; 0 trains nothing.
+    """
     if config is None:
         raise ValueError("--config is missing, expected a file in configs/")
     hardware.keep_compilations()
-    show = processes.leads()
+    show, lines = processes.leads(), []
     config = rename.settle(config)
-    config, found = fit_rounds.fitted(config, experiment.build, progress=show)
+    if rounds:
+        config, found = fit_rounds.fitted(config, experiment.build, progress=show)
+        lines += [found] if found else []
     parts = experiment.build(config)
     with Programs(*parts) as programs:
         memories = [programs.of(stage).memory for stage in range(len(parts.traced))]
-    plan = job.plan(config, parts, memories)
+    lines.append(plans.text(parts, memories))
+    if config.seeds > 1:
+        lines.append(f"All this {config.seeds} times, once for each seed.")
+    if rounds:
+        told = plans.measured(parts, rounds, config.seed, progress=show)
+        lines += ["", told]
+    elif budgets := fit_rounds.wanted(config):
+        asked = " and ".join(f"fit.{name}={v:g}" for name, v in budgets.items())
+        lines.append(f"A pilot will set the rounds, by {asked}; --dry_run=2 runs it.")
     if show:
-        formats.say(f"{found}\n{plan}" if found else plan)
+        formats.say("\n".join(lines))
 
 
 def list_fields(section: str, config) -> None:
@@ -219,8 +235,8 @@ class _OrNone(absl_flags.ArgumentParser):
 def completed(argv: list[str]) -> list[str]:
     """Completes a command line, so that absl and ml_collections understand it.
 
-    `--fields` alone lists all fields. Where a resumed run is given overrides, they are
-    of the `config.json` in its folder.
+    `--fields` alone lists all fields, and `--dry_run` alone runs no rounds. Where a
+    resumed run is given overrides, they are of the `config.json` in its folder.
 
     Example:
       >>> completed(["x.py", "--fields"])
@@ -230,6 +246,7 @@ def completed(argv: list[str]) -> list[str]:
     """
     alone = ("--fields", "--fields=", "-fields")
     argv = [f"--fields={EVERYTHING}" if arg in alone else arg for arg in argv]
+    argv = ["--dry_run=0" if arg in ("--dry_run", "-dry_run") else arg for arg in argv]
     text = [arg.removeprefix("-").removeprefix("-") for arg in argv]
     overrides = any(arg.startswith("config.") for arg in text)
     given = any(arg.partition("=")[0] == "config" for arg in text)

@@ -1,23 +1,47 @@
 """How many rounds a budget pays for: `fit.gbit` and `fit.pflop` of a configuration.
 
-The number is set before the run, so that schedules of rates and densities span it.
-Where the plan tells the cost exactly, as it does for the bits of dense models, it is
-the largest that fits. Elsewhere the plan tells at most, and a pilot of `fit.pilot`
-rounds measures which share of that is spent, see `pilot`. `fit.most` limits the rounds
-of messages so small that their budget would take days to spend.
+The number is set before the run, so that schedules of rates and densities span it. A
+pilot measures what a round costs. It is the run in little, of `fit.pilot` rounds, so
+that what follows the number of rounds happens in it too; what has a period of its own,
+as PruneFL's changes of the mask, needs a pilot that is longer than that.
+
+Two things keep its rounds from being like those of the run. A stage's first round may
+send a dense model, and so it counts for itself. A client's first exchange brings what
+it keeps, as positions, and a pilot has many first exchanges; they are measured apart,
+and how many a run has follows from its cohorts. All else is in proportion to the share
+of weights that `Algorithm.alive` leaves. `fit.most` limits the rounds of messages so
+small that their budget would take days to spend.
 """
 
 import copy
-import functools
 import math
 from collections.abc import Callable
+from typing import NamedTuple
 
 import jax
+import numpy as np
 
+from sparsefl_jax.core import keys
+from sparsefl_jax.core.formats import format_si
+from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import pilot, run_directory
-from sparsefl_jax.runs.plan import describe
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import Limits, Setup
+from sparsefl_jax.simulation import clock
 
+PILOT = 20  # rounds, without `fit.pilot`
 _MOST = 1_000_000  # rounds, without `fit.most`
+_TRIES = 8  # numbers of rounds, as the cost of one follows from them
+_DRAWS = 5_000_000  # rounds x clients that are drawn; later exchanges are no first ones
+
+
+class Measured(NamedTuple):
+    """What a pilot has measured; rates are those of a whole mask."""
+
+    begin: dict[str, float]  # Gbit and PFLOP up to the last stage's first round
+    first: float  # Gbit of a client's first exchange, after that round
+    again: float  # Gbit of its later ones
+    flops: float  # PFLOP for each of a client's samples, in all epochs
 
 
 def wanted(config) -> dict[str, float]:
@@ -53,86 +77,51 @@ def with_rounds_of(config, old):
     return _of(config, old.num_rounds, old.fit.by, old.fit.get("measured"))
 
 
-def fitted(
-    config, build: Callable, *, progress: bool = False, measure: bool = True
-) -> tuple:
+def fitted(config, build: Callable, *, progress: bool = False) -> tuple:
     """Returns a configuration with the number of rounds that its budget pays for.
 
     Args:
       config: with `fit.gbit` or `fit.pflop`; without, it is returned as it is.
       build: `(config) -> Parts`, see `experiment.build`.
-      progress: whether to show the rounds of a pilot.
-      measure: whether to run a pilot where there has to be one. If not, the rounds are
-        those that the plan's bound pays for, at least one, and are still to be set.
+      progress: whether to show the rounds of the pilot.
 
     Returns:
       The configuration, and a line that says what was found, or ''.
 
     Raises:
-      ValueError: the budget does not pay for one round, or the plan tells the cost at
-        most and there is no `fit.pilot`.
+      ValueError: the budget does not pay for one round.
     """
     budgets = wanted(config)
     if not budgets:
         return config, ""
-
+    asked = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
     bare = copy.deepcopy(config)
-    bare.observe_rounds = ()  # a guess or a pilot may be shorter
-
-    @functools.cache
-    def plan(rounds: int) -> tuple:
-        parts, key = build(_of(bare, rounds)), jax.random.key(config.seed)
-        described = describe.describe(parts.setup, key=key, traced=parts.traced)
-        return parts, described["stages"]
-
-    def planned(rounds: int) -> dict[str, tuple[float, float]]:
-        _, stages = plan(rounds)
-        most = {name: [_cost(s, name)[1] for s in stages] for name in budgets}
-        return {name: (sum(costs[:-1]), costs[-1]) for name, costs in most.items()}
-
-    _, stages = plan(config.num_rounds)
-    inexact = [
-        name
-        for name in budgets
-        if not all(math.isclose(*_cost(s, name), rel_tol=1e-9) for s in stages)
-    ]
-    if inexact and config.fit.get("pilot") is None:
-        raise ValueError(
-            f"fit.{inexact[0]}={budgets[inexact[0]]:g}: the plan of "
-            f"{config.algorithm.name} bounds this cost but does not tell it, expected "
-            "fit.pilot=N to measure N rounds first"
-        )
+    bare.observe_rounds = ()  # a pilot may be shorter
+    length, seed = config.fit.get("pilot") or PILOT, config.seed
     most = config.fit.get("most") or _MOST
-    rounds, found = _largest(planned, budgets, config.num_rounds, most), None
-    if rounds == most:  # even by the bound
-        inexact = []
-    if inexact and not measure:
-        return _of(config, max(rounds, 1)), f"at least {rounds} rounds, by the plan"
-    if inexact:
-        parts, stages = plan(max(rounds, 1))
-        measured = pilot.measure(
-            parts,
-            stages[-1]["flops_most"],
-            config.fit.pilot,
-            config.seed,
-            progress=progress,
-        )
-
-        def estimated(rounds: int) -> dict[str, tuple[float, float]]:
-            parts, stages = plan(rounds)
-            return pilot.cost(measured, parts, stages[-1]["flops_most"], config.seed)
-
-        rounds = _largest(estimated, budgets, max(rounds, 1), most)
-        found = pilot.sentence(measured)
-    budget = ", ".join(f"fit.{name}={value:g}" for name, value in budgets.items())
-    if not rounds:
-        raise ValueError(f"{budget} does not pay for one round of the run")
-    source = f"a pilot of {config.fit.pilot} rounds" if inexact else "the exact plan"
-    if rounds == most:
-        source = "fit.most"
-    config = _of(config, rounds, "pilot" if inexact else "plan", found)
-    sentence = f"{budget} pays for {rounds} rounds, by {source}"
-    return config, f"{sentence}: {found}" if found else sentence
+    setup = build(_of(bare, length)).setup
+    measured = measure(setup, budgets, seed, progress=progress)
+    left = {n: v * (1 + 1e-9) - measured.begin[n] for n, v in budgets.items()}
+    if min(left.values()) < 0:
+        raise ValueError(f"{asked} does not pay for one round of the run")
+    rounds = length
+    for _ in range(_TRIES):
+        each = mean_cost(measured, setup, seed)
+        pays = min(left[name] / max(each[name], 1e-30) for name in budgets)
+        before, rounds = rounds, int(min(1 + pays, most))
+        if rounds == before:
+            break
+        setup = build(_of(bare, rounds)).setup
+    by = "fit.most" if rounds == most else f"a pilot of {length} rounds"
+    alive = float(np.mean(checks.alive(setup.stages[-1], 1.0)[1:]))
+    gbit = measured.begin["gbit"], alive * measured.first, alive * measured.again
+    begin, first, again = (format_si(1e9 * each, "bit") for each in gbit)
+    found = (
+        f"up to the first round {begin}, then {first} in a client's first exchange and "
+        f"{again} in later ones"
+    )
+    config = _of(config, rounds, "pilot", found)
+    return config, f"{asked} pays for {rounds} rounds, by {by}: {found}"
 
 
 def _of(config, rounds: int, by: str | None = None, measured: str | None = None):
@@ -144,33 +133,115 @@ def _of(config, rounds: int, by: str | None = None, measured: str | None = None)
     return config
 
 
-def _cost(stage: dict, name: str) -> tuple[float, float]:
-    """Returns the cost of a stage, at least and at most."""
-    if name == "pflop":
-        return 0.0, stage["rounds"] * stage["flops_most"] / 1e15
-    bits = zip(stage["bits_down"], stage["bits_up"], strict=True)
-    least, most = (stage["rounds"] * sum(pair) / 1e9 for pair in bits)
-    return least, most
+def measure(
+    setup: Setup, budgets: dict[str, float], seed: int, *, progress: bool = False
+) -> Measured:
+    """Runs a pilot, which spends no more than the budgets.
 
+    Args:
+      setup: of the pilot.
+      budgets: by 'gbit' and 'pflop'.
+      seed: of the run.
+      progress: whether to show the rounds.
 
-def _largest(cost: Callable, budgets: dict, guess: int, most: int) -> int:
-    """Returns the largest number of rounds, up to `most`, whose cost fits, or 0.
-
-    `cost` maps rounds to the costs of the stages before, and of the last, by name.
-    Costs are near to linear in the rounds, and so is the next guess; every guess
-    narrows the range, so that the search ends for any cost that rises.
+    Raises:
+      ValueError: there was nobody in the rounds that tell of later ones.
     """
-    low, high = 0, most + 1  # low fits, high does not
-    guess = min(guess, most)
-    while high - low > 1:
-        following, costs = math.inf, cost(guess)
-        for name, budget in budgets.items():
-            first, last = costs[name]
-            rest = budget * (1 + 1e-9) - first
-            following = min(following, rest / max(last / guess, 1e-30))
-        if following >= guess:
-            low = guess
-        else:
-            high = guess
-        guess = min(max(math.floor(following), low + 1), high - 1)
-    return low
+    lengths, until = [stage.num_rounds for stage in setup.stages], Limits(**budgets)
+    found = pilot.run(setup, lengths, seed, until=until, progress=progress)
+    main = found.rounds[-1]
+    begun = [r for stage in found.rounds[:-1] for r in stage] + main[:1]
+    begin = {"gbit": sum(map(_gbit, begun)), "pflop": sum(map(_pflop, begun))}
+    if not main:  # the stages before have spent the budget
+        return Measured(dict.fromkeys(begin, math.inf), 0.0, 0.0, 0.0)
+    later = slice(1 if len(main) > 1 else 0, len(main))
+    shares = np.array(checks.alive(setup.stages[-1], 1.0))[later]
+    first, again = _each_exchange(main, shares)
+    *_, samples = exchanges(setup, seed)
+    pflop = sum(map(_pflop, main[later])) / max(float(samples[later] @ shares), 1.0)
+    return Measured(begin, first, again, pflop)
+
+
+def mean_cost(measured: Measured, setup: Setup, seed: int) -> dict[str, float]:
+    """Returns the mean Gbit and PFLOP of a round of the last stage after its first.
+
+    Args:
+      measured: by the pilot.
+      setup: of the run, with any number of rounds in its last stage.
+      seed: of the run, whose very cohorts are counted.
+    """
+    last = setup.stages[-1]
+    rounds = max(last.num_rounds, 2)
+    stages = [*setup.stages[:-1], last._replace(num_rounds=rounds)]
+    new, again, samples = exchanges(setup._replace(stages=stages), seed)
+    shares = np.array(checks.alive(last, 1.0))[1:rounds]
+    gbit = (new * measured.first + again * measured.again)[1:]
+    return {
+        "gbit": float(gbit @ shares) / (rounds - 1),
+        "pflop": measured.flops * float(samples[1:] @ shares) / (rounds - 1),
+    }
+
+
+def exchanges(setup: Setup, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Counts clients of the last stage, those apart that take part for the first time.
+
+    Beyond the rounds that are drawn, all are expected to have taken part, and as many
+    to be there as in these rounds.
+
+    Args:
+      setup: of the run.
+      seed: of the run, whose very cohorts are counted.
+
+    Returns:
+      Those that take part for the first time, [T] int, the others, [T] float, and the
+      samples of all, [T] float.
+    """
+    stage, sizes = setup.stages[-1], np.asarray(setup.data.train.size)
+    _, run_key = keys.of_run(jax.random.key(seed))
+    root = keys.of_stage(run_key, len(setup.stages) - 1)
+    drawn = min(stage.num_rounds, max(1, _DRAWS // stage.cohort_size))
+    draw = cohorts.drawing(root, stage, len(sizes), clock.presence(setup.system))
+    ids = draw(np.arange(drawn, dtype=np.int32))
+    found, places = np.unique(ids, return_index=True)
+    places = places[found < len(sizes)] // stage.cohort_size
+    new = np.bincount(places, minlength=stage.num_rounds)
+    there, samples = (
+        np.append(each, np.full(stage.num_rounds - drawn, each.mean()))
+        for each in (np.sum(ids < len(sizes), axis=1), np.append(sizes, 0)[ids].sum(1))
+    )
+    return new, there - new, samples
+
+
+def _each_exchange(records: list[dict], shares: np.ndarray) -> tuple[float, float]:
+    """Returns the Gbit of a first exchange and of a later one, for a whole mask.
+
+    Args:
+      records: of a stage's rounds; if there are several, the first counts for itself.
+      shares: of the mask that is alive in the others.
+    """
+    alone, *later = records
+    seen = set(alone["clients"]) if later else set()
+    spent, weights = np.zeros(2), np.zeros(2)
+    for record, share in zip(later or [alone], shares, strict=True):
+        bits = np.add(record["bits_down_by_client"], record["bits_up_by_client"])
+        kinds = np.array([client in seen for client in record["clients"]], int)
+        np.add.at(spent, kinds, bits / 1e9)
+        np.add.at(weights, kinds, share)
+        seen |= set(record["clients"])
+    known = weights > 0
+    if not known.any():
+        raise ValueError(
+            f"fit.pilot={len(records)}: no client was there in rounds that tell of "
+            "later ones, expected more rounds"
+        )
+    each = spent / np.where(known, weights, 1.0)
+    first, again = np.where(known, each, each[::-1])  # one kind stands for the other
+    return float(first), float(again)
+
+
+def _gbit(record: dict) -> float:
+    return (record["bits_down"] + record["bits_up"]) / 1e9
+
+
+def _pflop(record: dict) -> float:
+    return record["flops"] / 1e15

@@ -12,14 +12,18 @@ import jax
 from sparsefl_jax import report
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.data.federated import FederatedData, padded
-from sparsefl_jax.runs import checkpoint, loop, recording, resumption, run_directory
+from sparsefl_jax.runs import (
+    checkpoint,
+    dry_run,
+    loop,
+    recording,
+    resumption,
+    run_directory,
+)
 from sparsefl_jax.runs.config.plain import plain
-from sparsefl_jax.runs.plan import describe, formatting
-from sparsefl_jax.runs.plan.memory import Memory
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.segments import Snapshot
-from sparsefl_jax.runs.setup import guarantee
 from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source
 from sparsefl_jax.system import interrupt, log_lines, processes, provenance
 
@@ -44,31 +48,6 @@ class Job(NamedTuple):
         """Reads the data of the run, with clients' tables of its widths."""
         data = self.source.data(self.config)
         return data if self.widths is None else padded(data, self.widths)
-
-
-def plan(
-    config, parts: Parts, memories: list[Memory] | None = None, timed: bool = True
-) -> str:
-    """Returns the plan as text: devices, bits, FLOPs, memory and time.
-
-    Args:
-      config: of the run.
-      parts: what it builds.
-      memories, timed: as `describe.describe` takes them.
-    """
-    key = jax.random.key(config.seed)
-    described = describe.describe(*parts, key, memories, timed)
-    promised = guarantee(parts.setup, parts.setup.stages[-1].num_rounds)
-    limits = [f"until.{k}={v:g}" for k, v in config.until.items() if v is not None]
-    lines = [
-        formatting.text(described),
-        promised.get("statement"),
-        f"All this {config.seeds} times, once for each seed."
-        if config.seeds > 1
-        else None,
-        f"Less if it ends earlier, by {' or '.join(limits)}." if limits else None,
-    ]
-    return "\n".join(filter(None, lines))
 
 
 def perform(job: Job) -> dict:
@@ -164,7 +143,7 @@ def opened(
     at, data = resumption.start(saved, parts.setup)
     before = saved.about if saved else {"position": None, "seconds": 0.0}
     if job.progress and (saved or job.progress != "rounds"):
-        opening = resumption.describe(saved, machine) if saved else plan(config, parts)
+        opening = resumption.describe(saved, machine) if saved else dry_run.text(parts)
         if saved is None and (path / "metrics.jsonl").exists():
             opening = f"{opening}\nno checkpoint was saved here: it begins again"
         print(opening, *found.said, f"writing to {path}", sep="\n", file=sys.stderr)

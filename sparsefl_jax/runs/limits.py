@@ -13,10 +13,9 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.runs.setup import Limits, Setup
 from sparsefl_jax.simulation import clock
-from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire import charges, ledger
 
 _SLACK = 1e-6  # what rounding may add to a cost, as a share
 
@@ -64,7 +63,7 @@ def most(setup: Setup, stage: int, traced) -> Most:
       traced: one round of that by shape, as `checks.run` gives it.
     """
     one, model, data = setup.stages[stage], setup.model, setup.data
-    bits = traffic_estimate.most_bits(traced.layouts)
+    bits = sum(map(charges.most_bits, traced.layouts.values()))
     sizes = np.sort(np.asarray(data.train.size, np.int64))[-one.cohort_size :]
     steps = int(np.sum(-(-sizes // one.batch_size)))
     weights = sum(leaf.size for leaf in jax.tree.leaves(traced.model.params))
@@ -83,10 +82,8 @@ def most_seconds(setup: Setup, stage: Stage, traced, weights: int) -> np.ndarray
     sizes = np.asarray(setup.data.train.size, np.int64)
     steps = -(-sizes // stage.batch_size)
     flops = stage.epochs * most_flops(setup.model.macs, weights, sizes, steps)
-    down, up = (
-        traffic_estimate.most_bits({way: traced.layouts[way]}) for way in ("down", "up")
-    )
-    return clock.seconds(traced.clock.device, flops, float(down), float(up))
+    down, up = (float(charges.most_bits(traced.layouts[w])) for w in ("down", "up"))
+    return clock.seconds(traced.clock.device, flops, down, up)
 
 
 def most_flops(macs, weights: int, samples: Any, steps: Any) -> Any:

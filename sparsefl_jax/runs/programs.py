@@ -13,7 +13,8 @@ from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from sparsefl_jax.core.validate import one_line
-from sparsefl_jax.runs.plan import checks, memory, timings
+from sparsefl_jax.runs.plan import checks, memory
+from sparsefl_jax.runs.progress import waiting
 from sparsefl_jax.runs.segment_lengths import Pace
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.simulation import placement, round_program
@@ -96,7 +97,7 @@ class Programs:
         if stage not in self._programs:
             begin, stages = time.time(), len(self.traced)
             self.begin(stage)
-            with timings.waiting():
+            with waiting():
                 if stage not in self._futures:
                     self._compile(stage)
                 while stage in self._futures and not self._futures[stage].ready():

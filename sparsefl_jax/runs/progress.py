@@ -1,15 +1,29 @@
-"""How far a run has come: a bar in a terminal, plain lines elsewhere."""
+"""How far a run has come, and which of its seconds went into compilation."""
 
+import contextlib
 import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 
+import jax
 from tqdm import tqdm
 
 from sparsefl_jax.core.formats import format_si
 
+_WAITING = "/sparsefl_jax/waiting_for_compilation"
+_COMPILING = {
+    "/jax/core/compile/jaxpr_trace_duration",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    "/jax/core/compile/backend_compile_duration",
+    _WAITING,
+}
+
 
 class Progress:
-    """Shows round, accuracy, density, Gbit, rounds/s and the time left.
+    """Shows round, accuracy, density, Gbit so far and in all, rounds/s, the time left.
+
+    What is to come follows from the rounds of the stage that the run is in.
 
     Args:
       total: rounds of all stages.
@@ -33,6 +47,7 @@ class Progress:
     ):
         self.total, self.done, self.before = total, done, done
         self.accuracy, self.density = None, None  # of the last evaluation's headline
+        self.stage, self.bits, self.rounds = None, 0, 0  # of the last stage
         self.file = sys.stderr if file is None else file
         self.lines = show and not self.file.isatty()
         self.title = title
@@ -88,7 +103,13 @@ class Progress:
         last = rounds[-1]
         parts = [] if self.accuracy is None else [f"accuracy {self.accuracy:.2%}"]
         parts += [] if self.density is None else [f"density {self.density:.3f}"]
-        parts += [f"{last['gbit_cumulative']:.3g} Gbit"]
+        spent = last["gbit_cumulative"]
+        if last["stage"] != self.stage:
+            self.stage, self.bits, self.rounds = last["stage"], 0, 0
+        self.bits += sum(r["bits_down"] + r["bits_up"] for r in rounds)
+        self.rounds += len(rounds)
+        left = self.bits / 1e9 / self.rounds * (self.total - self.done)
+        parts += [f"{spent:.3g} of {spent + left:.3g} Gbit"]
         self.compiled += compiled
         self.bar.start_t = getattr(self.bar, "start_t", 0.0) + compiled
         self.bar.last_print_t = getattr(self.bar, "last_print_t", 0.0) + compiled
@@ -106,3 +127,55 @@ class Progress:
             ]
             line = f"{self.title}round {self.done}/{self.total}: " + ", ".join(parts)
             print(line, file=self.file, flush=True)
+
+
+@contextlib.contextmanager
+def waiting() -> Iterator[None]:
+    """Counts the time within as compilation, as `compiling` yields it."""
+    begin = time.time()
+    try:
+        yield
+    finally:
+        waited(begin)
+
+
+def waited(begin: float) -> None:
+    """Counts the time since `begin`, by `time.time`, as compilation."""
+    jax.monitoring.record_event_time_span(_WAITING, begin, time.time())
+
+
+@contextlib.contextmanager
+def compiling() -> Iterator[Callable[[], float]]:
+    """Counts the seconds that this thread spends on tracing and compilation.
+
+    That is tracing, lowering, and compiling or loading from the cache, and `waiting`
+    for another thread that does so; what lies inside one another counts once.
+
+    Yields:
+      `taken()`, the seconds since the last call.
+
+    Example:
+      >>> with compiling() as taken:
+      ...     _ = jax.jit(lambda x: x + 1.5)(2.0)
+      ...     taken() > 0, taken()
+      (True, 0)
+    """
+    spans, thread = [], threading.get_ident()
+
+    def listen(event, start, end, **_):
+        if event not in _COMPILING or threading.get_ident() != thread:
+            return
+        while spans and spans[-1][1] > start:  # inner ones end before the outer one
+            start = min(start, spans.pop()[0])
+        spans.append((start, end))
+
+    def taken():
+        seconds = sum(end - start for start, end in spans)
+        spans.clear()
+        return seconds
+
+    jax.monitoring.register_event_time_span_listener(listen)
+    try:
+        yield taken
+    finally:
+        jax.monitoring.unregister_event_time_span_listener(listen)

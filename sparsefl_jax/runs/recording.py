@@ -14,8 +14,7 @@ from sparsefl_jax import data as datasets
 from sparsefl_jax import report
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.runs import checkpoint, mask_files, sinks, summary
-from sparsefl_jax.runs.plan import timings
-from sparsefl_jax.runs.progress import Progress
+from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.segments import Segment, Snapshot
 from sparsefl_jax.runs.setup import Setup, guarantee
 from sparsefl_jax.system import files
@@ -65,7 +64,7 @@ def recording(
     begin = saved_at if begin is None else begin
     with (
         sinks.open_sinks(config.sinks, workdir, about["position"]) as log,
-        timings.compiling() as compiled,
+        compiling() as compiled,
     ):
         mask_files.remove_later(workdir, at)
         counts = datasets.partition_counts(setup.data)

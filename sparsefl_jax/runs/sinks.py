@@ -1,9 +1,7 @@
 """Where the records of a run go: JSON lines always, other logs by name.
 
-A sink is made by `factory(workdir, position)`. `write(records, seconds)` takes the
-records of every segment, in order, and outlives a kill of the process; `close()` closes
-the files. What it raises becomes one line that names it. After an interruption a sink
-goes on from a position, which a checkpoint has saved, as if it had never stopped.
+After an interruption they go on from a position, which a checkpoint has saved, as if
+they had never stopped. What another log raises becomes one line that names it.
 """
 
 import contextlib
@@ -56,7 +54,7 @@ class JsonLines:
 
         `compile_seconds` of the segment's time went into compiling.
         """
-        rounds = trackers.num_rounds(records)
+        rounds = sum(record["phase"] == "train" for record in records)
         line = {
             "stage": records[-1]["stage"],
             "round": records[-1]["round"],
@@ -101,11 +99,6 @@ class JsonLines:
         self._timing.close()
 
 
-SINKS: dict[str, Callable[[Path, dict | None], Any]] = {
-    "tensorboard": trackers.TensorBoard,
-    "wandb": trackers.WeightsAndBiases,
-    "mlflow": trackers.MLflow,
-}
 _MODULES = {"tensorboard": "tensorboardX"}  # others have the name of the sink
 
 
@@ -123,7 +116,7 @@ def check(names: Sequence[str]) -> None:
     """Refuses sinks that are unknown or lack a package.
 
     Args:
-      names: keys of `SINKS`.
+      names: keys of `trackers.TOOLS`.
 
     Raises:
       ValueError: in one line.
@@ -135,7 +128,7 @@ def check(names: Sequence[str]) -> None:
       mlflow, tensorboard, wandb
     """
     for name in names:
-        one_of("sinks", name, sorted(SINKS))
+        one_of("sinks", name, sorted(trackers.TOOLS))
         module = _MODULES.get(name, name)
         found = importlib.util.find_spec(module)
         if found is None or found.origin is None:  # W&B leaves folders `wandb`
@@ -152,7 +145,7 @@ def open_sinks(
     r"""Opens `JsonLines` and the named sinks, and closes them on leaving.
 
     Args:
-      names: keys of `SINKS`.
+      names: keys of `trackers.TOOLS`.
       workdir: an existing directory.
       position: where the files end, as `position()` gave it; None: start empty.
 
@@ -181,22 +174,36 @@ def open_sinks(
     workdir = Path(workdir)
     with contextlib.ExitStack() as stack:
         files = stack.enter_context(contextlib.closing(JsonLines(workdir, position)))
-        sinks = {}
+        step = position["rounds"] if position else 0
+        logs = {}
 
         def call(name: str, function: Callable, *arguments) -> Any:
             with blaming(f"sinks={name!r}", OSError):
                 return function(*arguments)
 
+        def close(name: str) -> None:
+            summary = trackers.fields_of(workdir / "summary.json")
+            call(name, logs[name].close, summary)
+
         for name in names:
-            sinks[name] = call(name, SINKS[name], workdir, position)
-            stack.callback(call, name, sinks[name].close)
+            logs[name] = call(name, trackers.opened, name, workdir, step)
+            stack.callback(close, name)
 
         def write(
             records: list[dict], seconds: float, compile_seconds: float = 0.0
         ) -> None:
+            nonlocal step
             files.write(records, seconds, compile_seconds)
-            for name, sink in sinks.items():
-                call(name, sink.write, records, seconds)
+            if not logs:
+                return
+            rows = {}
+            for record in records:
+                step += record["phase"] == "train"
+                row = rows.setdefault(step, {"stage": float(record["stage"])})
+                row |= trackers.scalars(record, record["phase"])
+            rows[step]["seconds"] = seconds
+            for name, log in logs.items():
+                call(name, log.write, rows)
 
         yield Sinks(write, files.position)
 

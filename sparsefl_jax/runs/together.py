@@ -15,9 +15,9 @@ from sparsefl_jax.data import federated
 from sparsefl_jax.runs import job as single
 from sparsefl_jax.runs import lockstep, loop, recording
 from sparsefl_jax.runs.job import Job
-from sparsefl_jax.runs.plan import checks, timings
+from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.progress import Progress
+from sparsefl_jax.runs.progress import Progress, waited
 from sparsefl_jax.runs.segments import Run, Snapshot
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.system import interrupt, processes
@@ -141,7 +141,7 @@ def _together(
                 yield i, opened
             else:
                 at[i], recorders[i] = opened
-        timings.waited(begin[1])
+        waited(begin[1])
         seeds = [job.config.seed for job in jobs]
         for i, outcome in _in_step(at, recorders, seeds, setups, programs, interrupted):
             failed = attempt(files[i].close)

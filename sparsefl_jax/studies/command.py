@@ -23,7 +23,7 @@ def run(
     unlike: bool = False,
     launcher: str | None = None,
     options: str | None = None,
-    dry_run: bool = False,
+    dry_run: int | None = None,
 ) -> None:
     """Runs a study, or goes on with it, and prints its table.
 
@@ -36,7 +36,7 @@ def run(
       unlike: whether the runs may differ in data, partition or metric.
       launcher: 'local' or 'slurm' for jobs of submitit; or None.
       options: of the launcher, `NAME=VALUE,NAME=VALUE`.
-      dry_run: whether to print the plan of all points instead, see `dry_run.text`.
+      dry_run: 0 to print what is known of all points instead, see `dry_run.text`.
 
     Raises:
       ValueError: in one line, on what cannot run, and at the end if a point failed.
@@ -45,10 +45,15 @@ def run(
         raise ValueError("--study names all its runs, expected no --sweep or --config")
     if not file and config is None:
         raise ValueError("--sweep varies a configuration, expected --config with it")
-    if dry_run and (jobs != 1 or launcher):
+    if dry_run:
+        raise ValueError(
+            f"--dry_run={dry_run} is not read in a study, expected --dry_run"
+        )
+    known = dry_run is not None
+    if known and (jobs != 1 or launcher):
         flag = "launcher" if launcher else "jobs"
         raise ValueError(f"--{flag} is not read beside --dry_run")
-    if workdir is None and not dry_run:
+    if workdir is None and not known:
         raise ValueError("--workdir is missing, expected the folder of the study")
     if launcher == "slurm" and jobs != 1:
         raise ValueError(f"--jobs={jobs} has no effect with --launcher=slurm")
@@ -58,7 +63,7 @@ def run(
     if launcher or jobs > 1:  # leaves the memory of accelerators to the points
         jax.config.update("jax_platforms", "cpu")
     study = points.load(file) if file else grid.sweep(settle(config), swept)
-    if dry_run:
+    if known:
         return formats.say(plans.text(study, Path(workdir) if workdir else None))
     folder = Path(workdir)
     submit = launchers.submitting(launcher, folder, options or "") if launcher else None

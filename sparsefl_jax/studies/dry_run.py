@@ -1,72 +1,57 @@
-"""Plans a study: what its points are, in what they differ, what each will cost."""
+"""What is known of a study before it runs: its points, and in what they differ."""
 
 from collections.abc import Sequence
 from pathlib import Path
 
-import jax
-
-from sparsefl_jax.core.formats import align, format_seconds, format_si
+from sparsefl_jax.core.formats import align, format_si
 from sparsefl_jax.report.comparison import differences
 from sparsefl_jax.report.comparison.groups import Group
 from sparsefl_jax.report.load import Run
-from sparsefl_jax.runs import experiment, fit_rounds
+from sparsefl_jax.runs import dry_run, experiment, fit_rounds, limits
 from sparsefl_jax.runs.config import plain
-from sparsefl_jax.runs.plan import describe, formatting
 from sparsefl_jax.studies.points import Point, naming, with_kept_rounds
 
-_HEAD = ["point", "seeds", "rounds", "bits", "FLOPs executed", "memory", "time"]
+_HEAD = ["point", "seeds", "rounds", "bits of a round", "FLOPs of a round", "memory"]
 
 
 def text(points: Sequence[Point], workdir: Path | None = None) -> str:
-    """Returns the plan of a study; runs nothing, not even a pilot.
-
-    Where a pilot will set the rounds, they and the costs are those that the plan's
-    bound pays for, marked by "≥": a run has as many rounds or more.
+    """Returns the points of a study, and what is known of each; runs nothing.
 
     Args:
       points: all of the study.
-      workdir: of the study; what pilots have found of its runs there counts.
+      workdir: of the study; the rounds that pilots have found of its runs there count.
 
     Raises:
       ValueError: names a point that cannot run, and why.
     """
     if workdir is not None:
         points = [with_kept_rounds(workdir, point) for point in points]
-    rows, seconds, bounds = [], [0.0, 0.0], False
+    rows = []
     for point in points:
         with naming(point):
-            config, _ = fit_rounds.fitted(point.config, experiment.build, measure=False)
-            parts = experiment.build(config, started=True)
-        plan = describe.describe(*parts, key=jax.random.key(config.seed))
-        bound = bool(fit_rounds.wanted(config))
-        bounds |= bound
-        each, count = plan["total"], len(point.seeds)
-        seconds = [s + count * t for s, t in zip(seconds, each["seconds"], strict=True)]
-        rows.append([point.label or point.name, *_cells(plan, count, "≥ " * bound)])
+            setup, traced = experiment.build(point.config, started=True)
+        *_, most = (limits.most(setup, i, one) for i, one in enumerate(traced))
+        rounds = sum(stage.num_rounds for stage in setup.stages)
+        rows.append(
+            [
+                point.label or point.name,
+                str(len(point.seeds)),
+                "by a pilot" if fit_rounds.wanted(point.config) else str(rounds),
+                format_si(most.bits, "bit"),
+                format_si(most.flops),
+                dry_run.memory([one.memory for one in traced]),
+            ]
+        )
     runs = sum(len(point.seeds) for point in points)
     lines = [
         *align([_HEAD, *rows]),
         "",
-        f"{len(points)} points, {runs} runs, {formatting.span(seconds, format_seconds)}"
-        " one after another; all but the seeds is that of one run",
+        f"{len(points)} points, {runs} runs; bits and FLOPs are the most that a round "
+        "of the last stage takes, all weights and positions",
+        "",
+        *_differences(points),
     ]
-    if bounds:
-        lines.append(
-            "≥: by the plan's bound; the pilot that a point begins with may find more"
-        )
-    return "\n".join([*lines, "", *_differences(points)])
-
-
-def _cells(plan: dict, seeds: int, mark: str) -> list[str]:
-    total = plan["total"]
-    return [
-        str(seeds),
-        f"{mark}{total['rounds']}",
-        formatting.span(total["gbit"], lambda g: format_si(1e9 * g, "bit")),
-        format_si(1e15 * total["pflop_executed"]),
-        formatting.memory(plan["stages"], total),
-        formatting.span(total["seconds"], format_seconds),
-    ]
+    return "\n".join(lines)
 
 
 def _differences(points: Sequence[Point]) -> list[str]:

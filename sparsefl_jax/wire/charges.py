@@ -9,13 +9,18 @@ int32 at once, so the ledger counts them in int64; the clock, which turns them i
 seconds, computes in float32.
 """
 
+import math
 from typing import NamedTuple
 
 import numpy as np
 
 from sparsefl_jax.wire.numbers import HOST, Numbers
 from sparsefl_jax.wire.packets import Count, Layout
-from sparsefl_jax.wire.positions import POSITIONS, position_bits
+from sparsefl_jax.wire.positions import (
+    POSITIONS,
+    most_position_bits,
+    position_bits,
+)
 from sparsefl_jax.wire.values import VALUES
 
 
@@ -89,3 +94,34 @@ def packet_bits(layout: Layout, count: Count, numbers: Numbers = HOST) -> Bits:
             unary = None if measured is None else measured[..., leaf]
             positions += position_bits(layout.index, shape, nnz, unary, numbers)
     return Bits(values, sent * fresh * positions + whole(layout.optional))
+
+
+def most_bits(layouts: dict[str, Layout]) -> int:
+    """Bounds the bits of a message: every packet whole, with its positions.
+
+    Args:
+      layouts: as `packets.layout` returns them.
+
+    Example:
+      >>> from sparsefl_jax.wire.packets import Packet, layout
+      >>> mask = {'w': np.zeros(8, bool)}
+      >>> packet = Packet({'w': np.zeros(8, np.float32)}, mask, index='bitmap')
+      >>> most_bits(layout({'up': packet}))  # 8 values, a bit for each
+      264
+    """
+    return sum(map(_most, layouts.values()))
+
+
+def _most(layout: Layout) -> int:
+    sizes = np.array([math.prod(shape) for shape in layout.shapes], np.int64)
+    measured, positions = sizes, 0
+    if layout.index in VALUES:
+        bounds = VALUES[layout.index].bounds
+        most = [bounds(n, layout.bits, layout.bucket)[1] for n in sizes.tolist()]
+        measured = np.array(most, np.int64)
+    elif layout.masked and layout.index in POSITIONS:
+        leaves = zip(layout.shapes, sizes.tolist(), strict=True)
+        positions = sum(most_position_bits(layout.index, *leaf) for leaf in leaves)
+    # Without positions, whose bound is another than those of a whole mask.
+    whole = packet_bits(layout, Count(sizes, np.False_, np.True_, measured))
+    return int(whole.total) + positions

@@ -192,7 +192,7 @@ def _check_ranges(config) -> None:
         refuse, bound = _BOUNDS[field]
         refuse(field, given[field], bound)
     if "fit.by" in given:
-        one_of("fit.by", given["fit.by"], ("plan", "pilot"))
+        one_of("fit.by", given["fit.by"], ("pilot",))
     if config.seed + config.seeds > 2**31:
         raise ValueError(
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"

@@ -18,7 +18,6 @@ from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import segment_lengths
-from sparsefl_jax.runs.plan import traffic_estimate
 from sparsefl_jax.runs.plan.memory import by_shape
 from sparsefl_jax.runs.setup import Setup, check
 from sparsefl_jax.simulation import clock, initial_state, placement
@@ -33,7 +32,6 @@ class Traced(NamedTuple):
     """One round of a stage by shape."""
 
     layouts: dict[str, dict[str, packets.Layout]]  # of 'down', with 'handed/', and 'up'
-    facts: tuple[dict[str, traffic_estimate.Facts], ...]  # of what travels every round
     model: SparseModel  # what it hands on
     reads_budget: bool  # whether a client's part depends on its budget
     client: Callable  # a client's part of a round: *arguments -> (down, up, ...)
@@ -137,12 +135,37 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
     total = jax.tree.map(lambda v: v.update(weak_type=False), total)
     return Traced(
         {"down": packets.layout(handed | down), "up": packets.layout(up)},
-        traffic_estimate.facts(traced),
         jax.eval_shape(after, key, server, total),
         reads(traced.jaxpr, arguments)[1].client.budget,
         client,
         arguments,
     )
+
+
+def alive(stage: Stage, start: float) -> list[float]:
+    """Returns the share alive at most after 0, 1, ... rounds, up to all.
+
+    Args:
+      stage: the stage.
+      start: the share of entries alive where it starts, at most.
+
+    Raises:
+      ValueError: `Algorithm.alive` gives what is no share.
+
+    Example:
+      >>> from types import SimpleNamespace
+      >>> halving = SimpleNamespace(alive=lambda round, start: start / 2**round)
+      >>> alive(Stage(halving, num_rounds=2, cohort_size=1), 1.0)
+      [1.0, 0.5, 0.25]
+    """
+    if stage.algorithm.alive is None:
+        return [1.0] * (stage.num_rounds + 1)
+    shares = []
+    for round in range(stage.num_rounds + 1):
+        shares.append(share := float(stage.algorithm.alive(round, start)))
+        if not 0 <= share <= 1:
+            raise ValueError(f"alive({round}) is {share}, expected in [0, 1]")
+    return shares
 
 
 def _warn_of_dense(params: PyTree, layouts: dict) -> None:

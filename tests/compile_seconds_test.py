@@ -5,13 +5,13 @@ import time
 import jax
 import pytest
 
-from sparsefl_jax.runs.plan import timings
+from sparsefl_jax.runs import progress
 
 
 def test_time_spent_on_programs_counts_once_and_only_while_it_is_asked_for():
     span = "/jax/core/compile/jaxpr_trace_duration"
     tell = jax.monitoring.record_event_time_span
-    with timings.compiling() as taken:
+    with progress.compiling() as taken:
         tell(span, 100.0, 101.0)
         tell(span, 101.5, 102.0)
         tell(span, 99.0, 103.0)  # both were inside

@@ -1,0 +1,200 @@
+"""A run before its first round: what is known of it, and what a few rounds cost."""
+
+import math
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from sparsefl_jax.core.formats import (
+    MISSING,
+    align,
+    format_percent,
+    format_seconds,
+    format_si,
+)
+from sparsefl_jax.data.federated import partition_counts
+from sparsefl_jax.data.statistics import partition_statistics, statistics_rows
+from sparsefl_jax.runs import limits, pilot
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.plan.memory import Memory
+from sparsefl_jax.runs.setup import Setup, guarantee
+from sparsefl_jax.runs.source import Parts
+from sparsefl_jax.simulation import clock, initial_state
+from sparsefl_jax.system import provenance
+from sparsefl_jax.wire import ledger
+from sparsefl_jax.wire.charges import most_bits
+from sparsefl_jax.wire.packets import assumptions
+
+
+def text(parts: Parts, memories: Sequence[Memory] | None = None) -> str:
+    """Returns what is known of a run: stages, clients, memory, a round at most.
+
+    Args:
+      parts: of the run.
+      memories: of the compiled stages; otherwise the working sets are not known.
+    """
+    setup, traced = parts
+    memories = memories or [one.memory for one in traced]
+    rounds = sum(stage.num_rounds for stage in setup.stages)
+    statement = guarantee(setup, setup.stages[-1].num_rounds).get("statement")
+    until = setup.until._asdict().items()
+    ends = " or ".join(f"until.{name}={v:g}" for name, v in until if v is not None)
+    lines = [
+        *_head(setup),
+        "",
+        *_stages(parts, memories),
+        "",
+        f"total     {rounds} rounds, {memory(memories)}",
+        *_notes(parts, memories),
+        *([statement] if statement else []),
+        *([f"Less if it ends earlier, by {ends}."] if ends else []),
+    ]
+    return "\n".join(lines)
+
+
+def measured(parts: Parts, rounds: int, seed: int, *, progress: bool = False) -> str:
+    """Runs some rounds of every stage; returns what they cost, and what follows.
+
+    Args:
+      parts: of the run.
+      rounds: of each stage, which the last of them evaluates.
+      seed: of the run.
+      progress: whether to show the rounds.
+    """
+    stages = parts.setup.stages
+    found = pilot.run(parts.setup, [rounds] * len(stages), seed, progress=progress)
+    columns, total = [], np.zeros(3)
+    for stage, records, seconds in zip(stages, *found, strict=True):
+        first, *later = ([_bits(r), r["flops"]] for r in records)
+        each = np.mean(later or [first], axis=0)
+        left = stage.num_rounds - len(records)
+        took = seconds / len(records)
+        spent = np.sum([first, *later], axis=0) + left * each
+        total += [*spent, took * stage.num_rounds]
+        columns.append(
+            {
+                "measured rounds": f"{len(records)} of {stage.num_rounds}",
+                "the first: both ways": format_si(first[0], "bit"),
+                "a later one": format_si(each[0], "bit"),
+                "           training": format_si(each[1], "FLOP"),
+                "           time": format_seconds(took),
+            }
+        )
+    bits, flops, seconds = total
+    return "\n".join(
+        [
+            *_rows(columns),
+            "",
+            f"follows   {format_si(bits, 'bit')}, {format_si(flops, 'FLOP')}, "
+            f"{format_seconds(seconds)}",
+            "That is if all rounds that were not run cost what these did. Time counts "
+            f"an evaluation in {rounds} rounds, and no compilation.",
+        ]
+    )
+
+
+def memory(memories: Sequence[Memory]) -> str:
+    """Formats the memory of the largest stage, a lower bound before compilation."""
+    known = all(one.working_set is not None for one in memories)
+    size = format_si(max(one.total() for one in memories), "B")
+    return size if known else f"at least {size}"
+
+
+def _bits(record: dict) -> int:
+    return record["bits_down"] + record["bits_up"]
+
+
+def _head(setup: Setup) -> list[str]:
+    """Describes devices, network and clients."""
+    devices, model = list(setup.devices or jax.devices()), setup.model
+    statistics = partition_statistics(partition_counts(setup.data))
+    train, rows = statistics["train"], dict(statistics_rows(statistics))
+    largest = format_percent(statistics["largest_share"], 1)
+    parameters = jax.tree.leaves(initial_state.initial_shapes(model).params)
+    weights = sum(leaf.size for leaf in parameters)
+    tiers = clock.members(setup.system).items()
+    system = ", ".join(f"{len(ids)} {name}" for name, ids in tiers)
+    return [
+        f"devices   {len(devices)} x {devices[0].device_kind}, {model.dtype}, "
+        f"precision {provenance.precision()}",
+        f"model     {format_si(weights)} parameters, "
+        f"{format_si(ledger.macs_per_sample(model.macs))} multiply-adds a sample",
+        f"clients   {statistics['number']} with {train['min']} to {train['max']} "
+        f"training samples (median {train['median']:g}, the largest {largest} of all), "
+        f"{len(setup.data.y_test)} test samples",
+        f"labels    entropy of a client {rows['label entropy of a client']}",
+        *([f"system    {system}"] if system else []),
+    ]
+
+
+def _stages(parts: Parts, memories: Sequence[Memory]) -> list[str]:
+    """Formats the figures of every stage below one another."""
+    columns, share = [], 1.0
+    for index, stage in enumerate(parts.setup.stages):
+        traced, held = parts.traced[index], memories[index]
+        most = limits.most(parts.setup, index, traced)
+        share = checks.alive(stage, share)[-1]
+        under = sum(
+            math.prod(shape)
+            for packet in traced.layouts["down"].values()
+            if packet.masked
+            for shape in packet.shapes
+        )
+        down, up = (
+            format_si(stage.cohort_size * most_bits(traced.layouts[way]), "bit")
+            for way in ("down", "up")
+        )
+        kept, where = held.client_store["bytes"], held.client_store["where"]
+        column = {
+            "stage": str(index),
+            "rounds, clients in each": f"{stage.num_rounds}, {stage.cohort_size}",
+            "epochs, batch, chunk": f"{stage.epochs}, {stage.batch_size}, {held.chunk}",
+            "weights under a mask": format_si(under),
+            "of these alive at the end": _share(share) if under else MISSING,
+            "a round at most: down": down,
+            "                 up": up,
+            "                 training": format_si(most.flops, "FLOP"),
+        }
+        if parts.setup.system is not None:
+            time = 3600 * min(most.hours, most.closes)
+            column["                 virtual time"] = format_seconds(time)
+        rows = f"{format_si(kept, 'B')}, {where}" if kept else MISSING
+        column["all clients' rows"] = rows
+        sizes = held.parts().items()
+        column |= {f"memory: {part}": format_si(size, "B") for part, size in sizes}
+        columns.append(column)
+    return _rows(columns)
+
+
+def _rows(columns: Sequence[dict[str, str]]) -> list[str]:
+    return align([[name, *(each[name] for each in columns)] for name in columns[0]])
+
+
+def _share(share: float) -> str:
+    return f"at most {share:.3g}" if share < 1 else "unknown"
+
+
+def _notes(parts: Parts, memories: Sequence[Memory]) -> list[str]:
+    """Explains which figures are bounds or assumptions."""
+    notes = [
+        "A round at most: all weights and all positions travel, the largest clients "
+        "train the dense network, and masks cost a sort of its weights at every step."
+    ]
+    stores = [m.client_store for m in memories if m.client_store["working"]]
+    if stores:
+        sizes = sorted({str(store["working"]) for store in stores})
+        places = " or ".join(sorted({store["where"] for store in stores}))
+        notes.append(
+            f"Clients' rows on the {places}: the devices hold those of up to "
+            f"{' or '.join(sizes)} clients for a segment, and as many for the next."
+        )
+    for index, one in enumerate(parts.traced):
+        for packet, reason in assumptions(one.layouts).items():
+            notes.append(f"Not charged: {packet} in stage {index} ({reason}).")
+    if any(one.working_set is None for one in memories):
+        notes.append(
+            "Memory: without the working set, which is known once a stage is compiled; "
+            "--dry_run compiles all stages."
+        )
+    return notes

@@ -1,0 +1,168 @@
+"""What is known of a run before it begins, by hand, and what a few rounds cost."""
+
+import re
+
+import numpy as np
+import pytest
+
+import sparsefl_jax as sfl
+from sparsefl_jax.core.formats import format_si
+from sparsefl_jax.runs import cli, dry_run, loop, pilot
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.setup import Limits, Setup
+from sparsefl_jax.runs.source import Parts
+from sparsefl_jax.simulation import systems
+from sparsefl_jax.studies import command
+from tests.refusals import refused
+from tests.tiny import tiny_config
+
+SIZES = (12, 20, 33, 41, 70, 24)
+WIDTH, INPUTS, CLASSES, BATCH = 256, 12, 4, 8
+KERNELS = INPUTS * WIDTH + WIDTH * CLASSES
+DENSE = KERNELS + WIDTH + CLASSES
+
+
+@pytest.fixture(scope="module")
+def world():
+    """Uneven clients, an MLP of some thousand weights, a loss and an optimizer."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(300, 2, 6, 1)).astype(np.float32)
+    y = (np.arange(300) % CLASSES).astype(np.int32)
+    parts = np.split(np.arange(200), np.cumsum(SIZES)[:-1])
+    data = sfl.from_arrays(
+        x[:200], y[:200], x_test=x[200:], y_test=y[200:], partition=parts
+    )
+    model = sfl.models.build("mlp", CLASSES, data.x.shape[1:], widths=(WIDTH,))
+    return data, model, (model, sfl.training.make_optimizer())
+
+
+def stage(method, rounds, cohort=3, **kwargs):
+    return sfl.Stage(method, rounds, cohort, 2, BATCH, **kwargs)
+
+
+def parts_of(world, stages, **settings):
+    data, model, _ = world
+    setup = Setup(stages, model, data, **settings)
+    return Parts(setup, checks.run(setup))
+
+
+def rows(text):
+    """Returns the cells of the table by the name of the row."""
+    cells = [re.split(r" {2,}", line) for line in text.splitlines()]
+    # Units are joined by one space, and names may begin with several.
+    return {row[-2].strip(): row[-1] for row in cells if len(row) > 1}
+
+
+def test_fedavg_by_hand(world):
+    text = dry_run.text(parts_of(world, [stage(sfl.fedavg(*world[2]), 4, 6)]))
+    told = rows(text)
+    both = format_si(6 * 32 * DENSE, "bit")
+    assert told["a round at most: down"] == told["up"] == both
+    assert told["weights under a mask"] == "0"
+    assert told["of these alive at the end"] == "-"
+    sorts = 2 * sum(-(-n // BATCH) for n in SIZES) * DENSE * np.log2(DENSE + 1)
+    most = 6 * KERNELS * 2 * sum(SIZES) + sorts
+    assert told["training"] == format_si(most, "FLOP")
+    devices, images = 2, 200 * INPUTS * 4
+    tables = 200 * 4 + 6 * max(SIZES) * 4 + 6 * 12
+    assert told["memory: population"] == format_si(devices * (images + tables), "B")
+    assert told["memory: test set"] == format_si(100 * (INPUTS * 4 + 4), "B")
+    assert told["memory: server"] == format_si(devices * 4 * DENSE, "B")
+    assert "memory: working set" not in told  # which no shape tells
+    assert told["total"].startswith("4 rounds, at least ")
+    assert told["devices"].startswith("2 x cpu, float32, ")
+    assert told["model"].startswith(f"{format_si(DENSE)} parameters, ")
+    assert "(median 28.5, the largest 35.0 % of all)" in told["clients"]
+    assert told["labels"].startswith("entropy of a client ")
+
+
+def test_a_column_for_each_stage_and_what_may_be_alive(world):
+    parts = world[2]
+    method = sfl.fedsparsify_global(*parts, density=0.1, rounds=3, power=2.0)
+    stages = [stage(sfl.pdst(*parts, density=0.2), 3), stage(method, 5)]
+    until = Limits(gbit=2.0)
+    lines = dry_run.text(parts_of(world, stages, until=until)).splitlines()
+    (rounds,) = [line for line in lines if line.startswith("rounds")]
+    assert rounds.split()[-4:] == ["3,", "3", "5,", "3"]
+    (alive,) = [line for line in lines if line.startswith("of these alive")]
+    assert alive.split()[-6:] == ["at", "most", "0.2", "at", "most", "0.1"]
+    (down,) = [line for line in lines if line.startswith("a round at most: down")]
+    # All weights of three clients, and a bit for each position.
+    assert down.endswith(format_si(3 * (32 * DENSE + DENSE), "bit"))
+    assert any(line.startswith("total     8 rounds, ") for line in lines)
+    assert lines[-1] == "Less if it ends earlier, by until.gbit=2."
+
+
+def test_a_share_that_is_none_is_refused(world):
+    method = sfl.nst(*world[2], density=0.2)
+    method = method._replace(alive=lambda round, start: 2 * round)
+    with pytest.raises(ValueError, match=r"alive\(1\) is 2.0, expected in \[0, 1\]"):
+        checks.alive(stage(method, 3), 1.0)
+
+
+def test_a_system_tells_its_tiers_and_the_deadline(world):
+    system = systems.make_system("mobile", 6, seed=0, deadline=1e-3)
+    method = sfl.fedavg(*world[2])
+    told = rows(dry_run.text(parts_of(world, [stage(method, 2)], system=system)))
+    counts = np.bincount(system.tier)
+    each = zip(system.tiers, counts, strict=True)
+    assert told["system"] == ", ".join(f"{n} {name}" for name, n in each)
+    assert told["virtual time"] == "0.0 s"  # the deadline, not the slowest client
+
+
+def test_what_follows_from_rounds_that_ran(world, monkeypatch):
+    """Of four rounds two are measured, whose first costs more; and a stage of one."""
+
+    def record(bits, flops):
+        return {"bits_down": bits, "bits_up": 2 * bits, "flops": flops}
+
+    def run(setup, rounds, seed, progress):
+        assert rounds == [2, 2] and seed == 7
+        first = [record(10**6, 1e9)]
+        main = [record(3 * 10**6, 2e9), record(10**6, 1e9)]
+        return pilot.Pilot([first, main], [5.0, 60.0])
+
+    monkeypatch.setattr(pilot, "run", run)
+    method = sfl.fedavg(*world[2])
+    parts = parts_of(world, [stage(method, 1), stage(method, 4)])
+    lines = dry_run.measured(parts, 2, 7).splitlines()
+    assert lines[0].split()[2:] == ["1", "of", "1", "2", "of", "4"]
+    assert lines[1].split()[-4:] == ["3.00", "Mbit", "9.00", "Mbit"]
+    assert lines[2].split()[-4:] == ["3.00", "Mbit", "3.00", "Mbit"]
+    assert lines[4].split()[-4:] == ["5.0", "s", "30.0", "s"]
+    # 3, then 9 and three times 3 Mbit; 1, then 2 and three times 1 GFLOP; 5 and 4 x 30.
+    assert lines[6] == "follows   21.0 Mbit, 6.00 GFLOP, 2 min 5 s"
+
+
+def test_a_pilot_runs_as_many_rounds_as_there_are(world, key):
+    method = sfl.fedavg(*world[2])
+    stages = [stage(method, 1), stage(method, 4)]
+    setup = parts_of(world, stages, eval_every=1, until=Limits(gbit=1e-9)).setup
+    found = pilot.run(setup, [2, 2], 0)
+    assert [len(records) for records in found.rounds] == [1, 2]
+    assert all(seconds > 0 for seconds in found.seconds)
+    # The cohorts are those of the run.
+    there = loop.run_setup(key, setup._replace(until=Limits())).metrics[0]
+    assert found.rounds[0][0]["clients"] == there["clients"]
+
+
+@pytest.mark.slow
+def test_the_command_runs_rounds_only_if_it_is_told_to(tmp_path, capsys, monkeypatch):
+    config = tiny_config(tmp_path)
+    with monkeypatch.context() as patch:
+        patch.setattr(pilot, "run", None)  # nothing runs
+        cli.dry_run(config)
+    text = capsys.readouterr().out
+    assert "memory: working set" in text and "follows" not in text
+    cli.dry_run(config, 2)
+    told = rows(capsys.readouterr().out)
+    assert told["measured rounds"] == "2 of 4"
+    assert told["follows"].count(", ") == 2
+
+
+def test_rounds_of_a_study_are_not_run():
+    study = "studies/five_methods.py"
+    refused(
+        lambda: command.run(study, None, None, None, dry_run=2),
+        "--dry_run=2 is not read in a study, expected --dry_run",
+    )
