@@ -299,9 +299,9 @@ def test_curves_are_means_over_the_rounds_that_all_seeds_have(tmp_path):
     ):
         write(tmp_path / "a" / f"seed_{seed}", points, seed)
     (entry,) = compare(read_groups([tmp_path / "a"])).entries
-    band = figures.band(entry, "gbit", lambda r: r["accuracy"])
+    band = figures.band(entry, "gbit", "accuracy")
     np.testing.assert_allclose(band.cost, [2, 3.5])
-    np.testing.assert_allclose(band.mean, [0.3, 0.6])
+    np.testing.assert_allclose(band.share, [0.3, 0.6])
     np.testing.assert_allclose(band.deviation, [0.02**0.5, 0.08**0.5])
 
 

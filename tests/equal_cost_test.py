@@ -119,7 +119,7 @@ def test_differences_are_paired_by_seed():
 def test_every_cumulative_column_is_an_axis(tmp_path):
     extra = {"hours_cumulative": 0.5, "joule_cumulative": 7.0}
     run = read_run(write(tmp_path, list(lines([(1.0, 0.5)], extra=extra))))
-    axes = costs.axes([run])
+    axes = costs.axes([costs.progress(run)])
     names = ["gbit", "gbit_up", "gbit_down", "pflop", "hours", "joule", "rounds"]
     assert [axis.name for axis in axes] == names
     assert axes[4].text(2.5) == "2.5 h" and axes[5].title == "joule"
@@ -134,10 +134,10 @@ def test_up_and_down_are_summed_over_all_stages(tmp_path):
     assert costs.total(run, "gbit_up") == pytest.approx(15e-9)
     assert costs.total(run, "gbit_down") == pytest.approx(25e-9)
     assert costs.total(run, "pflop") == 10 and costs.total(run, "rounds") == 5
-    curve = costs.curve(run, "gbit_up")  # of the last stage alone
+    curve = costs.curve(costs.progress(run), "gbit_up")  # of the last stage alone
     np.testing.assert_allclose(curve.cost, [9e-9, 15e-9])
     assert curve.accuracy.tolist() == [0.2, 0.6]
-    assert costs.curve(run, "rounds").cost.tolist() == [3, 5]
+    assert costs.curve(costs.progress(run), "rounds").cost.tolist() == [3, 5]
 
 
 def test_traffic_without_positions_is_an_axis_where_positions_travel(tmp_path):
@@ -150,6 +150,7 @@ def test_traffic_without_positions_is_an_axis_where_positions_travel(tmp_path):
         return read_run(write(tmp_path / name, points))
 
     dense, sparse = written("dense", 0), written("sparse", 2)
+    dense, sparse = costs.progress(dense), costs.progress(sparse)
     assert "gbit_values" not in [axis.name for axis in costs.axes([dense])]
     assert "gbit_values" in [axis.name for axis in costs.axes([dense, sparse])]
     np.testing.assert_allclose(costs.curve(sparse, "gbit_values").cost, [7e-9, 14e-9])
@@ -157,7 +158,7 @@ def test_traffic_without_positions_is_an_axis_where_positions_travel(tmp_path):
 
 def test_a_run_in_its_first_stage_has_no_result_yet(tmp_path):
     path = write(tmp_path, [(1.0, 0.9)], first_stage={"name": "snip"}, ended=False)
-    assert not len(costs.curve(read_run(path), "gbit").cost)
+    assert not len(costs.curve(costs.progress(read_run(path)), "gbit").cost)
 
 
 def groups_of(folder):
@@ -210,7 +211,9 @@ def test_a_method_that_costs_nothing_does_not_spoil_the_budgets(tmp_path):
     gbit = found.axes[0]
     assert found.budgets["gbit"] == [2.0, 4.0] and found.common["gbit"] == 4.0
     (run,) = found.entries[0].group.runs
-    assert costs.curve(run, "gbit").accuracy.tolist() == [0.6]  # the last
+    assert costs.curve(costs.progress(run), "gbit").accuracy.tolist() == [
+        0.6
+    ]  # the last
     assert found.notes[0, found.at(gbit)[2.0]] == "ended at 0 bit"
 
 

@@ -167,10 +167,13 @@ def test_an_empty_run_has_a_row(tmp_path):
 
 def test_training_flops_are_summed_where_they_are_not_logged(tmp_path):
     run = read_run(write_seed(tmp_path, 0))
-    last = run.evals[-1]
-    by_hand = sum(r["flops"] for r in run.train[:-2]) / 1e15
-    assert costs.cost(run, run.evals[-2], "pflop") == pytest.approx(by_hand)
-    assert costs.cost(run, last | {"pflop_cumulative": 7.0}, "pflop") == 7.0
+    by_hand = [sum(r["flops"] for r in run.train[:n]) / 1e15 for n in (6, 8)]
+    assert run.evals[-2]["round"] == 4  # of the second stage; the first has two rounds
+    found = costs.progress(run)["pflop"]
+    assert found[[6, 8]].tolist() == pytest.approx(by_hand)
+    logged = run.evals[-1] | {"pflop_cumulative": 7.0}
+    found = costs.progress(run._replace(evals=[*run.evals[:-1], logged]))["pflop"]
+    assert found[[6, 8]].tolist() == pytest.approx([by_hand[0], 7.0])
 
 
 def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
@@ -259,7 +262,7 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
     assert "±" not in row["last %"] and row["n"] == "2"
     group = read_groups(paths)[0]
     (entry,) = compare([group]).entries
-    band = figures.band(entry, "rounds", lambda r: r["accuracy"])
+    band = figures.band(entry, "rounds", "accuracy")
     assert band.cost.tolist() == [4, 6]  # 2 is of the first stage
 
 

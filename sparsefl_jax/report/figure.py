@@ -100,7 +100,10 @@ def name_lines(ax: Any) -> None:
             va="center",
             fontsize=8.5,
             color=[0.75 * part for part in to_rgb(line.get_color())],
-            arrowprops={"arrowstyle": "-", "color": line.get_color(), "lw": 0.8},
+            arrowprops={
+                **{"arrowstyle": "-", "linestyle": (0, (1, 2))},
+                **{"color": line.get_color(), "linewidth": 0.8},
+            },
         )
 
 

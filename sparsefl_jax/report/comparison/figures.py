@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,10 +10,6 @@ from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.report.comparison import costs
 from sparsefl_jax.report.comparison.costs import Axis
 from sparsefl_jax.report.comparison.equal_cost import on_front
-from sparsefl_jax.report.comparison.evaluations import (
-    accuracy,
-    final_evals,
-)
 from sparsefl_jax.report.comparison.line_styles import looks
 from sparsefl_jax.report.comparison.measures import Comparison, Entry
 from sparsefl_jax.report.figure import (
@@ -24,19 +20,13 @@ from sparsefl_jax.report.figure import (
     whole_numbers,
 )
 from sparsefl_jax.report.lines import finite
-from sparsefl_jax.report.load import Record
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _SIZE = (5.8, 3.6)  # inches
 _LOG_FROM = 8.0  # how much the costs must differ for a logarithmic axis
 _ALIKE = 1.02  # costs that differ less are the same
-
-
-class Band(NamedTuple):
-    """The mean of a group's runs at the rounds that all of them evaluated."""
-
-    cost: np.ndarray  # [n] float64, the mean over seeds
-    mean: np.ndarray  # [n] float64, of shares
-    deviation: np.ndarray  # [n] float64, over seeds; zeros for a single one
 
 
 def draw(comparison: Comparison, folder: Path) -> dict[str, Path]:
@@ -58,15 +48,12 @@ def draw(comparison: Comparison, folder: Path) -> dict[str, Path]:
         return drawn
     for axis in comparison.axes:
         name = f"accuracy_by_{axis.name}"
-        drawn[name] = _curves(comparison, axis, accuracy)
+        drawn[name] = _curves(comparison, axis, "accuracy")
         drawn[f"front_{axis.name}"] = _cost_front(comparison, axis)
     drawn["front_density"] = _density_front(comparison)
     for name in ("median", "p10"):
-        drawn[f"clients_{name}"] = _curves(
-            comparison,
-            costs.axis("rounds"),
-            lambda r, n=name: r.get("client_accuracy", {}).get(n),
-        )
+        by_round = _curves(comparison, costs.axis("rounds"), f"client_{name}")
+        drawn[f"clients_{name}"] = by_round
     paths = {}
     for name, plot in drawn.items():
         if plot is not None:
@@ -76,46 +63,40 @@ def draw(comparison: Comparison, folder: Path) -> dict[str, Path]:
     return paths
 
 
-def band(entry: Entry, name: str, value: Callable[[Record], float | None]) -> Band:
+def band(entry: Entry, name: str, value: str) -> "pd.DataFrame":
     """Returns the mean over seeds at the rounds that all of a group's runs evaluated.
 
     Args:
       entry: of the group.
       name: of the axis of cost.
-      value: `(record of an evaluation) -> share or None`.
+      value: the column of shares, see `costs.progress`.
 
     Returns:
-      The band, empty if the runs have no round in common.
+      A row for each round, with the means `cost` and `share`, and the sample
+      `deviation` of the share, 0 of a single run.
     """
-    by_round = [
-        {
-            costs.cost(run, r, "rounds"): (x, value(r))
-            for r in final_evals(run)
-            if finite(value(r)) and finite(x := costs.cost(run, r, name))
-        }
-        for run in entry.group.runs
-    ]
-    rounds = sorted(set(by_round[0]).intersection(*by_round[1:]))
-    points = np.array([[run[r] for run in by_round] for r in rounds], float)
-    x, y = np.moveaxis(points.reshape(-1, len(by_round), 2), -1, 0)
-    deviation = y.std(axis=1, ddof=1) if len(by_round) > 1 else np.zeros(len(y))
-    return Band(x.mean(axis=1), y.mean(axis=1), deviation)
+    import pandas as pd
+
+    runs = [t.reindex(columns=[name, value]).dropna() for t in entry.progress]
+    by_round = pd.concat(runs).set_axis(["cost", "share"], axis=1).groupby(level=0)
+    found = by_round.mean().assign(deviation=by_round["share"].std().fillna(0.0))
+    return found[by_round.size() == len(runs)]
 
 
-def _curves(comparison: Comparison, axis: Axis, value: Callable) -> Callable | None:
+def _curves(comparison: Comparison, axis: Axis, value: str) -> Callable | None:
     """Returns what draws a value of the evaluations over a cost, if there is any."""
     entries = comparison.entries
     bands = [band(entry, axis.name, value) for entry in entries]
-    if not any(len(each.cost) for each in bands):
+    if not any(map(len, bands)):
         return None
 
     def plot(ax) -> None:
-        scale = scale_costs(ax, [b.cost.max() for b in bands if len(b.cost)], axis)
+        scale = scale_costs(ax, [b["cost"].max() for b in bands if len(b)], axis)
         styles = looks([entry.group for entry in entries])
         for entry, each, look in zip(entries, bands, styles, strict=True):
-            if not len(each.cost):
+            if not len(each):
                 continue
-            x, y, spread = scale * each.cost, 100 * each.mean, 100 * each.deviation
+            x, y, spread = (each * [scale, 100, 100]).to_numpy().T
             style = look._replace(marker=look.marker if len(x) <= 25 else "")._asdict()
             ax.plot(x, y, label=_name(entry), **style)
             ax.fill_between(

@@ -19,6 +19,7 @@ from sparsefl_jax.report.comparison.equal_cost import (
 from sparsefl_jax.report.comparison.evaluations import last_eval, seed_of
 from sparsefl_jax.report.comparison.groups import Group
 from sparsefl_jax.report.comparison.intervals import over_seeds
+from sparsefl_jax.report.lines import column
 from sparsefl_jax.report.load import Run
 
 if TYPE_CHECKING:
@@ -36,6 +37,11 @@ class Entry(NamedTuple):
     group: Group
     label: str  # unique; ends in MARK if the group is unlike the first
     unlike: str  # in what, such as "partition, metric"; '' if in nothing
+    progress: "list[pd.DataFrame]"  # of each run
+
+    def curves(self, axis: Axis) -> list[Curve]:
+        """Returns the accuracy of each run over a cost."""
+        return [costs.curve(table, axis.name) for table in self.progress]
 
 
 class Comparison(NamedTuple):
@@ -104,7 +110,8 @@ def compare(
       ValueError: an axis does not exist, a budget is not positive, or groups are
         unlike.
     """
-    axes = costs.axes([run for group in groups for run in group.runs])
+    tables = [[costs.progress(run) for run in group.runs] for group in groups]
+    axes = costs.axes([table for of in tables for table in of])
     for name, values in (budgets or {}).items():
         one_of("budget", name, [axis.name for axis in axes])
         for value in values:
@@ -113,18 +120,14 @@ def compare(
     if not unlike:
         likeness.refuse_unlike(groups, labels)
     entries = [
-        Entry(group, label + likeness.apart(group) + f" {MARK}" * bool(reason), reason)
-        for group, label, reason in zip(
-            groups, labels, likeness.unlike(groups), strict=True
+        Entry(group, label + likeness.apart(group) + f" {MARK}" * bool(why), why, of)
+        for group, label, why, of in zip(
+            groups, labels, likeness.unlike(groups), tables, strict=True
         )
-    ]
-    curves = [
-        {axis.name: [costs.curve(r, axis.name) for r in e.group.runs] for axis in axes}
-        for e in entries
     ]
     chosen, common = {}, {}
     for axis in axes:
-        ends = _ends(entries, [of[axis.name] for of in curves])
+        ends = _ends(entries, axis)
         chosen[axis.name] = sorted(
             (budgets or {}).get(axis.name)
             or default_budgets(ends, whole=axis.name == "rounds")
@@ -132,42 +135,41 @@ def compare(
         limit = min(ends, default=0.0) * (1 + SLACK)
         reached = [budget for budget in chosen[axis.name] if budget <= limit]
         common[axis.name] = max(reached, default=None)
-    return _measured(Comparison(entries, axes, chosen, common), curves)
+    return _measured(Comparison(entries, axes, chosen, common))
 
 
-def _measured(
-    comparison: Comparison, curves: Sequence[dict[str, list[Curve]]]
-) -> Comparison:
+def _measured(comparison: Comparison) -> Comparison:
     """Fills in the quantities of each line, model and seed, and their means."""
     import pandas as pd
 
     rows, notes, at_cost = [], {}, []
-    for line, (entry, of) in enumerate(zip(comparison.entries, curves, strict=True)):
+    for line, entry in enumerate(comparison.entries):
         at = {}
         for axis in comparison.axes:
-            for budget, column in comparison.at(axis).items():
-                at[column] = [accuracy_at(curve, budget) for curve in of[axis.name]]
-                if None in at[column]:
-                    why = _why_none(entry, of[axis.name], axis, budget)
-                    notes[line, column] = why
-            if column := comparison.area(axis):
+            curves = entry.curves(axis)
+            for budget, name in comparison.at(axis).items():
+                at[name] = [accuracy_at(curve, budget) for curve in curves]
+                if None in at[name]:
+                    notes[line, name] = _why_none(entry, curves, axis, budget)
+            if name := comparison.area(axis):
                 budget = comparison.common[axis.name]
-                at[column] = [mean_accuracy(curve, budget) for curve in of[axis.name]]
+                at[name] = [mean_accuracy(curve, budget) for curve in curves]
         at_cost = list(at)
         for rank, model in enumerate(models(entry) or [MISSING]):
             for i, run in enumerate(entry.group.runs):
+                spent = entry.progress[i]
                 row = dict(line=line, rank=rank, model=model, seed=seed_of(run))
-                row |= {a.name: costs.total(run, a.name) for a in comparison.axes}
                 row |= {
                     "accuracy": last_accuracy(run, model),
                     "best": best_accuracy(run, model),
                     "density": density(run, model),
                     "pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15,
+                    **{a.name: column(spent, a.name).max() for a in comparison.axes},
                 }
                 if rank == 0:
                     clients = last_eval(run).get("client_accuracy", {})
                     row |= {f"client_{n}": clients.get(n) for n in ("p10", "median")}
-                    row |= {column: values[i] for column, values in at.items()}
+                    row |= {name: values[i] for name, values in at.items()}
                 rows.append(row)
     names = [axis.name for axis in comparison.axes]
     columns = dict.fromkeys([*_INDEX, *_COLUMNS, *names, *at_cost])
@@ -175,9 +177,9 @@ def _measured(
     seeds = seeds.where(np.isfinite(seeds)).fillna({"rounds": 0.0})
     found = over_seeds(seeds, _INDEX[:3])
     sizes = seeds.groupby(level=_INDEX[:3], sort=False).size()
-    for column in at_cost:  # of all seeds or of none
-        lacking = found[column, "count"] < sizes
-        found.loc[lacking, [(column, s) for s in ("mean", "std", "ci95")]] = np.nan
+    for name in at_cost:  # of all seeds or of none
+        lacking = found[name, "count"] < sizes
+        found.loc[lacking, [(name, s) for s in ("mean", "std", "ci95")]] = np.nan
     return comparison._replace(notes=notes, seeds=seeds, models=found)
 
 
@@ -216,16 +218,15 @@ def density(run: Run, model: str | None = None) -> float | None:
     return models.get(model or next(iter(models), ""), {}).get("density")
 
 
-def _ends(entries: Sequence[Entry], curves: Sequence[list[Curve]]) -> list[float]:
+def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:
     """Returns what each run had cost at its last evaluation, if anything.
 
     Runs that have not ended count only if none has.
     """
-    ended = [not any(map(evaluations.unfinished, e.group.runs)) for e in entries]
+    ended = [e for e in entries if not any(map(evaluations.unfinished, e.group.runs))]
     return [
         end
-        for of, has_ended in zip(curves, ended, strict=True)
-        if has_ended or not any(ended)
-        for curve in of
+        for entry in ended or entries
+        for curve in entry.curves(axis)
         if len(curve.cost) and (end := float(curve.cost[-1])) > 0
     ]
