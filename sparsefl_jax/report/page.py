@@ -6,7 +6,7 @@ from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.formats import MISSING, format_percent, format_seconds, format_si
 from sparsefl_jax.data import partition_statistics, statistics_rows
 from sparsefl_jax.report.charge import assumptions, charge_rows, packet_rows
-from sparsefl_jax.report.comparison.costs import pilot_note, total
+from sparsefl_jax.report.comparison.costs import total
 from sparsefl_jax.report.comparison.evaluations import (
     accuracy,
     best_eval,
@@ -14,7 +14,7 @@ from sparsefl_jax.report.comparison.evaluations import (
     final_evals,
     last_eval,
 )
-from sparsefl_jax.report.density import density_notes, density_rows
+from sparsefl_jax.report.density import asked, density_rows, prunable, server_model
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.report.render import data_uri, render
 from sparsefl_jax.report.table import (
@@ -58,23 +58,30 @@ def write_page(run_dir: str | Path) -> Path:
     """
     run = read_run(run_dir)
     name, head = run.path.resolve().name, heading(run.summary)
-    split = run.partition  # none in older runs
+    split, best = run.partition, best_eval(run)  # older runs lack a partition
     page = render(
         "run.html",
         title=head or name,
         name=name,
         heading=head.replace(", ", " · "),
-        warnings=_warnings(run),
-        pilot=pilot_note(run),
+        running=not run.summary,
+        lost=run.summary.get("lost", ()),
+        config=run.config,
         key=_key_facts(run),
         plots={
             path.stem: data_uri("image/svg+xml", path.read_bytes())
             for path in (run.path / "plots").glob("*.svg")
         },
-        accuracy_notes=_accuracy_notes(run),
+        evals=final_evals(run),
+        whose=WHOSE,
+        best=best and (accuracy(best), run.rounds_until(best["stage"], best["round"])),
+        chosen_by=chosen_by(run),
         # Densities are in a table of their own.
         accuracy=[row[:-1] for row in accuracy_rows(run.summary)],
-        density_notes=density_notes(run),
+        asked=asked(run),
+        prunable=prunable(run),
+        layers=run.train and run.train[-1].get("layer_density"),
+        server_model=server_model(run),
         densities=density_rows(run),
         same_density=run.train[-1]["density"] if constant_density(run) else None,
         changes=changes(run),
@@ -99,14 +106,6 @@ def write_page(run_dir: str | Path) -> Path:
     return path
 
 
-def _warnings(run: Run) -> list[str]:
-    running = "This run has not ended; these are results so far."
-    lost = [
-        f"The totals leave out lost records: {x}." for x in run.summary.get("lost", ())
-    ]
-    return lost if run.summary else [running]
-
-
 def _key_facts(run: Run) -> list[tuple[str, str]]:
     """Returns the main results with their names."""
     stages = run.summary.get("stages", [])
@@ -128,27 +127,6 @@ def _key_facts(run: Run) -> list[tuple[str, str]]:
         "time": duration({"seconds": run.summary.get("seconds")}),
     }
     return [(name, value) for name, value in found.items() if value != MISSING]
-
-
-def _accuracy_notes(run: Run) -> list[str]:
-    """Says whose accuracy the headline is, and which evaluation was the best."""
-    evals = final_evals(run)
-    if not evals:
-        return ["No model of the last stage has been evaluated yet."]
-    lines = []
-    headline = next(iter(evals[-1]["models"]), "")
-    if (metric := evals[-1].get("metric")) in WHOSE:
-        lines.append(f"Accuracy of {headline} ({metric}): {WHOSE[metric]}.")
-    if (best := best_eval(run)) is not None:
-        by = "the validation split."
-        if chosen_by(run) == "test":
-            by = "the test set itself, so it is optimistic."
-        lines.append(
-            f"Best of {len(evals)} evaluations of the last stage: "
-            f"{format_percent(accuracy(best))} in round "
-            f"{run.rounds_until(best['stage'], best['round'])}, chosen by {by}"
-        )
-    return lines
 
 
 def _stage_rows(run: Run) -> list[list[str]]:

@@ -158,25 +158,3 @@ def curve(table: "pd.DataFrame", name: str) -> Curve:
         return Curve(np.zeros(0), np.zeros(0))
     points = table[[name, "accuracy"]].dropna().drop_duplicates(name, keep="last")
     return Curve(*points.to_numpy().T)
-
-
-def pilot_note(run: Run) -> str:
-    """Says if a pilot has set the number of rounds, so that the cost is approximate.
-
-    Example:
-      >>> from pathlib import Path
-      >>> fit = {"gbit": 0.4, "pflop": None, "pilot": 5, "by": "pilot"}
-      >>> run = Run(Path("a"), [], [], [0], {}, {"num_rounds": 80, "fit": fit}, None)
-      >>> pilot_note(run)
-      'A pilot of 5 rounds estimated that fit.gbit=0.4 pays for 80 rounds.'
-    """
-    fit = run.config.get("fit") or {}
-    if fit.get("by") != "pilot":
-        return ""
-    budgets = [f"fit.{n}={fit[n]:g}" for n in ("gbit", "pflop") if finite(fit.get(n))]
-    note = (
-        f"A pilot of {fit.get('pilot')} rounds estimated that {' and '.join(budgets)} "
-        f"pays for {run.config.get('num_rounds')} rounds"
-    )
-    found = fit.get("measured")
-    return f"{note}. It measured: {found}." if found else f"{note}."

@@ -5,7 +5,6 @@ from pathlib import Path
 
 from sparsefl_jax.report.comparison import figures, sections
 from sparsefl_jax.report.comparison.citations import papers
-from sparsefl_jax.report.comparison.costs import pilot_note
 from sparsefl_jax.report.comparison.differences import differing, settings, shared
 from sparsefl_jax.report.comparison.evaluations import chosen_by
 from sparsefl_jax.report.comparison.groups import read_groups
@@ -121,14 +120,15 @@ def _content(comparison: Comparison, content: Mapping) -> dict:
     known = dict(sections.overview(comparison))
     chosen, every = settings(groups), differing(groups)
     rest = {name: values for name, values in every.items() if name not in chosen}
-    pilots = {entry.label: pilot_note(entry.group.runs[0]) for entry in entries}
+    configs = [(entry.label, entry.group.runs[0].config) for entry in entries]
+    pilots = [(k, c) for k, c in configs if (c.get("fit") or {}).get("by") == "pilot"]
     drawn = content["drawn"]
     return {
         "named": _title(comparison, known.get("data set", "")),
         "lede": _lede(known),
         "mark": MARK,
         "unlike": [entry for entry in entries if entry.unlike],
-        "pilots": [f"{label}: {note}" for label, note in pilots.items() if note],
+        "pilots": pilots,
         "lines": sections.lines(comparison),
         "chosen_by": sorted(set(map(chosen_by, runs))),
         "seeds": sorted({len(group.runs) for group in groups}),
