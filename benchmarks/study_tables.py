@@ -29,7 +29,7 @@ from scipy.special import stdtr
 
 from benchmarks.measure import markdown
 from benchmarks.table import redraw
-from sparsefl_jax.report import figure
+from sparsefl_jax.report import figure, lines
 from sparsefl_jax.report.comparison import costs, evaluations, intervals, measures
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.studies import points as on_disk
@@ -118,7 +118,13 @@ def _paid(run: Run) -> Run:
 def _within(run: Run, axis: str, budget: float) -> tuple | None:
     """Returns accuracy, score and density of what validation chooses in a budget."""
     evals = evaluations.final_evals(run)
-    paid = [r for r in evals if (costs.cost(run, r, axis) or math.inf) <= budget]
+    spent = lines.column(costs.progress(run), axis)
+    rounds = [run.rounds_until(r["stage"], r["round"]) for r in evals]
+    paid = [
+        r
+        for r, n in zip(evals, rounds, strict=True)
+        if (spent.get(n) or math.inf) <= budget
+    ]
     if (best := evaluations.best_of(paid)) is None:
         return None
     density = next(iter(best["models"].values()))["density"]

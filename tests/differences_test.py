@@ -17,8 +17,9 @@ from sparsefl_jax.report.comparison.differences import (
     shared,
 )
 from sparsefl_jax.report.comparison.likeness import refuse_unlike, unlike
-from sparsefl_jax.report.comparison.line_styles import PALETTE, looks
+from sparsefl_jax.report.comparison.line_styles import looks
 from sparsefl_jax.report.comparison.measures import compare
+from sparsefl_jax.report.figure import COLORS
 
 POINTS = [(1, 0.5), (2, 0.6)]
 
@@ -130,7 +131,7 @@ def test_the_csv_has_columns_of_what_differs(tmp_path):
     head, first, second = comparison_csv(groups).splitlines()
     assert head.endswith(",algorithm.name,epochs,algorithm.mu")
     assert first.endswith(",fedavg,2,-") and second.endswith(",fedprox,3,0.5")
-    assert "run,method,model,n,seeds,rounds,rounds_std,accuracy," in head
+    assert "run,method,model,n,seeds,rounds,rounds_std,rounds_ci95,accuracy," in head
 
 
 def test_the_density_asked_for_and_the_one_reached_have_columns(tmp_path):
@@ -145,14 +146,13 @@ def test_the_density_asked_for_and_the_one_reached_have_columns(tmp_path):
         assert row.count("25") == 1
 
 
-def test_given_labels_are_unique_and_one_a_group(tmp_path):
+def test_given_labels_stay_and_become_unique(tmp_path):
     groups = groups_of(
         tmp_path, {"algorithm": a("fedavg")}, {"algorithm": a("fedprox")}
     )
-    assert [e.label for e in compare(groups, ["x", "y"]).entries] == ["x", "y"]
-    for labels in (["x"], ["x", "x"]):
-        with pytest.raises(ValueError, match="labels="):
-            compare(groups, labels)
+    for given, shown in (("xy", ["x", "y"]), ("xx", ["x, run0", "x, run1"])):
+        named = [g._replace(label=x) for g, x in zip(groups, given, strict=True)]
+        assert [e.label for e in compare(named).entries] == shown
 
 
 def change_summary(path, **fields):
@@ -251,7 +251,7 @@ def test_a_run_made_in_python_is_like_the_same_run_of_a_configuration(tmp_path):
     assert unlike(groups) == ["", ""] and differing(groups) == {}
     assert make_labels(groups) == ["mine, run0", "mine, run1"]
     assert shared(groups)["partition.alpha"] == "0.5"
-    assert [look.color for look in looks(groups)] == [PALETTE[0], PALETTE[0]]
+    assert [look.color for look in looks(groups)] == [COLORS[0], COLORS[0]]
 
 
 def test_what_differs_beside_a_run_made_in_python_is_found(tmp_path):

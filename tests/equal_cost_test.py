@@ -119,7 +119,7 @@ def test_differences_are_paired_by_seed():
 def test_every_cumulative_column_is_an_axis(tmp_path):
     extra = {"hours_cumulative": 0.5, "joule_cumulative": 7.0}
     run = read_run(write(tmp_path, list(lines([(1.0, 0.5)], extra=extra))))
-    axes = costs.axes([run])
+    axes = costs.axes([costs.progress(run)])
     names = ["gbit", "gbit_up", "gbit_down", "pflop", "hours", "joule", "rounds"]
     assert [axis.name for axis in axes] == names
     assert axes[4].text(2.5) == "2.5 h" and axes[5].title == "joule"
@@ -134,10 +134,10 @@ def test_up_and_down_are_summed_over_all_stages(tmp_path):
     assert costs.total(run, "gbit_up") == pytest.approx(15e-9)
     assert costs.total(run, "gbit_down") == pytest.approx(25e-9)
     assert costs.total(run, "pflop") == 10 and costs.total(run, "rounds") == 5
-    curve = costs.curve(run, "gbit_up")  # of the last stage alone
+    curve = costs.curve(costs.progress(run), "gbit_up")  # of the last stage alone
     np.testing.assert_allclose(curve.cost, [9e-9, 15e-9])
     assert curve.accuracy.tolist() == [0.2, 0.6]
-    assert costs.curve(run, "rounds").cost.tolist() == [3, 5]
+    assert costs.curve(costs.progress(run), "rounds").cost.tolist() == [3, 5]
 
 
 def test_traffic_without_positions_is_an_axis_where_positions_travel(tmp_path):
@@ -150,6 +150,7 @@ def test_traffic_without_positions_is_an_axis_where_positions_travel(tmp_path):
         return read_run(write(tmp_path / name, points))
 
     dense, sparse = written("dense", 0), written("sparse", 2)
+    dense, sparse = costs.progress(dense), costs.progress(sparse)
     assert "gbit_values" not in [axis.name for axis in costs.axes([dense])]
     assert "gbit_values" in [axis.name for axis in costs.axes([dense, sparse])]
     np.testing.assert_allclose(costs.curve(sparse, "gbit_values").cost, [7e-9, 14e-9])
@@ -157,7 +158,7 @@ def test_traffic_without_positions_is_an_axis_where_positions_travel(tmp_path):
 
 def test_a_run_in_its_first_stage_has_no_result_yet(tmp_path):
     path = write(tmp_path, [(1.0, 0.9)], first_stage={"name": "snip"}, ended=False)
-    assert not len(costs.curve(read_run(path), "gbit").cost)
+    assert not len(costs.curve(costs.progress(read_run(path)), "gbit").cost)
 
 
 def groups_of(folder):
@@ -172,21 +173,26 @@ def groups_of(folder):
 
 def test_a_group_that_ended_before_the_budget_says_where(tmp_path):
     found = compare(groups_of(tmp_path), budgets={"gbit": [3.5, 0.8, 2]})
-    (a, b), gbit = found.entries, found.axes[0]
+    gbit = found.axes[0]
     assert found.budgets["gbit"] == [0.8, 2, 3.5]
     # Seed 0 has 0.6 at 2 Gbit, seed 1 0.6; at 3.5 seed 1 had ended.
-    at = measures.at_budget(a, gbit, 2)
-    assert at.accuracy.mean == pytest.approx(0.6) and at.note == ""
-    assert at.accuracy.count == 2
-    at = measures.at_budget(a, gbit, 3.5)
-    assert at.accuracy.mean is None and at.note == "ended at 3.00 Gbit"
-    assert measures.at_budget(a, gbit, 0.8).note == "begins at 1.00 Gbit"
-    assert measures.at_budget(b, gbit, 0.8).accuracy.mean == pytest.approx(0.42)
-    assert measures.at_budget(b, gbit, 2).note == "ended at 1.00 Gbit"
-    assert found.common_budget(gbit) == 0.8
+    at, lines = found.at(gbit), found.lines
+    assert lines[at[2], "mean"][0] == pytest.approx(0.6)
+    assert lines[at[2], "count"][0] == 2
+    assert np.isnan(lines[at[3.5], "mean"][0])
+    assert lines[at[0.8], "mean"][1] == pytest.approx(0.42)
+    notes = {place: n for place, n in found.notes.items() if place[1] in at.values()}
+    assert notes == {
+        (0, at[0.8]): "begins at 1.00 Gbit",
+        (0, at[3.5]): "ended at 3.00 Gbit",
+        (1, at[2]): "ended at 1.00 Gbit",
+        (1, at[3.5]): "ended at 1.00 Gbit",
+    }
+    assert found.common["gbit"] == 0.8
     # Seed 0: 0.8 * 0.16 / 2 over 0.8; seed 1: 0.8 * 0.32 / 2 over 0.8.
-    areas = measures.areas(a, gbit, 0.8)
-    assert areas == {0: pytest.approx(0.08), 1: pytest.approx(0.16)}
+    assert found.area(gbit) == "area_gbit_0.8"
+    areas = found.seeds["area_gbit_0.8"].loc[0]
+    np.testing.assert_allclose(areas, [0.08, 0.16])
 
 
 def test_a_run_that_goes_on_is_not_said_to_have_ended(tmp_path):
@@ -195,7 +201,7 @@ def test_a_run_that_goes_on_is_not_said_to_have_ended(tmp_path):
     found = compare(read_groups([tmp_path / "a", tmp_path / "b"]))
     gbit = found.axes[0]
     assert found.budgets["gbit"] == [2.0, 4.0]  # by the one that has ended
-    assert measures.at_budget(found.entries[0], gbit, 4).note == "so far at 2.00 Gbit"
+    assert found.notes[0, found.at(gbit)[4.0]] == "so far at 2.00 Gbit"
 
 
 def test_a_method_that_costs_nothing_does_not_spoil_the_budgets(tmp_path):
@@ -203,9 +209,12 @@ def test_a_method_that_costs_nothing_does_not_spoil_the_budgets(tmp_path):
     write(tmp_path / "b", [(1, 0.2), (4, 0.6)])
     found = compare(read_groups([tmp_path / "a", tmp_path / "b"]))
     gbit = found.axes[0]
-    assert found.budgets["gbit"] == [2.0, 4.0] and found.common_budget(gbit) == 4.0
-    assert found.entries[0].curves["gbit"][0].accuracy.tolist() == [0.6]  # the last
-    assert measures.at_budget(found.entries[0], gbit, 2.0).note == "ended at 0 bit"
+    assert found.budgets["gbit"] == [2.0, 4.0] and found.common["gbit"] == 4.0
+    (run,) = found.entries[0].group.runs
+    assert costs.curve(costs.progress(run), "gbit").accuracy.tolist() == [
+        0.6
+    ]  # the last
+    assert found.notes[0, found.at(gbit)[2.0]] == "ended at 0 bit"
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ import os
 import re
 import statistics
 
+import numpy as np
 import pytest
 from report_test import records, write_run
 
@@ -116,9 +117,11 @@ def test_a_long_label_keeps_the_table_in_a_terminal(tmp_path):
         for name in "ab"
         for seed in (0, 1)
     ]
-    groups = read_groups(paths)
-    labels = [f"{80 * group.name}, density {i}" for i, group in enumerate(groups)]
-    rows = rows_of(comparison_table(groups, compare(groups, labels)))
+    groups = [
+        group._replace(label=f"{80 * group.name}, density {i}")
+        for i, group in enumerate(read_groups(paths))
+    ]
+    rows = rows_of(comparison_table(groups))
     assert [row["run"][-9:] for row in rows[::2]] == ["density 0", "density 1"]
     assert all("…" in row["run"] for row in rows[::2])
 
@@ -163,10 +166,13 @@ def test_an_empty_run_has_a_row(tmp_path):
 
 def test_training_flops_are_summed_where_they_are_not_logged(tmp_path):
     run = read_run(write_seed(tmp_path, 0))
-    last = run.evals[-1]
-    by_hand = sum(r["flops"] for r in run.train[:-2]) / 1e15
-    assert costs.cost(run, run.evals[-2], "pflop") == pytest.approx(by_hand)
-    assert costs.cost(run, last | {"pflop_cumulative": 7.0}, "pflop") == 7.0
+    by_hand = [sum(r["flops"] for r in run.train[:n]) / 1e15 for n in (6, 8)]
+    assert run.evals[-2]["round"] == 4  # of the second stage; the first has two rounds
+    found = costs.progress(run)["pflop"]
+    assert found[[6, 8]].tolist() == pytest.approx(by_hand)
+    logged = run.evals[-1] | {"pflop_cumulative": 7.0}
+    found = costs.progress(run._replace(evals=[*run.evals[:-1], logged]))["pflop"]
+    assert found[[6, 8]].tolist() == pytest.approx([by_hand[0], 7.0])
 
 
 def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
@@ -183,20 +189,16 @@ def test_accuracy_by_density_has_a_point_for_each_deployed_model(tmp_path):
         folders.append(path)
     found = compare(read_groups(folders))
     final = found.entries[0].group.runs[0].evals[-1]["accuracy"]
-    points = [
-        (point.entry, point.model, point.cost, pytest.approx(point.accuracy))
-        for i, entry in enumerate(found.entries)
-        for point in figures._models(i, entry)
+    expected = [
+        (0, 0, 0.2, final),
+        (0, 1, 0.05, final - 0.05),
+        (1, 0, 0.1, final - 0.1),
+        (1, 1, 0.05, final - 0.05),
+        (2, 0, 1.0, final + 0.1),
+        (2, 1, 0.05, final - 0.05),
     ]
-    assert points == [
-        (0, "", 0.2, final),
-        (0, "masked", 0.05, final - 0.05),
-        (1, "", 0.1, final - 0.1),
-        (1, "masked", 0.05, final - 0.05),
-        (2, "", 1.0, final + 0.1),
-        (2, "masked", 0.05, final - 0.05),
-    ]
-    assert figures.density_figure(found).name == "front_density"
+    np.testing.assert_allclose(figures.model_points(found), expected)
+    assert "front_density" in figures.draw(found, tmp_path)
 
 
 @pytest.mark.filterwarnings("error")
@@ -259,7 +261,7 @@ def test_values_that_are_not_finite_are_left_out(tmp_path):
     assert "±" not in row["last %"] and row["n"] == "2"
     group = read_groups(paths)[0]
     (entry,) = compare([group]).entries
-    band = figures.band(entry, "rounds", lambda r: r["accuracy"])
+    band = figures.band(entry, "rounds", "accuracy")
     assert band.cost.tolist() == [4, 6]  # 2 is of the first stage
 
 

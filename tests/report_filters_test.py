@@ -50,9 +50,9 @@ def spied(monkeypatch):
         seen["cells"].append(np.array(shares, float))
         return cells(ax, shares, *colors)
 
-    def on_line(ax, x, y, *rest):
-        seen["lines"].append((x.tolist(), y.tolist(), rest[0]))
-        line(ax, x, y, *rest)
+    def on_line(ax, values, *rest):
+        seen["lines"].append((values.index.tolist(), values.tolist(), rest[0]))
+        line(ax, values, *rest)
 
     monkeypatch.setattr(filters, "_cells", on_cells)
     monkeypatch.setattr(filters, "draw_line", on_line)

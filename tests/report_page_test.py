@@ -6,7 +6,7 @@ import pytest
 from report_test import SUMMARY, records, write_run
 
 from sparsefl_jax.report import plot_run, read_run, write_page
-from sparsefl_jax.report.charge import RULES, charge_rows, packet_rows
+from sparsefl_jax.report.charge import charge_rows, packet_rows
 
 EVIL = "<script>alert('&')</script>"
 
@@ -57,9 +57,9 @@ def test_the_page_stands_alone_and_holds_everything(tmp_path):
     path = write_page(run)
     page = Page(path.read_text())
     assert path == run / "report.html" and page.open == []
-    assert page.tags.count("figure") == page.tags.count("svg") == len(drawn) == 6
+    assert page.tags.count("figure") == page.tags.count("img") == len(drawn) == 6
     assert all(link.startswith(("data:", "#")) for link in page.links)
-    assert not {"script", "img", "iframe"} & set(page.tags)
+    assert not {"script", "iframe"} & set(page.tags)
     assert not re.search(r"https?://|url\([^#]|@import", path.read_text())
     flat = [" ".join(row) for row in page.rows]
     assert "aggregated 87.20 % 88.00 % 55" in flat
@@ -68,12 +68,9 @@ def test_the_page_stands_alone_and_holds_everything(tmp_path):
     head = "sensitivity up 2 kbit 22.2 % 1.80 kbit 200 bit"
     assert head.replace("2 kbit", "2.00 kbit") + " 500 bit" in flat
     assert "train down dense 3 3" in flat
-    for words in ("a_run", RULES, "algorithm.name", "flash", "commit 0123abc"):
+    rules = "Every value of every packet is charged at its width"
+    for words in ("a_run", rules, "algorithm.name", "flash", "commit 0123abc"):
         assert words in page.text
-
-
-def test_rules_are_two_sentences():
-    assert len(re.findall(r"\.(?: |$)", RULES)) == 2
 
 
 def test_text_is_escaped(tmp_path):

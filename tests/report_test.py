@@ -186,14 +186,13 @@ def test_size_stands_beside_accuracy_where_it_changes(tmp_path, monkeypatch):
         record["models"]["aggregated"]["parameters"] = size
     run = read_run(write_run(tmp_path, lines))
     monkeypatch.setattr(
-        plots, "draw_line", lambda ax, x, y, name, *_: drawn.update({name: (x, y)})
+        plots, "draw_line", lambda ax, values, name, *_: drawn.update({name: values})
     )
     monkeypatch.setattr(plots, "count_rounds", lambda ax, run: None)
     plots.size_by_round(run, tmp_path / "size.svg")
-    assert drawn["parameters"][0].tolist() == [2, 4, 6]
-    assert drawn["parameters"][1].tolist() == [900, 500, 100]
+    assert drawn["parameters"].to_dict() == {2: 900, 4: 500, 6: 100}
     np.testing.assert_allclose(
-        drawn["accuracy"][1], [100 * e["accuracy"] for e in run.evals]
+        drawn["accuracy"], [100 * e["accuracy"] for e in run.evals]
     )
     monkeypatch.undo()
     assert tmp_path / "plots" / "size_by_round.svg" in plot_run(tmp_path)

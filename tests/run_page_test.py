@@ -1,5 +1,6 @@
 """A run's page: its words, its densities by hand, and what it leaves out."""
 
+import base64
 import json
 import re
 
@@ -11,10 +12,15 @@ from report_page_test import Page
 from report_test import records, write_run
 
 from sparsefl_jax.report import lines, plot_run, plots, read_run, write_page
-from sparsefl_jax.report.density import density_notes, density_rows
+from sparsefl_jax.report.density import density_rows
 
 SIZES = {"conv/kernel": 100, "fc1/kernel": 700, "fc2/kernel": 200}
 MASKED = {"density": 0.28, "parameters": 308.0, "accuracy": 0.5, "loss": 1.0}
+
+
+def words_of(run):
+    """Returns the text of a run's page on one line."""
+    return " ".join(Page(write_page(run).read_text()).text.split())
 
 
 def reached(folder, models, **config):
@@ -45,7 +51,7 @@ def test_densities_are_asked_for_and_reached_over_the_same_leaves(tmp_path):
         ["all parameters of aggregated", "1,100", "", "50.00 %"],
         ["all parameters of masked", "1,100", "", "28.00 %"],
     ]
-    notes = " ".join(density_notes(run))
+    notes = words_of(run.path)
     asked = "Asked for: algorithm.density=0.25."
     assert asked in notes and "kernels are those of masked." in notes
     assert "algorithm.prunable=fc*/kernel" in notes
@@ -69,9 +75,9 @@ def test_personal_densities_and_dense_methods_are_told_apart(tmp_path):
         ["all parameters of personal", "-", "60.00 %"],
         ["mean over the layers of personal", "-", "70.00 %"],
     ]
-    notes = density_notes(run)
-    assert notes[0] == "The configuration asks for no density."
-    assert "kernels are those of the server's model" in notes[1]
+    notes = words_of(run.path)
+    assert "The configuration asks for no density." in notes
+    assert "kernels are those of the server's model" in notes
 
 
 def still(stages=(2, 3), change=None):
@@ -97,7 +103,7 @@ def test_flat_plots_are_sentences(tmp_path):
         "accuracy_by_gbit",
         "partition_by_client",
     }
-    text = Page(write_page(run).read_text()).text
+    text = words_of(run)
     assert "mask keeps 20.00 % of the kernels in every round" in text
     assert "mask never changes" in text and "sent the same mask" in text
     rows[1, 0] ^= True
@@ -106,7 +112,7 @@ def test_flat_plots_are_sentences(tmp_path):
     assert more == {"mask_mismatch", "client_mismatch", "client_mismatch_by_layer"}
     write_run(run, still(change=(1, 1)))
     assert "mismatch_by_round" not in {path.stem for path in plot_run(run)}
-    text = Page(write_page(run).read_text()).text
+    text = words_of(run)
     assert "mask changes in round 3 only, with a mismatch of 50.00 %" in text
 
 
@@ -114,9 +120,9 @@ def drawn_lines(monkeypatch):
     """Collects the lines that are drawn, by their labels."""
     found, draw = {}, lines.draw_line
 
-    def spy(ax, x, y, label, *rest):
-        found[label] = (x.tolist(), np.round(y, 6).tolist())
-        draw(ax, x, y, label, *rest)
+    def spy(ax, values, label, *rest):
+        found[label] = (values.index.tolist(), values.round(6).tolist())
+        draw(ax, values, label, *rest)
 
     monkeypatch.setattr(plots, "draw_line", spy)
     monkeypatch.setattr(lines, "draw_line", spy)
@@ -179,7 +185,7 @@ def test_the_best_evaluation_is_marked_and_named(tmp_path, monkeypatch):
     (x, best), (gbit, _) = marked
     assert x == 4 and best["accuracy"] == 0.6
     assert gbit == pytest.approx(1e3 * best["gbit_cumulative"])  # drawn in Mbit
-    text = Page(write_page(run).read_text()).text
+    text = words_of(run)
     assert "Best of 3 evaluations of the last stage: 60.00 % in round 4" in text
     assert "chosen by the test set itself, so it is optimistic" in text
     assert "Accuracy of global (pooled): the server's model on the whole test" in text
@@ -201,19 +207,18 @@ def test_a_pilot_is_named(tmp_path, by):
     fit = {"gbit": 0.4, "pflop": None, "pilot": 5, "by": by}
     (run / "config.json").write_text(json.dumps({"num_rounds": 3, "fit": fit}))
     told = "A pilot of 5 rounds estimated that fit.gbit=0.4 pays for 3 rounds."
-    assert (told in write_page(run).read_text()) == (by == "pilot")
+    assert (told in words_of(run)) == (by == "pilot")
 
 
-def test_figures_follow_the_page(tmp_path):
-    """Colours are the page's variables and ids are unique, in light and dark."""
+def test_a_page_holds_its_figures_as_they_were_drawn(tmp_path):
     run = write_run(tmp_path, records(stages=(3, 4)))
-    plot_run(run)
-    page = write_page(run).read_text()
-    body = page[page.index("<body>") :]
-    assert not re.search(r"#0072b2|#1b1f23|#8a94a0", body)
-    assert "var(--line-0)" in body and "currentColor" in body
-    ids = re.findall(r' id="([^"]*)"', body)
-    assert len(ids) == len(set(ids))
+    drawn = plot_run(run)
+    held = [
+        base64.b64decode(link.split("base64,")[1])
+        for link in Page(write_page(run).read_text()).links
+        if link.startswith("data:image/svg+xml")
+    ]
+    assert sorted(held) == sorted(path.read_bytes() for path in drawn)
 
 
 @pytest.mark.slow

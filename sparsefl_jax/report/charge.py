@@ -3,14 +3,6 @@
 from sparsefl_jax.core.formats import MISSING, format_percent, format_si
 from sparsefl_jax.report.load import Record, Run, stage_name
 
-RULES = (
-    "Every value of every packet is charged at its width, and positions by the packet's"
-    " code if the receiver does not hold them yet or has missed a change of the mask."
-    " Nothing is charged for values that a client draws from its own index, packets of"
-    " common knowledge (width 0), the round's number, a client's own facts, transport"
-    " headers, secure summation, and the packets named below with their reasons."
-)
-
 
 def charge_rows(run: Run) -> list[list[str]]:
     """Returns the bits of all clients and rounds of each stage, by direction.

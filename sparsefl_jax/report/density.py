@@ -4,6 +4,7 @@ A density is the share of alive entries: over the leaves that the method may pru
 configurations ask for it, over all kernels, or over all parameters of a model.
 """
 
+from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
@@ -13,7 +14,6 @@ from sparsefl_jax.report.load import Run
 from sparsefl_jax.report.masks import read_masks
 
 _SECTIONS = ("algorithm", "first_stage")
-_LEAVES = ("kernel", "bias")
 
 
 def asked(run: Run) -> dict[str, float]:
@@ -33,13 +33,13 @@ def asked(run: Run) -> dict[str, float]:
     }
 
 
-def prunable(run: Run) -> tuple[str, list[str]]:
-    """Returns the field that selects the leaves to prune, and its globs; or '', []."""
+def prunable(run: Run) -> dict[str, list[str]]:
+    """Returns the globs that select the leaves to prune, by their field; or {}."""
     for section in _SECTIONS:
         globs = (run.config.get(section) or {}).get("prunable")
         if globs and isinstance(globs, list):
-            return f"{section}.prunable", list(map(str, globs))
-    return "", []
+            return {f"{section}.prunable": list(map(str, globs))}
+    return {}
 
 
 def density_rows(run: Run) -> list[list[str]]:
@@ -56,55 +56,44 @@ def density_rows(run: Run) -> list[list[str]]:
     by_layer = (run.train[-1].get("layer_density") if run.train else None) or {}
     kept = read_masks(run.path)
     sizes = dict(zip(kept.names, kept.sizes, strict=True)) if kept else {}
-    _, globs = prunable(run)
-    chosen = {n: v for n, v in by_layer.items() if selected(n, globs)}
+    (globs,) = prunable(run).values() or [[]]
+    chosen = [name for name in by_layer if selected(name, globs)]
     # Globs such as `*` prune biases too, so what they ask for is of all parameters.
-    leaves = [f"{n.rpartition('/')[0]}/{leaf}" for n in by_layer for leaf in _LEAVES]
-    every = bool(leaves) and all(selected(leaf, globs) for leaf in leaves)
-    wanted, rows = asked(run), []
+    biases = [f"{name.rpartition('/')[0]}/bias" for name in by_layer]
+    every = bool(by_layer) and all(selected(n, globs) for n in [*by_layer, *biases])
+    wanted = asked(run)
     target = wanted.get("algorithm.density", wanted.get("first_stage.density"))
-    target = "" if target is None else format_percent(target)
+    rows = []  # name, entries, asked for, reached
     for name, value in by_layer.items():
-        left_out = "not pruned" if globs and name not in chosen else ""
-        rows.append(_row(short(name), sizes.get(name), left_out, value))
+        note = "not pruned" if globs and name not in chosen else ""
+        rows.append([short(name), sizes.get(name), note, value])
     if chosen and not every:
-        rows.append(_together("prunable kernels", chosen, sizes, target))
+        rows.append(["prunable kernels", *_together(chosen, by_layer, sizes, target)])
     if by_layer:
-        rows.append(_together("all kernels", by_layer, sizes))
-    models = run.evals[-1]["models"] if run.evals else {}
-    for name, model in models.items():
-        asks = every and name == _server_model(run)
+        rows.append(["all kernels", *_together(by_layer, by_layer, sizes, "")])
+    for name, model in (run.evals[-1]["models"] if run.evals else {}).items():
         density, alive = model.get("density"), model.get("parameters")
         known = finite(alive) and finite(density) and density > 0
         count = round(alive / density) if known else None
-        rows.append(_row(f"all parameters of {name}", count, target * asks, density))
+        asks = target if every and name == server_model(run) else ""
+        rows.append([f"all parameters of {name}", count, asks, density])
         if "layer_density" in model:
             mean = model["layer_density"]
-            rows.append(_row(f"mean over the layers of {name}", None, "", mean))
-    rows = [["over", "entries", "asked for", "reached"], *rows] if rows else []
-    return rows if wanted else [[*row[:2], row[-1]] for row in rows]
+            rows.append([f"mean over the layers of {name}", None, "", mean])
+    texts = [
+        [
+            name,
+            MISSING if count is None else f"{count:,}",
+            format_percent(asks) if finite(asks) else asks or "",
+            format_percent(value if finite(value) else None),
+        ]
+        for name, count, asks, value in rows
+    ]
+    texts = [["over", "entries", "asked for", "reached"], *texts] if texts else []
+    return texts if wanted else [[*row[:2], row[-1]] for row in texts]
 
 
-def density_notes(run: Run) -> list[str]:
-    """Says what was asked for and where, and of which model the layers are."""
-    field, globs = prunable(run)
-    wanted = asked(run)
-    lines = [] if wanted else ["The configuration asks for no density."]
-    lines += [f"Asked for: {name}={value:g}." for name, value in wanted.items()]
-    if globs and wanted:
-        lines.append(f"Prunable: the leaves that {field}={', '.join(globs)} selects.")
-    if run.train and run.train[-1].get("layer_density"):
-        whose = _server_model(run) or "the server's model"
-        lines.append(
-            "Reached: the share of entries alive after the last round; layers and "
-            f"kernels are those of {whose}."
-        )
-    if run.evals and not _server_model(run):
-        lines.append("Personal models: means over all clients.")
-    return lines
-
-
-def _server_model(run: Run) -> str:
+def server_model(run: Run) -> str:
     """Returns the name of the model whose mask is recorded; '' for personal ones."""
     models = run.evals[-1]["models"] if run.evals else {}
     names = [name for name, model in models.items() if "layer_density" not in model]
@@ -126,16 +115,11 @@ def selected(path: str, globs: list[str]) -> bool:
 
 
 def _together(
-    what: str, layers: dict[str, Any], sizes: dict[str, int], target: str = ""
-) -> list[str]:
-    """Returns the row of several layers; without values if their sizes are unknown."""
-    if not set(layers) <= set(sizes) or not all(map(finite, layers.values())):
-        return _row(what, None, target, None)
-    total = sum(sizes[name] for name in layers)
-    alive = sum(value * sizes[name] for name, value in layers.items())
-    return _row(what, total, target, alive / total if total else None)
-
-
-def _row(what: str, entries: int | None, target: str, value: Any) -> list[str]:
-    count = MISSING if entries is None else f"{entries:,}"
-    return [what, count, target, format_percent(value if finite(value) else None)]
+    layers: Sequence[str] | dict, by_layer: dict, sizes: dict[str, int], target: Any
+) -> list:
+    """Returns entries, target and density of layers; None where sizes are unknown."""
+    known = all(n in sizes and finite(by_layer[n]) for n in layers)
+    total = sum(sizes[name] for name in layers) if known else 0
+    if not total:
+        return [None, target, None]
+    return [total, target, sum(by_layer[n] * sizes[n] for n in layers) / total]

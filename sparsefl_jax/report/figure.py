@@ -1,42 +1,22 @@
-"""The style that all figures share, and the files that they are written to."""
+"""What all figures share: their style, their files, and lines named at their ends."""
 
 import contextlib
-from collections.abc import Iterator
+import itertools
+import textwrap
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from sparsefl_jax.report.comparison.line_styles import PALETTE
+import numpy as np
+
 from sparsefl_jax.system.files import naming
 
-COLORS = PALETTE
-INK, GRID, FAINT = "#1b1f23", "#d9dee3", "#8a94a0"  # pages replace them, see `svg.py`
+# Okabe and Ito's palette for colour-blind readers, without its yellow.
+COLORS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7a5195")
+INK, FAINT = "#1b1f23", "#8a94a0"
 SIZE = (4.9, 3.3)  # inches: a column of a paper, and legible on a phone
-STYLE = {
-    "font.size": 9.5,
-    "font.family": "sans-serif",
-    "axes.edgecolor": INK,
-    "axes.labelcolor": INK,
-    "axes.linewidth": 0.8,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "axes.axisbelow": True,
-    "axes.titlesize": 8.5,
-    "axes.titlelocation": "left",
-    "grid.color": GRID,
-    "grid.linewidth": 0.7,
-    "image.interpolation": "none",  # SVG files hold the cells themselves
-    "legend.fontsize": 8.5,
-    "legend.frameon": False,
-    "lines.linewidth": 1.7,
-    "lines.markersize": 5,
-    "savefig.dpi": 150,
-    "svg.fonttype": "none",
-    "svg.hashsalt": "sparsefl_jax",  # equal results give equal files
-    "text.color": INK,
-    "xtick.color": INK,
-    "ytick.color": INK,
-}
+STYLE = Path(__file__).with_name("style.mplstyle")
+_NAME = 0.15  # inches that a line of a name takes
 
 
 @contextlib.contextmanager
@@ -50,7 +30,7 @@ def canvas(path: Path, size: tuple[float, float] = SIZE) -> Iterator:
     import matplotlib
     from matplotlib.figure import Figure  # pyplot would open windows and keep state
 
-    with matplotlib.rc_context(STYLE):
+    with matplotlib.rc_context(fname=STYLE):
         figure = Figure(figsize=size, layout="constrained")
         yield figure
         vector = path.suffix == ".svg"
@@ -87,30 +67,72 @@ def label_powers(axis: Any) -> None:
     axis.set_minor_formatter(NullFormatter())
 
 
-def name_axes(figure: Any, xlabel: str, ylabel: str) -> None:
-    """Sets labels that all axes of a figure share."""
-    figure.supxlabel(xlabel, fontsize=9.5)
-    figure.supylabel(ylabel, fontsize=9.5)
+def name_lines(ax: Any) -> None:
+    """Writes the label of every line beside its end, where none covers another.
+
+    Call it last, as it takes the limits of the axes as they are. A figure that is too
+    low for all names grows.
+    """
+    from matplotlib.colors import to_rgb
+
+    lines = [line for line in ax.lines if line.get_label()[0] != "_"]
+    if not lines:
+        return
+    ends = {line: tuple(line.get_xydata()[-1]) for line in lines}
+    heights = {
+        line: ax.transAxes.inverted().transform(ax.transData.transform(end))[1]
+        for line, end in ends.items()
+    }
+    lines.sort(key=lambda line: heights[line])
+    names = [textwrap.fill(line.get_label(), 24) for line in lines]
+    sizes = np.array([_NAME * (1 + name.count("\n")) for name in names])
+    rows = ax.get_gridspec().nrows
+    width, height = ax.figure.get_size_inches()
+    height = max(height, rows * sizes.sum() + 0.7)
+    ax.figure.set_size_inches(width, height)
+    places = apart([heights[line] for line in lines], rows * sizes / (height - 0.6))
+    for line, name, place in zip(lines, names, places, strict=True):
+        ax.annotate(
+            name.replace("$", r"\$"),
+            ends[line],
+            xytext=(1.04, place),
+            textcoords="axes fraction",
+            va="center",
+            fontsize=8.5,
+            color=[0.75 * part for part in to_rgb(line.get_color())],
+            arrowprops={
+                **{"arrowstyle": "-", "linestyle": (0, (1, 2))},
+                **{"color": line.get_color(), "linewidth": 0.8},
+            },
+        )
 
 
-def legend(ax: Any, handles: list | None = None, columns: int = 2) -> None:
-    """Puts a legend below the axes, which keep their size, if anything has a label.
+def apart(ends: Sequence[float], sizes: Sequence[float]) -> np.ndarray:
+    """Returns where names stand: at the ends of lines, but none over another.
 
     Args:
-      ax: the only axes of a figure, or the axes whose lines stand for all.
-      handles: the lines to name; None for all that have a label.
-      columns: at most as many, fewer if the labels are long.
+      ends: increasing, from 0 at the bottom to 1 at the top.
+      sizes: how high each name is; if there is no room, the first are below 0.
+
+    Example:
+      >>> apart([0.0, 0.5, 0.5, 1.0], [0.25, 0.25, 0.25, 0.25]).tolist()
+      [0.0, 0.5, 0.75, 1.0]
+      >>> apart([0.75, 1.0, 1.0], [0.5, 0.5, 0.5]).tolist()
+      [0.0, 0.5, 1.0]
     """
-    if handles is None:
-        handles, _ = ax.get_legend_handles_labels()
-    labels = [handle.get_label() for handle in list(handles or ())]
+    gaps = [(a + b) / 2 for a, b in itertools.pairwise(sizes)]
+    offsets = np.cumsum([0.0, *gaps])
+    lowest = np.maximum.accumulate(np.asarray(ends) - offsets)
+    return np.minimum(lowest, 1.0 - offsets[-1]) + offsets
+
+
+def legend(ax: Any, columns: int = 2) -> None:
+    """Puts a legend below the axes, which keep their size, if anything has a label."""
+    handles, labels = ax.get_legend_handles_labels()
     if not labels:
         return
     columns = max(1, min(columns, 62 // (max(map(len, labels)) + 6)))
     rows = -(-len(labels) // columns)
-    figure = ax.figure
-    width, height = figure.get_size_inches()
-    figure.set_size_inches(width, height + 0.19 * rows)
-    figure.legend(
-        handles, labels, loc="outside lower left", ncols=-(-len(labels) // rows)
-    )
+    width, height = ax.figure.get_size_inches()
+    ax.figure.set_size_inches(width, height + 0.19 * rows)
+    ax.figure.legend(handles, labels, loc="outside lower left", ncols=columns)

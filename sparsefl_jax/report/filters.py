@@ -15,14 +15,15 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.report.figure import canvas, name_axes, whole_numbers
+from sparsefl_jax.report.figure import canvas, name_lines, whole_numbers
 from sparsefl_jax.report.lines import (
+    by_round,
+    column,
     count_rounds,
     draw_line,
-    layer_colors,
-    name_layers,
-    series,
+    layer_looks,
     short,
+    shortened,
     spread,
 )
 from sparsefl_jax.report.load import Run
@@ -102,8 +103,9 @@ def filter_activity(run: Run, path: Path, kept: Kept) -> None:
             ax = figure.add_subplot(rows, columns, place)
             image = _cells(ax, np.stack([share[name] for share in shares], 1))
             _name_columns(ax, rounds, most=5)
-            ax.set_title(short(name))
-        name_axes(figure, "round", "filter")
+            ax.set_title(shortened(short(name), 42 // columns))
+        figure.supxlabel("round", fontsize=9.5)
+        figure.supylabel("filter", fontsize=9.5)
         clients = max(len(s.packed) for s in kept.filters)
         label = "clients that keep the filter" if clients > 1 else "kept by the server"
         figure.colorbar(image, ax=figure.axes, label=f"{label} [%]", aspect=30)
@@ -132,9 +134,12 @@ def client_filters(run: Run, path: Path, kept: Kept) -> None:
                 ax = grid[row, column]
                 _cells(ax, active[name])
                 whole_numbers(ax.xaxis)
-                share = 100 * active[name].mean()
-                ax.set_title(f"{short(name)}, round {done}, {share:.1f} %")
-        name_axes(figure, "filter", "client")
+                head = "" if row else f"round {done}\n"
+                ax.set_title(f"{head}{100 * active[name].mean():.1f} %")
+                if column == 0:
+                    ax.set_ylabel(shortened(short(name), 16), fontsize=8.5)
+        figure.supxlabel("filter", fontsize=9.5)
+        figure.supylabel("client", fontsize=9.5)
 
 
 def client_layer_density(run: Run, path: Path, kept: Kept) -> None:
@@ -153,7 +158,7 @@ def client_layer_density(run: Run, path: Path, kept: Kept) -> None:
         image = _cells(ax, shares, "viridis")
         _name_columns(ax, [short(name) for name in active], most=24)
         ax.tick_params(axis="x", rotation=90)
-        name_axes(figure, "", "client")
+        ax.set_ylabel("client")
         done = run.rounds_until(snapshot.stage, snapshot.round)
         label = f"filters kept, round {done} [%]"
         figure.colorbar(image, ax=ax, label=label)
@@ -167,21 +172,17 @@ def thresholds_by_round(run: Run, path: Path) -> None:
         `threshold_max/LAYER`.
       path: the file to write.
     """
-    names = threshold_layers(run)
-    colors = layer_colors(len(names))
+    names, table = threshold_layers(run), by_round(run, run.train)
     with canvas(path, (4.9, 4.6)) as figure:
         pair = figure.subplots(2, 1, sharex=True)
         for ax, kind in zip(pair, ("mean", "max"), strict=True):
-            for name, color in zip(names, colors, strict=True):
-                key = f"threshold_{kind}/{name}"
-                x, y = series(
-                    run, run.train, lambda r, key=key: r.get("server", {}).get(key)
-                )
-                draw_line(ax, x, y, short(name), color, 1.3)
+            for name, (label, color) in zip(names, layer_looks(names), strict=True):
+                values = column(table, f"server.threshold_{kind}/{name}")
+                draw_line(ax, values, short(label), color, 1.3)
             count_rounds(ax, run)
+            name_lines(ax)
         pair[0].set(ylabel="mean threshold")
         pair[1].set(xlabel="round", ylabel="largest threshold")
-        name_layers(pair[1], colors)
 
 
 def threshold_layers(run: Run) -> list[str]:

@@ -1,8 +1,8 @@
 """Draws lines over a run's rounds, with marked stages and coloured layers."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from numbers import Real
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -10,16 +10,17 @@ from sparsefl_jax.report.figure import (
     FAINT,
     INK,
     label_powers,
-    legend,
+    name_lines,
     whole_numbers,
 )
 from sparsefl_jax.report.load import Record, Run, stage_name
 
-_MAX_LEGEND_LAYERS = 10
+if TYPE_CHECKING:
+    import pandas as pd
+
+_MAX_LAYERS = 12  # that are named
 _MAX_JOINED = 4  # names of layers in one label
 _DEPTHS = ("#3b7dd8", "#8a6fd1", "#c2609b", "#d97a3a", "#a8921e")
-
-Points = tuple[np.ndarray, np.ndarray]
 
 
 def finite(value: Any) -> bool:
@@ -33,37 +34,44 @@ def finite(value: Any) -> bool:
     return number and abs(value) <= 1e300  # a larger one may overflow in a sum
 
 
-def series(
-    run: Run, records: Sequence[Record], value: Callable, at: str | None = None
-) -> Points:
-    """Returns the rounds, counted over all stages, and the finite values there.
+def by_round(run: Run, records: Sequence[Record]) -> "pd.DataFrame":
+    """Returns the numbers of records by round, counted over all stages.
 
     Args:
       run: the run of the records.
       records: records with `stage` and `round`.
-      value: `(record) -> number or None`.
-      at: a key of the records that stands for the rounds; None for these.
 
     Returns:
-      Two float arrays [n].
+      A row for each record; fields within fields have dotted names. What is not finite
+      is NaN.
     """
-    pairs = [
-        (r[at] if at else run.rounds_until(r["stage"], r["round"]), value(r))
-        for r in records
-        if finite(value(r))
-    ]
-    x, y = np.array(pairs, float).reshape(-1, 2).T
-    return x, y
+    import pandas as pd
+
+    table = pd.json_normalize(list(records)).select_dtypes("number")
+    table.index = [run.rounds_until(r["stage"], r["round"]) for r in records]
+    return table.where(np.isfinite(table))
+
+
+def column(table: "pd.DataFrame", name: str) -> "pd.Series":
+    """Returns the values of a column that are known; none if there is no such column.
+
+    Example:
+      >>> import pandas as pd
+      >>> table = pd.DataFrame({"loss": [2.0, np.nan]}, index=[5, 10])
+      >>> column(table, "loss").to_dict(), len(column(table, "gain"))
+      ({5: 2.0}, 0)
+    """
+    return table.reindex(columns=[name])[name].dropna()
 
 
 def draw_line(
-    ax: Any, x: np.ndarray, y: np.ndarray, label: str, color: Any, width: float = 1.7
+    ax: Any, values: "pd.Series", label: str, color: Any, width: float = 1.7
 ) -> None:
-    """Draws a line with a label, or nothing if there are no points."""
-    if len(x):
+    """Draws a line with a label over the index, or nothing if there are no points."""
+    if len(values):
         # Few points get markers; a single point has no line at all.
-        marker = "o" if len(x) <= 25 else None
-        ax.plot(x, y, label=label, color=color, lw=width, marker=marker, markersize=3.5)
+        marker = "o" if len(values) <= 25 else None
+        ax.plot(values, label=label, color=color, lw=width, marker=marker, ms=3.5)
 
 
 def draw_layers(
@@ -80,48 +88,49 @@ def draw_layers(
       total: the key of the value over all layers, a share.
       by_layer: the key of the values `{layer: share}`.
     """
-    x, y = series(run, records, lambda r: r.get(total))
-    draw_line(ax, x, 100 * y, "all layers", INK, 3.2)
-    names = list(dict.fromkeys(n for r in records for n in r.get(by_layer) or {}))
+    table = 100 * by_round(run, records)
+    draw_line(ax, column(table, total), "all layers", INK, 3.2)
+    head = f"{by_layer}."
     lines = {
-        short(name): series(
-            run, records, lambda r, n=name: (r.get(by_layer) or {}).get(n)
-        )
-        for name in names
+        short(name.removeprefix(head)): column(table, name)
+        for name in table
+        if name.startswith(head)
     }
     groups = coinciding(lines, within=0.01)
-    colors = layer_colors(len(groups))
-    for (label, (x, y)), color in zip(groups.items(), colors, strict=False):
-        draw_line(ax, x, 100 * y, label, color, 1.3)
+    looks = layer_looks(groups)
+    for (label, color), values in zip(looks, groups.values(), strict=True):
+        draw_line(ax, values, label, color, 1.3)
     _scale_shares(ax)
     count_rounds(ax, run)
-    name_layers(ax, colors)
+    name_lines(ax)
 
 
-def coinciding(lines: dict[str, Points], within: float) -> dict[str, Points]:
+def coinciding(lines: "dict[str, pd.Series]", within: float) -> "dict[str, pd.Series]":
     """Joins lines that would hide each other under all their names.
 
     Args:
-      lines: x and y [n] of each line, by its name.
+      lines: the values of each line, by its name.
       within: by what share the values of such lines may differ.
 
     Returns:
       The first line of each group, by the names of the group.
 
     Example:
-      >>> x, y = np.arange(2), np.array([0.5, 0.2])
-      >>> list(coinciding({"a": (x, y), "b": (x, 2 * y), "c": (x, y)}, 0.01))
+      >>> import pandas as pd
+      >>> one = pd.Series([0.5, 0.2])
+      >>> list(coinciding({"a": one, "b": 2 * one, "c": one}, 0.01))
       ['a, c', 'b']
     """
-    groups: list[tuple[list[str], Points]] = []
-    for name, (x, y) in lines.items():
-        for names, (u, v) in groups:
-            if np.array_equal(x, u) and np.allclose(y, v, rtol=within, atol=1e-6):
+    groups: list[tuple[list[str], Any]] = []
+    for name, values in lines.items():
+        for names, first in groups:
+            same = values.index.equals(first.index)
+            if same and np.allclose(values, first, rtol=within, atol=1e-6):
                 names.append(name)
                 break
         else:
-            groups.append(([name], (x, y)))
-    return {_joined(names): points for names, points in groups if len(points[0])}
+            groups.append(([name], values))
+    return {_joined(names): values for names, values in groups if len(values)}
 
 
 def _joined(names: Sequence[str]) -> str:
@@ -146,6 +155,19 @@ def short(layer: str) -> str:
     return layer.removesuffix("/kernel")
 
 
+def shortened(text: str, most: int) -> str:
+    """Leaves out the middle of a text that is too long.
+
+    Example:
+      >>> shortened("a_long_method, density 0.05", 20)
+      'a_long_me… sity 0.05'
+    """
+    if len(text) <= most:
+        return text
+    half = (most - 1) // 2
+    return f"{text[:half]}… {text[-(most - half - 2) :]}"
+
+
 def spread(count: int, most: int) -> list[int]:
     """Returns at most `most` evenly spaced indices below `count`.
 
@@ -156,29 +178,21 @@ def spread(count: int, most: int) -> list[int]:
     return sorted({round(i) for i in np.linspace(0, count - 1, min(count, most))})
 
 
-def layer_colors(count: int) -> np.ndarray:
-    """Returns the colours [count, 4] of layers by depth, legible on light and dark."""
+def layer_looks(names: Sequence[str] | dict) -> list[tuple[str, Any]]:
+    """Returns the label and the colour of each layer's line, by depth.
+
+    Of many layers the first, the last and some between are named; the labels of others
+    begin with an underscore.
+    """
     from matplotlib.colors import LinearSegmentedColormap
 
     depths = LinearSegmentedColormap.from_list("depth", _DEPTHS)
-    return depths(np.linspace(0.0, 1.0, max(count, 2)))[:count]
-
-
-def name_layers(ax: Any, colors: np.ndarray) -> None:
-    """Names lines below the axes; if there are many, a colour bar names the layers."""
-    if len(colors) <= _MAX_LEGEND_LAYERS:
-        return legend(ax, columns=3)
-    import matplotlib
-
-    handles, _ = ax.get_legend_handles_labels()
-    legend(ax, [h for h in handles if h.get_label() == "all layers"])
-    colorbar = ax.figure.colorbar(
-        matplotlib.cm.ScalarMappable(cmap=matplotlib.colors.ListedColormap(colors)),
-        ax=ax.figure.axes,
-        ticks=[0.0, 1.0],
-        label=f"{len(colors)} layers",
-    )
-    colorbar.ax.set_yticklabels(["first", "last"])
+    colors = depths(np.linspace(0.0, 1.0, max(len(names), 2)))
+    named = spread(len(names), _MAX_LAYERS)
+    return [
+        (name if i in named else f"_{name}", color)
+        for i, (name, color) in enumerate(zip(names, colors, strict=False))
+    ]
 
 
 def count_rounds(ax: Any, run: Run) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from sparsefl_jax.report.figure import axes, canvas, name_axes
+from sparsefl_jax.report.figure import axes, canvas
 from sparsefl_jax.report.lines import draw_layers, spread
 from sparsefl_jax.report.load import Run
 from sparsefl_jax.report.masks import (
@@ -102,10 +102,11 @@ def mismatch_between_clients(run: Run, path: Path, records: Sequence[dict]) -> N
             ax = figure.add_subplot(rows, columns, place)
             image = _heat_map(ax, record["mismatch"], record["clients"], largest)
             done = run.rounds_until(record["stage"], record["round"])
-            ax.set_title(f"round {done}, mean {100 * record['mean']:.1f} %")
+            ax.set_title(f"round {done}\n{100 * record['mean']:.1f} %")
             ax.tick_params(labelsize=7)
         label = "client" if records[0]["clients"] else "client, in the order drawn"
-        name_axes(figure, label, label)
+        figure.supxlabel(label, fontsize=9.5)
+        figure.supylabel(label, fontsize=9.5)
         _colorbar(figure, image, figure.axes, largest)
 
 

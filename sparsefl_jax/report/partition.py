@@ -45,7 +45,7 @@ def plot_partition(data: FederatedData) -> Any:
     """
     import matplotlib.pyplot as plt
 
-    with plt.rc_context(STYLE):
+    with plt.rc_context(fname=STYLE):
         _, ax = plt.subplots(figsize=SIZE, layout="constrained")
         ax.set(xlabel="client", ylabel="training samples")
         _draw(ax, partition_counts(data))

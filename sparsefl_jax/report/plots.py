@@ -8,25 +8,23 @@ not finite are left out. Matplotlib is imported only when drawing.
 import itertools
 from pathlib import Path
 
-import numpy as np
-
 from sparsefl_jax.report.comparison.costs import axis
-from sparsefl_jax.report.comparison.evaluations import accuracy, best_eval
+from sparsefl_jax.report.comparison.evaluations import accuracy, best_eval, last_eval
 from sparsefl_jax.report.comparison.figures import scale_costs
-from sparsefl_jax.report.figure import COLORS, FAINT, INK, axes, legend
+from sparsefl_jax.report.figure import COLORS, FAINT, INK, axes, name_lines
 from sparsefl_jax.report.filters import (
     plot_filters,
     threshold_layers,
     thresholds_by_round,
 )
 from sparsefl_jax.report.lines import (
+    by_round,
     coinciding,
+    column,
     count_rounds,
     draw_layers,
     draw_line,
-    finite,
     mark_stages,
-    series,
 )
 from sparsefl_jax.report.load import Record, Run, read_run
 from sparsefl_jax.report.mismatch import plot_masks
@@ -54,14 +52,16 @@ def plot_run(run_dir: str | Path) -> list[Path]:
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl.
     """
     run = read_run(run_dir)
-    models = [model for record in run.evals for model in record["models"].values()]
+    has_loss = any(
+        name == "loss" or name.startswith("models.") and name.endswith(".loss")
+        for records in (run.train, run.evals)
+        for name in by_round(run, records)
+    )
     plots = {
         accuracy_by_round: bool(run.evals),
-        loss_by_round: any(
-            finite(found.get("loss")) for found in [*run.train, *models]
-        ),
+        loss_by_round: has_loss,
         accuracy_by_gbit: bool(run.evals),
-        size_by_round: len(set(_headline(run, "parameters")[1])) > 1,
+        size_by_round: _headline(run, "parameters").nunique() > 1,
         density_by_round: constant_density(run) is False,
         mismatch_by_round: len(changes(run) or ()) > 1,
         thresholds_by_round: bool(threshold_layers(run)),
@@ -86,32 +86,18 @@ def accuracy_by_round(run: Run, path: Path) -> None:
       run: the records.
       path: the file to write.
     """
+    train, evals = (100 * by_round(run, r) for r in (run.train, run.evals))
     with axes(path, "round", "accuracy [%]") as ax:
-        x, y = series(run, run.train, lambda r: r.get("train_accuracy"))
-        draw_line(ax, x, 100 * y, "training, local", FAINT, 1.0)
-        x, y = series(run, run.evals, lambda r: r.get("val_accuracy"))
-        draw_line(ax, x, 100 * y, "validation", COLORS[2], 1.2)
-        x, low = series(
-            run, run.evals, lambda r: r.get("client_accuracy", {}).get("p10")
-        )
-        _, median = series(
-            run, run.evals, lambda r: r.get("client_accuracy", {}).get("median")
-        )
-        if len(x) and len(low) == len(median):
-            ax.fill_between(
-                x,
-                100 * low,
-                100 * median,
-                color=COLORS[0],
-                alpha=0.14,
-                linewidth=0,
-                label="clients, p10 to median",
-            )
-        _draw_models(ax, run, "accuracy", 100.0)
+        draw_line(ax, column(train, "train_accuracy"), "training, local", FAINT, 1.0)
+        draw_line(ax, column(evals, "val_accuracy"), "validation", COLORS[2], 1.2)
+        for name in ("median", "p10"):
+            values = column(evals, f"client_accuracy.{name}")
+            draw_line(ax, values, f"clients, {name}", COLORS[5], 1.0)
+        _draw_models(ax, run, evals, "accuracy")
         if (best := best_eval(run)) is not None:
             _mark_best(ax, run.rounds_until(best["stage"], best["round"]), best)
         count_rounds(ax, run)
-        legend(ax)
+        name_lines(ax)
 
 
 def loss_by_round(run: Run, path: Path) -> None:
@@ -121,12 +107,12 @@ def loss_by_round(run: Run, path: Path) -> None:
       run: the records.
       path: the file to write.
     """
+    train, evals = (by_round(run, records) for records in (run.train, run.evals))
     with axes(path, "round", "loss [nats a sample]") as ax:
-        x, y = series(run, run.train, lambda r: r.get("loss"))
-        draw_line(ax, x, y, "training, local", FAINT, 1.2)
-        _draw_models(ax, run, "loss", suffix=" (test)")
+        draw_line(ax, column(train, "loss"), "training, local", FAINT, 1.2)
+        _draw_models(ax, run, evals, "loss", suffix=" (test)")
         count_rounds(ax, run)
-        legend(ax)
+        name_lines(ax)
 
 
 def accuracy_by_gbit(run: Run, path: Path) -> None:
@@ -137,9 +123,10 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
       path: the file to write.
     """
     with axes(path, "", "") as ax:
-        end = max(r["gbit_cumulative"] for r in run.evals)
-        scale = scale_costs(ax, [end], axis("gbit"))
-        _draw_models(ax, run, "accuracy", 100.0, "gbit_cumulative", scale)
+        evals = by_round(run, run.evals)
+        scale = scale_costs(ax, [evals["gbit_cumulative"].max()], axis("gbit"))
+        evals.index = scale * evals["gbit_cumulative"]
+        _draw_models(ax, run, 100 * evals, "accuracy")
         if (best := best_eval(run)) is not None:
             _mark_best(ax, scale * best["gbit_cumulative"], best)
         ends = [
@@ -148,11 +135,13 @@ def accuracy_by_gbit(run: Run, path: Path) -> None:
         ]
         mark_stages(ax, run, [scale * end for end in ends])
         ax.set_xlim(left=0)
-        legend(ax)
+        name_lines(ax)
 
 
 def size_by_round(run: Run, path: Path) -> None:
     """Draws the headline model's accuracy, and its alive parameters on a second axis.
+
+    Each axis has the colour of its line.
 
     Args:
       run: the records.
@@ -161,17 +150,16 @@ def size_by_round(run: Run, path: Path) -> None:
     from matplotlib.ticker import EngFormatter
 
     with axes(path, "round", "accuracy [%]") as ax:
-        x, y = _headline(run, "accuracy")
-        draw_line(ax, x, 100 * y, "accuracy", COLORS[0])
+        draw_line(ax, 100 * _headline(run, "accuracy"), "accuracy", COLORS[0])
+        ax.yaxis.label.set_color(COLORS[0])
         right = ax.twinx()
-        right.set_ylabel("parameters alive")
+        right.set_ylabel("parameters alive", color=COLORS[1])
         right.grid(visible=False)
         right.spines["right"].set_visible(True)
         right.yaxis.set_major_formatter(EngFormatter())
-        draw_line(right, *_headline(run, "parameters"), "parameters", COLORS[1])
+        draw_line(right, _headline(run, "parameters"), "parameters", COLORS[1])
         right.set_ylim(bottom=0)
         count_rounds(ax, run)
-        legend(ax, [*ax.lines[:1], *right.lines[:1]])
 
 
 def density_by_round(run: Run, path: Path) -> None:
@@ -196,47 +184,23 @@ def mismatch_by_round(run: Run, path: Path) -> None:
         draw_layers(ax, run, run.train, "mismatch", "layer_mismatch")
 
 
-def _draw_models(
-    ax,
-    run: Run,
-    field: str,
-    scale: float = 1.0,
-    at: str | None = None,
-    at_scale: float = 1.0,
-    suffix: str = "",
-) -> None:
+def _draw_models(ax, run: Run, evals, field: str, suffix: str = "") -> None:
     """Draws a field of every deployed model; models with one line share it."""
     names = dict.fromkeys(name for r in run.evals for name in r["models"])
-    lines = {
-        name: series(
-            run, run.evals, lambda r, n=name: r["models"].get(n, {}).get(field), at
-        )
-        for name in names
-    }
+    lines = {name: column(evals, f"models.{name}.{field}") for name in names}
     groups = coinciding(lines, within=1e-3)
     colors = itertools.cycle(COLORS[:2] + COLORS[3:])  # the third is validation's
-    for (label, (x, y)), color in zip(groups.items(), colors, strict=False):
-        draw_line(ax, at_scale * x, scale * y, label + suffix, color)
+    for (label, values), color in zip(groups.items(), colors, strict=False):
+        draw_line(ax, values, label + suffix, color)
 
 
 def _mark_best(ax, x: float, best: Record) -> None:
     """Draws a ring around the best evaluation."""
     y = 100 * (accuracy(best) or 0.0)  # the best is finite
-    ax.plot(
-        [x],
-        [y],
-        label="best",
-        zorder=4,
-        ls="none",
-        marker="o",
-        ms=9,
-        mfc="none",
-        mec=INK,
-    )
+    ax.plot(x, y, "o", ms=9, mfc="none", mec=INK, zorder=4, label="_best")
 
 
-def _headline(run: Run, field: str) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the rounds, and a field of the headline model there."""
-    return series(
-        run, run.evals, lambda r: next(iter(r["models"].values()), {}).get(field)
-    )
+def _headline(run: Run, field: str):
+    """Returns a field of the last headline model by round."""
+    name = next(iter(last_eval(run)["models"]), "")
+    return column(by_round(run, run.evals), f"models.{name}.{field}")

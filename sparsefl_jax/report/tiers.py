@@ -68,34 +68,3 @@ def tier_rows(tiers: Mapping[str, Mapping[str, Any]]) -> list[list[str]]:
         accuracy = format_percent(tier.get("accuracy"))
         rows.append([name, f"{drawn:g}", f"{dropped:g}", late, accuracy])
     return rows
-
-
-def closing_rule(config: Mapping[str, Any]) -> str:
-    """Says when rounds close; '' of a run without a system, or made in Python.
-
-    Args:
-      config: of the run, plain values.
-
-    Example:
-      >>> closing_rule({"system": "iot", "deadline": {"seconds": None}})
-      'A round closes when its slowest client is done.'
-      >>> closing_rule({"system": None})
-      ''
-    """
-    deadline = config.get("deadline")
-    if not config.get("system") or not isinstance(deadline, Mapping):
-        return ""
-    if deadline.get("seconds") is None and deadline.get("quantile") is None:
-        return "A round closes when its slowest client is done."
-    rule = (
-        "A round closes at its deadline, or earlier if all are done. A late client has "
-        "trained and sent, and is charged for both; its contribution is 0."
-    )
-    over = deadline.get("over")
-    if over is None:
-        return rule
-    return (
-        f"{rule} {over} times as many clients are drawn to make up for those. A round "
-        "does not end with the first uplinks that suffice: who is first is known only "
-        "after all have trained, so that each contribution would have to be kept."
-    )

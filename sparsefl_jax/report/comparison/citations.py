@@ -1,4 +1,4 @@
-"""Finds the papers of methods: entries of `methods.bib` by the methods' names."""
+"""Finds the papers of methods: entries of `methods.bib` whose keywords name them."""
 
 import re
 from collections.abc import Sequence
@@ -7,41 +7,7 @@ from typing import NamedTuple
 
 from sparsefl_jax.report.comparison.groups import Group
 
-_FLASH, _SPAFL = "babakniya2023revisiting", "kim2024spafl"
-_FEDSPARSIFY, _PRUNEFL = "stripelis2022federated", "jiang2022model"
-# The key of each method's paper. Methods of one's own have none.
-PAPERS = {
-    "complement": "jiang2023complement",
-    "compressed": "sattler2020robust",
-    "fedavg": "mcmahan2017communication",
-    "feddst": "bibikar2022federated",
-    "fedpm": "isik2023sparse",
-    "fedprox": "li2020federated",
-    "fedrts": "huang2025fedrts",
-    "fedspa": "huang2022achieving",
-    "fedsparsify_global": _FEDSPARSIFY,
-    "fedsparsify_local": _FEDSPARSIFY,
-    "fjord": "horvath2021fjord",
-    "grasp": "wang2020picking",
-    "hetero_jmwst": _FLASH,
-    "hetero_spdst": _FLASH,
-    "heterofl": "diao2021heterofl",
-    "jmwst": _FLASH,
-    "local_only": _SPAFL,
-    "nst": _FLASH,
-    "pdst": _FLASH,
-    "pqsu": "xu2021accelerating",
-    "prunefl": _PRUNEFL,
-    "prunefl_initial": _PRUNEFL,
-    "sensitivity": _FLASH,
-    "snip": "lee2019snip",
-    "spafl": _SPAFL,
-    "sparsyfed": "guastella2025sparsyfed",
-    "spdst": _FLASH,
-    "zerofl": "qiu2022zerofl",
-    "ssfl": "ohib2026ssfl",
-}
-SERVER_OPTIMIZERS = "reddi2021adaptive"
+_FILE = Path(__file__).with_name("methods.bib")
 
 
 class Paper(NamedTuple):
@@ -49,6 +15,7 @@ class Paper(NamedTuple):
 
     key: str
     entry: str  # BibTeX
+    methods: list[str]  # its keywords
     author: str  # "McMahan et al."
     title: str
     year: str
@@ -61,30 +28,30 @@ def papers(groups: Sequence[Group]) -> list[Paper]:
       groups: as `read_groups` returned them.
 
     Returns:
-      Each paper once, in the order of the methods.
+      Each paper once, in the order of the methods. Methods of one's own have none.
     """
-    keys = {}
+    names = {}
     for group in groups:
         config = group.runs[0].config
         sections = [config.get(s) or {} for s in ("first_stage", "algorithm")]
-        names = [section.get("name") for section in sections]
-        keys |= dict.fromkeys(PAPERS[n] for n in names if n in PAPERS)
+        names |= dict.fromkeys(section.get("name") for section in sections)
         if (config.get("server_optimizer") or {}).get("name"):
-            keys[SERVER_OPTIMIZERS] = None
+            names["server_optimizer"] = None
     known = entries()
-    return [known[key] for key in keys]
+    cited = {p.key: p for name in names for p in known if name in p.methods}
+    return list(cited.values())
 
 
-def entries() -> dict[str, Paper]:
-    """Returns all entries of `methods.bib` by key.
+def entries() -> list[Paper]:
+    """Returns all entries of `methods.bib`.
 
     Example:
-      >>> entries()[PAPERS["snip"]].author
-      'Lee et al.'
+      >>> [paper.author for paper in entries() if "snip" in paper.methods]
+      ['Lee et al.']
     """
-    text = (Path(__file__).parent / "methods.bib").read_text(encoding="utf-8")
+    text = _FILE.read_text(encoding="utf-8")
     found = re.finditer(r"^@\w+\{(\w+),\n.*?^\}", text, re.S | re.M)
-    return {match[1]: _paper(match[1], match[0]) for match in found}
+    return [_paper(match[1], match[0]) for match in found]
 
 
 def _paper(key: str, entry: str) -> Paper:
@@ -94,7 +61,8 @@ def _paper(key: str, entry: str) -> Paper:
 
     authors = [_plain(name.split(",")[0]) for name in field("author").split(" and ")]
     author = " and ".join(authors) if len(authors) < 3 else f"{authors[0]} et al."
-    return Paper(key, entry, author, _plain(field("title")), field("year"))
+    methods = field("keywords").split(", ")
+    return Paper(key, entry, methods, author, _plain(field("title")), field("year"))
 
 
 def _plain(text: str) -> str:

@@ -1,21 +1,25 @@
 """Finds what runs cost: every cumulative column of their records is an axis of cost."""
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from sparsefl_jax.core.formats import MISSING, format_si
 from sparsefl_jax.report.comparison.evaluations import accuracy, final_evals
-from sparsefl_jax.report.lines import finite
-from sparsefl_jax.report.load import Record, Run
+from sparsefl_jax.report.lines import by_round, column, finite
+from sparsefl_jax.report.load import Run
 
-_SUFFIX = "_cumulative"
+if TYPE_CHECKING:
+    import pandas as pd
+
+_SUFFIX, _POSITIONS = "_cumulative", "gbit_positions"
 # Costs that older records lack, or that no column holds, are sums of other columns.
 _SUMS = {
     "gbit_up": (("bits_up",), 1e9),
     "gbit_down": (("bits_down",), 1e9),
     "gbit_values": (("bits_up_values", "bits_down_values"), 1e9),
+    _POSITIONS: (("bits_up_positions", "bits_down_positions"), 1e9),
     "pflop": (("flops",), 1e15),
 }
 # Words for the axes that need them: title, unit, and units in one of the column's.
@@ -45,7 +49,7 @@ class Axis(NamedTuple):
           >>> axis("gbit").text(0.04), axis("rounds").text(1200), axis("joule").text(2)
           ('40.0 Mbit', '1200', '2 joule')
         """
-        if cost is None:
+        if not finite(cost):
             return MISSING
         if not self.unit:
             return f"{cost:g}"
@@ -76,111 +80,81 @@ def axis(name: str) -> Axis:
     return Axis(name, *_WORDS.get(name, (name.replace("_", " "), name, 1.0)))
 
 
-def axes(runs: Sequence[Run]) -> list[Axis]:
+def progress(run: Run) -> "pd.DataFrame":
+    """Returns what a run had cost, and had reached, after each recorded round.
+
+    Args:
+      run: the records.
+
+    Returns:
+      A row for each round, counted over all stages. Columns are the costs, by the names
+      of axes, and of the evaluations of the last stage `accuracy`, of the headline,
+      `client_p10` and `client_median`. What is not known is NaN.
+
+    Example:
+      >>> from pathlib import Path
+      >>> train = [dict(stage=0, round=n, gbit_cumulative=n, bits_up=8) for n in (1, 2)]
+      >>> run = Run(Path("a"), train, [], [0], {}, {}, None)
+      >>> progress(run)[["gbit", "gbit_up", "rounds"]].to_numpy().tolist()
+      [[1.0, 8e-09, 1.0], [2.0, 1.6e-08, 2.0]]
+    """
+    import pandas as pd
+
+    train, evals = (by_round(run, records) for records in (run.train, run.evals))
+    both = pd.concat([train, evals]).groupby(level=0).last()
+    found = both.filter(like=_SUFFIX).rename(columns=lambda n: n.removesuffix(_SUFFIX))
+    for name, (keys, scale) in _SUMS.items():
+        if set(keys) <= set(train):
+            spent = train[list(keys)].sum(axis=1, skipna=False).cumsum(skipna=False)
+            spent = (spent / scale).reindex(found.index).ffill()
+            found[name] = found[name].fillna(spent) if name in found else spent
+    found["rounds"] = found.index
+    final = final_evals(run)
+    clients = [record.get("client_accuracy") or {} for record in final]
+    reached = {
+        "accuracy": list(map(accuracy, final)),
+        **{f"client_{n}": [of.get(n) for of in clients] for n in ("p10", "median")},
+    }
+    rounds = [run.rounds_until(record["stage"], record["round"]) for record in final]
+    reached = pd.DataFrame(reached, index=rounds, dtype=float)
+    return found.join(reached.where(np.isfinite(reached)))
+
+
+def axes(tables: "Sequence[pd.DataFrame]") -> list[Axis]:
     """Returns the axes that any of the runs has, the traffic first, the rounds last.
 
     Args:
-      runs: the runs to compare.
+      tables: of the runs to compare, as `progress` returned them.
 
     Returns:
       An axis for every column `*_cumulative`, for the traffic in either direction, for
       that without positions where any travel, and for the rounds.
-
-    Example:
-      >>> from pathlib import Path
-      >>> record = dict(stage=0, round=1, gbit_cumulative=1.0, joule_cumulative=3.0)
-      >>> run = Run(Path("a"), [record], [], [0], {}, {}, None)
-      >>> [axis.name for axis in axes([run])]
-      ['gbit', 'joule', 'rounds']
     """
-    columns = {
-        key.removesuffix(_SUFFIX)
-        for run in runs
-        for record in (*run.train, *run.evals)
-        for key in record
-        if key.endswith(_SUFFIX)
-    }
-    train = [record for run in runs for record in run.train]
-    columns |= {
-        name
-        for name, (keys, _) in _SUMS.items()
-        if any(finite(_added(record, keys)) for record in train)
-    }
-    positions = ("bits_up_positions", "bits_down_positions")
-    if not any(_added(record, positions) for record in train):
-        columns.discard("gbit_values")
-    known = [name for name in _WORDS if name in columns]
-    return list(map(axis, [*known, *sorted(columns - set(known)), "rounds"]))
-
-
-def cost(run: Run, record: Record, name: str) -> float | None:
-    """Returns the cost of a run up to a record, over all stages and clients.
-
-    Args:
-      run: the run of the record.
-      record: one of its records, of training or evaluation.
-      name: of an axis.
-
-    Returns:
-      The cost in units of the column; None if the records do not hold it.
-    """
-    if name == "rounds":
-        return run.rounds_until(record["stage"], record["round"])
-    value = record.get(f"{name}{_SUFFIX}")
-    if finite(value):
-        return value
-    if name not in _SUMS:
-        return None
-    keys, scale = _SUMS[name]
-    end = (record["stage"], record["round"])
-    parts = [_added(r, keys) for r in run.train if (r["stage"], r["round"]) <= end]
-    return sum(parts) / scale if parts and all(map(finite, parts)) else None
-
-
-def _added(record: Record, keys: Sequence[str]) -> float | None:
-    """Returns the sum of some fields of a record; None if it lacks one."""
-    values = [record.get(key) for key in keys]
-    return sum(values) if all(map(finite, values)) else None
+    names = {name for table in tables for name in table if table[name].notna().any()}
+    if not any(column(table, _POSITIONS).any() for table in tables):
+        names.discard("gbit_values")
+    names -= {_POSITIONS, "rounds", "accuracy", "client_p10", "client_median"}
+    known = [name for name in _WORDS if name in names]
+    return list(map(axis, [*known, *sorted(names - set(known)), "rounds"]))
 
 
 def total(run: Run, name: str) -> float | None:
     """Returns what a run has cost so far; None if it is unknown."""
-    costs = [cost(run, record, name) for record in (*run.train[-1:], *run.evals[-1:])]
-    return max(filter(finite, costs), default=None)
+    found = column(progress(run), name)
+    return float(found.max()) if len(found) else None
 
 
-def curve(run: Run, name: str) -> Curve:
+def curve(table: "pd.DataFrame", name: str) -> Curve:
     """Returns the headline accuracy of a run's last stage over a cost.
 
     The costs of earlier stages are included, their evaluations are not. Of evaluations
     at the same cost the last one counts.
+
+    Args:
+      table: of the run, as `progress` returned it.
+      name: of the axis.
     """
-    points = {
-        x: accuracy(record)
-        for record in final_evals(run)
-        if finite(x := cost(run, record, name)) and accuracy(record) is not None
-    }
-    x, y = np.array(sorted(points.items()), float).reshape(-1, 2).T
-    return Curve(x, y)
-
-
-def pilot_note(run: Run) -> str:
-    """Says if a pilot has set the number of rounds, so that the cost is approximate.
-
-    Example:
-      >>> from pathlib import Path
-      >>> fit = {"gbit": 0.4, "pflop": None, "pilot": 5, "by": "pilot"}
-      >>> run = Run(Path("a"), [], [], [0], {}, {"num_rounds": 80, "fit": fit}, None)
-      >>> pilot_note(run)
-      'A pilot of 5 rounds estimated that fit.gbit=0.4 pays for 80 rounds.'
-    """
-    fit = run.config.get("fit") or {}
-    if fit.get("by") != "pilot":
-        return ""
-    budgets = [f"fit.{n}={fit[n]:g}" for n in ("gbit", "pflop") if finite(fit.get(n))]
-    note = (
-        f"A pilot of {fit.get('pilot')} rounds estimated that {' and '.join(budgets)} "
-        f"pays for {run.config.get('num_rounds')} rounds"
-    )
-    found = fit.get("measured")
-    return f"{note}. It measured: {found}." if found else f"{note}."
+    if name not in table:
+        return Curve(np.zeros(0), np.zeros(0))
+    points = table[[name, "accuracy"]].dropna().drop_duplicates(name, keep="last")
+    return Curve(*points.to_numpy().T)

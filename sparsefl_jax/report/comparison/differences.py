@@ -20,6 +20,7 @@ _IGNORED = (
     *("fit.measured", "memory_gb", "seeds_together", "sinks", "writers"),
 )
 _NAMES = ("algorithm.name", "first_stage.name")  # which the label begins with
+_UNKNOWN = {None, MISSING}
 _LONGEST = 28  # letters of a value in a label
 
 
@@ -53,10 +54,11 @@ def differing(groups: Sequence[Group]) -> dict[str, list[str]]:
     Returns:
       `{field: [value of each group]}`. A group that lacks the field has "-".
     """
-    configs = _configurations(groups)
-    names = dict.fromkeys(name for config in configs for name in config)
-    table = {name: [c.get(name, MISSING) for c in configs] for name in names}
-    return {name: values for name, values in table.items() if _differ(groups, values)}
+    return {
+        name: [value or MISSING for value in values]
+        for name, values in _table(groups).items()
+        if _differ(groups, values)
+    }
 
 
 def settings(groups: Sequence[Group]) -> dict[str, list[str]]:
@@ -68,24 +70,20 @@ def settings(groups: Sequence[Group]) -> dict[str, list[str]]:
     Returns:
       As `differing` does.
     """
-    configs = _configurations(groups)
+    table = _table(groups)
     return {
         name: values
         for name, values in differing(groups).items()
-        if len({c[name] for c in configs if name in c}) > 1 and name not in _NAMES
+        if len({*table[name]} - {None}) > 1 and name not in _NAMES
     }
 
 
 def shared(groups: Sequence[Group]) -> dict[str, str]:
     """Returns every field that does not differ between groups, with its value."""
-    configs, differ, found = _configurations(groups), differing(groups), {}
-    for config in configs:
-        found |= {n: v for n, v in config.items() if found.get(n, MISSING) == MISSING}
     return {
-        name: value
-        for name, value in found.items()
-        if name not in differ
-        and (value != MISSING or all(name in config for config in configs))
+        name: next((value for value in values if value not in _UNKNOWN), MISSING)
+        for name, values in _table(groups).items()
+        if not _differ(groups, values) and {*values} != {None, MISSING}
     }
 
 
@@ -105,19 +103,13 @@ def make_labels(groups: Sequence[Group]) -> list[str]:
     """
     labels = _methods(groups)
     columns = _columns(groups)
-    density = columns.pop("density", None)
-    if density:
-        labels = [_joined(*pair) for pair in zip(labels, density, strict=True)]
-    while columns and (twins := _twins(labels)):
-        name = max(  # whose words make most labels differ
-            columns,
-            key=lambda n: sum(len({columns[n][i] for i in twin}) for twin in twins),
-        )
-        column = columns.pop(name)
-        for twin in twins:
-            if len({column[i] for i in twin}) > 1:
+    density = columns.pop("density", [None] * len(groups))
+    labels = [_joined(*pair) for pair in zip(labels, density, strict=True)]
+    for words in columns.values():
+        for twin in _twins(labels):
+            if len({words[i] for i in twin}) > 1:
                 for i in twin:
-                    labels[i] = _joined(labels[i], column[i])
+                    labels[i] = _joined(labels[i], words[i])
     labels = [group.label or label for group, label in zip(groups, labels, strict=True)]
     for twin in _twins(labels):
         for i in twin:
@@ -141,29 +133,26 @@ def _columns(groups: Sequence[Group]) -> dict[str, list[str | None]]:
 
     The same setting of a method and of its first stage is one field where they agree.
     """
-    configs = _configurations(groups)
-    names = dict.fromkeys(n for config in configs for n in config if n not in _NAMES)
     merged = {}
-    for name in names:
-        values = [config.get(name, MISSING) for config in configs]
+    for name, values in _table(groups).items():
         short = name if name.endswith(".name") else name.rpartition(".")[2]
-        known = merged.get(short, values)
-        pairs = list(zip(known, values, strict=True))
-        if all(a == b or MISSING in (a, b) for a, b in pairs):
-            merged[short] = [b if a == MISSING else a for a, b in pairs]
+        pairs = list(zip(merged.get(short, values), values, strict=True))
+        if all(a == b or {a, b} & _UNKNOWN for a, b in pairs):
+            merged[short] = [b if a in _UNKNOWN else a for a, b in pairs]
         else:
             merged[name] = values
     return {
-        name: [None if v == MISSING else _words(name, v) for v in values]
+        name: [None if v in _UNKNOWN else _words(name, v) for v in values]
         for name, values in merged.items()
-        if _differ(groups, values)
+        if name not in _NAMES and _differ(groups, values)
     }
 
 
-def _configurations(groups: Sequence[Group]) -> list[dict[str, str]]:
-    """Returns the fields of every group, with the names that runs of Python have.
+def _table(groups: Sequence[Group]) -> dict[str, list[str | None]]:
+    """Returns the fields of all groups, with the names that runs of Python have.
 
     These lack the module of a function, and the folder and suffix of a file of data.
+    A group that lacks a field has None.
     """
     configs = [fields(group) for group in groups]
     if any(made_in_python(group.runs[0]) for group in groups):
@@ -172,20 +161,21 @@ def _configurations(groups: Sequence[Group]) -> list[dict[str, str]]:
                 config[name] = config[name].rpartition(":")[2]
             if "dataset" in config:
                 config["dataset"] = Path(config["dataset"]).stem
-    return configs
+    names = dict.fromkeys(name for config in configs for name in config)
+    return {name: [config.get(name) for config in configs] for name in names}
 
 
-def _differ(groups: Sequence[Group], values: Sequence[str]) -> bool:
+def _differ(groups: Sequence[Group], values: Sequence[str | None]) -> bool:
     """Tells whether a field differs between groups.
 
     A missing value is a difference between two configurations, or two runs made in
     Python, but not between one and the other.
     """
-    if len(set(values) - {MISSING}) > 1:
+    if len({*values} - _UNKNOWN) > 1:
         return True
     kinds = [made_in_python(group.runs[0]) for group in groups]
-    pairs = set(zip(kinds, values, strict=True))
-    return len(pairs) > len(set(kinds))
+    known = [value not in _UNKNOWN for value in values]
+    return len({*zip(kinds, known, strict=True)}) > len({*kinds})
 
 
 def _words(name: str, value: str) -> str:

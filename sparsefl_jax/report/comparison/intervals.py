@@ -3,10 +3,14 @@
 import math
 import statistics
 from collections.abc import Hashable, Mapping, Sequence
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from sparsefl_jax.core.formats import MISSING
+import numpy as np
+
 from sparsefl_jax.report.lines import finite
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 LEVEL = 0.95
 
@@ -18,18 +22,6 @@ class Interval(NamedTuple):
     half: float | None  # None for fewer than two seeds
     count: int
     std: float | None = None  # sample deviation; None for fewer than two seeds
-
-    def percent(self) -> str:
-        """Formats a share in percent, with half its interval.
-
-        Example:
-          >>> Interval(0.5, 0.01, 3).percent(), Interval(None, None, 0).percent()
-          ('50.0 ± 1.0', '-')
-        """
-        if self.mean is None:
-            return MISSING
-        half = "" if self.half is None else f" ± {100 * self.half:.1f}"
-        return f"{100 * self.mean:.1f}{half}"
 
 
 def interval(values: Sequence[float | None]) -> Interval:
@@ -80,3 +72,31 @@ def paired(
             if a is not None and (b := other.get(seed)) is not None
         ]
     )
+
+
+def over_seeds(values: "pd.DataFrame", by: Sequence[str]) -> "pd.DataFrame":
+    """Returns `mean`, `std`, `ci95` and `count` of each column, as `interval` does.
+
+    Args:
+      values: a row for each seed; NaN where a seed has no value.
+      by: the levels of its index that seeds share.
+
+    Returns:
+      A row for each group of seeds. Columns have the levels quantity and statistic;
+      `ci95` is half the width of the interval.
+
+    Example:
+      >>> import pandas as pd
+      >>> index = pd.MultiIndex.from_product([["a"], [0, 1]], names=["line", "seed"])
+      >>> found = over_seeds(pd.DataFrame({"x": [1.0, 3.0]}, index), ["line"])
+      >>> found["x"].round(3).to_dict("records")
+      [{'mean': 2.0, 'std': 1.414, 'ci95': 12.706, 'count': 2}]
+    """
+    import pandas as pd
+    from scipy.special import stdtrit
+
+    groups = values.groupby(level=by, sort=False)
+    count, std = groups.count(), groups.std()
+    half = stdtrit(count - 1, (1 + LEVEL) / 2) * std / np.sqrt(count)
+    found = {"mean": groups.mean(), "std": std, "ci95": half, "count": count}
+    return pd.concat(found, axis=1).swaplevel(axis=1)

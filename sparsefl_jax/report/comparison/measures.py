@@ -1,7 +1,9 @@
 """Measures groups of runs by accuracy, costs and accuracy at equal cost."""
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
 
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.core.validate import in_range, one_of
@@ -14,49 +16,82 @@ from sparsefl_jax.report.comparison.equal_cost import (
     default_budgets,
     mean_accuracy,
 )
+from sparsefl_jax.report.comparison.evaluations import last_eval, seed_of
 from sparsefl_jax.report.comparison.groups import Group
-from sparsefl_jax.report.comparison.intervals import Interval, interval
-from sparsefl_jax.report.lines import finite
+from sparsefl_jax.report.comparison.intervals import over_seeds
+from sparsefl_jax.report.lines import column
 from sparsefl_jax.report.load import Run
 
+if TYPE_CHECKING:
+    import pandas as pd
+
 MARK = "†"  # of a group that is unlike the first one
-BySeed = dict[Hashable, float | None]
+_INDEX = ["line", "rank", "model", "seed"]
+_COLUMNS = ("rounds", "accuracy", "best", "density", "client_p10", "client_median")
+_COLUMNS += ("gbit", "pflop", "pflop_dense")
 
 
 class Entry(NamedTuple):
-    """A group of runs in a comparison."""
+    """A group of runs in a comparison: a line of its figures and tables."""
 
     group: Group
     label: str  # unique; ends in MARK if the group is unlike the first
     unlike: str  # in what, such as "partition, metric"; '' if in nothing
-    curves: dict[str, dict[Hashable, Curve]]  # by axis and seed
+    progress: "list[pd.DataFrame]"  # of each run
+
+    def curves(self, axis: Axis) -> list[Curve]:
+        """Returns the accuracy of each run over a cost."""
+        return [costs.curve(table, axis.name) for table in self.progress]
 
 
 class Comparison(NamedTuple):
-    """Groups of runs with the axes and budgets that they share."""
+    """Groups of runs with the axes and budgets that they share.
+
+    `seeds` has a row for each line (from 0), deployed model (rank 0 is the headline)
+    and seed, and columns of quantities: accuracies and densities as shares, costs in
+    the units of the records, and for headline models `accuracy_at_AXIS_BUDGET` and
+    `area_AXIS_BUDGET`, the mean accuracy up to the common budget. `models` has a row
+    for each line and model, with `mean`, `std`, `ci95` and `count` of each quantity
+    over seeds. At a budget that a seed did not reach there is no mean.
+    """
 
     entries: list[Entry]
     axes: list[Axis]
     budgets: dict[str, list[float]]  # by axis, increasing; [] if there is none
+    common: dict[str, float | None]  # by axis, the largest that all runs have reached
+    notes: dict[tuple[int, str], str] = {}  # noqa: RUF012  by line and column
+    seeds: Any = None  # DataFrame
+    models: Any = None  # DataFrame
 
-    def common_budget(self, axis: Axis) -> float | None:
-        """Returns the largest budget that all runs that cost anything have reached."""
-        ends = _ends(self.entries, axis)
-        limit = min(ends, default=0.0) * (1 + SLACK)
-        reached = [b for b in self.budgets[axis.name] if b <= limit]
-        return max(reached, default=None)
+    def at(self, axis: Axis) -> dict[float, str]:
+        """Returns the columns of the accuracies at the budgets of an axis."""
+        return {b: f"accuracy_at_{axis.name}_{b:g}" for b in self.budgets[axis.name]}
+
+    def area(self, axis: Axis) -> str:
+        """Returns the column of the mean accuracies on an axis; '' if there is none."""
+        budget = self.common[axis.name]
+        return "" if budget is None else f"area_{axis.name}_{budget:g}"
+
+    @property
+    def lines(self) -> "pd.DataFrame":
+        """The rows of `models` of the headline models, by line."""
+        return _headlines(self.models)
+
+    @property
+    def gaps(self) -> "pd.DataFrame":
+        """The differences of headline models from the first line, paired by seed."""
+        values = _headlines(self.seeds)
+        first = values.loc[0].reindex(values.index.get_level_values("seed"))
+        return over_seeds(values - first.to_numpy(), ["line"])
 
 
-class AtBudget(NamedTuple):
-    """The accuracy of a group at a budget."""
-
-    accuracy: Interval  # over seeds; of no seed if a run did not reach the budget
-    note: str  # why there is none, such as "ended at 310 Mbit"
+def _headlines(table: "pd.DataFrame") -> "pd.DataFrame":
+    headline = table.index.get_level_values("rank") == 0
+    return table[headline].droplevel(["rank", "model"])
 
 
 def compare(
     groups: Sequence[Group],
-    labels: Sequence[str] | None = None,
     budgets: Mapping[str, Sequence[float]] | None = None,
     unlike: bool = True,
 ) -> Comparison:
@@ -64,7 +99,6 @@ def compare(
 
     Args:
       groups: as `read_groups` returned them.
-      labels: one for each group, all different; None to label them by what differs.
       budgets: costs by axis, in units of the records' columns, such as
         `{"gbit": [0.1, 0.4]}`; other axes have default budgets.
       unlike: whether groups may be unlike the first, see `likeness.unlike`.
@@ -73,109 +107,103 @@ def compare(
       The comparison.
 
     Raises:
-      ValueError: an axis does not exist, a budget is not positive, or the labels are
-        not as many as the groups, or not unique, or groups are unlike.
+      ValueError: an axis does not exist, a budget is not positive, or groups are
+        unlike.
     """
-    axes = costs.axes([run for group in groups for run in group.runs])
+    tables = [[costs.progress(run) for run in group.runs] for group in groups]
+    axes = costs.axes([table for of in tables for table in of])
     for name, values in (budgets or {}).items():
         one_of("budget", name, [axis.name for axis in axes])
         for value in values:
             in_range(f"budget {name}", value, "(0, inf)")
-    if labels is None:
-        labels = make_labels(groups)
-    elif len(labels) != len(groups) or len(set(labels)) < len(labels):
-        raise ValueError(
-            f"labels={list(labels)!r}, expected {len(groups)} different texts, one for "
-            "each group of runs"
-        )
+    labels = make_labels(groups)
     if not unlike:
         likeness.refuse_unlike(groups, labels)
-    reasons = likeness.unlike(groups)
-    named = [label + likeness.apart(g) for label, g in zip(labels, groups, strict=True)]
     entries = [
-        Entry(
-            group,
-            f"{label} {MARK}" if reason else label,
-            reason,
-            {
-                axis.name: {
-                    evaluations.seed_of(run): costs.curve(run, axis.name)
-                    for run in group.runs
-                }
-                for axis in axes
-            },
+        Entry(group, label + likeness.apart(group) + f" {MARK}" * bool(why), why, of)
+        for group, label, why, of in zip(
+            groups, labels, likeness.unlike(groups), tables, strict=True
         )
-        for group, label, reason in zip(groups, named, reasons, strict=True)
     ]
-    chosen = {
-        axis.name: sorted(
+    chosen, common = {}, {}
+    for axis in axes:
+        ends = _ends(entries, axis)
+        chosen[axis.name] = sorted(
             (budgets or {}).get(axis.name)
-            or default_budgets(_ends(entries, axis), whole=axis.name == "rounds")
+            or default_budgets(ends, whole=axis.name == "rounds")
         )
-        for axis in axes
-    }
-    return Comparison(entries, axes, chosen)
+        limit = min(ends, default=0.0) * (1 + SLACK)
+        reached = [budget for budget in chosen[axis.name] if budget <= limit]
+        common[axis.name] = max(reached, default=None)
+    return _measured(Comparison(entries, axes, chosen, common))
 
 
-def at_budget(entry: Entry, axis: Axis, budget: float) -> AtBudget:
-    """Returns the accuracy of a group's runs at a budget, if all of them reached it."""
-    found = of_all(accuracies_at(entry, axis, budget))
-    if found.mean is not None:
-        return AtBudget(found, "")
-    curves = [c for c in entry.curves[axis.name].values() if len(c.cost)]
+def _measured(comparison: Comparison) -> Comparison:
+    """Fills in the quantities of each line, model and seed, and their means."""
+    import pandas as pd
+
+    rows, notes, at_cost = [], {}, []
+    for line, entry in enumerate(comparison.entries):
+        at = {}
+        for axis in comparison.axes:
+            curves = entry.curves(axis)
+            for budget, name in comparison.at(axis).items():
+                at[name] = [accuracy_at(curve, budget) for curve in curves]
+                if None in at[name]:
+                    notes[line, name] = _why_none(entry, curves, axis, budget)
+            if name := comparison.area(axis):
+                budget = comparison.common[axis.name]
+                at[name] = [mean_accuracy(curve, budget) for curve in curves]
+        at_cost = list(at)
+        for rank, model in enumerate(models(entry) or [MISSING]):
+            for i, run in enumerate(entry.group.runs):
+                spent = entry.progress[i]
+                row = dict(line=line, rank=rank, model=model, seed=seed_of(run))
+                row |= {
+                    "accuracy": last_accuracy(run, model),
+                    "best": best_accuracy(run, model),
+                    "density": density(run, model),
+                    "pflop_dense": sum(r["flops_dense"] for r in run.train) / 1e15,
+                    **{a.name: column(spent, a.name).max() for a in comparison.axes},
+                }
+                if rank == 0:
+                    clients = last_eval(run).get("client_accuracy", {})
+                    row |= {f"client_{n}": clients.get(n) for n in ("p10", "median")}
+                    row |= {name: values[i] for name, values in at.items()}
+                rows.append(row)
+    names = [axis.name for axis in comparison.axes]
+    columns = dict.fromkeys([*_INDEX, *_COLUMNS, *names, *at_cost])
+    seeds = pd.DataFrame(rows, columns=[*columns]).set_index(_INDEX).astype(float)
+    seeds = seeds.where(np.isfinite(seeds)).fillna({"rounds": 0.0})
+    found = over_seeds(seeds, _INDEX[:3])
+    sizes = seeds.groupby(level=_INDEX[:3], sort=False).size()
+    for name in at_cost:  # of all seeds or of none
+        lacking = found[name, "count"] < sizes
+        found.loc[lacking, [(name, s) for s in ("mean", "std", "ci95")]] = np.nan
+    return comparison._replace(notes=notes, seeds=seeds, models=found)
+
+
+def _why_none(entry: Entry, curves: list[Curve], axis: Axis, budget: float) -> str:
+    """Says why a line has no accuracy at a budget, such as "ended at 310 Mbit"."""
+    curves = [curve for curve in curves if len(curve.cost)]
     ends = [float(curve.cost[-1]) for curve in curves if curve.cost[-1] < budget]
-    note = MISSING
     if ends:
         running = any(map(evaluations.unfinished, entry.group.runs))
-        note = f"{'so far' if running else 'ended'} at {axis.text(min(ends))}"
-    elif curves:
-        starts = [float(curve.cost[0]) for curve in curves]
-        note = f"begins at {axis.text(max(starts))}"
-    return AtBudget(found, note)
-
-
-def accuracies_at(entry: Entry, axis: Axis, budget: float) -> BySeed:
-    """Returns each seed's accuracy at a budget; None where it did not reach it."""
-    curves = entry.curves[axis.name]
-    return {seed: accuracy_at(curves[seed], budget) for seed in curves}
-
-
-def areas(entry: Entry, axis: Axis, budget: float) -> BySeed:
-    """Returns each seed's mean accuracy over [0, budget], see `mean_accuracy`."""
-    curves = entry.curves[axis.name]
-    return {seed: mean_accuracy(curves[seed], budget) for seed in curves}
-
-
-def of_all(values: BySeed) -> Interval:
-    """Returns the interval over seeds, that of none if a seed has no value."""
-    found = list(values.values())
-    return interval(found if all(map(finite, found)) else [])
-
-
-def by_seed(entry: Entry, measure: Callable[[Run], float | None]) -> BySeed:
-    """Returns a quantity of each of a group's runs."""
-    return {evaluations.seed_of(run): measure(run) for run in entry.group.runs}
-
-
-def over_seeds(entry: Entry, measure: Callable[[Run], float | None]) -> Interval:
-    """Returns the interval of a quantity over a group's runs."""
-    return interval([measure(run) for run in entry.group.runs])
-
-
-def total(entry: Entry, name: str) -> Interval:
-    """Returns the interval of a group's whole cost on an axis."""
-    return over_seeds(entry, lambda run: costs.total(run, name))
+        return f"{'so far' if running else 'ended'} at {axis.text(min(ends))}"
+    if not curves:
+        return MISSING
+    return f"begins at {axis.text(max(float(curve.cost[0]) for curve in curves))}"
 
 
 def models(entry: Entry) -> list[str]:
     """Returns the models that a group's runs deploy last, the headline first."""
-    last = [evaluations.last_eval(run)["models"] for run in entry.group.runs]
+    last = [last_eval(run)["models"] for run in entry.group.runs]
     return list(dict.fromkeys(name for deployed in last for name in deployed))
 
 
 def last_accuracy(run: Run, model: str | None = None) -> float | None:
     """Returns a model's accuracy in the last evaluation; by default the headline."""
-    return evaluations.accuracy(evaluations.last_eval(run), model)
+    return evaluations.accuracy(last_eval(run), model)
 
 
 def best_accuracy(run: Run, model: str | None = None) -> float | None:
@@ -186,13 +214,8 @@ def best_accuracy(run: Run, model: str | None = None) -> float | None:
 
 def density(run: Run, model: str | None = None) -> float | None:
     """Returns the density of a model that was deployed last; by default the first."""
-    models = evaluations.last_eval(run)["models"]
+    models = last_eval(run)["models"]
     return models.get(model or next(iter(models), ""), {}).get("density")
-
-
-def of_clients(run: Run, name: str) -> float | None:
-    """Returns a quantile of the clients' accuracies in the last evaluation."""
-    return evaluations.last_eval(run).get("client_accuracy", {}).get(name)
 
 
 def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:
@@ -204,6 +227,6 @@ def _ends(entries: Sequence[Entry], axis: Axis) -> list[float]:
     return [
         end
         for entry in ended or entries
-        for curve in entry.curves[axis.name].values()
+        for curve in entry.curves(axis)
         if len(curve.cost) and (end := float(curve.cost[-1])) > 0
     ]

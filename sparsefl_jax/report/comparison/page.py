@@ -3,26 +3,18 @@
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from sparsefl_jax.report.comparison import costs, figures, sections
-from sparsefl_jax.report.comparison.citations import Paper, papers
-from sparsefl_jax.report.comparison.figures import Figure
-from sparsefl_jax.report.comparison.groups import Group, read_groups
-from sparsefl_jax.report.comparison.latex import latex_table
+from sparsefl_jax.report.comparison import figures, sections
+from sparsefl_jax.report.comparison.citations import papers
+from sparsefl_jax.report.comparison.differences import differing, settings, shared
+from sparsefl_jax.report.comparison.evaluations import chosen_by
+from sparsefl_jax.report.comparison.groups import read_groups
 from sparsefl_jax.report.comparison.measures import MARK, Comparison, compare
-from sparsefl_jax.report.comparison.study_folder import runs_of
-from sparsefl_jax.report.comparison.table import comparison_csv
-from sparsefl_jax.report.load import run_folders
-from sparsefl_jax.report.markup import (
-    document,
-    download,
-    facts,
-    folded,
-    footer,
-    note,
-    section,
-    text,
+from sparsefl_jax.report.comparison.table import (
+    assumed_by,
+    comparison_csv,
+    latex_table,
 )
-from sparsefl_jax.report.svg import draw, framed, without_tips
+from sparsefl_jax.report.render import data_uri, render
 from sparsefl_jax.report.table import made_with
 from sparsefl_jax.system.files import write_text
 
@@ -71,24 +63,8 @@ def write_comparison(
       Traceback (most recent call last):
       ValueError: run_dir='no/such/run' expected a folder with metrics.jsonl or seed_*/.
     """
-    groups = read_groups(run_dirs)
-    if labels is not None:
-        labels = _by_group(labels, run_dirs, groups)
-    comparison = compare(groups, labels, budgets, unlike)
+    comparison = compare(read_groups(run_dirs, labels), budgets, unlike)
     return write_comparison_page(comparison, Path(out), title=title, status=status)
-
-
-def _by_group(labels: Sequence[str], run_dirs: Sequence, groups: Sequence[Group]):
-    """Returns the label of each group's first folder."""
-    if len(labels) != len(run_dirs):
-        raise ValueError(
-            f"labels={list(labels)!r}, expected {len(run_dirs)}, one for each folder"
-        )
-    named = {}
-    for label, run_dir in zip(labels, run_dirs, strict=True):
-        for folder in runs_of(run_dir) or run_folders(run_dir):
-            named.setdefault(folder.resolve(), label)
-    return [named[group.runs[0].path.resolve()] for group in groups]
 
 
 def write_comparison_page(
@@ -105,91 +81,85 @@ def write_comparison_page(
     """
     if (out / "metrics.jsonl").exists():
         raise ValueError(f"out={str(out)!r} holds a run, expected another folder")
-    groups = [entry.group for entry in comparison.entries]
-    drawn = _figures(comparison)
     (out / "figures").mkdir(parents=True, exist_ok=True)
-    cited = papers(groups)
+    groups = [entry.group for entry in comparison.entries]
+    cited, drawn = papers(groups), figures.draw(comparison, out / "figures")
     files = {
         "comparison.csv": comparison_csv(groups, comparison),
         "comparison.tex": latex_table(comparison),
         "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
     }
-    texts = {f.name: draw(f, comparison) for several in drawn.values() for f in several}
-    inlined = {
-        axis: "".join(framed(*figure[:3], texts[figure.name]) for figure in several)
-        for axis, several in drawn.items()
+    content = {
+        "title": title or "No results yet",
+        "states": sections.states(status),
+        "downloads": [
+            (name, what, data_uri(kind, files[name].encode()))
+            for name, (kind, what) in _DOWNLOADS.items()
+        ],
+        "papers": cited,
+        "bibtex": files["methods.bib"],
+        "drawn": {
+            name: data_uri("image/svg+xml", path.read_bytes())
+            for name, path in drawn.items()
+        },
     }
-    page = _page(comparison, inlined, files, cited, title, status)
-    drawings = {f"figures/{n}.svg": without_tips(t) for n, t in texts.items()}
-    files = {"report.html": page, **files, **drawings}
-    for name, content in files.items():
-        write_text(out / name, content)
-    return [out / name for name in files]
+    if groups:
+        content = _content(comparison, content) | content
+        content["title"] = title or content["named"]
+    write_text(out / "report.html", render("comparison.html", **content))
+    for name, text in files.items():
+        write_text(out / name, text)
+    return [out / "report.html", *(out / name for name in files), *drawn.values()]
 
 
-def _figures(comparison: Comparison) -> dict[str, list[Figure]]:
-    """Returns the figures by axis, and those of densities and clients under ''."""
-    if not any(run.evals for e in comparison.entries for run in e.group.runs):
-        return {}
-    drawn = {
-        axis.name: [
-            figures.curve_figure(comparison, axis),
-            figures.front_figure(comparison, axis),
-        ]
-        for axis in comparison.axes
+def _content(comparison: Comparison, content: Mapping) -> dict:
+    """Returns what a page shows of a comparison that has lines."""
+    entries = comparison.entries
+    groups = [entry.group for entry in entries]
+    runs = [run for group in groups for run in group.runs]
+    known = dict(sections.overview(comparison))
+    chosen, every = settings(groups), differing(groups)
+    rest = {name: values for name, values in every.items() if name not in chosen}
+    configs = [(entry.label, entry.group.runs[0].config) for entry in entries]
+    pilots = [(k, c) for k, c in configs if (c.get("fit") or {}).get("by") == "pilot"]
+    drawn = content["drawn"]
+    return {
+        "named": _title(comparison, known.get("data set", "")),
+        "lede": _lede(known),
+        "mark": MARK,
+        "unlike": [entry for entry in entries if entry.unlike],
+        "pilots": pilots,
+        "lines": sections.lines(comparison),
+        "chosen_by": sorted(set(map(chosen_by, runs))),
+        "seeds": sorted({len(group.runs) for group in groups}),
+        "results": sections.results(comparison),
+        "evaluated": any(run.evals for run in runs),
+        "axes": [
+            {
+                "title": axis.title,
+                "curves": drawn.get(f"accuracy_by_{axis.name}"),
+                "front": drawn.get(f"front_{axis.name}"),
+                "at": sections.budgets(comparison, axis),
+                "common": axis.budget(budget) if budget is not None else "",
+            }
+            for axis in comparison.axes
+            for budget in [comparison.common[axis.name]]
+        ],
+        "differences": sections.differences(comparison),
+        "overview": list(known.items()),
+        "settings": sections.words(chosen),
+        "arguments": sections.words(rest),
+        "shared": list(shared(groups).items()),
+        "assumed": [f"{e.label}: {line}" for e in entries for line in assumed_by(e)],
+        "charged": sections.charges(comparison),
+        "made_with": list(
+            dict.fromkeys(filter(None, (made_with(run.summary) for run in runs)))
+        ),
     }
-    density = figures.density_figure(comparison)
-    others = ([density] if density else []) + figures.clients_figures(comparison)
-    return drawn | {"": others}
 
 
-def _page(
-    comparison: Comparison,
-    drawn: Mapping[str, str],
-    files: Mapping[str, str],
-    cited: Sequence[Paper],
-    title: str,
-    status: Sequence[tuple[str, str]],
-) -> str:
-    there = bool(comparison.entries)
-    known = dict(sections.overview(comparison)) if there else {}
-    title = title or _title(comparison, known)
-    body = [
-        f"<header><h1>{text(title)}</h1>\n",
-        note(_lede(known), "lede"),
-        sections.status_table(status),
-        _unlike(comparison),
-        _pilots(comparison),
-        _downloads(files) if there else "",
-        "</header>\n",
-    ]
-    if there:
-        rest = drawn.get("", "")
-        body += [
-            sections.results(comparison),
-            section("At equal cost", _tabs(comparison, drawn)),
-            section(
-                "Density and clients",
-                f'<div class="figures">{rest}</div>' if rest else "",
-            ),
-            sections.contrasts(comparison),
-            section("What the runs share", facts(list(known.items()))),
-            sections.configurations(comparison),
-            sections.charges(comparison),
-            section("Papers of the methods", _cited(cited, files["methods.bib"])),
-            footer(
-                made_with(r.summary) for e in comparison.entries for r in e.group.runs
-            ),
-        ]
-    script = Path(__file__).with_name("page.js").read_text(encoding="utf-8")
-    return document(title, "".join(body), script)
-
-
-def _title(comparison: Comparison, known: Mapping[str, str]) -> str:
-    if not comparison.entries:
-        return "No results yet"
-    data = Path(known.get("data set", "")).stem
-    on = f" on {data}" if data and data != "differs" else ""
+def _title(comparison: Comparison, dataset: str) -> str:
+    on = f" on {Path(dataset).stem}" if dataset not in ("", "differs") else ""
     first, *others = comparison.entries
     what = f"{1 + len(others)} configurations" if others else first.label
     return f"{what}{on}"
@@ -204,57 +174,3 @@ def _lede(known: Mapping[str, str]) -> str:
     }
     parts = [form.format(known[name]) for name, form in forms.items() if name in known]
     return " · ".join(part for part in parts if "differs" not in part)
-
-
-def _unlike(comparison: Comparison) -> str:
-    found = [e for e in comparison.entries if e.unlike]
-    names = "; ".join(f"{e.label} has another {e.unlike}" for e in found)
-    if not names:
-        return ""
-    return note(
-        f"{MARK} These runs cannot be compared as they are: {names} than "
-        f"{comparison.entries[0].label}.",
-        "warn",
-    )
-
-
-def _pilots(comparison: Comparison) -> str:
-    """Names the lines whose number of rounds a pilot has set."""
-    found = {
-        entry.label: costs.pilot_note(entry.group.runs[0])
-        for entry in comparison.entries
-    }
-    notes = [note(f"{label}: {text}") for label, text in found.items() if text]
-    number = f"{len(notes)} of {len(found)} lines"
-    return folded(f"Pilots have set the rounds of {number}", "".join(notes))
-
-
-def _downloads(files: Mapping[str, str]) -> str:
-    links = [
-        f"<li>{download(name, kind, files[name], title)}</li>"
-        for name, (kind, title) in _DOWNLOADS.items()
-    ]
-    return f'<ul class="files">{"".join(links)}</ul>\n'
-
-
-def _tabs(comparison: Comparison, drawn: Mapping[str, str]) -> str:
-    """Returns one panel for each axis of cost, of which one is shown at a time."""
-    if not drawn:
-        return note("No run has been evaluated yet.")
-    tabs = [
-        f'<input type="radio" name="axis" id="axis-{i}"{" checked" * (i == 0)}>'
-        f'<label for="axis-{i}">{text(axis.title)}</label>\n'
-        f'<div class="panel" id="panel-{i}"><div class="figures">'
-        f"{drawn[axis.name]}</div>\n"
-        f"{sections.budgets(comparison, axis)}</div>\n"
-        for i, axis in enumerate(comparison.axes)
-    ]
-    return f'<div class="tabs">{"".join(tabs)}</div>\n'
-
-
-def _cited(cited: Sequence[Paper], content: str) -> str:
-    items = [
-        f"<li>{text(p.author)}: {text(p.title)}, {text(p.year)}.</li>" for p in cited
-    ]
-    entries = folded("BibTeX", f"<pre>{text(content)}</pre>")
-    return f'<ul class="papers">{"".join(items)}</ul>\n{entries}' if items else ""
