@@ -24,13 +24,12 @@ from sparsefl_jax.core.formats import MISSING, align, format_si
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import cli, experiment, fit_rounds, job
+from sparsefl_jax.runs import cli, experiment, fit_rounds
 from sparsefl_jax.runs.config import rename
 from sparsefl_jax.runs.plan import checks, describe
 from sparsefl_jax.runs.plan.memory import FILL, Memory
-from sparsefl_jax.runs.programs import Program, compile_stage
+from sparsefl_jax.runs.programs import Parts, Program, compile_stage
 from sparsefl_jax.runs.setup import Setup, make
-from sparsefl_jax.runs.source import Parts
 from sparsefl_jax.system import hardware
 
 
@@ -119,8 +118,8 @@ def steps(macs: int, stage: dict) -> float:
 
 def _of_stage(program: Program, steps: float, target: Target) -> Expected:
     plan, rounds, text = program.plan, program.pace.length, program.segment.as_text()
-    # A single round is in no loop, so that the outermost ones may be those of steps.
-    counted = text, steps, rounds if rounds > 1 else steps
+    # In a scan of several rounds each is in a loop of no or one trip, here of one.
+    counted = text, steps, 1 if rounds > 1 else steps
     found = program.segment.memory_analysis()
     cycles, costs = hlo.estimated_cycles(*counted), _costs(program.segment)
     moved = hlo.collectives(*counted)
@@ -208,7 +207,7 @@ def dry_run(config, name: str) -> str:
     config, found = fit_rounds.fitted(config, experiment.build, progress=True)
     parts = placed(experiment.build(config).setup, target)
     stages = expected(parts, target, jax.random.key(config.seed))
-    plan = job.plan(config, parts, [one.together for one in stages], timed=False)
+    plan = experiment.plan(config, parts, [one.together for one in stages], timed=False)
     return "\n".join([*([found] if found else []), plan, "", text(target, stages)])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import configs
 from configs import _complement, _fedsparsify, _flash, _spafl, compressed_cifar10
-from sparsefl_jax.runs import experiment, loop
+from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.plan import describe
 
 METHODS = {
@@ -94,7 +94,7 @@ def check(config):
     setup = parts.setup
     plan = describe.describe(*parts, key=key)
     how = {"budgets": setup.budgets, "eval_every": ROUNDS}
-    run = loop.run(key, setup.stages, setup.model, setup.data, **how)
+    run = simulate.run(key, setup.stages, setup.model, setup.data, **how)
     train = [r for r in run.metrics if r["phase"] == "train"]
     for index, told in enumerate(plan["stages"]):
         rounds = [r for r in train if r["stage"] == index]

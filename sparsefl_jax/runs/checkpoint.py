@@ -22,7 +22,7 @@ import jax
 import numpy as np
 
 from sparsefl_jax.core.types import Key, PyTree, SparseModel
-from sparsefl_jax.runs.segments import Best, Snapshot
+from sparsefl_jax.runs.simulate import Best, Snapshot
 from sparsefl_jax.simulation import disk_store
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files

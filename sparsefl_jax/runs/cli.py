@@ -14,7 +14,7 @@ from ml_collections.config_flags import config_flags
 from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats
 from sparsefl_jax.core.validate import closest, one_line
-from sparsefl_jax.runs import experiment, fit_rounds, help_text, job, run_directory
+from sparsefl_jax.runs import experiment, fit_rounds, help_text, run_directory
 from sparsefl_jax.runs.config import fields, guess, reference, rename
 from sparsefl_jax.runs.programs import Programs
 from sparsefl_jax.system import hardware, interrupt, membership, processes
@@ -22,7 +22,10 @@ from sparsefl_jax.system import hardware, interrupt, membership, processes
 CONFIGS = Path(__file__).parents[2] / "configs"
 EVERYTHING = "all"  # what `--fields` lists without a section
 # Flags that are gone, with the commands that replace them.
-MOVED = {"target": "python -m benchmarks.targets TARGET --config=..."}
+MOVED = {
+    "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
+    "target": "python -m benchmarks.targets TARGET --config=...",
+}
 
 
 def check_flags(verbs: dict, others: dict) -> None:
@@ -100,7 +103,7 @@ def dry_run(config) -> None:
     parts = experiment.build(config)
     with Programs(*parts) as programs:
         memories = [programs.of(stage).memory for stage in range(len(parts.traced))]
-    plan = job.plan(config, parts, memories)
+    plan = experiment.plan(config, parts, memories)
     if show:
         formats.say(f"{found}\n{plan}" if found else plan)
 
@@ -149,6 +152,8 @@ def _unknown_field(error: Exception, config, argv: list[str]) -> str:
         for depth, part in enumerate(parts, 1):
             if not hasattr(section, "to_dict"):
                 break
+            if moved := MOVED.get(".".join(parts)):
+                return f"--config.{found[1]} has moved: {moved}"
             if part not in section:
                 return guess.unknown_field(".".join(parts[:depth]), section)
             section = section[part]

@@ -19,10 +19,10 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.formats import format_percent, format_si
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.data import cohorts
-from sparsefl_jax.runs import loop
+from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.plan import traffic_estimate
+from sparsefl_jax.runs.programs import Parts
 from sparsefl_jax.runs.progress import Progress
-from sparsefl_jax.runs.source import Parts
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.sparsity import trees
 
@@ -60,7 +60,7 @@ def measure(
         print(f"pilot: trains {total} rounds to measure their cost", file=sys.stderr)
     with Progress(total, show=progress, title="pilot, ") as bar:
         key = jax.random.key(seed)
-        run = loop.run_setup(key, setup, bar.update)
+        run = simulate.run_setup(key, setup, bar.update)
     records = [r for r in run.metrics if r["phase"] == "train"]
     main = [r for r in records if r["stage"] == len(before)]
     most = most_bits(parts)
