@@ -41,7 +41,7 @@ class Instruction(NamedTuple):
         return sum(_bytes(*found) for found in _SHAPE.findall(self.shape))
 
 
-def instructions(text: str, trips: float = 1, outer: float = 1) -> Iterator:
+def instructions(text: str, trips: float = 1, first: float | None = None) -> Iterator:
     """Walks through what a program runs, into loops, branches and fusions.
 
     All branches of a condition count.
@@ -49,12 +49,14 @@ def instructions(text: str, trips: float = 1, outer: float = 1) -> Iterator:
     Args:
       text: the compiled program.
       trips: how often a loop runs whose length depends on the data.
-      outer: how often such a loop runs that is in no other.
+      first: how often such a loop runs that is in an outermost one; by default `trips`.
 
     Yields:
       An `Instruction`.
     """
     computations, entry = _computations(text)
+    outermost = [one.text for one in computations[entry] if one.opcode == "while"]
+    outermost = {callee for loop in outermost for callee in _called(loop)}
     called = {
         name: [callee for one in body for callee in _called(one.text)]
         for name, body in computations.items()
@@ -66,17 +68,19 @@ def instructions(text: str, trips: float = 1, outer: float = 1) -> Iterator:
             times = counted[name]
             yield one._replace(times=times)
             if one.opcode == "while":
-                unknown = outer if name == entry else trips
+                unknown = trips if first is None or name not in outermost else first
                 times *= _known_trips(one.text, computations) or unknown
             for callee in _called(one.text):
                 counted[callee] += times
 
 
-def collectives(text: str, trips: float = 1, outer: float = 1) -> dict[str, int]:
+def collectives(
+    text: str, trips: float = 1, first: float | None = None
+) -> dict[str, int]:
     """Returns the bytes of all results of collectives by kind, for each device.
 
     Args:
-      text, trips, outer: as `instructions` takes them.
+      text, trips, first: as `instructions` takes them.
 
     Example:
       >>> collectives('''ENTRY %main (x: f32[8]) -> f32[8] {
@@ -86,7 +90,7 @@ def collectives(text: str, trips: float = 1, outer: float = 1) -> dict[str, int]
       {'all-reduce': 32}
     """
     found: dict[str, float] = {}
-    for one in instructions(text, trips, outer):
+    for one in instructions(text, trips, first):
         kind = one.opcode.removesuffix("-done")  # of `-start` the result is elsewhere
         if kind in COLLECTIVES:
             found[kind] = found.get(kind, 0) + one.times * one.bytes
@@ -107,17 +111,19 @@ def largest_copy(text: str) -> int:
     return max(copies, default=0)
 
 
-def estimated_cycles(text: str, trips: float = 1, outer: float = 1) -> int | None:
+def estimated_cycles(
+    text: str, trips: float = 1, first: float | None = None
+) -> int | None:
     """Sums the cycles that a TPU's compiler expects its instructions to take.
 
     The compiler writes them without documentation; None if there are none.
 
     Args:
-      text, trips, outer: as `instructions` takes them.
+      text, trips, first: as `instructions` takes them.
     """
     found = [
         one.times * int(cycles[1])
-        for one in instructions(text, trips, outer)
+        for one in instructions(text, trips, first)
         if (cycles := _CYCLES.search(one.text))
     ]
     return round(sum(found)) if found else None

@@ -30,7 +30,7 @@ import numpy as np  # noqa: E402
 from configs import flash_cifar10  # noqa: E402
 from sparsefl_jax.report.figure import COLORS, canvas, whole_numbers  # noqa: E402
 from sparsefl_jax.report.masks import mean_of_pairs, pairwise_mismatch, read_masks  # noqa: E402
-from sparsefl_jax.runs import experiment, loop  # noqa: E402
+from sparsefl_jax.runs import experiment, simulate  # noqa: E402
 from sparsefl_jax.system import interrupt  # noqa: E402
 
 METHODS = ("nst", "pdst", "spdst", "jmwst")
@@ -161,11 +161,11 @@ def markdown(found: dict[str, Mismatch]) -> str:
 def main() -> None:
     """Runs the missing methods, then draws."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rounds", type=int, default=loop.SNAPSHOTS)
+    parser.add_argument("--rounds", type=int, default=simulate.SNAPSHOTS)
     parser.add_argument("--out", type=Path, default=Path("runs/mask_mismatch"))
     args = parser.parse_args()
-    if not 2 <= args.rounds <= loop.SNAPSHOTS:  # of which every mask is kept
-        parser.error(f"rounds={args.rounds}, expected 2 to {loop.SNAPSHOTS}")
+    if not 2 <= args.rounds <= simulate.SNAPSHOTS:  # of which every mask is kept
+        parser.error(f"rounds={args.rounds}, expected 2 to {simulate.SNAPSHOTS}")
     hardware.keep_compilations()
     found = {}
     for method in METHODS:

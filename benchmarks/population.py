@@ -96,7 +96,7 @@ def run(case: Case, repeats: int) -> dict:
     )
     jax.block_until_ready((state.server, state.last_round))
     start_seconds = time.perf_counter() - start
-    segment = round_program.make_segment(plan)
+    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
     segment = (
         store.on_device(segment)
         if working is None

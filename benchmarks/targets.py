@@ -32,9 +32,8 @@ from sparsefl_jax.runs import dry_run as plans
 from sparsefl_jax.runs.config import rename
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.plan.memory import FILL, Memory
-from sparsefl_jax.runs.programs import Program, compile_stage
+from sparsefl_jax.runs.programs import Parts, Program, compile_stage
 from sparsefl_jax.runs.setup import Setup, make
-from sparsefl_jax.runs.source import Parts
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.system import hardware
 
@@ -131,8 +130,8 @@ def steps(setup: Setup, index: int, chunk: int, key: Key) -> float:
 
 def _of_stage(program: Program, steps: float, target: Target) -> Expected:
     plan, rounds, text = program.plan, program.pace.length, program.segment.as_text()
-    # A single round is in no loop, so that the outermost ones may be those of steps.
-    counted = text, steps, rounds if rounds > 1 else steps
+    # In a scan of several rounds each is in a loop of no or one trip, here of one.
+    counted = text, steps, 1 if rounds > 1 else steps
     found = program.segment.memory_analysis()
     cycles, costs = hlo.estimated_cycles(*counted), _costs(program.segment)
     moved = hlo.collectives(*counted)

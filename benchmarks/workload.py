@@ -161,7 +161,11 @@ def prepare(
     ids = cohorts.cohorts(key, stage, setup.clients, np.zeros(1, np.int32))
     arguments = key, population, start(), np.zeros(1, np.int32), ids
     begun = time.perf_counter()
-    compiled = round_program.make_segment(plan).lower(*arguments).compile()
+    compiled = (
+        jax.jit(round_program.make_segment(plan), donate_argnums=2)
+        .lower(*arguments)
+        .compile()
+    )
     seconds = time.perf_counter() - begun
 
     def step(state, t):

@@ -42,6 +42,11 @@ LINES = [
     ([f"--config={MINI}", "--seed=3"], "did you mean --config.seed?"),
     ([f"--config={MINI}", "--lr=3"], "did you mean --config.optimizer.learning_rate?"),
     (["--target=v5e:2x2"], "--target has moved: python -m benchmarks.targets TARGET"),
+    (["--seeds_together=yes"], "--seeds_together has moved: examples/seeds.ipynb"),
+    (
+        [f"--config={MINI}", "--config.seeds_together=yes"],
+        "--config.seeds_together has moved: examples/seeds.ipynb",
+    ),
     (["--algorithm.density=.3"], "did you mean --config.algorithm.density?"),
     ([f"--config={MINI}", "--config.num_rounds=None"], "num_rounds=None, expected an"),
     (["--config=configs/no_such.py"], "--config=configs/no_such.py: there is no such"),

@@ -5,7 +5,7 @@ import math
 import pytest
 from ml_collections import config_dict
 
-from sparsefl_jax.runs import experiment, loop
+from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.config import fields
 from tests.refusals import change, refused
 from tests.tiny import tiny_config
@@ -195,7 +195,7 @@ REFUSED = [
 def test_configuration_is_refused(tmp_path, monkeypatch, values, said):
     config = tiny_config(tmp_path)
     change(config, values)
-    monkeypatch.setattr(loop, "go_on", None)  # nothing runs
+    monkeypatch.setattr(simulate, "simulate", None)  # nothing runs
     refused(lambda: experiment.run(config, tmp_path / "run", progress=False), said)
     assert not (tmp_path / "run").exists()
 

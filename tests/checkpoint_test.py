@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.runs import checkpoint, experiment, loop
+from sparsefl_jax.runs import checkpoint, experiment, simulate
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.segments import Best, Snapshot
+from sparsefl_jax.runs.simulate import Best, Snapshot
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, tiny_config
@@ -46,7 +46,7 @@ def contents(run):
 def stop_after(monkeypatch, rounds):
     """Makes a run in this process receive Ctrl-C after some segments."""
     seen, send = [], ctrl_c(monkeypatch)
-    original = loop.go_on
+    original = simulate.simulate
 
     def segments(*args, **kwargs):
         for segment in original(*args, **kwargs):
@@ -55,7 +55,7 @@ def stop_after(monkeypatch, rounds):
                 send()
             yield segment
 
-    monkeypatch.setattr(loop, "go_on", segments)
+    monkeypatch.setattr(simulate, "simulate", segments)
 
 
 OTHERS = {

@@ -71,7 +71,7 @@ def a_round(method, deadline, *, chunk=1, devices=1, x=X, ids=(0, 1), clock_on=T
     key = jax.random.key(0)
     state = initial_state.start(key, plan, sparse, population.info)
     ids = np.array([ids], np.int32)
-    run = round_program.make_segment(plan)
+    run = jax.jit(round_program.make_segment(plan), donate_argnums=2)
     state, log = run(key, population, state, np.zeros(1, np.int32), ids)
     return jax.device_get((state, jax.tree.map(lambda v: v[0], log)))
 
@@ -317,7 +317,7 @@ def test_no_method_needs_an_uplink(name):
     world = small_world.make_world(factory, arguments)
     count = len(small_world.SIZES)
     plan = small_world.plan(world)._replace(macs=sfl.testing.tiny_model().macs)
-    segment = round_program.make_segment(plan)
+    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
     device = Device(*(np.ones(count, np.float32) for _ in Device._fields))
     state, finite = small_world.start(world), []
     for round, deadline in enumerate((0.0, np.inf)):

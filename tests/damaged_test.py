@@ -15,9 +15,9 @@ from matplotlib.figure import Figure
 import sparsefl_jax as sfl
 from sparsefl_jax.export import __main__ as export_main
 from sparsefl_jax.report import __main__ as report_main
-from sparsefl_jax.runs import checkpoint, experiment, recording, results, run_directory
+from sparsefl_jax.runs import checkpoint, experiment, records, results, run_directory
 from sparsefl_jax.runs.config import defaults
-from sparsefl_jax.runs.segments import Snapshot
+from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.simulation import placement
 from sparsefl_jax.system import files
 from tests.tiny import tiny_config
@@ -33,7 +33,7 @@ def finished(tmp_path_factory):
     config.algorithm, config.num_rounds = {"name": "spafl", "alpha": 0.1}, 2
     config.first_stage = {}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(recording, "draw", lambda path: None)  # plots take seconds
+        patched.setattr(records, "draw", lambda path: None)  # plots take seconds
         experiment.run(defaults.complete(config), folder / "run", progress=False)
     return folder / "run"
 

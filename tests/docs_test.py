@@ -17,7 +17,7 @@ from benchmarks import table as tables
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import cli, experiment, loop
+from sparsefl_jax.runs import cli, experiment, simulate
 from sparsefl_jax.runs.config.rename import settle
 from sparsefl_jax.training import local
 
@@ -188,7 +188,7 @@ def test_the_method_of_the_readme_learns_and_is_counted(key):
         model, local.make_optimizer(learning_rate=0.5), density=1.0
     )
     stage = Stage(method, num_rounds=2, cohort_size=4, epochs=2, batch_size=10)
-    run = loop.run(key, [stage], model, data, eval_every=2)
+    run = simulate.run(key, [stage], model, data, eval_every=2)
     first, second, evaluated = run.metrics
     assert evaluated["models"]["global"]["accuracy"] > 0.9
     # 5 x 2 weights and 2 biases in float32; 10 positions, in the first round only.

@@ -7,10 +7,10 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.core.formats import format_si
-from sparsefl_jax.runs import cli, dry_run, loop, pilot
+from sparsefl_jax.runs import cli, dry_run, pilot, simulate
 from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.programs import Parts
 from sparsefl_jax.runs.setup import Limits, Setup
-from sparsefl_jax.runs.source import Parts
 from sparsefl_jax.simulation import systems
 from sparsefl_jax.studies import command
 from tests.refusals import refused
@@ -142,7 +142,7 @@ def test_a_pilot_runs_as_many_rounds_as_there_are(world, key):
     assert [len(records) for records in found.rounds] == [1, 2]
     assert all(seconds > 0 for seconds in found.seconds)
     # The cohorts are those of the run.
-    there = loop.run_setup(key, setup._replace(until=Limits())).metrics[0]
+    there = simulate.run_setup(key, setup._replace(until=Limits())).metrics[0]
     assert found.rounds[0][0]["clients"] == there["clients"]
 
 

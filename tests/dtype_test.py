@@ -14,7 +14,7 @@ from sparsefl_jax import models
 from sparsefl_jax.models import Model, convolution, layers, lowerings
 from sparsefl_jax.models.convolution import Layer, choose
 from sparsefl_jax.models.forms import fast
-from sparsefl_jax.runs import experiment, job, loop, run_directory, sinks, summary
+from sparsefl_jax.runs import experiment, run_directory, simulate, sinks, summary
 from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.runs.plan.memory import Memory
 from sparsefl_jax.training import local
@@ -182,7 +182,7 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
         model = build.build_model(config, data)
         stages = build.build_stages(config, model)
         how = {"eval_every": 1, "client_store": "device"}
-        (segment,) = loop.segments(jax.random.key(0), stages, model, data, **how)
+        (segment,) = simulate.segments(jax.random.key(0), stages, model, data, **how)
         held = jax.tree.leaves((segment.snapshot.state, segment.models))
         kinds = {v.dtype.name for v in held if jnp.issubdtype(v.dtype, jnp.floating)}
         assert kinds == {"float32"}
@@ -204,7 +204,7 @@ def test_a_round_keeps_float32_and_charges_the_same(method, tmp_path):
 def test_the_plan_says_in_what_a_run_computes(tmp_path):
     config = tiny_config(tmp_path)
     config.model.dtype = "bfloat16"
-    plan = job.plan(config, experiment.build(config))
+    plan = experiment.plan(config, experiment.build(config))
     assert "in bfloat16 matmuls together, precision highest" in plan
 
 

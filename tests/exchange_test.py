@@ -104,7 +104,11 @@ def compiled(devices, chunk, clients=CLIENTS, width=KERNEL[1], classes=3):
     rounds = shape(np.zeros(2, np.int32)), shape(np.zeros((2, COHORT), np.int32))
     inputs = jax.eval_shape(lambda: jax.random.key(0)), population
     inputs = jax.tree.map(shape, inputs)
-    return round_program.make_segment(plan).lower(*inputs, state, *rounds).compile()
+    return (
+        jax.jit(round_program.make_segment(plan), donate_argnums=2)
+        .lower(*inputs, state, *rounds)
+        .compile()
+    )
 
 
 def results(program, *operations):

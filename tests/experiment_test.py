@@ -4,7 +4,6 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -13,7 +12,7 @@ import pytest
 from sparsefl_jax import data as datasets
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.report import read_records, read_run
-from sparsefl_jax.runs import experiment, loop, together
+from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.config import build, defaults, rename
 from sparsefl_jax.testing.small_world import tiny_model
 from tests.tiny import tiny_config
@@ -69,7 +68,7 @@ def test_functions_alone_equal_the_configured_run(config, tmp_path):
     data = build.build_data(config)
     model = build.build_model(config, data)
     stages = build.build_stages(config, model)
-    run = loop.run(jax.random.key(0), stages, model, data, eval_every=2)
+    run = simulate.run(jax.random.key(0), stages, model, data, eval_every=2)
     assert run.metrics == read_records(tmp_path / "a" / "metrics.jsonl")
 
 
@@ -227,14 +226,3 @@ def test_below_the_door_a_configuration_has_plain_values(tmp_path, monkeypatch):
     plain = {bool, int, float, str, dict, tuple, type(None)}
     assert len(seen) == 2 and all(found <= plain for found in seen)
     assert not (tmp_path / "run").exists()
-
-
-def test_seeds_of_several_processes_say_that_they_go_one_by_one(monkeypatch, capsys):
-    monkeypatch.setattr(together.processes, "several", lambda: True)
-    monkeypatch.setattr(together.single, "perform", lambda job: {})
-    jobs = [SimpleNamespace(progress=True)] * 2
-    assert list(together.outcomes(jobs, "auto")) == [(0, {}), (1, {})]
-    assert not capsys.readouterr().err
-    assert len(list(together.outcomes(jobs, "yes"))) == 2
-    said = "seeds run one after another: there are several processes\n"
-    assert capsys.readouterr().err == said

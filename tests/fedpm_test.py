@@ -11,7 +11,7 @@ from sparsefl_jax import Stage, from_arrays, models
 from sparsefl_jax.algorithms import fedavg, fedpm
 from sparsefl_jax.algorithms.fedpm import Server
 from sparsefl_jax.core.types import SparseModel
-from sparsefl_jax.runs import loop
+from sparsefl_jax.runs import simulate
 from sparsefl_jax.sparsity import masks, supermask
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
@@ -263,7 +263,7 @@ def test_it_learns(key):
     optimizer = local.make_optimizer("adam", learning_rate=0.1)
     method = fedpm(model, optimizer)
     stage = Stage(method, 12, 3, epochs=2, batch_size=8)
-    run = loop.run(key, [stage], model, data, eval_every=4)
+    run = simulate.run(key, [stage], model, data, eval_every=4)
     accuracy = [r["accuracy"] for r in run.metrics if r["phase"] == "eval"]
     losses = [r["loss"] for r in run.metrics if r["phase"] == "train"]
     assert accuracy[-1] > 0.8 and losses[-1] < losses[0] / 2
@@ -282,7 +282,7 @@ def test_every_evaluation_draws_a_mask_of_its_own_whatever_the_segments(key):
 
     def masks_of(eval_every):
         found = {}
-        for s in loop.segments(key, [stage], model, data, eval_every=eval_every):
+        for s in simulate.segments(key, [stage], model, data, eval_every=eval_every):
             *_, record = (r for r in s.records if r["phase"] == "train")
             mask = found[s.snapshot.round] = s.models["global"].mask
             kernels = [np.asarray(mask[name]["kernel"]) for name in ("fc1", "fc2")]
@@ -319,7 +319,7 @@ def test_the_server_s_step_and_the_draw_of_what_it_deploys_have_keys_of_their_ow
         deploy=deploy,
     )
     data = from_arrays(np.ones((8, 8), np.float32), np.arange(8) % 4, num_clients=2)
-    run = loop.run(key, [Stage(told, 2, 2, batch_size=4)], model, data)
+    run = simulate.run(key, [Stage(told, 2, 2, batch_size=4)], model, data)
     assert [r["density"] for r in run.metrics if r["phase"] == "train"] == [1, 1]
 
 

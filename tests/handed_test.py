@@ -8,7 +8,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax.algorithms import fedpm, fedspa, local_only, nst, spafl
 from sparsefl_jax.data import from_arrays
-from sparsefl_jax.runs import loop
+from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.setup import make
 from sparsefl_jax.simulation import clock
 from sparsefl_jax.sparsity import masks
@@ -37,7 +37,7 @@ def setup(method, **settings):
 
 
 def down(setup):
-    records = loop.run_setup(jax.random.key(0), setup).metrics
+    records = simulate.run_setup(jax.random.key(0), setup).metrics
     return [r["bits_down_by_client"] for r in records if r["phase"] == "train"]
 
 
@@ -74,7 +74,7 @@ def test_a_first_round_takes_the_clock_longer_by_what_is_handed():
     device = clock.Device(*(np.full(CLIENTS, v) for v in (np.inf, 1000.0, np.inf, 0.0)))
     present = np.ones((CLIENTS, 1))
     system = clock.System(device, present, np.zeros(CLIENTS, int), ("phones",))
-    records = loop.run_setup(
+    records = simulate.run_setup(
         jax.random.key(0), setup(spafl)._replace(system=system)
     ).metrics
     took = [r["seconds_by_client"] for r in records if r["phase"] == "train"]

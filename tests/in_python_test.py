@@ -16,7 +16,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import report
-from sparsefl_jax.runs import experiment, loop, recording
+from sparsefl_jax.runs import experiment, records, simulate
 from sparsefl_jax.runs.description import describe
 from sparsefl_jax.runs.run_directory import read_config
 from sparsefl_jax.runs.setup import Setup
@@ -74,7 +74,7 @@ def test_files_change_no_result_and_an_ended_run_is_read_back(
     assert "writing to" in ended.said and "round 5/5" in ended.said
     assert ended.said.splitlines()[-1] == f"report: {ended.path}/report.html"
     pure = ended.run(stages(), workdir=None)
-    monkeypatch.setattr(loop, "go_on", None)  # whatever trains now fails
+    monkeypatch.setattr(simulate, "simulate", None)  # whatever trains now fails
     again = ended.run(stages())
     for run in (ended.found, again):
         assert equal(run[:3], pure[:3]) and run.metrics == pure.metrics
@@ -97,7 +97,7 @@ def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
     def run(folder):
         return ended.run(stages(), workdir=folder, eval_every=1)
 
-    send, written = ctrl_c(monkeypatch), recording.recording
+    send, written = ctrl_c(monkeypatch), records.recording
 
     @contextlib.contextmanager
     def stopping(*args):
@@ -111,7 +111,7 @@ def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
             yield recorder._replace(record=record)
 
     with monkeypatch.context() as patch:
-        patch.setattr(recording, "recording", stopping)
+        patch.setattr(records, "recording", stopping)
         with pytest.raises(interrupt.StoppedError):
             run(tmp_path / "stopped")
     assert not (tmp_path / "stopped" / "summary.json").exists()
@@ -202,7 +202,7 @@ def test_seeds_have_data_of_their_own_and_a_page_beside_a_command_line_run(
     both = report.read_summary(tmp_path / "python")
     assert both["seeds"] == [0, 1]
     with monkeypatch.context() as patch:
-        patch.setattr(loop, "go_on", None)
+        patch.setattr(simulate, "simulate", None)
         assert [run.metrics for run in run()] == [run.metrics for run in found]
     # Of the same seed both ways have the same data and partition, so they compare.
     folders = [tmp_path / "command", tmp_path / "python"]

@@ -89,7 +89,7 @@ def compiling_forever(monkeypatch, stage):
 @pytest.mark.parametrize("seeds", [1, 2])
 def test_a_signal_during_compilation_ends_at_once(tmp_path, monkeypatch, seeds):
     config = tiny_config(tmp_path)
-    config.seeds, config.seeds_together = seeds, "yes" if seeds > 1 else "auto"
+    config.seeds = seeds
     done = compiling_forever(monkeypatch, 0)
     try:
         with pytest.raises(interrupt.StoppedError, match="compiling") as stopped:

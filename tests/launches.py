@@ -28,7 +28,8 @@ membership.start(f"localhost:{port}", 2, index)
 import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec as P
-from sparsefl_jax.runs import experiment, recording, run_directory
+from sparsefl_jax.runs import experiment, run_directory
+from sparsefl_jax.runs import records as files
 from sparsefl_jax.system import hardware
 
 assert processes.several() and processes.leads() == (index == 0)
@@ -48,7 +49,7 @@ except ValueError as error:
 else:
     raise AssertionError("not refused")
 
-recording.draw = lambda path: None  # plots take seconds
+files.draw = lambda path: None  # plots take seconds
 for source in sys.argv[4:]:
     config = run_directory.read_config(folder / source)
     summary = experiment.run(config, folder / f"{source}_two", progress=False)

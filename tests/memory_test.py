@@ -8,7 +8,7 @@ import pytest
 import sparsefl_jax as sfl
 from sparsefl_jax import models
 from sparsefl_jax.report import read_records
-from sparsefl_jax.runs import cli, experiment, loop, programs
+from sparsefl_jax.runs import cli, experiment, programs, simulate
 from sparsefl_jax.runs.config import defaults, fields
 from sparsefl_jax.runs.plan import checks, memory
 from sparsefl_jax.runs.setup import Setup
@@ -259,7 +259,7 @@ def test_a_budget_sends_rows_to_the_host_and_bounds_a_segments_working_set(key):
         (told,) = checks.run(Setup([stage], model, data, **settings))
         ends = [
             segment.snapshot.round
-            for segment in loop.segments(key, [stage], model, data, **settings)
+            for segment in simulate.segments(key, [stage], model, data, **settings)
         ]
         return told.memory.client_store, ends
 

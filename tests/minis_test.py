@@ -7,7 +7,7 @@ import re
 import pytest
 
 from sparsefl_jax.data import samples
-from sparsefl_jax.runs import cli, experiment, loop
+from sparsefl_jax.runs import cli, experiment, simulate
 from sparsefl_jax.runs.config import build, fields
 
 CONFIGS = sorted(path.stem for path in cli.CONFIGS.glob("[!_]*.py"))
@@ -53,7 +53,7 @@ def test_the_mini_of_a_paper_runs_two_rounds(name, key):
     data = build.build_data(config)
     model = build.build_model(config, data)
     stages = build.build_stages(config, model)
-    result = loop.run(key, stages, model, data, eval_every=2)
+    result = simulate.run(key, stages, model, data, eval_every=2)
     assert result.metrics[-1]["round"] == 2
     assert 0 < result.metrics[-1]["accuracy"] <= 1
 

@@ -11,7 +11,7 @@ from sparsefl_jax import models
 from sparsefl_jax.algorithms import fedavg, fedspa, heterofl, local_only, spafl
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data import from_arrays
-from sparsefl_jax.runs import experiment, loop, results
+from sparsefl_jax.runs import experiment, results, simulate
 from sparsefl_jax.runs.config import build, defaults
 from sparsefl_jax.simulation import evaluate, initial_state, personal, placement
 from sparsefl_jax.sparsity import masks
@@ -102,7 +102,7 @@ def test_a_cohort_smaller_than_the_devices_is_judged_where_it_trained(world):
     method = spafl(model, local.make_optimizer())
     stage = Stage(method, 2, 1, batch_size=4)
     alone, both = (
-        loop.run(KEY, [stage], model, data, devices=jax.devices()[:count])
+        simulate.run(KEY, [stage], model, data, devices=jax.devices()[:count])
         for count in (1, 2)
     )
     assert len(jax.devices()) == 2

@@ -9,7 +9,7 @@ import pytest
 
 import configs
 from configs import _complement, _fedsparsify, _flash, _spafl, compressed_cifar10
-from sparsefl_jax.runs import experiment, limits, loop
+from sparsefl_jax.runs import experiment, limits, simulate
 
 METHODS = {
     "flash": _flash.METHODS,
@@ -87,7 +87,7 @@ def test_no_round_costs_more_than_it_can(file, method, tmp_path):
     config = small(file, method, tmp_path)
     setup, traced = experiment.build(config)
     setup = setup._replace(eval_every=ROUNDS)
-    records = loop.run_setup(jax.random.key(config.seed), setup).metrics
+    records = simulate.run_setup(jax.random.key(config.seed), setup).metrics
     for index, one in enumerate(traced):
         most = limits.most(setup, index, one)
         for r in records:

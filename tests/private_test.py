@@ -14,7 +14,7 @@ from sparsefl_jax.algorithms import private as module
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.types import ClientInfo, Context
 from sparsefl_jax.report import write_page
-from sparsefl_jax.runs import experiment, recording, setup
+from sparsefl_jax.runs import experiment, setup
 from sparsefl_jax.runs.config import build
 from sparsefl_jax.runs.config.defaults import complete, default_config
 from sparsefl_jax.runs.plan import checks
@@ -130,7 +130,7 @@ def test_the_noise_keeps_to_what_a_resumed_run_may_not_change():
 
 @pytest.mark.slow
 def test_a_resumed_run_has_the_noise_of_the_whole(tmp_path, monkeypatch):
-    monkeypatch.setattr(recording, "draw", lambda path: None)
+    monkeypatch.setattr("sparsefl_jax.runs.records.draw", lambda path: None)
     config = tiny_config(tmp_path)
     config.first_stage, config.algorithm = {}, {"name": "fedavg"}
     config.algorithm.weighting, config.num_rounds = "uniform", 2

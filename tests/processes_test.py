@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from sparsefl_jax.runs import checkpoint, experiment, recording
+from sparsefl_jax.runs import checkpoint, experiment
 from tests.launches import (
     DRIVER,
     begin_all,
@@ -42,7 +42,7 @@ def test_two_processes_give_what_one_gives(name, stores, tmp_path, monkeypatch):
         wrote(config, tmp_path / config.client_store)
     start = ["-c", DRIVER, free_port()]
     begun = begin_all([*start, index, tmp_path, *stores] for index in (0, 1))
-    monkeypatch.setattr(recording, "draw", lambda path: None)
+    monkeypatch.setattr("sparsefl_jax.runs.records.draw", lambda path: None)
     experiment.run(config, tmp_path / "one", progress=False)
     codes, errors = ended(begun)
     assert codes == [0, 0], "\n".join(errors)
@@ -126,7 +126,8 @@ for name, method in methods.items():
         state = initial_state.start(key, plan, start, population.info)
         ids = cohorts.cohorts(key, stage, 24, rounds)
         arguments = key, population, state, rounds, ids
-        run = round_program.make_segment(plan).lower(*arguments).compile()
+        run = jax.jit(round_program.make_segment(plan), donate_argnums=2)
+        run = run.lower(*arguments).compile()
         state, log = run(*arguments)
         results.append(jax.device_get((state, log)))
         for leaf in jax.tree.leaves(state.clients):

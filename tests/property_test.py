@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from sparsefl_jax.data import TEST_SPLITS
-from sparsefl_jax.runs import experiment, loop
+from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.config import defaults
 
 pytestmark = pytest.mark.slow
@@ -251,7 +251,7 @@ def run(folder, drawn) -> bool:
         return False
     chunk, eval_every = drawn["chunk"], drawn["eval_every"]
     try:
-        result = loop.run(
+        result = simulate.run(
             jax.random.key(0),
             parts.setup.stages,
             parts.setup.model,

@@ -7,7 +7,7 @@ import zlib
 import pytest
 
 from sparsefl_jax import report
-from sparsefl_jax.runs import experiment, loop, run_directory, summary
+from sparsefl_jax.runs import experiment, run_directory, simulate, summary
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.system import interrupt, log_lines
 from tests.checkpoint_test import contents, stop_after
@@ -117,7 +117,7 @@ def test_a_run_with_lost_records_goes_on_if_it_is_told_to(
     before = {p: p.read_bytes() for p in run.rglob("*") if p.is_file()}
     with monkeypatch.context() as patch:  # nothing is built, let alone trained
         patch.delattr(experiment, "build")
-        patch.delattr(loop, "go_on")
+        patch.delattr(simulate, "simulate")
         told = r"metrics.jsonl .*; .*timing.jsonl.*; --accept_lost_records goes on"
         with pytest.raises(ValueError, match=told) as error:
             go_on(run)

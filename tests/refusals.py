@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from absl import flags
 
-from sparsefl_jax.runs import cli, loop
+from sparsefl_jax.runs import cli, simulate
 from sparsefl_jax.runs.config import defaults, registry
 
 ROOT = Path(__file__).parent.parent
@@ -36,7 +36,7 @@ def launched(monkeypatch, capsys, arguments: list[str]) -> tuple[int, str]:
     config = cli.define_config(values)
     monkeypatch.setattr(sys, "argv", ["launch.py", *arguments])
     monkeypatch.chdir(ROOT)
-    monkeypatch.setattr(loop, "go_on", None)
+    monkeypatch.setattr(simulate, "simulate", None)
     monkeypatch.delenv("SPARSEFL_DEBUG", raising=False)
     app = SimpleNamespace(run=lambda main, flags_parser: main(flags_parser(sys.argv)))
     with pytest.raises(SystemExit) as ended:

@@ -21,8 +21,8 @@ from sparsefl_jax.runs import (
     run_directory,
 )
 from sparsefl_jax.runs.config import build, defaults, plain
-from sparsefl_jax.runs.segments import Snapshot
 from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.system import interrupt, provenance
 from tests.checkpoint_test import contents, stop_after
 from tests.tiny import network, tiny_config

@@ -111,7 +111,7 @@ def simulator(
                        partition="natural")  # fmt: skip
     key, layers = jax.random.key(0), jax.tree.map(lambda m: m > 0, model.macs)
     plan = placement.make_plan(stage, layers)
-    segment = round_program.make_segment(plan)
+    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
     people = placement.make_population(plan, data, np.full(clients, budget))
     rounds = np.arange(number, dtype=np.int32)
     ids = np.tile(np.arange(clients, dtype=np.int32), (number, 1))

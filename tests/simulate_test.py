@@ -198,7 +198,7 @@ def test_two_rounds_of_fedavg_by_hand(key, devices, chunk):
     state = initial_state.start(key, plan, sparse, population().info)
     assert state.last_round.tolist() == [-1, -1]
     ids = np.array([[1, 0], [0, 1]], np.int32)
-    segment = round_program.make_segment(plan)
+    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
     state, log = segment(key, population(), state, np.arange(2, dtype=np.int32), ids)
     np.testing.assert_allclose(state.server.params["kernel"], golden(2), atol=1e-6)
     assert log.clients["count"].tolist() == [[3, 1], [1, 3]]
@@ -215,7 +215,7 @@ def test_a_segment_leaves_out_rounds_beyond_a_number(key):
     plan = placement.make_plan(stage, {"kernel": True}, observed=True)
     params, stats = model.init(key)
     sparse = SparseModel(params, masks.full(params), stats)
-    segment = round_program.make_segment(plan)
+    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
     rounds, ids = np.arange(3, dtype=np.int32), np.array([[1, 0]] * 3, np.int32)
     for count in (1, 2, 3):
         state = initial_state.start(key, plan, sparse, population().info)
@@ -241,7 +241,9 @@ def test_last_round_tells_who_came_when(key):
     sparse = SparseModel(params, masks.full(params), stats)
     state = initial_state.start(key, plan, sparse, population().info)
     rounds, ids = np.arange(3, dtype=np.int32), np.array([[1], [0], [1]], np.int32)
-    state, log = round_program.make_segment(plan)(key, population(), state, rounds, ids)
+    state, log = jax.jit(round_program.make_segment(plan), donate_argnums=2)(
+        key, population(), state, rounds, ids
+    )
     assert state.last_round.tolist() == [1, 2]
     assert log.ids.tolist() == ids.tolist()
     assert log.executed_steps.tolist() == [2, 2, 2]  # a batch in each epoch

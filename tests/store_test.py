@@ -5,17 +5,11 @@ import numpy as np
 import pytest
 
 import sparsefl_jax as sfl
-from sparsefl_jax.runs import (
-    checkpoint,
-    dry_run,
-    experiment,
-    run_directory,
-    segment_lengths,
-)
+from sparsefl_jax.runs import checkpoint, dry_run, experiment, run_directory
 from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.plan import checks
-from sparsefl_jax.runs.setup import Setup
-from sparsefl_jax.runs.source import Parts
+from sparsefl_jax.runs.programs import Parts
+from sparsefl_jax.runs.setup import Setup, pace
 from sparsefl_jax.simulation import initial_state, placement, store
 from sparsefl_jax.system import hardware
 from tests.tiny import tiny_config
@@ -255,14 +249,15 @@ def test_a_working_set_has_a_row_for_whoever_may_come(
     "rounds, every, observed, fitting, length, rows",
     [
         (12, 6, (), 100, 6, 8),  # all seven clients, on two devices
-        (12, 6, (4,), 100, 2, 6),  # an observed round ends a segment
-        (12, 9, (), 100, 3, 8),
-        (12, 6, (), 5, 3, 8),  # divides six and fits the memory
+        (12, 6, (4,), 100, 6, 8),  # an observed round only cuts a segment short
+        (12, 9, (), 100, 9, 8),
+        (3, 9, (), 100, 3, 8),  # no longer than the stage
+        (12, 6, (), 5, 3, 8),  # halves of what does not fit the memory
         (12, 6, (), 1, 1, 4),
-        (7, 5, (), 100, 1, 4),
+        (7, 5, (), 100, 5, 8),
     ],
 )
-def test_segments_divide_what_must_fall_on_their_ends(
+def test_a_segment_reaches_to_the_next_evaluation_if_it_fits(
     world, monkeypatch, rounds, every, observed, fitting, length, rows
 ):
     data, model, parts = world
@@ -277,10 +272,10 @@ def test_segments_divide_what_must_fall_on_their_ends(
         client_store="host",
         observe_rounds=observed,
     )
-    paced = segment_lengths.pace(setup, 0, clients)
+    paced = pace(setup, 0, clients, log=100)
     assert paced == (length, rows, "host")
     setup = setup._replace(client_store="device")
-    paced = segment_lengths.pace(setup, 0, clients)
+    paced = pace(setup, 0, clients, log=100)
     assert paced.working is None and paced.where == "device"
 
 

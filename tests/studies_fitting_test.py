@@ -31,12 +31,12 @@ def study(tmp_path, monkeypatch):
             config.num_rounds, config.fit.by = 7, "pilot"
         return config, "it pays for 7 rounds"
 
-    def run_each(runs, seeds_together):
-        for place, (config, folder) in enumerate(runs):
+    def run_each(runs):
+        for config, folder in runs:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "config.json").write_text(json.dumps(plain.plain(config)))
             (folder / "summary.json").write_text("{}")
-            yield place, {"seed": config.seed}
+            yield {"seed": config.seed}
 
     monkeypatch.setattr(fit_rounds, "fitted", fitted)
     monkeypatch.setattr(experiment, "run_each", run_each)

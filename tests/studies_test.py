@@ -15,8 +15,7 @@ import pytest
 
 from sparsefl_jax import report
 from sparsefl_jax.report.comparison import study_folder
-from sparsefl_jax.runs import experiment, recording, run_directory
-from sparsefl_jax.runs import job as single
+from sparsefl_jax.runs import experiment, records, run_directory
 from sparsefl_jax.studies import __main__ as one_point
 from sparsefl_jax.studies import command, launchers, processes, progress, runner
 from sparsefl_jax.studies import points as on_disk
@@ -29,7 +28,7 @@ from tests.tiny_study import points, write_study
 @pytest.fixture
 def study(tmp_path, monkeypatch):
     """Returns the points of a study whose runs take no plots."""
-    monkeypatch.setattr(recording, "draw", lambda path: None)
+    monkeypatch.setattr(records, "draw", lambda path: None)
     write_study(tmp_path)
     return points(tmp_path)
 
@@ -39,16 +38,16 @@ def ran(monkeypatch):
     """Replaces runs by their files; returns the names of those that ran, in order."""
     names = []
 
-    def perform(job):
-        path, seed = job.path, job.config.seed
-        assert job.resume == (path / "config.json").exists()
+    def one_seed(config, path, resume, *how):
+        seed = config.seed
+        assert resume == (path / "config.json").exists()
         if not (path / "summary.json").exists():
             names.append(f"{path.parent.name}/{path.name}")
-        with run_directory.claimed(path, job.config, job.resume):
+        with run_directory.claimed(path, config, resume):
             (path / "summary.json").write_text('{"seconds": 2.0}')
         return {"seed": seed, "seconds": 2.0}
 
-    monkeypatch.setattr(single, "perform", perform)
+    monkeypatch.setattr(experiment, "one_seed", one_seed)
     setup = SimpleNamespace(metric="pooled", stages=())
     monkeypatch.setattr(experiment, "build", lambda config, started: (setup, None))
     monkeypatch.setattr(experiment, "widths_of", lambda configs: None)
@@ -75,19 +74,19 @@ def test_a_point_that_diverges_costs_only_itself(study, tmp_path, capsys):
 
 
 def test_every_seed_that_fails_is_named(study, tmp_path, ran, monkeypatch):
-    runs = single.perform
+    runs = experiment.one_seed
 
-    def perform(job):
-        if job.config.algorithm["name"] == "fedavg":
-            raise FloatingPointError(f"seed {job.config.seed}\nis bad")
-        return runs(job)
+    def one_seed(config, *rest):
+        if config.algorithm["name"] == "fedavg":
+            raise FloatingPointError(f"seed {config.seed}\nis bad")
+        return runs(config, *rest)
 
-    monkeypatch.setattr(single, "perform", perform)
+    monkeypatch.setattr(experiment, "one_seed", one_seed)
     states = runner.run(study, tmp_path / "out", show=False)
     reasons = states["fedavg"].failed.splitlines()
     assert reasons[:2] == ["seed 0: seed 0 is bad", "seed 1: seed 1 is bad"]
     assert "Traceback" in states["fedavg"].failed and states["fedprox"] == State(2)
-    monkeypatch.setattr(single, "perform", runs)
+    monkeypatch.setattr(experiment, "one_seed", runs)
     states = runner.run(study, tmp_path / "out", show=False)  # tried again
     assert states == {"fedavg": State(2), "fedprox": State(2)}
     assert ran == [*ALL[2:], *ALL[:2]]
@@ -223,14 +222,14 @@ def test_another_configuration_is_refused(study, tmp_path, ran):
 
 
 def test_two_studies_in_one_folder_share_the_points(study, tmp_path, ran, monkeypatch):
-    runs, both = single.perform, threading.Barrier(2, timeout=30)
+    runs, both = experiment.one_seed, threading.Barrier(2, timeout=30)
 
-    def perform(job):
-        if job.config.seed == 0:
+    def one_seed(config, *rest):
+        if config.seed == 0:
             both.wait()  # each study holds a point
-        return runs(job)
+        return runs(config, *rest)
 
-    monkeypatch.setattr(single, "perform", perform)
+    monkeypatch.setattr(experiment, "one_seed", one_seed)
     monkeypatch.setattr(progress, "write_page", lambda *of: None)
     told = []
 

@@ -8,7 +8,7 @@ import pytest
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.runs import resumption, setup
 from sparsefl_jax.runs.config import build, defaults, fields
-from sparsefl_jax.runs.segments import Snapshot
+from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.simulation import systems
 from tests.refusals import change, refused
 from tests.tiny import tiny_config

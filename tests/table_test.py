@@ -9,7 +9,7 @@ import pytest
 from benchmarks import table as tables
 from benchmarks.tables import Row, Table, runs
 from sparsefl_jax.report import read_records
-from sparsefl_jax.runs import experiment, loop
+from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.config import build, fields
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, network, write_images
@@ -70,7 +70,7 @@ def calls(monkeypatch):
 
 def stop_the_third(monkeypatch):
     """Sends Ctrl-C after the first segment of the third run."""
-    segments, started, send = loop.go_on, [], ctrl_c(monkeypatch)
+    segments, started, send = simulate.simulate, [], ctrl_c(monkeypatch)
 
     def interrupted(*args, **kwargs):
         started.append(None)
@@ -79,7 +79,7 @@ def stop_the_third(monkeypatch):
                 send()
             yield segment
 
-    monkeypatch.setattr(loop, "go_on", interrupted)
+    monkeypatch.setattr(simulate, "simulate", interrupted)
 
 
 @pytest.mark.slow

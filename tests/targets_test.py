@@ -8,7 +8,6 @@ import importlib.util
 import re
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -104,15 +103,12 @@ def test_a_chunk_that_the_compiler_refuses_is_halved(monkeypatch):
     """As libtpu does with what its device's memory cannot hold."""
     make, tried = round_program.make_segment, []
 
-    def refuse():
+    def refuse(*arguments):
         raise jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Used 20G\nof 15G hbm")
 
-    def refusing(plan, replicas=None):
+    def refusing(plan):
         tried.append(plan.chunk)
-        if plan.chunk == 1:
-            return make(plan, replicas)
-        lowered = SimpleNamespace(compile=refuse)
-        return SimpleNamespace(lower=lambda *shapes: lowered)
+        return make(plan) if plan.chunk == 1 else refuse
 
     monkeypatch.setattr(round_program, "make_segment", refusing)
     monkeypatch.setattr(programs, "in_turn", lambda *network: False)

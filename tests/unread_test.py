@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.runs import cli, experiment, loop
+from sparsefl_jax.runs import cli, experiment, simulate
 from sparsefl_jax.runs.config import build, defaults, fields, registry, rename, unread
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.setup import Setup
@@ -140,7 +140,7 @@ def test_budgets_that_no_method_reads_are_refused_in_a_notebook_too(tmp_path):
     fedavg = build.build_algorithm("fedavg", {}, model, optimizer)
     stages = [Stage(fedavg, 1, 2)]
     refused(
-        lambda: loop.segments(None, stages, model, data, observe_rounds=(2,)),
+        lambda: simulate.segments(None, stages, model, data, observe_rounds=(2,)),
         "observe_rounds=(2,), expected rounds from 1 to num_ro",
     )
     refused(

@@ -22,7 +22,7 @@ import msgspec
 import numpy as np
 
 from sparsefl_jax.core.types import Key, PyTree, SparseModel
-from sparsefl_jax.runs.segments import Snapshot
+from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.simulation import disk_store
 from sparsefl_jax.sparsity import trees
 

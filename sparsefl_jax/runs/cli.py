@@ -23,7 +23,10 @@ from sparsefl_jax.system import hardware, interrupt, membership, processes
 CONFIGS = Path(__file__).parents[2] / "configs"
 EVERYTHING = "all"  # what `--fields` lists without a section
 # Flags that are gone, with the commands that replace them.
-MOVED = {"target": "python -m benchmarks.targets TARGET --config=..."}
+MOVED = {
+    "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
+    "target": "python -m benchmarks.targets TARGET --config=...",
+}
 
 
 def check_flags(verbs: dict, others: dict) -> None:
@@ -165,6 +168,8 @@ def _unknown_field(error: Exception, config, argv: list[str]) -> str:
         for depth, part in enumerate(parts, 1):
             if not hasattr(section, "to_dict"):
                 break
+            if moved := MOVED.get(".".join(parts)):
+                return f"--config.{found[1]} has moved: {moved}"
             if part not in section:
                 return guess.unknown_field(".".join(parts[:depth]), section)
             section = section[part]

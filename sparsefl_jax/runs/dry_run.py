@@ -18,8 +18,8 @@ from sparsefl_jax.data.statistics import partition_statistics, statistics_rows
 from sparsefl_jax.runs import limits, pilot
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.plan.memory import Memory
+from sparsefl_jax.runs.programs import Parts
 from sparsefl_jax.runs.setup import Setup, guarantee
-from sparsefl_jax.runs.source import Parts
 from sparsefl_jax.simulation import clock, initial_state
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger

@@ -1,27 +1,54 @@
 """A run with files: logs, checkpoints, masks, a summary, plots, a page.
 
-The files are described in `docs/runs.md`.
+It is built from a configuration, or of parts made in Python. Its seeds run one after
+another. The files are described in `docs/runs.md`.
 """
 
+import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+
+import jax
 
 from sparsefl_jax import report
+from sparsefl_jax.core import keys
+from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.validate import whole
 from sparsefl_jax.data import federated
+from sparsefl_jax.data.federated import FederatedData
+from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import (
+    checkpoint,
+    description,
+    dry_run,
     fit_rounds,
+    records,
+    results,
     resumption,
     run_directory,
+    simulate,
+    sinks,
     summary,
-    together,
 )
-from sparsefl_jax.runs import job as single
-from sparsefl_jax.runs.config import fields
+from sparsefl_jax.runs.config import fields, unread
+from sparsefl_jax.runs.config.build import (
+    build_budgets,
+    build_data,
+    build_model,
+    build_stages,
+    build_system,
+)
 from sparsefl_jax.runs.config.plain import plain, replaced, values
-from sparsefl_jax.runs.job import Job
-from sparsefl_jax.runs.source import CONFIGURATION, Parts, Source
-from sparsefl_jax.system import files, processes
+from sparsefl_jax.runs.plan import checks
+from sparsefl_jax.runs.programs import Parts, Programs
+from sparsefl_jax.runs.progress import Progress
+from sparsefl_jax.runs.setup import Limits, Setup, make
+from sparsefl_jax.runs.simulate import Run, Snapshot
+from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
+
+_FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with files
 
 
 def build(config, started: bool = False) -> Parts:
@@ -35,28 +62,40 @@ def build(config, started: bool = False) -> Parts:
       ValueError: in one line, before any compilation.
     """
     fields.check(config)
-    plain_values = values(config)
-    return CONFIGURATION.parts(plain_values, CONFIGURATION.data(plain_values), started)
+    config = values(config)
+    return _parts(config, build_data(config), started)
 
 
-def widths_of(
-    configs: Sequence, source: Source = CONFIGURATION
-) -> tuple[int, ...] | None:
-    """Returns the widths of clients' tables that serve all of some configurations.
-
-    Runs of the same widths share their compiled programs. Splits differ by seed.
-
-    Args:
-      configs: configurations that differ in their seed.
-      source: of their data.
-
-    Returns:
-      The columns of `train`, `val` and `test`; None if all have the same anyway.
-    """
-    if len(configs) < 2 or configs[0].partition_seed is not None:
-        return None
-    each = [federated.widths(source.data(values(config))) for config in configs]
-    return tuple(map(max, zip(*each, strict=True)))
+def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
+    unread.check_data(config, data)
+    model = build_model(config, data)
+    fields.check_densities(config, model)
+    system = build_system(config, len(data.train.size))
+    budgets = build_budgets(config, system)
+    stages = build_stages(config, model, budgets, system)
+    setup = Setup(
+        stages,
+        model,
+        data,
+        eval_every=config.eval_every,
+        chunk=config.chunk,
+        budgets=budgets,
+        metric=config.metric,
+        client_store=config.client_store,
+        memory_gb=config.memory_gb,
+        until=Limits(**config.until),
+        observe_rounds=config.observe_rounds,
+        system=system,
+    )
+    traced = checks.run(setup)
+    unread.check_stages(config, stages, model, traced)
+    if config.init_from is not None and not started:
+        key, _ = keys.of_run(jax.random.key(config.seed))
+        initial = results.start_from(config.init_from, config.init_what, key, model)
+        if config.init_what != "weights":
+            results.check_kept(stages[0].algorithm, initial, config.init_what)
+        setup = setup._replace(initial=initial)
+    return Parts(setup, traced)
 
 
 def run(
@@ -95,6 +134,11 @@ def run(
       OSError: if a file cannot be written; the run can be resumed.
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
+    may = {"extend_at_final": extend_at_final}
+    may["accept_lost_records"] = accept_lost_records
+    for name, value in may.items():
+        if value and not resume:
+            raise ValueError(f"{name}=True, expected resume=True with it")
     if resume:  # says what cannot change before the fields are held to each other
         config = fit_rounds.kept(config, run_directory.read_config(workdir)) or config
         run_directory.check(Path(workdir), config, resume)
@@ -104,106 +148,381 @@ def run(
         config, found = fit_rounds.fitted(config, build, progress=show)
         if found and show:
             print(found, file=sys.stderr)
-    job = Job(
-        values(config),
-        Path(workdir),
-        resume,
-        progress,
-        extend_at_final,
-        accept_lost_records,
-    )
-    for name in ("extend_at_final", "accept_lost_records"):
-        if getattr(job, name) and not resume:
-            raise ValueError(f"{name}=True, expected resume=True with it")
-    return perform(job)
+    return perform(values(config), Path(workdir), resume, progress=progress, **may)
 
 
-def run_each(
-    runs: Sequence[tuple], seeds_together: str
-) -> Iterator[tuple[int, dict | Exception]]:
+def experiment(
+    stages: Sequence[Stage],
+    model: Model,
+    data: FederatedData | Callable[[int], FederatedData],
+    *,
+    workdir: str | Path | None = None,
+    seeds: int = 1,
+    seed: int = 0,
+    name: str | None = None,
+    progress: bool = True,
+    **settings,
+) -> Run | list[Run]:
+    """Runs the stages one after another, as the command line does.
+
+    With a `workdir` there are the plan, and all files of a run: metrics, summary,
+    checkpoints, masks, `report.html`. Called again with the same arguments, a run that
+    was stopped goes on and one that has ended is read back; more rounds of the last
+    stage extend it. With several seeds the runs are in `seed_N/`, and `workdir` has the
+    page of their comparison. Without a `workdir` nothing is written. The results are
+    the same.
+
+    Args:
+      stages: what runs.
+      model: the network.
+      data: the samples of all clients, or a function of the seed that returns them.
+      workdir: a directory, created if absent; None writes nothing.
+      seeds: the number of runs, of seeds that follow one another.
+      seed: the first seed.
+      name: of the method of the last stage in tables and pages; by default that of the
+        function that made it.
+      progress: whether to show the plan and the progress.
+      **settings: the other fields of a `Setup`, such as `eval_every` and `until`. With
+        a `workdir` also `checkpoint_minutes` (10) and `sinks`, see `default_config`.
+
+    Returns:
+      A `Run`; of several seeds a list of them, in their order.
+
+    Raises:
+      ValueError: in one line, on what cannot run. `workdir` holds something else, or
+        the run of another setup; numbers, texts and arrays of the stages, the network
+        and the settings are compared, the code of functions is not.
+      TypeError: there is no such setting.
+      MemoryError, FloatingPointError: as `segments` does; the last checkpoint stays.
+      OSError: a file cannot be written.
+      interrupt.StoppedError: after Ctrl-C, with a `workdir` and with everything saved.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> import numpy as np
+      >>> x, y = np.eye(8, dtype=np.float32), np.arange(8) % 2
+      >>> data = sfl.from_arrays(x, y, num_clients=2, x_test=x, y_test=y)
+      >>> model = sfl.models.build("mlp", 2, (8,), widths=(4,))
+      >>> method = sfl.fedavg(model, sfl.training.make_optimizer())
+      >>> run = sfl.experiment([sfl.Stage(method, 1, 2)], model, data, progress=False)
+      >>> run.metrics[-1]["round"]
+      1
+    """
+    whole("seeds", seeds, 1)
+    whole("seed", seed, 0, 2**31 - seeds)
+    read = data if callable(data) else lambda seed: data
+    every, found = range(seed, seed + seeds), []
+    if workdir is None:
+        if name is not None:
+            raise ValueError(f"name={name!r}, expected a workdir whose pages show it")
+        for one in every:
+            setup = make(stages, model, read(one), **settings)
+            with Progress(*Snapshot().rounds(stages), show=progress) as bar:
+                found.append(simulate.run_setup(jax.random.key(one), setup, bar.update))
+        return found if seeds > 1 else found[0]
+    of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
+    sinks.check(of_files["sinks"])
+
+    def parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
+        # `describe` made the configuration, and `initial` is given.
+        setup = make(stages, model, data, **settings)
+        return Parts(setup, checks.run(setup))
+
+    setup = make(stages, model, read(seed), **settings)
+    described = description.describe(setup, name) | of_files
+    config = SimpleNamespace(**plain(described | {"seed": seed, "seeds": seeds}))
+    path = Path(workdir)
+    files.check_name("workdir", path)
+    begun, source = (path / "config.json").exists(), lambda config: read(config.seed)
+    perform(config, path, begun, source, parts, progress=progress)
+    for one in every:
+        folder = path / f"seed_{one}" if seeds > 1 else path
+        found.append(results.read_back(folder, setup._replace(data=read(one)), one))
+    return found if seeds > 1 else found[0]
+
+
+def run_each(runs: Sequence[tuple]) -> Iterator[dict | Exception]:
     """Runs configurations that differ in their seed alone; each costs only itself.
 
     Args:
       runs: pairs of a configuration, with its number of rounds, and its directory.
-      seeds_together: whether in one program, a name in `lockstep.CHOICES`.
 
     Yields:
-      As `together.outcomes` does.
+      Of each the summary, or the error with which it has ended.
 
     Raises:
       interrupt.StoppedError: after Ctrl-C or SIGTERM, with everything saved.
     """
-    widths = widths_of([config for config, _ in runs])
-    jobs = [
-        Job(
-            values(config),
-            folder,
-            resume=(folder / "config.json").exists(),
-            progress="rounds",
-            widths=widths,
-        )
-        for config, folder in runs
-    ]
-    return together.outcomes(jobs, seeds_together)
+    configs = [values(config) for config, _ in runs]
+    build = _building(build_data, _parts, widths_of(configs))
+    folders = (folder for _, folder in runs)
+    return _in_turn(zip(configs, folders, strict=True), build, progress="rounds")
 
 
-def perform(job: Job) -> dict:
-    """Runs what was asked for; returns and raises what `run` does."""
-    found = _run_seeds(job) if job.config.seeds > 1 else single.perform(job)
-    if job.progress and processes.leads():
-        print(f"report: {job.path / 'report.html'}", file=sys.stderr)
-    return found
+def widths_of(
+    configs: Sequence[SimpleNamespace], read: Callable = build_data
+) -> tuple[int, ...] | None:
+    """Returns the widths of clients' tables that serve all of some configurations.
+
+    Runs of the same widths share their compiled programs. Splits differ by seed.
+
+    Args:
+      configs: configurations that differ in their seed, as `plain.values` returns them.
+      read: `(config) -> FederatedData`.
+
+    Returns:
+      The columns of `train`, `val` and `test`; None if all have the same anyway.
+    """
+    if len(configs) < 2 or configs[0].partition_seed is not None:
+        return None
+    each = [federated.widths(read(config)) for config in configs]
+    return tuple(map(max, zip(*each, strict=True)))
 
 
-def _run_seeds(job: Job) -> dict:
+def _building(read: Callable, make: Callable, widths: tuple | None) -> Callable:
+    """Returns `(config, started=False) -> Parts`, with clients' tables of some widths.
+
+    Args:
+      read: `(config) -> FederatedData`.
+      make: `(config, data, started) -> Parts`.
+      widths: from `widths_of`.
+    """
+
+    def build(config: SimpleNamespace, started: bool = False) -> Parts:
+        data = read(config)
+        data = data if widths is None else federated.padded(data, widths)
+        return make(config, data, started)
+
+    return build
+
+
+def perform(
+    config: SimpleNamespace,
+    path: Path,
+    resume: bool,
+    read: Callable = build_data,
+    make: Callable = _parts,
+    *,
+    progress: bool = True,
+    **may: bool,
+) -> dict:
+    """Runs all seeds of a configuration.
+
+    Args:
+      config: as `plain.values` returns it.
+      path: the directory; of several seeds each has one of its own below it.
+      resume: whether the directory holds this run.
+      read: `(config) -> FederatedData`.
+      make: `(config, data, started) -> Parts`; `started` says whether there is a
+        checkpoint, so that `init_from` is not needed.
+      progress: whether to show the plan and the progress.
+      **may: what `resumption.find` accepts.
+
+    Returns, raises: as `run` does.
+    """
+    if config.seeds > 1:
+        written = _seeds(config, path, resume, read, make, progress, may)
+    else:
+        build = _building(read, make, None)
+        written = one_seed(config, path, resume, build, progress, **may)
+    if progress and processes.leads():
+        print(f"report: {path / 'report.html'}", file=sys.stderr)
+    return written
+
+
+def _seeds(config, path: Path, resume: bool, read, make, progress, may: dict) -> dict:
     """Runs all seeds in directories of their own; averages them."""
-    config, changed = job.config, {}
-    if job.resume:
-        old = run_directory.read_config(job.path)
+    changed = {}
+    if resume:
+        old = run_directory.read_config(path)
         config, _ = resumption.planned(config, plain(old))
         changed = run_directory.differences(old, config)
-    configs = [
-        replaced(config, seed=seed, seeds=1, seeds_together="auto")
-        for seed in range(config.seed, config.seed + config.seeds)
-    ]
-    widths = widths_of(configs, job.source)
-    seeds = [
-        job._replace(config=one, path=job.path / f"seed_{one.seed}", widths=widths)
-        for one in configs
-    ]
-    if not job.resume:
-        seeds[0].build(seeds[0].config)  # refuses before anything is written
+    seeds = range(config.seed, config.seed + config.seeds)
+    configs = [replaced(config, seed=seed, seeds=1) for seed in seeds]
+    build = _building(read, make, widths_of(configs, read))
+    runs = [(one, path / f"seed_{one.seed}") for one in configs]
+    if not resume:
+        build(configs[0])  # refuses before anything is written
     if not processes.leads():
-        for seed in seeds:
-            single.perform(seed._replace(resume=True))
+        for one, folder in runs:
+            one_seed(one, folder, True, build, progress, **may)
         return processes.lead()
-    with run_directory.claimed(job.path, config, job.resume) as root:
-        seeds = [
-            seed._replace(resume=(seed.path / "config.json").exists()) for seed in seeds
-        ]
+    with run_directory.claimed(path, config, resume) as root:
         if changed:  # all are asked before any goes on
-            for seed in seeds:
-                if seed.resume:
-                    single.find(seed)
+            for one, folder in runs:
+                if (folder / "config.json").exists():
+                    resumption.find(folder, one, **may)
             run_directory.amend(root, config)
-        both = summary.over_seeds(_all(seeds, config.seeds_together))
+        summaries, diverged = [], []
+        outcomes = _in_turn(runs, build, progress, **may)
+        for seed, outcome in zip(seeds, outcomes, strict=True):
+            alone = isinstance(outcome, FloatingPointError) and not processes.several()
+            if alone:  # it fails after the others
+                diverged.append(FloatingPointError(f"seed {seed}: {outcome}"))
+            elif isinstance(outcome, Exception):
+                raise outcome
+            else:
+                summaries.append(outcome)
+        if diverged:
+            raise diverged[0]
+        both = summary.over_seeds(summaries)
         files.write_json(root / "summary.json", both)
         report.write_comparison([root], root)
     return processes.lead(both)
 
 
-def _all(seeds: Sequence[Job], asked: str) -> list[dict]:
-    """Returns the summaries of all seeds; one that diverges fails after the others."""
-    summaries, diverged = {}, []
-    for index, outcome in together.outcomes(seeds, asked):
-        alone = isinstance(outcome, FloatingPointError) and not processes.several()
-        if alone:
-            told = f"seed {seeds[index].config.seed}: {outcome}"
-            diverged.append(FloatingPointError(told))
-        elif isinstance(outcome, Exception):
-            raise outcome
+def _in_turn(
+    runs, build: Callable, progress: bool | str, **may: bool
+) -> Iterator[dict | Exception]:
+    """Yields the summary of each seed, or its error; begins or goes on."""
+    for config, folder in runs:
+        begun = (folder / "config.json").exists()
+        try:
+            outcome = one_seed(config, folder, begun, build, progress, **may)
+        except Exception as error:  # whatever it is, the other seeds go on
+            outcome = error
+        yield outcome
+
+
+def one_seed(
+    config: SimpleNamespace,
+    path: Path,
+    resume: bool,
+    build: Callable,
+    progress: bool | str = True,
+    **may: bool,
+) -> dict:
+    """Runs one seed, from its start or from its last checkpoint.
+
+    Args:
+      config, path, resume, **may: as `perform` takes them.
+      build: from `_building`.
+      progress: whether to show it; 'rounds' leaves out the plan.
+
+    Returns, raises: as `run` does.
+    """
+    processes.check_same("the configuration", plain(config))
+    leads = processes.leads()
+    message = (
+        "ending after this segment; again to leave at once"
+        if leads
+        else "asking all processes to end after this segment"
+    )
+    with _claimed(config, path, resume, build, may) as (found, parts):
+        if parts is None:
+            return processes.lead(_ended(path, found, progress) if leads else None)
+        setup, key = parts.setup, jax.random.key(found.config.seed)
+        with (
+            _opened(path, found, parts, progress) as (at, recorder),
+            interrupt.listening(message) as interrupted,
+            Programs(*parts, at.stage, recorder.waiting, interrupted) as programs,
+        ):
+            left = () if at.ended_by else simulate.simulate(key, setup, at, programs)
+            for segment in left:
+                due = recorder.record(segment)
+                if segment.snapshot is None:
+                    continue
+                at = segment.snapshot
+                due, stop = processes.most(due, interrupted())
+                # The next stage may have to compile: a signal then ends it at once.
+                ends = at.round == setup.stages[at.stage].num_rounds
+                if due or stop or ends or at.ended_by:
+                    recorder.save(_whole(at), segment.models)
+                if stop and not at.ended_by:
+                    where = f"ended after round {at.round} of stage {at.stage}"
+                    raise interrupt.StoppedError(f"{where}, all saved", stop)
+            written = recorder.finish(at, programs.memory)
+            (stop,) = processes.most(interrupted())
+            if stop:  # later runs, such as those of other seeds, are not to begin
+                raise interrupt.StoppedError("the run has finished", stop)
+        return processes.lead(written)
+
+
+@contextlib.contextmanager
+def _claimed(
+    config, path: Path, resume: bool, build: Callable, may: dict
+) -> Iterator[tuple[resumption.Found, Parts | None]]:
+    """Holds the directory of a run, in process 0.
+
+    Yields:
+      What the directory holds, and what is to run; None if it has ended.
+    """
+    # A new run is refused before anything is written.
+    parts = None if resume else build(config)
+    with contextlib.ExitStack() as stack:
+        if processes.leads():
+            stack.enter_context(run_directory.claimed(path, config, resume))
+            found = resumption.find(path, config, **may)
+            processes.lead([found.done, found.saved is not None])
         else:
-            summaries[index] = outcome
-    if diverged:
-        raise diverged[0]
-    return [summaries[index] for index in range(len(seeds))]
+            done, begun = processes.lead()
+            found = resumption.Found(done, config, None, [], [])
+            if begun and not done:
+                saved = checkpoint.read(path, jax.random.key(config.seed))
+                extend = may.get("extend_at_final", False)
+                found = resumption.settle(config, saved, extend)
+        if found.done:
+            parts = None
+        elif parts is None:
+            parts = build(found.config, found.saved is not None)
+        yield found, parts
+
+
+def _ended(path: Path, found: resumption.Found, progress: bool | str) -> dict:
+    """Returns the summary of a run that has ended; draws what is missing."""
+    if progress:
+        print(*found.said, sep="\n", end="\n" * bool(found.said), file=sys.stderr)
+    if not (path / "report.html").exists():
+        records.draw(path)
+    return report.read_summary(path)
+
+
+@contextlib.contextmanager
+def _opened(
+    path: Path, found: resumption.Found, parts: Parts, progress: bool | str
+) -> Iterator[tuple[Snapshot, records.Recorder]]:
+    """Opens the files of a run where it stood, in process 0.
+
+    Yields:
+      Where the run stands, and its `Recorder`.
+
+    Raises:
+      ValueError: in one line: the data are not those of the checkpoint.
+      OSError: a file cannot be written.
+    """
+    config, saved = found.config, found.saved
+    at, data = resumption.start(saved, parts.setup)
+    if not processes.leads():
+        yield at, records.Recorder()
+        return
+    key, code = jax.random.key(config.seed), resumption.own_code(plain(config))
+    chunks = ", ".join(str(traced.memory.chunk) for traced in parts.traced)
+    machine = provenance.facts(chunks) | code
+    before = saved.about if saved else {"position": None, "seconds": 0.0}
+    if progress and (saved or progress != "rounds"):
+        opening = resumption.describe(saved, machine) if saved else dry_run.text(parts)
+        if saved is None and (path / "metrics.jsonl").exists():
+            opening = f"{opening}\nno checkpoint was saved here: it begins again"
+        print(opening, *found.said, f"writing to {path}", sep="\n", file=sys.stderr)
+    about = before | {
+        "machine": machine,
+        "commit": before.get("commit", machine["commit"]),
+        "code": before.get("code", code),
+        "config": plain(config),
+        "data": data,
+        "lost": [*before.get("lost", ()), *found.lost],
+    }
+    if saved:
+        about["position"] = log_lines.restore(path, before["position"])
+    run_directory.amend(path, config)
+    with Progress(*at.rounds(parts.setup.stages), show=bool(progress)) as bar:
+        opened = records.recording(path, config, key, parts.setup, at, about, bar)
+        with opened as recorder:
+            yield at, recorder
+
+
+def _whole(at: Snapshot) -> Snapshot:
+    """Gathers the state so that process 0 can write it; every process calls it."""
+    if not processes.several():
+        return at  # it is written some at a time, never copied as a whole
+    return at._replace(state=processes.fetch(at.state))

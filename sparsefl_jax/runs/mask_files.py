@@ -7,7 +7,7 @@ import jax
 
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.report.masks import snapshot_files
-from sparsefl_jax.runs.segments import Segment, Snapshot
+from sparsefl_jax.runs.simulate import Segment, Snapshot
 from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
 

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import jax
 
-from sparsefl_jax.runs import loop
+from sparsefl_jax.runs import simulate
 from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import Limits, Setup
 
@@ -63,5 +63,5 @@ def run(
             bar.update(records, waited)
             begin = now
 
-        loop.run_setup(jax.random.key(seed), setup, note)
+        simulate.run_setup(jax.random.key(seed), setup, note)
     return measured

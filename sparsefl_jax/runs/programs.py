@@ -15,11 +15,16 @@ from jax.sharding import PartitionSpec as P
 from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.runs.plan import checks, memory
 from sparsefl_jax.runs.progress import waiting
-from sparsefl_jax.runs.segment_lengths import Pace
-from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.setup import Pace, Setup
 from sparsefl_jax.simulation import placement, round_program
-from sparsefl_jax.simulation.replicas import Replicas, widened
 from sparsefl_jax.system import interrupt, processes
+
+
+class Parts(NamedTuple):
+    """A run, and its stages as traced: what is compiled."""
+
+    setup: Setup
+    traced: list[checks.Traced]
 
 
 class Program(NamedTuple):
@@ -27,7 +32,7 @@ class Program(NamedTuple):
 
     plan: placement.Plan
     pace: Pace
-    segment: Callable  # of `round_program.make_segment`, compiled for `pace.length`
+    segment: jax.stages.Compiled  # `round_program.make_segment` of `pace.length` rounds
     memory: memory.Memory
     seconds: float  # that compilation took
 
@@ -43,7 +48,6 @@ class Programs:
       setup: the run.
       traced: what `checks.run` gave for it.
       first: the first stage to compile.
-      replicas: the runs with other seeds that each program runs together; None for one.
       waiting: `(stage, stages, seconds, program)`, called about once a second while
         `of` waits for the program of a stage, which is None, and once it is there.
       interrupted: returns the number of a signal that ends this waiting, or 0.
@@ -55,18 +59,17 @@ class Programs:
         traced: Sequence[checks.Traced],
         first: int = 0,
         waiting: Callable | None = None,
-        replicas: Replicas | None = None,
         interrupted: Callable[[], int] = lambda: 0,
     ):
         self._interrupted = interrupted
         self._waiting = waiting or (lambda stage, stages, seconds, program: None)
-        self.setup, self.traced, self.replicas = setup, traced, replicas
+        self.setup, self.traced, self._first = setup, traced, first
         self._programs: dict[int, Program] = {}
         self._pool = ThreadPool(1)
         self._futures: dict[int, AsyncResult] = {}
-        self.begin(first)
 
     def __enter__(self):
+        self.begin(self._first)
         return self
 
     def __exit__(self, kind, error, trace):
@@ -121,21 +124,16 @@ class Programs:
         return self._programs.get(stage, self.traced[stage]).memory
 
     def _compile(self, stage: int) -> None:
-        self._programs[stage] = compile_stage(
-            self.setup, stage, self.traced[stage], self.replicas
-        )
+        self._programs[stage] = compile_stage(self.setup, stage, self.traced[stage])
 
 
-def compile_stage(
-    setup: Setup, index: int, traced: checks.Traced, replicas: Replicas | None = None
-) -> Program:
+def compile_stage(setup: Setup, index: int, traced: checks.Traced) -> Program:
     """Compiles a stage for all its segments, with a chunk that fits the memory.
 
     Args:
       setup: the run.
       index: which of its stages.
       traced: a round of that by shape.
-      replicas: the runs with other seeds that go on together; None for one.
 
     Raises:
       ValueError: it does not fit, however small the chunk.
@@ -143,9 +141,8 @@ def compile_stage(
     stage, strict = setup.stages[index], setup.memory_gb is not None
     devices = placement.stage_devices(stage, setup.devices)
     # Chunk and pace are by the memory of process 0, which may not be that of another.
-    alone = memory.of_replicas(traced.memory, replicas.count if replicas else 1)
     limit, chunk = processes.lead(
-        [memory.budget(setup.memory_gb, devices), alone.chunk]
+        [memory.budget(setup.memory_gb, devices), traced.memory.chunk]
     )
     pace = Pace(*processes.lead(traced.pace))
     layers = jax.tree.map(lambda m: m > 0, setup.model.macs)
@@ -153,11 +150,9 @@ def compile_stage(
         begin, observed = time.time(), bool(setup.observed(index))
         macs = setup.model.macs
         plan = placement.make_plan(stage, layers, devices, chunk, observed, macs)
-        segment = round_program.make_segment(plan, replicas)
-        shapes = _arguments(setup, plan, pace, traced, replicas)
-        lowered = segment.lower(*shapes)
+        segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
         try:
-            compiled = lowered.compile()
+            compiled = segment.lower(*_arguments(setup, plan, pace, traced)).compile()
         except jax.errors.JaxRuntimeError as error:
             if "RESOURCE_EXHAUSTED" not in str(error):
                 raise
@@ -170,9 +165,8 @@ def compile_stage(
                 ) from error
             chunk = plan.chunk // 2
             continue
-        needed = alone._replace(chunk=plan.chunk)
-        copied = 0 if replicas is None else needed.states
-        needed = memory.of_program(needed, compiled, len(devices), copied)
+        needed = traced.memory._replace(chunk=plan.chunk)
+        needed = memory.of_program(needed, compiled, len(devices))
         if limit is not None:
             chunk = memory.smaller(needed, limit, setup.chunk, strict)
         if chunk == plan.chunk:
@@ -181,11 +175,7 @@ def compile_stage(
 
 
 def _arguments(
-    setup: Setup,
-    plan: placement.Plan,
-    pace: Pace,
-    traced: checks.Traced,
-    replicas: Replicas | None,
+    setup: Setup, plan: placement.Plan, pace: Pace, traced: checks.Traced
 ) -> tuple:
     """Returns the shapes of what a segment is called with."""
 
@@ -211,7 +201,4 @@ def _arguments(
         placement.shardings(plan, state),
     )
     rounds, ids = shape((pace.length,), jnp.int32), shape(cohort, jnp.int32)
-    if replicas is not None:
-        key, state, ids = widened(replicas, (key, state, ids))
-        population = widened(replicas, population, replicas.axes)
     return key, population, state, rounds, ids, places, shape((), jnp.int32)

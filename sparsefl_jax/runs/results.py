@@ -16,8 +16,8 @@ from sparsefl_jax.core.validate import blaming
 from sparsefl_jax.report.load import read_records
 from sparsefl_jax.runs import checkpoint, run_directory
 from sparsefl_jax.runs.config import build
-from sparsefl_jax.runs.segments import Best, Run
 from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.simulate import Best, Run
 from sparsefl_jax.simulation import (
     disk_store,
     initial_state,
@@ -123,7 +123,7 @@ def load_clients(run: str | Path, clients: Sequence[int]) -> list[dict]:
 
 
 def read_back(run: str | Path, setup: Setup, seed: int) -> Run:
-    """Reads what `loop.run` returned for a run that has ended.
+    """Reads what `simulate.run` returned for a run that has ended.
 
     Args:
       run: the directory.
@@ -200,7 +200,7 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
     Args:
       run: the directory of a finished run.
       what: 'model', 'weights' (nothing pruned) or 'mask' (on fresh weights).
-      key: for fresh weights; as `loop.segments` splits it off.
+      key: for fresh weights; as `simulate.segments` splits it off.
       model: the `Model` that is to start.
 
     Raises:

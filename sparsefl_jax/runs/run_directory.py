@@ -21,7 +21,7 @@ from sparsefl_jax.system import files
 # of them, because a checkpoint knows their content.
 FREE = (
     *("checkpoint_minutes", "chunk", "client_store", "data_dir", "dataset"),
-    *("memory_gb", "seeds_together", "sinks", "writers"),
+    *("memory_gb", "sinks", "writers"),
     *(f"hf.{option}" for option in OPTIONS),
 )
 # Fields that set how often a run is evaluated and when it ends, see `resumption`.

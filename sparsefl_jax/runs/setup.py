@@ -1,5 +1,6 @@
 """A run as it was asked for: what runs, on what data, and how."""
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -8,12 +9,18 @@ import jax.numpy as jnp
 import numpy as np
 
 from sparsefl_jax.core.algorithm import Stage
-from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.core.validate import at_least, blaming, typed
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.simulation import store
+from sparsefl_jax.simulation import placement, store
 from sparsefl_jax.simulation.clock import System
+from sparsefl_jax.system import hardware
+from sparsefl_jax.wire import ledger
+
+# Of a segment on CPUs, whose rate is guessed: only responsiveness depends on it.
+_SECONDS, _CPU_RATE = 4.0, 5e10  # FLOP/s per device
+_LOG_SHARE = 0.01  # of the devices' memory, for the logs of a segment
 
 
 class Limits(NamedTuple):
@@ -183,6 +190,47 @@ def guarantee(setup: Setup, rounds: int) -> dict[str, Any]:
         if stage.algorithm.guarantee is not None:
             found |= stage.algorithm.guarantee(*facts, setup.budgets, setup.system)
     return found
+
+
+class Pace(NamedTuple):
+    """How a stage is cut into segments."""
+
+    length: int  # rounds of a compiled segment, at most
+    working: int | None  # rows of a working set; None if all are on the device
+    where: str  # rows live: 'device', 'host' or 'disk'
+
+
+def pace(setup: Setup, index: int, rows: PyTree, log: int) -> Pace:
+    """Cuts a stage into segments of about the same length between two evaluations.
+
+    On CPUs, which gain nothing by long ones, a segment takes some seconds, so that a
+    run can soon be stopped. Elsewhere it takes all rounds between two evaluations. Its
+    rows and its logs have to fit the devices.
+
+    Args:
+      setup: the run.
+      index: which of its stages.
+      rows: all clients', arrays or shapes.
+      log: bytes of what a round logs of a client.
+    """
+    stage, data, memory_gb = setup.stages[index], setup.data, setup.memory_gb
+    devices = placement.stage_devices(stage, setup.devices)
+    memory = hardware.memory(devices) if memory_gb is None else 1e9 * memory_gb
+    where = store.chosen(setup.client_store, rows, memory, len(devices))
+    if devices[0].platform == "cpu":
+        samples = stage.cohort_size * stage.epochs * float(np.mean(data.train.size))
+        flops = 6.0 * ledger.macs_per_sample(setup.model.macs) * samples
+        most = _SECONDS * _CPU_RATE * len(devices) / max(flops, 1.0)
+    else:
+        most = _LOG_SHARE * memory / (stage.cohort_size * log)
+    if where != "device":
+        most = min(most, store.most_rounds(rows, stage.cohort_size, memory))
+    interval = min(setup.eval_every, stage.num_rounds)
+    segments = math.ceil(interval / max(1, int(most)))
+    length = math.ceil(interval / segments)
+    size = len(data.train.size), stage.cohort_size, length, len(devices)
+    working = None if where == "device" else store.working_size(*size)
+    return Pace(length, working, where)
 
 
 def _whole(name: str, value: int) -> None:

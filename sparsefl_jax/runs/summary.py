@@ -12,7 +12,7 @@ from sparsefl_jax.data import partition_statistics
 from sparsefl_jax.report import tiers
 from sparsefl_jax.report.comparison import evaluations
 from sparsefl_jax.runs.config import plain
-from sparsefl_jax.runs.segments import Snapshot
+from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.system import files, hardware, provenance
 
 # What is averaged over seeds where all have it.

@@ -130,7 +130,7 @@ def make_evaluation(
     Args:
       model: a `Model`.
       data: a `FederatedData`.
-      budgets: [N], as `loop.run` takes them.
+      budgets: [N], as `simulate.run` takes them.
       metric: a name in `METRICS`. With 'clients', personal models are evaluated if the
         method deploys them, and else the server's on every client's test samples.
       devices: as in `make_evaluator`.

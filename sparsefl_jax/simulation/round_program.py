@@ -1,4 +1,4 @@
-"""The program of a round, which maps over clients in chunks, and the loop over rounds.
+"""The program of a round, which maps over clients in chunks, and the scan of rounds.
 
 Training is vmapped, sharded, scanned and jitted only here, for every method alike.
 `placement` says which device runs which clients. The scan carries one partial sum of
@@ -20,7 +20,6 @@ from sparsefl_jax.core.types import Array, Context, PyTree
 from sparsefl_jax.data.batching import batches, steps_per_epoch
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.simulation import clock, exchange, observed_masks, placement, store
-from sparsefl_jax.simulation.replicas import Replicas
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire import packets
 from sparsefl_jax.wire.messages import once
@@ -270,13 +269,13 @@ def make_round(plan: placement.Plan) -> Callable:
     return round_fn
 
 
-def make_segment(plan: placement.Plan, replicas: Replicas | None = None) -> Callable:
-    """Returns a jitted loop over rounds, which donates the state.
+def make_segment(plan: placement.Plan) -> Callable:
+    """Returns a scan over rounds as a pure function, to be jitted with donation.
+
+    It can be mapped over seeds, see `examples/seeds.ipynb`.
 
     Args:
       plan: the devices and the chunk of the stage.
-      replicas: runs with other seeds that go on together. Keys, states, cohorts, logs
-        and what they do not share of the population then have a leading axis [S].
 
     Returns:
       `segment(key, population, state, rounds [R], ids [R, K], places, count) ->
@@ -287,38 +286,33 @@ def make_segment(plan: placement.Plan, replicas: Replicas | None = None) -> Call
     round_fn = make_round(plan)
 
     def segment(key, population, state, rounds, ids, places=None, count=None):
-        inputs, length = (rounds, ids, places), rounds.shape[0]
+        length = rounds.shape[0]
 
         @jax.jit  # so that it is traced only once
         def run(state, inputs):
             state, log = round_fn(key, population, state, *inputs)
-            return state, log.masks, log._replace(masks=())
+            return (state, log.masks), log._replace(masks=())
 
-        def of_round(i):
-            return jax.tree.map(
-                lambda v: lax.dynamic_index_in_dim(v, i, 0, False), inputs
+        def body(carry, inputs):
+            i, *of_round = inputs
+            if count is None or length == 1:  # static branch
+                return run(carry[0], of_round)
+            # Not a condition: for its branches XLA:GPU copies all rows.
+            return lax.fori_loop(
+                0,
+                jnp.int32(i < count),
+                lambda _, carry: run(carry[0][0], of_round),
+                (carry, zeros(log)),
             )
 
-        def body(i, carry):
-            state, _, logs = carry
-            state, masks, log = run(state, of_round(i))
-            logs = jax.tree.map(
-                lambda all, new: lax.dynamic_update_index_in_dim(all, new, i, 0),
-                logs,
-                log,
-            )
-            return state, masks, logs
+        def zeros(shapes):
+            return jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), shapes)
 
-        _, masks, log = jax.eval_shape(run, state, of_round(0))
-        masks = jax.tree.map(lambda v: jnp.zeros(v.shape, v.dtype), masks)
-        logs = jax.tree.map(lambda v: jnp.zeros((length, *v.shape), v.dtype), log)
-        # Not a scan of a condition: for its branches XLA:GPU copies all rows.
-        last = length if count is None or length == 1 else count
-        state, masks, logs = lax.fori_loop(0, last, body, (state, masks, logs))
+        inputs = jnp.arange(length), rounds, ids, places
+        first = jax.tree.map(lambda v: v[0], inputs[1:])
+        (_, masks), log = jax.eval_shape(run, state, [*first])
+        (state, masks), logs = lax.scan(body, (state, zeros(masks)), inputs)
         state = lax.with_sharding_constraint(state, placement.shardings(plan, state))
         return state, logs._replace(masks=masks)
 
-    if replicas is not None:
-        axes = (0, replicas.axes, 0, None, 0, None, None)
-        segment = jax.vmap(segment, in_axes=axes)
-    return jax.jit(segment, donate_argnums=2)
+    return segment

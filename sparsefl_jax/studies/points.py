@@ -39,7 +39,7 @@ class Point(NamedTuple):
     def of_seed(self, seed: int):
         """Returns the configuration of one seed's run."""
         config = copy.deepcopy(self.config)
-        config.seed, config.seeds, config.seeds_together = seed, 1, "auto"
+        config.seed, config.seeds = seed, 1
         return config
 
 

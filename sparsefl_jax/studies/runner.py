@@ -134,10 +134,9 @@ def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
         return
     folders = on_disk.folders(workdir, point)
     runs = [(point.of_seed(seed), folder) for seed, folder in folders]
-    asked = point.config.seeds_together
-    for index, outcome in experiment.run_each(runs, asked):
+    for seed, outcome in zip(point.seeds, experiment.run_each(runs), strict=True):
         if isinstance(outcome, Exception):
-            yield f"seed {point.seeds[index]}", outcome
+            yield f"seed {seed}", outcome
 
 
 def _with_rounds(

@@ -189,7 +189,8 @@ def plan(world: World, chunk: int = 1, devices: int = 1) -> placement.Plan:
 @once
 def segment(world: World, chunk: int, devices: int) -> Callable:
     """Compiles the simulator's program, `round_program.make_segment`."""
-    return round_program.make_segment(plan(world, chunk, devices))
+    function = round_program.make_segment(plan(world, chunk, devices))
+    return jax.jit(function, donate_argnums=2)
 
 
 @once

@@ -65,7 +65,6 @@ def default_config() -> Any:  # a ConfigDict
         client_store="auto",
         memory_gb=float,
         seeds=1,
-        seeds_together="auto",
         init_from=str,
         init_what="model",
         until=_create(gbit=float, pflop=float, accuracy=float, hours=float),

@@ -13,7 +13,7 @@ import optax
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import above, at_least, in_range, one_of, typed
 from sparsefl_jax.models.base import DTYPES
-from sparsefl_jax.runs import lockstep, sinks
+from sparsefl_jax.runs import sinks
 from sparsefl_jax.runs.config import defaults, guess, registry, unread
 from sparsefl_jax.runs.config.plain import refuse_python
 from sparsefl_jax.sparsity import masks, trees
@@ -198,8 +198,5 @@ def _check_ranges(config) -> None:
             f"seeds={config.seeds} from seed={config.seed}, expected all below 2**31"
         )
     one_of("init_what", config.init_what, sorted(INIT_WHAT))
-    one_of("seeds_together", config.seeds_together, lockstep.CHOICES)
-    if config.seeds_together == "yes" and config.seeds < 2:
-        raise ValueError("seeds_together='yes', expected with it seeds of at least 2")
     one_of("model.dtype", config.model.get("dtype", "float32"), DTYPES)
     sinks.check(config.sinks)

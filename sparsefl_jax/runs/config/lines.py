@@ -75,7 +75,6 @@ LINES = {
     "client_store": "where clients' states live: auto, device, host, disk",
     "memory_gb": "memory that the devices may use together, 1e9 bytes",
     "seeds": "number of runs, from seed on",
-    "seeds_together": "whether seeds run in one program: auto, yes, no",
     "init_from": "folder of a finished run to start from",
     "init_what": "what to take from it: model, weights, mask",
     "fit.gbit": "sets num_rounds to what so many Gbit pay for, both ways, all clients",

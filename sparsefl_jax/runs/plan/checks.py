@@ -17,10 +17,9 @@ from sparsefl_jax.core.used_arguments import reads
 from sparsefl_jax.data.batching import steps_per_epoch
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
-from sparsefl_jax.runs import segment_lengths
 from sparsefl_jax.runs.plan.memory import by_shape
-from sparsefl_jax.runs.setup import Setup, check
-from sparsefl_jax.simulation import clock, initial_state, placement
+from sparsefl_jax.runs.setup import Pace, Setup, check, pace
+from sparsefl_jax.simulation import clock, initial_state, placement, store
 from sparsefl_jax.simulation.clock import Clock
 from sparsefl_jax.simulation.evaluate import check_metric
 from sparsefl_jax.sparsity import trees
@@ -36,8 +35,9 @@ class Traced(NamedTuple):
     reads_budget: bool  # whether a client's part depends on its budget
     client: Callable  # a client's part of a round: *arguments -> (down, up, ...)
     arguments: tuple  # key, context, server, row, and the fields of `Batches`
+    log: int  # bytes of what a round logs of a client
     state: placement.State | None = None  # of all clients
-    pace: segment_lengths.Pace | None = None
+    pace: Pace | None = None
     memory: Any = None  # `Memory`, before compilation
     clock: Clock | None = None  # of the run's system
 
@@ -62,13 +62,13 @@ def run(setup: Setup) -> list[Traced]:
         one = trace(stage, shapes, setup.data)
         _warn_of_dense(shapes.params, one.layouts)
         state = initial_state.shapes(stage.algorithm, shapes, info)
-        pace = segment_lengths.pace(setup, index, state.clients)
+        cut = pace(setup, index, state.clients, one.log)
         parameters, statistics = (
             sum(v.size for v in jax.tree.leaves(tree))
             for tree in (shapes.params, shapes.stats)
         )
-        memory = by_shape(setup, stage, parameters, state, pace)
-        one = one._replace(state=state, pace=pace, memory=memory)
+        memory = by_shape(setup, stage, parameters, state, cut)
+        one = one._replace(state=state, pace=cut, memory=memory)
         weights = parameters + statistics
         facts = stage, setup.model.macs, info.num_examples, weights
         traced.append(one._replace(clock=clock.of_stage(setup.system, *facts)))
@@ -131,7 +131,8 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
     )
     arguments = key, ctx, server, row, *batches
     traced = jax.jit(client).trace(*arguments)
-    down, up, total, *_ = traced.out_info
+    down, up, total, _, metrics = traced.out_info
+    counts = [jax.eval_shape(packets.count, sent) for sent in (handed | down, up)]
     total = jax.tree.map(lambda v: v.update(weak_type=False), total)
     return Traced(
         {"down": packets.layout(handed | down), "up": packets.layout(up)},
@@ -139,6 +140,7 @@ def trace(stage: Stage, model: SparseModel, data: FederatedData) -> Traced:
         reads(traced.jaxpr, arguments)[1].client.budget,
         client,
         arguments,
+        store.num_bytes((metrics, counts)),
     )
 
 

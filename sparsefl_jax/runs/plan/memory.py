@@ -14,8 +14,7 @@ import jax
 from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.core.formats import format_si
 from sparsefl_jax.models import programs
-from sparsefl_jax.runs.segment_lengths import Pace
-from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.setup import Pace, Setup
 from sparsefl_jax.simulation import placement, store
 from sparsefl_jax.system import hardware
 from sparsefl_jax.wire import ledger
@@ -47,11 +46,6 @@ class Memory(NamedTuple):
         if self.working_set is None:
             return dict(self.fixed)
         return self.fixed | {"working set": self.working_set}
-
-    @property
-    def states(self) -> int:
-        """Returns the bytes of what a round changes."""
-        return self.fixed["clients"] + self.fixed["server"]
 
     def total(self, chunk: int | None = None) -> int:
         """Returns the bytes of all parts, by default with the chosen chunk.
@@ -111,18 +105,8 @@ def by_shape(
     return memory
 
 
-def of_replicas(memory: Memory, count: int) -> Memory:
-    """Multiplies the memory of one run by the number of runs that go on together.
-
-    Example:
-      >>> of_replicas(Memory({"server": 100}, {}, chunk=8), 3).total()
-      300
-    """
-    return memory._replace(fixed={k: count * v for k, v in memory.fixed.items()})
-
-
 def of_program(
-    memory: Memory, compiled: jax.stages.Compiled, num_devices: int, copied: int = 0
+    memory: Memory, compiled: jax.stages.Compiled, num_devices: int
 ) -> Memory:
     """Adds what a compiled program takes beside its arguments.
 
@@ -133,12 +117,11 @@ def of_program(
       memory: of the stage by shape.
       compiled: its program for one device.
       num_devices: how many devices run it.
-      copied: bytes of the copies that are made between its calls.
     """
     analysis = compiled.memory_analysis()
     beside = analysis.output_size_in_bytes - analysis.alias_size_in_bytes
     beside += analysis.temp_size_in_bytes
-    return memory._replace(working_set=max(num_devices * beside, copied))
+    return memory._replace(working_set=num_devices * beside)
 
 
 def smaller(memory: Memory, limit: float, asked: int | str, strict: bool) -> int:

@@ -1,21 +1,23 @@
-"""The host's loop over stages and segments: simulate, account, evaluate, stop."""
+"""The loop over stages and segments: simulate, account, evaluate, stop."""
 
+import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage, target
-from sparsefl_jax.core.types import Key, SparseModel
+from sparsefl_jax.core.types import Key, PyTree, SparseModel
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import limits
 from sparsefl_jax.runs.plan import checks, memory
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.runs.segments import Asked, Best, Ran, Run, Segment, Snapshot
 from sparsefl_jax.runs.setup import Setup, guarantee, make
 from sparsefl_jax.simulation import (
     clock,
@@ -30,7 +32,74 @@ from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import processes
 from sparsefl_jax.wire import ledger
 
-SNAPSHOTS = 50  # masks of the server that are told of a stage, at most
+SNAPSHOTS = 50  # evaluations of a stage at which the server's mask is kept, at most
+
+
+class Best(NamedTuple):
+    """The models of the evaluation that did best in the last stage."""
+
+    accuracy: float  # of the headline model, by the run's metric
+    chosen_by: str  # 'validation' where that split exists, else 'test'
+    score: float  # the accuracy by which it was chosen
+    stage: int
+    round: int
+    models: dict  # the server's, by name a `SparseModel` with NumPy leaves
+
+
+class Snapshot(NamedTuple):
+    """A run at the end of a segment: what it takes to go on.
+
+    `state` is given up to the next segment, so save it before asking for that.
+    """
+
+    stage: int = 0
+    round: int = 0  # completed rounds of the stage
+    state: Any = (
+        None  # a `State`; to resume from, a function of its shapes that gives it
+    )
+    bits: int = 0  # since the start, both ways
+    flops: float = 0.0  # since the start, at the masks
+    best: Best | None = None
+    ended_by: str = ""  # 'rounds' or the name of a limit; '' while the run goes on
+    hours: float | None = None  # of virtual time since the start; None: no system
+
+    def rounds(self, stages: Sequence[Stage]) -> tuple[int, int]:
+        """Returns the rounds of all stages, and those that the run has behind it."""
+        lengths = [stage.num_rounds for stage in stages]
+        return sum(lengths), sum(lengths[: self.stage]) + self.round
+
+    @property
+    def spent(self) -> limits.Cost:
+        """Returns the cost of the run so far."""
+        return limits.Cost(self.bits, self.flops, self.hours or 0.0)
+
+
+class Segment(NamedTuple):
+    """The result of a segment."""
+
+    records: list[dict]  # as `metrics.jsonl` has them
+    snapshot: Snapshot | None  # None before a failure is raised
+    deploy: Callable  # () -> `models`, computed by the first call
+    masks: dict[str, np.ndarray]  # packed: 'server' [bytes], 'clients' [K, bytes]
+
+    @property
+    def models(self) -> dict[str, SparseModel]:
+        """Returns what the server deploys; given up as the state is."""
+        return self.deploy()
+
+
+class Run(NamedTuple):
+    """The result of a run.
+
+    `server` and `clients` are those of the last stage, `models` what it deploys, and
+    `metrics` all records in order, as `metrics.jsonl` has them. On the disk, `clients`
+    are a `disk_store.Rows`.
+    """
+
+    server: PyTree
+    clients: PyTree
+    models: dict[str, SparseModel]
+    metrics: list[dict]
 
 
 def run(
@@ -65,7 +134,7 @@ def run_setup(
 ) -> Run:
     """Runs a setup to its end, as `run` does."""
     metrics = []
-    for segment in _compiling(key, setup, checks.run(setup), resume):
+    for segment in simulate(key, setup, resume):
         metrics += segment.records
         if callback is not None and segment.records:
             callback(segment.records)
@@ -100,105 +169,62 @@ def segments(
       FloatingPointError: if a loss or a weight is not finite; names round and clients.
         A `Segment` without a snapshot holds the records before that round.
     """
-    setup = make(stages, model, data, **settings)
-    return _compiling(key, setup, checks.run(setup), resume)
+    return simulate(key, make(stages, model, data, **settings), resume)
 
 
-def _compiling(key: Key, setup: Setup, traced: list, at: Snapshot | None):
-    """Yields the segments of a run whose stages are compiled on the way."""
-    with Programs(setup, traced, at.stage if at else 0) as programs:
-        yield from go_on(key, programs, at)
-
-
-def go_on(
-    key: Key, programs: Programs, at: Snapshot | None = None
-) -> Iterator:  # of `Segment`s
+def simulate(
+    key: Key,
+    setup: Setup,
+    at: Snapshot | None = None,
+    programs: Programs | None = None,
+) -> Iterator[Segment]:
     """Runs a setup segment by segment, from its start or from where it stood.
 
     Args:
       key: the root of all randomness.
-      programs: the run, and its stages, compiled.
+      setup: the run.
       at: where to go on; None: from the start.
+      programs: its stages, compiled; by default they are compiled on the way.
 
     Yields, raises: as `segments` does.
     """
-    run, simulate, stage = steps(key, programs.setup, programs, at), None, None
-    for asked in run:
-        with memory.explained(programs.memory(asked.stage), asked.stage):
-            if asked.stage != stage:
-                simulate = None  # which frees the data of the stage before
-                simulate, stage = _simulating(programs, asked.stage), asked.stage
-            ran = simulate(asked)
-        yield run.send(ran)
-
-
-def _simulating(programs: Programs, stage: int) -> Callable:
-    """Returns `(Asked) -> Ran`, which simulates the rounds of a stage."""
-    setup, (plan, pace, segment, *_) = programs.setup, programs.of(stage)
-    population = placement.make_population(
-        plan, setup.data, setup.budgets, programs.traced[stage].clock
-    )
-    if pace.working is None:
-        segment = store.on_device(segment)
-    else:
-        segment = store.on_host(segment, plan.mesh, pace.working)
-    ahead = None
-
-    def simulate(asked: Asked) -> Ran:
-        nonlocal ahead
-        key, _, state, rounds, ids, count, draw = asked
-        following = draw(rounds + np.int32(count))
-        state, logs, ahead = segment(
-            key, population, state, rounds, ids, np.int32(count), following, ahead
-        )
-        return Ran(state, processes.fetch(logs), count, following)
-
-    return simulate
-
-
-def steps(key: Key, setup: Setup, programs: Programs, at: Snapshot | None = None):
-    """Runs a setup but for its rounds, which whoever iterates simulates.
-
-    Args:
-      key: the root of all randomness.
-      setup: the run.
-      programs: the compiled stages of this run, or of one with another seed.
-      at: where to go on; None: from the start.
-
-    Yields:
-      In turn an `Asked`, to which a `Ran` has to be sent, and a `Segment`.
-
-    Raises:
-      Exception: as `segments` does.
-    """
-    if at is not None and at.ended_by:
-        raise ValueError(f"resume: the run has ended, by {at.ended_by}")
-    init_key, run_key = keys.of_run(key)
-    sparse = setup.initial
-    if sparse is None:
-        sparse = initial_state.initial_model(init_key, setup.model)
     at = at or Snapshot()
+    if at.ended_by:
+        raise ValueError(f"resume: the run has ended, by {at.ended_by}")
+    opened = contextlib.nullcontext(programs)
+    if programs is None:
+        opened = Programs(setup, checks.run(setup), at.stage)
+    return _stages(key, setup, at, opened)
+
+
+def _stages(key: Key, setup: Setup, at: Snapshot, opened) -> Iterator[Segment]:
+    """Yields the segments of all stages; `opened` is entered for the programs."""
     if setup.system is not None:
         at = at._replace(hours=at.hours or 0.0)
-    evaluation = evaluate.make_evaluation(
-        setup.model,
-        setup.data,
-        budgets=setup.budgets,
-        metric=setup.metric,
-        devices=setup.devices,
-        groups=clock.members(setup.system),
-    )
-    while at.stage < len(setup.stages):
-        key = keys.of_stage(run_key, at.stage)
-        programs.begin(at.stage)
-        with memory.explained(programs.memory(at.stage), at.stage):
-            judge = evaluation(setup.stages[at.stage])
-        with memory.explained(programs.of(at.stage).memory, at.stage):
-            at, models = yield from _rounds(key, setup, programs, judge, sparse, at)
-        if at.ended_by:
-            return
-        sparse = target(models)
-        at = at._replace(stage=at.stage + 1, round=0, state=None)
+    init_key, run_key = keys.of_run(key)
+    with opened as programs:
+        sparse = setup.initial
+        if sparse is None:
+            sparse = initial_state.initial_model(init_key, setup.model)
+        evaluation = evaluate.make_evaluation(
+            setup.model,
+            setup.data,
+            budgets=setup.budgets,
+            metric=setup.metric,
+            devices=setup.devices,
+            groups=clock.members(setup.system),
+        )
+        while at.stage < len(setup.stages):
+            key = keys.of_stage(run_key, at.stage)
+            programs.begin(at.stage)
+            with memory.explained(programs.memory(at.stage), at.stage):
+                judge = evaluation(setup.stages[at.stage])
+            with memory.explained(programs.of(at.stage).memory, at.stage):
+                at, models = yield from _rounds(key, setup, programs, judge, sparse, at)
+            if at.ended_by:
+                return
+            sparse = target(models)
+            at = at._replace(stage=at.stage + 1, round=0, state=None)
 
 
 def _rounds(
@@ -209,59 +235,105 @@ def _rounds(
     sparse: SparseModel,
     at: Snapshot,
 ):
-    """Yields as `steps` does; returns the last snapshot and the models."""
+    """Yields the segments of a stage; returns the last snapshot and the models."""
     traced = programs.traced[at.stage]
     stage, data = setup.stages[at.stage], setup.data
-    plan, pace, *_ = programs.of(at.stage)
-    observed, length = setup.observed(at.stage), pace.length
+    plan, pace, segment, *_ = programs.of(at.stage)
+    observed, num_clients = setup.observed(at.stage), len(data.train.size)
     info = placement.client_info(data, setup.budgets)
     state = initial_state.start(
         key, plan, sparse, info, at.state, pace.working, pace.where
     )
-    present = clock.presence(setup.system)
-    draw = cohorts.drawing(key, stage, len(data.train.size), present)
-    most, seen = limits.most(setup, at.stage, traced), None
-    kept_every = length * -(-stage.num_rounds // (length * SNAPSHOTS))
+    population = placement.make_population(plan, data, setup.budgets, traced.clock)
+    if pace.working is None:
+        segment = store.on_device(segment)
+    else:
+        segment = store.on_host(segment, plan.mesh, pace.working)
+    draw = cohorts.drawing(key, stage, num_clients, clock.presence(setup.system))
+    most, seen, ahead = limits.most(setup, at.stage, traced), None, None
+    kept_every = setup.eval_every * math.ceil(
+        stage.num_rounds / (setup.eval_every * SNAPSHOTS)
+    )
     programs.begin(at.stage + 1)
     pack = jax.jit(lambda mask: observed_masks.pack(mask, plan.layers))
-    deploy_key = keys.of_round(key, keys.DEPLOY, at.round)
-    models = stage.algorithm.deploy(deploy_key, state.server)
-    ids = draw(np.arange(at.round, at.round + length, dtype=np.int32))
+    deployed = _deployed(stage.algorithm.deploy, key)
+    models = deployed(at.round, state.server)
+    ids = draw(np.arange(at.round, at.round + pace.length, dtype=np.int32))
     while at.round < stage.num_rounds:
-        rounds = np.arange(at.round, at.round + length, dtype=np.int32)
-        left = length - at.round % length
-        count = limits.fitting(setup.until, at.spent, most, left)
-        asked = Asked(key, at.stage, state, rounds, ids, count, draw)
-        state, logs, count, ids = yield asked
+        rounds = np.arange(at.round, at.round + pace.length, dtype=np.int32)
+        left = _left(setup, at, pace.length)
+        count = np.int32(limits.fitting(setup.until, at.spent, most, left))
+        following = draw(rounds + count)
+        state, logs, ahead = segment(
+            key, population, state, rounds, ids, count, following, ahead
+        )
+        logs, ids = processes.fetch(logs), following
         records, at, failure = _account(setup, traced, plan.layers, logs, count, at)
         most = limits.updated(most, records)
-        deploy_key = keys.of_round(key, keys.DEPLOY, at.round)
-        models = stage.algorithm.deploy(deploy_key, state.server)
-        there = logs.ids[:count] < len(data.train.size)
+        models = deployed(at.round, state.server)
+        there = logs.ids[:count] < num_clients
         seen = None if seen is None else [*seen, *logs.ids[:count][there]]
         evaluated = None
         if not failure and _due(setup, at):
             evaluation_key = keys.of_round(key, keys.EVALUATION, at.round)
-            evaluated, filters = evaluation(evaluation_key, state, models, seen)
+            evaluated, filters = evaluation(evaluation_key, state, models(), seen)
             seen = []
-            evals, at, failure = _judge(setup, at, evaluated, models)
+            evals, at, failure = _judge(setup, at, evaluated, models())
             records += evals
         programs.check()
         if failure:
-            yield Segment(records, None, {}, {})
+            yield Segment(records, None, dict, {})
             noise = guarantee(setup, at.round).get("noise")
             raise FloatingPointError(f"{failure}; {noise}" if noise else failure)
         at = at._replace(state=state)
         kept = {"clients": logs.masks[there[-1]]} if at.round in observed else {}
         ends = at.ended_by or at.round == stage.num_rounds
         if ends or at.round % kept_every == 0:
-            kept["server"] = np.asarray(pack(target(models).mask))
+            kept["server"] = np.asarray(pack(target(models()).mask))
             if evaluated:
                 kept["filters"] = np.packbits(filters, axis=1)
         yield Segment(records, at, models, kept)
         if at.ended_by:
             break
-    return at, models
+    return at, models()
+
+
+def _deployed(deploy: Callable, key: Key) -> Callable:
+    """Returns `(round, server) -> models`, where `models()` computes them once.
+
+    Args:
+      deploy: of the method.
+      key: the root key of the stage.
+    """
+    names = []  # jit would sort them, and the first one is special
+
+    @jax.jit
+    def compiled(key, server):
+        models = deploy(key, server)
+        names[:] = models
+        return list(models.values())
+
+    def deployed(round, server):
+        @functools.cache
+        def models():
+            found = compiled(keys.of_round(key, keys.DEPLOY, round), server)
+            return dict(zip(names, found, strict=True))
+
+        return models
+
+    return deployed
+
+
+def _left(setup: Setup, at: Snapshot, length: int) -> int:
+    """Returns the rounds, `length` at most, to where a segment has to end.
+
+    That is an evaluation, a round whose clients' masks are kept, or the stage's end.
+    """
+    into = at.round % setup.eval_every
+    observed = (round for round in setup.observed(at.stage) if round > at.round)
+    ends = setup.stages[at.stage].num_rounds, *observed
+    left = min(ends) - at.round
+    return min(left, setup.eval_every - into, length - into % length)
 
 
 def _account(setup: Setup, traced, layers, logs, count: int, at: Snapshot):

@@ -15,8 +15,8 @@ from sparsefl_jax import report
 from sparsefl_jax.core.types import Key
 from sparsefl_jax.runs import checkpoint, mask_files, sinks, summary
 from sparsefl_jax.runs.progress import Progress, compiling
-from sparsefl_jax.runs.segments import Segment, Snapshot
 from sparsefl_jax.runs.setup import Setup, guarantee
+from sparsefl_jax.runs.simulate import Segment, Snapshot
 from sparsefl_jax.system import files
 
 
@@ -38,8 +38,6 @@ def recording(
     at: Snapshot,
     about: dict,
     progress: Progress,
-    together: int = 1,
-    begin: float | None = None,
 ) -> Iterator[Recorder]:
     """Opens the files of a run.
 
@@ -51,8 +49,6 @@ def recording(
       at: where it begins or continues.
       about: what its checkpoints say of it; `seconds` and `position` are updated.
       progress: is told of the rounds.
-      together: the number of runs that share the time; each counts its share of it.
-      begin: when that time began, by `time.perf_counter`; None: now.
 
     Yields:
       A `Recorder` that writes.
@@ -60,8 +56,8 @@ def recording(
     Raises:
       OSError: a file cannot be written.
     """
-    saved_at, seconds = time.perf_counter(), about["seconds"]
-    begin = saved_at if begin is None else begin
+    begin = saved_at = time.perf_counter()
+    seconds = about["seconds"]
     with (
         sinks.open_sinks(config.sinks, workdir, about["position"]) as log,
         compiling() as compiled,
@@ -72,9 +68,9 @@ def recording(
 
         def record(segment: Segment) -> bool:
             now = time.perf_counter()
-            about["seconds"] = seconds + (now - begin) / together
+            about["seconds"] = seconds + now - begin
             if segment.records:
-                waited = compiled() / together
+                waited = compiled()
                 log.write(segment.records, about["seconds"], waited)
                 progress.update(segment.records, waited)
             if segment.snapshot is not None:  # else the loop will say what failed
