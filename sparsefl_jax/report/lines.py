@@ -1,7 +1,6 @@
 """Draws lines over a run's rounds, with marked stages and coloured layers."""
 
 from collections.abc import Callable, Sequence
-from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -29,7 +28,8 @@ def finite(value: Any) -> bool:
       >>> finite(0.5), finite(None), finite(float("nan")), finite("0.5")
       (True, False, False, False)
     """
-    number = isinstance(value, Real) and not isinstance(value, bool)
+    kinds = int | float | np.floating
+    number = isinstance(value, kinds) and not isinstance(value, bool)
     return number and abs(value) <= 1e300  # a larger one may overflow in a sum
 
 
