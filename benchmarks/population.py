@@ -64,22 +64,22 @@ def one(case: tuple, rounds: int, repeats: int) -> dict:
     stage = sfl.Stage(method, (repeats + 1) * rounds, COHORT, 1, BATCH)
     data, before = population(num_clients), measure.resident("VmRSS")
     settings = {"eval_every": rounds, "client_store": where, "metric": "pooled"}
-    ends = [time.perf_counter()]
+    seconds, begun = [], time.perf_counter()
     for segment in sfl.segments(jax.random.key(0), [stage], model, data, **settings):
-        ends.append(time.perf_counter())
-        clients = segment.snapshot.state.clients
-    start, *seconds = np.diff(ends)
+        seconds.append(time.perf_counter() - begun)
+        clients, held = segment.snapshot.state.clients, on_devices()
+        begun = time.perf_counter()
     on_disk = isinstance(clients, disk_store.Rows)
     kept = on_disk and clients.num_bytes
     rows = jax.tree.leaves(clients.take(np.arange(1)) if on_disk else clients)
     each = sum(v.nbytes // len(v) for v in rows)
     memory = {"resident before": before, "peak": measure.resident("VmHWM")}
-    memory |= {"arrays on devices": on_devices(), "files": kept}
+    memory |= {"arrays on devices": held, "files": kept}
     return (
         {"clients": num_clients, "kept by each, KiB": each / 2**10}
         | {"where": where if each else "-"}
-        | measure.times("ms a round", 1e3 / rounds, np.array(seconds))
-        | {"first segment, s": float(start)}
+        | measure.times("ms a round", 1e3 / rounds, np.array(seconds[1:]))
+        | {"first segment, s": seconds[0]}
         | {f"{what}, MiB": size / 2**20 for what, size in memory.items()}
     )
 

@@ -215,6 +215,8 @@ def test_a_population_is_kept_where_it_should_be(tmp_path, monkeypatch):
     files = [2**20 * r["files, MiB"] for r in told]
     assert files[:2] == [0, 0] and 40 * model <= files[2] < 1000 * model
     assert all(r["peak, MiB"] >= r["resident before, MiB"] > 0 for r in told)
+    images = population.IMAGES * 28 * 28 / 2**20
+    assert all(r["arrays on devices, MiB"] > images for r in told)
 
 
 def test_a_profile_finds_the_layers(tmp_path, monkeypatch):
