@@ -21,29 +21,24 @@ import argparse
 import datetime
 import functools
 import json
-import os
 import platform
 import re
 import time
 from pathlib import Path
 from unittest import mock
 
-if hasattr(os, "sched_getaffinity"):
-    flag = "--xla_force_host_platform_device_count"
-    os.environ.setdefault("XLA_FLAGS", f"{flag}={len(os.sched_getaffinity(0))}")
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+from jax.sharding import Mesh, PartitionSpec
 
-import jax  # noqa: E402
-import jax.numpy as jnp  # noqa: E402
-import numpy as np  # noqa: E402
-from jax import lax  # noqa: E402
-from jax.sharding import Mesh, PartitionSpec  # noqa: E402
-
-from benchmarks import workload  # noqa: E402
-from sparsefl_jax import models  # noqa: E402
-from sparsefl_jax.models import convolution, lowerings  # noqa: E402
-from sparsefl_jax.models.base import DTYPES  # noqa: E402
-from sparsefl_jax.models.forms import fast  # noqa: E402
-from sparsefl_jax.system import provenance
+from benchmarks import workload
+from sparsefl_jax import models
+from sparsefl_jax.models import convolution, lowerings
+from sparsefl_jax.models.base import DTYPES
+from sparsefl_jax.models.forms import fast
+from sparsefl_jax.system import hardware, provenance
 
 MODELS = [name for name in workload.NETWORKS if name not in ("mlp", "sa")]
 # Winograd compiles slower and rounds more, so it has to win clearly.
@@ -209,21 +204,16 @@ def _text(key) -> str:
     return f"{names} by {key.images}" if key.images else names
 
 
-def hardware() -> str:
-    """Describes the devices; JAX knows the model of an accelerator, not of a CPU."""
-    kind = jax.devices()[0].device_kind
-    if kind == "cpu" and Path("/proc/cpuinfo").exists():
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        names = [v.split(":")[1].strip() for v in lines if v.startswith("model name")]
-        kind = names[0] if names else kind
-    return f"{jax.device_count()} x {kind}, {platform.machine()}"
+def machine() -> str:
+    """Describes the devices of this CPU."""
+    return f"{jax.device_count()} x {hardware.processor()}, {platform.machine()}"
 
 
 def store(section: str, layer: convolution.Layer, lowering: list):
     table = json.loads(TABLE.read_text())
     entry = table.setdefault(section, {"layers": {}})
     entry["layers"][layer.key] = lowering
-    entry |= {"hardware": hardware(), "date": datetime.date.today().isoformat()}
+    entry |= {"hardware": machine(), "date": datetime.date.today().isoformat()}
     text = json.dumps(table, indent=1)
     # One line per layer.
     text = re.sub(r"\[[^]]*]", lambda m: json.dumps(json.loads(m[0])), text)
@@ -240,7 +230,7 @@ def main():
     args = parser.parse_args()
     setting = f"{args.dtype}, precision {provenance.precision()}"
     versions = f"jax {jax.__version__}, commit {provenance.commit()}"
-    print(f"{hardware()}, {setting}, {versions}")
+    print(f"{machine()}, {setting}, {versions}")
     if convolution.platform() != "cpu":
         parser.error("accelerators are for benchmarks.programs")
     section = convolution.section(args.dtype)

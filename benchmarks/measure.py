@@ -3,36 +3,34 @@
 Importing it makes every CPU core a device, so import it before anything else of JAX.
 """
 
-import argparse
 import datetime
 import json
+import math
 import os
 import resource
-import statistics
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.report.figure import canvas
+from sparsefl_jax.runs.progress import compiling as compiling
 from sparsefl_jax.system import hardware, provenance
 
 hardware.use_cpu_cores()
 
 
-def machine(**settings) -> dict:
-    """Returns the settings, the hardware and the versions behind a figure."""
+def machine() -> dict:
+    """Returns the hardware and the versions behind a figure."""
     kind = jax.devices()[0].device_kind
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None
     return {
-        **settings,
         "devices": f"{jax.device_count()} x {kind}",
-        "processor": f"{cores or os.cpu_count()} x {hardware.processor()}",
+        "processor": f"{len(hardware.cores())} x {hardware.processor()}",
         "load": round(os.getloadavg()[0], 2),
         "precision": provenance.precision(),
         "compilation_cache": jax.config.jax_compilation_cache_dir or "off",
@@ -42,29 +40,25 @@ def machine(**settings) -> dict:
     }
 
 
-def tell(result) -> None:
-    """Prints a result and its machine for the process that called `apart`."""
-    print(json.dumps({"result": result, "machine": machine()}))
-
-
-def apart(benchmark: str, arguments: Sequence, **environment) -> dict:
-    """Runs a benchmark with `--inner` in a separate process.
+def apart(function: Callable, *arguments, **environment) -> Any:
+    """Calls a function in a process of its own.
 
     Args:
-      benchmark: the name of its module.
-      arguments: JSON values.
+      function: of a module.
+      *arguments: JSON values.
       **environment: additional environment variables of the process.
 
     Returns:
-      The output of `tell` in that process.
+      What the function returns, a JSON value.
 
     Raises:
       SystemExit: the process failed and has printed the reason.
     """
-    command = [sys.executable, "-m", f"benchmarks.{benchmark}", "--inner"]
-    command.append(json.dumps(arguments))
-    env = os.environ | environment
-    done = subprocess.run(command, stdout=subprocess.PIPE, env=env)
+    module, name = function.__module__, function.__name__
+    call = f"import json, sys; from {module} import {name} as call; "
+    call += "print(json.dumps(call(*json.loads(sys.argv[1]))))"
+    command = [sys.executable, "-c", call, json.dumps(arguments)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, env=os.environ | environment)
     if done.returncode:
         raise SystemExit(done.returncode)
     return json.loads(done.stdout.splitlines()[-1])
@@ -86,13 +80,26 @@ def in_turns(calls: dict[str, Callable], repeats: int) -> dict[str, np.ndarray]:
     return seconds
 
 
-def summary(seconds: Sequence[float]) -> dict:
-    """Returns the median and the minimum of repeats."""
-    return {
-        "median_seconds": statistics.median(map(float, seconds)),
-        "minimum_seconds": float(min(seconds)),
-        "repeats": len(seconds),
-    }
+def rates(what: str, amount: float, seconds: np.ndarray) -> dict[str, float]:
+    """Returns two columns, the best and the median of `amount` a second.
+
+    Example:
+      >>> rates("steps/s", 4, np.array([1.0, 2.0, 4.0]))
+      {'steps/s: best': 4.0, 'steps/s: median': 2.0}
+    """
+    best, median = amount / np.min(seconds), amount / np.median(seconds)
+    return {f"{what}: best": float(best), f"{what}: median": float(median)}
+
+
+def times(what: str, scale: float, seconds: np.ndarray) -> dict[str, float]:
+    """Returns two columns, the best and the median of `scale * seconds`.
+
+    Example:
+      >>> times("ms", 1e3, np.array([1.0, 2.0, 4.0]))
+      {'ms: best': 1000.0, 'ms: median': 2000.0}
+    """
+    best, median = scale * np.min(seconds), scale * np.median(seconds)
+    return {f"{what}: best": float(best), f"{what}: median": float(median)}
 
 
 def matmul_rate(
@@ -156,37 +163,39 @@ def best_seconds(
     return best
 
 
-def copy_rate(size: int = 2**28, seconds: float = 1.0) -> float:
-    """Returns the bytes per second that all devices read and write in a copy.
-
-    Args:
-      size: the bytes that a device copies, which must exceed its caches.
-      seconds: the duration of the measurement.
-    """
-    devices, numbers = jax.devices(), size // 4
-    best = best_seconds(jnp.negative, (numbers,), devices, seconds)
-    return 2 * 4 * numbers * len(devices) / best
-
-
 def peak_memory() -> int:
     """Returns the peak memory in bytes of the device, or of this process on CPU."""
     stats = jax.devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         return stats["peak_bytes_in_use"]
-    status = Path("/proc/self/status")
-    if status.exists():  # getrusage would include the parent's memory before exec
-        lines = status.read_text().splitlines()
-        (line,) = (line for line in lines if line.startswith("VmHWM"))
-        return 1024 * int(line.split()[1])
+    if Path("/proc/self/status").exists():  # getrusage would include the parent's
+        return resident("VmHWM")
     return 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 
 
-def parser(doc: str, repeats: int = 5) -> argparse.ArgumentParser:
-    """Returns a parser with the arguments that all benchmarks have."""
-    shared = argparse.ArgumentParser(description=doc.splitlines()[0])
-    shared.add_argument("--repeats", type=int, default=repeats)
-    shared.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
-    return shared
+def resident(field: str) -> int:
+    """Returns the bytes of this process in a field of Linux's process status."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith(field):
+            return 1024 * int(line.split()[1])
+    raise SystemExit(f"/proc/self/status has no {field}: this benchmark needs Linux")
+
+
+def shown(value: Any) -> str:
+    """Formats a cell; numbers have three digits, or all of a whole one.
+
+    Example:
+      >>> [shown(value) for value in (1234567, 8204.3, 0.0997, 2.6, None, ("a", "b"))]
+      ['1,234,567', '8,204', '0.0997', '2.60', '-', 'a b']
+    """
+    if isinstance(value, (list, tuple)):
+        return " ".join(map(str, value))
+    if isinstance(value, float) and math.isfinite(value):
+        digits = 2 - math.floor(math.log10(abs(value))) if value else 0
+        return f"{value:,.{max(0, digits)}f}"
+    if value is None or isinstance(value, float):
+        return "-"
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence]) -> str:
@@ -194,32 +203,21 @@ def markdown(head: Sequence[str], rows: Sequence[Sequence]) -> str:
     return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
-def publish(
-    name: str,
-    out: Path,
-    about: dict,
-    results,
-    table: str,
-    draw: Callable,
-    size: tuple[float, float] = (7.2, 4.3),
-) -> None:
-    """Prints the table; writes `name`.json, `name`.md and `name`.png.
+def publish(name: str, out: Path, about: dict, rows: Sequence[dict]) -> None:
+    """Prints a table; writes it to `name`.md and its figures to `name`.json.
 
     Args:
       name: the name of the benchmark.
       out: the folder of the files.
-      about: the result of `machine`.
-      results: all figures, as JSON values.
-      table: the table as Markdown.
-      draw: `(figure) -> None`.
-      size: the size of the plot in inches.
+      about: facts behind the figures.
+      rows: by column, JSON values.
     """
-    facts = ", ".join(f"{key} {value}" for key, value in about.items())
-    text = f"{facts}\n\n{table}"
+    facts = ", ".join(f"{key} {shown(value)}" for key, value in about.items())
+    head = list(dict.fromkeys(column for row in rows for column in row))
+    cells = [[shown(row.get(column)) for column in head] for row in rows]
+    text = f"{facts}\n\n{markdown(head, cells)}\n"
+    content = {"machine": about, "results": rows}
     out.mkdir(parents=True, exist_ok=True)
-    content = {"machine": about, "results": results}
     (out / f"{name}.json").write_text(json.dumps(content, indent=1) + "\n")
-    (out / f"{name}.md").write_text(f"{text}\n")
-    with canvas(out / f"{name}.png", size) as figure:
-        draw(figure)
-    print(f"{text}\n\n{out / name}.json, .md, .png")
+    (out / f"{name}.md").write_text(text)
+    print(f"{text}\n{out / name}.json, .md")

@@ -1,7 +1,7 @@
 """Measures the bits of positions by code and density, on masks of a trained network.
 
-    python -m benchmarks.positions            # LeNet-5-Caffe, a minute
-    python -m benchmarks.positions --model small_cnn --densities 0.1 0.01
+    python -m benchmarks positions            # LeNet-5-Caffe, a minute
+    python -m benchmarks positions --model small_cnn --densities 0.1 0.01
 
 FedAvg trains a network on the images that the package has. One mask keeps the largest
 weights of all kernels, as magnitude pruning does; another one keeps the largest entries
@@ -10,18 +10,47 @@ and its stream is read back and compared with what the ledger charges. Figures a
 over `--repeats` networks.
 """
 
+from collections.abc import Iterator
+
 import jax
 import numpy as np
 
 import sparsefl_jax as sfl
-from benchmarks import measure
+from benchmarks import measure as measure  # starts a device for every core
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.wire import packets, streams
 from sparsefl_jax.wire.charges import message_bits
 from sparsefl_jax.wire.positions import POSITIONS
 
-DENSITIES = (0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001)
-HEAD = ("mask of", "density", *POSITIONS, "golomb / packed")
+CHOICES = {"model": ("lenet5_caffe", "mlp", "small_cnn")}
+
+
+def run(
+    model="lenet5_caffe",
+    densities=(0.5, 0.2, 0.1, 0.05, 0.02, 0.01, 0.001),
+    rounds=20,
+    repeats=3,
+) -> Iterator[dict]:
+    """Yields bits per position by mask, density and code, after rounds of training."""
+    networks = [trained(model, seed, rounds) for seed in range(repeats)]
+    for kind in networks[0]:
+        for density in densities:
+            of_each = [bits(one[kind], density) for one in networks]
+            means = {
+                index: float(np.mean([each[index] for each in of_each]))
+                for index in POSITIONS
+            }
+            ratio = {"golomb / packed": means["golomb"] / means["packed"]}
+            yield {"mask of": kind, "density": density} | means | ratio
+
+
+def bits(tree, density: float) -> dict[str, float]:
+    """Returns the bits per position of a tree's largest entries, by code."""
+    select = masks.everything(tree)
+    count = round(density * int(trees.layer_sizes(tree, select).sum()))
+    size = jax.tree.map(np.abs, tree)
+    mask = jax.device_get(top_k.largest_overall(size, count, select))
+    return {index: position_bits(index, mask) / count for index in POSITIONS}
 
 
 def trained(name: str, seed: int, rounds: int) -> dict:
@@ -57,64 +86,3 @@ def position_bits(index: str, mask) -> int:
     if not jax.tree.all(jax.tree.map(np.array_equal, read, mask)):
         raise AssertionError(f"{index}: the stream does not decode to the mask")
     return bits
-
-
-def run(name: str, densities, repeats: int, rounds: int = 20) -> list[dict]:
-    """Returns bits per position by mask, density and code."""
-    trees_of = [trained(name, seed, rounds) for seed in range(repeats)]
-    results = []
-    for kind in trees_of[0]:
-        for density in densities:
-            bits = {index: [] for index in POSITIONS}
-            for tree in (one[kind] for one in trees_of):
-                select = masks.everything(tree)
-                count = round(density * int(trees.layer_sizes(tree, select).sum()))
-                size = jax.tree.map(np.abs, tree)
-                mask = jax.device_get(top_k.largest_overall(size, count, select))
-                for index, each in bits.items():
-                    each.append(position_bits(index, mask) / count)
-            means = {index: float(np.mean(each)) for index, each in bits.items()}
-            results.append({"mask": kind, "density": density, "bits": means})
-    return results
-
-
-def row(r: dict) -> list[str]:
-    bits = r["bits"]
-    ratio = bits["golomb"] / bits["packed"]
-    each = (f"{bits[index]:.2f}" for index in POSITIONS)
-    return [r["mask"], f"{r['density']:g}", *each, f"{ratio:.3f}"]
-
-
-def draw(results: list[dict], figure) -> None:
-    """Plots the bits per position of both kinds of masks."""
-    axes = figure.subplots(1, 2, sharey=True)
-    for ax, kind in zip(axes, ("weights", "update"), strict=True):
-        own = [r for r in results if r["mask"] == kind]
-        for index in POSITIONS:
-            points = [r["bits"][index] for r in own]
-            ax.plot([r["density"] for r in own], points, "o-", label=index)
-        ax.set(xscale="log", yscale="log", xlabel="density", title=f"largest {kind}")
-    axes[0].set_ylabel("bits per position")
-    axes[0].legend()
-
-
-def main():
-    """Prints Markdown; writes JSON, Markdown and a plot."""
-    parser = measure.parser(__doc__, repeats=3)
-    networks = ("lenet5_caffe", "mlp", "small_cnn")
-    parser.add_argument("--model", choices=networks, default="lenet5_caffe")
-    parser.add_argument("--densities", nargs="+", type=float, default=DENSITIES)
-    parser.add_argument("--rounds", type=int, default=20, help="of training")
-    args = parser.parse_args()
-    if not all(0 < d <= 1 for d in args.densities):
-        parser.error(f"densities={args.densities}, expected each in (0, 1]")
-    results = run(args.model, args.densities, args.repeats, args.rounds)
-    about = measure.machine(repeats=args.repeats, model=args.model, rounds=args.rounds)
-    table = measure.markdown(HEAD, map(row, results))
-    measure.publish(
-        "positions", args.out, about, results, table, lambda f: draw(results, f)
-    )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,7 +1,7 @@
 """Profiles a client's step by layer and pass, and by operation.
 
-    python -m benchmarks.profile                       # pfl's set-up, half a minute
-    python -m benchmarks.profile --setup resnet18 --operations 20
+    python -m benchmarks profile                       # pfl's set-up, half a minute
+    python -m benchmarks profile --setup resnet18 --operations 20
 
 Rounds (`--repeats`) run under JAX's profiler. An operation lasts until the next one of
 the same device begins, which includes its work in other threads. Its layer comes from
@@ -14,17 +14,45 @@ milliseconds.
 import collections
 import re
 import tempfile
-from collections.abc import Container
-from functools import partial
+from collections.abc import Container, Iterator
 from pathlib import Path
 
 import jax
 
-from benchmarks import measure, workload
-from benchmarks.throughput import SETUPS
+from benchmarks import workload
 
-HEAD = ("layer", "pass", "ms a step", "share, %")
+CHOICES = {"setup": workload.SETUPS}
 NESTED = ("while", "call", "conditional")
+
+
+def run(setup="pfl", operations=0, repeats=1) -> Iterator[dict]:
+    """Yields a row for each layer and pass, then for the longest operations."""
+    layers, by_operation = seconds(workload.SETUPS[setup], repeats)
+    total = sum(layers.values())
+
+    def figures(seconds):
+        return {"ms a step": 1e3 * seconds, "share, %": 100 * seconds / total}
+
+    for (layer, way), each in layers.most_common():
+        yield {"layer": layer, "pass": way} | figures(each)
+    for name, each in by_operation.most_common(operations):
+        yield {"layer": name, "pass": "operation"} | figures(each)
+
+
+def seconds(setup: workload.Workload, repeats: int) -> tuple:
+    """Returns seconds per step on one device, by layer and pass, and by operation."""
+    one = workload.prepare(setup)
+    call = workload.going(one)
+    call()
+    where = scopes(one.program)
+    with tempfile.TemporaryDirectory() as folder:
+        operations = traced(lambda: [call() for _ in range(repeats)], folder, where)
+    steps = repeats * one.steps / min(jax.device_count(), setup.drawn)
+    layers, by_operation = collections.Counter(), collections.Counter()
+    for name, each in operations:
+        layers[where.get(name, ("rest", "-"))] += each / steps
+        by_operation[name] += each / steps
+    return layers, by_operation
 
 
 def scopes(program: str) -> dict[str, tuple[str, str]]:
@@ -77,55 +105,3 @@ def traced(call, folder, program: Container[str]) -> list[tuple[str, float]]:
     events = max(known, key=lambda line: sum(name in program for _, name in line))
     pairs = zip(events, events[1:], strict=False)
     return [(name, (after - start) / 1e9) for (start, name), (after, _) in pairs]
-
-
-def run(setup: workload.Workload, repeats: int) -> tuple[dict, dict]:
-    """Returns seconds per step on one device, by layer and pass, and by operation."""
-    one = workload.prepare(setup)
-    call = workload.going(one)
-    call()
-    where = scopes(one.program)
-    with tempfile.TemporaryDirectory() as folder:
-        operations = traced(lambda: [call() for _ in range(repeats)], folder, where)
-    steps = repeats * one.steps / min(jax.device_count(), setup.drawn)
-    layers, by_operation = collections.Counter(), collections.Counter()
-    for name, seconds in operations:
-        layers[where.get(name, ("rest", "-"))] += seconds / steps
-        by_operation[name] += seconds / steps
-    return layers, by_operation
-
-
-def draw(layers: dict, figure) -> None:
-    """Plots bars of the share of each layer and pass."""
-    ax, total = figure.subplots(), sum(layers.values())
-    names = [" ".join(key).removesuffix(" -") for key in layers][::-1]
-    bars = ax.barh(names, [100 * v / total for v in layers.values()][::-1])
-    ax.bar_label(bars, fmt="%.1f", padding=3)
-    ax.margins(x=0.12)
-    ax.set(title="A client's step", xlabel="share of the time [%]")
-
-
-def main():
-    """Prints Markdown; writes JSON, Markdown and a plot."""
-    parser = measure.parser(__doc__, repeats=1)
-    parser.add_argument("--setup", choices=SETUPS, default="pfl")
-    parser.add_argument("--operations", type=int, default=0, help="listed one by one")
-    args = parser.parse_args()
-    layers, by_operation = run(SETUPS[args.setup], args.repeats)
-    where = dict(layers.most_common())
-    total = sum(where.values())
-    rows = [
-        (*key, f"{1e3 * v:.3f}", f"{100 * v / total:.1f}") for key, v in where.items()
-    ]
-    for name, seconds in by_operation.most_common(args.operations):
-        print(f"{1e3 * seconds:8.3f} ms  {name}")
-    about = measure.machine(repeats=args.repeats, setup=args.setup)
-    results = [{"layer": k[0], "pass": k[1], "seconds": v} for k, v in where.items()]
-    size = (7.2, 1.5 + 0.35 * len(where))
-    table = measure.markdown(HEAD, rows)
-    draws = partial(draw, where)
-    measure.publish("profile", args.out, about, results, table, draws, size)
-
-
-if __name__ == "__main__":
-    main()

@@ -1,14 +1,15 @@
-"""Builds the federated rounds that benchmarks time, on random samples."""
+"""The set-ups that benchmarks time, and their federated rounds on random samples."""
 
 import time
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
 import sparsefl_jax as sfl
-from benchmarks import samples
+from benchmarks import measure, samples
 from benchmarks.own import linen, nnx
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.models import programs
@@ -74,6 +75,47 @@ class Workload(NamedTuple):
     def drawn(self) -> int:
         """Returns the clients of a round."""
         return self.cohort or 4 * jax.device_count()
+
+    @property
+    def steps(self) -> int:
+        """Returns the minibatches of a round, of all its clients."""
+        return self.drawn * -(-self.samples // self.batch)
+
+    @property
+    def sizes(self) -> str:
+        """Returns what tables say of it: clients, cohort and batch."""
+        return f"{self.clients}, {self.drawn}, {self.batch}"
+
+
+SPAFL = Workload("lenet5_caffe", 100, 640, cohort=10, momentum=0.9)
+FEDSPARSIFY = partial(sfl.fedsparsify_global, density=0.1, rounds=200)
+FIVE = {  # of published work
+    "pfl": Workload("simple_cnn", 1000, 50, cohort=50),
+    "femnist": Workload("femnist_cnn", 3400, 198, cohort=10),
+    "resnet18_100": Workload("resnet18", 100, 64, cohort=10),
+    "lenet5_spafl": SPAFL._replace(method=sfl.spafl),
+    "mlp_fedsparsify": Workload("mlp", 100, 600, cohort=10, method=FEDSPARSIFY),
+}
+SETUPS = FIVE | {
+    "lenet5_fedavg": SPAFL,
+    "mlp": Workload("mlp", 100, 600),
+    "lenet5_caffe": Workload("lenet5_caffe", 100, 640),
+    "mnistnet": Workload("mnistnet", 100, 600),
+    "ic": Workload("ic", 100, 640),
+    "conv4": Workload("conv4", 20, 160),
+    "fedsparsify_cnn": Workload("fedsparsify_cnn", 20, 128),
+    "resnet18": Workload("resnet18", 20, 128),
+    "vgg16": Workload("vgg16", 20, 64),
+}
+OWN = {  # networks of `own/`
+    "simple_cnn": Workload("simple_cnn", 100, 100, 8),
+    "strided_cnn": Workload("strided_cnn", 100, 160, 8),
+    "groupnorm_cnn": Workload("groupnorm_cnn", 100, 160, 8),
+    "resnet18_groupnorm": Workload("resnet18_groupnorm", 20, 64, 4),
+    "separable_cnn": Workload("separable_cnn", 100, 160, 8),
+    "gru": Workload("gru", 100, 160, 8),
+    "transformer": Workload("transformer", 100, 160, 8),
+}
 
 
 class Round(NamedTuple):
@@ -161,12 +203,9 @@ def prepare(
     ids = cohorts.cohorts(key, stage, setup.clients, np.zeros(1, np.int32))
     arguments = key, population, start(), np.zeros(1, np.int32), ids
     begun = time.perf_counter()
-    compiled = (
-        jax.jit(round_program.make_segment(plan), donate_argnums=2)
-        .lower(*arguments)
-        .compile()
-    )
-    seconds = time.perf_counter() - begun
+    segment = jax.jit(round_program.make_segment(plan), donate_argnums=2)
+    compiled = segment.lower(*arguments).compile()
+    compile_seconds = time.perf_counter() - begun
 
     def step(state, t):
         return compiled(key, population, state, np.int32([t]), ids)
@@ -177,10 +216,8 @@ def prepare(
         "results": planned.output_size_in_bytes,
         "temporaries": planned.temp_size_in_bytes,
     }
-    steps = setup.drawn * -(-setup.samples // setup.batch)
-    return Round(
-        start, step, steps, model, stage, data, seconds, sizes, compiled.as_text()
-    )
+    made = model, stage, data, compile_seconds, sizes, compiled.as_text()
+    return Round(start, step, setup.steps, *made)
 
 
 def _in_turn(model, stage: sfl.Stage, devices) -> bool:
@@ -189,6 +226,11 @@ def _in_turn(model, stage: sfl.Stage, devices) -> bool:
     params = jax.tree.leaves(initial_state.initial_shapes(model).params)
     macs = ledger.macs_per_sample(model.macs) * stage.batch_size
     return programs.in_turn(platform, sum(leaf.size for leaf in params), macs)
+
+
+def seconds(one: Round, repeats: int) -> np.ndarray:
+    """Returns the seconds [repeats] of rounds of one set-up."""
+    return measure.in_turns({"": going(one)}, repeats)[""]
 
 
 def going(one: Round, sparse=None) -> Callable:

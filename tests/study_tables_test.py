@@ -145,6 +145,13 @@ def test_the_page_shows_what_its_records_say():
         assert f"<!-- table {name} -->\n{text}\n<!-- end -->" in page, name
 
 
+def test_spafls_runs_cost_what_its_network_and_cohorts_say():
+    """118,282 numbers for each of 100 clients, and 600 rounds of 10 times 3 * 266."""
+    (found,) = (e for e in study_tables.published() if e["point"] == "spafl")
+    bits = 32 * (100 * 118_282 + 600 * 10 * 3 * 266)
+    assert found["totals"]["gbit"] == pytest.approx([bits / 1e9] * 3, rel=1e-5)
+
+
 def test_the_page_claims_no_difference_that_its_records_do_not_show():
     """Its text says which intervals exclude 0, and that after Holm none differs."""
     core = list(filter(study_tables._core, study_tables.published()))

@@ -10,16 +10,16 @@ stay alive and run a round each, one after the other, while the other waits; a r
 the median over the turns of the peer's seconds to this package's.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from benchmarks import measure, throughput
+from benchmarks import measure, workload
 from benchmarks.peers.ours import METHODS
 from benchmarks.workload import NETWORKS, Workload
 
@@ -36,8 +36,8 @@ _LOOP = (
     *("mlp", "lenet5_caffe", "ic", "femnist", "conv4", "mnistnet"),
     *("fedsparsify_cnn", "resnet18", "vgg16"),
 )
-SETUPS = {"pfl": throughput.SETUPS["pfl"]} | {
-    name: throughput.SETUPS[name]._replace(cohort=8) for name in _LOOP
+SETUPS = {"pfl": workload.SETUPS["pfl"]} | {
+    name: workload.SETUPS[name]._replace(cohort=8) for name in _LOOP
 }
 SETUPS["resnet18"] = SETUPS["resnet18"]._replace(samples=64)
 SETUPS |= {
@@ -56,15 +56,11 @@ OF |= {
 }
 OWN = {
     f"{name} in {written}": setup._replace(written=written)
-    for name, setup in throughput.OWN.items()
+    for name, setup in workload.OWN.items()
     for written in ("linen", "nnx")
 }
 OF |= dict.fromkeys(OWN, ["PyTorch loop"])
 SETUPS |= THEIRS | OWN
-HEAD = (
-    *("set-up", "peer", "ours, steps/s: best", "median", "peer, steps/s: best"),
-    *("median", "ours / peer", "compile s"),
-)
 
 
 def told(setup: Workload) -> dict:
@@ -137,46 +133,18 @@ def pair(ours: list[str], peer: list[str], setup: Workload, repeats: int, log) -
             )
         seconds = measure.in_turns({"ours": one, "peer": other}, repeats)
         facts, version = one.facts, other.facts["version"]
-    timed = {name: measure.summary(values) for name, values in seconds.items()}
-    for each in timed.values():
-        each["steps_per_second"] = facts["steps"] / each["minimum_seconds"]
-        each["steps_per_second_median"] = facts["steps"] / each["median_seconds"]
-    return timed | {
-        "ratio": float(np.median(seconds["peer"] / seconds["ours"])),
-        "peer_version": version,
-        "compile_seconds": facts["compile_seconds"],
-        "machine": facts["machine"],
-    }
-
-
-def row(name: str, peer: str, r: dict) -> list[str]:
-    return [
-        name,
-        f"{peer} ({r['peer_version']})",
-        *(
-            f"{r[who][key]:,.1f}"
-            for who in ("ours", "peer")
-            for key in ("steps_per_second", "steps_per_second_median")
-        ),
-        f"{r['ratio']:.2f}",
-        f"{r['compile_seconds']:.1f}",
-    ]
-
-
-def draw(results: dict, figure) -> None:
-    """Bars: ours / peer."""
-    ax = figure.subplots()
-    pairs = [(f"{name}, {peer}", r) for (name, peer), r in results.items()][::-1]
-    bars = ax.barh([label for label, _ in pairs], [r["ratio"] for _, r in pairs])
-    ax.bar_label(bars, fmt="%.2f", padding=3)
-    ax.axvline(1, color="black", linewidth=1)
-    ax.margins(x=0.15)
-    ax.set(title="Speed beside other simulators", xlabel="ours / peer")
+    return (
+        {"peer's version": version}
+        | measure.rates("ours, steps/s", facts["steps"], seconds["ours"])
+        | measure.rates("peer, steps/s", facts["steps"], seconds["peer"])
+        | {"ours / peer": float(np.median(seconds["peer"] / seconds["ours"]))}
+        | {"compile s": facts["compile_seconds"]}
+    )
 
 
 def main():
-    """Prints Markdown; writes JSON, Markdown and a plot."""
-    parser = measure.parser(__doc__, repeats=5)
+    """Prints a table; writes JSON and Markdown."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--python", required=True, help="of the peers' environment")
     parser.add_argument("--only", nargs="+", choices=SETUPS, default=["pfl", "mlp"])
     parser.add_argument("--all", action="store_true", help="every set-up")
@@ -184,27 +152,24 @@ def main():
     parser.add_argument("--peers", nargs="+", choices=PEERS, default=list(PEERS))
     parser.add_argument("--samples", type=int, help="of a client")
     parser.add_argument("--cohort", type=int)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", type=Path, default=Path("runs/benchmarks"))
     args = parser.parse_args()
     args.out.mkdir(parents=True, exist_ok=True)
     changed = {k: getattr(args, k) for k in ("samples", "cohort") if getattr(args, k)}
-    results, ours = {}, [sys.executable, "-m", "benchmarks.peers.ours"]
+    rows, ours = [], [sys.executable, "-m", "benchmarks.peers.ours"]
     with (args.out / "peers.log").open("w") as log:
         for name in SETUPS if args.all else OWN if args.own else args.only:
             for peer in (peer for peer in OF[name] if peer in args.peers):
                 command = [args.python, "-m", PEERS[peer]]
                 setup = SETUPS[name]._replace(**changed)
-                result = pair(ours, command, setup, args.repeats, log)
-                results[name, peer] = result
-                print(*row(name, peer, result), sep="  ", flush=True)
-    if not results:
+                found = pair(ours, command, setup, args.repeats, log)
+                rows.append({"set-up": name, "peer": peer} | found)
+                print(*map(measure.shown, rows[-1].values()), sep="  ", flush=True)
+    if not rows:
         parser.error(f"peers={args.peers}, expected those of the set-ups: {OF}")
-    about = {"repeats": args.repeats} | result["machine"]
-    table = measure.markdown(HEAD, [row(*key, r) for key, r in results.items()])
-    listed = [{"setup": a, "peer": b} | r for (a, b), r in results.items()]
-    size = (7.2, 1.5 + 0.4 * len(results))
-    measure.publish(
-        "peers", args.out, about, listed, table, partial(draw, results), size
-    )
+    about = {"repeats": args.repeats} | measure.machine()
+    measure.publish("peers", args.out, about, rows)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from functools import partial
 import jax
 
 import sparsefl_jax as sfl
-from benchmarks import measure, workload
+from benchmarks import workload
 from benchmarks.peers.turns import Turns, setup
 
 # Methods by the names under which peers know them, with the arguments of the papers.
@@ -43,7 +43,6 @@ def main():
         parameters=sum(leaf.size for leaf in jax.tree.leaves(shapes)),
         steps=one.steps,
         compile_seconds=one.compile_seconds,
-        machine=measure.machine(),
     )
     while turns.wait():
         call()
