@@ -47,7 +47,7 @@ _BOUNDS = {  # what refuses a value, and the bound it takes
     "until.hours": (above, 0),
     "fit.gbit": (above, 0),
     "fit.pflop": (above, 0),
-    "fit.pilot": (above, 0),
+    "fit.pilot": (above, 1),
     "fit.most": (above, 0),
     "density": (in_range, "(0, 1]"),
     "until.accuracy": (in_range, "(0, 1]"),
