@@ -25,12 +25,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from scipy.special import stdtr
+from scipy.stats import ttest_1samp
 
 from benchmarks.measure import markdown
 from benchmarks.table import redraw
 from sparsefl_jax.report import figure, lines
-from sparsefl_jax.report.comparison import costs, evaluations, intervals, measures
+from sparsefl_jax.report.comparison import costs, evaluations, measures
 from sparsefl_jax.report.load import Run, read_run
 from sparsefl_jax.studies import points as on_disk
 from sparsefl_jax.system import files
@@ -253,32 +253,22 @@ def differences(
     Returns:
       By pair; those are absent of which fewer than two seeds have both.
     """
-    found = {}
+    found, p_values = {}, []
     for pair in pairs:
         best = [_best(entries, name, column) for name in pair]
         if all(best):
-            between = intervals.paired(*(_seeds(point, column) for point in best))
-            if between.half is not None:
-                found[pair] = between
-    corrected = holm([p_value(between) for between in found.values()])
+            one, other = (_seeds(point, column) for point in best)
+            gaps = [one[seed] - other[seed] for seed in one.keys() & other.keys()]
+            if len(gaps) > 1:
+                tested = ttest_1samp(gaps, 0.0)
+                found[pair] = (statistics.fmean(gaps), *tested.confidence_interval())
+                same = not any(gaps)  # t is 0 / 0
+                p_values.append(1.0 if same else float(tested.pvalue))
     texts = {}
-    for (pair, (mean, half, *_)), p in zip(found.items(), corrected, strict=True):
-        low, high = 100 * (mean - half), 100 * (mean + half)
-        texts[pair] = f"{100 * mean:+z.1f} [{low:+z.1f}, {high:+z.1f}], p = {p:.2f}"
+    for (pair, interval), p in zip(found.items(), holm(p_values), strict=True):
+        mean, low, high = (100 * value for value in interval)
+        texts[pair] = f"{mean:+z.1f} [{low:+z.1f}, {high:+z.1f}], p = {p:.2f}"
     return texts
-
-
-def p_value(between: intervals.Interval) -> float:
-    """Returns the two-sided p of a mean of 0, by Student's t.
-
-    Example:
-      >>> round(p_value(intervals.interval([1.0, 2.0, 3.0])), 4)  # t = 2 * sqrt(3)
-      0.0742
-    """
-    if not (between.mean and between.std):
-        return float(not between.mean)
-    t = between.mean / (between.std / math.sqrt(between.count))
-    return float(2 * stdtr(between.count - 1, -abs(t)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

@@ -178,7 +178,7 @@ def test_runs_that_go_on_or_have_no_evaluation_are_marked(tmp_path):
     ended = write(tmp_path / "c", [(1, 0.5), (4, 0.6)], method="fedpm")
     report.write_comparison([running, begun, ended], tmp_path / "out")
     page = Sorted((tmp_path / "out" / "report.html").read_text())
-    names = {row[0] for row in page.rows}
+    names = {row[0].strip() for row in page.rows}
     assert {"fedavgso far", "spdstso far", "fedpm"} <= names
     report.write_comparison([begun], tmp_path / "none")
     page = Sorted((tmp_path / "none" / "report.html").read_text())

@@ -4,6 +4,7 @@ import json
 import math
 
 import numpy as np
+import pandas as pd
 import pytest
 from report_test import write_run
 
@@ -16,7 +17,7 @@ from sparsefl_jax.report.comparison.equal_cost import (
     mean_accuracy,
     on_front,
 )
-from sparsefl_jax.report.comparison.intervals import interval, paired
+from sparsefl_jax.report.comparison.intervals import over_seeds
 from sparsefl_jax.report.comparison.measures import compare
 
 CURVE = Curve(np.array([1.0, 2.0, 4.0]), np.array([0.2, 0.6, 0.7]))
@@ -91,29 +92,38 @@ def test_the_front_leaves_out_what_another_point_dominates():
     assert on_front(points) == [True, False, True, False, True, True, True]
 
 
+def over(*values):
+    """Returns the statistics over seeds 0, 1, ... of one line."""
+    index = pd.MultiIndex.from_product([[0], range(len(values))], names=["line", "s"])
+    table = pd.DataFrame({"x": values}, index, dtype=float)
+    return over_seeds(table, ["line"])["x"].iloc[0]
+
+
 def test_intervals_are_those_of_students_t():
-    # s = 0.02 * sqrt(2) / sqrt(2) ... by hand: t = 12.7062, s / sqrt(n) = 0.01.
-    found = interval([0.70, 0.72])
-    assert found.mean == pytest.approx(0.71)
-    assert found.half == pytest.approx(12.7062 * 0.01, rel=1e-5)
+    # By hand: t = 12.7062, s / sqrt(n) = 0.01.
+    found = over(0.70, 0.72)
+    assert found["mean"] == pytest.approx(0.71)
+    assert found["ci95"] == pytest.approx(12.7062 * 0.01, rel=1e-5)
     # Of 1, 2, 3: s = 1, t = 4.30265 for two degrees of freedom.
-    assert interval([1.0, 2.0, 3.0]).half == pytest.approx(4.30265 / math.sqrt(3))
+    assert over(1, 2, 3)["ci95"] == pytest.approx(4.30265 / math.sqrt(3))
     # 2.77645 for four degrees; s of 0..4 is sqrt(2.5).
-    half = interval([0, 1, 2, 3, 4]).half
+    half = over(0, 1, 2, 3, 4)["ci95"]
     assert half == pytest.approx(2.776445 * math.sqrt(2.5 / 5), rel=1e-6)
-    assert interval([0.5, None, math.nan]) == (0.5, None, 1, None)
-    assert interval([None]) == (None, None, 0, None)
+    alone = over(0.5, None)
+    assert alone["mean"] == 0.5 and alone["count"] == 1 and np.isnan(alone["ci95"])
+    assert np.isnan(over(None)["mean"]) and over(None)["count"] == 0
 
 
-def test_differences_are_paired_by_seed():
+def test_differences_are_paired_by_seed(tmp_path):
     # Differences 0.1 and 0.3: mean 0.2, s = 0.1 * sqrt(2), so half is 12.7062 * 0.1.
-    one, other = {0: 0.6, 1: 0.9, 5: 0.0}, {1: 0.6, 0: 0.5, 7: 0.3}
-    found = paired(one, other)
-    assert found.mean == pytest.approx(0.2) and found.count == 2
-    assert found.half == pytest.approx(1.27062, rel=1e-5)
-    assert paired({0: 0.5}, {0: 0.75}) == (-0.25, None, 1, None)
-    assert paired({0: 0.5}, {1: 0.75}).mean is None
-    assert paired({0: None}, {0: 0.75}).count == 0
+    for seed, accuracy in {1: 0.6, 0: 0.5, 7: 0.3}.items():
+        write(tmp_path / "a" / f"seed_{seed}", [(1, accuracy)], seed)
+    for seed, accuracy in {0: 0.6, 1: 0.9, 5: 0.1}.items():
+        write(tmp_path / "b" / f"seed_{seed}", [(1, accuracy)], seed, "spdst")
+    gaps = compare(read_groups([tmp_path / "a", tmp_path / "b"])).gaps
+    found = gaps["accuracy"].loc[1]
+    assert found["mean"] == pytest.approx(0.2) and found["count"] == 2
+    assert found["ci95"] == pytest.approx(1.27062, rel=1e-5)
 
 
 def test_every_cumulative_column_is_an_axis(tmp_path):

@@ -1,5 +1,6 @@
 """Writes a comparison: one page that needs no network, tables and figures as files."""
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from sparsefl_jax.report.comparison.citations import papers
 from sparsefl_jax.report.comparison.differences import differing, settings, shared
 from sparsefl_jax.report.comparison.evaluations import chosen_by
 from sparsefl_jax.report.comparison.groups import read_groups
+from sparsefl_jax.report.comparison.line_styles import looks
 from sparsefl_jax.report.comparison.measures import MARK, Comparison, compare
 from sparsefl_jax.report.comparison.table import (
     assumed_by,
@@ -89,47 +91,42 @@ def write_comparison_page(
         "comparison.tex": latex_table(comparison),
         "methods.bib": "\n\n".join(paper.entry for paper in cited) + "\n",
     }
+    drawings = {
+        name: data_uri("image/svg+xml", path.read_bytes())
+        for name, path in drawn.items()
+    }
     content = {
-        "title": title or "No results yet",
-        "states": sections.states(status),
+        "title": title,
+        "status": status,
+        "states": Counter(state.partition(":")[0] for _, state in status),
         "downloads": [
             (name, what, data_uri(kind, files[name].encode()))
             for name, (kind, what) in _DOWNLOADS.items()
         ],
         "papers": cited,
         "bibtex": files["methods.bib"],
-        "drawn": {
-            name: data_uri("image/svg+xml", path.read_bytes())
-            for name, path in drawn.items()
-        },
+        "drawn": drawings,
+        **(_content(comparison, drawings) if groups else {}),
     }
-    if groups:
-        content = _content(comparison, content) | content
-        content["title"] = title or content["named"]
     write_text(out / "report.html", render("comparison.html", **content))
     for name, text in files.items():
         write_text(out / name, text)
     return [out / "report.html", *(out / name for name in files), *drawn.values()]
 
 
-def _content(comparison: Comparison, content: Mapping) -> dict:
+def _content(comparison: Comparison, drawn: Mapping[str, str]) -> dict:
     """Returns what a page shows of a comparison that has lines."""
     entries = comparison.entries
     groups = [entry.group for entry in entries]
     runs = [run for group in groups for run in group.runs]
-    known = dict(sections.overview(comparison))
     chosen, every = settings(groups), differing(groups)
     rest = {name: values for name, values in every.items() if name not in chosen}
     configs = [(entry.label, entry.group.runs[0].config) for entry in entries]
     pilots = [(k, c) for k, c in configs if (c.get("fit") or {}).get("by") == "pilot"]
-    drawn = content["drawn"]
     return {
-        "named": _title(comparison, known.get("data set", "")),
-        "lede": _lede(known),
+        "lines": list(zip(entries, looks(groups), strict=True)),
         "mark": MARK,
-        "unlike": [entry for entry in entries if entry.unlike],
         "pilots": pilots,
-        "lines": sections.lines(comparison),
         "chosen_by": sorted(set(map(chosen_by, runs))),
         "seeds": sorted({len(group.runs) for group in groups}),
         "results": sections.results(comparison),
@@ -146,9 +143,9 @@ def _content(comparison: Comparison, content: Mapping) -> dict:
             for budget in [comparison.common[axis.name]]
         ],
         "differences": sections.differences(comparison),
-        "overview": list(known.items()),
-        "settings": sections.words(chosen),
-        "arguments": sections.words(rest),
+        "overview": sections.overview(comparison),
+        "settings": sections.fields(comparison, chosen),
+        "arguments": sections.fields(comparison, rest),
         "shared": list(shared(groups).items()),
         "assumed": [f"{e.label}: {line}" for e in entries for line in assumed_by(e)],
         "charged": sections.charges(comparison),
@@ -156,21 +153,3 @@ def _content(comparison: Comparison, content: Mapping) -> dict:
             dict.fromkeys(filter(None, (made_with(run.summary) for run in runs)))
         ),
     }
-
-
-def _title(comparison: Comparison, dataset: str) -> str:
-    on = f" on {Path(dataset).stem}" if dataset not in ("", "differs") else ""
-    first, *others = comparison.entries
-    what = f"{1 + len(others)} configurations" if others else first.label
-    return f"{what}{on}"
-
-
-def _lede(known: Mapping[str, str]) -> str:
-    forms = {
-        **dict.fromkeys(("partition", "network", "optimizer"), "{}"),
-        "clients": "{} clients",
-        "rounds": "{} rounds",
-        "metric": "accuracy: {}",
-    }
-    parts = [form.format(known[name]) for name, form in forms.items() if name in known]
-    return " · ".join(part for part in parts if "differs" not in part)

@@ -1,19 +1,29 @@
 """Builds the tables of a comparison's page."""
 
-from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.charge import charge_rows
-from sparsefl_jax.report.comparison import evaluations, likeness
+from sparsefl_jax.report.comparison import likeness
 from sparsefl_jax.report.comparison.costs import Axis
 from sparsefl_jax.report.comparison.differences import differing, shared
-from sparsefl_jax.report.comparison.line_styles import looks
+from sparsefl_jax.report.comparison.evaluations import seed_of
 from sparsefl_jax.report.comparison.measures import Comparison
 from sparsefl_jax.report.comparison.table import percent
 from sparsefl_jax.report.lines import finite
+
+_SHARED = {
+    "data set": "dataset",
+    "clients": "num_clients",
+    "clients a round": "cohort_size",
+    "devices": "system",
+    "rounds": "num_rounds",
+    "epochs": "epochs",
+    "batch size": "batch_size",
+}
+_SECTIONS = {"partition": "partition", "network": "model", "optimizer": "optimizer"}
 
 
 class Cell(NamedTuple):
@@ -31,24 +41,6 @@ class Column(NamedTuple):
     title: str
     unit: str
     cells: list[Cell]
-    words: bool = False
-
-
-def lines(comparison: Comparison) -> list[dict[str, Any]]:
-    """Returns how each line of tables and figures is called, and how it looks."""
-    entries = comparison.entries
-    return [
-        {
-            "label": entry.label,
-            "name": entry.group.name,
-            "running": any(map(evaluations.unfinished, entry.group.runs)),
-            "color": look.color,
-            "stroke": "solid" if look.linestyle == "-" else "dashed",
-        }
-        for entry, look in zip(
-            entries, looks([entry.group for entry in entries]), strict=True
-        )
-    ]
 
 
 def results(comparison: Comparison) -> list[Column]:
@@ -109,9 +101,11 @@ def differences(comparison: Comparison) -> list[Column]:
     ]
 
 
-def words(values: dict[str, list[str]]) -> list[Column]:
-    """Returns the columns of configuration fields, with a value for each line."""
-    return [Column(name, "", list(map(Cell, of)), True) for name, of in values.items()]
+def fields(comparison: Comparison, values: dict[str, list[str]]) -> list[list[str]]:
+    """Returns a head, and the values of configuration fields for each line."""
+    labels = [entry.label for entry in comparison.entries]
+    rows = [["method", *values], *map(list, zip(labels, *values.values(), strict=True))]
+    return rows if values else []
 
 
 def charges(comparison: Comparison) -> list[list[str]]:
@@ -119,20 +113,9 @@ def charges(comparison: Comparison) -> list[list[str]]:
     rows = []
     for entry in comparison.entries:
         head, *charged = charge_rows(entry.group.runs[0])
-        rows = rows or [["method", *head]]
+        rows += [["method", *head]] * (not rows)
         rows += [[entry.label, *row] for row in charged]
     return rows
-
-
-def states(status: Sequence[tuple[str, str]]) -> dict[str, Any] | None:
-    """Returns the points of a study with their states, and a count of each state."""
-    kinds = [state.partition(":")[0].strip() for _, state in status]
-    counts = ", ".join(f"{kinds.count(kind)} {kind}" for kind in dict.fromkeys(kinds))
-    return status and {
-        "points": status,
-        "counts": f"{len(status)} points: {counts}",
-        "done": set(kinds) == {"done"},
-    }
 
 
 def _percents(found: Any, sign: str = "", best: bool = True) -> list[Cell]:
@@ -157,53 +140,30 @@ def _percents(found: Any, sign: str = "", best: bool = True) -> list[Cell]:
     return cells
 
 
-def overview(comparison: Comparison) -> list[tuple[str, str]]:
-    """Returns what the runs share, in the words of an experiment's description."""
+def overview(comparison: Comparison) -> dict[str, str]:
+    """Returns what the runs share, by name; what differs is left out."""
     groups = [entry.group for entry in comparison.entries]
     same, differ = shared(groups), differing(groups)
-    unlike = " ".join(entry.unlike for entry in comparison.entries)
     runs = groups[0].runs
-
-    def plain(name: str) -> str:
-        return "differs" if name in differ else same.get(name, MISSING)
-
-    def named(section: str) -> str:
-        if any(name.startswith(f"{section}.") for name in differ):
-            return "differs"
-        fields = {
-            name.partition(".")[2]: value
-            for name, value in same.items()
-            if name.startswith(f"{section}.")
-        }
-        return _joined([fields.pop("name", MISSING)], fields)
-
-    counts = [plain(name) for name in ("cohort_size", "epochs", "batch_size")]
-    a_round = "{} clients, {} epochs, batches of {}".format(*counts)
-    a_round = next((word for word in ("differs", MISSING) if word in counts), a_round)
-    rate = ("final_learning_rate", "lr_horizon", "lr_delay", "lr_decay")
-    prints = {evaluations.seed_of(r): likeness.partition_fingerprint(r) for r in runs}
-    partitions = ", ".join(f"{p} (seed {s})" for s, p in prints.items())
-    data = ", ".join(dict.fromkeys(map(likeness.data_fingerprint, runs)))
-    pairs = {
-        "data set": plain("dataset"),
-        "data fingerprint": "differs" if "data" in unlike else data,
-        "partition": named("partition"),
-        "partition fingerprint": "differs" if "partition" in unlike else partitions,
-        "clients": plain("num_clients"),
-        "devices": plain("system"),
-        "a round": a_round,
-        "rounds": plain("num_rounds"),
-        "network": named("model"),
-        "optimizer": named("optimizer"),
-        "schedule": _joined([], {n: plain(n) for n in rate}) or "constant rate",
-        "metric": "differs" if "metric" in unlike else likeness.metric(groups[0]),
-        "seeds": " ".join(map(str, prints)),
+    data = dict.fromkeys(map(likeness.data_fingerprint, runs))
+    splits = [f"{likeness.partition_fingerprint(r)} (seed {seed_of(r)})" for r in runs]
+    pairs = {title: same.get(field, MISSING) for title, field in _SHARED.items()}
+    for title, section in _SECTIONS.items():
+        head = f"{section}."
+        if not any(name.startswith(head) for name in differ):
+            pairs[title] = ", ".join(
+                value if name == f"{head}name" else f"{name[len(head) :]} {value}"
+                for name, value in same.items()
+                if name.startswith(head) and value not in (MISSING, "0", "False")
+            )
+    pairs |= {
+        "data fingerprint": ", ".join(data),
+        "partition fingerprint": ", ".join(splits),
+        "metric": likeness.metric(groups[0]),
     }
-    return [(name, value) for name, value in pairs.items() if value != MISSING]
-
-
-def _joined(first: Iterable[str], fields: dict[str, str]) -> str:
-    """Joins words and the fields that are set."""
-    unset = (MISSING, "0", "False", "float32")
-    rest = [f"{n.replace('_', ' ')} {v}" for n, v in fields.items() if v not in unset]
-    return ", ".join([*first, *rest])
+    unlike = {word for entry in comparison.entries for word in entry.unlike.split(", ")}
+    return {
+        title: value
+        for title, value in pairs.items()
+        if value not in ("", MISSING) and title.partition(" fing")[0] not in unlike
+    }
