@@ -15,7 +15,7 @@ import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax.core import formats
-from sparsefl_jax.runs import checkpoint, mask_files
+from sparsefl_jax.runs import checkpoint, records
 from sparsefl_jax.runs.simulate import Snapshot
 from sparsefl_jax.simulation import disk_store, placement
 from sparsefl_jax.system import files, hardware
@@ -31,7 +31,7 @@ def test_foreign_files_in_masks_do_not_block_a_resume(tmp_path):
     (folder / "server_1_000009.npy").mkdir(parents=True)
     for name in (*FOREIGN, "server_1_000002.npy", "clients_1_000003.npy"):
         (folder / name).touch()
-    mask_files.remove_later(tmp_path, SimpleNamespace(stage=1, round=2))
+    records.remove_later_masks(tmp_path, SimpleNamespace(stage=1, round=2))
     left = {path.name for path in folder.iterdir()}
     assert left == {*FOREIGN, "server_1_000002.npy", "server_1_000009.npy"}
 

@@ -5,18 +5,24 @@ on the others.
 """
 
 import contextlib
+import json
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import jax
+
 from sparsefl_jax import data as datasets
 from sparsefl_jax import report
 from sparsefl_jax.core.types import Key
-from sparsefl_jax.runs import checkpoint, mask_files, sinks, summary
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.report.masks import snapshot_files
+from sparsefl_jax.runs import checkpoint, sinks, summary
 from sparsefl_jax.runs.progress import Progress, compiling
 from sparsefl_jax.runs.setup import Setup, guarantee
 from sparsefl_jax.runs.simulate import Segment, Snapshot
+from sparsefl_jax.sparsity import trees
 from sparsefl_jax.system import files
 
 
@@ -62,7 +68,7 @@ def recording(
         sinks.open_sinks(config.sinks, workdir, about["position"]) as log,
         compiling() as compiled,
     ):
-        mask_files.remove_later(workdir, at)
+        remove_later_masks(workdir, at)
         counts = datasets.partition_counts(setup.data)
         files.write_array(workdir / "partition.npy", counts)
 
@@ -74,7 +80,7 @@ def recording(
                 log.write(segment.records, about["seconds"], waited)
                 progress.update(segment.records, waited)
             if segment.snapshot is not None:  # else the loop will say what failed
-                mask_files.write(workdir, segment, setup.model)
+                write_masks(workdir, segment, setup.model)
             return now - saved_at >= 60 * config.checkpoint_minutes
 
         def save(snapshot: Snapshot, models: dict) -> None:
@@ -96,3 +102,36 @@ def draw(workdir: Path) -> None:
     """Writes the plots and the page of a run that has ended."""
     report.plot_run(workdir)
     report.write_page(workdir)
+
+
+def write_masks(workdir: Path, segment: Segment, model: Model) -> None:
+    """Writes the masks that a segment keeps, and with the first of them the layers.
+
+    Args:
+      workdir: the run's directory.
+      segment: a segment with a snapshot.
+      model: the network, whose layers are named.
+
+    Raises:
+      OSError: a file cannot be written.
+    """
+    folder, at = workdir / "masks", segment.snapshot
+    if segment.masks and not (folder / "layers.json").exists():
+        folder.mkdir(exist_ok=True)
+        shapes, _ = model.shapes()
+        layers = jax.tree.map(lambda m: m > 0, model.macs)
+        sizes = trees.layer_sizes(shapes, layers).tolist()
+        outputs = [leaf.shape[-1] for leaf in trees.layers(shapes, layers)]
+        for name, numbers in (("layers", sizes), ("filters", outputs)):
+            text = json.dumps({"names": trees.layer_paths(layers), "sizes": numbers})
+            files.write_text(folder / f"{name}.json", text)
+    for owner, packed in segment.masks.items():
+        name = f"{owner}_{at.stage}_{at.round:06d}.npy"
+        files.write_array(folder / name, packed)
+
+
+def remove_later_masks(workdir: Path, at: Snapshot) -> None:
+    """Removes the masks of rounds after `at`, which will run again."""
+    for file, _, stage, round in list(snapshot_files(workdir / "masks")):
+        if (stage, round) > (at.stage, at.round):
+            file.unlink()
