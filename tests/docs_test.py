@@ -232,9 +232,8 @@ OFFLINE = dict.fromkeys(
 
 
 def test_every_printed_launch_command_is_understood(monkeypatch):
-    known = set(
-        re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", (ROOT / "launch.py").read_text())
-    )
+    program = (ROOT / "sparsefl_jax/launch.py").read_text()
+    known = set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", program))
     assert len(LAUNCHES) > 30 and {"resume", "dry_run", "coordinator"} <= known
     known |= {"help"}  # of absl
     for arguments in map(shlex.split, LAUNCHES):

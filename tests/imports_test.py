@@ -25,6 +25,9 @@ FOLDERS = (
     "export",
     "testing",
     "studies",
+    "presets",
+    "launch",
+    "__main__",
 )
 PACKAGE = "sparsefl_jax"
 

@@ -13,13 +13,12 @@ from ml_collections.config_flags import config_flags
 
 from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats
-from sparsefl_jax.core.validate import closest, one_line
+from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.runs import experiment, fit_rounds, help_text, job, run_directory
 from sparsefl_jax.runs.config import fields, guess, reference, rename
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.system import hardware, interrupt, membership, processes
+from sparsefl_jax.system import hardware, interrupt, membership, processes, shipped
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 EVERYTHING = "all"  # what `--fields` lists without a section
 # Flags that are gone, with the commands that replace them.
 MOVED = {"target": "python -m benchmarks.targets TARGET --config=..."}
@@ -81,7 +80,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         if processes.leads():
             print(
                 f"{error}; to go on:\n"
-                f"python launch.py --resume --workdir={shlex.quote(str(workdir))}",
+                f"{help_text.program()} --resume --workdir={shlex.quote(str(workdir))}",
                 file=sys.stderr,
             )
         sys.exit(error.code)
@@ -112,7 +111,7 @@ def list_fields(section: str, config) -> None:
 
 
 def catalogue() -> str:
-    """Lists methods, models, data sets, partitioners and configurations, one a line."""
+    """Lists methods, models, data sets, partitioners, configurations and studies."""
 
     def first_line(thing) -> str:
         text = thing if isinstance(thing, str) else inspect.getdoc(thing) or ""
@@ -123,9 +122,12 @@ def catalogue() -> str:
         "models": models.MODELS,
         "data sets": data.DATASETS,
         "partitioners": data.PARTITIONERS,
-        "configs": {
-            path.name: path.read_text().lstrip('"')
-            for path in sorted(CONFIGS.glob("[!_]*.py"))
+        **{
+            kind: {
+                name: (shipped.folder(kind) / name).read_text().lstrip('"')
+                for name in shipped.names(kind)
+            }
+            for kind in ("configs", "studies")
         },
     }
     lines = []
@@ -184,7 +186,7 @@ def define_config(values):
         config = None  # the last that was read, for messages
 
         def parse(self, path):
-            _check_file(path)
+            path = shipped.find("config", "configs", path)
             of_run = path.endswith(".json")
             if of_run:
                 self.config = run_directory.read_config(Path(path).parent).lock()
@@ -255,17 +257,6 @@ def _sections(argv: list[str]) -> dict[str, dict[str, str]]:
     return given
 
 
-def _check_file(path: str) -> None:
-    """Refuses a configuration file that does not exist; suggests the nearest name."""
-    file, _, _ = path.partition(":")
-    if Path(file).is_file():
-        return
-    names = [path.stem for path in CONFIGS.glob("[!_]*.py")]
-    near = closest(Path(file).stem, names)
-    hint = f"did you mean configs/{near[0]}.py?" if near else "--list names configs"
-    raise ValueError(f"--config={file}: there is no such file; {hint}")
-
-
 def guarded(app, flags, main) -> None:
     """Runs `main` under absl; prints the user's mistakes as one line.
 
@@ -278,7 +269,7 @@ def guarded(app, flags, main) -> None:
     """
     sys.path.append(os.getcwd())  # last, so that nothing there replaces a package
     if {"--help", "-help", "-h", "-?"} & set(sys.argv[1:]):
-        return formats.say(help_text.text(flags.FLAGS, sys.argv[0]))
+        return formats.say(help_text.text(flags.FLAGS, main.__module__))
     if os.environ.get("SPARSEFL_DEBUG"):
         return app.run(main, argv=completed(sys.argv))
 
