@@ -18,7 +18,7 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import cli, experiment, loop
-from sparsefl_jax.runs.config.rename import settle
+from sparsefl_jax.runs.config.methods import settle
 from sparsefl_jax.training import local
 
 ROOT = Path(__file__).parent.parent

@@ -8,7 +8,7 @@ import jax
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.runs import results
-from sparsefl_jax.runs.config import fields, unread
+from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.build import (
     build_budgets,
     build_data,
@@ -41,7 +41,6 @@ class Source(NamedTuple):
 
 
 def _parts(config: SimpleNamespace, data, started: bool) -> Parts:
-    unread.check_data(config, data)
     model = build_model(config, data)
     fields.check_densities(config, model)
     system = build_system(config, len(data.train.size))
@@ -62,7 +61,7 @@ def _parts(config: SimpleNamespace, data, started: bool) -> Parts:
         system=system,
     )
     traced = checks.run(setup)
-    unread.check_stages(config, stages, model, traced)
+    fields.check_stages(config, stages, model, traced)
     if config.init_from is not None and not started:
         key, _ = keys.of_run(jax.random.key(config.seed))
         initial = results.start_from(config.init_from, config.init_what, key, model)
