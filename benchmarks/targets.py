@@ -29,7 +29,7 @@ from sparsefl_jax.data.federated import FederatedData
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import cli, experiment, fit_rounds
 from sparsefl_jax.runs import dry_run as plans
-from sparsefl_jax.runs.config import rename
+from sparsefl_jax.runs.config import methods
 from sparsefl_jax.runs.plan import checks
 from sparsefl_jax.runs.plan.memory import FILL, Memory
 from sparsefl_jax.runs.programs import Parts, Program, compile_stage
@@ -215,7 +215,7 @@ def text(target: Target, stages: Sequence[Expected]) -> str:
 
 def dry_run(config, name: str) -> str:
     """Returns the plan of a configuration and what a target's compiler says of it."""
-    target, config = accelerators.make(name), rename.settle(config)
+    target, config = accelerators.make(name), methods.settle(config)
     config, found = fit_rounds.fitted(config, experiment.build, progress=True)
     parts = placed(experiment.build(config).setup, target)
     stages = expected(parts, target, jax.random.key(config.seed))

@@ -14,7 +14,8 @@ available.
 `unpruned` 70.3 %) with seed 0 in 40 s of processor time (2026-11-23).
 """
 
-from configs import _complement as complement
+from sparsefl_jax.presets import complement
+from sparsefl_jax.runs.config.defaults import complete
 
 
 def get_config(arg: str = ""):
@@ -25,4 +26,4 @@ def get_config(arg: str = ""):
     config.batch_size = 8 if "mini" in options else config.batch_size
     config.num_classes = 62
     config.model.name = "ic"
-    return complement.finish(config)
+    return complete(config)

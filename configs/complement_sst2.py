@@ -15,7 +15,8 @@ rounds. It gave 68.5 % (always the most frequent class: 55.0 %) with seed 0 in 6
 two busy cores (2026-11-23).
 """
 
-from configs import _complement as complement
+from sparsefl_jax.presets import complement
+from sparsefl_jax.runs.config.defaults import complete
 
 
 def get_config(arg: str = ""):
@@ -28,4 +29,4 @@ def get_config(arg: str = ""):
         config.dataset, config.num_clients = "sentences_sample", 20
         config.batch_size = 16
     config.model.name = "sa"
-    return complement.finish(config)
+    return complete(config)

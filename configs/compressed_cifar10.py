@@ -14,7 +14,8 @@ with seed 0: topk 49.6 % with 21.4 Mbit up and 1.72 Gbit down, stc 42.6 % with 5
 up and 88.1 Mbit down (2026-11-23); the others were not run.
 """
 
-from configs import _options, flash_cifar10
+from sparsefl_jax.presets import flash, mini
+from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete
 
 RIVALS = {
@@ -30,9 +31,13 @@ RIVALS = {
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
-    options = _options.parse(arg, tuple(RIVALS), ("mini",))
+    options = parse_options(arg, tuple(RIVALS), ("mini",))
     rival = next((name for name in RIVALS if name in options), "topk")
-    config = flash_cifar10.get_config("fedavg" + ",mini" * ("mini" in options))
+    config = flash.base({"fedavg"})
+    config.dataset, config.augment = "cifar10", ("crop", "flip")
+    config.model.name, config.num_rounds = "resnet18", 600
+    if "mini" in options:
+        mini.cifar10(config)
     config.algorithm = {"name": "compressed"} | RIVALS[rival]
     if rival == "ef21":
         config.algorithm.clients = config.get_oneway_ref("num_clients")

@@ -19,7 +19,7 @@ two epochs. It is not a row of the paper. Measured with seed 0: 38.6 %, best 47.
 (chance 10 %), in 27 s on 2 CPU cores with compilation (2026-11-23).
 """
 
-from configs import _options
+from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = ("feddst", "fedavg", "spdst", "jmwst")
@@ -27,7 +27,7 @@ METHODS = ("feddst", "fedavg", "spdst", "jmwst")
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
-    options = _options.parse(arg, METHODS, ("release",), ("mini",))
+    options = parse_options(arg, METHODS, ("release",), ("mini",))
     config = default_config()
     method = next((name for name in METHODS if name in options), "feddst")
     config.dataset, config.model.name = "mnist", "mnistnet"

@@ -7,13 +7,13 @@ python launch.py --config=configs/fedprox_cifar10.py[:mini]
 of 40. It gave 22.8 % (chance 10 %) with seed 0 in 26 s of processor time (2026-11-23).
 """
 
-from configs import _options
+from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
 
 def get_config(arg: str = ""):
     """Returns the configuration of an `arg`, "mini" or nothing."""
-    options = _options.parse(arg, ("mini",))
+    options = parse_options(arg, ("mini",))
     config = default_config()
     config.dataset = "cifar10_sample"
     config.augment = ("flip",)

@@ -15,7 +15,7 @@ clients, a small CNN, 60 rounds of two epochs. It is not a row of the paper. Mea
 with seed 0: 40.4 % (chance 10 %) in 49 s on 2 CPU cores with compilation (2026-11-23).
 """
 
-from configs import _options
+from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = ("fedrts", "gradient", "feddst", "fedavg")
@@ -23,7 +23,7 @@ METHODS = ("fedrts", "gradient", "feddst", "fedavg")
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
-    options = _options.parse(arg, METHODS, ("mini",))
+    options = parse_options(arg, METHODS, ("mini",))
     config = default_config()
     method = next((name for name in METHODS if name in options), "fedrts")
     config.dataset, config.model.name = "cifar10", "resnet18"

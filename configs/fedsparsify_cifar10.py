@@ -15,7 +15,8 @@ rounds of one epoch, which show the steps and train little. It gave 13.8 % at de
 0.1 (best 22.8 %, chance 10 %) with seed 0 in 68 s of processor time (2026-11-23).
 """
 
-from configs import _fedsparsify as fedsparsify
+from sparsefl_jax.presets import fedsparsify
+from sparsefl_jax.runs.config.defaults import complete
 
 
 def get_config(arg: str = ""):
@@ -29,4 +30,4 @@ def get_config(arg: str = ""):
     if "mini" in options:
         config.num_rounds, config.epochs = 15, 1
         config.model.widths = (16, 16, 32, 32, 32, 32, 64)
-    return fedsparsify.finish(config)
+    return complete(config)

@@ -14,7 +14,8 @@ docs/reproduction/fedsparsify.md.
 (chance 10 %) with seed 0 in 18 s of processor time (2026-11-23).
 """
 
-from configs import _fedsparsify as fedsparsify
+from sparsefl_jax.presets import fedsparsify
+from sparsefl_jax.runs.config.defaults import complete
 
 
 def get_config(arg: str = ""):
@@ -25,4 +26,4 @@ def get_config(arg: str = ""):
     config.input_scale, config.normalize = 256.0, False
     config.model.name = "mlp"
     config.optimizer.learning_rate = 0.02
-    return fedsparsify.finish(config)
+    return complete(config)

@@ -17,8 +17,7 @@ Measured with seed 0 on 2 CPU cores: 40.6 % (chance 10 %) in 46 s with compilati
 (commit dd87cb1, 2026-11-23).
 """
 
-from configs import _flash as flash
-from configs import _mini
+from sparsefl_jax.presets import flash, mini
 
 
 def get_config(arg: str = ""):
@@ -31,5 +30,5 @@ def get_config(arg: str = ""):
     config.num_rounds = 600
     if "mini" not in options:
         return flash.finish(config, ("*conv*/kernel", "*shortcut/kernel"))
-    _mini.cifar10(config)
+    mini.cifar10(config)
     return flash.finish(config, ("conv[23]/kernel", "fc1/kernel"))

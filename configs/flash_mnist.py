@@ -14,7 +14,7 @@ rounds. It gave 94.0 % (chance 10 %) with seed 0 in about 70 s of processor time
 (2026-11-23).
 """
 
-from configs import _flash as flash
+from sparsefl_jax.presets import flash
 
 
 def get_config(arg: str = ""):

@@ -20,15 +20,15 @@ words hashed to 4,096 tokens, with 20 clients and 30 rounds. It gave 64.7 %
 (2026-11-23).
 """
 
-from configs import _flash as flash
-from configs import _options
+from sparsefl_jax.presets import flash
+from sparsefl_jax.presets.options import parse_options
 
 METHODS = ("fedavg", "nst", "pdst", "spdst", "jmwst")
 
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
-    options = _options.parse(arg, METHODS, ("mini",))
+    options = parse_options(arg, METHODS, ("mini",))
     config = flash.base(options)
     config.partition.alpha, config.num_rounds = 1.0, 50
     if config.density is not None:

@@ -13,7 +13,7 @@ characters in 21 s; spdst 38.7 % at density 0.23 in 50 s; spafl 24.7 % at densit
 in 32 s (always the most frequent character, a space: 16.7 %).
 """
 
-from configs import _options
+from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = ("fedavg", "spdst", "spafl")
@@ -21,7 +21,7 @@ METHODS = ("fedavg", "spdst", "spafl")
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
-    options = _options.parse(arg, METHODS, ("mini",))
+    options = parse_options(arg, METHODS, ("mini",))
     method = next((name for name in METHODS if name in options), "fedavg")
     config = default_config()
     config.dataset, config.model.name = "shakespeare", "char_gru"

@@ -24,7 +24,7 @@ quarter of the channels. It gave 69.6 % (mean over clients) with seed 0 in about
 minute of processor time (2026-11-23). So few rounds prune nothing: the density is 1.
 """
 
-from configs import _spafl as spafl
+from sparsefl_jax.presets import spafl
 
 
 def get_config(arg: str = ""):

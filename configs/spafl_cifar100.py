@@ -27,7 +27,7 @@ CNN, 10 clients and 10 rounds of two epochs. It gave 70.8 % (mean over clients, 
 80.2 %) with seed 0 in 40 s of processor time (2026-11-23).
 """
 
-from configs import _spafl as spafl
+from sparsefl_jax.presets import spafl
 
 
 def get_config(arg: str = ""):

@@ -21,7 +21,7 @@ Mean over clients on their own test samples, best round, over seeds: SpaFL 89.21
 (mean over clients, density 91.2 %) with seed 0 in 57 s of processor time (2026-11-23).
 """
 
-from configs import _spafl as spafl
+from sparsefl_jax.presets import spafl
 
 
 def get_config(arg: str = ""):

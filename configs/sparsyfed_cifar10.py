@@ -18,7 +18,8 @@ and the last layer. It is not a row of the paper. Measured with seed 0: 35.4 % (
 0.42 and 0.52 Gbit travelled.
 """
 
-from configs import _mini, _options
+from sparsefl_jax.presets import mini
+from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = ("sparsyfed", "topk", "fedavg")
@@ -26,7 +27,7 @@ METHODS = ("sparsyfed", "topk", "fedavg")
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
-    options = _options.parse(arg, METHODS, ("mini",))
+    options = parse_options(arg, METHODS, ("mini",))
     method = next((name for name in METHODS if name in options), "sparsyfed")
     config = default_config()
     config.dataset = "cifar10"
@@ -35,7 +36,7 @@ def get_config(arg: str = ""):
     config.num_rounds, config.batch_size = 700, 16
     config.optimizer.weight_decay = 0.001
     if "mini" in options:
-        _mini.cifar10(config)
+        mini.cifar10(config)
     else:  # its rounds count from 1: round t has the rate 0.5 * 0.02 ** ((t + 1) / T)
         config.optimizer.learning_rate = 0.5 * 0.02 ** (1 / 700)
         config.final_learning_rate, config.lr_horizon = 0.01, 699

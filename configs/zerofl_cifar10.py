@@ -18,8 +18,9 @@ first and the last. It is not a row of the paper. Measured with seed 0: 42.2 % (
 bitmaps as positions (`--config.algorithm.index=bitmap`) 2.31 Gbit travelled.
 """
 
-from configs import _mini, _options
 from sparsefl_jax.algorithms.zerofl import UPLINKS
+from sparsefl_jax.presets import mini
+from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
 RATIOS = {"r0": 0.0, "r1": 0.1, "r2": 0.2}
@@ -27,7 +28,7 @@ RATIOS = {"r0": 0.0, "r1": 0.1, "r2": 0.2}
 
 def get_config(arg: str = ""):
     """Returns the configuration of a comma-separated `arg`; see above."""
-    options = _options.parse(arg, UPLINKS, tuple(RATIOS), ("iid",), ("mini",))
+    options = parse_options(arg, UPLINKS, tuple(RATIOS), ("iid",), ("mini",))
     config = default_config()
     config.dataset, config.val_fraction = "cifar10", 0.1
     config.model.name = "resnet18"
@@ -43,7 +44,7 @@ def get_config(arg: str = ""):
     config.algorithm.mask_ratio = RATIOS[ratio]
     config.algorithm.prunable = ("layer*/conv*/kernel",)
     if "mini" in options:
-        _mini.cifar10(config)
+        mini.cifar10(config)
         config.val_fraction = 0.0
         config.algorithm.prunable = ("conv[23]/kernel", "fc1/kernel")
     return complete(config)

@@ -8,7 +8,7 @@ from absl import flags
 
 from sparsefl_jax import models
 from sparsefl_jax.runs import cli
-from sparsefl_jax.runs.config import build, fields, rename
+from sparsefl_jax.runs.config import build, fields, methods
 from tests.refusals import ROOT, launched
 from tests.tiny import network
 
@@ -40,7 +40,7 @@ LINES = [
     ([f"--config={MINI}", "--config.algorithm=5"], "--config.algorithm=5"),
     ([f"--config={MINI}", "--confg=5"], "confg"),
     ([f"--config={MINI}", "--seed=3"], "did you mean --config.seed?"),
-    ([f"--config={MINI}", "--lr=3"], "did you mean --config.optimizer.learning_rate?"),
+    ([f"--config={MINI}", "--momentum=3"], "mean --config.optimizer.momentum?"),
     (["--target=v5e:2x2"], "--target has moved: python -m benchmarks.targets TARGET"),
     (["--seeds_together=yes"], "--seeds_together has moved: examples/seeds.ipynb"),
     (
@@ -130,7 +130,7 @@ def test_a_name_on_the_command_line_takes_its_own_arguments(
     argv = ["launch.py", f"--config={ROOT}/configs/{file}", *line.split()]
     monkeypatch.setattr(sys, "argv", argv)
     values(argv)
-    fields.check(rename.settle(config.value))
+    fields.check(methods.settle(config.value))
     assert {key: config.value[field].get(key) for key in said} == said
     if field != "model":
         build.build_stages(config.value, network(config.value.model.name))

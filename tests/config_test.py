@@ -4,18 +4,19 @@ import importlib
 
 import pytest
 
-from configs import _complement, _fedsparsify, _options
 from sparsefl_jax import models
+from sparsefl_jax.presets import complement, fedsparsify
+from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config import build, fields
 from tests.tiny import network
 
 OPTIONS = {
-    "fedsparsify_fashion_mnist": (_fedsparsify.METHODS, ("", "clients100", "iid")),
-    "fedsparsify_cifar10": (_fedsparsify.METHODS, ("", "clients100", "iid")),
-    "complement_mnist": (_complement.METHODS, ("",)),
-    "complement_femnist": (_complement.METHODS, ("",)),
-    "complement_twitter": (_complement.METHODS, _complement.PARTICIPATION),
-    "complement_sst2": (_complement.METHODS, ("",)),
+    "fedsparsify_fashion_mnist": (fedsparsify.METHODS, ("", "clients100", "iid")),
+    "fedsparsify_cifar10": (fedsparsify.METHODS, ("", "clients100", "iid")),
+    "complement_mnist": (complement.METHODS, ("",)),
+    "complement_femnist": (complement.METHODS, ("",)),
+    "complement_twitter": (complement.METHODS, complement.PARTICIPATION),
+    "complement_sst2": (complement.METHODS, ("",)),
 }
 
 
@@ -58,12 +59,12 @@ def test_both_stages_prune_the_same_leaves():
 
 def test_options_of_a_group_exclude_each_other():
     groups = ("a", "b"), ("c",)
-    assert _options.parse("b,c", *groups) == {"b", "c"}
-    assert _options.parse("", *groups) == set()
+    assert parse_options("b,c", *groups) == {"b", "c"}
+    assert parse_options("", *groups) == set()
     with pytest.raises(ValueError, match="option 'd', expected of a, b, c"):
-        _options.parse("d", *groups)
+        parse_options("d", *groups)
     with pytest.raises(ValueError, match="options 'a,b', expected one of a, b"):
-        _options.parse("a,b", *groups)
+        parse_options("a,b", *groups)
 
 
 @pytest.mark.parametrize("file", ["feddst_mnist", "fedrts_cifar10", "ssfl_cifar10"])

@@ -19,7 +19,7 @@ from sparsefl_jax.core.algorithm import Stage
 from sparsefl_jax.data.federated import from_arrays
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.runs import cli, experiment, simulate
-from sparsefl_jax.runs.config.rename import settle
+from sparsefl_jax.runs.config.methods import settle
 from sparsefl_jax.training import local
 
 ROOT = Path(__file__).parent.parent
@@ -233,9 +233,8 @@ OFFLINE = dict.fromkeys(
 
 
 def test_every_printed_launch_command_is_understood(monkeypatch):
-    known = set(
-        re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", (ROOT / "launch.py").read_text())
-    )
+    program = (ROOT / "sparsefl_jax/launch.py").read_text()
+    known = set(re.findall(r"DEFINE_\w+\(\s*\"(\w+)\"", program))
     assert len(LAUNCHES) > 30 and {"resume", "dry_run", "coordinator"} <= known
     known |= {"help"}  # of absl
     for arguments in map(shlex.split, LAUNCHES):

@@ -26,6 +26,9 @@ FOLDERS = (
     "export",
     "testing",
     "studies",
+    "presets",
+    "launch",
+    "__main__",
 )
 PACKAGE = "sparsefl_jax"
 

@@ -7,10 +7,11 @@ import re
 import pytest
 
 from sparsefl_jax.data import samples
-from sparsefl_jax.runs import cli, experiment, simulate
+from sparsefl_jax.runs import experiment, simulate
 from sparsefl_jax.runs.config import build, fields
+from sparsefl_jax.system import shipped
 
-CONFIGS = sorted(path.stem for path in cli.CONFIGS.glob("[!_]*.py"))
+CONFIGS = sorted(path.stem for path in shipped.folder("configs").glob("[!_]*.py"))
 CONFIGS.remove("own_npz")  # the data of the user
 PAPERS = ("complement_sst2", "fedsparsify_fashion_mnist", "flash_mnist")
 PAPERS += ("spafl_fashion_mnist",)

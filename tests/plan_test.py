@@ -8,14 +8,15 @@ import numpy as np
 import pytest
 
 import configs
-from configs import _complement, _fedsparsify, _flash, _spafl, compressed_cifar10
+from configs import compressed_cifar10
+from sparsefl_jax.presets import complement, fedsparsify, flash, spafl
 from sparsefl_jax.runs import experiment, limits, simulate
 
 METHODS = {
-    "flash": _flash.METHODS,
-    "spafl": (*_spafl.METHODS, "without13", "thresholds_only", "fedpm,initial"),
-    "fedsparsify": _fedsparsify.METHODS,
-    "complement": _complement.METHODS,
+    "flash": flash.METHODS,
+    "spafl": (*spafl.METHODS, "without13", "thresholds_only", "fedpm,initial"),
+    "fedsparsify": fedsparsify.METHODS,
+    "complement": complement.METHODS,
     "compressed": tuple(compressed_cifar10.RIVALS),
 }  # of others, the default
 FILES = sorted(p.stem for p in Path(configs.__file__).parent.glob("[a-z]*.py"))

@@ -8,7 +8,7 @@ import pytest
 from absl import flags
 
 from sparsefl_jax.runs import cli, simulate
-from sparsefl_jax.runs.config import defaults, registry
+from sparsefl_jax.runs.config import defaults
 
 ROOT = Path(__file__).parent.parent
 
@@ -19,7 +19,7 @@ def change(config, values: dict) -> None:
         for field, value in values.items():
             section, _, name = field.rpartition(".")
             (config[section] if section else config)[name] = value
-    if not any(isinstance(config[f], str) for f in registry.TABLES):
+    if not any(isinstance(config[f], str) for f in defaults.TABLES):
         defaults.complete(config)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from benchmarks import table
 from benchmarks.tables import Row, Table
-from configs import _spafl
 from sparsefl_jax.data import make_preprocess
+from sparsefl_jax.presets import spafl
 from sparsefl_jax.runs.config import build, defaults, fields
 from tests.tiny import network
 
@@ -20,9 +20,9 @@ FILES = ("spafl_fashion_mnist", "spafl_cifar10", "spafl_cifar100")
 def test_every_method_variant_and_preset_builds(file):
     get_config = importlib.import_module(f"configs.{file}").get_config
     seen = set()
-    for method in _spafl.METHODS:
-        for variant in ("", *(v for v, of in _spafl.VARIANTS.items() if of == method)):
-            for preset in _spafl.PRESETS:
+    for method in spafl.METHODS:
+        for variant in ("", *(v for v, of in spafl.VARIANTS.items() if of == method)):
+            for preset in spafl.PRESETS:
                 config = get_config(",".join((method, variant, preset)))
                 fields.check(config)
                 budgets = build.build_budgets(config)
@@ -51,7 +51,7 @@ def test_every_method_variant_and_preset_builds(file):
 )
 def test_what_an_argument_can_not_be(arg, told):
     with pytest.raises(ValueError, match=told):
-        _spafl.parse(arg)
+        spafl.parse(arg)
 
 
 def test_the_learning_rate_decays_by_a_factor_down_to_a_floor():

@@ -116,10 +116,6 @@ CHANGES = [
         {"system": "iot", "deadline.over": 1.5},
         "deadline.over=1.5 is read by nothing here: it goes with deadline.seconds or",
     ),
-    (
-        {"system": "iot", "deadline.seconds": 1.0, "deadline.quantile": 0.5},
-        "deadline.quantile=0.5 is read by nothing here: deadline.seconds=1.0 is it",
-    ),
     ({"system": "iot", "deadline.quantile": 1.5}, "deadline.quantile=1.5, expected in"),
     ({"system": "iot", "deadline.over": 0.5}, "deadline.over=0.5, expected at least 1"),
     (
@@ -146,15 +142,6 @@ def test_over_selection_draws_more_but_for_a_cohort_of_one():
         lambda: build._drawn(config, 16, system),
         "deadline.over=1.3 draws 21 clients for cohort_size=16, expected at most",
     )
-
-
-def test_over_selection_that_no_tier_of_budgets_shares_is_refused_by_its_name():
-    config, system = defaults.default_config(), systems.make_system("iot", 20)
-    config.deadline.over, budgets = 1.3, np.array([0.5, 1.0] * 10)
-    told = "deadline.over=1.3: cohort_size=13 does not split into whole shares"
-    refused(lambda: build._sampler(config, budgets, 13, system), told)
-    config.cohort_size = 13
-    refused(lambda: build._sampler(config, budgets, 13, system), told[19:])
 
 
 @pytest.mark.parametrize("closing", [{"deadline": 2.0}, {"quantile": 0.5}])

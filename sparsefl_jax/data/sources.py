@@ -110,6 +110,14 @@ def load(
             f"hf.{option}={value!r} is read by nothing here: {name!r} is no data set "
             "of Hugging Face"
         )
+    folder = not of_hub and (Path(name).is_absolute() or leaf.find(name))
+    ours = name in samples.SAMPLES or name.endswith(".npz") or bool(folder)
+    ours |= of_hub and (name not in named.NAMED or named.NAMED[name].tfds is None)
+    if data_dir and (ours or hf):
+        raise ValueError(
+            f"data_dir={str(data_dir)!r} is read by nothing here: {name!r} is no data "
+            "set of TFDS"
+        )
     encoding = _encoding(name, tokenizer, max_tokens, text_encoder)
     if name in samples.SAMPLES:
         arrays = samples.read(name, encoding)
@@ -120,7 +128,7 @@ def load(
         arrays, title = _read_npz(name, _KEYS, _OPTIONAL), Path(name).stem
     elif name in named.NAMED:
         arrays, known = named.read(name, data_dir, hf, encoding)
-    elif Path(name).is_absolute() or leaf.find(name):
+    elif folder:
         arrays, title = leaf.read(name), Path(name).resolve().name
     elif Path(name).is_dir():
         raise ValueError(

@@ -13,20 +13,16 @@ from ml_collections.config_flags import config_flags
 
 from sparsefl_jax import algorithms, data, models, report
 from sparsefl_jax.core import formats
-from sparsefl_jax.core.validate import closest, one_line
+from sparsefl_jax.core.validate import one_line
 from sparsefl_jax.runs import dry_run as plans
 from sparsefl_jax.runs import experiment, fit_rounds, help_text, run_directory
-from sparsefl_jax.runs.config import fields, guess, reference, rename
+from sparsefl_jax.runs.config import defaults, fields, methods
 from sparsefl_jax.runs.programs import Programs
-from sparsefl_jax.system import hardware, interrupt, membership, processes
+from sparsefl_jax.system import hardware, interrupt, membership, processes, shipped
 
-CONFIGS = Path(__file__).parents[2] / "configs"
 EVERYTHING = "all"  # what `--fields` lists without a section
 # Flags that are gone, with the commands that replace them.
-MOVED = {
-    "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
-    "target": "python -m benchmarks.targets TARGET --config=...",
-}
+MOVED = {"target": "python -m benchmarks.targets TARGET --config=..."} | defaults.GONE
 
 
 def check_flags(verbs: dict, others: dict) -> None:
@@ -72,7 +68,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         )
     if config is None:
         config = run_directory.read_config(workdir)
-    config = rename.settle(config)
+    config = methods.settle(config)
     hardware.keep_compilations()
     if workdir is None:
         fields.check(config)
@@ -85,7 +81,7 @@ def run(config, workdir: str | None, resume: bool = False, **may: bool) -> None:
         if processes.leads():
             print(
                 f"{error}; to go on:\n"
-                f"python launch.py --resume --workdir={shlex.quote(str(workdir))}",
+                f"{help_text.program()} --resume --workdir={shlex.quote(str(workdir))}",
                 file=sys.stderr,
             )
         sys.exit(error.code)
@@ -104,7 +100,7 @@ def dry_run(config, rounds: int = 0) -> None:
         raise ValueError("--config is missing, expected a file in configs/")
     hardware.keep_compilations()
     show, lines = processes.leads(), []
-    config = rename.settle(config)
+    config = methods.settle(config)
     if rounds:
         config, found = fit_rounds.fitted(config, experiment.build, progress=show)
         lines += [found] if found else []
@@ -126,12 +122,12 @@ def dry_run(config, rounds: int = 0) -> None:
 
 def list_fields(section: str, config) -> None:
     """Prints the fields of a section, or of all for `EVERYTHING`."""
-    config = config if config is None else rename.settle(config)
-    formats.say(reference.listing("" if section == EVERYTHING else section, config))
+    config = config if config is None else methods.settle(config)
+    formats.say(fields.listing("" if section == EVERYTHING else section, config))
 
 
 def catalogue() -> str:
-    """Lists methods, models, data sets, partitioners and configurations, one a line."""
+    """Lists methods, models, data sets, partitioners, configurations and studies."""
 
     def first_line(thing) -> str:
         text = thing if isinstance(thing, str) else inspect.getdoc(thing) or ""
@@ -142,9 +138,12 @@ def catalogue() -> str:
         "models": models.MODELS,
         "data sets": data.DATASETS,
         "partitioners": data.PARTITIONERS,
-        "configs": {
-            path.name: path.read_text().lstrip('"')
-            for path in sorted(CONFIGS.glob("[!_]*.py"))
+        **{
+            kind: {
+                name: (shipped.folder(kind) / name).read_text().lstrip('"')
+                for name in shipped.names(kind)
+            }
+            for kind in ("configs", "studies")
         },
     }
     lines = []
@@ -154,33 +153,13 @@ def catalogue() -> str:
     return "\n".join(lines)
 
 
-def _unknown_field(error: Exception, config, argv: list[str]) -> str:
-    """Turns ml_collections' message about a misspelt field into a sentence.
-
-    Args:
-      error: what it raised.
-      config: what `--config` names, if it could be read.
-      argv: the command line, in which the field stands unless the file has it.
-    """
-    for arg in argv:
-        found = re.match(r"--?config\.([\w.]+)", arg)
-        section, parts = config, found[1].split(".") if found else []
-        for depth, part in enumerate(parts, 1):
-            if not hasattr(section, "to_dict"):
-                break
-            if moved := MOVED.get(".".join(parts)):
-                return f"--config.{found[1]} has moved: {moved}"
-            if part not in section:
-                return guess.unknown_field(".".join(parts[:depth]), section)
-            section = section[part]
-    text = one_line(error)  # at times a repr of a repr
-    found = re.fullmatch(
-        r"\W*(\w+)\W*(?:Did you mean \W*(\w+).*)?", text.replace(r"\n", " ")
-    )
-    if not found or not str(error):
+def _unknown_field(error: Exception) -> str:
+    """Turns ml_collections' message about a field that a file sets into a sentence."""
+    text = one_line(error).replace(r"\n", " ")  # at times a repr of a repr
+    found = re.match(r"\W*(\w+)\W*(?:Did you mean|$)", text)
+    if not found:
         return text
-    refusal = f"the configuration has no field {found[1]!r}"
-    return refusal + (f"; did you mean {found[2]!r}?" if found[2] else "")
+    return defaults.unknown_field(found[1], defaults.default_config())
 
 
 def define_config(values):
@@ -202,22 +181,20 @@ def define_config(values):
         config_flags.register_flag_parser_for_type(kind, _OrNone(kind))
 
     class Parser(config_flags.ConfigFileFlagParser):
-        config = None  # the last that was read, for messages
-
         def parse(self, path):
-            _check_file(path)
+            path = shipped.find("config", "configs", path)
             of_run = path.endswith(".json")
             if of_run:
-                self.config = run_directory.read_config(Path(path).parent).lock()
+                config = run_directory.read_config(Path(path).parent).lock()
             else:
-                self.config = super().parse(path)
+                config = super().parse(path)
             argv = values.read_flags_from_files(sys.argv, force_gnu=False)
             if of_run and not any(arg.lstrip("-") == "resume" for arg in argv):
-                fit = self.config.fit  # a new run fits its budget anew
+                fit = config.fit  # a new run fits its budget anew
                 with fit.unlocked(), fit.ignore_type():
                     fit.by = fit.measured = None
-            rename.follow(self.config, _sections(argv))
-            return self.config
+            methods.follow(config, _overrides(argv))
+            return config
 
     meaning = "A file in configs/ with a variant of it, or the config.json of a run."
     holder = config_flags.DEFINE_config_file(
@@ -267,25 +244,13 @@ def completed(argv: list[str]) -> list[str]:
     return argv
 
 
-def _sections(argv: list[str]) -> dict[str, dict[str, str]]:
-    """Collects the values of `--config.SECTION.KEY=VALUE` flags by section and key."""
+def _overrides(argv: list[str]) -> dict[str, str]:
+    """Returns the values of `--config.FIELD=VALUE` flags by field."""
     given = {}
     for arg, following in zip(argv, [*argv[1:], ""], strict=True):
-        if found := re.fullmatch(r"--?config\.(\w+)\.(\w+)(?:=(.*))?", arg):
-            value = following if found[3] is None else found[3]
-            given.setdefault(found[1], {})[found[2]] = value
+        if found := re.fullmatch(r"--?config\.([\w.]+)(?:=(.*))?", arg, re.DOTALL):
+            given[found[1]] = following if found[2] is None else found[2]
     return given
-
-
-def _check_file(path: str) -> None:
-    """Refuses a configuration file that does not exist; suggests the nearest name."""
-    file, _, _ = path.partition(":")
-    if Path(file).is_file():
-        return
-    names = [path.stem for path in CONFIGS.glob("[!_]*.py")]
-    near = closest(Path(file).stem, names)
-    hint = f"did you mean configs/{near[0]}.py?" if near else "--list names configs"
-    raise ValueError(f"--config={file}: there is no such file; {hint}")
 
 
 def guarded(app, flags, main) -> None:
@@ -300,7 +265,7 @@ def guarded(app, flags, main) -> None:
     """
     sys.path.append(os.getcwd())  # last, so that nothing there replaces a package
     if {"--help", "-help", "-h", "-?"} & set(sys.argv[1:]):
-        return formats.say(help_text.text(flags.FLAGS, sys.argv[0]))
+        return formats.say(help_text.text(flags.FLAGS, main.__module__))
     if os.environ.get("SPARSEFL_DEBUG"):
         return app.run(main, argv=completed(sys.argv))
 
@@ -308,12 +273,12 @@ def guarded(app, flags, main) -> None:
         try:
             return flags.FLAGS(completed(argv))
         except (KeyError, AttributeError) as error:  # a field that is not there
-            parser = getattr(flags.FLAGS["config"], "parser", None)
-            refuse(_unknown_field(error, getattr(parser, "config", None), argv))
+            refuse(_unknown_field(error))
         except absl_flags.UnrecognizedFlagError as error:
             if moved := MOVED.get(error.flagname):
                 refuse(f"--{error.flagname} has moved: {moved}")
-            field = guess.field(error.flagname)
+            name = error.flagname
+            field = name if "." in name else defaults.nearest(name)
             refuse(f"{error}; did you mean --config.{field}?" if field else error)
         except Exception as error:  # absl and ml_collections raise many kinds here
             refuse(error)

@@ -32,7 +32,7 @@ from sparsefl_jax.runs import (
     sinks,
     summary,
 )
-from sparsefl_jax.runs.config import fields, unread
+from sparsefl_jax.runs.config import fields
 from sparsefl_jax.runs.config.build import (
     build_budgets,
     build_data,
@@ -67,7 +67,6 @@ def build(config, started: bool = False) -> Parts:
 
 
 def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts:
-    unread.check_data(config, data)
     model = build_model(config, data)
     fields.check_densities(config, model)
     system = build_system(config, len(data.train.size))
@@ -88,7 +87,7 @@ def _parts(config: SimpleNamespace, data: FederatedData, started: bool) -> Parts
         system=system,
     )
     traced = checks.run(setup)
-    unread.check_stages(config, stages, model, traced)
+    fields.check_stages(config, stages, model, traced)
     if config.init_from is not None and not started:
         key, _ = keys.of_run(jax.random.key(config.seed))
         initial = results.start_from(config.init_from, config.init_what, key, model)

@@ -1,6 +1,8 @@
-"""The text of `launch.py --help`: what a user needs first; absl's own follows it."""
+"""The text of `--help`: what a user needs first; absl's own comes with --helpfull."""
 
+import sys
 import textwrap
+from pathlib import Path
 
 from sparsefl_jax.runs.config import defaults
 
@@ -9,22 +11,30 @@ _INDENT = 34
 _HEAD = """\
 Runs a method of sparse federated learning as a configuration describes it.
 
-  python launch.py --list
-  python launch.py --config=configs/flash_cifar10.py:mini --workdir=runs/a
-  python launch.py --resume --workdir=runs/a
+  {program} --list
+  {program} --config=configs/flash_cifar10.py:mini --workdir=runs/a
+  {program} --resume --workdir=runs/a
 """
 
 
-def text(values, program: str) -> str:
-    """Returns the help of a program.
+def program() -> str:
+    """Returns how this program was called: as a command, a module or a file."""
+    name = Path(sys.argv[0]).name
+    if name == "__main__.py":
+        return "python -m sparsefl_jax"
+    return f"python {name}" if name.endswith(".py") else name
+
+
+def text(values, module: str) -> str:
+    """Returns the help of the command line.
 
     Args:
-      values: absl's `FlagValues`, with the program's flags defined.
-      program: its path.
+      values: absl's `FlagValues`, with the flags defined.
+      module: the name of the module that defines them.
     """
     config = defaults.default_config()
     sections = [name for name in config if hasattr(config[name], "to_dict")]
-    lines = [_HEAD, "Configuration:"]
+    lines = [_HEAD.format(program=program()), "Configuration:"]
     for flag, meaning in {
         "--config=FILE[:VARIANT]": values["config"].help,
         "--config.FIELD=VALUE": "Change a field, such as num_rounds or seeds.",
@@ -35,7 +45,7 @@ def text(values, program: str) -> str:
     }.items():
         lines.append(_row(flag, meaning))
     lines += ["", "Other flags:"]
-    for flag in values.get_key_flags_for_module(program):
+    for flag in values.get_key_flags_for_module(module):
         if flag.name not in ("config", "fields"):
             value = "" if flag.boolean else f"={flag.parser.flag_type().upper()}"
             lines.append(_row(f"--{flag.name}{value}", flag.help))

@@ -16,7 +16,7 @@ import jax
 
 from sparsefl_jax.data import federated
 from sparsefl_jax.runs import checkpoint, run_directory
-from sparsefl_jax.runs.config import registry
+from sparsefl_jax.runs.config import defaults
 from sparsefl_jax.runs.config.plain import replaced, stages
 from sparsefl_jax.runs.setup import Setup
 from sparsefl_jax.runs.simulate import Snapshot
@@ -233,7 +233,7 @@ def own_code(config: dict) -> dict[str, int]:
       config: as `plain` returns it; `module:function` is one's own.
     """
     checksums = {}
-    for name in (config[section].get("name") for section in registry.TABLES):
+    for name in (config[section].get("name") for section in defaults.TABLES):
         if name is not None and ":" in name:
             module = importlib.import_module(name.partition(":")[0])
             if path := getattr(module, "__file__", None):

@@ -7,7 +7,7 @@ import jax
 
 from sparsefl_jax import report
 from sparsefl_jax.core import formats
-from sparsefl_jax.runs.config.rename import settle
+from sparsefl_jax.runs.config.methods import settle
 from sparsefl_jax.studies import dry_run as plans
 from sparsefl_jax.studies import grid, launchers, points, runner
 from sparsefl_jax.system import hardware, interrupt

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from sparsefl_jax.core.flatten import flatten
 from sparsefl_jax.core.validate import closest
 from sparsefl_jax.runs import run_directory
-from sparsefl_jax.runs.config import defaults, methods, registry, rename
+from sparsefl_jax.runs.config import defaults, methods
 from sparsefl_jax.studies.points import Point
 
 _RANGE = re.compile(r"(-?\d+)\.\.(-?\d+)")
@@ -140,8 +140,8 @@ def _apply(config, chosen: dict) -> dict:
 def _set(config, field: str, value) -> bool:
     """Sets a field; tells whether there is one for this point's method."""
     section, _, key = field.rpartition(".")
-    if key == "name" and section in registry.TABLES:
-        rename.switch(config, section, str(value))
+    if key == "name" and section in defaults.TABLES:
+        methods.switch(config, section, str(value))
         return True
     known = flatten(config.to_dict())
     if field not in known:

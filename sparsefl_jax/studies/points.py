@@ -11,12 +11,12 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsefl_jax.core.validate import blaming, closest, one_line
+from sparsefl_jax.core.validate import blaming, one_line
 from sparsefl_jax.report.comparison import study_folder
 from sparsefl_jax.report.comparison.study_folder import FILE as FILE
 from sparsefl_jax.runs import fit_rounds, resumption, run_directory
 from sparsefl_jax.runs.config import defaults, fields, plain
-from sparsefl_jax.system import files
+from sparsefl_jax.system import files, shipped
 
 _TAKEN = (
     *(FILE, "failed", "jobs", "lock", "logs"),
@@ -66,15 +66,8 @@ def load(path: str) -> list[Point]:
       Traceback (most recent call last):
       ValueError: --study=studies/five_method.py: there is no such file; did you mean studies/five_methods.py?
     """  # noqa: E501
-    name, _, argument = path.partition(":")
+    name, _, argument = shipped.find("study", "studies", path).partition(":")
     file = Path(name)
-    if not file.is_file():
-        parent = file.parent if file.parent != Path() else Path("studies")
-        there = sorted(p.name for p in parent.glob("*.py"))
-        near = closest(file.name, there)
-        holds = f"{parent}/ holds {', '.join(there) or 'no study'}"
-        hint = f"did you mean {parent / near[0]}?" if near else holds
-        raise ValueError(f"--study={name}: there is no such file; {hint}")
     spec = importlib.util.spec_from_file_location(f"_study_{file.stem}", file)
     module = importlib.util.module_from_spec(spec)
     with blaming(file):

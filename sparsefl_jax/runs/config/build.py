@@ -15,10 +15,13 @@ from sparsefl_jax import data as datasets
 from sparsefl_jax import models
 from sparsefl_jax.algorithms.private import private
 from sparsefl_jax.core.algorithm import Algorithm, Stage
-from sparsefl_jax.core.validate import above, blaming, in_range, one_of
+from sparsefl_jax.core.validate import above, in_range
 from sparsefl_jax.data import cohorts
 from sparsefl_jax.runs import run_directory
-from sparsefl_jax.runs.config import registry
+from sparsefl_jax.runs.config import defaults
+from sparsefl_jax.runs.config.defaults import naming, unknown_field
+from sparsefl_jax.runs.config.fields import all_read
+from sparsefl_jax.runs.config.methods import refuse_others
 from sparsefl_jax.runs.config.plain import refuse_python
 from sparsefl_jax.runs.setup import reading
 from sparsefl_jax.simulation import clock, systems
@@ -36,26 +39,24 @@ def build_algorithm(
       ValueError: on an unknown name, a missing or unknown argument, or a value that the
         factory refuses.
     """
-    found = registry.factory("algorithm", name)
-    signature = inspect.signature(found)
-    allowed = dict(list(signature.parameters.items())[2:])
-    anything = any(p.kind is p.VAR_KEYWORD for p in allowed.values())
-    for key in () if anything else (key for key in settings if key not in allowed):
-        registry.refuse_unread(field, settings | {"name": name}, key)
-        one_of(f"{field}.{name} argument", key, sorted(allowed))
-    for key, parameter in allowed.items():
-        needed = parameter.default is parameter.empty and not anything
-        if needed and key not in settings:
-            raise ValueError(f"{field}.{key} is missing: {name} needs it")
-    with blaming(f"{field}.name={name!r}"):
-        signature.bind(model, optimizer, **settings)
-    with registry.naming(field, settings):
+    found = defaults.factory("algorithm", name)
+    try:
+        inspect.signature(found).bind(model, optimizer, **settings)
+    except TypeError as error:
+        known = defaults.signature(found)
+        for key in settings.keys() - known.keys():
+            refuse_others(field, settings | {"name": name}, key)
+            taken = defaults.parameters("algorithm", name)
+            raise ValueError(unknown_field(f"{field}.{key}", taken)) from None
+        raise ValueError(f"{field}.name={name!r}: {error}") from None
+    with naming(field, settings):
         algorithm = found(model, optimizer, **settings)
     if not isinstance(algorithm, Algorithm):
         raise ValueError(f"{field}.name={name!r}, expected to return an Algorithm")
     return algorithm
 
 
+@all_read("lr_decay", "lr_delay", "lr_horizon")
 def build_optimizer(config):
     """Builds the clients' optimizer, with its schedule over the main stage.
 
@@ -68,20 +69,13 @@ def build_optimizer(config):
     if final is not None:
         above("final_learning_rate", final, 0)
         begin = settings.setdefault("learning_rate", 0.1)
-        if begin <= 0:
-            raise ValueError(
-                f"optimizer.learning_rate={begin}, expected above 0, to decay to "
-                f"final_learning_rate={final}"
-            )
-        rounds, factor = config.lr_horizon or config.num_rounds, final / begin
+        above("optimizer.learning_rate", begin, 0)
         decay, end = config.lr_decay, None
-        if decay is not None:
+        if decay is None:
+            rounds, factor = config.lr_horizon or config.num_rounds, final / begin
+        else:
             in_range("lr_decay", decay, "(0, 1)")
-            if final > begin:
-                raise ValueError(
-                    f"final_learning_rate={final}, expected at most "
-                    f"optimizer.learning_rate={begin}, to end lr_decay={decay}"
-                )
+            in_range("final_learning_rate", final, f"(0, {begin}]")
             rounds, factor, end = 1, decay, final
         settings["schedule"] = optax.schedules.exponential_decay(
             begin, rounds, factor, transition_begin=config.lr_delay, end_value=end
@@ -89,23 +83,26 @@ def build_optimizer(config):
     return local.make_optimizer(name, **settings)
 
 
+@all_read("writers")
 def build_data(config):
     """Builds the federated data of a configuration."""
     refuse_python(config)
+    name, settings = _settings(config.partition)
+    partition = defaults.factory("partition", name)
+    by_user = "users" in defaults.signature(partition)
     dataset = datasets.load(
         config.dataset,
         data_dir=config.data_dir,
-        writers=config.writers,
+        writers=config.writers if by_user else None,
         num_classes=config.num_classes,
         hf=dict(config.hf),
         tokenizer=config.tokenizer,
         max_tokens=config.max_tokens,
         text_encoder=config.text_encoder,
     )
-    name, settings = _settings(config.partition)
     return datasets.federate(
         dataset,
-        registry.factory("partition", name),
+        partition,
         config.num_clients or None,
         seed=config.seed if config.partition_seed is None else config.partition_seed,
         val_fraction=config.val_fraction,
@@ -114,18 +111,20 @@ def build_data(config):
     )
 
 
+@all_read("augment", "input_scale", "scramble")
 def build_model(config, data):
     """Builds the network of a configuration; it reads raw samples of `data`.
 
     Raises:
       ValueError: in one line, whatever the network fails with on one of these.
     """
-    augment = {"augment": tuple(config.augment)} if config.augment else {}
 
     def make():
         model = models.build(**describe_network(config, data))
         given = describe_reading(config, data, model)
-        return model.reading(datasets.make_preprocess(**given, **augment))
+        if not model.tokens and config.augment:
+            given["augment"] = config.augment
+        return model.reading(datasets.make_preprocess(**given))
 
     return reading(data, make, f"model.name={config.model['name']!r}")
 
@@ -145,19 +144,14 @@ def describe_reading(config, data, model) -> dict:
     return {
         "mean": data.mean if config.normalize else None,
         "std": data.std if config.normalize else None,
-        "scale": config.input_scale,
         "scramble": config.scramble,
-    }
+    } | ({"scale": config.input_scale} if data.x.dtype == "uint8" else {})
 
 
 def _check_tokens(config, data, model) -> None:
-    """Refuses what a network of tokens cannot read, or reads nothing of."""
+    """Refuses samples that a network of tokens cannot read."""
     if data.x.dtype.kind not in "iu" or data.x.ndim != 2 or data.x.min() < 0:
         raise ValueError("it reads tokens, expected a data set of integers [n, T]")
-    for field, usual in (("input_scale", 255.0), ("scramble", False), ("augment", ())):
-        value = getattr(config, field)
-        if value and value != usual:  # an empty list is as good as a tuple
-            raise ValueError(f"tokens: {field}={value!r} is read by nothing here")
     most = max(int(x.max(initial=0)) for x in (data.x, data.x_test))
     largest = np.full((1, *data.x.shape[1:]), most, np.int32)
 
@@ -166,14 +160,10 @@ def _check_tokens(config, data, model) -> None:
 
     logits = jax.jit(forward, compiler_options=hardware.UNOPTIMIZED)(jax.random.key(0))
     if not np.isfinite(logits).all():  # flax looks up NaN beyond the end of a table
-        expected = f"a longer table, such as num_classes={most + 1}"
-        if "vocabulary" in config.model:
-            expected = f"a longer table, such as model.vocabulary={most + 1}"
-        elif "folder" in config.model:
-            expected = f"tokenizer={config.model['folder']!r}, the network's own"
         raise ValueError(
             f"it has no row for token {most}, the largest of {data.name!r}; expected "
-            f"{expected}"
+            f"{most + 1} rows, by model.vocabulary or num_classes, or the tokenizer of "
+            "the network's own folder"
         )
 
 
@@ -222,6 +212,7 @@ def build_budgets(config, system: System | None = None):
     return np.random.default_rng(config.seed).permutation(tiers)
 
 
+@all_read("server_optimizer")
 def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
     """Builds the stages: `first_stage` if there is one, then the main stage.
 
@@ -232,24 +223,26 @@ def build_stages(config, model, budgets=None, system=None) -> list[Stage]:
       system: as `build_system` returns it.
     """
     optimizer, stages, sampler = build_optimizer(config), [], None
-    main = {key: getattr(config, key) for key in registry.STAGE}
+    main = {key: getattr(config, key) for key in defaults.STAGE}
     if config.first_stage:
         name, settings = _settings(config.first_stage)
         chosen = main | {
-            key: settings.pop(key) for key in registry.STAGE if key in settings
+            key: settings.pop(key) for key in defaults.STAGE if key in settings
         }
         chosen["cohort_size"] = _drawn(config, chosen["cohort_size"], system)
         first = build_algorithm(name, settings, model, optimizer, "first_stage")
         stages.append(Stage(first, **chosen))
     main["cohort_size"] = _drawn(config, main["cohort_size"], system)
     name, settings = _settings(config.algorithm)
-    if config.server_optimizer.get("name") is not None:
+    if "server_optimizer" in defaults.signature(defaults.factory("algorithm", name)):
         chosen, arguments = _settings(config.server_optimizer)
-        settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)
+        if chosen is not None:
+            settings["server_optimizer"] = local.make_optimizer(chosen, **arguments)(0)
     if budgets is not None:
         if "densities" in settings:
             _check_budgets(config, settings, budgets)
-        sampler = _sampler(config, budgets, main["cohort_size"], system)
+        drawn, present = main["cohort_size"], clock.presence(system)
+        sampler = cohorts.stratified_sampler(budgets, drawn, present)
     algorithm = build_algorithm(name, settings, model, optimizer)
     algorithm = _make_private(config, algorithm)
     return [*stages, Stage(algorithm, **main, sampler=sampler)]
@@ -260,13 +253,9 @@ def _make_private(config, algorithm: Algorithm) -> Algorithm:
     given = {k: v for k, v in config.privacy.items() if v is not None}
     if not given:
         return algorithm
-    for name in ("clip", "noise_multiplier"):
-        if name not in given:
-            field = next(iter(given))
-            raise ValueError(
-                f"privacy.{name} is missing: privacy.{field}={given[field]} needs it"
-            )
-    with registry.naming("privacy", given):
+    for name in {"clip", "noise_multiplier"} - given.keys():
+        raise ValueError(f"privacy.{name} is missing: {', '.join(given)} needs it")
+    with naming("privacy", given):
         return private(algorithm, **given, fingerprint=run_directory.fixed(config))
 
 
@@ -282,17 +271,6 @@ def _drawn(config, cohort_size: int, system: System | None) -> int:
             f"cohort_size={cohort_size}, expected at most all {num_clients}"
         )
     return drawn
-
-
-def _sampler(config, budgets, drawn: int, system: System | None):
-    """Returns the sampler of tiers of budgets; names what sets the size it refuses."""
-    try:
-        return cohorts.stratified_sampler(budgets, drawn, clock.presence(system))
-    except ValueError as error:
-        if drawn == config.cohort_size:
-            raise
-        over = config.deadline["over"]
-        raise ValueError(f"deadline.over={over:g}: {error}") from None
 
 
 def _check_budgets(config, settings: dict, budgets) -> None:
@@ -312,10 +290,6 @@ def _check_budgets(config, settings: dict, budgets) -> None:
 
 
 def _settings(section) -> tuple[Any, dict[str, Any]]:
-    """Returns the name of a section and its arguments; lists become tuples."""
-    settings = {
-        key: tuple(value) if isinstance(value, list) else value
-        for key, value in section.items()
-        if value is not None
-    }
-    return settings.pop("name"), settings
+    """Returns the name of a section, if it has one, and the arguments that are set."""
+    settings = {key: value for key, value in section.items() if value is not None}
+    return settings.pop("name", None), settings

@@ -1,14 +1,134 @@
-"""All fields of a configuration, with their defaults.
+"""All fields of a configuration: their defaults, their meaning, and their sections.
 
 The arguments that a name takes stand in the configuration with their defaults, so that
 each can be set from the command line and `config.json` holds them all.
 """
 
+import contextlib
+import inspect
+import re
+from collections.abc import Container, Iterable, Iterator
+from types import GenericAlias, UnionType
 from typing import Any
 
+import optax
 from ml_collections import config_dict
 
-from sparsefl_jax.runs.config import registry
+from sparsefl_jax import algorithms, models
+from sparsefl_jax import data as datasets
+from sparsefl_jax.core.named import named
+from sparsefl_jax.core.validate import closest, typed
+from sparsefl_jax.training import local
+
+TABLES = {  # what the `name` of a section is looked up in
+    "algorithm": algorithms.ALGORITHMS,
+    "first_stage": algorithms.ALGORITHMS,
+    "model": models.MODELS,
+    "partition": datasets.PARTITIONERS,
+}
+STAGE = ("num_rounds", "cohort_size", "epochs", "batch_size", "drop_last")
+INTS, TEXTS, PAIRS = tuple[int, ...], tuple[str, ...], tuple[tuple[float, ...], ...]
+# Name: (default, meaning). A type stands for a field that is not set, ... for one that
+# is there only if what its section names takes it, or if it is set.
+FIELDS: dict[str, tuple[Any, str]] = {
+    "seed": (0, "root of all randomness of the run"),
+    "dataset": (
+        "cifar10_sample",
+        "a sample, a name, hf:ORGANISATION/NAME, an .npz file, a LEAF folder",
+    ),
+    "hf.image": (str, "column of images, if a Hugging Face data set has several"),
+    "hf.text": (str, "column of texts, if there are several"),
+    "hf.table": (TEXTS, "columns of numbers that together are a sample"),
+    "hf.label": (str, "column of labels, if several could be"),
+    "hf.user": (str, "column of users, for partition natural"),
+    "hf.hash": (int, "features that a text is hashed to, 768 by default"),
+    "hf.train": (str, "split to train on, by default 'train' or the only one"),
+    "hf.test": (str, "split to test on, by default 'test' or 'validation'"),
+    "tokenizer": (str, "turns texts into tokens: a vocabulary's folder, or 'words'"),
+    "max_tokens": (int, "tokens that a text is cut or padded to, 64 by default"),
+    "text_encoder": (str, "turns texts into features: a folder of a (Distil)BERT"),
+    "data_dir": (str, "folder of prepared TFDS data sets"),
+    "writers": (str, ".npz file with each sample's writer, or 'mnist' for MNIST's own"),
+    "num_classes": (int, "outputs of the network, if more than there are labels"),
+    "num_clients": (100, "number of clients; 0 leaves it to the partition"),
+    "partition.name": ("iid", "how samples are shared out, or my_module:my_partition"),
+    "partition.test_fraction": (..., "share held out by test_split='within', or 0.2"),
+    "partition.feature_shift": (..., "rotation, noise, contrast, blur or corruption"),
+    "partition.shift_strength": (..., "largest strength of a client's shift, or 0.5"),
+    "partition_seed": (int, "seed of the partition, if another than seed"),
+    "test_split": (
+        "partition",
+        "clients' test samples: partition, natural, within, overlap, pooled",
+    ),
+    "val_fraction": (0.0, "share of each client's samples held out for validation"),
+    "augment": (TEXTS, "augmentations in training: 'crop', 'flip', 'cutout'"),
+    "input_scale": (255.0, "integer pixels are divided by it"),
+    "normalize": (True, "whether to subtract the mean and divide by the deviation"),
+    "scramble": (False, "reads an image's memory [H, W, C] as [C, H, W], for SpaFL"),
+    "model.name": ("small_cnn", "the network, or my_module:my_network"),
+    "model.dtype": ("float32", "what it computes in, 'float32' or 'bfloat16'"),
+    "model.widths": (..., "channels or units of each layer, from the input on"),
+    "model.norm": (..., "'batch', 'static', 'group' or None"),
+    "model.softmax_output": (..., "ends it in a softmax, so that the loss has two"),
+    "model.dropout": (..., "share of units dropped in training"),
+    "algorithm.name": ("fedavg", "the method, or my_module:my_method"),
+    "first_stage.name": (..., "a method that runs before, to find a mask, or 'none'"),
+    "first_stage.num_rounds": (..., "its rounds, by default num_rounds"),
+    "first_stage.cohort_size": (..., "clients of its rounds, by default cohort_size"),
+    "first_stage.epochs": (..., "local epochs in it, by default epochs"),
+    "first_stage.batch_size": (..., "samples of its minibatches, or batch_size"),
+    "first_stage.drop_last": (..., "drop_last in it, by default the same"),
+    "optimizer.name": ("sgd", "clients' optimizer, any of optax; takes its arguments"),
+    "optimizer.learning_rate": (0.1, "learning rate of the clients"),
+    "optimizer.momentum": (float, "momentum of the clients' optimizer, if it has one"),
+    "optimizer.weight_decay": (0.0, "weight decay; sgd adds it to the gradient"),
+    "optimizer.clip": (0.0, "global norm at which gradients are clipped; 0 for none"),
+    "server_optimizer.name": (str, "optax optimizer of the server; adam gives FedAdam"),
+    "server_optimizer.learning_rate": (0.01, "learning rate of the server"),
+    "server_optimizer.weight_decay": (..., "weight decay of the server"),
+    "server_optimizer.clip": (..., "norm at which the mean update is clipped"),
+    "privacy.clip": (float, "largest norm of a client's difference, for privacy"),
+    "privacy.noise_multiplier": (float, "deviation of the noise on their sum / clip"),
+    "privacy.delta": (float, "delta of the epsilon, or num_clients**-1.1"),
+    "final_learning_rate": (float, "rate that an exponential decay reaches, if any"),
+    "lr_horizon": (int, "rounds that the decay takes, by default num_rounds"),
+    "lr_delay": (0, "rounds before the decay"),
+    "lr_decay": (float, "factor of the decay a round, instead of lr_horizon"),
+    "budgets": (PAIRS, "pairs (share of the model, share of the clients that hold it)"),
+    "density": (float, "share of weights kept, to which stages and method refer"),
+    "num_rounds": (100, "rounds of the main stage"),
+    "cohort_size": (10, "clients that take part in a round"),
+    "epochs": (1, "local epochs"),
+    "batch_size": (32, "samples of a minibatch"),
+    "drop_last": (False, "whether to leave out a last minibatch that is not full"),
+    "eval_every": (10, "rounds between evaluations"),
+    "metric": ("auto", "whose accuracy counts: auto, pooled, clients"),
+    "chunk": ("auto", "clients that a device runs at a time; auto fills its memory"),
+    "client_store": ("auto", "where clients' states live: auto, device, host, disk"),
+    "memory_gb": (float, "memory that the devices may use together, 1e9 bytes"),
+    "seeds": (1, "number of runs, from seed on"),
+    "init_from": (str, "folder of a finished run to start from"),
+    "init_what": ("model", "what to take from it: model, weights, mask"),
+    "until.gbit": (float, "ends the run after this traffic, 1e9 bits both ways"),
+    "until.pflop": (float, "ends the run after these training FLOPs, 1e15"),
+    "until.accuracy": (float, "ends the run at this accuracy, a share"),
+    "until.hours": (float, "ends the run after so many hours of the system's time"),
+    "fit.gbit": (float, "sets num_rounds to what so many Gbit pay for, both ways"),
+    "fit.pflop": (float, "sets num_rounds to what so many PFLOP of training pay for"),
+    "fit.pilot": (int, "rounds of the pilot that measures a round's cost; None: 20"),
+    "fit.most": (int, "the most rounds that fit.gbit and fit.pflop may set"),
+    "fit.by": (str, "set by the run: what num_rounds comes from, 'pilot'"),
+    "fit.measured": (str, "set by the run: what the pilot measured"),
+    "system": (str, "clients' devices: mobile, iot, tifl or a .csv; None for no clock"),
+    "deadline.seconds": (float, "a round closes after so many of the system's seconds"),
+    "deadline.quantile": (float, "closes it when this share has done a dense round"),
+    "deadline.over": (float, "draws so many times cohort_size clients; drops the late"),
+    "checkpoint_minutes": (10.0, "minutes between checkpoints"),
+    "observe_rounds": (INTS, "rounds whose clients' masks are kept"),
+    "sinks": (TEXTS, "further logs: 'tensorboard', 'wandb', 'mlflow'"),
+}
+# Fields that are gone, with what takes their place.
+GONE = {"seeds_together": "examples/seeds.ipynb maps a segment's program over seeds"}
 
 
 def default_config() -> Any:  # a ConfigDict
@@ -17,67 +137,33 @@ def default_config() -> Any:  # a ConfigDict
     A file in `configs/` starts from here and returns `complete(config)`. The
     sub-dictionaries `model`, `partition`, `algorithm`, `first_stage`, `optimizer` and
     `server_optimizer` take the keyword arguments of what their `name` names.
-    `python launch.py --fields` says in a line what every field means, see `lines.py`;
-    `run_directory` lists those that may change when a run is resumed.
+    `--fields` says in a line what every field means; `run_directory` lists those that
+    may change when a run is resumed.
     """
-    return _create(
-        seed=0,
-        dataset="cifar10_sample",
-        data_dir=str,
-        hf=_create(
-            **dict.fromkeys(("image", "text", "label", "user", "train", "test"), str),
-            **{"hash": int, "table": ()},
-        ),
-        **dict.fromkeys(("tokenizer", "text_encoder", "writers"), str),
-        max_tokens=int,
-        num_classes=int,
-        num_clients=100,
-        partition=_create(name="iid"),
-        partition_seed=int,
-        test_split="partition",
-        val_fraction=0.0,
-        augment=(),
-        input_scale=255.0,
-        normalize=True,
-        scramble=False,
-        model=_create(name="small_cnn", dtype="float32"),
-        algorithm=_create(name="fedavg"),
-        first_stage=_create(),
-        optimizer=_create(
-            name="sgd", learning_rate=0.1, momentum=float, weight_decay=0.0, clip=0.0
-        ),
-        privacy=_create(clip=float, noise_multiplier=float, delta=float),
-        server_optimizer=_create(name=str, learning_rate=0.01),
-        final_learning_rate=float,
-        lr_horizon=int,
-        lr_delay=0,
-        lr_decay=float,
-        budgets=(),
-        density=float,
-        num_rounds=100,
-        cohort_size=10,
-        epochs=1,
-        batch_size=32,
-        drop_last=False,
-        eval_every=10,
-        metric="auto",
-        chunk="auto",
-        client_store="auto",
-        memory_gb=float,
-        seeds=1,
-        init_from=str,
-        init_what="model",
-        until=_create(gbit=float, pflop=float, accuracy=float, hours=float),
-        fit=_create(
-            **dict.fromkeys(("gbit", "pflop"), float),
-            **{"pilot": int, "most": int, "by": str, "measured": str},
-        ),
-        system=str,
-        deadline=_create(seconds=float, quantile=float, over=float),
-        checkpoint_minutes=10.0,
-        observe_rounds=(),
-        sinks=(),
-    )
+    config = config_dict.ConfigDict()
+    for field, (default, _) in FIELDS.items():
+        section, _, name = field.rpartition(".")
+        if section and section not in config:
+            config[section] = config_dict.ConfigDict()
+        if default is ...:
+            continue
+        if isinstance(default, GenericAlias):
+            default = ()
+        elif isinstance(default, type):
+            default = config_dict.placeholder(default)
+        (config[section] if section else config)[name] = default
+    return config
+
+
+def kind(field: str) -> Any:
+    """Returns the type of a field that has a default or a type in `FIELDS`.
+
+    Example:
+      >>> kind("seed"), kind("lr_decay"), kind("sinks")
+      (<class 'int'>, <class 'float'>, tuple[str, ...])
+    """
+    default = FIELDS[field][0]
+    return default if isinstance(default, type | GenericAlias) else type(default)
 
 
 def with_defaults(values: dict) -> Any:  # a ConfigDict
@@ -88,26 +174,170 @@ def with_defaults(values: dict) -> Any:  # a ConfigDict
     return config
 
 
-def _create(**fields) -> Any:
-    """Returns a `ConfigDict`; a type stands for a field of it that is not set."""
-    return config_dict.create(
-        **{
-            name: config_dict.placeholder(value) if isinstance(value, type) else value
-            for name, value in fields.items()
-        }
-    )
-
-
 def complete(config):
     """Adds the arguments that the named factories take, with their defaults.
 
     Unknown names are left for `build` to refuse. Returns `config`.
     """
-    for field in registry.TABLES:
+    for field in TABLES:
         section = config[field]
-        for name, default in registry.default_arguments(
-            field, section.get("name")
-        ).items():
-            if name not in section and default is not None:
+        for name, default in default_arguments(field, section.get("name")).items():
+            if name not in section:
                 section[name] = default
     return config
+
+
+def default_arguments(field: str, name) -> dict:
+    """Returns the defaults of an entry's arguments, without None; {} if unknown."""
+    try:
+        found = parameters(field, name) if isinstance(name, str) else {}
+    except ValueError:
+        return {}
+    empty = inspect.Parameter.empty, None
+    return {k: p.default for k, p in found.items() if p.default not in empty}
+
+
+def factory(field: str, name: str):
+    """Returns what a section names: an entry of its table, or `module:function`.
+
+    Raises:
+      ValueError: if there is no such thing.
+    """
+    return named(f"{field}.name", name, TABLES[field])
+
+
+def signature(function) -> dict[str, inspect.Parameter]:
+    """Returns the parameters of a factory; of a wrapped one those of the innermost."""
+    return dict(inspect.signature(function).parameters)
+
+
+def entry(field: str, name: str | None) -> Any:
+    """Returns the function that a section names, or None."""
+    if name is not None:
+        typed(f"{field}.name", name, str)
+    if field.endswith("optimizer"):
+        return getattr(optax, name or "", None)
+    return factory(field, name) if name is not None and field in TABLES else None
+
+
+def parameters(field: str, name: str | None) -> dict[str, inspect.Parameter]:
+    """Returns the arguments that a section may hold beside its name.
+
+    Args:
+      field: the section.
+      name: the entry that it names, if any.
+    """
+    chosen = entry(field, name)
+    if not field.endswith("optimizer"):
+        return _settable(chosen) if chosen else {}
+    found = signature(chosen) if callable(chosen) else {}
+    found |= _settable(local.make_optimizer)
+    del found["schedule"]
+    return found
+
+
+def _settable(function) -> dict[str, inspect.Parameter]:
+    """Returns the arguments of a factory that a configuration can set."""
+    given = ("name", "num_clients", "seed", "users", "labels_test", "server_optimizer")
+    return {
+        name: p
+        for name, p in signature(function).items()
+        if name not in given and (p.kind is p.KEYWORD_ONLY or p.default is not p.empty)
+    }
+
+
+def kinds(field: str, name: str | None) -> dict[str, Any]:
+    """Returns the type of each argument that a section may hold, and of its name."""
+    found = {key: _kind(p) for key, p in parameters(field, name).items()}
+    if field in TABLES:
+        found |= {"name": str} | _SECTION_WIDE.get(field, {})
+    return found | {
+        path.rpartition(".")[2]: kind(path)
+        for path, (default, _) in FIELDS.items()
+        if path.startswith(f"{field}.") and default is not ...
+    }
+
+
+_SECTION_WIDE = {  # what a section holds beside the arguments of the entry it names
+    "first_stage": {key: kind(key) for key in STAGE},
+    "partition": {
+        "test_fraction": float,
+        "feature_shift": str,
+        "shift_strength": float,
+    },
+    "model": {"dtype": str},
+}
+
+
+def _kind(parameter) -> Any:
+    """Returns the type of an argument, by its annotation or else by its default."""
+    given, usual = parameter.annotation, parameter.default
+    if given in (int, float, bool, str) or isinstance(given, UnionType):
+        return given
+    if isinstance(usual, tuple) and usual:
+        return tuple[type(usual[0]), ...]
+    return type(usual) if isinstance(usual, int | float | str | tuple) else object
+
+
+def readers(field: str, *keys: str) -> list[str]:
+    """Returns the entries of a table that take at least one of these arguments.
+
+    Example:
+      >>> readers("partition", "alpha")
+      ['dirichlet', 'lda', 'quantity']
+    """
+    taken = {name: signature(entry) for name, entry in TABLES[field].items()}
+    return sorted(name for name in taken if taken[name].keys() & set(keys))
+
+
+@contextlib.contextmanager
+def naming(section: str, arguments: Container[str]) -> Iterator[None]:
+    """Puts the section before the name of an argument that a factory refuses.
+
+    Example:
+      >>> with naming("algorithm", ("density",)):
+      ...     raise ValueError("density=2, expected in (0, 1]")
+      Traceback (most recent call last):
+      ValueError: algorithm.density=2, expected in (0, 1]
+    """
+    try:
+        yield
+    except ValueError as error:
+        named_first = re.match(r"\w*", str(error))[0]
+        if named_first not in arguments:
+            raise
+        raise ValueError(f"{section}.{error}") from error
+
+
+def unknown_field(name: str, allowed: Iterable[str]) -> str:
+    """Returns the refusal of a field: which was meant, and what there is.
+
+    Args:
+      name: the field, with its section and a dot if it is in one.
+      allowed: the names that the section has, or the configuration.
+
+    Example:
+      >>> print(unknown_field("sead", ["seed", "epochs"]))
+      the configuration has no field 'sead'; did you mean 'seed'? it has epochs, seed
+    """
+    if name in GONE:
+        return f"{name} is gone: {GONE[name]}"
+    section, _, _ = name.rpartition(".")
+    meant = nearest(name, allowed)
+    hint = f"did you mean {meant!r}? " if meant else ""
+    there = f"{section or 'it'} has {', '.join(sorted(allowed))}"
+    return f"the configuration has no field {name!r}; {hint}{there}"
+
+
+def nearest(name: str, allowed: Iterable[str] = ()) -> str | None:
+    """Returns the field whose last name is spelt most like that of another one.
+
+    Example:
+      >>> nearest("seed"), nearest("momentun"), nearest("xyzzy")
+      ('seed', 'optimizer.momentum', None)
+    """
+    section, dot, leaf = name.rpartition(".")
+    known = {path.rpartition(".")[2]: path for path in reversed(FIELDS)}
+    known |= {path: path for path in FIELDS if "." not in path}
+    known |= {own: f"{section}{dot}{own}" for own in allowed}
+    return next((known[near] for near in closest(leaf, known)), None)

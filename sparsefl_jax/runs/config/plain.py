@@ -11,12 +11,14 @@ def plain(config: Any) -> dict:
     """Returns a configuration as JSON holds it, with tuples for lists.
 
     Args:
-      config: a `ConfigDict`, the result of `values`, or a dictionary.
+      config: a `ConfigDict`, the result of `values`, one that is `Recorded`, or a
+        dictionary.
 
     Example:
       >>> plain({"prunable": ["*kernel"]})
       {'prunable': ('*kernel',)}
     """
+    config = config.config if isinstance(config, Recorded) else config
     config = vars(config) if isinstance(config, SimpleNamespace) else config
     known = isinstance(config, dict)
     text = json.dumps(config) if known else config.to_json_best_effort()
@@ -26,6 +28,28 @@ def plain(config: Any) -> dict:
 def values(config: Any) -> SimpleNamespace:
     """Returns a configuration with a plain value for each field; sections are dicts."""
     return SimpleNamespace(**plain(config))
+
+
+class Recorded:
+    """Plain values of a configuration that remember which fields are read.
+
+    Attributes:
+      config: the values themselves.
+      read: the names of the fields and sections that were read.
+
+    Example:
+      >>> config = Recorded(SimpleNamespace(seed=1, fit={"gbit": 2.0}))
+      >>> config.fit["gbit"], config.read
+      (2.0, {'fit'})
+    """
+
+    def __init__(self, config: Any):
+        self.config, self.read = values(config), set()
+
+    def __getattr__(self, field: str) -> Any:
+        value = getattr(self.config, field)
+        self.read.add(field)
+        return value
 
 
 def replaced(config: SimpleNamespace, **fields: Any) -> SimpleNamespace:

@@ -1,6 +1,6 @@
-"""What SpaFL's experiments share (NeurIPS 2024, Tables 2, 3, 5); no configuration."""
+"""Shared by the experiments of SpaFL (NeurIPS 2024, Tables 2, 3, 5)."""
 
-from configs import _options
+from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = ("spafl", "local", "fedavg", "fedpm", "heterofl", "fjord")
@@ -11,7 +11,7 @@ OWN = ("spafl", "local_only")  # the official code has no other method
 
 def parse(arg: str) -> set[str]:
     """Returns the options of an argument; refuses a variant of another method."""
-    options = _options.parse(arg, METHODS, tuple(VARIANTS), PRESETS, ("mini",))
+    options = parse_options(arg, METHODS, tuple(VARIANTS), PRESETS, ("mini",))
     for variant in options & VARIANTS.keys():
         if VARIANTS[variant] != _method(options):
             raise ValueError(f"option {variant!r}, expected with {VARIANTS[variant]}")

@@ -1,6 +1,6 @@
-"""Shared by FLASH's experiments (TMLR 2023, Table 1); not a configuration."""
+"""Shared by the experiments of FLASH (TMLR 2023, Table 1)."""
 
-from configs import _options
+from sparsefl_jax.presets.options import parse_options
 from sparsefl_jax.runs.config.defaults import complete, default_config
 
 METHODS = (
@@ -12,7 +12,7 @@ TWO_STAGES = ("spdst", "jmwst", "hetero_spdst", "hetero_jmwst")
 
 def parse(arg: str, extra=()) -> set[str]:
     """Returns the options of a configuration's argument."""
-    return _options.parse(arg, METHODS, ("paper", "release"), extra)
+    return parse_options(arg, METHODS, ("paper", "release"), extra)
 
 
 def base(options: set[str]):

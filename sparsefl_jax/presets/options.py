@@ -1,7 +1,7 @@
-"""Parses the argument of a configuration file. This file is not a configuration."""
+"""Parses the argument of a configuration file."""
 
 
-def parse(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
+def parse_options(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
     """Returns the options of a comma-separated argument.
 
     Args:
@@ -12,7 +12,7 @@ def parse(arg: str, *exclusive: tuple[str, ...]) -> set[str]:
       ValueError: an option is unknown, or two options of a group are given.
 
     Example:
-      >>> sorted(parse("nst,release", ("nst", "pdst"), ("paper", "release")))
+      >>> sorted(parse_options("nst,release", ("nst", "pdst"), ("paper", "release")))
       ['nst', 'release']
     """
     options = {part for part in arg.split(",") if part}

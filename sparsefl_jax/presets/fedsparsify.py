@@ -1,7 +1,7 @@
-"""Shared by FedSparsify's experiments (2022, Tables 1, 2); not a configuration."""
+"""Shared by the experiments of FedSparsify (2022, Tables 1, 2)."""
 
-from configs import _options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.presets.options import parse_options
+from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("global", "local", "fedavg", "fedprox", "random", "snip", "grasp", "prunefl")
 CLIENTS = ("clients10", "clients100")
@@ -11,7 +11,7 @@ ONE_CLIENT = {"num_rounds": 1, "cohort_size": 1, "epochs": 1}
 
 def parse(arg: str) -> set[str]:
     """Returns the options of a configuration's argument."""
-    return _options.parse(arg, METHODS, CLIENTS, PARTITIONS, ("mini",))
+    return parse_options(arg, METHODS, CLIENTS, PARTITIONS, ("mini",))
 
 
 def base(options: set[str], *, classes: int, without_norm=("*",)):
@@ -41,11 +41,6 @@ def base(options: set[str], *, classes: int, without_norm=("*",)):
     if method == "snip":
         config.first_stage.prunable = config.algorithm.prunable = without_norm
     return config
-
-
-def finish(config):
-    """Fills in all defaults."""
-    return complete(config)
 
 
 def _progressive(config, name="fedsparsify_global", **settings) -> None:

@@ -1,7 +1,7 @@
-"""Shared by the experiments of Complement Sparsification; not a configuration."""
+"""Shared by the experiments of Complement Sparsification (AAAI 2023)."""
 
-from configs import _options
-from sparsefl_jax.runs.config.defaults import complete, default_config
+from sparsefl_jax.presets.options import parse_options
+from sparsefl_jax.runs.config.defaults import default_config
 
 METHODS = ("cs", "fedavg", "prunefl", "pqsu")
 PARTICIPATION = ("all", "users10")
@@ -10,7 +10,7 @@ MINI_ROUNDS = 20
 
 def parse(arg: str) -> set[str]:
     """Returns the options of a configuration's argument."""
-    return _options.parse(arg, METHODS, PARTICIPATION, ("mini",))
+    return parse_options(arg, METHODS, PARTICIPATION, ("mini",))
 
 
 def base(options: set[str], *, classes: int, rounds: int = 500):
@@ -39,11 +39,6 @@ def base(options: set[str], *, classes: int, rounds: int = 500):
     if method == "prunefl":
         config.first_stage.start_accuracy = 1.5 / classes
     return config
-
-
-def finish(config):
-    """Fills in all defaults."""
-    return complete(config)
 
 
 def _complement(config) -> None:

@@ -1,4 +1,4 @@
-"""Small versions of experiments, on embedded data; not a configuration."""
+"""Small versions of experiments, on data that ships with the package."""
 
 
 def cifar10(config):

@@ -1,0 +1,127 @@
+"""The command line: `sparsefl`, `python -m sparsefl_jax` and `python launch.py`."""
+
+from absl import app, flags, logging
+
+from sparsefl_jax.runs import cli
+from sparsefl_jax.studies import command
+from sparsefl_jax.system import hardware, membership
+
+CONFIG = cli.define_config(flags.FLAGS)
+FIELDS = flags.DEFINE_string(
+    "fields",
+    None,
+    "List every field with its type, default and meaning; or those of a SECTION.",
+)
+WORKDIR = flags.DEFINE_string(
+    "workdir", None, "Folder for the run's files; by default a new one in runs/."
+)
+LIST = flags.DEFINE_bool(
+    "list", False, "List the methods, networks, data sets, partitions and files."
+)
+DRY_RUN = flags.DEFINE_integer(
+    "dry_run",
+    None,
+    "Print what is known of a run or a study, and train nothing; --dry_run=2 also runs "
+    "two rounds of each stage of a run and prints what they cost.",
+    lower_bound=0,
+)
+RESUME = flags.DEFINE_bool("resume", False, "Continue the run in --workdir.")
+EXTEND = flags.DEFINE_bool(
+    "extend_at_final",
+    False,
+    "With --resume: allow more rounds although the method's own schedule has ended.",
+)
+ACCEPT = flags.DEFINE_bool(
+    "accept_lost_records",
+    False,
+    "With --resume: continue although earlier lines of metrics.jsonl are lost.",
+)
+PREPARE = flags.DEFINE_string(
+    "prepare",
+    None,
+    "Download this data set of TFDS, or of the hub (hf:ORGANISATION/NAME).",
+)
+STUDY = flags.DEFINE_string(
+    "study", None, "A file in studies/: many runs, compared on one page in --workdir."
+)
+SWEEP = flags.DEFINE_string(
+    "sweep", None, 'A study of --config: "algorithm.name=fedavg,spdst; density=.05,.1".'
+)
+JOBS = flags.DEFINE_integer("jobs", 1, "Points of a study that run at a time.")
+LAUNCHER = flags.DEFINE_enum(
+    "launcher", None, ["local", "slurm"], "Runs each point of a study as a job."
+)
+OPTIONS = flags.DEFINE_string(
+    "launcher_options", None, "For the jobs: timeout_min=60,slurm_partition=gpu, say."
+)
+UNLIKE = flags.DEFINE_bool(
+    "unlike", False, "Compare runs on unlike data, partitions or metrics."
+)
+DISTRIBUTED = flags.DEFINE_bool(
+    "distributed",
+    False,
+    "Run as one of several processes; the launcher (SLURM, Open MPI, a TPU pod) or "
+    "the next three flags say which.",
+)
+COORDINATOR = flags.DEFINE_string("coordinator", None, "host:port of process 0.")
+PROCESSES = flags.DEFINE_integer("processes", None, "Number of processes.")
+PROCESS_ID = flags.DEFINE_integer("process_id", None, "Index of this process, from 0.")
+WAIT_MINUTES = flags.DEFINE_float(
+    "wait_minutes", None, "Minutes to wait for the other processes, by default 5."
+)
+
+
+def main() -> None:
+    """Runs the command line; a user's mistake ends it with one line and code 2."""
+    hardware.use_cpu_cores()  # before JAX starts
+    cli.guarded(app, flags, do)
+
+
+def do(argv) -> None:
+    """Does what the flags ask for."""
+    logging.set_verbosity(logging.WARNING)
+    if len(argv) > 1:
+        raise ValueError(f"{argv[1]!r} is not understood, expected --name=value")
+    study = STUDY.value or SWEEP.value
+    verbs = [LIST, FIELDS, PREPARE, RESUME, STUDY, SWEEP]
+    dry_run = DRY_RUN.value is not None
+    cli.check_flags(
+        {flag.name: flag.value for flag in verbs}
+        | ({} if study else {"dry_run": dry_run}),
+        {"config": CONFIG.value, "workdir": WORKDIR.value},
+    )
+    alone, of_studies = (EXTEND, ACCEPT, DISTRIBUTED), (JOBS, LAUNCHER, OPTIONS, UNLIKE)
+    for flag in alone if study else of_studies:
+        if flag.present:
+            where = "in a study" if study else "without --study or --sweep"
+            raise ValueError(f"--{flag.name} is not read {where}")
+    which = COORDINATOR.value, PROCESSES.value, PROCESS_ID.value
+    wait = WAIT_MINUTES.value
+    if DISTRIBUTED.value or which != (None, None, None):
+        membership.start(*which, membership.WAIT_MINUTES if wait is None else wait)
+    elif wait is not None:
+        raise ValueError(f"--wait_minutes={wait:g} is read in several processes alone")
+    if LIST.value:
+        return print(cli.catalogue())
+    if FIELDS.value:
+        return cli.list_fields(FIELDS.value, CONFIG.value)
+    if PREPARE.value:
+        from sparsefl_jax.data.prepare import prepare
+
+        return print(prepare(PREPARE.value))
+    if study:
+        return command.run(
+            STUDY.value,
+            SWEEP.value,
+            CONFIG.value,
+            WORKDIR.value,
+            jobs=JOBS.value,
+            unlike=UNLIKE.value,
+            launcher=LAUNCHER.value,
+            options=OPTIONS.value,
+            dry_run=DRY_RUN.value,
+        )
+    if dry_run:
+        return cli.dry_run(CONFIG.value, DRY_RUN.value)
+    may = {"extend_at_final": EXTEND.value, "accept_lost_records": ACCEPT.value}
+    return cli.run(CONFIG.value, WORKDIR.value, RESUME.value, **may)

@@ -1,0 +1,1 @@
+"""What the configurations of one paper share; a file in `configs/` imports it."""
