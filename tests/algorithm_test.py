@@ -3,7 +3,7 @@
 import ast
 import inspect
 from pathlib import Path
-from typing import get_args
+from typing import get_args, get_type_hints
 
 import pytest
 
@@ -40,8 +40,8 @@ def names(function) -> str:
 
 
 def test_every_field_of_an_algorithm_has_its_protocol():
-    fields = algorithm.Algorithm.__annotations__
-    assert fields.keys() == PROTOCOLS.keys()
+    fields = get_type_hints(algorithm.Algorithm)
+    assert fields.keys() == PROTOCOLS.keys() | {"name", "settings"}
     for name, (protocol, arguments) in PROTOCOLS.items():
         assert protocol in (fields[name], *get_args(fields[name]))
         assert names(protocol.__call__) == f"self {arguments}"

@@ -16,6 +16,7 @@ from tests.seeds_together_test import MODEL, X, data, no_pages, run, stages
 pytestmark = pytest.mark.usefixtures(no_pages.__name__)
 
 
+@sfl.method
 def called_back(model, optimizer):
     """FedAvg that calls the host, which XLA cannot map."""
     base = sfl.fedavg(model, optimizer)

@@ -16,7 +16,7 @@ from jax import lax
 from jax.flatten_util import ravel_pytree
 
 from sparsefl_jax.algorithms.masked import KERNELS, averaged, layer_counts, spdst
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
@@ -58,6 +58,7 @@ class Rule(NamedTuple):
     choose: Callable  # (key, round, server, mean, total) -> (model, a, b)
 
 
+@method
 def fedrts(
     model: Model,
     optimizer: Optimizer,

@@ -4,6 +4,7 @@ A new method is one file in `algorithms/`: a factory that returns an `Algorithm`
 functions for *one* client. `round_program.py` samples clients, maps over them, sums
 what they contribute, and compiles all rounds of a segment into one program.
 
+    @method
     def my_method(model, optimizer, *, strength=0.1):
         '''Authors, venue, link. What travels, what a client keeps.'''
 
@@ -37,6 +38,7 @@ from typing import Any, NamedTuple, Protocol
 
 import optax
 
+from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import (
     Array,
     Batches,
@@ -49,6 +51,7 @@ from sparsefl_jax.core.types import (
 )
 
 Message = dict[str, Any]  # of `wire.packets.Packet`, which lies above this folder
+method = described  # the decorator of a method's factory
 
 
 class Optimizer(Protocol):
@@ -168,7 +171,24 @@ def as_it_left(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
     return after
 
 
-class Algorithm(NamedTuple):
+class _Fields(NamedTuple):
+    init: Init
+    broadcast: Broadcast
+    update: Update
+    contribute: Contribute
+    aggregate: Aggregate
+    deploy: Deploy
+    init_client: InitClient = no_client_state
+    personalize: Personalize | None = None
+    alive: Alive | None = None
+    undelivered: Undelivered = as_it_left
+    guarantee: Guarantee | None = None
+    handed: Handed = nothing
+    name: str = ""
+    settings: Mapping[str, Any] = {}
+
+
+class Algorithm(_Fields):
     """A federated method as pure functions, and a bound on the density of its masks.
 
     Attributes:
@@ -206,20 +226,15 @@ class Algorithm(NamedTuple):
       handed: `(server) -> dict[str, Packet]`, all that `init_client` sees of the
         server. It is charged in a client's first round and has to stay the same in all
         rounds of a stage. By default {}.
+      name: the name of its factory, if `method` decorates it. A method that `_replace`
+        derives from another has none until its own factory gives it one.
+      settings: the arguments of its factory, by name.
     """
 
-    init: Init
-    broadcast: Broadcast
-    update: Update
-    contribute: Contribute
-    aggregate: Aggregate
-    deploy: Deploy
-    init_client: InitClient = no_client_state
-    personalize: Personalize | None = None
-    alive: Alive | None = None
-    undelivered: Undelivered = as_it_left
-    guarantee: Guarantee | None = None
-    handed: Handed = nothing
+    __slots__ = ()
+
+    def _replace(self, **changed) -> "Algorithm":
+        return super()._replace(**{"name": "", "settings": {}} | changed)
 
     def first_state(self, key: Key, server: PyTree, info: ClientInfo) -> PyTree:
         """Returns the state of a client that has not taken part yet."""
@@ -237,19 +252,6 @@ def target(models: Mapping[str, Any]) -> Any:
       (2, 3)
     """
     return models.get("global", list(models.values())[-1])
-
-
-def renamed(name: str, algorithm: Algorithm) -> Algorithm:
-    """Returns an algorithm whose functions say that `name` made them.
-
-    For a factory that leaves it to a common one to define the functions: records of a
-    run call a method by the factory that made it.
-    """
-    for function in algorithm:
-        made, _, own = getattr(function, "__qualname__", "").partition(".<locals>.")
-        if made and own:
-            function.__qualname__ = f"{name}.<locals>.{own}"
-    return algorithm
 
 
 class Stage(NamedTuple):
