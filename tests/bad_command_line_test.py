@@ -41,6 +41,10 @@ LINES = [
     ([f"--config={MINI}", "--confg=5"], "confg"),
     ([f"--config={MINI}", "--seed=3"], "did you mean --config.seed?"),
     ([f"--config={MINI}", "--lr=3"], "did you mean --config.optimizer.learning_rate?"),
+    (
+        ["--config=configs/fedrts_cifar10.py", "--config.algorithm.rule=gradient"],
+        "--config.algorithm.rule has moved: FedTiny's is --config.algorithm.name=fed",
+    ),
     (["--target=v5e:2x2"], "--target has moved: python -m benchmarks.targets TARGET"),
     (["--algorithm.density=.3"], "did you mean --config.algorithm.density?"),
     ([f"--config={MINI}", "--config.num_rounds=None"], "num_rounds=None, expected an"),

@@ -21,8 +21,11 @@ from sparsefl_jax.system import hardware, interrupt, membership, processes
 
 CONFIGS = Path(__file__).parents[2] / "configs"
 EVERYTHING = "all"  # what `--fields` lists without a section
-# Flags that are gone, with the commands that replace them.
-MOVED = {"target": "python -m benchmarks.targets TARGET --config=..."}
+# Flags that are gone, with what replaces them.
+MOVED = {
+    "target": "python -m benchmarks.targets TARGET --config=...",
+    "config.algorithm.rule": "FedTiny's is --config.algorithm.name=fedtiny",
+}
 
 
 def check_flags(verbs: dict, others: dict) -> None:
@@ -145,6 +148,8 @@ def _unknown_field(error: Exception, config, argv: list[str]) -> str:
     """
     for arg in argv:
         found = re.match(r"--?config\.([\w.]+)", arg)
+        if found and (moved := MOVED.get(f"config.{found[1]}")):
+            return f"--config.{found[1]} has moved: {moved}"
         section, parts = config, found[1].split(".") if found else []
         for depth, part in enumerate(parts, 1):
             if not hasattr(section, "to_dict"):

@@ -19,6 +19,7 @@ PAPERS = {
     "fedprox": "li2020federated",
     "fedrts": "huang2025fedrts",
     "fedspa": "huang2022achieving",
+    "fedtiny": "huang2023distributed",
     "fedsparsify_global": _FEDSPARSIFY,
     "fedsparsify_local": _FEDSPARSIFY,
     "fjord": "horvath2021fjord",
