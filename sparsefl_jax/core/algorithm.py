@@ -203,7 +203,8 @@ class Algorithm(_Fields):
       aggregate: `(key, round, server, total) -> (server, metrics)`, a dict of scalars;
         `round` is a scalar int32 that counts from 0 within the stage.
       deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first
-        is the headline; `target` names the one that an export and the next stage take.
+        stands for the method, see `target`; where one is cut to the target density, it
+        comes first.
       init_client: `(key, handed, info) -> client`, where `handed` is the message of the
         function below, decoded. By default clients keep nothing.
       personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's
@@ -242,16 +243,19 @@ class Algorithm(_Fields):
 
 
 def target(models: Mapping[str, Any]) -> Any:
-    """Returns the deployed model at the target density: 'global', or else the last.
+    """Returns the model that stands for a method: the first that it deploys.
+
+    The headline accuracy, the density and the mismatch of a round are this model's, and
+    an export and the next stage take it.
 
     Args:
       models: models by name, as `deploy` returns them.
 
     Example:
-      >>> target({"aggregated": 1, "masked": 2}), target({"global": 3, "unpruned": 4})
-      (2, 3)
+      >>> target({"masked": 1, "aggregated": 2})
+      1
     """
-    return models.get("global", list(models.values())[-1])
+    return next(iter(models.values()))
 
 
 class Stage(NamedTuple):

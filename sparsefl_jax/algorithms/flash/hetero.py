@@ -83,7 +83,7 @@ def hetero_jmwst(
     """hetero-JMWST: `hetero_spdst` whose largest mask changes every `r_int` rounds.
 
     The new mask has the layer densities of the aggregate, recalibrated as in `jmwst`.
-    The first deployed model is the aggregate, which is not cut to a density.
+    The last deployed model is the aggregate, which is not cut to a density.
 
     Args:
       densities: the clients' budgets, in (0, 1]; the largest is the density of stage 1.
@@ -181,12 +181,11 @@ def _hetero(
         return Nested(whole._replace(since=jnp.stack(since)), ranks), {}
 
     def deploy(key, server):
-        aggregated = server.whole.model
-        models = {"aggregated": aggregated}
-        for tier, density in enumerate(sorted(densities)):
+        aggregated, models = server.whole.model, {}
+        for tier, density in reversed([*enumerate(sorted(densities))]):
             mask = _part(server, jnp.int32(tier), tiers, moving, select)
             models[f"d{density}"] = masks.pruned(aggregated, mask)
-        return models
+        return models | {"aggregated": aggregated}
 
     return Algorithm(
         init,
