@@ -185,7 +185,7 @@ class _Fields(NamedTuple):
     guarantee: Guarantee | None = None
     handed: Handed = nothing
     name: str = ""
-    settings: Mapping[str, Any] = {}
+    settings: dict[str, Any] = {}
 
 
 class Algorithm(_Fields):

@@ -5,7 +5,8 @@ import inspect
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-P, T = ParamSpec("P"), TypeVar("T")
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 def described(factory: Callable[P, T]) -> Callable[P, T]:

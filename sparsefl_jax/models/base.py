@@ -1,6 +1,6 @@
 """The interface of a network to the rest of the package: functions, loss and macs."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import flax.linen as nn
@@ -48,7 +48,7 @@ class Model(NamedTuple):
     loss: Callable = cross_entropy
     tokens: bool = False
     name: str = ""
-    settings: Mapping[str, Any] = {}
+    settings: dict[str, Any] = {}
 
     def shapes(self) -> tuple[PyTree, PyTree]:
         """Returns the shapes and dtypes of `(params, stats)`."""
