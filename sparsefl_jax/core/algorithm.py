@@ -31,10 +31,8 @@ A factory whose method follows its own schedule names the schedule's length `rou
 run is extended beyond it only if the user asks for that.
 """
 
-# ruff: noqa: D102 - the docstring of a protocol is that of its one function
-
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import optax
 
@@ -54,106 +52,10 @@ Message = dict[str, Any]  # of `wire.packets.Packet`, which lies above this fold
 method = described  # the decorator of a method's factory
 
 
-class Optimizer(Protocol):
-    """Returns the gradient transformation that clients use in a round."""
-
-    def __call__(self, round: int | Array) -> optax.GradientTransformation: ...
-
-
-class Init(Protocol):
-    """Returns the server's state at the start of the stage."""
-
-    def __call__(self, key: Key, start: SparseModel) -> PyTree: ...
-
-
-class Broadcast(Protocol):
-    """Returns the downlink of one client."""
-
-    def __call__(self, key: Key, ctx: Context, server: PyTree) -> Message: ...
-
-
-class Update(Protocol):
-    """Trains one client; returns its uplink, its new state and its metrics."""
-
-    def __call__(
-        self,
-        key: Key,
-        ctx: Context,
-        downlink: Message,
-        client: PyTree,
-        batches: Batches,
-    ) -> tuple[Message, PyTree, dict[str, Any]]: ...
-
-
-class Contribute(Protocol):
-    """Returns one client's term of the sum over the cohort, float32."""
-
-    def __call__(self, ctx: Context, uplink: Message) -> PyTree: ...
-
-
-class Aggregate(Protocol):
-    """Returns the server's new state and its metrics, from the sum over the cohort."""
-
-    def __call__(
-        self, key: Key, round: Array, server: PyTree, total: PyTree
-    ) -> tuple[PyTree, dict[str, Array]]: ...
-
-
-class Deploy(Protocol):
-    """Returns the server's models by name."""
-
-    def __call__(self, key: Key, server: PyTree) -> dict[str, SparseModel]: ...
-
-
-class Handed(Protocol):
-    """Returns what a client receives once, before its first round."""
-
-    def __call__(self, server: PyTree) -> Message: ...
-
-
-class InitClient(Protocol):
-    """Returns the state of a client that has not taken part yet."""
-
-    def __call__(self, key: Key, handed: Message, info: ClientInfo) -> PyTree: ...
-
-
-class Personalize(Protocol):
-    """Returns a client's personal models by name."""
-
-    def __call__(
-        self, key: Key, server: PyTree, client: PyTree, info: ClientInfo
-    ) -> dict[str, SparseModel]: ...
-
-
-class Undelivered(Protocol):
-    """Returns the state of a client whose uplink has come too late."""
-
-    def __call__(self, ctx: Context, before: PyTree, after: PyTree) -> PyTree: ...
-
-
-class Guarantee(Protocol):
-    """Returns what a run guarantees of its released models; refuses what breaks it."""
-
-    def __call__(
-        self,
-        stages: "Sequence[Stage]",
-        num_clients: int,
-        rounds: int,
-        budgets: Any | None,
-        system: Any | None,
-    ) -> dict[str, Any]: ...
-
-
-class Alive(Protocol):
-    """Returns an upper bound of the density after a number of rounds."""
-
-    def __call__(self, round: int, start: float) -> float: ...
-
-
-class Sampler(Protocol):
-    """Returns the clients of a round, [K] int32."""
-
-    def __call__(self, key: Key, round: Array) -> Array: ...
+# Returns the gradient transformation that clients use in a round.
+Optimizer = Callable[[Any], optax.GradientTransformation]
+# Draws the clients of a round, [K] int32, from a key and the round.
+Sampler = Callable[[Key, Array], Array]
 
 
 def nothing(server: PyTree) -> Message:
@@ -172,18 +74,18 @@ def as_it_left(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
 
 
 class _Fields(NamedTuple):
-    init: Init
-    broadcast: Broadcast
-    update: Update
-    contribute: Contribute
-    aggregate: Aggregate
-    deploy: Deploy
-    init_client: InitClient = no_client_state
-    personalize: Personalize | None = None
-    alive: Alive | None = None
-    undelivered: Undelivered = as_it_left
-    guarantee: Guarantee | None = None
-    handed: Handed = nothing
+    init: Callable[[Key, SparseModel], PyTree]
+    broadcast: Callable[[Key, Context, PyTree], Message]
+    update: Callable[[Key, Context, Message, PyTree, Batches], tuple]
+    contribute: Callable[[Context, Message], PyTree]
+    aggregate: Callable[[Key, Array, PyTree, PyTree], tuple]
+    deploy: Callable[[Key, PyTree], dict[str, SparseModel]]
+    init_client: Callable[[Key, Message, ClientInfo], PyTree] = no_client_state
+    personalize: Callable[..., dict[str, SparseModel]] | None = None
+    alive: Callable[[int, float], float] | None = None
+    undelivered: Callable[[Context, PyTree, PyTree], PyTree] = as_it_left
+    guarantee: Callable[..., dict[str, Any]] | None = None
+    handed: Callable[[PyTree], Message] = nothing
     name: str = ""
     settings: dict[str, Any] = {}
 
