@@ -41,11 +41,15 @@ LINES = [
     ([f"--config={MINI}", "--confg=5"], "confg"),
     ([f"--config={MINI}", "--seed=3"], "did you mean --config.seed?"),
     ([f"--config={MINI}", "--momentum=3"], "mean --config.optimizer.momentum?"),
+    (
+        ["--config=configs/fedrts_cifar10.py", "--config.algorithm.rule=gradient"],
+        "algorithm.rule is gone: FedTiny's is algorithm.name=fedtiny",
+    ),
     (["--target=v5e:2x2"], "--target has moved: python -m benchmarks.targets TARGET"),
     (["--seeds_together=yes"], "--seeds_together has moved: examples/seeds.ipynb"),
     (
         [f"--config={MINI}", "--config.seeds_together=yes"],
-        "--config.seeds_together has moved: examples/seeds.ipynb",
+        "seeds_together is gone: examples/seeds.ipynb",
     ),
     (["--algorithm.density=.3"], "did you mean --config.algorithm.density?"),
     ([f"--config={MINI}", "--config.num_rounds=None"], "num_rounds=None, expected an"),

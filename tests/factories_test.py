@@ -47,7 +47,7 @@ NUMBERS = {
 # `index` is missing: a packet refuses it, when the first round is traced.
 NAMES = (
     *("allocation", "criterion", "draw", "mask_update", "merge", "mode", "quantize"),
-    *("rule", "start", "submask", "uplink", "variant", "weighting", "weights"),
+    *("start", "submask", "uplink", "variant", "weighting", "weights"),
 )
 
 
@@ -107,6 +107,10 @@ MASKS = {"prunable": ("*kernel",), "index": "packed"}  # they change all the tim
 SPAFL = {"alpha": 0.002, "variant": "paper", "clamp": False, "keep_optimizer": False}
 SENT = {"initial": "sent"}
 TIMES = {"layer_time": None, "constant_time": 0.0, "max_density": 1.0}
+ADJUSTING = {
+    **{"adjust_every": 10, "adjust_until": 300, "prune_rate": 0.4},
+    **{"start": "random", "allocation": "erk"},
+}
 PRINTED = {
     "complement": {"aggregation_ratio": 1.5, "index": "bitmap"},
     "compressed": {
@@ -121,12 +125,11 @@ PRINTED = {
     | {"variant": "paper"},
     "fedpm": SENT | {"weights": "constants", "epsilon": 0.01, "keep_optimizer": True},
     "fedprox": FEDAVG | {"mu": 0.01},
-    "fedrts": MASKS
-    | {"rule": "thompson", "adjust_every": 10, "adjust_until": 300, "prune_rate": 0.4}
-    | {"gamma": 0.5, "vote_weight": 10.0, "start": "random", "allocation": "erk"},
+    "fedrts": MASKS | ADJUSTING | {"gamma": 0.5, "vote_weight": 10.0},
     "fedspa": MASKS
     | {"mask_update": "static", "shared": True, "prune_rate": None}
     | {"allocation": "erk", "adjust_until": None},
+    "fedtiny": MASKS | ADJUSTING,
     "fedsparsify_global": SPARSIFY | {"criterion": "magnitude"},
     "fedsparsify_local": SPARSIFY | {"merge": "majority"},
     "fjord": {

@@ -5,16 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import sparsefl_jax as sfl
-from sparsefl_jax.algorithms import fedrts
-from sparsefl_jax.algorithms.fedrts import beta_logits, in_doubt
+from sparsefl_jax.algorithms import fedrts, fedtiny
+from sparsefl_jax.algorithms.adjusting import in_doubt
+from sparsefl_jax.algorithms.fedrts import beta_logits
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.sparsity import layer_densities, masks, schedules, trees
 from sparsefl_jax.testing import plain_loop, small_world
 from sparsefl_jax.training import local
 from tests.by_hand import bare
 from tests.printed_spafl import CIFAR, CONVOLUTIONS
-from tests.refusals import refused
 from tests.silent import network, shapes
 
 FREE = "index='none' was chosen: no positions are charged"
@@ -46,16 +45,15 @@ def test_the_entries_of_resnet18():
         assert in_doubt(rates, alive, sizes).sum() == pytest.approx(doubt, abs=20)
 
 
-def drawing(start="random", key=0, rule="thompson"):
-    """Returns FedRTS on 16 weights, 8 of them alive, and its first server."""
-    method = fedrts(
+def drawing(start="random", key=0, factory=fedrts):
+    """Returns a method on 16 weights, 8 of them alive, and its first server."""
+    method = factory(
         bare({"w": 0}),
         local.make_optimizer(),
         density=0.5,
         allocation="uniform",
         prunable=("w",),
         start=start,
-        rule=rule,
     )
     weights = jnp.arange(16, 0, -1, dtype=jnp.float32)
     model = SparseModel({"w": weights}, {"w": jnp.ones(16, bool)}, {})
@@ -93,17 +91,17 @@ def test_the_server_draws_from_the_posteriors_in_rounds_that_adjust():
         np.testing.assert_allclose(new.model.params["w"], weights)
 
 
-@pytest.mark.parametrize("rule", ["thompson", "gradient"])
+@pytest.mark.parametrize("factory", [fedrts, fedtiny])
 @pytest.mark.parametrize(("index", "told"), [("none", FREE), ("packed", "")])
-def test_what_grows_says_that_its_positions_are_free(rule, index, told):
-    kwargs = {"density": 0.5, "rule": rule, "index": index}
-    (passing, *_) = plain_loop.passings(small_world.make_world(fedrts, kwargs), 0)
+def test_what_grows_says_that_its_positions_are_free(factory, index, told):
+    kwargs = {"density": 0.5, "index": index}
+    (passing, *_) = plain_loop.passings(small_world.make_world(factory, kwargs), 0)
     assert passing.up["grown"].assumed == told
 
 
 def test_what_grows_by_the_gradient_starts_at_0_also_where_it_was_just_pruned():
     """Of 8 entries int(0.3989 * 8) = 3 go; without a gradient the first holes grow."""
-    method, server = drawing(start="magnitude", rule="gradient")
+    method, server = drawing(start="magnitude", factory=fedtiny)
     args = jax.random.key(0), jnp.int32(10), server, votes(server)
     model = jax.jit(method.aggregate)(*args)[0].model
     assert np.flatnonzero(model.mask["w"]).tolist() == list(range(8))
@@ -120,10 +118,10 @@ def test_draws_have_the_frequencies_of_beta():
     assert float(jnp.mean(second > 0)) == pytest.approx(0.5, abs=0.015)
 
 
-@pytest.mark.parametrize("rule", ["thompson", "gradient"])
+@pytest.mark.parametrize("factory", [fedrts, fedtiny])
 @pytest.mark.parametrize("round", [7, 10])  # 10 adjusts
-def test_a_cohort_that_sent_nothing_changes_nothing(rule, round):
-    method, server = drawing(rule=rule)
+def test_a_cohort_that_sent_nothing_changes_nothing(factory, round):
+    method, server = drawing(factory=factory)
     total = jax.tree.map(jnp.zeros_like, votes(server))
     aggregate = jax.jit(method.aggregate)
     new, _ = aggregate(jax.random.key(0), jnp.int32(round), server, total)
@@ -140,14 +138,3 @@ def test_two_keys_give_two_masks():
         for i in range(2)
     ]
     assert (found[0].model.mask["w"] != found[1].model.mask["w"]).any()
-
-
-def test_the_rule_of_fedtiny_takes_no_votes():
-    model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
-    for changed in ({"gamma": 0.3}, {"vote_weight": 1.0}):
-        refused(
-            lambda c=changed: fedrts(
-                model, optimizer, density=0.5, rule="gradient", **c
-            ),
-            "expected 0.5 and 10.0 with rule='gradient'",
-        )

@@ -7,6 +7,7 @@ import pytest
 
 from sparsefl_jax.algorithms import hetero_jmwst, hetero_spdst, jmwst, nst, sensitivity
 from sparsefl_jax.algorithms.flash.common import target_mask
+from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.types import ClientInfo, Context, SparseModel
 from sparsefl_jax.wire.messages import pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
@@ -157,11 +158,11 @@ def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
     )
     server = sent(method, ONE, TWO)
     deployed = method.deploy(None, server)
-    assert list(deployed) == ["aggregated", "d0.15", "d0.2"]
+    assert list(deployed) == ["d0.2", "d0.15", "aggregated"]
     smaller = {"magnitude": (12, 17), "frozen": (13, 16)}[submask]
     for name, most, fewer in zip(LAYERS, (17, 22), smaller, strict=True):
         mean = covered_mean(name)
-        whole, small, large = (
+        large, small, whole = (
             SparseModel(
                 *(np.asarray(tree[name]) for tree in (model.params, model.mask)), {}
             )
@@ -175,6 +176,19 @@ def test_hetero_jmwst_shares_masks_out_as_the_aggregate_is(submask):
         if submask == "magnitude":
             np.testing.assert_array_equal(small.mask, largest(mean, fewer))
     np.testing.assert_allclose(deployed["aggregated"].params["bias"], 1.25)
+
+
+@pytest.mark.parametrize("factory", [jmwst, nst])
+def test_the_model_at_the_target_density_stands_for_the_method(factory):
+    """Of the aggregate's 70 entries at most 40 are in the mask of 0.2."""
+    method = factory(bare(SELECT), None, density=0.2, prunable=LAYERS)
+    deployed = method.deploy(None, sent(method, ONE, TWO))
+    assert target(deployed) is deployed["masked"]
+    alive = {
+        name: sum(int(model.mask[layer].sum()) for layer in LAYERS)
+        for name, model in deployed.items()
+    }
+    assert alive["masked"] <= 40 < alive["aggregated"] == 70
 
 
 @pytest.mark.parametrize("factory", [hetero_jmwst, hetero_spdst])

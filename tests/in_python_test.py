@@ -1,6 +1,7 @@
 """`sfl.experiment`: from Python a run is what it is from the command line."""
 
 import contextlib
+import functools
 import inspect
 import io
 import json
@@ -11,15 +12,17 @@ from typing import NamedTuple
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 import sparsefl_jax as sfl
 from sparsefl_jax import report
 from sparsefl_jax.runs import experiment, records, simulate
-from sparsefl_jax.runs.description import describe
-from sparsefl_jax.runs.run_directory import read_config
-from sparsefl_jax.runs.setup import Setup
+from sparsefl_jax.runs.description import describe, plain_value
+from sparsefl_jax.runs.run_directory import differences, read_config
+from sparsefl_jax.runs.setup import make
 from sparsefl_jax.system import interrupt
 from tests.tiny import ctrl_c, tiny_config, write_images
 
@@ -120,13 +123,21 @@ def test_a_stopped_run_goes_on_with_the_same_call(ended, tmp_path, monkeypatch):
     assert equal(stopped[:3], whole[:3]) and stopped.metrics == whole.metrics
 
 
+def doubled(logits, targets, weight):
+    """Twice the cross-entropy."""
+    loss, sums = sfl.models.cross_entropy(logits, targets, weight)
+    return 2 * loss, sums
+
+
 class Wider(nn.Module):
     """Another network."""
+
+    features: int = 4
 
     @nn.compact
     def __call__(self, x):
         """Returns logits."""
-        return nn.Dense(4)(x.reshape(len(x), -1))
+        return nn.Dense(self.features)(x.reshape(len(x), -1))
 
 
 OTHER = sfl.Model.from_flax(Wider(), jax.ShapeDtypeStruct((1, 2, 3, 1), np.float32))
@@ -142,7 +153,11 @@ OTHER = sfl.Model.from_flax(Wider(), jax.ShapeDtypeStruct((1, 2, 3, 1), np.float
         ),
         (dict(seed=1), "seed is 0 there and 1 here"),
         (dict(metric="pooled"), "metric is 'auto' there and 'pooled' here"),
-        (dict(model=OTHER), "model.fingerprint is "),
+        (dict(model=OTHER), "model."),
+        (
+            dict(model=MODEL.fitting(doubled)),
+            "model.loss is .*entropy. there and .*:d",
+        ),
         (dict(name="mine"), "algorithm.name is 'spdst' there and 'mine' here"),
         (dict(parts=stages()[1:]), "first_stage"),
         (dict(parts=stages(rounds=3)), "num_rounds=3, expected at least the 4 "),
@@ -234,7 +249,7 @@ def test_what_is_no_setting_is_refused_with_and_without_files(ended, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
-def top_share(model, optimizer, share=0.1, weighting="uniform"):
+def unnamed(model, optimizer, share=0.1, weighting="uniform"):
     """A method derived from another, as the examples make one."""
     base = sfl.fedavg(model, optimizer, weighting=weighting)
 
@@ -244,18 +259,103 @@ def top_share(model, optimizer, share=0.1, weighting="uniform"):
     return base._replace(update=update)
 
 
-def test_a_derived_method_is_told_by_its_own_name_and_arguments(ended):
-    def told(**arguments):
-        method = top_share(MODEL, rate(), **arguments)
-        setup = Setup([sfl.Stage(method, 1, 2)], MODEL, ended.data)
-        return describe(setup)
+top_share = sfl.method(unnamed)
 
-    usual = told()
-    method, optimizer = usual["algorithm"], usual["optimizer"]
-    assert method["name"] == "top_share" and method["share"] == 0.1
-    assert optimizer["name"] == "sgd" and optimizer["learning_rate"] == 0.1
-    assert told() == usual
-    assert told(weighting="examples") != usual  # which a function without a name makes
+
+def told(method, ended, model=MODEL):
+    return describe(make([sfl.Stage(method, 1, 2)], model, ended.data))
+
+
+def test_a_derived_method_is_told_by_its_own_name_and_arguments(ended):
+    usual = told(top_share(MODEL, rate()), ended)
+    assert usual["algorithm"] == {
+        **{"name": "unnamed", "share": 0.1, "weighting": "uniform"}
+    }
+    assert usual["optimizer"]["name"] == "sgd"
+    assert usual["optimizer"]["learning_rate"] == 0.1
+    assert told(top_share(MODEL, rate()), ended) == usual
+
+
+def smooth(amount):
+    def loss(logits, targets, weight):
+        return doubled(logits * amount, targets, weight)
+
+    return loss
+
+
+def halving(model, optimizer, *, private):
+    method = sfl.fedavg(model, optimizer, weighting="uniform")
+    return sfl.private(method, clip=private, noise_multiplier=0.0)
+
+
+ALIKE = {  # a setting: two methods, or networks, that differ in it alone
+    "optimizer.learning_rate": lambda v: (sfl.fedavg(MODEL, rate(v)), MODEL),
+    "optimizer.schedule.decay_rate": lambda v: (
+        sfl.fedavg(
+            MODEL,
+            sfl.training.make_optimizer(
+                schedule=sfl.method(optax.exponential_decay)(0.1, 5, v)
+            ),
+        ),
+        MODEL,
+    ),
+    "algorithm.alpha": lambda v: (sfl.spafl(MODEL, rate(), alpha=v), MODEL),
+    "algorithm.share": lambda v: (top_share(MODEL, rate(), v), MODEL),
+    "algorithm.privacy.clip": lambda v: (halving(MODEL, rate(), private=v), MODEL),
+    "model.loss.amount": lambda v: (
+        sfl.fedavg(MODEL, rate()),
+        MODEL.fitting(sfl.method(smooth)(v)),
+    ),
+    "model.module.features": lambda v: (
+        sfl.fedavg(MODEL, rate()),
+        sfl.Model.from_flax(Wider(int(10 * v)), np.ones((1, 2, 3, 1), np.float32)),
+    ),
+}
+
+
+@pytest.mark.parametrize("field", ALIKE)
+def test_runs_that_differ_in_one_setting_are_never_seeds_of_one_another(field, ended):
+    """A comparison takes runs of equal descriptions for seeds; so does `resume`."""
+    one, same, other = (told(m, ended, n) for m, n in map(ALIKE[field], (0.5, 0.5, 1)))
+    assert not differences(one, same)
+    found = differences(one, other)
+    found.pop("model.parameters", None)  # of a wider network
+    times = 10 if field.endswith("features") else 1
+    assert found == {field: (0.5 * times, 1 * times)}
+
+
+@pytest.mark.parametrize(
+    ("method", "model", "said"),
+    [
+        (
+            unnamed(MODEL, rate()),
+            MODEL,
+            "write @sfl.method above the function",
+        ),
+        (sfl.fedavg(MODEL, lambda r: None), MODEL, "fedavg.optimizer is a function wi"),
+        (
+            sfl.fedavg(MODEL, rate()),
+            MODEL.fitting(smooth(1)),
+            "model.loss is a function",
+        ),
+        (sfl.fedavg(MODEL, rate()), MODEL._replace(name=""), "the network has no name"),
+    ],
+)
+def test_what_has_no_name_is_refused_where_files_are_written(
+    ended, tmp_path, method, model, said
+):
+    with pytest.raises(ValueError, match=said) as error:
+        ended.run([sfl.Stage(method, 1, 2)], model, workdir=tmp_path / "run")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_values_that_a_setting_can_have():
+    given = {"a": [1, np.float32(0.5)], "by": functools.partial(doubled, weight=2)}
+    by = {"name": f"{__name__}:doubled", "args": (), "weight": 2}
+    assert plain_value("x", given) == {"a": (1, 0.5), "by": by}
+    one, other = (plain_value("x", {"w": jnp.arange(3) * k}) for k in (1, 2))
+    assert one != other
 
 
 @pytest.mark.slow
@@ -284,9 +384,8 @@ def test_every_method_is_described_by_its_name(name, ended):
     bare = {name for name, p in given.items() if p.default is p.empty}
     needed = {k: v for k, v in needed.items() if k in bare}
     method = factory(MODEL, rate(), **needed)
-    told = describe(Setup([sfl.Stage(method, 1, 2)], MODEL, ended.data))
-    assert told["algorithm"]["name"] == name
-    text = json.dumps(told)
-    again = factory(MODEL, rate(), **needed)
-    again = describe(Setup([sfl.Stage(again, 1, 2)], MODEL, ended.data))
-    assert json.dumps(again) == text
+    found = told(method, ended)
+    assert found["algorithm"]["name"] == name
+    assert found["algorithm"].keys() >= needed.keys()
+    again = told(factory(MODEL, rate(), **needed), ended)
+    assert json.dumps(again) == json.dumps(found)

@@ -202,7 +202,7 @@ def adds_changes(world, dynamic=False, shared=True):
 
 
 FEDRTS = {"density": 0.5, "adjust_every": 2, "adjust_until": 4, "gamma": 0.3}
-TINY = {"density": 0.5, "adjust_every": 2, "adjust_until": 4, "rule": "gradient"}
+TINY = {"density": 0.5, "adjust_every": 2, "adjust_until": 4}
 # .2 (1 + cos(pi t / 4)) of them are in doubt: .4, .3414, .2 and .0586, rounded down.
 DOUBT = {
     0: {"fc1": 20, "fc2": 17},
@@ -213,7 +213,7 @@ DOUBT = {
 
 
 def votes_by_hand(world, gamma=0.3, scale=10.0):
-    """FedRTS: four rounds of votes, of which round 2 adjusts the mask."""
+    """FedRTS and FedTiny: four rounds of votes, of which round 2 adjusts the mask."""
     states, logs = small_world.path(world)
     thompson = "gamma" in world.name
     ones = {name: np.ones_like(world.model.params[name]["kernel"]) for name in LAYERS}

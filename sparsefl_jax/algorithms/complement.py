@@ -10,14 +10,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import summand
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.algorithms.masked import moved, summand
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
 
 
 class Server(NamedTuple):
@@ -28,6 +28,7 @@ class Server(NamedTuple):
     since: Array  # shape=(), int32: first round whose broadcast carries the mask
 
 
+@method
 def complement(
     model: Model,
     optimizer: Optimizer,
@@ -97,7 +98,7 @@ def complement(
         params = jax.tree.map(lambda b, m: b + ratio * m, base, mean)
         mask = jax.tree.map(lambda w: _kept(w, density), params)
         pruned = SparseModel(masks.apply(params, mask), mask, stats)
-        return Server(pruned, params, renewed(round, old.mask, mask, server.since)), {}
+        return moved(round, server, pruned)._replace(unpruned=params), {}
 
     def deploy(key, server):
         whole = SparseModel(

@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.algorithms.fedavg import deploy, fit, mean_update, server_step
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Context, EmptyState, PyTree, SparseModel
 from sparsefl_jax.core.validate import one_of, whole
 from sparsefl_jax.models.base import Model
@@ -39,7 +39,6 @@ HELD = "the client adds the steps that travel to the model that it holds"
 
 _add = partial(jax.tree.map, jnp.add)
 _subtract = partial(jax.tree.map, jnp.subtract)
-
 
 FEEDBACK = {  # (delta, memory) -> pending, and (memory, pending, sent) -> memory
     "ef": (_add, lambda memory, pending, sent: _subtract(pending, sent)),
@@ -74,6 +73,7 @@ class Server(NamedTuple):
     step: PyTree  # a `Step` if the downlink is compressed; else EmptyState
 
 
+@method
 def compressed(
     model: Model,
     optimizer: Optimizer,

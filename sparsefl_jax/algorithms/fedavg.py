@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.types import Batches, Key, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
@@ -28,6 +28,7 @@ class Server(NamedTuple):
     opt_state: PyTree
 
 
+@method
 def fedavg(
     model: Model,
     optimizer: Optimizer,

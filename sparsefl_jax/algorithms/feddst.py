@@ -19,18 +19,20 @@ from sparsefl_jax.algorithms.masked import (
     covered_average,
     covered_summand,
     layer_counts,
+    moved,
     spdst,
 )
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k
 from sparsefl_jax.training import local
 from sparsefl_jax.training.screening import readjust
-from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import pack_up, unpack_model
 
 
+@method
 def feddst(
     model: Model,
     optimizer: Optimizer,
@@ -133,7 +135,7 @@ def feddst(
         new = SparseModel(masks.apply(mean, mask), mask, stats)
         any_sent = total["stats"]["weight"] > 0
         new = jax.tree.map(lambda n, o: jnp.where(any_sent, n, o), new, old)
-        return Server(new, renewed(round, old.mask, new.mask, server.since)), {}
+        return moved(round, server, new), {}
 
     return frozen._replace(
         init=init,

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import optax
 from jax.flatten_util import ravel_pytree
 
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
@@ -34,6 +34,7 @@ WEIGHTS = ("constants", "initial")
 KEPT = "a client keeps the weights that it was handed before its first round"
 
 
+@method
 def fedpm(
     model: Model,
     optimizer: Optimizer,

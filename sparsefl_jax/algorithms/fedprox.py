@@ -9,12 +9,13 @@ import jax.numpy as jnp
 import optax
 
 from sparsefl_jax.algorithms.fedavg import fedavg, fit
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.training import local
 
 
+@method
 def fedprox(
     model: Model,
     optimizer: Optimizer,

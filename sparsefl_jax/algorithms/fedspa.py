@@ -16,7 +16,7 @@ import numpy as np
 from jax import lax
 
 from sparsefl_jax.algorithms.masked import KERNELS, layer_counts, summand
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import (
     Array,
     EmptyState,
@@ -40,6 +40,7 @@ class Server(NamedTuple):
     seed: Array  # shape=(), uint32
 
 
+@method
 def fedspa(
     model: Model,
     optimizer: Optimizer,

@@ -11,14 +11,14 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import averaged, spdst, summand_with_mask
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.algorithms.masked import averaged, moved, spdst, summand_with_mask
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, schedules, top_k, trees
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import pack_up, unpack_model
 
 ALL = ("*",)
 
@@ -31,6 +31,7 @@ class Server(NamedTuple):
     scores: PyTree  # float32 like params: the order of random purging; else {}
 
 
+@method
 def fedsparsify_global(
     model: Model,
     optimizer: Optimizer,
@@ -89,7 +90,7 @@ def fedsparsify_global(
         mean = averaged(server.model, total)
         scores = server.scores or jax.tree.map(jnp.abs, mean.params)
         mask = jax.tree.map(jnp.logical_and, purge(scores, round), mean.mask)
-        return _next(round, server, mean._replace(mask=mask)), {}
+        return moved(round, server, masks.pruned(mean, mask)), {}
 
     return frozen._replace(
         init=init,
@@ -98,6 +99,7 @@ def fedsparsify_global(
     )
 
 
+@method
 def fedsparsify_local(
     model: Model,
     optimizer: Optimizer,
@@ -161,7 +163,7 @@ def fedsparsify_local(
         mask = jax.tree.map(
             lambda v, m: jnp.where(voters > 0, v >= least, m), total["masks"], mean.mask
         )
-        return _next(round, server, mean._replace(mask=mask)), {}
+        return moved(round, server, masks.pruned(mean, mask)), {}
 
     def alive(round, start):
         if not round:
@@ -192,8 +194,3 @@ def _purging(model, density, rounds, frequency, power, prunable):
         return top_k.at_least(scores, count, select)
 
     return purge, lambda round: 1 - schedule[min(round, rounds) - 1]
-
-
-def _next(round, server, new) -> Server:
-    since = renewed(round, server.model.mask, new.mask, server.since)
-    return server._replace(model=masks.pruned(new, new.mask), since=since)

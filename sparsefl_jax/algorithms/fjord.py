@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel, Work
 from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
@@ -29,6 +29,7 @@ class Server(NamedTuple):
     stats: PyTree  # float32, [W, ...]
 
 
+@method
 def fjord(
     model: Model,
     optimizer: Optimizer,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.snip import one_shot, scored
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, renamed
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Key, PyTree
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
@@ -21,6 +21,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
 
 
+@method
 def grasp(
     model: Model,
     optimizer: Optimizer,
@@ -76,7 +77,7 @@ def grasp(
     softened = model._replace(apply=apply) if temperature != 1 else model
     loss_fn = scored(softened, mode)
     parts = 2 if halves else 1
-    algorithm = one_shot(
+    return one_shot(
         partial(gradient_flow, loss_fn, select=select, parts=parts),
         # n - int(n (1 - d)) is ceil(n d); the rounding removes the error of n d.
         keep=lambda size: math.ceil(round(size * density, 6)),
@@ -86,7 +87,6 @@ def grasp(
         first_samples=first_samples,
         index=index,
     )
-    return renamed("grasp", algorithm)
 
 
 def gradient_flow(

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.models.norm import is_static
@@ -27,6 +27,7 @@ class Server(NamedTuple):
     static: PyTree  # float32, initial values of static ones; None for running ones
 
 
+@method
 def heterofl(
     model: Model,
     optimizer: Optimizer,

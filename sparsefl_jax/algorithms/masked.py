@@ -10,19 +10,19 @@ Consensus Matter?", TMLR 2023, https://arxiv.org/abs/2208.13092.
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Message, Optimizer, method
 from sparsefl_jax.core.types import Array, Context, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, trees
 from sparsefl_jax.training import local, means
-from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
+from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 
 KERNELS = ("*kernel",)
 ALLOCATIONS = {
@@ -39,6 +39,7 @@ class Server(NamedTuple):
     since: Array  # shape=(), int32
 
 
+@method
 def spdst(
     model: Model,
     optimizer: Optimizer,
@@ -106,6 +107,7 @@ def spdst(
     )
 
 
+@method
 def pdst(
     model: Model,
     optimizer: Optimizer,
@@ -222,6 +224,19 @@ def mean_on_union(old: SparseModel, total: dict[str, PyTree]) -> SparseModel:
         lambda votes, m: jnp.where(empty, m, votes > 0), total["masks"], old.mask
     )
     return mean._replace(mask=union)
+
+
+def moved(round: Array, server: Any, new: SparseModel) -> Any:
+    """Returns a server with its next model, and `since`, which follows from the masks.
+
+    Args:
+      round: t, as `aggregate` has it.
+      server: a NamedTuple with the fields `model`, which round t broadcast, and
+        `since`, such as `Server`.
+      new: the model that round t + 1 will broadcast.
+    """
+    since = renewed(round, server.model.mask, new.mask, server.since)
+    return server._replace(model=new, since=since)
 
 
 def averaged(old: SparseModel, total: PyTree) -> SparseModel:

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.masked import averaged
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, EmptyState, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
@@ -32,6 +32,7 @@ class Client(NamedTuple):
     loss: Array  # shape=(), float32: at its last upload in time, inf before the first
 
 
+@method
 def pqsu(
     model: Model,
     optimizer: Optimizer,

@@ -132,8 +132,15 @@ def private(
             )
         return facts
 
+    privacy = {"clip": clip, "noise_multiplier": noise_multiplier, "delta": delta}
+    privacy |= {"fingerprint": fingerprint}
     return algorithm._replace(
-        update=update, contribute=contribute, aggregate=aggregate, guarantee=guarantee
+        update=update,
+        contribute=contribute,
+        aggregate=aggregate,
+        guarantee=guarantee,
+        name=algorithm.name,
+        settings=algorithm.settings | {"privacy": privacy},
     )
 
 

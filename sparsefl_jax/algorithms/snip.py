@@ -12,7 +12,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, renamed
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, Key, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
@@ -22,6 +22,7 @@ from sparsefl_jax.wire.packets import Packet
 from sparsefl_jax.wire.positions import POSITIONS
 
 
+@method
 def snip(
     model: Model,
     optimizer: Optimizer,
@@ -60,7 +61,7 @@ def snip(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> stage = snip(model, optimizer, density=0.1, prunable=("*",))
     """
-    algorithm = one_shot(
+    return one_shot(
         partial(saliency, scored(model, mode)),
         keep=lambda size: round(size * density),
         passes=1,
@@ -69,7 +70,6 @@ def snip(
         first_samples=first_samples,
         index=index,
     )
-    return renamed("snip", algorithm)
 
 
 def scored(model: Model, mode: str) -> Callable:

@@ -11,18 +11,26 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 
-from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, summand, within
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.algorithms.masked import (
+    KERNELS,
+    Server,
+    averaged,
+    moved,
+    summand,
+    within,
+)
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
 from sparsefl_jax.training import local, means, sparse_passes
-from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import pack_down, pack_up, unpack_model
 
 LEAST = 1e-7  # the share of inputs that the layer of a kernel of zeros saves
 
 
+@method
 def sparsyfed(
     model: Model,
     optimizer: Optimizer,
@@ -104,8 +112,7 @@ def sparsyfed(
 
     def aggregate(key, round, server, total):
         new = _alive(averaged(server.model, total), select)
-        since = renewed(round, server.model.mask, new.mask, server.since)
-        return Server(new, since), {}
+        return moved(round, server, new), {}
 
     def deploy(key, server):
         params = _power(server.model.params, exponent, select)

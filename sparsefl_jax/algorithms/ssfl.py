@@ -12,7 +12,7 @@ import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.masked import KERNELS
 from sparsefl_jax.algorithms.snip import one_shot, saliency, scored
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, renamed
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks, top_k, trees
@@ -21,6 +21,7 @@ from sparsefl_jax.wire.messages import INITIAL, pack_initial
 from sparsefl_jax.wire.packets import Packet
 
 
+@method
 def ssfl(
     model: Model,
     optimizer: Optimizer,
@@ -110,5 +111,4 @@ def ssfl(
         return server._replace(mask=mask), {}
 
     steps = {"broadcast": broadcast, "update": update, "contribute": contribute}
-    stage = vote._replace(**steps, aggregate=aggregate, alive=None)
-    return renamed("ssfl", stage)
+    return vote._replace(**steps, aggregate=aggregate, alive=None)

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 from jax import lax
 
 from sparsefl_jax.algorithms.masked import KERNELS, averaged, summand
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import PyTree, SparseModel
 from sparsefl_jax.core.validate import in_range, one_of
 from sparsefl_jax.models.base import Model
@@ -26,6 +26,7 @@ from sparsefl_jax.wire.packets import Packet
 UPLINKS = ("weights", "diff_on_top", "top_of_diff")
 
 
+@method
 def zerofl(
     model: Model,
     optimizer: Optimizer,

@@ -4,6 +4,7 @@ A new method is one file in `algorithms/`: a factory that returns an `Algorithm`
 functions for *one* client. `round_program.py` samples clients, maps over them, sums
 what they contribute, and compiles all rounds of a segment into one program.
 
+    @method
     def my_method(model, optimizer, *, strength=0.1):
         '''Authors, venue, link. What travels, what a client keeps.'''
 
@@ -30,13 +31,12 @@ A factory whose method follows its own schedule names the schedule's length `rou
 run is extended beyond it only if the user asks for that.
 """
 
-# ruff: noqa: D102 - the docstring of a protocol is that of its one function
-
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import optax
 
+from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import (
     Array,
     Batches,
@@ -49,108 +49,13 @@ from sparsefl_jax.core.types import (
 )
 
 Message = dict[str, Any]  # of `wire.packets.Packet`, which lies above this folder
+method = described  # the decorator of a method's factory
 
 
-class Optimizer(Protocol):
-    """Returns the gradient transformation that clients use in a round."""
-
-    def __call__(self, round: int | Array) -> optax.GradientTransformation: ...
-
-
-class Init(Protocol):
-    """Returns the server's state at the start of the stage."""
-
-    def __call__(self, key: Key, start: SparseModel) -> PyTree: ...
-
-
-class Broadcast(Protocol):
-    """Returns the downlink of one client."""
-
-    def __call__(self, key: Key, ctx: Context, server: PyTree) -> Message: ...
-
-
-class Update(Protocol):
-    """Trains one client; returns its uplink, its new state and its metrics."""
-
-    def __call__(
-        self,
-        key: Key,
-        ctx: Context,
-        downlink: Message,
-        client: PyTree,
-        batches: Batches,
-    ) -> tuple[Message, PyTree, dict[str, Any]]: ...
-
-
-class Contribute(Protocol):
-    """Returns one client's term of the sum over the cohort, float32."""
-
-    def __call__(self, ctx: Context, uplink: Message) -> PyTree: ...
-
-
-class Aggregate(Protocol):
-    """Returns the server's new state and its metrics, from the sum over the cohort."""
-
-    def __call__(
-        self, key: Key, round: Array, server: PyTree, total: PyTree
-    ) -> tuple[PyTree, dict[str, Array]]: ...
-
-
-class Deploy(Protocol):
-    """Returns the server's models by name."""
-
-    def __call__(self, key: Key, server: PyTree) -> dict[str, SparseModel]: ...
-
-
-class Handed(Protocol):
-    """Returns what a client receives once, before its first round."""
-
-    def __call__(self, server: PyTree) -> Message: ...
-
-
-class InitClient(Protocol):
-    """Returns the state of a client that has not taken part yet."""
-
-    def __call__(self, key: Key, handed: Message, info: ClientInfo) -> PyTree: ...
-
-
-class Personalize(Protocol):
-    """Returns a client's personal models by name."""
-
-    def __call__(
-        self, key: Key, server: PyTree, client: PyTree, info: ClientInfo
-    ) -> dict[str, SparseModel]: ...
-
-
-class Undelivered(Protocol):
-    """Returns the state of a client whose uplink has come too late."""
-
-    def __call__(self, ctx: Context, before: PyTree, after: PyTree) -> PyTree: ...
-
-
-class Guarantee(Protocol):
-    """Returns what a run guarantees of its released models; refuses what breaks it."""
-
-    def __call__(
-        self,
-        stages: "Sequence[Stage]",
-        num_clients: int,
-        rounds: int,
-        budgets: Any | None,
-        system: Any | None,
-    ) -> dict[str, Any]: ...
-
-
-class Alive(Protocol):
-    """Returns an upper bound of the density after a number of rounds."""
-
-    def __call__(self, round: int, start: float) -> float: ...
-
-
-class Sampler(Protocol):
-    """Returns the clients of a round, [K] int32."""
-
-    def __call__(self, key: Key, round: Array) -> Array: ...
+# Returns the gradient transformation that clients use in a round.
+Optimizer = Callable[[Any], optax.GradientTransformation]
+# Draws the clients of a round, [K] int32, from a key and the round.
+Sampler = Callable[[Key, Array], Array]
 
 
 def nothing(server: PyTree) -> Message:
@@ -168,7 +73,24 @@ def as_it_left(ctx: Context, before: PyTree, after: PyTree) -> PyTree:
     return after
 
 
-class Algorithm(NamedTuple):
+class _Fields(NamedTuple):
+    init: Callable[[Key, SparseModel], PyTree]
+    broadcast: Callable[[Key, Context, PyTree], Message]
+    update: Callable[[Key, Context, Message, PyTree, Batches], tuple]
+    contribute: Callable[[Context, Message], PyTree]
+    aggregate: Callable[[Key, Array, PyTree, PyTree], tuple]
+    deploy: Callable[[Key, PyTree], dict[str, SparseModel]]
+    init_client: Callable[[Key, Message, ClientInfo], PyTree] = no_client_state
+    personalize: Callable[..., dict[str, SparseModel]] | None = None
+    alive: Callable[[int, float], float] | None = None
+    undelivered: Callable[[Context, PyTree, PyTree], PyTree] = as_it_left
+    guarantee: Callable[..., dict[str, Any]] | None = None
+    handed: Callable[[PyTree], Message] = nothing
+    name: str = ""
+    settings: dict[str, Any] = {}
+
+
+class Algorithm(_Fields):
     """A federated method as pure functions, and a bound on the density of its masks.
 
     Attributes:
@@ -183,7 +105,8 @@ class Algorithm(NamedTuple):
       aggregate: `(key, round, server, total) -> (server, metrics)`, a dict of scalars;
         `round` is a scalar int32 that counts from 0 within the stage.
       deploy: `(key, server) -> dict[str, SparseModel]`, the server's models. The first
-        is the headline; `target` names the one that an export and the next stage take.
+        stands for the method, see `target`; where one is cut to the target density, it
+        comes first.
       init_client: `(key, handed, info) -> client`, where `handed` is the message of the
         function below, decoded. By default clients keep nothing.
       personalize: `(key, server, client, info) -> dict[str, SparseModel]`, a client's
@@ -206,20 +129,15 @@ class Algorithm(NamedTuple):
       handed: `(server) -> dict[str, Packet]`, all that `init_client` sees of the
         server. It is charged in a client's first round and has to stay the same in all
         rounds of a stage. By default {}.
+      name: the name of its factory, if `method` decorates it. A method that `_replace`
+        derives from another has none until its own factory gives it one.
+      settings: the arguments of its factory, by name.
     """
 
-    init: Init
-    broadcast: Broadcast
-    update: Update
-    contribute: Contribute
-    aggregate: Aggregate
-    deploy: Deploy
-    init_client: InitClient = no_client_state
-    personalize: Personalize | None = None
-    alive: Alive | None = None
-    undelivered: Undelivered = as_it_left
-    guarantee: Guarantee | None = None
-    handed: Handed = nothing
+    __slots__ = ()
+
+    def _replace(self, **changed) -> "Algorithm":
+        return super()._replace(**{"name": "", "settings": {}} | changed)
 
     def first_state(self, key: Key, server: PyTree, info: ClientInfo) -> PyTree:
         """Returns the state of a client that has not taken part yet."""
@@ -227,29 +145,19 @@ class Algorithm(NamedTuple):
 
 
 def target(models: Mapping[str, Any]) -> Any:
-    """Returns the deployed model at the target density: 'global', or else the last.
+    """Returns the model that stands for a method: the first that it deploys.
+
+    The headline accuracy, the density and the mismatch of a round are this model's, and
+    an export and the next stage take it.
 
     Args:
       models: models by name, as `deploy` returns them.
 
     Example:
-      >>> target({"aggregated": 1, "masked": 2}), target({"global": 3, "unpruned": 4})
-      (2, 3)
+      >>> target({"masked": 1, "aggregated": 2})
+      1
     """
-    return models.get("global", list(models.values())[-1])
-
-
-def renamed(name: str, algorithm: Algorithm) -> Algorithm:
-    """Returns an algorithm whose functions say that `name` made them.
-
-    For a factory that leaves it to a common one to define the functions: records of a
-    run call a method by the factory that made it.
-    """
-    for function in algorithm:
-        made, _, own = getattr(function, "__qualname__", "").partition(".<locals>.")
-        if made and own:
-            function.__qualname__ = f"{name}.<locals>.{own}"
-    return algorithm
+    return next(iter(models.values()))
 
 
 class Stage(NamedTuple):

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import Array, Key
 from sparsefl_jax.core.validate import above, at_least, one_of
 
@@ -20,6 +21,7 @@ _PAD = 4
 _CUTOUT = 16  # pixels
 
 
+@described
 def make_preprocess(
     mean: Sequence[float] | None = None,
     std: Sequence[float] | None = None,

@@ -17,6 +17,7 @@ from numpy.typing import ArrayLike
 
 from sparsefl_jax.core import keys
 from sparsefl_jax.core.algorithm import Stage
+from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import Array, Key
 from sparsefl_jax.system import hardware
 
@@ -83,6 +84,7 @@ def _draw(key: Key, num_clients: int, count: int, present: Array | None) -> Arra
     return ids.astype(jnp.int32)
 
 
+@described
 def uniform_sampler(
     num_clients: int, cohort_size: int, present: Callable | None = None
 ) -> Callable:
@@ -110,6 +112,7 @@ def uniform_sampler(
     return sampler
 
 
+@described
 def stratified_sampler(
     budgets: ArrayLike, cohort_size: int, present: Callable | None = None
 ) -> Callable:

@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     add(
         "--model",
         metavar="NAME",
-        help="name of a deployed model (default: that at the target density)",
+        help="name of a deployed model (default: the first)",
     )
     add("--client", metavar="K", type=int, help="id of a client, for its own model")
     add(

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import jax
 
-from sparsefl_jax.core.algorithm import target
 from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.export.files import Sizes, save_sparse
 from sparsefl_jax.runs import results, run_directory
@@ -32,7 +31,7 @@ def export_run(
       path: the file; None for `model.safetensors` or `client_K.safetensors` in the
         run's directory.
       index: as in `save_sparse`.
-      name: the name of a deployed model; None for that at the target density.
+      name: the name of a deployed model; None for the first.
       client: the id of a client, for its own model; None for the server's.
       best: whether to take the server's models of the best evaluation, not the last.
 
@@ -52,7 +51,7 @@ def export_run(
     config = run_directory.read_config(run)
     deployed = _deployed(run, client, best)
     if name is None:
-        name = next(n for n, model in deployed.items() if model is target(deployed))
+        name = next(iter(deployed))
         if name == "newcomer":
             raise ValueError(
                 "this method's server has no trained model, expected a client, or the "

@@ -1,7 +1,7 @@
 """The interface of a network to the rest of the package: functions, loss and macs."""
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import flax.linen as nn
 import jax
@@ -35,6 +35,9 @@ class Model(NamedTuple):
       loss: `(logits, targets, weight) -> (loss, sums)`. Training minimises it and
         evaluation reports it, see `fitting`.
       tokens: whether `apply` takes integers and looks them up in a table.
+      name: of the network, such as the class of a module; one that is made by hand
+        needs it for a run with files.
+      settings: what else sets the network apart from others of this name.
     """
 
     init: Callable
@@ -44,6 +47,8 @@ class Model(NamedTuple):
     dtype: str = "float32"
     loss: Callable = cross_entropy
     tokens: bool = False
+    name: str = ""
+    settings: dict[str, Any] = {}
 
     def shapes(self) -> tuple[PyTree, PyTree]:
         """Returns the shapes and dtypes of `(params, stats)`."""
@@ -80,7 +85,8 @@ class Model(NamedTuple):
         """
         model = wrap(module, example)
         trial.try_out(type(module).__name__, model.init, model.apply, example)
-        return _counted(model, example)
+        named = model._replace(name=type(module).__name__, settings={"module": module})
+        return _counted(named, example)
 
     @classmethod
     def from_nnx(cls, make: Callable, example: Array | jax.ShapeDtypeStruct) -> "Model":
@@ -128,7 +134,8 @@ class Model(NamedTuple):
 
         macs = jax.tree.map(lambda _: 0, shapes[0])
         trial.try_out(kind, init, apply, example)
-        return _counted(cls(init, apply, macs), example)
+        named = cls(init, apply, macs, name=kind, settings={"make": make})
+        return _counted(named, example)
 
     def fitting(self, loss: Callable) -> "Model":
         """Returns the same network with another loss, for training and evaluation.
@@ -230,7 +237,8 @@ class Model(NamedTuple):
             with saved_inputs.hooked(hook, paths, weight):
                 return self.apply(params, stats, x, **options)
 
-        return self._replace(apply=apply)
+        settings = self.settings | {"saving": hook, "paths": tuple(paths)}
+        return self._replace(apply=apply, settings=settings)
 
     def reading(self, preprocess: Callable) -> "Model":
         """Returns the same network with `preprocess` in front of it.
@@ -256,7 +264,8 @@ class Model(NamedTuple):
             x = preprocess(input_key, x, train)
             return self.apply(params, stats, x, train=train, weight=weight, key=key)
 
-        return self._replace(apply=apply)
+        settings = self.settings | {"reading": preprocess}
+        return self._replace(apply=apply, settings=settings)
 
 
 def wrap(module: nn.Module, example: Array | jax.ShapeDtypeStruct) -> Model:

@@ -3,6 +3,7 @@
 import inspect
 from typing import Any
 
+from sparsefl_jax.core.described import described
 from sparsefl_jax.core.named import named
 from sparsefl_jax.core.validate import blaming, one_of
 from sparsefl_jax.models import cnn, mlp, recurrent, resnet, transformer, vgg
@@ -30,6 +31,7 @@ MODELS = {
 }
 
 
+@described
 def build(
     name: str,
     num_classes: int,

@@ -178,8 +178,8 @@ def experiment(
       workdir: a directory, created if absent; None writes nothing.
       seeds: the number of runs, of seeds that follow one another.
       seed: the first seed.
-      name: of the method of the last stage in tables and pages; by default that of the
-        function that made it.
+      name: of the method of the last stage in tables and pages; by default that of its
+        factory.
       progress: whether to show the plan and the progress.
       **settings: the other fields of a `Setup`, such as `eval_every` and `until`. With
         a `workdir` also `checkpoint_minutes` (10) and `sinks`, see `default_config`.
@@ -189,8 +189,9 @@ def experiment(
 
     Raises:
       ValueError: in one line, on what cannot run. `workdir` holds something else, or
-        the run of another setup; numbers, texts and arrays of the stages, the network
-        and the settings are compared, the code of functions is not.
+        the run of another setup; the settings of the stages and of the network are
+        compared, the code of functions is not. With a `workdir`, a method's factory is
+        not decorated with `sfl.method`, or a setting has no name.
       TypeError: there is no such setting.
       MemoryError, FloatingPointError: as `segments` does; the last checkpoint stays.
       OSError: a file cannot be written.

@@ -85,7 +85,7 @@ def tiny_model() -> Model:
         return layer("fc2", params, hidden), stats
 
     macs = {n: {"kernel": s[0] * s[1], "bias": 0} for n, s in shapes.items()}
-    return Model(init, apply, macs)
+    return Model(init, apply, macs, name="tiny_model")
 
 
 def make_world(

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
+from sparsefl_jax.core.described import described
 from sparsefl_jax.core.types import (
     Array,
     Batches,
@@ -96,6 +97,7 @@ def objective(model: Model, *, train: bool = True) -> Callable:
     return loss_fn
 
 
+@described
 def make_optimizer(
     name: str = "sgd",
     *,
@@ -117,8 +119,9 @@ def make_optimizer(
       **kwargs: further arguments of the optimizer, such as `momentum`.
 
     Returns:
-      `optimizer(round) -> optax.GradientTransformation`. Its state does not hold the
-      rate, so it can be kept from one round to the next.
+      `optimizer(round) -> optax.GradientTransformation`, which has a `name` and
+      `settings`, see `described`. Its state does not hold the rate, so it can be kept
+      from one round to the next.
 
     Raises:
       ValueError: optax has no such optimizer, it lacks an argument or needs more than

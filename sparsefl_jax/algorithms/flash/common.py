@@ -63,6 +63,6 @@ def target_mask(
 
 
 def both(key: Key, server: Changing) -> dict[str, SparseModel]:
-    """Returns the aggregate, denser than the target, and the aggregate cut to it."""
+    """Returns the aggregate cut to the target, and the aggregate, which is denser."""
     masked = masks.pruned(server.model, server.mask)
-    return {"aggregated": server.model, "masked": masked}
+    return {"masked": masked, "aggregated": server.model}

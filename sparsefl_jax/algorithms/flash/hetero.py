@@ -16,7 +16,7 @@ from sparsefl_jax.algorithms.masked import (
     covered_summand,
     within,
 )
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer, renamed
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree
 from sparsefl_jax.core.validate import in_range, one_of, whole
 from sparsefl_jax.models.base import Model
@@ -32,6 +32,7 @@ class Nested(NamedTuple):
     ranks: PyTree  # int32: nested masks of at most so many entries leave an entry out
 
 
+@method
 def hetero_spdst(
     model: Model,
     optimizer: Optimizer,
@@ -60,13 +61,13 @@ def hetero_spdst(
       >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
       >>> method = hetero_spdst(model, optimizer, densities=(0.1, 0.2))
     """
-    algorithm = _hetero(
+    return _hetero(
         model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=0, rate=0.0, decay=False,
     )  # fmt: skip
-    return renamed("hetero_spdst", algorithm)
 
 
+@method
 def hetero_jmwst(
     model: Model,
     optimizer: Optimizer,
@@ -82,7 +83,7 @@ def hetero_jmwst(
     """hetero-JMWST: `hetero_spdst` whose largest mask changes every `r_int` rounds.
 
     The new mask has the layer densities of the aggregate, recalibrated as in `jmwst`.
-    The first deployed model is the aggregate, which is not cut to a density.
+    The last deployed model is the aggregate, which is not cut to a density.
 
     Args:
       densities: the clients' budgets, in (0, 1]; the largest is the density of stage 1.
@@ -101,11 +102,10 @@ def hetero_jmwst(
       >>> method = hetero_jmwst(model, optimizer, densities=(0.1, 0.2), r_int=5)
     """
     whole("r_int", r_int, 1)
-    algorithm = _hetero(
+    return _hetero(
         model, optimizer, densities=densities, submask=submask, prunable=prunable,
         index=index, r_int=r_int, rate=prune_rate, decay=prune_rate_decay,
     )  # fmt: skip
-    return renamed("hetero_jmwst", algorithm)
 
 
 def _hetero(
@@ -181,12 +181,11 @@ def _hetero(
         return Nested(whole._replace(since=jnp.stack(since)), ranks), {}
 
     def deploy(key, server):
-        aggregated = server.whole.model
-        models = {"aggregated": aggregated}
-        for tier, density in enumerate(sorted(densities)):
+        aggregated, models = server.whole.model, {}
+        for tier, density in reversed([*enumerate(sorted(densities))]):
             mask = _part(server, jnp.int32(tier), tiers, moving, select)
             models[f"d{density}"] = masks.pruned(aggregated, mask)
-        return models
+        return models | {"aggregated": aggregated}
 
     return Algorithm(
         init,

@@ -10,7 +10,7 @@ from jax import lax
 from sparsefl_jax.algorithms.flash.common import Changing, both, summand, voted_mask
 from sparsefl_jax.algorithms.flash.surgery import learner
 from sparsefl_jax.algorithms.masked import KERNELS, mean_on_union
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import whole
 from sparsefl_jax.models.base import Model
@@ -19,6 +19,7 @@ from sparsefl_jax.wire.messages import pack_down, pack_up, renewed, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
 
+@method
 def jmwst(
     model: Model,
     optimizer: Optimizer,
@@ -89,6 +90,7 @@ def jmwst(
     )
 
 
+@method
 def nst(
     model: Model,
     optimizer: Optimizer,

@@ -5,15 +5,16 @@ from collections.abc import Sequence
 import jax.numpy as jnp
 
 from sparsefl_jax.algorithms.flash.surgery import learner
-from sparsefl_jax.algorithms.masked import KERNELS, Server
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.algorithms.masked import KERNELS, Server, moved
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import layer_densities, masks, n_of_m, trees
 from sparsefl_jax.training import means
-from sparsefl_jax.wire.messages import pack_down, renewed, unpack_model
+from sparsefl_jax.wire.messages import pack_down, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
 
+@method
 def sensitivity(
     model: Model,
     optimizer: Optimizer,
@@ -85,8 +86,7 @@ def sensitivity(
             mask = n_of_m.n_of_m(scores, per_group, group, select)
         else:
             mask = masks.bernoulli(key, old.params, layers, select)
-        since = renewed(round, old.mask, mask, server.since)
-        return Server(old._replace(mask=mask), since), {}
+        return moved(round, server, old._replace(mask=mask)), {}
 
     def deploy(key, server):
         return {"initial": server.model}

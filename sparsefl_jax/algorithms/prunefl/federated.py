@@ -7,18 +7,19 @@ import jax.numpy as jnp
 import optax
 from jax import lax
 
-from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, spdst
+from sparsefl_jax.algorithms.masked import KERNELS, averaged, moved, spdst
 from sparsefl_jax.algorithms.prunefl.rule import make_rule, summing
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.validate import in_range, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local, means
 from sparsefl_jax.training.screening import work
-from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import pack_up, unpack_model
 from sparsefl_jax.wire.packets import Packet
 
 
+@method
 def prunefl(
     model: Model,
     optimizer: Optimizer,
@@ -127,8 +128,7 @@ def prunefl(
         new = lax.cond(
             due, lambda: reconfigure(mean, squared["sum"], halvings), lambda: mean
         )
-        since = renewed(round, old.mask, new.mask, server.since)
-        return Server(new, since), {}
+        return moved(round, server, new), {}
 
     return frozen._replace(
         init_client=init_client,

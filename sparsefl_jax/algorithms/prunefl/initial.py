@@ -8,15 +8,16 @@ import jax.numpy as jnp
 from sparsefl_jax.algorithms import masked
 from sparsefl_jax.algorithms.prunefl.rule import make_rule
 from sparsefl_jax.algorithms.prunefl.search import prune
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import in_range, whole
 from sparsefl_jax.models.base import Model
 from sparsefl_jax.sparsity import masks
 from sparsefl_jax.training import local
-from sparsefl_jax.wire.messages import pack_up, renewed, unpack_model
+from sparsefl_jax.wire.messages import pack_up, unpack_model
 
 
+@method
 def prunefl_initial(
     model: Model,
     optimizer: Optimizer,
@@ -100,8 +101,7 @@ def prunefl_initial(
 
     def aggregate(key, round, server, total):
         new = masked.mean_on_union(server.model, total)
-        since = renewed(round, server.model.mask, new.mask, server.since)
-        return masked.Server(new, since), {}
+        return masked.moved(round, server, new), {}
 
     return frozen._replace(
         update=update,

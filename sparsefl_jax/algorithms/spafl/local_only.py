@@ -12,7 +12,7 @@ from sparsefl_jax.algorithms.spafl.client_training import (
     personalize,
     revived,
 )
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import SparseModel
 from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
@@ -20,6 +20,7 @@ from sparsefl_jax.sparsity import masks
 from sparsefl_jax.wire.messages import INITIAL, pack_initial
 
 
+@method
 def local_only(
     model: Model,
     optimizer: Optimizer,

@@ -17,7 +17,7 @@ from sparsefl_jax.algorithms.spafl.client_training import (
     personalize,
 )
 from sparsefl_jax.algorithms.spafl.variants import VARIANTS
-from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
 from sparsefl_jax.core.types import Array, PyTree, SparseModel
 from sparsefl_jax.core.validate import one_of
 from sparsefl_jax.models.base import Model
@@ -37,6 +37,7 @@ class Server(NamedTuple):
     delta: dict[str, Array]
 
 
+@method
 def spafl(
     model: Model,
     optimizer: Optimizer,

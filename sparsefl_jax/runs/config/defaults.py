@@ -128,7 +128,10 @@ FIELDS: dict[str, tuple[Any, str]] = {
     "sinks": (TEXTS, "further logs: 'tensorboard', 'wandb', 'mlflow'"),
 }
 # Fields that are gone, with what takes their place.
-GONE = {"seeds_together": "examples/seeds.ipynb maps a segment's program over seeds"}
+GONE = {
+    "algorithm.rule": "FedTiny's is algorithm.name=fedtiny",
+    "seeds_together": "examples/seeds.ipynb maps a segment's program over seeds",
+}
 
 
 def default_config() -> Any:  # a ConfigDict

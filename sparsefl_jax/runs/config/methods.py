@@ -211,6 +211,9 @@ _HETERO = Brought(
     arguments=lambda config: {"densities": _tiers(config)},
     budgets=lambda config: tuple(zip(_tiers(config), (0.3, 0.3, 0.4), strict=True)),
 )
+_ADJUSTED = Brought(  # as long as in FedRTS's paper, until round 300 of 500
+    arguments=lambda config: {"adjust_until": _until(config, (3, 5), 1)}
+)
 BROUGHT = {
     "compressed": Brought(arguments=_density),
     "spdst": Brought(first_stage=_SENSITIVITY),
@@ -231,9 +234,8 @@ BROUGHT = {
     "feddst": Brought(  # readjusts until halfway, as its released code does
         arguments=lambda config: {"adjust_until": _until(config, (1, 2), 2)}
     ),
-    "fedrts": Brought(  # adjusts as long as the paper, until round 300 of 500
-        arguments=lambda config: {"adjust_until": _until(config, (3, 5), 1)}
-    ),
+    "fedrts": _ADJUSTED,
+    "fedtiny": _ADJUSTED,
     "fedsparsify_global": _PROGRESSIVE,
     "fedsparsify_local": _PROGRESSIVE,
     "prunefl": Brought(

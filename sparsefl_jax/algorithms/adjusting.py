@@ -1,0 +1,158 @@
+"""What FedRTS and FedTiny share: clients name the entries that a mask could grow by.
+
+A layer always has K_l alive entries. In round t the k_l = int(r_t K_l) weakest are in
+doubt, at most as many as are pruned; r_t falls from `prune_rate` to 0 in round
+`adjust_until` by half a cosine. In the rounds t > 0 below `adjust_until` that are
+multiples of `adjust_every`, the server adjusts the mask. Clients then also name the k_l
+pruned entries of each layer with the largest gradient, on the first batch of their last
+epoch, at the trained weights.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
+
+from sparsefl_jax.algorithms.masked import layer_counts, spdst
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer
+from sparsefl_jax.core.types import Array, PyTree
+from sparsefl_jax.core.validate import in_range, one_of, whole
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import layer_densities, masks, schedules, top_k, trees
+from sparsefl_jax.training import local, means
+from sparsefl_jax.training.screening import screen
+from sparsefl_jax.wire.messages import free_positions, pack_up, unpack_model
+from sparsefl_jax.wire.packets import Packet
+
+
+class Adjusting(NamedTuple):
+    """The steps that both methods share.
+
+    Attributes:
+      frozen: a method whose mask stays: its broadcast, update and contribute name
+        entries, its deploy also serves a mask that changes.
+      select: tree of Python bools, the prunable leaves.
+      first: `(key, initial) -> model`, within the first mask.
+      due: `(round) -> bool`, whether a round adjusts the mask.
+      budget: `(params, round) -> (alive [L], doubt [L])`, K_l and k_l.
+    """
+
+    frozen: Algorithm
+    select: PyTree
+    first: Callable
+    due: Callable
+    budget: Callable
+
+
+def adjusting(
+    model: Model,
+    optimizer: Optimizer,
+    density: float,
+    schedule: tuple[int, int, float],
+    start: str,
+    allocation: str,
+    prunable: Sequence[str],
+    index: str,
+    *,
+    gradients: bool,
+) -> Adjusting:
+    """Returns what `fedrts` and `fedtiny` share, by their arguments.
+
+    Args:
+      schedule: `adjust_every`, `adjust_until` and `prune_rate` of `fedrts`.
+      model, optimizer, density, start, allocation, prunable, index: as in `fedrts`.
+      gradients: whether the gradients of the entries named travel with their positions.
+
+    Raises:
+      ValueError: an argument is out of range, or a name is unknown.
+    """
+    adjust_every, adjust_until, prune_rate = schedule
+    one_of("start", start, ("random", "magnitude"))
+    whole("adjust_every", adjust_every, 1)
+    whole("adjust_until", adjust_until, 1)
+    in_range("prune_rate", prune_rate, "[0, 1]")
+    loss_fn, select = local.objective(model), masks.prunable(model.macs, prunable)
+    counts = layer_counts(allocation, density, select)
+    rates = schedules.cosine(prune_rate, adjust_until)
+    charged = {} if gradients else {"bits": 0}
+
+    def due(round):
+        return (round > 0) & (round % adjust_every == 0) & (round < adjust_until)
+
+    def budget(params, round):
+        alive, sizes = counts(params), trees.layer_sizes(params, select)
+        doubt = jnp.asarray(in_doubt(rates, alive, sizes))
+        return jnp.asarray(alive), doubt[jnp.minimum(round, adjust_until)]
+
+    def first(key, initial):
+        scores = masks.uniform_scores(key, initial.params, select)
+        if start == "magnitude":  # static branch
+            scores = jax.tree.map(jnp.abs, initial.params)
+        mask = top_k.largest(scores, jnp.asarray(counts(scores)), select)
+        return masks.pruned(initial, mask)
+
+    def update(key, ctx, downlink, client, batches):
+        received, adjust = unpack_model(downlink), due(ctx.round)
+        train_key, screen_key = jax.random.split(key)
+        tx = optimizer(ctx.round)
+        trained = local.train(train_key, loss_fn, tx, received, batches)
+        zeros = jax.tree.map(jnp.zeros_like, received)
+
+        def name():
+            grads, work = screen(screen_key, loss_fn, trained, batches, select=select)
+            doubt = budget(received.params, ctx.round)[1]
+            return *_steepest(grads, trained.model.mask, doubt, select), work
+
+        blank = zeros.params, zeros.mask, trained.metrics["work"]
+        grads, named, work = lax.cond(adjust, name, lambda: blank)
+        grads, named = (trees.split(tree, select)[0] for tree in (grads, named))
+        uplink = pack_up(trained.model, received.mask, select, index=index)
+        values = grads if gradients else named
+        written = {"index": index, "assumed": free_positions(index)} | charged
+        uplink["grown"] = Packet(values, named, sent=adjust, **written)
+        return uplink, client, trained.metrics | {"work": work}
+
+    def contribute(ctx, uplink):
+        sent, grown = unpack_model(uplink), uplink["grown"]
+        weight = ctx.client.num_examples
+        named = jnp.where(grown.sent, weight, jnp.zeros_like(weight))
+        values = grown.values if gradients else grown.mask
+        mean = means.weighted_sum((sent.params, sent.stats), weight)
+        return {"mean": mean, "grown": means.weighted_sum(values, named)}
+
+    frozen = spdst(model, optimizer, prunable=prunable, index=index)._replace(
+        update=update, contribute=contribute, alive=lambda round, start: density
+    )
+    return Adjusting(frozen, select, first, due, budget)
+
+
+def in_doubt(rates: np.ndarray, alive: np.ndarray, sizes: np.ndarray) -> np.ndarray:
+    """Returns how many alive entries of each layer are in doubt in each round.
+
+    Args:
+      rates: [T] float64, r_t.
+      alive: [L], K_l.
+      sizes: [L], all entries of each layer.
+
+    Returns:
+      [T, L] int32, int(r_t K_l), at most the entries that are pruned.
+
+    Example:
+      >>> alive, sizes = np.array([50, 90]), np.array([100, 100])
+      >>> in_doubt(np.array([0.4, 0.0]), alive, sizes).tolist()
+      [[20, 10], [0, 0]]
+    """
+    wanted = layer_densities.whole(rates[:, None], alive)
+    return np.minimum(wanted, sizes - alive).astype(np.int32)
+
+
+def _steepest(
+    grads: PyTree, mask: PyTree, count: Array, select: PyTree
+) -> tuple[PyTree, PyTree]:
+    """Returns the steepest pruned entries' gradients, and their mask."""
+    steep, pruned = jax.tree.map(jnp.abs, grads), jax.tree.map(jnp.logical_not, mask)
+    named = top_k.largest(steep, count, select, within=pruned)
+    return masks.apply(grads, named), named

@@ -1,0 +1,88 @@
+"""FedTiny: the server prunes by magnitude and grows by the clients' mean gradient.
+
+Huang et al., "Distributed Pruning Towards Tiny Neural Networks in Federated Learning",
+ICDCS 2023, https://arxiv.org/abs/2212.01977: its progressive pruning. The choice of the
+first mask among candidates is not here.
+"""
+
+from collections.abc import Sequence
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sparsefl_jax.algorithms.adjusting import adjusting
+from sparsefl_jax.algorithms.masked import KERNELS, Server, averaged, moved
+from sparsefl_jax.core.algorithm import Algorithm, Optimizer, method
+from sparsefl_jax.core.types import SparseModel
+from sparsefl_jax.models.base import Model
+from sparsefl_jax.sparsity import regrow, trees
+from sparsefl_jax.training import means
+
+
+@method
+def fedtiny(
+    model: Model,
+    optimizer: Optimizer,
+    *,
+    density: float,
+    adjust_every: int = 10,
+    adjust_until: int = 300,
+    prune_rate: float = 0.4,
+    start: str = "random",
+    allocation: str = "erk",
+    prunable: Sequence[str] = KERNELS,
+    index: str = "packed",
+) -> Algorithm:
+    """FedAvg within a mask whose weakest entries make room for the steepest ones.
+
+    In rounds that adjust, see `adjusting`, clients name the k_l pruned entries of each
+    layer with the largest gradients and send these. The server prunes the k_l smallest
+    weights of the aggregate and grows the k_l largest mean gradients, from 0. No client
+    names what the server prunes in the same round, so that cannot come back at once.
+
+    Down and up: alive weights, dense leaves and statistics, float32; down the positions
+    of a new mask; up, in rounds that adjust, the positions of the entries named and
+    their gradients, float32. FLOPs: such a round is charged the dense gradient of a
+    batch and n log2(n) over the n prunable weights.
+
+    Args:
+      model, optimizer, density, adjust_every, adjust_until: as in `fedrts`.
+      prune_rate, start, allocation, prunable, index: as in `fedrts`.
+
+    Raises:
+      ValueError: an argument is out of range, or a name is unknown.
+
+    Example:
+      >>> import sparsefl_jax as sfl
+      >>> model, optimizer = sfl.testing.tiny_model(), sfl.training.make_optimizer()
+      >>> method = fedtiny(model, optimizer, density=0.2)
+    """
+    schedule = adjust_every, adjust_until, prune_rate
+    options = density, schedule, start, allocation, prunable, index
+    shared = adjusting(model, optimizer, *options, gradients=True)
+    frozen, select, first, due, budget = shared
+
+    def init(key, start):
+        return Server(first(key, start), jnp.int32(0))
+
+    def aggregate(key, round, server, total):
+        mean = averaged(server.model, total["mean"])
+        weights, others = trees.split(mean.params, select)
+        blank = jax.tree.map(jnp.zeros_like, weights)
+        steep = jax.tree.map(jnp.abs, means.weighted_mean(total["grown"], blank))
+        scores = trees.merge(steep, others)
+        alive, doubt = budget(scores, round)
+        pair = mean.params, mean.mask
+
+        def exchange():
+            kept = alive - doubt
+            return regrow.exchange(*pair, scores, kept, alive, select=select)
+
+        params, mask = lax.cond(due(round), exchange, lambda: pair)
+        new = SparseModel(params, mask, mean.stats)
+        any_sent = total["mean"]["weight"] > 0
+        new = jax.tree.map(lambda n, o: jnp.where(any_sent, n, o), new, mean)
+        return moved(round, server, new), {}
+
+    return frozen._replace(init=init, aggregate=aggregate)

@@ -1,0 +1,54 @@
+"""What a factory returns knows the factory's name and arguments."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import ParamSpec, TypeVar
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def described(factory: Callable[P, T]) -> Callable[P, T]:
+    """Makes what a factory returns know its name and settings.
+
+    A run made in Python is known by them: two runs that differ in a setting are never
+    taken for the same one. `sfl.method` is this decorator. It serves a factory of
+    methods, networks, optimizers, losses, schedules or samplers. Of decorated factories
+    that call one another the outermost gives the name.
+
+    Args:
+      factory: returns a function, or a NamedTuple with the fields `name` and
+        `settings`, such as an `Algorithm` or a `Model`.
+
+    Returns:
+      The factory, whose result has a `name`, that of the factory or its argument
+      `name`, and `settings`: its other arguments by name, with their defaults.
+
+    Example:
+      >>> @described
+      ... def constant(rate, *, scale=2.0):
+      ...     return lambda round: rate * scale
+      >>> schedule = constant(0.5)
+      >>> schedule(0), schedule.name, schedule.settings
+      (1.0, 'constant', {'rate': 0.5, 'scale': 2.0})
+    """
+    signature = inspect.signature(factory)
+    kinds = {name: p.kind for name, p in signature.parameters.items()}
+
+    @functools.wraps(factory)
+    def make(*args: P.args, **kwargs: P.kwargs) -> T:
+        made = factory(*args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        settings = {}
+        for name, value in bound.arguments.items():
+            several = kinds[name] is inspect.Parameter.VAR_KEYWORD
+            settings |= value if several else {name: value}
+        known = {"name": settings.pop("name", factory.__name__), "settings": settings}
+        if isinstance(made, tuple):
+            return made._replace(**known)
+        vars(made).update(known)
+        return made
+
+    return make
