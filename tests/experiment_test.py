@@ -216,7 +216,7 @@ def test_below_the_door_a_configuration_has_plain_values(tmp_path, monkeypatch):
         return {type(value)}.union(*map(types, each))
 
     def stop(config):
-        seen.append(types(vars(config)))
+        seen.append(types(vars(config.config)))  # which is `Recorded`
         raise ValueError("seen")
 
     monkeypatch.setattr(build, "refuse_python", stop)
