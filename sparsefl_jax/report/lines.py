@@ -52,8 +52,8 @@ def by_round(run: Run, records: Sequence[Record]) -> "pd.DataFrame":
     return table.where(np.isfinite(table))
 
 
-def column(table: "pd.DataFrame", name: str) -> "pd.Series":
-    """Returns the values of a column that are known; none if there is no such column.
+def column(table: "pd.DataFrame", name: str) -> Any:
+    """Returns the known values of a column, a Series; none if there is no such column.
 
     Example:
       >>> import pandas as pd

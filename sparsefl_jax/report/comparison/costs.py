@@ -49,7 +49,7 @@ class Axis(NamedTuple):
           >>> axis("gbit").text(0.04), axis("rounds").text(1200), axis("joule").text(2)
           ('40.0 Mbit', '1200', '2 joule')
         """
-        if not finite(cost):
+        if cost is None or not finite(cost):
             return MISSING
         if not self.unit:
             return f"{cost:g}"
@@ -130,7 +130,7 @@ def axes(tables: "Sequence[pd.DataFrame]") -> list[Axis]:
       An axis for every column `*_cumulative`, for the traffic in either direction, for
       that without positions where any travel, and for the rounds.
     """
-    names = {name for table in tables for name in table if table[name].notna().any()}
+    names = {name for table in tables for name in table if len(column(table, name))}
     if not any(column(table, _POSITIONS).any() for table in tables):
         names.discard("gbit_values")
     names -= {_POSITIONS, "rounds", "accuracy", "client_p10", "client_median"}

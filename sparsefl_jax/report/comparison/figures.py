@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import numpy as np
 
@@ -20,9 +20,6 @@ from sparsefl_jax.report.figure import (
     whole_numbers,
 )
 from sparsefl_jax.report.lines import finite
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _SIZE = (5.8, 3.6)  # inches
 _LOG_FROM = 8.0  # how much the costs must differ for a logarithmic axis
@@ -63,7 +60,7 @@ def draw(comparison: Comparison, folder: Path) -> dict[str, Path]:
     return paths
 
 
-def band(entry: Entry, name: str, value: str) -> "pd.DataFrame":
+def band(entry: Entry, name: str, value: str) -> Any:
     """Returns the mean over seeds at the rounds that all of a group's runs evaluated.
 
     Args:
@@ -72,7 +69,7 @@ def band(entry: Entry, name: str, value: str) -> "pd.DataFrame":
       value: the column of shares, see `costs.progress`.
 
     Returns:
-      A row for each round, with the means `cost` and `share`, and the sample
+      A DataFrame, a row for each round: the means `cost` and `share`, and the sample
       `deviation` of the share, 0 of a single run.
     """
     import pandas as pd

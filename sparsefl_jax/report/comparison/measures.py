@@ -85,7 +85,7 @@ class Comparison(NamedTuple):
         return over_seeds(values - first.to_numpy(), ["line"])
 
 
-def _headlines(table: "pd.DataFrame") -> "pd.DataFrame":
+def _headlines(table: "pd.DataFrame") -> Any:
     headline = table.index.get_level_values("rank") == 0
     return table[headline].droplevel(["rank", "model"])
 

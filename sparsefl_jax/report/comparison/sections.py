@@ -59,7 +59,7 @@ def results(comparison: Comparison) -> list[Column]:
         cells = [Cell(axis.text(x), value=x if finite(x) else None) for x in totals]
         columns.append(Column(axis.title, "", cells))
     for name in ("median", "p10"):
-        if found[f"client_{name}", "count"].any():
+        if np.any(found[f"client_{name}", "count"]):
             cells = _percents(found[f"client_{name}"])
             columns.append(Column(f"clients {name}", "%", cells))
     return columns
