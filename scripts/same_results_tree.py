@@ -74,6 +74,7 @@ RUNS = {
         (),
     ),
     "fedrts": ({"name": "fedrts", "adjust_every": 1} | HALF, {}, 2, ()),
+    "fedtiny": ({"name": "fedtiny", "adjust_every": 1} | HALF, {}, 2, ()),
     "grasp": ({"name": "spdst"}, {"first_stage": SNIP | {"name": "grasp"}}, 2, ()),
     "prunefl": (
         {"name": "prunefl", "reconfigure_every": 2} | PRUNEFL,

@@ -190,9 +190,10 @@ def test_bad_files_are_named(tmp_path):
         ("emnist/byclass", "--prepare=emnist/byclass"),
     ],
 )
-def test_absent_data_sets_say_what_to_do(name, message, tmp_path):
+def test_absent_data_sets_say_what_to_do(name, message, tmp_path, monkeypatch):
+    monkeypatch.setenv("TFDS_DATA_DIR", str(tmp_path))
     with pytest.raises(ValueError, match=message) as caught:
-        sources.load(name, data_dir=tmp_path)
+        sources.load(name)
     assert "\n" not in str(caught.value)
 
 
