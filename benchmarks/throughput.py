@@ -1,11 +1,11 @@
 """Measures client steps per second of the real engine, and the matmul rate.
 
-    python -m benchmarks.throughput                     # the five set-ups, 3 minutes
-    python -m benchmarks.throughput --all               # and every other one
-    python -m benchmarks.throughput --only resnet18_100 --samples 500  # of a client
-    python -m benchmarks.throughput --compare lenet5_fedavg lenet5_spafl
-    python -m benchmarks.throughput --dtype bfloat16    # float32 parameters
-    python -m benchmarks.throughput --own               # networks of one's own
+    python -m benchmarks throughput                     # the five set-ups, 3 minutes
+    python -m benchmarks throughput --all               # and every other one
+    python -m benchmarks throughput --only resnet18_100 --samples 500  # of a client
+    python -m benchmarks throughput --compare lenet5_fedavg lenet5_spafl
+    python -m benchmarks throughput --dtype bfloat16    # float32 parameters
+    python -m benchmarks throughput --own               # networks of one's own
 
 FedAvg trains with plain SGD on random images, unless a set-up names another method. A
 step is one client's minibatch: forward pass, both gradients, update. GFLOP/s are six

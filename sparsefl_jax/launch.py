@@ -90,7 +90,8 @@ def do(argv) -> None:
         | ({} if study else {"dry_run": dry_run}),
         {"config": CONFIG.value, "workdir": WORKDIR.value},
     )
-    alone, of_studies = (EXTEND, ACCEPT, DISTRIBUTED), (JOBS, LAUNCHER, OPTIONS, UNLIKE)
+    alone = EXTEND, ACCEPT, DISTRIBUTED, COORDINATOR, PROCESSES, PROCESS_ID
+    of_studies = JOBS, LAUNCHER, OPTIONS, UNLIKE
     for flag in alone if study else of_studies:
         if flag.present:
             where = "in a study" if study else "without --study or --sweep"

@@ -250,3 +250,24 @@ def test_the_best_round_is_the_validation_splits_choice(tmp_path):
     assert measures.best_accuracy(run) == 0.6 and measures.last_accuracy(run) == 0.6
     run = read_run(write(tmp_path / "b", [(1, 0.5), (2, 0.7), (3, 0.6)]))
     assert measures.best_accuracy(run) == 0.7 and measures.last_accuracy(run) == 0.6
+
+
+def test_a_budget_that_one_seed_did_not_reach_has_no_difference(tmp_path):
+    """Else the mean would be over the seeds that got there."""
+    ends = {("a", 0): 10, ("a", 1): 10, ("b", 0): 10, ("b", 1): 4}
+    runs = [
+        write(tmp_path / f"{name}{seed}", [(1, 0.2), (end, 0.5)], seed, f"m{name}")
+        for (name, seed), end in ends.items()
+    ]
+    compared = compare(read_groups(runs), {"gbit": [3, 8]})
+    gaps = compared.gaps.loc[1]
+    assert np.isfinite(gaps["accuracy_at_gbit_3", "mean"])
+    assert np.isnan(gaps["accuracy_at_gbit_8", "mean"])
+
+
+def test_what_a_run_has_cost_is_unknown_after_a_round_that_is(tmp_path):
+    records = list(lines([(1, 0.2), (2, 0.3), (3, 0.4)]))
+    records[2]["bits_up"] = None
+    run = read_run(write(tmp_path / "a", records))
+    found = costs.progress(run)["gbit_up"].tolist()
+    assert found[0] == pytest.approx(3e-9) and np.isnan(found[1:]).all()

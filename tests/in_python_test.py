@@ -1,6 +1,7 @@
 """`sfl.experiment`: from Python a run is what it is from the command line."""
 
 import contextlib
+import dataclasses
 import functools
 import inspect
 import io
@@ -352,7 +353,7 @@ def test_what_has_no_name_is_refused_where_files_are_written(
 
 def test_values_that_a_setting_can_have():
     given = {"a": [1, np.float32(0.5)], "by": functools.partial(doubled, weight=2)}
-    by = {"name": f"{__name__}:doubled", "args": (), "weight": 2}
+    by = {"name": f"{__name__}:doubled", "args": (), "keywords": {"weight": 2}}
     assert plain_value("x", given) == {"a": (1, 0.5), "by": by}
     one, other = (plain_value("x", {"w": jnp.arange(3) * k}) for k in (1, 2))
     assert one != other
@@ -389,3 +390,34 @@ def test_every_method_is_described_by_its_name(name, ended):
     assert found["algorithm"].keys() >= needed.keys()
     again = told(factory(MODEL, rate(), **needed), ended)
     assert json.dumps(again) == json.dumps(found)
+
+
+@dataclasses.dataclass
+class Named:
+    name: str
+
+
+@pytest.mark.parametrize(
+    "one, other",
+    [
+        (functools.partial(np.sum, name="x"), functools.partial(np.prod, name="x")),
+        (Named("a"), Named("b")),
+        (jax.random.key(0), jax.random.key(1)),
+        (sfl.method(optax.adam)(0.1), sfl.method(optax.adam)(0.2)),
+    ],
+)
+def test_settings_that_differ_are_described_apart(one, other):
+    assert plain_value("x", one) == plain_value("x", one) != plain_value("x", other)
+
+
+def test_an_optimizer_of_optax_has_the_name_of_its_factory():
+    optimizer = sfl.method(optax.adam)(0.1)
+    assert (optimizer.name, optimizer.settings["learning_rate"]) == ("adam", 0.1)
+    init, update = optimizer
+    assert callable(init) and callable(update)
+
+
+def test_what_a_decorated_function_hands_through_keeps_its_name():
+    rate = sfl.method(lambda scale: lambda t: scale * t)(2.0)
+    assert sfl.method(lambda inner: inner)(rate) is rate
+    assert rate.settings == {"scale": 2.0}

@@ -368,3 +368,9 @@ def test_a_private_method_obeys_the_laws_of_methods():
         return sfl.private(changed, clip=0.1, noise_multiplier=0.5)
 
     sfl.check_algorithm(method, progress=False)
+
+
+def test_a_private_method_is_made_private_once():
+    private = sfl.private(averaging(), clip=1.0, noise_multiplier=0.0)
+    with pytest.raises(ValueError, match="private already"):
+        sfl.private(private, clip=2.0, noise_multiplier=0.0)

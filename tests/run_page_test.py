@@ -3,6 +3,7 @@
 import base64
 import json
 import re
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ from report_page_test import Page
 from report_test import records, write_run
 
 from sparsefl_jax.report import lines, plot_run, plots, read_run, write_page
-from sparsefl_jax.report.density import density_rows
+from sparsefl_jax.report.density import density_rows, server_model
+from sparsefl_jax.report.load import Run
 
 SIZES = {"conv/kernel": 100, "fc1/kernel": 700, "fc2/kernel": 200}
 MASKED = {"density": 0.28, "parameters": 308.0, "accuracy": 0.5, "loss": 1.0}
@@ -39,7 +41,7 @@ def reached(folder, models, **config):
 def test_densities_are_asked_for_and_reached_over_the_same_leaves(tmp_path):
     algorithm = {"name": "jmwst", "density": 0.25, "prunable": ["fc*", "!fc2/*"]}
     whole = MASKED | {"density": 0.5, "parameters": 550.0}
-    models = {"aggregated": whole, "masked": MASKED}
+    models = {"masked": MASKED, "aggregated": whole}
     run = reached(tmp_path, models, algorithm=algorithm | {"prunable": ["fc*/kernel"]})
     assert density_rows(run) == [
         ["over", "entries", "asked for", "reached"],
@@ -48,8 +50,8 @@ def test_densities_are_asked_for_and_reached_over_the_same_leaves(tmp_path):
         ["fc2", "200", "", "40.00 %"],
         ["prunable kernels", "900", "25.00 %", "24.44 %"],  # (140 + 80) / 900
         ["all kernels", "1,000", "", "32.00 %"],
-        ["all parameters of aggregated", "1,100", "", "50.00 %"],
         ["all parameters of masked", "1,100", "", "28.00 %"],
+        ["all parameters of aggregated", "1,100", "", "50.00 %"],
     ]
     notes = words_of(run.path)
     asked = "Asked for: algorithm.density=0.25."
@@ -255,3 +257,9 @@ def test_a_page_tells_which_devices_are_left_out(tmp_path):
     assert "Rounds in which no uplink came in time: 1." in page
     plain = write_run(tmp_path / "b", [train, evaluation | {"models": {"m": MASKED}}])
     assert "<h2>Devices" not in write_page(plain).read_text()
+
+
+def test_layers_are_those_of_the_model_that_is_deployed_first():
+    models = {"d0.2": {"density": 0.2}, "aggregated": {"density": 0.4}}
+    run = Run(Path("a"), [], [{"models": models}], [0], {}, {}, None)
+    assert server_model(run) == "d0.2"

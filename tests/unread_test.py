@@ -282,3 +282,24 @@ def test_a_density_is_followed_or_refused(monkeypatch, file):
         assert any(f in file for f in ("fed", "pqsu", "spafl", "local", "fjord"))
     else:
         assert 0.2 in methods.densities(config).values()
+
+
+@pytest.mark.parametrize(
+    "section, field, value",
+    [
+        ("until", "gbit", 1.0),
+        ("fit", "gbit", 0.5),
+        ("server_optimizer", "name", "adam"),
+    ],
+)
+def test_a_section_may_be_given_in_part(section, field, value):
+    config = defaults.default_config()
+    config[section] = {field: value}
+    fields.check(config)
+
+
+def test_a_part_of_a_section_that_goes_with_another_is_refused():
+    config = defaults.default_config()
+    config.deadline = {"over": 1.5}
+    with pytest.raises(ValueError, match="deadline.over=1.5 is read by nothing here"):
+        fields.check(config)

@@ -132,6 +132,8 @@ def private(
             )
         return facts
 
+    if "privacy" in algorithm.settings:
+        raise ValueError("method is private already, expected one that is not")
     privacy = {"clip": clip, "noise_multiplier": noise_multiplier, "delta": delta}
     privacy |= {"fingerprint": fingerprint}
     return algorithm._replace(

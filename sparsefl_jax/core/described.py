@@ -18,8 +18,8 @@ def described(factory: Callable[P, T]) -> Callable[P, T]:
     that call one another the outermost gives the name.
 
     Args:
-      factory: returns a function, or a NamedTuple with the fields `name` and
-        `settings`, such as an `Algorithm` or a `Model`.
+      factory: returns a function or a NamedTuple, such as an `Algorithm`, a `Model`
+        or an optimizer of optax.
 
     Returns:
       The factory, whose result has a `name`, that of the factory or its argument
@@ -45,9 +45,14 @@ def described(factory: Callable[P, T]) -> Callable[P, T]:
         for name, value in bound.arguments.items():
             several = kinds[name] is inspect.Parameter.VAR_KEYWORD
             settings |= value if several else {name: value}
-        known = {"name": settings.pop("name", factory.__name__), "settings": settings}
-        if isinstance(made, tuple):
+        if any(made is value for value in settings.values()):
+            return made  # it has a name of its own
+        name = settings.pop("name") if "name" in kinds else factory.__name__
+        known = {"name": name, "settings": settings}
+        if isinstance(made, tuple) and known.keys() <= {*made._fields}:
             return made._replace(**known)
+        if isinstance(made, tuple):  # such as optax's, which has no place for them
+            made = type(type(made).__name__, (type(made),), {})(*made)
         vars(made).update(known)
         return made
 

@@ -237,7 +237,8 @@ class Model(NamedTuple):
             with saved_inputs.hooked(hook, paths, weight):
                 return self.apply(params, stats, x, **options)
 
-        settings = self.settings | {"saving": hook, "paths": tuple(paths)}
+        saving = *self.settings.get("saving", ()), (hook, tuple(paths))
+        settings = self.settings | {"saving": saving}
         return self._replace(apply=apply, settings=settings)
 
     def reading(self, preprocess: Callable) -> "Model":
@@ -264,7 +265,8 @@ class Model(NamedTuple):
             x = preprocess(input_key, x, train)
             return self.apply(params, stats, x, train=train, weight=weight, key=key)
 
-        settings = self.settings | {"reading": preprocess}
+        reading = *self.settings.get("reading", ()), preprocess
+        settings = self.settings | {"reading": reading}
         return self._replace(apply=apply, settings=settings)
 
 

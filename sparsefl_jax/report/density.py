@@ -97,7 +97,7 @@ def server_model(run: Run) -> str:
     """Returns the name of the model whose mask is recorded; '' for personal ones."""
     models = run.evals[-1]["models"] if run.evals else {}
     names = [name for name, model in models.items() if "layer_density" not in model]
-    return "global" if "global" in names else names[-1] if names else ""
+    return names[0] if names else ""
 
 
 def selected(path: str, globs: list[str]) -> bool:

@@ -7,6 +7,7 @@ import sys
 import zlib
 from typing import Any
 
+import flax.linen as nn
 import jax
 import numpy as np
 
@@ -34,7 +35,7 @@ def describe(setup: Setup, name: str | None = None) -> dict:
       ValueError: in one line, if a method, the network or a setting has no name.
     """
     *earlier, (main, numbers) = map(_stage, setup.stages)
-    sections = [method | more for method, more in earlier]
+    sections = [more | method for method, more in earlier]
     optimizer = main.pop("optimizer", {})
     return {
         "source": PYTHON,
@@ -122,20 +123,25 @@ def plain_value(field: str, value: Any) -> Any:
     if getattr(value, "name", None) and hasattr(value, "settings"):
         return {"name": value.name} | plain_value(field, value.settings)
     if isinstance(value, functools.partial):
-        made = {"name": plain_value(field, value.func), "args": value.args}
-        return plain_value(field, made | value.keywords)
+        made = {"args": value.args, "keywords": value.keywords}
+        return {"name": plain_value(field, value.func)} | plain_value(field, made)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        given = {"name": type(value).__name__}
-        for item in dataclasses.fields(value):
-            set_to = getattr(value, item.name, None)
-            if item.name not in ("parent", "name") and set_to is not item.default:
-                given[item.name] = set_to
-        return plain_value(field, given)
+        own = ("parent", "name") if isinstance(value, nn.Module) else ()
+        given = {
+            item.name: getattr(value, item.name, None)
+            for item in dataclasses.fields(value)
+            if item.name not in own
+            and getattr(value, item.name, None) is not item.default
+        }
+        given = plain_value(field, given if own else {"fields": given})
+        return {"name": type(value).__name__} | given
     module, name = (getattr(value, key, "") for key in ("__module__", "__name__"))
     if value is getattr(sys.modules.get(module), name, None):
         return f"{module}:{name}"
     leaves, tree = jax.tree.flatten(value)
-    if not all(isinstance(leaf, (*_PLAIN, np.ndarray, jax.Array)) for leaf in leaves):
+    leaves = [jax.random.key_data(v) if _is_key(v) else v for v in leaves]
+    arrays = np.ndarray, jax.Array
+    if not all(isinstance(leaf, (*_PLAIN, *arrays)) for leaf in leaves):
         raise ValueError(
             f"{field} is a {type(value).__name__} without a name, expected plain "
             "values, a function that can be imported, or what a function decorated "
@@ -147,3 +153,8 @@ def plain_value(field: str, value: Any) -> Any:
     ]
     digest = zlib.crc32(json.dumps([str(tree), plain_leaves]).encode())
     return f"{type(value).__name__} {digest:08x}"
+
+
+def _is_key(value: Any) -> bool:
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and jax.dtypes.issubdtype(dtype, jax.dtypes.prng_key)

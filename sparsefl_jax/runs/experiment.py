@@ -6,6 +6,7 @@ another. The files are described in `docs/runs.md`.
 
 import contextlib
 import sys
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import SimpleNamespace
@@ -46,7 +47,14 @@ from sparsefl_jax.runs.programs import Parts, Programs
 from sparsefl_jax.runs.progress import Progress
 from sparsefl_jax.runs.setup import Limits, Setup, make
 from sparsefl_jax.runs.simulate import Run, Snapshot
-from sparsefl_jax.system import files, interrupt, log_lines, processes, provenance
+from sparsefl_jax.system import (
+    files,
+    hardware,
+    interrupt,
+    log_lines,
+    processes,
+    provenance,
+)
 
 _FILES = {"checkpoint_minutes": 10.0, "sinks": ()}  # settings of a run with files
 
@@ -212,12 +220,15 @@ def experiment(
     whole("seed", seed, 0, 2**31 - seeds)
     read = data if callable(data) else lambda seed: data
     every, found = range(seed, seed + seeds), []
+    if seeds > 1:
+        hardware.keep_compilations()  # which the seeds share
     if workdir is None:
         if name is not None:
             raise ValueError(f"name={name!r}, expected a workdir whose pages show it")
+        show = progress and processes.leads()
         for one in every:
             setup = make(stages, model, read(one), **settings)
-            with Progress(*Snapshot().rounds(stages), show=progress) as bar:
+            with Progress(*Snapshot().rounds(stages), show=show) as bar:
                 found.append(simulate.run_setup(jax.random.key(one), setup, bar.update))
         return found if seeds > 1 else found[0]
     of_files = {k: settings.pop(k, default) for k, default in _FILES.items()}
@@ -380,6 +391,7 @@ def _in_turn(
         try:
             outcome = one_seed(config, folder, begun, build, progress, **may)
         except Exception as error:  # whatever it is, the other seeds go on
+            traceback.clear_frames(error.__traceback__)  # which hold its arrays
             outcome = error
         yield outcome
 

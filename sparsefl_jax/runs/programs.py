@@ -65,10 +65,10 @@ class Programs:
         self._waiting = waiting or (lambda stage, stages, seconds, program: None)
         self.setup, self.traced, self._first = setup, traced, first
         self._programs: dict[int, Program] = {}
-        self._pool = ThreadPool(1)
         self._futures: dict[int, AsyncResult] = {}
 
     def __enter__(self):
+        self._pool = ThreadPool(1)
         self.begin(self._first)
         return self
 
@@ -77,6 +77,8 @@ class Programs:
         self._pool.close()
         if isinstance(error, Exception | None):
             self._pool.join()
+        elif isinstance(error, GeneratorExit):  # whoever iterates has had enough
+            atexit.register(self._pool.join)
         else:  # nothing stops a compilation but the end of the process
             atexit.register(self._leave, getattr(error, "code", 1))
 

@@ -136,12 +136,7 @@ def waiting() -> Iterator[None]:
     try:
         yield
     finally:
-        waited(begin)
-
-
-def waited(begin: float) -> None:
-    """Counts the time since `begin`, by `time.time`, as compilation."""
-    jax.monitoring.record_event_time_span(_WAITING, begin, time.time())
+        jax.monitoring.record_event_time_span(_WAITING, begin, time.time())
 
 
 @contextlib.contextmanager

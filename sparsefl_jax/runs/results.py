@@ -200,7 +200,7 @@ def start_from(run: str | Path, what: str, key: Key, model) -> SparseModel:
     Args:
       run: the directory of a finished run.
       what: 'model', 'weights' (nothing pruned) or 'mask' (on fresh weights).
-      key: for fresh weights; as `simulate.segments` splits it off.
+      key: for fresh weights; as `keys.of_run` splits it off.
       model: the `Model` that is to start.
 
     Raises:

@@ -36,7 +36,8 @@ def opened(name: str, workdir: Path, step: int) -> Sink:
 
     `NAME.json` in the run's folder has the id of the run and the last round that is
     logged. Rounds that were logged after the last checkpoint come again when a killed
-    run is resumed, with the same values; they are left out.
+    run is resumed, with the same values; they are left out. So are evaluations in those
+    rounds that a resumed run has because its `eval_every` has changed.
 
     Args:
       name: a key of `TOOLS`.

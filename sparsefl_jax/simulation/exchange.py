@@ -87,7 +87,7 @@ def routes(places: Array, rows: PyTree) -> Routes:
 
 @custom_vmap
 def _largest(x: Array) -> Array:
-    """Returns the largest entry, over all seeds that run together."""
+    """Returns the largest entry, over all runs that a caller maps."""
     return jnp.max(x)
 
 

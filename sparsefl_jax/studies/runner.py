@@ -120,8 +120,8 @@ def run_point(workdir: str | Path, name: str) -> None:
         reasons = []
         for what, error in _errors(workdir, point):
             reasons.append(f"{what}: {one_line(error)}")
-            known = isinstance(error, ValueError)
-            trace = "" if known else "".join(traceback.format_exception(error))
+            mistake = isinstance(error, ValueError)
+            trace = "" if mistake else "".join(traceback.format_exception(error))
             _note(workdir, point, "\n".join([*reasons, trace]))
 
 
@@ -134,7 +134,12 @@ def _errors(workdir: Path, point: Point) -> Iterator[tuple[str, Exception]]:
         return
     folders = on_disk.folders(workdir, point)
     runs = [(point.of_seed(seed), folder) for seed, folder in folders]
-    for seed, outcome in zip(point.seeds, experiment.run_each(runs), strict=True):
+    try:
+        outcomes = experiment.run_each(runs)
+    except Exception as error:
+        yield "the data", error
+        return
+    for seed, outcome in zip(point.seeds, outcomes, strict=True):
         if isinstance(outcome, Exception):
             yield f"seed {seed}", outcome
 

@@ -106,7 +106,8 @@ def progress(run: Run) -> "pd.DataFrame":
     for name, (keys, scale) in _SUMS.items():
         if set(keys) <= set(train):
             spent = train[list(keys)].sum(axis=1, skipna=False).cumsum(skipna=False)
-            spent = (spent / scale).reindex(found.index).ffill()
+            carried = (spent / scale).fillna(np.inf).reindex(found.index).ffill()
+            spent = carried.replace(np.inf, np.nan)  # an unknown round stays unknown
             found[name] = found[name].fillna(spent) if name in found else spent
     found["rounds"] = found.index
     final = final_evals(run)

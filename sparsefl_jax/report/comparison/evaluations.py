@@ -20,7 +20,8 @@ def final_evals(run: Run) -> list[Record]:
       [1]
     """
     first = (run.config.get("first_stage") or {}).get("name")
-    last = max([bool(first), *(record["stage"] for record in run.evals)])
+    earlier = bool(first) + len(run.config.get("middle_stages") or {})
+    last = max([earlier, *(record["stage"] for record in run.evals)])
     return [record for record in run.evals if record["stage"] == last]
 
 

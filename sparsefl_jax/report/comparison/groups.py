@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 from sparsefl_jax.core.formats import MISSING
 from sparsefl_jax.report.comparison import study_folder
+from sparsefl_jax.report.comparison.evaluations import seed_of
 from sparsefl_jax.report.load import Run, read_run, run_folders
 
 
@@ -91,7 +92,7 @@ def made_in_python(run: Run) -> bool:
 def _kind(run: Run, run_dir: Path) -> tuple[str, int | str | None]:
     """Returns a key that the runs of a group share, and the seed of this run."""
     if run.path != run_dir:
-        return str(run_dir.resolve()), run.path.name
+        return str(run_dir.resolve()), seed_of(run)
     if not run.config:
         return str(run_dir.resolve()), None
     rest = {k: v for k, v in run.config.items() if k not in ("seed", "seeds")}

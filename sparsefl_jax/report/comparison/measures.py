@@ -82,7 +82,10 @@ class Comparison(NamedTuple):
         """The differences of headline models from the first line, paired by seed."""
         values = _headlines(self.seeds)
         first = values.loc[0].reindex(values.index.get_level_values("seed"))
-        return over_seeds(values - first.to_numpy(), ["line"])
+        found, lines = over_seeds(values - first.to_numpy(), ["line"]), self.lines
+        for name in values.columns[values.columns.str.match("accuracy_at_|area_")]:
+            found.loc[lines[name, "mean"].isna(), name] = np.nan
+        return found
 
 
 def _headlines(table: "pd.DataFrame") -> Any:

@@ -163,7 +163,7 @@ def latex_table(comparison: Comparison) -> str:
     for axis in comparison.axes[:1]:
         budget = comparison.common[axis.name]
         if budget is not None:
-            titles[comparison.at(axis)[budget]] = f"at {axis.text(budget)} [%]"
+            titles[comparison.at(axis)[budget]] = f"at {axis.budget(budget)} [%]"
     columns = {
         "": [entry.label for entry in entries],
         "seeds": [len(entry.group.runs) for entry in entries],

@@ -139,7 +139,7 @@ def describe_network(config, data) -> dict:
 def describe_reading(config, data, model) -> dict:
     """Returns the arguments of `make_preprocess`, but for augmentations."""
     if model.tokens:
-        _check_tokens(config, data, model)
+        _check_tokens(data, model)
         return {"tokens": True}
     return {
         "mean": data.mean if config.normalize else None,
@@ -148,7 +148,7 @@ def describe_reading(config, data, model) -> dict:
     } | ({"scale": config.input_scale} if data.x.dtype == "uint8" else {})
 
 
-def _check_tokens(config, data, model) -> None:
+def _check_tokens(data, model) -> None:
     """Refuses samples that a network of tokens cannot read."""
     if data.x.dtype.kind not in "iu" or data.x.ndim != 2 or data.x.min() < 0:
         raise ValueError("it reads tokens, expected a data set of integers [n, T]")

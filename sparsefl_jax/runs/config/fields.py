@@ -110,9 +110,9 @@ def _check_ranges(config, given: dict) -> None:
     """Refuses values out of range that no later check would catch."""
     for (refuse, bound), names in _BOUNDS.items():
         for field in names:
-            if given[field] is not None:
+            if given.get(field) is not None:
                 refuse(field, given[field], bound)
-    if given["fit.by"] is not None:
+    if given.get("fit.by") is not None:
         one_of("fit.by", given["fit.by"], ("pilot",))
     if config.seed + config.seeds > 2**31:
         raise ValueError(
@@ -129,7 +129,7 @@ def _check_companions(config, given: dict, usual: dict) -> None:
         others = _GOES_WITH.get(field, ())
         if field.startswith("server_optimizer.") and not field.endswith(".name"):
             others = ("server_optimizer.name",)
-        alone = others and not any(given[other] for other in others)
+        alone = others and not any(given.get(other) for other in others)
         if alone and value is not None and value != usual.get(field):
             _unread(field, value, f": it goes with {' or '.join(others)}")
     held = densities(config)
