@@ -5,7 +5,7 @@ and the namespaces `data`, `masks`, `means`, `models`, `testing` and `training` 
 what the author of a method needs.
 """
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 from sparsefl_jax import analysis as analysis
 from sparsefl_jax import data as data
