@@ -134,6 +134,7 @@ def test_what_follows_from_rounds_that_ran(world, monkeypatch):
     assert lines[6] == "follows   21.0 Mbit, 6.00 GFLOP, 2 min 5 s"
 
 
+@pytest.mark.slow
 def test_a_pilot_runs_as_many_rounds_as_there_are(world, key):
     method = sfl.fedavg(*world[2])
     stages = [stage(method, 1), stage(method, 4)]

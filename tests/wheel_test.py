@@ -55,6 +55,7 @@ def installed(tree, tmp_path_factory):
     return folder / "site"
 
 
+@pytest.mark.slow
 def test_the_wheel_runs_a_mini_in_an_empty_folder(installed, tmp_path):
     assert (installed / "sparsefl_jax/shipped/studies/benchmark.json").is_file()
     command = sys.executable, installed / "bin/sparsefl"

@@ -3,7 +3,7 @@
 import functools
 import inspect
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -38,7 +38,7 @@ def described(factory: Callable[P, T]) -> Callable[P, T]:
 
     @functools.wraps(factory)
     def make(*args: P.args, **kwargs: P.kwargs) -> T:
-        made = factory(*args, **kwargs)
+        made: Any = factory(*args, **kwargs)
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         settings = {}

@@ -1,7 +1,6 @@
 """Draws lines over a run's rounds, with marked stages and coloured layers."""
 
 from collections.abc import Sequence
-from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -30,8 +29,9 @@ def finite(value: Any) -> bool:
       >>> finite(0.5), finite(None), finite(float("nan")), finite("0.5")
       (True, False, False, False)
     """
-    number = isinstance(value, Real) and not isinstance(value, bool)
-    return number and abs(value) <= 1e300  # a larger one may overflow in a sum
+    number = isinstance(value, int | float | np.integer | np.floating)
+    # A larger one may overflow in a sum.
+    return number and not isinstance(value, bool) and bool(abs(value) <= 1e300)
 
 
 def by_round(run: Run, records: Sequence[Record]) -> "pd.DataFrame":
