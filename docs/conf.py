@@ -15,11 +15,19 @@ author = "The sparsefl_jax authors"
 project_copyright = f"2026, {author}"
 version = release = sparsefl_jax.__version__
 
-extensions = ["myst_nb", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]
+extensions = [
+    *("myst_nb", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "sphinx.ext.napoleon"),
+    *("sphinx_copybutton", "sphinx_design", "sphinx-mathjax-offline"),
+]
 exclude_patterns = ["README.md"]
 html_theme = "sphinx_book_theme"
+html_theme_options = {"show_navbar_depth": 1, "use_download_button": False}
 html_title = project
 html_copy_source = False
+html_static_path = ["_css"]
+html_css_files = ["wide.css"]
+copybutton_exclude = ".linenos, .gp, .go"  # of a doctest, the input alone
+autosummary_generate = False
 
 myst_enable_extensions = ["amsmath", "colon_fence", "deflist", "dollarmath"]
 myst_heading_anchors = 4
@@ -28,7 +36,8 @@ nb_execution_mode = "off"
 # Docstrings name arguments and modules in single backticks.
 default_role = "literal"
 autodoc_member_order = "bysource"
-autodoc_typehints = "none"
+autodoc_typehints = "signature"
+python_maximum_signature_line_length = 88
 add_module_names = False
 napoleon_numpy_docstring = False
 napoleon_use_ivar = True

@@ -27,7 +27,6 @@ README = ROOT / "README.md"
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
 TEMPLATE = re.compile(r"<!-- template -->\n```python\n(.*?)```\n<!-- end -->", re.S)
 FENCED = re.compile(r"^(```+)([\w{}-]*)[^\n]*\n(.*?)^\1$", re.S | re.M)
-LINK = re.compile(r"https?://[^\s)>\]\"'`|\\,]*[\w/]")
 # Runs, and all laws.
 SLOW = ("data_and_models.md", "runs.md", "slow_clients.md", "write_a_method.md")
 QUICKSTART = "quickstart.md"  # prints, and has a test of its own
@@ -78,20 +77,6 @@ def test_no_page_claims_more_than_is_so():
     for page in (README, *PAGES):
         text = " ".join(page.read_text().split())
         assert not [claim for claim in CLAIMS if claim in text], page.name
-
-
-def test_external_links_are_listed():
-    """In `docs/links.md`, which says when each was seen."""
-    listed = re.findall(r"^\| <(\S+)> \|.*\| (?:-|\d{4}-\d\d-\d\d) \|$", LISTING, re.M)
-    beside = [README, ROOT / "CONTRIBUTING.md", ROOT / "CHANGELOG.md"]
-    beside.append(ROOT / "sparsefl_jax/data/samples/README.md")
-    beside.append(ROOT / "benchmarks/peers/README.md")
-    pages = [page for page in PAGES if page.name != "links.md"]
-    printed = [link for p in [*pages, *beside] for link in LINK.findall(p.read_text())]
-    assert sorted(set(printed)) == sorted(listed)
-
-
-LISTING = (ROOT / "docs" / "links.md").read_text()
 
 
 MEASURED = sorted(p.stem for p in (ROOT / "benchmarks/tables").glob("*_*.json"))
