@@ -23,7 +23,7 @@ from jax import lax
 from jax.extend import core
 
 from sparsefl_jax.core.types import Array
-from sparsefl_jax.models import convolution, lowerings, pooling, shifts
+from sparsefl_jax.models import convolution, lowerings, pooling, scans, shifts
 from sparsefl_jax.models.convolution import Layer, Lowering
 
 # Dimension numbers of the passes of a layer with images NHWC and a kernel HWIO.
@@ -156,7 +156,7 @@ def _evaluate(jaxpr: core.Jaxpr, consts, args, lowering) -> list:
             if name in _FORMS:
                 outputs = _FORMS[name](eqn, *inputs, scope)
             elif name in _CONTROL and _inner_has_any(eqn):
-                outputs = _CONTROL[name](eqn.params, inputs, lowering)
+                outputs = _CONTROL[name](eqn, inputs, lowering)
         if outputs is None:
             outputs = _as_it_is(jaxpr, eqn, env)
         elif not eqn.primitive.multiple_results:
@@ -178,33 +178,35 @@ def _of(closed, lowering) -> Callable:
     return lambda *args: _evaluate(closed.jaxpr, closed.consts, args, lowering)
 
 
-def _call(params, inputs, lowering):
+def _call(eqn, inputs, lowering):
     """Evaluates the program of a call in its place."""
-    (closed,) = (v for v in params.values() if isinstance(v, core.ClosedJaxpr))
+    (closed,) = (v for v in eqn.params.values() if isinstance(v, core.ClosedJaxpr))
     return _of(closed, lowering)(*inputs)
 
 
-def _remat(params, inputs, lowering):
+def _remat(eqn, inputs, lowering):
+    params = eqn.params
     run = partial(_evaluate, params["jaxpr"], (), lowering=lowering)
     kept = {name: params[name] for name in ("prevent_cse", "policy")}
     return jax.checkpoint(lambda *args: run(args), **kept)(*inputs)
 
 
-def _scan(params, inputs, lowering):
-    first, run = params["num_consts"], _of(params["jaxpr"], lowering)
-    last = first + params["num_carry"]
-    consts, carry, xs = inputs[:first], inputs[first:last], inputs[last:]
+def _scan(eqn, inputs, lowering):
+    params, carried = eqn.params, scans.carry(eqn)
+    run = _of(params["jaxpr"], lowering)
+    consts, carry = inputs[: carried.start], inputs[carried]
 
     def body(carry, x):
         outputs = run(*consts, *carry, *x)
         return outputs[: len(carry)], outputs[len(carry) :]
 
     options = {name: params[name] for name in ("length", "reverse", "unroll")}
-    carry, ys = lax.scan(body, carry, xs, **options)
+    carry, ys = lax.scan(body, carry, inputs[carried.stop :], **options)
     return [*carry, *ys]
 
 
-def _while(params, inputs, lowering):
+def _while(eqn, inputs, lowering):
+    params = eqn.params
     first, second = params["cond_nconsts"], params["body_nconsts"]
     of_cond, of_body = inputs[:first], inputs[first : first + second]
     cond, body = (_of(params[n], lowering) for n in ("cond_jaxpr", "body_jaxpr"))
@@ -215,9 +217,9 @@ def _while(params, inputs, lowering):
     )
 
 
-def _cond(params, inputs, lowering):
+def _cond(eqn, inputs, lowering):
     index, *operands = inputs
-    branches = [_of(branch, lowering) for branch in params["branches"]]
+    branches = [_of(branch, lowering) for branch in eqn.params["branches"]]
     return lax.switch(index, branches, *operands)
 
 

@@ -13,6 +13,7 @@ import jax
 from jax.extend import core
 
 from sparsefl_jax.core.types import PyTree
+from sparsefl_jax.models import scans
 
 # Where a value comes from: the parameters that it is made of alone, by their number, or
 # None if it depends on the sample too.
@@ -109,9 +110,8 @@ _PRODUCTS = {"dot_general": _of_dot, "conv_general_dilated": _of_conv}
 
 def _scan(eqn, origins, times, add) -> list[Origin]:
     body, length = eqn.params["jaxpr"].jaxpr, eqn.params["length"]
-    first = eqn.params["num_consts"]
-    last = first + eqn.params["num_carry"]
-    origins = _settled(body, origins, range(first, last))
+    carry = range(len(origins))[scans.carry(eqn)]
+    origins = _settled(body, origins, carry)
     return _walk(body, origins, times * length, add)
 
 
