@@ -21,7 +21,11 @@ extensions = [
 ]
 exclude_patterns = ["README.md"]
 html_theme = "sphinx_book_theme"
-html_theme_options = {"show_navbar_depth": 1, "use_download_button": False}
+html_theme_options = {
+    "navbar_persistent": [],  # the sidebar has a search box
+    "show_navbar_depth": 1,
+    "use_download_button": False,
+}
 html_title = project
 html_copy_source = False
 html_static_path = ["_css"]
