@@ -7,10 +7,9 @@
 One client runs on each CPU core, all at the same time and inside a loop, as in a run.
 First, every pass is timed by itself. Then, as passes of one form share work, the
 fastest mix is compared with each Winograd form in all three passes. Last, the fastest
-of these processes a few images at a time, whose tiles may fit into the cache. Winograd
-in bfloat16, which computes in float32, is printed and never written. A form that does
-not fit or compile is left out with its reason. Accelerators are for
-`benchmarks.programs`, because there what wins in a layer loses in a network.
+of these processes a few images at a time, whose tiles may fit into the cache. All is in
+float32. A form that does not fit or compile is left out with its reason. Accelerators
+are for `benchmarks.programs`, because there what wins in a layer loses in a network.
 
 Figures are effective GFLOP/s of all devices: the direct convolution's operations over
 the shortest time. Layers that were not timed keep their entries. A full run takes half
@@ -36,7 +35,6 @@ from jax.sharding import Mesh, PartitionSpec
 from benchmarks import workload
 from sparsefl_jax import models
 from sparsefl_jax.models import convolution, lowerings
-from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.models.forms import fast
 from sparsefl_jax.system import hardware, provenance
 
@@ -101,7 +99,7 @@ def all_passes(lowering, layer, needs_input_grad):
     return fast(run, lowering), shapes
 
 
-def seconds_per_step(run, shapes, budget, dtype):
+def seconds_per_step(run, shapes, budget):
     """Returns the shortest time of a step of `run` over loops of `budget` seconds."""
     devices = np.array(jax.devices())
     spec = PartitionSpec("clients")
@@ -120,7 +118,7 @@ def seconds_per_step(run, shapes, budget, dtype):
     program = jax.jit(jax.shard_map(loop, mesh=mesh, check_vma=False, **specs))
     keys = jax.random.split(jax.random.key(0), len(shapes))
     operands = [
-        0.1 * jax.random.normal(key, (devices.size, *shape), dtype)
+        0.1 * jax.random.normal(key, (devices.size, *shape))
         for key, shape in zip(keys, shapes, strict=True)
     ]
 
@@ -134,11 +132,11 @@ def seconds_per_step(run, shapes, budget, dtype):
     return min(timed(length) for _ in range(3))
 
 
-def measure(layer, needs_input_grad, budget, dtype):
+def measure(layer, needs_input_grad, budget):
     """Returns the fastest lowering of a layer, and prints the rates of all."""
     flops = 2 * layer.size**2 * layer.inputs * layer.outputs
     flops *= layer.batch * layer.out[0] * layer.out[1] * jax.device_count()
-    rates = functools.partial(_rates, layer, budget, dtype)
+    rates = functools.partial(_rates, layer, budget)
     same = {n: convolution.Lowering(n, n, n) for n in lowerings.NAMES}
     forms = {n: convolution.available(layer, lowering) for n, lowering in same.items()}
     mix = []
@@ -150,7 +148,7 @@ def measure(layer, needs_input_grad, budget, dtype):
         if name == "forward":  # the same as canonical
             names.pop("plain")
         programs = {n: one_pass(name, n, layer) for n in names}
-        mix.append(_fastest(rates(name, programs, flops), dtype))
+        mix.append(_fastest(rates(name, programs, flops)))
     flops *= 2 + needs_input_grad
     winograd = [same[n] for n in lowerings.WINOGRAD if forms[n] == same[n]]
     mixes = [convolution.Lowering(*mix), *winograd]
@@ -159,19 +157,19 @@ def measure(layer, needs_input_grad, budget, dtype):
     tiled = {m: speed[m] for m in winograd if m in speed}
     if tiled:
         images = [layer.batch // n for n in PARTS if layer.batch % n == 0]
-        parts = [_fastest(tiled, dtype)._replace(images=n) for n in images]
+        parts = [_fastest(tiled)._replace(images=n) for n in images]
         programs = {m: all_passes(m, layer, needs_input_grad) for m in parts}
         speed |= rates("all in parts", programs, flops)
-    best = _fastest(speed, dtype)
+    best = _fastest(speed)
     return [*best.names, best.images] if best.images else list(best.names)
 
 
-def _rates(layer, budget, dtype, title, programs, flops):
+def _rates(layer, budget, title, programs, flops):
     """Returns the GFLOP/s of `programs`, {key: (run, shapes)}, that do not fail."""
     speed = {}
     for key, (run, shapes) in programs.items():
         try:
-            seconds = seconds_per_step(run, shapes, budget, dtype)
+            seconds = seconds_per_step(run, shapes, budget)
             speed[key] = flops / seconds / 1e9
         except Exception as error:  # memory, or the compiler
             reason = str(error).partition("\n")[0]
@@ -183,17 +181,15 @@ def _rates(layer, budget, dtype, title, programs, flops):
     return speed
 
 
-def _fastest(speed, dtype):
-    worth = {k: v * _worth(k, dtype) for k, v in speed.items()}
-    return max(worth, key=worth.get)
+def _fastest(speed):
+    """Returns the fastest form; a hardly faster one is not worth it."""
 
+    def worth(key):
+        handicap = HANDICAP if "winograd" in _text(key) else 1.0
+        handicap *= PARTS_HANDICAP if getattr(key, "images", 0) else 1.0
+        return handicap * speed[key]
 
-def _worth(key, dtype) -> float:
-    """Returns the weight of a form's speed; a hardly faster form is not worth it."""
-    if "winograd" not in _text(key):
-        return 1.0
-    worth = HANDICAP if dtype == "float32" else 0.0
-    return worth * PARTS_HANDICAP if getattr(key, "images", 0) else worth
+    return max(speed, key=worth)
 
 
 def _text(key) -> str:
@@ -209,9 +205,9 @@ def machine() -> str:
     return f"{jax.device_count()} x {hardware.processor()}, {platform.machine()}"
 
 
-def store(section: str, layer: convolution.Layer, lowering: list):
+def store(layer: convolution.Layer, lowering: list):
     table = json.loads(TABLE.read_text())
-    entry = table.setdefault(section, {"layers": {}})
+    entry = table.setdefault(convolution.section("float32"), {"layers": {}})
     entry["layers"][layer.key] = lowering
     entry |= {"hardware": machine(), "date": datetime.date.today().isoformat()}
     text = json.dumps(table, indent=1)
@@ -223,25 +219,19 @@ def store(section: str, layer: convolution.Layer, lowering: list):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--models", nargs="+", choices=MODELS, default=list(MODELS))
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--seconds", type=float, default=0.1, help="of one loop")
     parser.add_argument("--write", action="store_true", help="keep the table")
-    parser.add_argument("--missing", action="store_true", help="only new layers")
     args = parser.parse_args()
-    setting = f"{args.dtype}, precision {provenance.precision()}"
     versions = f"jax {jax.__version__}, commit {provenance.commit()}"
-    print(f"{machine()}, {setting}, {versions}")
+    print(f"{machine()}, precision {provenance.precision()}, {versions}")
     if convolution.platform() != "cpu":
         parser.error("accelerators are for benchmarks.programs")
-    section = convolution.section(args.dtype)
-    written = json.loads(TABLE.read_text()).get(section, {"layers": {}})
     for name in args.models:
         for position, layer in enumerate(find_layers(name)):
-            if not (args.missing and layer.key in written["layers"]):
-                needed = position > 0  # the first layer's input has no gradient
-                best = measure(layer, needed, args.seconds, args.dtype)
-                if args.write:
-                    store(section, layer, best)
+            needed = position > 0  # the first layer's input has no gradient
+            best = measure(layer, needed, args.seconds)
+            if args.write:
+                store(layer, best)
 
 
 if __name__ == "__main__":

@@ -26,7 +26,6 @@ import jax
 import sparsefl_jax as sfl
 from benchmarks import accelerators, measure, targets, workload
 from sparsefl_jax.models import forms, programs
-from sparsefl_jax.models.base import DTYPES
 from sparsefl_jax.simulation import initial_state
 from sparsefl_jax.system import provenance
 from sparsefl_jax.wire import ledger
@@ -111,7 +110,6 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--only", nargs="+", choices=workload.SETUPS, default=NAMES)
     parser.add_argument("--target", help="an accelerator that is not there: v5e:1x1")
-    parser.add_argument("--dtype", choices=DTYPES, default="float32")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--write", action="store_true", help="keep the table")
     args = parser.parse_args()
@@ -122,8 +120,8 @@ def main():
     else:
         device, by = jax.devices()[0], "clock"
         run = lambda *parts: timed(*parts, args.repeats)  # noqa: E731
-    if args.write and (device.platform == "cpu" or args.dtype != "float32"):
-        parser.error("--write is for accelerators and float32")
+    if args.write and device.platform == "cpu":
+        parser.error("--write is for accelerators")
     about = {
         "device": device.device_kind,
         "compiler": targets.compiler(device.platform),
@@ -136,8 +134,8 @@ def main():
     rounds = {}
     for name in args.only:
         setup = workload.SETUPS[name]
-        setup = setup._replace(dtype=args.dtype, cohort=setup.cohort or COHORT)
-        rounds[name] = compare(name, setup._replace(method=sfl.fedavg), run)
+        setup = setup._replace(cohort=setup.cohort or COHORT, method=sfl.fedavg)
+        rounds[name] = compare(name, setup, run)
         if args.write and not any(map(math.isnan, rounds[name]["ms"].values())):
             write(device.platform, by, {name: rounds[name] | about})
 

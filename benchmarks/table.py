@@ -4,9 +4,8 @@
     python -m benchmarks.table flash_mnist               # everything missing, in order
     python -m benchmarks.table flash_mnist --only spdst --seeds 1
 
-Each row and seed is a run in `runs/tables/NAME/ROW_seedS`. A stopped run is resumed. A
-finished run in that folder, under any name, is reused if its configuration is that of
-the row. Results go to `benchmarks/tables/NAME.json`, and between `<!-- table NAME -->`
+Each row and seed is a run in `runs/tables/NAME/ROW_seedS`. A stopped run is resumed, a
+finished one is read. Results go to `benchmarks/tables/NAME.json`, and between `<!-- table NAME -->`
 and `<!-- end -->` on the page of the paper in `docs/reproduction`; commit both. The
 field "stale" marks an entry that the code no longer reproduces: the table shows its
 text after the accuracy, and the run counts as missing (move its folder away first). The
@@ -32,20 +31,17 @@ hardware.use_cpu_cores()  # before JAX starts
 from benchmarks.tables import Table  # noqa: E402
 from sparsefl_jax import report  # noqa: E402
 from sparsefl_jax.core.validate import one_line  # noqa: E402
-from sparsefl_jax.runs import experiment, run_directory  # noqa: E402
-from sparsefl_jax.runs.config import defaults  # noqa: E402
+from sparsefl_jax.runs import experiment  # noqa: E402
 from sparsefl_jax.system import files, interrupt  # noqa: E402
 
 ROOT = Path(__file__).parent.parent
-# The location of data and additional outputs do not change the results.
-_IRRELEVANT = ("data_dir", "checkpoint_minutes", "sinks", "observe_rounds")
 _HEAD = ("configuration", "model", "paper, %", "here, %", "seeds", "density", "Gbit")
 _BEHIND = len(_HEAD) - 1  # the density, which a table's own columns follow
 _HEAD += ("FLOPs / dense", "minutes", "date", "commit")
 
 
 def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
-    """Runs, resumes or reuses the missing runs of a table, in its order.
+    """Runs or resumes the missing runs of a table, in its order.
 
     Args:
       table: the declaration.
@@ -58,16 +54,13 @@ def fill(table: Table, name: str, *, root=ROOT, only=None, seeds=None) -> None:
       interrupt.StoppedError: after Ctrl-C; call again to go on.
       ValueError: a run's directory holds another configuration.
     """
-    runs = root / "runs" / "tables" / name
     for row, seed in wanted(table, only, seeds):
         if (row, seed) in measured(name, root):
             continue
-        config = row_config(table, row, seed)
-        path = find(runs, config)
-        if path is None:
-            path = runs / f"{row}_seed{seed}"
-            print(f"{name}: {row}, seed {seed}", file=sys.stderr, flush=True)
-            experiment.run(config, path, resume=(path / "config.json").exists())
+        path = root / "runs/tables" / name / f"{row}_seed{seed}"
+        print(f"{name}: {row}, seed {seed}", file=sys.stderr, flush=True)
+        begun = (path / "config.json").exists()
+        experiment.run(row_config(table, row, seed), path, resume=begun)
         found = {"row": row, "seed": seed} | entry(path, table.best)
         extra = table.extra(path) if table.extra else {}
         publish(table, name, found | extra, root)
@@ -92,23 +85,6 @@ def row_config(table: Table, row: str, seed: int):
     config.update_from_flattened_dict(table.rows[row].overrides)
     config.seed = seed
     return config
-
-
-def find(runs: Path, config) -> Path | None:
-    """Returns a finished run of this configuration in the directory `runs`, or None."""
-    for path in sorted(runs.glob("*/summary.json")):
-        if same(run_directory.read_config(path.parent), config):
-            return path.parent
-    return None
-
-
-def same(old, new) -> bool:
-    """Tells whether an old run's configuration is this one.
-
-    Fields and arguments that the old run lacks have their defaults.
-    """
-    differing = run_directory.differences(defaults.complete(old), new)
-    return all(field in _IRRELEVANT for field in differing)
 
 
 def entry(path: Path, best: bool = False) -> dict:
@@ -276,14 +252,12 @@ def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
     """Returns a line for each run in order: done, begun or missing."""
     done, lines = measured(name, root), []
     for row, seed in wanted(table, only, seeds):
-        begun = root / "runs" / "tables" / name / f"{row}_seed{seed}" / "config.json"
-        state = "done" if (row, seed) in done else "begun" if begun.exists() else "-"
-        finished = state == "done"
-        accuracy = ""
-        if finished:
-            found = done[row, seed]
+        begun = root / "runs/tables" / name / f"{row}_seed{seed}" / "config.json"
+        state = "begun" if begun.exists() else "-"
+        if found := done.get((row, seed)):
             accuracy = _accuracy([found], next(iter(found["accuracy"])), table.best)
-        lines.append(f"{row:16} seed {seed}  {state:5}  {accuracy}".rstrip())
+            state = f"done   {accuracy}"
+        lines.append(f"{row:16} seed {seed}  {state}")
     return "\n".join(lines)
 
 

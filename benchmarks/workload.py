@@ -63,7 +63,6 @@ class Workload(NamedTuple):
     widths: tuple[int, ...] | None = None  # None for the network's default
     batch_size: int = 0  # 0 for the network's default
     budgets: tuple[float, ...] = (1.0,)  # dealt to the clients in turn
-    dtype: str = "float32"  # the dtype that the network computes in
     written: str = "ours"  # one of `FORMS`: the package's network, or one's own
 
     @property
@@ -167,7 +166,7 @@ def make_model(setup: Workload, data, **kwargs):
         kwargs |= {} if setup.widths is None else {"widths": setup.widths}
         name, options = OURS.get(setup.model, (setup.model, {}))
         shape = network.classes, network.shape
-        model = sfl.models.build(name, *shape, dtype=setup.dtype, **options, **kwargs)
+        model = sfl.models.build(name, *shape, **options, **kwargs)
     return model.reading(sfl.data.make_preprocess(data.mean, data.std))
 
 
