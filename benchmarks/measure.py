@@ -134,14 +134,6 @@ def matmul_rate(size: int = 3072, seconds: float = 1.0) -> float:
     return 4 * 2 * size**3 * devices.size / best
 
 
-def resident(field: str) -> int:
-    """Returns the bytes of this process in a field of Linux's process status."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith(field):
-            return 1024 * int(line.split()[1])
-    raise SystemExit(f"/proc/self/status has no {field}: this benchmark needs Linux")
-
-
 def shown(value: Any) -> str:
     """Formats a cell; numbers have three digits, or all of a whole one.
 

@@ -349,9 +349,8 @@ def collect(workdir: Path) -> list[dict]:
     Raises:
       ValueError: the folder holds no part of the benchmark but its tuning.
     """
-    known = on_disk.read(workdir)
     entries = []
-    for point in known:
+    for point in on_disk.read(workdir):
         unknown = point.name.partition("-")[0] not in benchmark.METHODS
         if unknown or benchmark.TUNING_SEED in point.seeds:
             raise ValueError(
@@ -361,16 +360,11 @@ def collect(workdir: Path) -> list[dict]:
         folders = [folder for _, folder in on_disk.folders(workdir, point)]
         ended = [f for f in folders if (f / "summary.json").exists()]
         lost = len(folders) - len(ended)
-        if not lost or _diverged(workdir, point.name):
+        note = on_disk.failure(workdir, point.name)
+        if not lost or note.exists() and "FloatingPointError" in note.read_text():
             runs = list(map(read_run, ended))
             entries.append(entry(point.name, point.config.density, runs, lost))
     return entries
-
-
-def _diverged(workdir: Path, name: str) -> bool:
-    """Tells whether a point failed because a loss or a weight was not finite."""
-    note = on_disk.failure(workdir, name)
-    return note.exists() and FloatingPointError.__name__ in note.read_text()
 
 
 def _rounded(found: dict) -> dict:

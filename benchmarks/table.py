@@ -5,11 +5,12 @@
     python -m benchmarks.table flash_mnist --only spdst --seeds 1
 
 Each row and seed is a run in `runs/tables/NAME/ROW_seedS`. A stopped run is resumed, a
-finished one is read. Results go to `benchmarks/tables/NAME.json`, and between `<!-- table NAME -->`
-and `<!-- end -->` on the page of the paper in `docs/reproduction`; commit both. The
-field "stale" marks an entry that the code no longer reproduces: the table shows its
-text after the accuracy, and the run counts as missing (move its folder away first). The
-field "counted" says which of the bits an entry's Gbit are, if not all.
+finished one is read. Results go to `benchmarks/tables/NAME.json`, and between
+`<!-- table NAME -->` and `<!-- end -->` on the page of the paper in
+`docs/reproduction`; commit both. The field "stale" marks an entry that the code no
+longer reproduces: the table shows its text after the accuracy, and the run counts as
+missing (move its folder away first). The field "counted" says which of the bits an
+entry's Gbit are, if not all.
 
 A method that deploys several models has a row for each, with that model's accuracy and
 density. The paper's figure and the table's own columns stand beside the first.
@@ -172,44 +173,41 @@ def _position(table: Table):
 
 def markdown(table: Table, entries: list[dict]) -> str:
     """Formats the table as Markdown, with mean and sample deviation over seeds."""
-    head = (*_HEAD[:_BEHIND], *table.columns, *_HEAD[_BEHIND:])
-    lines = [_line(head), _line(["---"] * 2 + ["--:"] * (len(head) - 4) + ["---"] * 2)]
+    head = [*_HEAD[:_BEHIND], *table.columns, *_HEAD[_BEHIND:]]
+    rows = [head, ["---"] * 2 + ["--:"] * (len(head) - 4) + ["---"] * 2]
     for name, row in table.rows.items():
         of_row = [e for e in entries if e["row"] == name]
         of_row = [e for e in of_row if "stale" not in e] or of_row
         settings = [f"`{row.config.removeprefix('configs/')}`"]
         settings += [f"`{key}={value}`" for key, value in row.overrides.items()]
-        own, paper = table.columns, row.paper or "-"
+        own = [c for c in table.columns if of_row and c in of_row[0]]
+        first = {"paper, %": row.paper or "-"} | {c: _mean(of_row, c, 3) for c in own}
         for model in of_row[0]["accuracy"] if of_row else ("-",):
-            cells = _cells(of_row, model, table.best, own)
-            lines.append(_line([" ".join(settings), model, paper, *cells]))
-            own, paper = ("-",) * len(own), "-"
-    return "\n".join(lines)
+            cells = {"configuration": " ".join(settings), "model": model} | first
+            cells |= _measured(of_row, model, table.best) if of_row else {}
+            rows.append([cells.get(column, "-") for column in head])
+            first = {}
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
-def _cells(entries: list[dict], model: str, best: bool, columns) -> list[str]:
+def _measured(entries: list[dict], model: str, best: bool) -> dict[str, str]:
     """Returns the measured cells of one model of a row."""
-    if not entries:
-        return ["-"] * (len(_HEAD) - 3 + len(columns))
-
-    def mean(key, digits):
-        return f"{statistics.fmean(e[key] for e in entries):.{digits}f}"
-
-    seeds = [str(e["seed"]) for e in entries]
     dates = sorted({e["date"] for e in entries})
-    commits = dict.fromkeys(e["commit"] or "-" for e in entries)
     counted = dict.fromkeys(e["counted"] for e in entries if "counted" in e)
-    return [
-        _accuracy(entries, model, best),
-        ", ".join(seeds),
-        _densities([e["accuracy"][model] for e in entries], best),
-        *(mean(c, 3) if c in entries[0] else "-" for c in columns),
-        _noted(mean("gbit", 2), counted),
-        mean("flops_share", 3),
-        mean("minutes", 0),
-        dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}",
-        ", ".join(commits),
-    ]
+    return {
+        "here, %": _accuracy(entries, model, best),
+        "seeds": ", ".join(str(e["seed"]) for e in entries),
+        "density": _densities([e["accuracy"][model] for e in entries], best),
+        "Gbit": _noted(_mean(entries, "gbit", 2), counted),
+        "FLOPs / dense": _mean(entries, "flops_share", 3),
+        "minutes": _mean(entries, "minutes", 0),
+        "date": " to ".join(dict.fromkeys((dates[0], dates[-1]))),
+        "commit": ", ".join(dict.fromkeys(e["commit"] or "-" for e in entries)),
+    }
+
+
+def _mean(entries: list[dict], key: str, digits: int) -> str:
+    return f"{statistics.fmean(e[key] for e in entries):.{digits}f}"
 
 
 def _accuracy(entries: list[dict], model: str, best: bool) -> str:
@@ -244,10 +242,6 @@ def _spread(entries: list[dict], name: str, which: str) -> str:
     return text + (f" ± {statistics.stdev(values):.2f}" if len(values) > 1 else "")
 
 
-def _line(cells) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
 def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
     """Returns a line for each run in order: done, begun or missing."""
     done, lines = measured(name, root), []
@@ -262,7 +256,7 @@ def listing(table: Table, name: str, root=ROOT, only=None, seeds=None) -> str:
 
 
 def main() -> None:
-    """Parses the command line; exits 2 on a refusal, with a signal's code on it."""
+    """Parses the command line; a signal has its own code."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     folder = ROOT / "benchmarks" / "tables"
     names = sorted(p.stem for p in folder.glob("[!_]*.py"))
@@ -282,11 +276,8 @@ def main() -> None:
         command = "python -m benchmarks.table " + " ".join(sys.argv[1:])
         print(f"{str(error) or 'interrupted'}; to go on:\n{command}", file=sys.stderr)
         sys.exit(getattr(error, "code", 130))
-    except FloatingPointError as error:
-        sys.exit(f"error: {error}")
-    except (ValueError, OSError) as error:
-        print(f"error: {one_line(error)}", file=sys.stderr)
-        sys.exit(2)
+    except (FloatingPointError, ValueError, OSError) as error:
+        sys.exit(f"error: {one_line(error)}")
 
 
 if __name__ == "__main__":

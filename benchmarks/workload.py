@@ -48,6 +48,15 @@ NETWORKS = {
     "transformer": Network(16, CIFAR),
 }
 FORMS = ("ours", "linen", "nnx")
+WRITTEN = {  # classes of `own/linen.py` and `own/nnx.py`
+    "simple_cnn": "SimpleCNN",
+    "strided_cnn": "StridedCNN",
+    "groupnorm_cnn": "GroupNormCNN",
+    "resnet18_groupnorm": "ResNet18",
+    "separable_cnn": "SeparableCNN",
+    "gru": "GRU",
+    "transformer": "Transformer",
+}
 OURS = {"resnet18_groupnorm": ("resnet18", {"norm": "group"})}
 
 
@@ -159,9 +168,9 @@ def make_model(setup: Workload, data, **kwargs):
     network = NETWORKS[setup.model]
     example = jax.ShapeDtypeStruct((3, *network.shape), np.float32)
     if setup.written == "linen":
-        model = sfl.Model.from_flax(linen.NETWORKS[setup.model](), example)
+        model = sfl.Model.from_flax(getattr(linen, WRITTEN[setup.model])(), example)
     elif setup.written == "nnx":
-        model = sfl.Model.from_nnx(nnx.NETWORKS[setup.model], example)
+        model = sfl.Model.from_nnx(getattr(nnx, WRITTEN[setup.model]), example)
     else:
         kwargs |= {} if setup.widths is None else {"widths": setup.widths}
         name, options = OURS.get(setup.model, (setup.model, {}))
