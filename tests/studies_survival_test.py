@@ -6,43 +6,38 @@ from pathlib import Path
 
 import pytest
 
-from tests.tiny_study import ended, lines, records, started, until, write_study
+from tests.tiny_study import (
+    ended,
+    lines,
+    processes_with,
+    records,
+    started,
+    unbroken,
+    until,
+    write_study,
+)
 
 pytestmark = pytest.mark.slow
 ROUNDS = 400
 JOBS = [[], ["--jobs=2"]]
 
 
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return unbroken(tmp_path_factory.mktemp("unbroken"), ROUNDS)
+
+
 def _run_of(workdir: Path) -> list[int]:
     """Returns the processes that run points of a study."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        try:
-            words = path.read_bytes().decode().split("\0")
-        except OSError:
-            continue
-        if "sparsefl_jax.studies" in words and str(workdir) in words:
-            found.append(int(path.parent.name))
-    return found
-
-
-@pytest.fixture(scope="module")
-def unbroken(tmp_path_factory):
-    """Returns the file of a study, and its records."""
-    folder = tmp_path_factory.mktemp("unbroken")
-    study = write_study(folder)
-    code, output = ended(started(study, folder / "out", rounds=ROUNDS))
-    assert code == 0, output
-    assert len(found := records(folder / "out")) == 4
-    return study, found
+    return processes_with("sparsefl_jax.studies", str(workdir))
 
 
 @pytest.mark.parametrize(
     "flags, orphans", [([], False), (["--jobs=2"], False), (["--jobs=2"], True)]
 )
-def test_killed_and_started_again(flags, orphans, unbroken, tmp_path):
+def test_killed_and_started_again(flags, orphans, whole, tmp_path):
     """The points of `--jobs` go on without the study, or are killed with it."""
-    study, whole = unbroken
+    study, whole = whole
     killed = started(study, tmp_path / "out", *flags, rounds=ROUNDS)
     until(killed, lambda: lines(tmp_path / "out") > 5)
     killed.kill()
@@ -60,8 +55,8 @@ def test_killed_and_started_again(flags, orphans, unbroken, tmp_path):
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
 @pytest.mark.parametrize("flags", JOBS, ids=["here", "jobs"])
-def test_asked_to_end_and_started_again(flags, signum, unbroken, tmp_path):
-    study, whole = unbroken
+def test_asked_to_end_and_started_again(flags, signum, whole, tmp_path):
+    study, whole = whole
     asked = started(study, tmp_path / "out", *flags, rounds=ROUNDS)
     until(asked, lambda: lines(tmp_path / "out") > 5)
     os.killpg(asked.pid, signum)  # as a terminal does
@@ -76,8 +71,8 @@ def test_asked_to_end_and_started_again(flags, signum, unbroken, tmp_path):
     assert records(tmp_path / "out") == whole
 
 
-def test_two_at_once(unbroken, tmp_path):
-    study, whole = unbroken
+def test_two_at_once(whole, tmp_path):
+    study, whole = whole
     both = [
         started(study, tmp_path / "out", *flags, rounds=ROUNDS)
         for flags in ([], ["--jobs=2"])

@@ -37,7 +37,7 @@ _LOOP = (
     *("fedsparsify_cnn", "resnet18", "vgg16"),
 )
 _LENET = Workload("lenet5_caffe", 100, 600, 8)
-THEIRS = {f"fedpruning_{name}": name for name in ("fedavg", "prunefl", "fedrts")}
+THEIRS = {f"fedpruning_{name}": name for name in ("fedavg", "prunefl", "fedtiny")}
 OWN = {
     f"{name} in {written}": setup._replace(written=written)
     for name, setup in workload.OWN.items()

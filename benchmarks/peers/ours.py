@@ -17,7 +17,7 @@ METHODS = {
     "prunefl": partial(
         sfl.prunefl, max_density=0.1, constant_time=1e9, reconfigure_every=10
     ),
-    "fedrts": partial(sfl.fedtiny, density=0.1, adjust_every=10),
+    "fedtiny": partial(sfl.fedtiny, density=0.1, adjust_every=10),
 }
 
 

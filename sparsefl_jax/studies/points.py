@@ -226,13 +226,11 @@ def naming(point: Point) -> Iterator[None]:
     """Names the point in what cannot run."""
     try:
         yield
-    except ValueError as error:
-        raise ValueError(f"point {point.name!r}: {one_line(error)}") from error
     except Exception as error:  # a method of one's own may raise any
-        raise ValueError(
-            f"point {point.name!r}: {type(error).__name__}: {one_line(error)} "
-            "(SPARSEFL_DEBUG=1 shows where)"
-        ) from error
+        text = f"point {point.name!r}: {one_line(error)}"
+        if not isinstance(error, ValueError):
+            text += f" ({type(error).__name__}; SPARSEFL_DEBUG=1 shows where)"
+        raise ValueError(text) from error
 
 
 def state(workdir: Path, point: Point) -> State:

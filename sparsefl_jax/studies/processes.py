@@ -18,16 +18,11 @@ class _Process:
         self.cores, folder = cores, workdir / "logs"
         folder.mkdir(exist_ok=True)
         command = [sys.executable, "-m", "sparsefl_jax.studies", str(workdir), name]
-        command += ["--cores", ",".join(map(str, cores))]
+        command.append(",".join(map(str, cores)))
+        # In a session of its own, so that Ctrl-C reaches it through us alone.
+        apart = {"env": environment(), "start_new_session": True}
         with open(folder / f"{name}.txt", "ab") as log:
-            # In a session of its own, so that Ctrl-C reaches it through us alone.
-            self.process = subprocess.Popen(
-                command,
-                stdout=log,
-                stderr=log,
-                env=environment(),
-                start_new_session=True,
-            )
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, **apart)
 
     def done(self) -> bool:
         return self.process.poll() is not None
