@@ -98,23 +98,6 @@ def test_a_table_has_the_columns_of_all_rows(tmp_path, capsys):
     assert json.loads((tmp_path / "one.json").read_text())["results"] == rows
 
 
-def test_the_set_ups_of_published_work():
-    told = {
-        name: (s.model, s.method, s.clients, s.drawn, s.batch)
-        for name, s in workload.FIVE.items()
-    }
-    purging = told["mlp_fedsparsify"][1]
-    assert purging.func is sfl.fedsparsify_global
-    assert told == {
-        "pfl": ("simple_cnn", sfl.fedavg, 1000, 50, 10),
-        "femnist": ("femnist_cnn", sfl.fedavg, 3400, 10, 20),
-        "resnet18_100": ("resnet18", sfl.fedavg, 100, 10, 32),
-        "lenet5_spafl": ("lenet5_caffe", sfl.spafl, 100, 10, 64),
-        "mlp_fedsparsify": ("mlp", purging, 100, 10, 32),
-    }
-    assert workload.FIVE["pfl"].samples == 50
-
-
 def test_a_round_goes_on_where_the_one_before_ended():
     one = workload.prepare(TINY)
     call = workload.going(one)

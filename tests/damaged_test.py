@@ -228,16 +228,6 @@ def test_whatever_stands_in_a_file(finished, tmp_path, entry, make):
     assert seen > 100
 
 
-def test_a_damaged_checkpoint_is_one_line(finished, tmp_path):
-    run = tmp_path / "run"
-    shutil.copytree(finished, run)
-    (file,) = run.glob("checkpoint/1/state/d/*")
-    file.write_bytes(b"no data")
-    with pytest.raises(ValueError, match="checkpoint cannot be read") as error:
-        checkpoint.read(run)
-    assert "\n" not in str(error.value)
-
-
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
 def test_a_number_that_is_not_finite_is_not_written(tmp_path, value):
     with pytest.raises(ValueError, match=r"a\.json: .*not JSON compliant") as error:

@@ -6,7 +6,6 @@ import signal
 import socket
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -18,7 +17,7 @@ from tests.tiny import tiny_config
 from tests.tiny_study import (
     ended,
     lines,
-    processes_with,
+    processes_of,
     records,
     started,
     unbroken,
@@ -98,40 +97,8 @@ def _queue(environment) -> list[str]:
     return sorted(found.stdout.split())
 
 
-def _tasks(workdir: Path) -> list[int]:
-    """Returns the processes of local jobs that run points."""
-    return processes_with("submitit.core._submit", str(workdir / "jobs"))
-
-
 def _slurm(environment, *command) -> None:
     subprocess.run(command, env={**os.environ, **environment}, check=True)
-
-
-@pytest.mark.slow
-def test_local_jobs(whole, tmp_path):
-    study, whole = whole
-    flags = "--launcher=local", LIMIT
-    code, output = ended(started(study, tmp_path, *flags, rounds=ROUNDS))
-    assert code == 0, output
-    assert "study of 2 points, 2 to run" in output and "2 of 2 points done" in output
-    assert len(list((tmp_path / "jobs").glob("*_0_log.err"))) == 2
-    assert records(tmp_path) == whole
-
-
-@pytest.mark.slow
-def test_local_jobs_that_are_asked_to_end(whole, tmp_path):
-    study, whole = whole
-    asked = started(study, tmp_path, "--launcher=local", rounds=ROUNDS)
-    until(asked, lambda: lines(tmp_path) > 5)
-    os.killpg(asked.pid, signal.SIGINT)  # as a terminal does
-    code, output = ended(asked)
-    assert code == 130 and "the same command goes on" in output, output
-    assert not _tasks(tmp_path) and not (tmp_path / "failed").exists()
-    assert list(tmp_path.glob("fedavg/seed_0/checkpoint/*"))
-    assert not list(tmp_path.glob("*/seed_1"))  # nothing has run on
-    code, output = ended(started(study, tmp_path, "--launcher=local", rounds=ROUNDS))
-    assert code == 0, output
-    assert records(tmp_path) == whole
 
 
 @pytest.mark.slow
@@ -139,7 +106,7 @@ def test_local_jobs_that_are_preempted(whole, tmp_path):
     study, whole = whole
     begun = started(study, tmp_path, "--launcher=local", rounds=ROUNDS)
     until(begun, lambda: lines(tmp_path) > 5)
-    for pid in _tasks(tmp_path):
+    for pid in processes_of(tmp_path, "submitit.core._submit"):
         os.kill(pid, signal.SIGUSR2)
     code, output = ended(begun)
     assert code == 0, output

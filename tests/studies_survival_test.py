@@ -2,14 +2,13 @@
 
 import os
 import signal
-from pathlib import Path
 
 import pytest
 
 from tests.tiny_study import (
     ended,
     lines,
-    processes_with,
+    processes_of,
     records,
     started,
     unbroken,
@@ -20,16 +19,12 @@ from tests.tiny_study import (
 pytestmark = pytest.mark.slow
 ROUNDS = 400
 JOBS = [[], ["--jobs=2"]]
+LOCAL = ["--launcher=local", "--launcher_options=timeout_min=60"]
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory):
     return unbroken(tmp_path_factory.mktemp("unbroken"), ROUNDS)
-
-
-def _run_of(workdir: Path) -> list[int]:
-    """Returns the processes that run points of a study."""
-    return processes_with("sparsefl_jax.studies", str(workdir))
 
 
 @pytest.mark.parametrize(
@@ -43,26 +38,28 @@ def test_killed_and_started_again(flags, orphans, whole, tmp_path):
     killed.kill()
     killed.wait()
     if not orphans:
-        for pid in _run_of(tmp_path / "out"):
+        for pid in processes_of(tmp_path / "out"):
             os.kill(pid, signal.SIGKILL)
     left = sum(map(len, records(tmp_path / "out").values()))
     assert left < sum(map(len, whole.values()))
     code, output = ended(started(study, tmp_path / "out", *flags, rounds=ROUNDS))
     assert code == 0 and "2 of 2 points done" in output, output
     assert records(tmp_path / "out") == whole
-    assert not _run_of(tmp_path / "out")
+    assert not processes_of(tmp_path / "out")
 
 
 @pytest.mark.parametrize("signum", [signal.SIGTERM, signal.SIGINT])
-@pytest.mark.parametrize("flags", JOBS, ids=["here", "jobs"])
+@pytest.mark.parametrize("flags", [*JOBS, LOCAL], ids=["here", "jobs", "local"])
 def test_asked_to_end_and_started_again(flags, signum, whole, tmp_path):
+    if flags is LOCAL:
+        pytest.importorskip("submitit", reason="needs the extra 'cluster'")
     study, whole = whole
     asked = started(study, tmp_path / "out", *flags, rounds=ROUNDS)
     until(asked, lambda: lines(tmp_path / "out") > 5)
     os.killpg(asked.pid, signum)  # as a terminal does
     code, output = ended(asked)
     assert code == 128 + signum and "the same command goes on" in output, output
-    assert "Traceback" not in output and not _run_of(tmp_path / "out")
+    assert "Traceback" not in output and not processes_of(tmp_path / "out")
     assert list((tmp_path / "out").glob("fedavg/seed_0/checkpoint/*"))
     assert not list((tmp_path / "out").glob("*/seed_1"))  # nothing has run on
     assert not (tmp_path / "out/failed").exists()

@@ -90,14 +90,15 @@ def unbroken(folder, rounds):
     return study, records(folder / "out")
 
 
-def processes_with(*words):
-    """Returns the processes whose command lines have these words."""
+def processes_of(workdir, module=None):
+    """Returns the processes of a study's points, also as local jobs; or of a module."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
-            line = path.read_bytes().decode().split("\0")
+            words = path.read_bytes().decode().split("\0")
         except OSError:
             continue
-        if {*words} <= {*line}:
+        ours = {str(workdir), str(workdir / "jobs")} & {*words}
+        if ours and module in (None, *words):
             found.append(int(path.parent.name))
     return found
